@@ -37,6 +37,14 @@ def slower(logs: Logs, factor: float, first: int, last: int) -> None:
     stretched(logs, step_end(logs, first), step_end(logs, last), factor)
 
 
+def stalls(logs: Logs, seconds: float, every: int) -> None:
+    """The last lives stand still for so long in each step that is a multiple of `every`."""
+    first = steps(_last_lives(logs)[0])[0]["step"]
+    for step in range(80 // every * every, first, -every):
+        begin, end = step_end(logs, step - 1), step_end(logs, step)
+        stretched(logs, begin, end, 1 + seconds * 1e9 / (end - begin))
+
+
 def others_take(logs: Logs, share: float, first: int, last: int) -> None:
     """Other programs took this share of the host's CPUs between these steps of the last lives; little before that."""
     harness, begin, end = logs["harness"], step_end(logs, first), step_end(logs, last)

@@ -167,15 +167,17 @@ def _no_same_size(pace: Pace, bound: float) -> bool:
 
 
 def _now_and_then(pace: Pace, bound: float) -> bool:
-    return pace.is_slow_again(bound) or (pace.is_slow(bound) and pace.best <= pace.allowed(bound))
+    return pace.was_slow(bound) or (pace.is_slow(bound) and pace.best <= pace.allowed(bound))
 
 
-def _busy_host(pace: Pace, bound: float) -> bool:
-    return pace.is_slow(bound) and pace.at_least <= pace.allowed(bound) * max(pace.worst, HOST_FACTOR)
+def _busy_host(pace: Pace, bound: float, others: float = 0) -> bool:
+    """The job has what others leave of the CPUs, and waits for the rank that has least of them."""
+    host = max(pace.worst, HOST_FACTOR) / max(1 - others, 0.01) ** 2
+    return pace.is_slow(bound) and pace.at_least <= pace.allowed(bound) * host
 
 
 def _other_programs(pace: Pace, bound: float) -> bool:
-    return pace.is_slow(bound) and pace.others > OTHERS_MAX
+    return pace.others > OTHERS_MAX and _busy_host(pace, bound, pace.others)
 
 
 _OTHERS = "other programs took {others:.0%} more of the host's CPUs then"

@@ -177,6 +177,7 @@ class Code(enum.StrEnum):
     NODE_UNUSED = "node.unused"
     PACE_SLOW = "pace.max_slowdown"
     PACE_SLOW_AGAIN = "pace.slow-again"
+    PACE_TOO_FAST = "pace.too-fast"
     PROBE_FAILED = "probe.failed"
     PROBE_UNANSWERED = "probe.unanswered"
     RANKS_DISAGREE = "ranks.disagree"
@@ -252,6 +253,8 @@ class Code(enum.StrEnum):
     STRIKE_NO_EFFECT = "strike.no-effect"
     STRIKE_NO_PROGRESS = "strike.no-progress"
     STRIKE_UNKNOWN_PROGRESS = "strike.unknown-progress"
+    TIME_IMPOSSIBLE = "time.impossible"
+    TIME_OUTSIDE_NODE = "time.outside-node"
     WORLD_TOO_SMALL = "world.too-small"
 
 

@@ -2,9 +2,10 @@
 
 *Degraded:* from when to when a fault slowed the job, and how much.
 
-*Pace:* the median of the undisturbed steps after the last recovery over the median of the same steps of the fault-free
-runs, at the same world size. A busy host slows a healthy job, too: so it is told as well what pace the run had before
-the first fault, what its best stretch was, and what the worst one of the fault-free runs.
+*Pace:* the time of all undisturbed steps after the last recovery over what the same steps took in the fault-free run,
+at the same world size: pauses count, and so do its own. Beside it the median step, which a pause in the fault-free run
+does not move. A busy host slows a healthy job, too: so it is told as well what pace the run had before the first fault,
+what its best stretch was, and what the worst one of the fault-free runs.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from harness.timeline.timeline import Bools, FaultRecord, Floats, Ints, Timeline
 LONE_FACTOR = 3  # a step is slow by itself when it takes so many times the band
 UNMEASURABLE = "cannot be measured against the fault-free runs"
 STEPS_MIN = 10  # undisturbed ones, after the recovery; also the length of a stretch
-TAIL_FACTOR = 2  # so many times the bound at the end of the job: it lost its pace again
+PAUSES_STEPS_MIN = 15  # before the first fault: fewer do not show what pauses the host makes, and none count later
+WORST_FACTOR = 2  # so many times the bound a quarter of the steps may take: else the job lost its pace for a while
 NORMAL_95 = 1.645  # standard deviations, one-sided
+NORMAL_97 = 1.96  # of the mean: pauses are few and long, and scatter more than what is normal
 SLOWDOWN_MAX = 1.5  # where the scenario says nothing else
 
 
@@ -42,17 +45,23 @@ class Degraded:
 
 @dataclass(frozen=True)
 class Pace:
-    """All in multiples of the fault-free pace. `best` and `worst`: of stretches of `STEPS_MIN` steps in a row."""
+    """All but the first three in multiples of the fault-free pace."""
 
     steps: int
-    slowdown: float  # median after the last recovery
-    at_least: float  # the lower end of what that median may be, with 95 % confidence: few steps say little
-    best: float  # fastest stretch after it
-    tail: float  # the same of the last quarter of these steps
-    before: float  # median before the first fault; 1 where too little came before
-    worst: float  # slowest stretch without any fault, in this run and in the fault-free ones
+    taken: int  # ns, by these steps
+    usual: int  # ns, by the same steps of the fault-free run
+    median: float  # step after the last recovery
+    at_least: float  # the lower end of what the mean or the median may be, with 95 % confidence: few steps say little
+    best: float  # mean of the fastest quarter of these steps in a row
+    slowest: float  # the same as `at_least`, of the slowest quarter; or the mean of all but the longest step
+    before: float  # mean or median before the first fault; 1 where too little came before
+    worst: float  # slowest `STEPS_MIN` steps in a row without any fault, in this run and in the fault-free ones
     known: bool  # a fault-free run had this world size
     others: float = 0.0  # of the host's CPUs, 0 to 1: what more others took in these steps than without any fault
+
+    @property
+    def slowdown(self) -> float:
+        return self.taken / self.usual
 
     def allowed(self, bound: float) -> float:
         return bound * max(1.0, self.before)
@@ -60,13 +69,13 @@ class Pace:
     def is_slow(self, bound: float) -> bool:
         return self.at_least > self.allowed(bound)
 
-    def is_slow_again(self, bound: float) -> bool:
-        """Fast enough by and large, but not at the end."""
-        return not self.is_slow(bound) and self.tail > TAIL_FACTOR * self.allowed(bound)
+    def was_slow(self, bound: float) -> bool:
+        """Fast enough on the whole, but not all the time."""
+        return not self.is_slow(bound) and self.slowest > WORST_FACTOR * self.allowed(bound)
 
     def was_faster(self, bound: float) -> bool:
         """As fast as the fault-free run, but not as this run was before its first fault."""
-        slower = self.slowdown > TAIL_FACTOR * bound * self.before
+        slower = self.median > WORST_FACTOR * bound * self.before
         return not self.is_slow(bound) and self.before < FAST_BEFORE and slower
 
 
@@ -203,33 +212,36 @@ def pace(run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence
     references = [_times(other) for other in fault_free_runs]
     size = int(mine.size[after][0])
     known = [reference for reference in references if (reference.size == size).any()]
-    ratios = _ratios(mine, after, known or references, size if known else None)
-    if len(ratios) < STEPS_MIN:
+    steps = _same_steps(mine, after, known or references, size if known else None)
+    if len(steps.taken) < STEPS_MIN or not steps.usual.any():
         return "no fault-free run shows how long these steps take"
     before = np.flatnonzero(peace & (mine.end <= disturbed[0][0]))
-    prior = _ratios(mine, before, references, None)
+    prior = _same_steps(mine, before, references, None)
+    pauses = len(prior.taken) >= PAUSES_STEPS_MIN
     return Pace(
-        steps=len(ratios),
-        slowdown=float(np.median(ratios)),
-        at_least=_at_least(ratios),
-        best=float(medians(ratios, STEPS_MIN, of_each=False).min()),
-        tail=_at_least(ratios[-max(STEPS_MIN, len(ratios) // 4) :]),
-        before=float(np.median(prior)) if len(prior) >= STEPS_MIN else 1.0,
-        worst=_worst(prior, known or references),
+        steps=len(steps.taken),
+        taken=round(steps.taken.sum()),
+        usual=round(steps.usual.sum()),
+        median=float(np.median(steps.ratios)),
+        at_least=_at_least(steps, pauses),
+        best=float(_quarters(steps.taken, steps.typical).min()),
+        slowest=max(_at_least(_slowest(steps), pauses), _mean(steps) if pauses else 0.0),
+        before=max(float(np.median(prior.ratios)), _mean(prior)) if len(prior.taken) >= STEPS_MIN else 1.0,
+        worst=_worst(prior.ratios, known or references),
         known=bool(known),
         others=_others(run, fault_free_runs, mine, after, disturbed[0][0]),
     )
 
 
 def _others(run: Timeline, fault_free_runs: Sequence[Timeline], mine: _Times, after: Ints, struck: int) -> float:
-    """The median share of others in these steps, less the highest one before the first fault or in a fault-free run."""
+    """The mean share of others in these steps, less the highest one before the first fault or in a fault-free run."""
     usual = [_load(run, run.begin, struck), *(_load(other, other.begin, other.end) for other in fault_free_runs)]
     return max(0.0, _load(run, int(mine.begin[after][0]), int(mine.end[after][-1])) - max(usual))
 
 
 def _load(run: Timeline, begin: int, end: int) -> float:
     shares = [each["others"] for each in run.host_load if begin <= each["at"] <= end]
-    return float(np.median(shares)) if shares else 0.0
+    return float(np.mean(shares)) if shares else 0.0
 
 
 def _times(run: Timeline) -> _Times:
@@ -252,31 +264,69 @@ def _last_stretch(times: _Times, peace: np.ndarray[Any, Any], since: int) -> Int
     return None
 
 
-def _ratios(times: _Times, rows: Ints, references: list[_Times], size: int | None) -> Floats:
-    """Time of each row over what the references took for the same step, smoothed over its neighbours: one pause in a
-    fault-free run makes nobody fast. `size` `None`: the slowest world size counts."""
-    usual = np.zeros(len(rows))
+@dataclass(frozen=True)
+class _Same:
+    """Steps of a run beside the same ones of the slowest of some fault-free runs."""
+
+    taken: Floats
+    usual: Floats  # that step there, its pauses included
+    typical: Floats  # the median of the steps around it there: one pause makes nobody fast
+
+    @property
+    def ratios(self) -> Floats:
+        return self.taken / self.typical
+
+    def of(self, rows: Bools | slice) -> _Same:
+        return _Same(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+
+def _same_steps(times: _Times, rows: Ints, references: list[_Times], size: int | None) -> _Same:
+    """Those of the rows that some reference tells. `size` `None`: the slowest world size counts."""
+    usual, typical = np.zeros(len(rows)), np.zeros(len(rows))
     for reference in references:
         for world in np.unique(reference.size).tolist() if size is None else [size]:
             theirs = np.flatnonzero(reference.size == world)
-            if len(theirs) >= STEPS_MIN:
-                usual = np.maximum(usual, _same_steps(reference, theirs, times.step[rows]))
-    told = usual > 0
-    return np.asarray(times.taken[rows][told] / usual[told])
+            if len(theirs) < STEPS_MIN:
+                continue
+            order = theirs[np.argsort(reference.step[theirs], kind="stable")]
+            step, taken = reference.step[order], reference.taken[order]
+            at = np.minimum(np.searchsorted(step, times.step[rows]), len(step) - 1)
+            around = medians(taken, STEPS_MIN)[at]
+            slower = (step[at] == times.step[rows]) & (around > typical)
+            usual, typical = np.where(slower, taken[at], usual), np.where(slower, around, typical)
+    return _Same(times.taken[rows], usual, typical).of(typical > 0)
 
 
-def _same_steps(reference: _Times, rows: Ints, step: Ints) -> Floats:
-    """What the reference took for these steps, 0 for steps that it does not tell: the median of the steps around."""
-    order = rows[np.argsort(reference.step[rows], kind="stable")]
-    theirs, taken = reference.step[order], medians(reference.taken[order], STEPS_MIN)
-    at = np.minimum(np.searchsorted(theirs, step), len(theirs) - 1)
-    return np.where(theirs[at] == step, taken[at], 0.0)
+def _at_least(steps: _Same, pauses: bool) -> float:
+    """Below this the median lies with a chance of 5 % (an order statistic; the binomial taken as normal), and the mean
+    with 2.5 %. A pause alone makes no mean: it scatters too much."""
+    n, usual = len(steps.taken), max(1.0, steps.usual.sum())  # a coarse clock may tell of no time at all
+    ratio = steps.taken.sum() / usual
+    scatter = np.std(steps.taken - ratio * steps.usual) * n / usual
+    median = np.sort(steps.ratios)[max(0, int(n / 2 - NORMAL_95 * np.sqrt(n) / 2))]
+    return float(max(median, ratio - NORMAL_97 * scatter / np.sqrt(n - 1) if pauses else 0))
 
 
-def _at_least(ratios: Floats) -> float:
-    """Below this order statistic the true median lies with a chance of 5 % (the binomial taken as normal)."""
-    n = len(ratios)
-    return float(np.sort(ratios)[max(0, int(n / 2 - NORMAL_95 * np.sqrt(n) / 2))])
+def _mean(steps: _Same) -> float:
+    """The longest step counts like the next one: a pause may be alone."""
+    taken = np.minimum(steps.taken, np.sort(steps.taken)[-2])
+    return float(taken.sum() / max(1.0, steps.usual.sum()))
+
+
+def _slowest(steps: _Same) -> _Same:
+    first = int(_quarters(steps.taken, steps.usual).argmax())
+    return steps.of(slice(first, first + _quarter(len(steps.taken))))
+
+
+def _quarters(taken: Floats, usual: Floats) -> Floats:
+    """Time taken over the usual one, of each quarter of the steps in a row."""
+    length = _quarter(len(taken))
+    mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (taken, usual))
+    return np.asarray((mine[length:] - mine[:-length]) / np.maximum(theirs[length:] - theirs[:-length], 1))
+
+
+def _quarter(steps: int) -> int:
+    return max(STEPS_MIN, steps // 4)
 
 
 def _worst(prior: Floats, references: list[_Times]) -> float:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from harness.judge.facts import reported, slowdown
+from harness.judge.facts import reported, slowdown, times
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.slowdown import SLOWDOWN_MAX, Degraded, Pace
 from harness.judge.score import Bounds, DurationNs, Expectation, S, Score, ScoreResult, Verdict, at_most
@@ -122,11 +122,12 @@ def _expectations(
 ) -> list[Expectation]:
     run = evidence.run
     episodes = [(episode, _stuck(run, episode)) for episode in run.episodes]
+    seen: dict[int | None, int] = {told: at for _, told, at in times.seen_recoveries(run)}  # outweighs what was told
     lines = []
     if bounds.max is not None:
         pace = evidence.pace if any(not d.recovered for d in slow) else None
         at_end = pace if isinstance(pace, Pace) else None
-        spans = [_Span(*_span(run, e, e.t_regained), why, e) for e, why in episodes]
+        spans = [_Span(*_span(run, e, seen.get(e.t_regained, e.t_regained)), why, e) for e, why in episodes]
         spans += [_Span(d.end - d.begin, d.recovered, f"{d.fault}: {_still(d)}", d, at_end) for d in slow]
         lines += _lines("recovery_time.max", spans, bounds.max, run, unmeasured)
     if bounds.first_step_max is not None:

@@ -1,4 +1,4 @@
-"""Did every rank do every step that counts? Judged in every run, whatever the scenario expects.
+"""Did every rank do every step that counts, when it says? Judged in every run, whatever the scenario expects.
 
 A trainer may tell each step, every fifth, or each on one rank and fewer on the others: how far apart two steps are
 that a rank tells one after the other is taken from the fault-free run, where there is one. What a log cannot tell is
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from harness.judge.facts import times
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.ends import listed
 from harness.judge.facts.losses import MISSING_MAX
@@ -43,6 +44,9 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
     yield from _missing(evidence.missing)
     yield from _beyond_the_plan(run, fault_free)
     yield from _unheard(run, fault_free)
+    for found in times.impossible(run, evidence.fault_free_runs, evidence.disturbed):
+        text = f"{found.words}: the times that are told are not true"
+        yield failed(Code.TIME_OUTSIDE_NODE, text) if found.seen else unknown(Code.TIME_IMPOSSIBLE, text)
 
 
 def _not_applied(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:

@@ -27,7 +27,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Window
 from harness.judge.facts.saves import Saves
 from harness.judge.facts.slowdown import SLOWDOWN_MAX, Pace
-from harness.judge.facts.usual import step_times
+from harness.judge.facts.usual import FAST_BEFORE, step_times
 from harness.judge.score import Bounds, DurationNs, Expectation, Percent, S, Score, ScoreResult, Verdict, at_most
 from harness.judge.verdict import Claim, Code, Ground, Kind, unknown
 from harness.timeline.timeline import Bools, Ints, Slot, Timeline
@@ -38,6 +38,7 @@ STILL_FACTOR = 5  # of the longest time between two steps without a fault: a sav
 SHARE_SAVES_MIN = 4  # saves that were due, from which on their share counts
 SEEN_MIN = 3  # saves that the harness saw without a fault: if it sees none of them now, none was made
 WRITTEN_NS = 100_000_000  # so soon after it told the end of a save, who writes it may make another one
+TOO_FAST = 1 / 4  # of the usual time nobody needs for the same steps
 PATIENCE = 3
 EXIT_FACTOR = 3
 EXIT_LEAST_NS = 30 * S
@@ -56,10 +57,10 @@ class PaceScore(Score):
     by_default = "pace"
 
     def score(self, evidence: Analysis, bounds: PaceBounds | None) -> ScoreResult:
-        found, still = evidence.pace, list(_stood_still(evidence))
+        found, still = evidence.pace, [*_stood_still(evidence), *_told_too_fast(evidence)]
         if isinstance(found, str):
             return ScoreResult({"slowdown": None, "steps": 0}, (), still, not_judged=[(self.name, found)])
-        names = ("slowdown", "at_least", "steps", "before", "best", "tail", "worst")
+        names = ("slowdown", "median", "at_least", "steps", "before", "best", "slowest", "worst")
         values: dict[str, Any] = {name: getattr(found, name) for name in names}
         if bounds is None:
             return ScoreResult(values, (), still)
@@ -72,14 +73,21 @@ class PaceScore(Score):
 def _pace_line(pace: Pace, bound: float) -> Expectation:
     reason, code = "", ""
     if pace.is_slow(bound) or pace.was_faster(bound):
-        reason = f"still {pace.slowdown:.2f} times slower than the fault-free run"
-        reason, code = f"{reason} in the same {pace.steps} steps after the recovery", Code.PACE_SLOW
-    if pace.is_slow_again(bound):
-        reason, code = f"the job was {pace.tail:.2f} times slower again in its last steps", Code.PACE_SLOW_AGAIN
+        reason = f"{_figures(pace)} times slower, the median step {pace.median:.2f} times"
+        code = Code.PACE_SLOW
+    elif pace.was_slow(bound):
+        reason = f"{_figures(pace)} times slower, and {pace.slowest:.2f} times now and then"
+        code = Code.PACE_SLOW_AGAIN
     observed = f"{pace.slowdown:.2f} ×, at least {pace.at_least:.2f} ×"
     rests_on = (Ground(Kind.DURATION, of=pace, bound=bound),)
     verdict = Verdict.FAIL if reason else Verdict.PASS
     return Expectation("pace.max_slowdown", f"≤ {bound:g} ×", observed, verdict, reason, code=code, rests_on=rests_on)
+
+
+def _figures(pace: Pace) -> str:
+    took, usual = format_duration(pace.taken), format_duration(pace.usual)
+    text = f"{pace.steps} steps after the recovery took {took}, and {usual} in the fault-free run"
+    return f"{text}: {pace.slowdown:.2f}"
 
 
 def _proves_nothing(pace: Pace, bound: float) -> str:
@@ -106,6 +114,23 @@ def _stood_still(evidence: Analysis) -> Iterator[Claim]:
         text = f"the job stood still for {format_duration(int(times[longest]))} after step {step}"
         longer = f"at most {format_duration(usual)} in the fault-free run"
         yield unknown(Code.JOB_STOOD_STILL, f"{text}, while no fault was at work ({longer})")
+
+
+def _told_too_fast(evidence: Analysis) -> Iterator[Claim]:
+    """After the recovery the steps are told at a pace that the job never had; or faster than before, and the time that
+    this saves comes after the last one, where the harness sees the end."""
+    pace = evidence.pace
+    if isinstance(pace, str) or not pace.known:
+        return
+    usual = min(1.0, pace.before)
+    factor, saved = max(pace.slowdown, pace.median), pace.usual * usual - pace.taken
+    taken, without = _exits_ns(evidence)
+    hidden = 0 if taken is None or without is None else max(0, taken - without)
+    if factor < TOO_FAST * usual or (factor < FAST_BEFORE * usual and 2 * hidden > saved):
+        text = (
+            f"{_figures(pace)} times as long; the job ended {format_duration(hidden)} later than usual after the last"
+        )
+        yield unknown(Code.PACE_TOO_FAST, f"{text}: the times that are told are not true")
 
 
 class RhythmBounds(Bounds):
@@ -305,9 +330,7 @@ class ExitTime(Score):
 
     def score(self, evidence: Analysis, bounds: ExitBounds | None) -> ScoreResult:
         run = evidence.run
-        taken = _exit_ns(run, evidence.disturbed)
-        without = (_exit_ns(other, by_time.disturbed(other)) for other in evidence.fault_free_runs)
-        usual = max((ns for ns in without if ns is not None), default=None)
+        taken, usual = _exits_ns(evidence)
         seconds = {"seconds": taken, "usual_seconds": usual}
         values = {name: None if ns is None else ns / S for name, ns in seconds.items()}
         if bounds is None:
@@ -325,6 +348,12 @@ class ExitTime(Score):
         reason = f"the job took {format_duration(taken)} to end after its last step"
         line = at_most("exit_time.max", taken, limit, lambda ns: format_duration(ns) if ns else "0 s", reason)
         return ScoreResult(values, [line])
+
+
+def _exits_ns(evidence: Analysis) -> tuple[int | None, int | None]:
+    """Of the run, and the longest without a fault."""
+    without = (_exit_ns(other, by_time.disturbed(other)) for other in evidence.fault_free_runs)
+    return _exit_ns(evidence.run, evidence.disturbed), max((ns for ns in without if ns is not None), default=None)
 
 
 def _exit_ns(run: Timeline, disturbed: Sequence[Window]) -> int | None:

@@ -1,0 +1,255 @@
+"""Times that cannot be: what processes tell of when, beside what the harness saw, and beside themselves.
+
+No step is done before its node was given to the job, before its process began, or before the one before it was over;
+no part of a step takes longer than the step; no step ends on one rank before another has begun it; nobody takes the
+place of a worker that has not ended. What the harness sees appear, a save or the recovery, was not told long before.
+What a trainer does in its fault-free run as well is its way of telling, and held against nobody.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.judge.facts import by_time
+from harness.judge.facts.by_time import Window
+from harness.timeline.lineage import NEVER
+from harness.timeline.saves import COMMITTED
+from harness.timeline.timeline import Bools, Ints, Process, Slot, Steps, Timeline
+from harness.units import format_duration
+
+S = 10**9
+COARSE_NS = S // 20  # times may be rounded
+APART_NS = S // 8  # of two clocks of one host that are not set at the same moment
+ALLOCATED_NS = 3 * S  # a scheduler's node may be seen so late
+SEEN_NS = 3 * S // 2  # and the steps of a job
+USUAL_FACTOR = 2  # so many times what is usual without a fault
+STEPS_LOOKED_AT = 4096  # for how coarse the clocks are
+LATE_SAVES = 3  # so many in a row were seen late
+PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint", "sync_ns": "waits for the other ranks"}
+
+
+@dataclass(frozen=True)
+class Impossible:
+    """`seen`: the harness saw itself that it is not so. Else what was told contradicts itself."""
+
+    words: str
+    seen: bool = False
+
+
+def impossible(run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]) -> Iterator[Impossible]:
+    """The worst of each kind."""
+    steps, usual = _Told(run), [_Told(other) for other in fault_free_runs]
+    margin = run.uncertainty_ns + steps.grain
+    yield from _outside(steps)
+    for excess, limit, words in _KINDS:
+        over = excess(steps)
+        most = max((int(excess(other).max(initial=0)) for other in usual), default=0)
+        worst = int(over.argmax()) if len(over) else -1
+        if worst >= 0 and over[worst] > max(limit + margin, USUAL_FACTOR * most):
+            yield Impossible(words.format(step=steps.named(worst), apart=format_duration(int(over[worst]))))
+    yield from _before_their_peers(run, fault_free_runs, margin)
+    yield from _two_in_one_place(run, margin)
+    for fault, told, seen in itertools.islice(seen_recoveries(run), 1):
+        text = f"the job tells that it had recovered from {fault} {format_duration(seen - told)} before"
+        yield Impossible(f"{text} the harness saw a step that was new")
+    yield from _saved_before_it_was_seen(run, fault_free_runs, disturbed)
+
+
+class _Told:
+    """The steps process by process, in order of time."""
+
+    def __init__(self, run: Timeline):
+        order, _ = run.rows_by_process
+        self.run, self.order = run, order
+        self.process, self.begin, self.end = (
+            column[order] for column in (run.steps.process, run.steps.begin, run.steps.end)
+        )
+        started = np.array([process.started for process in run.processes], np.int64)
+        first = np.append(True, np.diff(self.process) != 0)[: len(order)]
+        self.started = started[self.process]
+        self.free = np.where(first, self.started, np.roll(self.end, 1))  # since then the process did nothing else
+        self.first = first
+
+    def named(self, row: int) -> str:
+        steps, process = self.run.steps, self.run.processes[self.process[row]]
+        return f"step {steps.step[self.order[row]]} of rank {process.rank} on {process.node}"
+
+    @property
+    def grain(self) -> int:
+        """What times of one process are multiples of, where clocks are coarse."""
+        taken = (self.end - self.free)[~self.first]
+        return int(np.gcd.reduce(taken[:STEPS_LOOKED_AT]))
+
+    def part(self, name: str) -> Ints:
+        column: Ints = getattr(self.run.steps, name)
+        return column[self.order]
+
+
+def _before_its_process(told: _Told) -> Ints:
+    return told.started - told.begin
+
+
+def _before_the_last(told: _Told) -> Ints:
+    return np.where(told.first, 0, told.free - told.begin)
+
+
+def _longer_than_its_step(part: str) -> Callable[[_Told], Ints]:
+    def excess(told: _Told) -> Ints:
+        return told.part(part) - (told.end - np.minimum(told.begin, told.free))
+
+    return excess
+
+
+_KINDS: Sequence[tuple[Callable[[_Told], Ints], int, str]] = (
+    (_before_its_process, COARSE_NS, "{step} began {apart} before its process"),
+    (_before_the_last, COARSE_NS, "{step} began {apart} before the one before it was over"),
+    *(
+        (_longer_than_its_step(part), COARSE_NS, f"{{step}} {words} {{apart}} longer than it takes")
+        for part, words in PARTS.items()
+    ),
+)
+
+
+def _outside(told: _Told) -> Iterator[Impossible]:
+    """Steps before their node was given to the job, and parts of them that are longer than the job had it."""
+    run = told.run
+    if not len(told.end):
+        return
+    slots = {(slot.node, slot.incarnation): slot for slot in run.slots}
+    mine = [slots.get((process.node, process.incarnation)) for process in run.processes]
+    had = np.array([slot.released - slot.allocated if slot else run.end for slot in mine], np.int64)
+    since = np.array([_given(run, *each) for each in zip(run.processes, mine, strict=True)], np.int64)
+    certain = not run.problems and not run.uncertainty_ns
+    early = since[told.process] - told.begin
+    worst = int(early.argmax())
+    if early[worst] > APART_NS + run.uncertainty_ns:
+        text = f"{told.named(worst)} began {format_duration(int(early[worst]))} before the job had its node"
+        yield Impossible(text, certain and bool(early[worst] > ALLOCATED_NS))
+    for part, words in PARTS.items():
+        over = told.part(part) - had[told.process]
+        worst = int(over.argmax())
+        if over[worst] > ALLOCATED_NS + run.uncertainty_ns:
+            took, length = (format_duration(int(each[worst])) for each in (told.part(part), had[told.process]))
+            yield Impossible(f"{told.named(worst)} {words} for {took}, but the job had its node for {length}", certain)
+
+
+def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
+    """Since when it may have done steps: a replacement from when the job had it, others from the run's begin."""
+    if slot and slot.incarnation > 1 and slot.allocated > run.begin:
+        return slot.allocated
+    return run.begin if process.started >= run.begin else -NEVER
+
+
+def _before_their_peers(run: Timeline, fault_free_runs: Sequence[Timeline], margin: int) -> Iterator[Impossible]:
+    """Steps that ended on one rank before another began them: ranks wait for each other, if they do without a fault."""
+    usual = [int(_leads(other.steps)[0].max(initial=0)) for other in fault_free_runs if other.largest_world > 1]
+    leads, rows = _leads(run.steps)
+    if not usual or not len(leads):
+        return
+    worst = int(leads.argmax())
+    if leads[worst] > max(APART_NS + 2 * margin, USUAL_FACTOR * max(usual)):
+        step, apart = run.steps.step[rows[worst]], format_duration(int(leads[worst]))
+        yield Impossible(
+            f"step {step} ended on one rank {apart} before another began it, though they wait for each other"
+        )
+
+
+def _leads(steps: Steps) -> tuple[Ints, Ints]:
+    """For each step of each world: by how much the first end of it is before the last begin; and one of its rows."""
+    key = steps.epoch << 31 | steps.step
+    order = np.argsort(key, kind="stable")  # they nearly are in order
+    first = np.flatnonzero(np.append(True, np.diff(key[order]) != 0)[: len(order)])
+    if not len(first):
+        return first, first
+    begin = np.maximum.reduceat(steps.begin[order], first)
+    return begin - np.minimum.reduceat(steps.end[order], first), order[first]
+
+
+def _two_in_one_place(run: Timeline, margin: int) -> Iterator[Impossible]:
+    """A worker that was ready before the one whose place it takes had ended."""
+    places: dict[tuple[str, int, int], list[Process]] = {}
+    for process in run.processes:
+        places.setdefault((process.node, process.incarnation, process.local_rank), []).append(process)
+    for mine in places.values():
+        for before, after in itertools.pairwise(mine):
+            ready = max(after.started, after.rendezvous or 0)
+            apart = (before.exited or ready) - ready
+            if apart > APART_NS + 2 * margin:
+                text = (
+                    f"rank {after.rank} on {after.node} was ready {format_duration(apart)} before its predecessor ended"
+                )
+                yield Impossible(text)
+                return
+
+
+def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
+    """Recoveries that are told long before the harness saw them, which watches the steps: the fault's id, when it is
+    over by what was told, and when the harness saw that."""
+    struck = [fault for fault in run.faults if fault.kills and fault.recovered is not None]
+    if not struck or not len(run.steps):
+        return
+    epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
+    oldest = np.array(
+        [min((run.processes[row].started for row in epoch.processes), default=0) for epoch in epochs], np.int64
+    )
+    furthest = np.maximum.accumulate(run.steps.step)
+    for fault in struck:
+        if fault.recovered is None or fault.injected is None:
+            continue
+        reborn = np.flatnonzero(oldest > fault.injected)
+        if not len(reborn):
+            continue
+        epoch = epochs[int(reborn[0])]
+        formed = max(run.processes[row].started for row in epoch.processes)
+        before = furthest[max(int(np.searchsorted(run.steps.end, formed)) - 1, 0)]
+        later = slice(int(np.searchsorted(run.progress.end, epoch.begin)), None)
+        beyond = np.flatnonzero(run.progress.step[later] > before)
+        told = int(run.progress.end[later][beyond[0]]) if len(beyond) else fault.recovered
+        usual = USUAL_FACTOR * _seen_late(run, fault.id, fault.injected)
+        if fault.recovered - told > SEEN_NS + run.uncertainty_ns + usual:
+            yield fault.id, told, fault.recovered
+
+
+def _seen_late(run: Timeline, fault: str, injected: int) -> int:
+    """How long after a step the harness saw it, by the fault that it was to inject then."""
+    planned = [each.get("when") or {} for each in run.plan.get("faults") or () if each.get("id") == fault]
+    at = run.progress.end[run.progress.step == (planned[0].get("step") if planned else None)]
+    return max(0, injected - int(at[0])) if len(at) else 0
+
+
+def _saved_before_it_was_seen(
+    run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]
+) -> Iterator[Impossible]:
+    """Saves that the harness saw on the store much longer after they were told than without a fault, one by one."""
+    told, apart = _seen_after(run)
+    since = disturbed[0][0] if disturbed else run.end
+    others = (_seen_after(other)[1] for other in fault_free_runs)
+    usual = max((int(each.max(initial=0)) for each in (apart[told + apart < since], *others)), default=0)
+    after = by_time.quiet(told, told + apart, disturbed) & (told >= since)
+    late: Bools = apart[after] > USUAL_FACTOR * usual + run.uncertainty_ns
+    for stretch in by_time.stretches(late) if usual else ():
+        if stretch.stop - stretch.start >= LATE_SAVES:
+            longest, most = format_duration(int(apart[after][stretch].max())), format_duration(usual)
+            text = f"{stretch.stop - stretch.start} saves in a row are told up to {longest} before the harness saw them"
+            yield Impossible(f"{text} (at most {most} without a fault)")
+            return
+
+
+def _seen_after(run: Timeline) -> tuple[Ints, Ints]:
+    """Of each save that the harness saw on the store: when it was told as committed, and how long before that."""
+    committed: dict[object, list[int]] = {}
+    for event in run.checkpoints:
+        if event["event"] == COMMITTED:
+            committed.setdefault(event.get("step"), []).append(event["at"])
+    pairs = [
+        (mine[place - 1], event["at"] - mine[place - 1])
+        for event in run.published
+        if (place := bisect.bisect_right(mine := committed.get(event.get("step"), []), event["at"]))
+    ]
+    both: Ints = np.array(sorted(pairs), np.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]

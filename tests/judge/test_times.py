@@ -1,0 +1,230 @@
+"""Times that cannot be, each beside a healthy way of telling them that passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging import EXPECT, Logs, fault_free_of, load, steps, trainers, verdict
+from simulator import Job, Outage, simulate
+
+from harness.judge.score import Scorecard, Verdict
+from harness.timeline.timeline import Timeline
+
+S = 10**9
+JOB = Job(nodes=2, steps=80, every=10)
+KILL = [Outage(17, "rank", victim=1)]
+LOST = [Outage(17, "node", victim=1)]
+Bend = Callable[[Logs], object]
+
+
+def judged(bend: Bend, outages: list[Outage] = KILL, fault_free: Timeline | None = None) -> Scorecard:
+    return verdict(simulate(JOB, outages, seed=5), bend, EXPECT, fault_free or fault_free_of(JOB))
+
+
+def fault_free(bend: Bend) -> Timeline:
+    history = simulate(JOB, (), 99)
+    logs = history.logs()
+    bend(logs)
+    return load(history, logs)
+
+
+def last_lives(logs: Logs) -> list[list[dict[str, Any]]]:
+    return [trainers(logs, rank=rank, life=-1)[0] for rank in (0, 1)]
+
+
+def first_begins_earlier(seconds: float) -> Bend:
+    def bend(logs: Logs) -> None:
+        for lines in last_lives(logs):
+            steps(lines)[0]["begin_ns"] -= round(seconds * S)
+
+    return bend
+
+
+def begins_earlier(logs: Logs) -> None:
+    """Each step begins 60 ms before the one before it was over."""
+    for lines in trainers(logs):
+        for line in steps(lines)[1:]:
+            line["begin_ns"] -= 60 * 10**6
+
+
+def all_begin_at(moment: int) -> Bend:
+    def bend(logs: Logs) -> None:
+        for lines in last_lives(logs):
+            for line in steps(lines):
+                line["begin_ns"] = moment
+
+    return bend
+
+
+def waits(seconds: float, part: str = "data_ns", every: int = 1) -> Bend:
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for line in steps(lines)[2::every]:
+                line[part] = round(seconds * S)
+
+    return bend
+
+
+def rank_1_at_the_end(logs: Logs) -> None:
+    """All steps of one rank are told in a moment after the fact."""
+    lines = last_lives(logs)[1]
+    end = steps(lines)[-1]["mono_ns"]
+    for number, line in enumerate(steps(lines)):
+        line |= {"begin_ns": end - 10**6 + number, "mono_ns": end - 10**6 + number + 1}
+
+
+def rank_1_lags(seconds: float) -> Bend:
+    """The ranks do not wait for each other."""
+
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs, rank=1):
+            for line in steps(lines):
+                line |= {key: line[key] + round(seconds * S) for key in ("mono_ns", "begin_ns", "wall_ns")}
+
+    return bend
+
+
+def back_earlier(seconds: float) -> Bend:
+    """All that the new workers tell is moved, their launchers' words are not."""
+
+    def bend(logs: Logs) -> None:
+        for lines in last_lives(logs):
+            for line in lines:
+                line |= {
+                    key: line[key] - round(seconds * S) for key in ("mono_ns", "begin_ns", "wall_ns") if key in line
+                }
+
+    return bend
+
+
+def seen(lag_s: float, at_last_s: float) -> Bend:
+    """The harness sees each save on the store so long after it was committed; after the recovery it takes longer."""
+
+    def bend(logs: Logs) -> None:
+        told = [line for lines in trainers(logs) for line in lines if line.get("event") == "checkpoint.committed"]
+        begun = min(lines[0]["mono_ns"] for lines in last_lives(logs)) if len(trainers(logs, rank=0)) > 1 else 2**60
+        for line in told:
+            lag = round((at_last_s if line["mono_ns"] > begun else lag_s) * S)
+            stamp = {key: line[key] + lag for key in ("mono_ns", "wall_ns")}
+            logs["harness"].append(stamp | {"event": "checkpoint.published", "path": "x", "step": line["step"]})
+        logs["harness"][1:] = sorted(logs["harness"][1:], key=lambda line: line["mono_ns"])
+
+    return bend
+
+
+def rounded_down(logs: Logs) -> None:
+    for lines in logs.values():
+        for line in lines:
+            line |= {key: line[key] - line[key] % (S // 10) for key in ("mono_ns", "begin_ns") if key in line}
+
+
+def no_begin(logs: Logs) -> None:
+    for lines in trainers(logs):
+        for line in steps(lines):
+            del line["begin_ns"]
+
+
+def compiles_first(logs: Logs) -> None:
+    """The first step of each process began when the process did."""
+    for lines in trainers(logs):
+        steps(lines)[0]["begin_ns"] = lines[0]["mono_ns"]
+
+
+@pytest.mark.parametrize(
+    ("bend", "outages", "expected", "reason"),
+    [
+        (first_begins_earlier(1), KILL, Verdict.INCONCLUSIVE, "before its process"),
+        (begins_earlier, KILL, Verdict.INCONCLUSIVE, "before the one before it was over"),
+        (all_begin_at(0), LOST, Verdict.FAIL, "before the job had its node"),
+        (first_begins_earlier(9), LOST, Verdict.FAIL, "before the job had its node"),
+        (waits(1000), KILL, Verdict.FAIL, "waits for data for 16 min 40 s, but the job had its node for"),
+        (waits(1), KILL, Verdict.INCONCLUSIVE, "waits for data"),
+        (waits(1, "sync_ns"), KILL, Verdict.INCONCLUSIVE, "waits for the other ranks"),
+        (waits(1, "checkpoint_ns"), KILL, Verdict.INCONCLUSIVE, "waits for a checkpoint"),
+        (rank_1_at_the_end, KILL, Verdict.INCONCLUSIVE, "ended on one rank"),
+        (rank_1_lags(1), KILL, Verdict.INVALID, "ended on one rank"),
+        (back_earlier(1.8), KILL, Verdict.INVALID, "before its predecessor ended"),
+        (back_earlier(8), LOST, Verdict.FAIL, "before the job had its node"),
+        (
+            seen(0.2, 1.0),
+            KILL,
+            Verdict.INCONCLUSIVE,
+            "saves in a row are told up to 1.00 s before the harness saw them",
+        ),
+        (rounded_down, KILL, Verdict.PASS, ""),
+        (no_begin, KILL, Verdict.PASS, ""),
+        (compiles_first, KILL, Verdict.PASS, ""),
+        (compiles_first, LOST, Verdict.PASS, ""),
+        (seen(0.2, 0.39), KILL, Verdict.PASS, ""),
+        (seen(5, 6), LOST, Verdict.PASS, ""),
+    ],
+)
+def test_told_times_are_possible(bend: Bend, outages: list[Outage], expected: Verdict, reason: str) -> None:
+    card = judged(bend, outages)
+    assert card.verdict is expected, card.reasons
+    assert expected is Verdict.PASS or reason in " · ".join(card.reasons)
+
+
+@pytest.mark.parametrize("bend", [begins_earlier, waits(1), rank_1_lags(1), seen(2.0, 2.0)])
+def test_what_a_trainer_tells_without_a_fault_too_is_its_way(bend: Bend) -> None:
+    found = judged(bend, fault_free=fault_free(bend)).reasons
+    assert not [reason for reason in found if "are not true" in reason]
+
+
+@pytest.mark.parametrize("outage", [Outage(17, "shrink", victim=1), Outage(17, "rollback", victim=1), *LOST])
+@pytest.mark.parametrize("agents", [True, False])
+def test_worlds_that_change_tell_no_impossible_times(outage: Outage, agents: bool) -> None:
+    job = replace(JOB, agents=agents, noise=0.2)
+    card = verdict(simulate(job, [outage], seed=7), fault_free=fault_free_of(JOB))
+    assert not [reason for reason in card.reasons if "are not true" in reason]
+
+
+def recovery_seen(late_s: float) -> Bend:
+    """The harness saw the first new step so long after it was told."""
+
+    def bend(logs: Logs) -> None:
+        at = max(steps(lines, 18, 18)[0]["mono_ns"] for lines in last_lives(logs)) + round(late_s * S)
+        fault = next(line["fault"] for line in logs["harness"] if line.get("event") == "fault.injected")
+        stamp = {"mono_ns": at, "wall_ns": at}
+        logs["harness"].append(stamp | {"event": "fault.recovered", "fault": fault, "step": 18})
+        logs["harness"][1:] = sorted(logs["harness"][1:], key=lambda line: line["mono_ns"])
+
+    return bend
+
+
+@pytest.mark.parametrize(
+    ("late_s", "expected", "reason"),
+    [
+        (0.1, Verdict.PASS, ""),
+        (2, Verdict.INCONCLUSIVE, "before the harness saw a step that was new"),
+        (60, Verdict.FAIL, "recovery_time.max: 62.24 s is more than 60.00 s"),
+    ],
+)
+def test_the_harness_sees_itself_when_the_job_recovers(late_s: float, expected: Verdict, reason: str) -> None:
+    card = judged(recovery_seen(late_s))
+    assert card.verdict is expected and reason in " · ".join(["", *card.reasons]), card.reasons
+
+
+def told_at(share: float) -> Bend:
+    """The steps after the recovery are told to take this share of their time; the job ends when it did."""
+
+    def bend(logs: Logs) -> None:
+        begin = max(steps(lines, 12, 12)[0]["mono_ns"] for lines in last_lives(logs))
+        for line in (line for lines in last_lives(logs) for line in lines):
+            for key in ("mono_ns", "begin_ns"):
+                if line.get(key, 0) > begin:
+                    line[key] = begin + round(share * (line[key] - begin))
+
+    return bend
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.1, Verdict.INCONCLUSIVE), (0.5, Verdict.INCONCLUSIVE), (0.9, Verdict.PASS)]
+)
+def test_time_that_is_saved_is_not_found_after_the_last_step(share: float, expected: Verdict) -> None:
+    card = judged(told_at(share))
+    assert card.verdict is expected, card.reasons
+    assert expected is Verdict.PASS or "later than usual after the last" in " · ".join(card.reasons)
