@@ -22,9 +22,12 @@ S = 10**9
 DEFECT = "something is wrong with it"
 FAULT = SimpleNamespace(injected=15)
 EPISODE = Episode(0, S, None, 3, ("kill",), ())
-SLOW = {"steps": 40, "slowdown": 4.0, "at_least": 4.0, "best": 4.0, "tail": 4.0, "before": 1.0, "worst": 1.0}
+SLOW = {"steps": 40, "taken": 16 * S, "usual": 4 * S, "median": 4.0, "at_least": 4.0, "best": 4.0, "slowest": 4.0} | {
+    "before": 1.0,
+    "worst": 1.0,
+}
 PACE = Pace(**SLOW, known=True)  # type: ignore[arg-type]
-USUAL = SLOW | {"slowdown": 1.0, "at_least": 1.0, "best": 1.0, "tail": 1.0}
+USUAL = SLOW | {"taken": 4 * S, "median": 1.0, "at_least": 1.0, "best": 1.0, "slowest": 1.0}
 
 
 def grounds(**other: Ground) -> Mapping[str, Ground]:
@@ -95,8 +98,8 @@ CASES: Mapping[Doubt, tuple[Any, Mapping[str, Ground], set[str]]] = {
     Doubt.NO_SAME_SIZE: (evidence_of(), paced(known=False), {"pace"}),
     Doubt.NOT_ALL_THE_TIME: (evidence_of(), paced(best=1.0), {"pace"}),
     Doubt.HOST_BUSY: (evidence_of(), paced(worst=3.0), {"pace"}),
-    Doubt.OTHER_PROGRAMS: (evidence_of(), paced(others=0.2), {"pace"}),
-    Doubt.FAULT_FREE_SLOW: (evidence_of(), paced(**USUAL | {"slowdown": 1.4, "before": 0.4}), {"pace"}),
+    Doubt.OTHER_PROGRAMS: (evidence_of(), paced(others=0.4), {"pace"}),
+    Doubt.FAULT_FREE_SLOW: (evidence_of(), paced(**USUAL | {"median": 1.4, "before": 0.4}), {"pace"}),
     Doubt.RUN_CUT_SHORT: (
         evidence_of(run_of(outcome="interrupted")),
         {"figure not over": Ground(Kind.DURATION, of=Figure(3 * S, is_over=False), bound=5 * S)},
@@ -143,6 +146,8 @@ SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; 
         "checkpoint_rhythm.max_missed",
         "checkpoint_rhythm.min_percent",
         "job.unfinished",
+        "save.last-failed",
+        "save.last-missing",
         "step.left-out",
         "step.missing",
         "step.went-ahead",

@@ -52,6 +52,24 @@ def judged(second: Timeline | None, finished: dict[str, Any] | None = None, **ru
     return judge(Evidence(found, copy.deepcopy(FAULT_FREE), second_restart=second), "x")
 
 
+def published(run: Timeline, *digests: str) -> list[dict[str, Any]]:
+    """What the harness saw of all saves; of the last one, tensors with these digests, one after the other."""
+    done = [event for event in run.checkpoints if event["event"] == "checkpoint.committed"]
+    seen = [
+        {
+            "event": "checkpoint.published",
+            "path": f"c/step-{event['step']}",
+            "step": event["step"],
+            "at": event["at"] + 1,
+        }
+        for event in done
+    ]
+    last = max(seen, key=lambda event: event["step"])
+    return [event for event in seen if event["step"] < last["step"]] + [
+        last | {"at": last["at"] + place, "tensors": digest} for place, digest in enumerate(digests)
+    ]
+
+
 def each_step(logs: Logs, change: Callable[[dict[str, Any]], Any]) -> None:
     for lines in trainers(logs):
         for line in lines:
@@ -94,8 +112,7 @@ def test_other_results_fail(change: Callable[[dict[str, Any]], Any], reason: str
     ],
 )
 def test_what_the_harness_saw_of_it(finished: dict[str, Any], expected: Verdict, reason: str) -> None:
-    published = [{"event": "checkpoint.published", "path": "c/step-80", "step": 80, "at": _run().end}]
-    card = judged(again(), finished, published=published)
+    card = judged(again(), finished, published=published(_run(), "a"))
     assert card.verdict is expected and any(reason in text for text in card.reasons), card.reasons
 
 
@@ -142,10 +159,6 @@ def test_its_own_log_must_say_where_it_began_and_ended() -> None:
 
 
 def test_other_tensors_than_the_harness_saw_in_the_run_fail() -> None:
-    def published(run: Timeline, *digests: str) -> list[dict[str, Any]]:
-        told = {"event": "checkpoint.published", "path": "c/step-80", "step": 80, "at": run.end}
-        return [told | {"tensors": digest} for digest in digests]
-
     run, second = _run(), again()
     same = judged(replace(second, published=published(second, "a")), published=published(run, "b", "a"))
     assert same.verdict is Verdict.PASS, same.reasons

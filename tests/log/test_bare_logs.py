@@ -18,7 +18,7 @@ from harness.judge.facts import ledger, slowdown, usual
 from harness.judge.facts.analysis import Analysis
 from harness.judge.questions import wasted_gpu_hours
 from harness.judge.score import Evidence, Verdict, judge, load_score
-from harness.judge.verdict import Code
+from harness.judge.verdict import Code, unknown
 from harness.log import reading
 from harness.log.consequences import May
 from harness.timeline import timeline
@@ -55,7 +55,7 @@ def test_without_a_gpu_nothing_can_be_said_of_waste(logs: Logs) -> None:
     logs.steps(logs.worker(0, 1, 1, 2, 3), 1, 3, 3)
     run = logs.finish(10)
     told = load_score("wasted_gpu_hours").score(Analysis(run), wasted_gpu_hours.WasteBounds(max_percent=50))
-    nothing = (Verdict.INCONCLUSIVE, "wasted_gpu_hours: no allocated GPU is in the log", Code.LEDGER_NO_GPU, "")
+    nothing = unknown(Code.LEDGER_NO_GPU, "wasted_gpu_hours: no allocated GPU is in the log")
     assert (list(told.expectations), list(told.reasons), told.summary) == ([], [nothing], "")
     assert not load_score("wasted_gpu_hours").score(Analysis(run), None).reasons, "nobody asked"
 

@@ -208,7 +208,7 @@ def _wanted(evidence: Analysis) -> int:
     """Of which step the last checkpoint is at least: as far before the last step as in the fault-free run; where that
     made none of its own at its end, up to an interval further."""
     run, usual, fault_free = evidence.run, evidence.fault_free_saves, evidence.fault_free
-    cut = any(run.processes[row].cut or run.processes[row].torn for row in run.epochs[-1].processes)
+    cut = not run.epochs or any(run.processes[row].cut or run.processes[row].torn for row in run.epochs[-1].processes)
     if usual is None or fault_free is None or cut or comparable.flaw(run, fault_free) or not usual.whole:
         return 0
     if not run.checkpoints or not len(usual.steps) or run.beside.job_goes_on:
