@@ -18,7 +18,7 @@ import numpy as np
 
 from harness.timeline.lineage import NEVER
 from harness.timeline.saves import family
-from harness.timeline.timeline import Timeline
+from harness.timeline.timeline import Ints, Timeline
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -26,10 +26,8 @@ SoundAt = Callable[[int], Callable[["Save"], bool]]  # whether no fault had dama
 SMALLER = 0.5  # of the smallest that was saved without a fault
 ZEROS_MORE = 0.1  # of all bytes of tensors
 LATE_STEPS = 5  # further at the most, when a save is begun: it may be begun beside the steps
-UNSEEN_FACTOR, UNSEEN_LEAST_NS = (
-    5,
-    5_000_000_000,
-)  # of the longest time until one was seen: so long they lay there unseen
+UNSEEN_FACTOR = 5  # times the longest time until one was seen: so long they lay there unseen
+UNSEEN_LEAST_NS = 5_000_000_000
 
 
 @dataclass(frozen=True)
@@ -286,9 +284,14 @@ class Looks:
         return {save: digest for save, digest in digests.items() if save.last_at < self._struck}
 
     def _was_trained(self, first: int, last: int) -> bool:
+        begin, end = np.searchsorted(self._trained, (first, last), "right")
+        return bool(begin < end)
+
+    @cached_property
+    def _trained(self) -> Ints:
+        """The steps whose update was applied, in order."""
         steps = self._run.steps
-        rows = (steps.step > first) & (steps.step <= last)
-        return bool((rows & (steps.applied != 0)).any() if len(steps.applied) else rows.any())
+        return np.unique(steps.step[steps.applied != 0] if len(steps.applied) else steps.step)
 
     def _of_another_step(self) -> Iterator[NoSave]:
         """Begun before its process had done the step, or long after it, where that is not so without a fault."""
