@@ -371,8 +371,15 @@ def test_after_a_bad_one_the_next_is_taken() -> None:
             at | {"event": "fault.healed"},
         ]
 
+    def no_heal(logs: Logs) -> None:
+        """As with a flipped bit, which stays."""
+        remove(logs["harness"], lambda line: line.get("event") == "fault.healed" and line.get("fault") == "rot")
+
     assert "resumed from step 10 and named no newer one" in said(judged(bad, passed_over(NEWEST, step=10)))
     assert "named no newer one" not in said(judged(bad, passed_over(NEWEST, step=20)))
+    good = NEWEST | {"source": "checkpoints/step-20"}
+    card = judged(bad, no_heal, passed_over(NEWEST, good, step=10))
+    assert card.verdict is Verdict.FAIL and "over the checkpoint of step 20, which nothing had damaged" in said(card)
 
 
 def test_a_silent_start_from_scratch_without_a_planned_interval() -> None:

@@ -209,9 +209,11 @@ class Looks:
             yield from (NoSave(save, "the harness never saw it in the store") for save in row)
 
     def is_hidden(self, begin: int, end: int) -> bool:
-        """Whether a fault may have kept it from the store, or the harness from seeing it."""
+        """Whether a fault may have kept it from the store, or the harness from seeing it. One that tells what it damaged
+        hides nothing else."""
         for fault in self._run.faults:
-            if fault.injected is not None and (fault.spoils or not fault.kills):
+            told = fault.damaged and all(isinstance(damage.get("step"), int) for damage in fault.damaged)
+            if fault.injected is not None and not told and (fault.spoils or not fault.kills):
                 over = NEVER if fault.healed is None else fault.healed
                 if fault.injected <= end and begin <= over:
                     return True
