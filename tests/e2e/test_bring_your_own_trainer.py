@@ -50,11 +50,13 @@ def skip_without(backend: str) -> None:
 
 
 def rehearsed(training: pathlib.Path, backend: str, script: str, **env: str) -> Done:
-    """The scenario as it was written; only the place of the script is the backend's."""
+    """The scenario as it was written; only the place of the script is the backend's. Other tests run beside: no pace."""
     folder = training / backend
     folder.mkdir()
     text = (training / "chaos" / "rank-kill.yaml").read_text()
     assert "torchrun: ../train.py" in text or "torchrun: train.py" in text, text
+    text, expects = re.subn(r"^expect:\n", "expect:\n  pace: off\n", text, flags=re.M)
+    assert expects == 1, text
     (folder / "rank-kill.yaml").write_text(re.sub(r"torchrun: \S*train\.py", f"torchrun: {script}", text))
     done = call(folder, "run", "rank-kill.yaml", "--backend", backend, **env)
     return Done(done.returncode, done.stdout + done.stderr, folder / "reports")
