@@ -209,8 +209,8 @@ class Looks:
             yield from (NoSave(save, "the harness never saw it in the store") for save in row)
 
     def is_hidden(self, begin: int, end: int) -> bool:
-        """Whether a fault may have kept it from the store, or the harness from seeing it. One that tells what it damaged
-        hides nothing else."""
+        """Whether a fault may have kept it from the store, or the harness from seeing it. One that tells what it
+        damaged hides nothing else."""
         for fault in self._run.faults:
             told = fault.damaged and all(isinstance(damage.get("step"), int) for damage in fault.damaged)
             if fault.injected is not None and not told and (fault.spoils or not fault.kills):
