@@ -94,6 +94,17 @@ def not_left(logs: Logs) -> None:
     left["count"] -= 1
 
 
+def left_are(*kept: int) -> Bend:
+    """Only these are there when all nodes have ended."""
+
+    def bend(logs: Logs) -> None:
+        left = next(line for line in logs["harness"] if line.get("event") == "checkpoint.left")
+        left["checkpoints"] = [each for each in left["checkpoints"] if each["step"] in kept]
+        left["count"] = len(left["checkpoints"])
+
+    return bend
+
+
 def removed(logs: Logs, step: int, after_ns: int) -> None:
     line = next(seen(logs, step, step))
     told = {"event": "checkpoint.removed", "path": line["path"], "step": step}
@@ -398,3 +409,17 @@ def test_a_silent_start_from_scratch_without_a_planned_interval() -> None:
 
     card = judged(silent, without=())
     assert "the job restarted at step 1 and lost" in said(card), card.reasons
+
+
+def test_as_many_are_kept_at_the_end_as_without_a_fault() -> None:
+    newest = (JOB.steps - 20, JOB.steps - 10, JOB.steps)
+    card = judged(left_are(10, JOB.steps), without=(watched,))
+    assert card.verdict is Verdict.FAIL and "without a fault the newest" in said(card), card.reasons
+    keeps_three = (watched, left_are(*newest))
+    assert judged(without=keeps_three).verdict is Verdict.PASS
+    card = judged(left_are(10, 20, *newest), without=keeps_three)
+    assert card.verdict is Verdict.PASS, "what an earlier life saved is not pruned"
+    card = judged(left_are(newest[0], newest[2]), without=keeps_three)
+    assert card.verdict is Verdict.FAIL and f"step {newest[1]} is none" in said(card), card.reasons
+    odd = (watched, left_are(newest[0], newest[2]))
+    assert judged(left_are(newest[2]), without=odd).verdict is Verdict.PASS, "nobody knows what this job keeps"

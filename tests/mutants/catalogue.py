@@ -10,6 +10,7 @@ from mutants.rehearsal import REHEARSALS
 from harness.judge.score import Scorecard, Verdict
 
 PASSED_OVER = r"step {}\b.* step 60\b"
+RESUMED = r"differs? from the fault-free run|the resume by itself changes what is computed"
 SAVED = r"second.restart|steps? (60|80|100|120)\b.*(weights|tensors|state|content|optimizer|is none)"
 SLOWER = r"pace\.max_slowdown: .* slower"
 BITS = r"differs? from the fault-free run: at step {}"
@@ -42,17 +43,17 @@ MUTANTS = [
     _fails("takes_the_oldest_after_a_bad_one", PASSED_OVER.format(20), "rot and kill, drill"),
     _fails("passes_over_one_too_many", PASSED_OVER.format(40), "rot and kill, drill"),
     _fails("starts_anew_after_a_bad_one", PASSED_OVER.format(0), "rot and kill, drill"),
-    _fails("takes_a_good_one_for_damaged", PASSED_OVER.format(40), "rot and kill, drill"),
+    _fails("takes_a_good_one_for_damaged", "checkpoint of step 60, which nothing had damaged", "rot and kill, drill"),
     _fails("saves_weights_in_half_precision", BITS.format(21)),
     _fails("optimizer_state_lost", BITS.format(22)),
     _fails("optimizer_counts_from_zero", BITS.format(22)),
     _fails("weight_decay_lost", BITS.format(22)),
-    _fails("weight_decay_lost", BITS.format(r"\d+"), "shrink and grow"),
-    _fails("optimizer_state_lost", BITS.format(r"\d+"), "shrink and grow"),
-    _fails("ranks_share_their_shard", BITS.format(r"\d+"), "shrink and grow"),
-    _fails("half_of_the_weights_learns_slower", BITS.format(r"\d+"), "shrink and grow"),
-    _fails("gradients_no_longer_clipped", BITS.format(r"\d+"), "shrink and grow"),
-    _fails("learns_no_more", BITS.format(r"\d+"), "shrink and grow"),
+    _fails("weight_decay_lost", RESUMED, "shrink and grow"),
+    _fails("optimizer_state_lost", RESUMED, "shrink and grow"),
+    _fails("ranks_share_their_shard", RESUMED, "shrink and grow"),
+    _fails("half_of_the_weights_learns_slower", RESUMED, "shrink and grow"),
+    _fails("gradients_no_longer_clipped", RESUMED, "shrink and grow"),
+    _fails("learns_no_more", RESUMED, "shrink and grow"),
     _fails("weight_decay_lost", "the resume by itself changes what is computed", "shrink"),
     _fails("schedule_restarts", "learning rate " + BITS.format("[12]1")),
     _fails("random_state_lost", BITS.format(21), "kill, dropout"),
@@ -80,9 +81,9 @@ MUTANTS = [
     _fails("saves_under_other_names", r"the job failed at step [45]\d of 120", "kill twice, drill"),
     _fails("saves_the_cursor_twice", "16 samples were skipped, first at step [24]1", "kill twice, drill"),
     _fails("makes_no_final_save", r"step 120\b", "kill, drill"),
-    _fails("makes_no_save_but_the_final_one", r"step (60|80|100)\b", "kill, drill"),
+    _fails("makes_no_save_but_the_final_one", r"step (40|60|80|100)\b", "kill, drill"),
     _fails("saves_every_third_time", r"step (60|80)\b|checkpoint", "kill, drill"),
-    _fails("deletes_what_it_saves", r"step (60|80|100)\b", "kill, drill"),
+    _fails("deletes_what_it_saves", r"step (40|60|80|100)\b", "kill, drill"),
     _fails("deletes_the_newest_at_the_end", r"step 120\b", "kill, drill"),
     _fails("deletes_all_at_the_end", "the restore drill started from scratch", "kill, drill"),
     _fails("saves_into_memory", r"step 120\b", "kill, drill"),

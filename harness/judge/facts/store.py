@@ -203,6 +203,23 @@ class Looks:
                 yield NoSave(save, "the harness saw it go away before a newer one was begun")
         if self.store.lacks(saves[-1]) and not self.is_hidden(saves[-1].last_at, NEVER):
             yield NoSave(saves[-1], "the harness did not find it in the store when all nodes had ended")
+        else:
+            yield from self._not_kept(saves)
+
+    def _not_kept(self, saves: Sequence[Save]) -> Iterator[NoSave]:
+        """Since the last restart, as many of the newest are kept as without a fault."""
+        usual = self._usual
+        if usual is None or usual.store.left is None or not self._run.epochs:
+            return
+        theirs = {save.step: not usual.store.lacks(save) for save in usual._whole if save.series == saves[0].series}
+        number = sum(theirs.values())
+        if not number or not all([theirs[step] for step in sorted(theirs)][-number:]):
+            return
+        mine = {save.step: save for save in saves if save.last_at >= self._run.epochs[-1].begin}
+        for step in sorted(mine)[-number:]:
+            if self.store.lacks(mine[step]) and not self.is_hidden(mine[step].last_at, NEVER):
+                why = "the harness did not find it in the store when all nodes had ended"
+                yield NoSave(mine[step], f"{why}: without a fault the newest {number} are there")
 
     def _row(self, row: Sequence[Save], after: Save, late_ns: int) -> Iterator[NoSave]:
         if row and after.last_at - row[0].last_at >= max(UNSEEN_FACTOR * late_ns, UNSEEN_LEAST_NS):
