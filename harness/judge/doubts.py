@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.judge.facts import ranks
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import blindness
 from harness.judge.facts.slowdown import Degraded, Pace
@@ -83,19 +82,20 @@ def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
     run, (order, begins) = evidence.run, evidence.run.rows_by_process
     if len(ground.steps) != 1 or not ground.processes:
         return ""
-    (hole,) = ground.steps
+    (hole,), (by_step, steps) = ground.steps, evidence.rows_by_step
+    others = by_step[np.searchsorted(steps, hole) : np.searchsorted(steps, hole, "right")]
     for process in ground.processes:
         mine = order[begins[process] : begins[process + 1]]
         step = run.steps.step[mine]
         after = int(np.searchsorted(step, hole))
         if (np.diff(step) != 1).sum() != 1 or not 0 < after < len(step):
             return ""
-        peers = np.flatnonzero((run.steps.step == hole) & (run.steps.epoch == run.steps.epoch[mine[after]]))
+        peers = others[run.steps.epoch[others] == run.steps.epoch[mine[after]]]
         took = (run.steps.end[peers] - run.steps.begin[peers]).min(initial=NEVER)
         spent = run.steps.begin[mine[after]] - run.steps.end[mine[after - 1]]
         if spent < took / 2 or not run.steps.weights[mine[after:]].any():
             return ""
-    apart = any(each.step > hole for each in ranks.weights_apart(run.steps)[1])
+    apart = any(each.step > hole for each in evidence.weights_apart[1])
     return "" if apart else "its time was spent, and the weights are right afterwards: a line may be lost"
 
 
@@ -105,9 +105,8 @@ def _lost_with_their_process(evidence: Analysis, ground: Ground) -> str:
     if ground.since is not None and ground.processes:
         taken = (evidence.taken[row] + run.uncertainty_ns for row in ground.processes)
         return "the log of a killed rank ends before it" if all(ground.since <= at for at in taken) else ""
-    seams = {int(epoch.first) - 1 for epoch in run.epochs if epoch.kept >= 0}
     absent = set() if ground.processes else set(ground.steps)
-    last = absent and all(step in seams and step - 1 not in absent for step in absent)
+    last = absent and all(step in evidence.seams and step - 1 not in absent for step in absent)
     return "its event was lost when its workers died" if last else ""
 
 

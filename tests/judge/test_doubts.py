@@ -69,7 +69,9 @@ def run_of(**other: Any) -> Any:
 def evidence_of(run: Any = None, **other: Any) -> Any:
     comparison = SimpleNamespace(final_gap_percent=5.0, final_scatter_percent=0.1)
     whole = {"fault_free": None, "taken": [-1], "never_the_same": "", "consumed": None, "comparison": comparison}
-    return SimpleNamespace(run=run or run_of(), **whole | other)
+    run = run or run_of()
+    whole["seams"] = {epoch.first - 1 for epoch in run.epochs}
+    return SimpleNamespace(run=run, **whole | other)
 
 
 def paced(**other: float) -> dict[str, Ground]:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from harness.judge.facts import (
     by_time,
     comparable,
@@ -15,6 +17,7 @@ from harness.judge.facts import (
     envelope,
     ledger,
     losses,
+    ranks,
     restarts,
     samples,
     slowdown,
@@ -26,6 +29,7 @@ from harness.judge.facts.envelope import Envelope
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.losses import Comparison, Curve
+from harness.judge.facts.ranks import Apart
 from harness.judge.facts.restarts import Restart
 from harness.judge.facts.samples import Consumed
 from harness.judge.facts.saves import Saves
@@ -142,6 +146,22 @@ class Analysis(Evidence):
     def apart(self) -> tuple[Floats, Floats] | None:
         """Steps that both runs have, and the largest difference of a rank's loss from that in the fault-free run."""
         return losses.apart(self.run.steps, self.fault_free.steps) if self.fault_free else None
+
+    @cached_property
+    def weights_apart(self) -> tuple[int, list[Apart]]:
+        """How many steps tell digests of the weights of several ranks, and those where they differ."""
+        return ranks.weights_apart(self.run.steps)
+
+    @cached_property
+    def rows_by_step(self) -> tuple[Ints, Ints]:
+        """The rows of all steps in the order of their steps, and those steps."""
+        order = np.argsort(self.run.steps.step, kind="stable")
+        return order, self.run.steps.step[order]
+
+    @cached_property
+    def seams(self) -> frozenset[int]:
+        """The steps before those that an epoch which counts began with."""
+        return frozenset(int(epoch.first) - 1 for epoch in self.run.epochs if epoch.kept >= 0)
 
     @cached_property
     def missing(self) -> Ints:

@@ -99,7 +99,7 @@ class Replicas(Score):
 
     def score(self, evidence: Analysis, bounds: ReplicasBounds | None) -> ScoreResult:
         run, fault_free = evidence.run, evidence.fault_free
-        told, apart = ranks.weights_apart(run.steps)
+        told, apart = evidence.weights_apart
         values = {"replica_checks": told, "replicas_apart": len(apart)}
         if bounds is None:
             return ScoreResult(values)
