@@ -19,7 +19,7 @@ from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
 from harness.timeline.lineage import NEVER
 from harness.timeline.saves import COMMITTED
-from harness.timeline.timeline import Bools, Ints, Process, Slot, Steps, Timeline
+from harness.timeline.timeline import Bools, Ints, Process, Slot, Timeline
 from harness.units import format_duration
 
 S = 10**9
@@ -52,7 +52,7 @@ def impossible(run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Se
         worst = int(over.argmax()) if len(over) else -1
         if worst >= 0 and over[worst] > max(limit + margin, USUAL_FACTOR * most):
             yield Impossible(words.format(step=steps.named(worst), apart=format_duration(int(over[worst]))))
-    yield from _before_their_peers(run, fault_free_runs, margin)
+    yield from _before_their_peers(steps, [other for other in usual if other.run.largest_world > 1], margin)
     yield from _two_in_one_place(run, margin)
     for fault, told, seen in itertools.islice(seen_recoveries(run), 1):
         text = f"the job tells that it had recovered from {fault} {format_duration(seen - told)} before"
@@ -74,6 +74,7 @@ class _Told:
         self.started = started[self.process]
         self.free = np.where(first, self.started, np.roll(self.end, 1))  # since then the process did nothing else
         self.first = first
+        self.began = np.where(self.begin < self.end, self.begin, self.free)  # the latest it can have: told or not
 
     def named(self, row: int) -> str:
         steps, process = self.run.steps, self.run.processes[self.process[row]]
@@ -145,29 +146,30 @@ def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
     return run.begin if process.started >= run.begin else -NEVER
 
 
-def _before_their_peers(run: Timeline, fault_free_runs: Sequence[Timeline], margin: int) -> Iterator[Impossible]:
+def _before_their_peers(told: _Told, fault_free_runs: Sequence[_Told], margin: int) -> Iterator[Impossible]:
     """Steps that ended on one rank before another began them: ranks wait for each other, if they do without a fault."""
-    usual = [int(_leads(other.steps)[0].max(initial=0)) for other in fault_free_runs if other.largest_world > 1]
-    leads, rows = _leads(run.steps)
+    usual = [int(_leads(other)[0].max(initial=0)) for other in fault_free_runs]
+    leads, steps = _leads(told)
     if not usual or not len(leads):
         return
     worst = int(leads.argmax())
     if leads[worst] > max(APART_NS + 2 * margin, USUAL_FACTOR * max(usual)):
-        step, apart = run.steps.step[rows[worst]], format_duration(int(leads[worst]))
+        step, apart = steps[worst], format_duration(int(leads[worst]))
         yield Impossible(
             f"step {step} ended on one rank {apart} before another began it, though they wait for each other"
         )
 
 
-def _leads(steps: Steps) -> tuple[Ints, Ints]:
-    """For each step of each world: by how much the first end of it is before the last begin; and one of its rows."""
-    key = steps.epoch << 31 | steps.step
-    order = np.argsort(key, kind="stable")  # they nearly are in order
+def _leads(told: _Told) -> tuple[Ints, Ints]:
+    """For each step of each world: by how much the first end of it is before the last begin; and the step."""
+    steps = told.run.steps
+    key = (steps.epoch << 31 | steps.step)[told.order]
+    order = np.argsort(key, kind="stable")
     first = np.flatnonzero(np.append(True, np.diff(key[order]) != 0)[: len(order)])
     if not len(first):
         return first, first
-    begin = np.maximum.reduceat(steps.begin[order], first)
-    return begin - np.minimum.reduceat(steps.end[order], first), order[first]
+    began = np.maximum.reduceat(told.began[order], first)
+    return began - np.minimum.reduceat(told.end[order], first), steps.step[told.order[order[first]]]
 
 
 def _two_in_one_place(run: Timeline, margin: int) -> Iterator[Impossible]:
