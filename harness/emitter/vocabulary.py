@@ -1022,7 +1022,7 @@ _HARNESS = (
     Event(
         "run.finished",
         ("harness",),
-        "The run is over. The last event.",
+        "The job is over. Only restarts on copies of what it saved follow.",
         (
             Field(
                 "outcome",
@@ -1031,6 +1031,7 @@ _HARNESS = (
                 values=("completed", "failed", "aborted", "interrupted"),
             ),
             _text("reason", "why"),
+            Field("drills", FLAG, "whether such restarts follow", optional=True),
         ),
     ),
 )

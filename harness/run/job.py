@@ -197,9 +197,13 @@ class RunningJob:
             with stop.attended():
                 self._give_back(outcome)
                 self._publications.end()
-        self.emit("run.finished", outcome=outcome.told, reason=outcome.reason)
-        with stop.attended():
-            self._drill(outcome, stop)
+        for header, event in self.tail.rest():  # its last words may have come after the last look
+            self.progress.absorb(header, event, time.monotonic_ns())
+        drills = outcome.outcome == "completed" and drill.is_wanted(self.plan, self.progress.committed_step)
+        self.emit("run.finished", outcome=outcome.told, reason=outcome.reason, drills=drills)
+        if drills:
+            with stop.attended():
+                self._drill(stop)
         return outcome
 
     def _follow(self, observer: Observer, stop: StopRequest) -> Outcome:
@@ -270,14 +274,11 @@ class RunningJob:
     def _gpus(self) -> int:
         return self.plan.workload.ranks_per_node
 
-    def _drill(self, outcome: Outcome, stop: StopRequest) -> None:
-        for header, event in self.tail.rest():  # its last words may have come after the last look
-            self.progress.absorb(header, event, time.monotonic_ns())
-        if outcome.outcome == "completed" and drill.is_wanted(self.plan, self.progress.committed_step):
-            told = (self.plan, self.backend, self.emit, self.live.journal, stop, execute, self.progress, self.start_ns)
-            for make in (drill.rehearse_restore, second_restart.make):
-                if not stop.asked:
-                    make(drill.Again(*told))
+    def _drill(self, stop: StopRequest) -> None:
+        told = (self.plan, self.backend, self.emit, self.live.journal, stop, execute, self.progress, self.start_ns)
+        for make in (drill.rehearse_restore, second_restart.make):
+            if not stop.asked:
+                make(drill.Again(*told))
 
     def _first_node(self) -> tuple[str, int]:
         """The first node that is alive, which most trainers log on."""

@@ -157,6 +157,7 @@ class Timeline:
     evidence: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # when somebody in the job noticed something
     launchers: frozenset[Key] = frozenset()  # node incarnations with a launcher that writes into the log
     uncertainty_ns: int = 0  # of the clocks of other hosts against the harness's
+    drills: bool = False  # the harness went on to make the following two
     drill: Mapping[str, Any] | None = None  # the harness's last event of the restore drill; `None`: none was begun
     second_restart: Mapping[str, Any] | None = None  # the same of the second restart
     told_events: Mapping[str, int] = field(default_factory=dict)  # what workers and launchers told, and when last
@@ -280,6 +281,7 @@ def build(log: reading.Log) -> Timeline:
         stretches=stretches,
         aborted=story.abort.get("at"),
         uncertainty_ns=log.uncertainty_ns,
+        drills=bool(story.finish.get("drills")),
         drill=story.drill(),
         second_restart=story.second_restart(),
         told_events=story.told_events(),

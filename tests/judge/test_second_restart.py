@@ -101,6 +101,15 @@ def test_other_results_fail(change: Callable[[dict[str, Any]], Any], reason: str
     assert card.verdict is Verdict.FAIL and any(reason in text for text in card.reasons), card.reasons
 
 
+def test_one_that_was_to_follow_and_has_no_end_is_missing() -> None:
+    """The harness was killed after the job, before it made it."""
+    card = judged(None, {}, drills=True)
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert any("second_restart: it has no end" in text for text in card.reasons), card.reasons
+    assert any("the restore drill has no end" in text for text in card.reasons), card.reasons
+    assert judged(None, {}).not_judged["second restart"] == "none was made"
+
+
 @pytest.mark.parametrize(
     ("finished", "expected", "reason"),
     [

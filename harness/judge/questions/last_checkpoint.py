@@ -89,7 +89,8 @@ def _nothing_learned(run: Timeline) -> str:
     if told is not None:
         return str(told.get("reason") or "the drill tells nothing") if told.get("outcome") == "untold" else ""
     off = (run.plan.get("workload") or {}).get("restore_drill") is False
-    return "restore_drill is off" if off else "no restore drill was run"
+    none = "restore_drill is off" if off else "no restore drill was run"
+    return "" if run.drills else none
 
 
 def _drilled(run: Timeline, saves: Saves, drill: DrillLog | None, newest: int, behind: int) -> Claim | None:

@@ -60,7 +60,7 @@ class SecondRestart(Score):
 def _nothing_learned(evidence: Analysis, told: Mapping[str, Any]) -> str:
     """Why it says nothing of the job; an empty text: it does."""
     run = evidence.run
-    if not told:
+    if not told and not run.drills:
         off = (run.plan.get("workload") or {}).get("restore_drill") is False
         return "restore_drill is off" if off else "none was made"
     if told.get("outcome") == "skipped":
