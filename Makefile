@@ -77,6 +77,10 @@ test: $(VENV)/.ready-dev ## All tests, by three workers (tests/conftest.py says 
 fast: $(VENV)/.ready-dev ## The tests that start nothing: under a minute
 	@$(PY) -m pytest --numprocesses $(WORKERS) --dist loadscope -m 'not slow and not wheel' --ignore tests/report/test_report_browser.py $(FAST) $(ARGS)
 
+.PHONY: explore
+explore: $(VENV)/.ready-dev ## The properties, with other examples each time: what fails is kept, and fails again
+	@$(PY) -m pytest -m hypothesis --hypothesis-profile explore --numprocesses $(WORKERS) $(ARGS)
+
 .PHONY: format
 format: $(VENV)/.ready-dev ## Formats the code and mends what can be mended by itself
 	@$(PY) -m ruff check --quiet --fix . || true

@@ -10,18 +10,26 @@ tests of other engines, which mostly wait. All other tests are shared, file by f
 
 from __future__ import annotations
 
-import ast
 import functools
+import inspect
 import pathlib
+import sys
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import outcomes
 import pytest
+import waiting
 from hypothesis import settings
 
-if settings().deadline is not None:  # a busy machine breaks no property
-    settings.register_profile("no clock", deadline=None)
-    settings.load_profile("no clock")
+HERE = str(pathlib.Path(__file__).parent)
+
+# A busy machine breaks no property, and a verdict on the code is not drawn by lot: each run tries the same examples.
+# `make explore` tries others.
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=1000)
+settings.load_profile("same")
 
 pytest_addoption = outcomes.add_options
 pytest_configure = outcomes.configure
@@ -60,35 +68,44 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: group_of(item.nodeid) not in LONG_GROUPS)
 
 
-WAITING = {"waiting", "subprocess", "multiprocessing", "harness.backends.local.backend", "harness.run.job"}
-
-
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """`-m waits` picks the tests whose module, or a helper of it beside them, imports what starts or waits."""
-    if not WAITING.isdisjoint(_imported(item.path)):
-        item.add_marker("waits")
+    """`-m waits` picks the tests that wait for something: they, a fixture or a helper of theirs calls `waiting.until`."""
+    if isinstance(item, pytest.Function):
+        fixtures = [each.func for found in item._fixtureinfo.name2fixturedefs.values() for each in found]
+        if any(map(_waits, [item.function, *fixtures])):
+            item.add_marker("waits")
 
 
 @functools.cache
-def _imported(file: pathlib.Path) -> frozenset[str]:
-    """The names of all modules that this file imports, and its helpers."""
-    names, seen, left = set[str](), set[pathlib.Path](), {file}
+def _waits(function: Callable[..., Any]) -> bool:
+    seen, left = set[Any](), [inspect.unwrap(function)]
     while left:
-        path = left.pop()
-        seen.add(path)
-        names |= _imports(path)
-        folders = (pathlib.Path(__file__).parent, path.parent)
-        helpers = {folder / f"{name.replace('.', '/')}.py" for name in _imports(path) for folder in folders}
-        left |= {each for each in helpers - seen if each.exists()}
-    return frozenset(names)
+        one = left.pop()
+        if one is waiting.until:
+            return True
+        if one not in seen and getattr(one, "__module__", None) in sys.modules:
+            seen.add(one)
+            left += _named(one)
+    return False
 
 
-@functools.cache
-def _imports(file: pathlib.Path) -> frozenset[str]:
-    names = set[str]()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {each.name for each in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
-    return frozenset(names)
+def _named(one: Any) -> Iterator[Any]:
+    """What a function or class of the tests names: functions and classes of the tests."""
+    file = getattr(sys.modules[one.__module__], "__file__", None) or ""
+    if not file.startswith(HERE):
+        return
+    if isinstance(one, type):
+        yield from (inspect.unwrap(each) for each in vars(one).values() if inspect.isfunction(each))
+    elif inspect.isfunction(one):
+        names = set(_names(one.__code__))
+        for name in names & one.__globals__.keys():
+            value = one.__globals__[name]
+            values = [vars(value).get(each) for each in names] if inspect.ismodule(value) else [value]
+            yield from (inspect.unwrap(each) for each in values if inspect.isfunction(each) or inspect.isclass(each))
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _names(inner)

@@ -51,7 +51,7 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
         try:
             assert parse(text) >= 0
         except ValueError as error:
-            assert repr(text) in str(error)
+            assert repr(text)[:40] in str(error)  # a longer one is cut
 
 
 @pytest.mark.parametrize(
