@@ -130,6 +130,10 @@ bench: $(VENV)/.ready ## Scoring at three sizes, restarts beside torchrun: BENCH
 league: $(VENV)/.ready ## Known training stacks against faults: ARGS='--stacks dcp --tries 1'
 	@$(PY) benches/league.py $(ARGS)
 
+.PHONY: healthy
+healthy: $(VENV)/.ready ## Healthy jobs over all scenarios and stacks: is one accused? Takes hours; what is kept is not run again
+	@$(PY) benches/healthy.py $(ARGS)
+
 .PHONY: docs
 docs: $(VENV)/.ready-dev ## Writes again what is generated of the pages in docs/
 	@PYTHONPATH=tests $(PY) -m docs.pages
