@@ -52,8 +52,9 @@ def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Seque
     """Anomalies outside of the windows `at_work` (ns) that the steps in the log do not bear out. What was seen there
     may be told some steps later."""
     over = np.append(run.progress.end, run.end)
-    late = [over[min(int(np.searchsorted(over, end)) + SETTLING_STEPS, len(over) - 1)] for _, end in at_work]
-    windows = Spans((begin, max(end, int(at)), True) for (begin, end), at in zip(at_work, late, strict=True))
+    last = np.searchsorted(over, [end for _, end in at_work]) + SETTLING_STEPS
+    late = over[np.minimum(last, len(over) - 1)].tolist()
+    windows = Spans((begin, max(end, at), True) for (begin, end), at in zip(at_work, late, strict=True))
     steps = _Borne(run, found)
     outside = [alarm for alarm in run.anomalies if not any(windows.at(alarm["at"]))]
     return [alarm for alarm in outside if not (steps.slow_indeed(alarm) or steps.by_the_rules(alarm))]

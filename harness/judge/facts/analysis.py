@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -153,6 +154,20 @@ class Analysis(Evidence):
         return ranks.weights_apart(self.run.steps)
 
     @cached_property
+    def last_apart(self) -> int:
+        """The last step at which the weights of ranks differ; -1: at none."""
+        return max((each.step for each in self.weights_apart[1]), default=-1)
+
+    @cached_property
+    def jumps(self) -> Ints:
+        """How often each process went from a step to another one than the next."""
+        order, begins = self.run.rows_by_process
+        far = np.append(np.diff(self.run.steps.step[order]) != 1, False)
+        before = np.append(0, np.cumsum(far))
+        found: Ints = before[np.maximum(begins[1:] - 1, begins[:-1])] - before[begins[:-1]]
+        return found
+
+    @cached_property
     def rows_by_step(self) -> tuple[Ints, Ints]:
         """The rows of all steps in the order of their steps, and those steps."""
         order = np.argsort(self.run.steps.step, kind="stable")
@@ -178,6 +193,11 @@ class Analysis(Evidence):
     def notices(self) -> Sequence[Mapping[str, Any]]:
         """Those that somebody gave; the others are the trainer's word alone."""
         return ends.given(self.run)
+
+    @cached_property
+    def last_notices(self) -> Mapping[str, int]:
+        """When each node was given its last one."""
+        return {each["node"]: each["at"] for each in sorted(self.notices, key=operator.itemgetter("at"))}
 
     @cached_property
     def saves(self) -> Saves:
