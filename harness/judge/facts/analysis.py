@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness.judge.facts import (
+    alarms,
     by_time,
     comparable,
     ends,
@@ -22,9 +23,9 @@ from harness.judge.facts import (
     restarts,
     samples,
     slowdown,
-    spikes,
     usual,
 )
+from harness.judge.facts.alarms import LeftOut, Spike
 from harness.judge.facts.by_time import Places, Window
 from harness.judge.facts.envelope import Envelope
 from harness.judge.facts.evidence import Evidence
@@ -35,7 +36,6 @@ from harness.judge.facts.restarts import Restart
 from harness.judge.facts.samples import Consumed
 from harness.judge.facts.saves import Saves
 from harness.judge.facts.slowdown import Degraded, Pace
-from harness.judge.facts.spikes import LeftOut, Spike
 from harness.judge.facts.usual import Band, StepTime
 from harness.timeline.timeline import FaultRecord, Floats, Ints, Process, saving_like
 
@@ -136,12 +136,12 @@ class Analysis(Evidence):
     @cached_property
     def spikes(self) -> Sequence[Spike]:
         """Where the training diverged, if a fault or the trainer gives a reason to look."""
-        return spikes.spikes(self.run)
+        return alarms.spikes(self.run)
 
     @cached_property
     def left_out(self) -> LeftOut:
         """Samples that the trainer left out over a spike, told and explained."""
-        return spikes.left_out(self.run, self.spikes)
+        return alarms.left_out(self.run, self.spikes)
 
     @cached_property
     def apart(self) -> tuple[Floats, Floats] | None:
