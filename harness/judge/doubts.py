@@ -80,23 +80,22 @@ def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
 def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
     """One line of a process is not there. It had the time for that step, and holds what the others hold later on."""
     run, (order, begins) = evidence.run, evidence.run.rows_by_process
-    if len(ground.steps) != 1 or not ground.processes:
+    if len(ground.steps) != 1 or not ground.processes or any(evidence.jumps[row] != 1 for row in ground.processes):
         return ""
     (hole,), (by_step, steps) = ground.steps, evidence.rows_by_step
     others = by_step[np.searchsorted(steps, hole) : np.searchsorted(steps, hole, "right")]
     for process in ground.processes:
         mine = order[begins[process] : begins[process + 1]]
-        step = run.steps.step[mine]
-        after = int(np.searchsorted(step, hole))
-        if (np.diff(step) != 1).sum() != 1 or not 0 < after < len(step):
+        after = int(np.searchsorted(run.steps.step[mine], hole))
+        if not 0 < after < len(mine):
             return ""
         peers = others[run.steps.epoch[others] == run.steps.epoch[mine[after]]]
         took = (run.steps.end[peers] - run.steps.begin[peers]).min(initial=NEVER)
         spent = run.steps.begin[mine[after]] - run.steps.end[mine[after - 1]]
         if spent < took / 2 or not run.steps.weights[mine[after:]].any():
             return ""
-    apart = any(each.step > hole for each in evidence.weights_apart[1])
-    return "" if apart else "its time was spent, and the weights are right afterwards: a line may be lost"
+    right = evidence.last_apart <= hole
+    return "its time was spent, and the weights are right afterwards: a line may be lost" if right else ""
 
 
 def _lost_with_their_process(evidence: Analysis, ground: Ground) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from counting import lines_run
-from judging import EXPECT, expecting, fault_free_of, load
+from judging import EXPECT, expecting, fault_free_of, load, remove, steps, trainers
 from simulator import Job, Outage, simulate
 
 from harness.judge.score import Evidence, judge
@@ -100,6 +100,40 @@ def test_the_counts_see_loops_and_masks() -> None:
     assert (column > 5)[:50].any() and Column.touched == 150
     assert len(column[column > 5]) == 94 and Column.touched == 350
     assert len(np.unique(column)) == 100 and Column.touched == 450
+
+
+def bent(shape: str, much: int) -> Evidence:
+    """`much` steps, as no trainer would tell them, or with as many faults."""
+    job = Job(nodes=2, steps=much, every=much)
+    history = simulate(job, [Outage(12, "rank")] if shape == "faults" else [])
+    logs = expecting(history.logs(), EXPECT)
+    told = steps(trainers(logs, rank=1)[0])
+    if shape == "faults":
+        lines = logs["harness"]
+        mine = [line for line in lines if str(line.get("event")).startswith("fault.")]
+        network = {"kind": "nic_latency", "kills": False, "spoils": False}
+        traffic = {"event": "fault.traffic", "node": "node0", "seconds": 1.0, "measured": 9, "least": 1, "ok": True}
+        for number in range(much):
+            clocks = {name: mine[0][name] + 5 * 10**9 + number for name in ("wall_ns", "mono_ns")}
+            other = {"fault": f"net{number}"} | clocks
+            lines += [line | other | (network if "targets" in line else {}) for line in mine[:2]]
+            lines.append(other | traffic)
+            lines.append(mine[2] | other | {name: at + 10**8 for name, at in clocks.items()})
+    elif shape == "alternating":
+        for number, line in enumerate(told):
+            line["step"] = 10 + number % 2
+    else:
+        unwanted = [line for line in told if line["step"] % 7 in (2, 5)]
+        remove(trainers(logs, rank=1)[0], lambda line: line in unwanted)
+    return Evidence(load(history, logs), fault_free_of(job))
+
+
+@pytest.mark.parametrize("shape", ["alternating", "holes", "faults"])
+def test_twice_as_many_odd_lines_take_twice_the_work(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    once, twice = bent(shape, 400), bent(shape, 800)
+    elements = elements_touched(twice, monkeypatch) / elements_touched(once, monkeypatch)
+    lines = lines_run(lambda: judge(twice, "run")) / lines_run(lambda: judge(once, "run"))
+    assert max(lines, elements) <= RATIO_MAX, f"{lines:.2f} times the lines, {elements:.2f} times the elements"
 
 
 MORE_RANKS, MORE_RESTARTS = (2 * RANKS, RESTARTS), (RANKS, 2 * RESTARTS)

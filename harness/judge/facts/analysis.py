@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness.judge.facts import (
+    alarms,
     by_time,
     comparable,
     ends,
@@ -21,9 +23,9 @@ from harness.judge.facts import (
     restarts,
     samples,
     slowdown,
-    spikes,
     usual,
 )
+from harness.judge.facts.alarms import LeftOut, Spike
 from harness.judge.facts.by_time import Places, Window
 from harness.judge.facts.envelope import Envelope
 from harness.judge.facts.evidence import Evidence
@@ -34,7 +36,6 @@ from harness.judge.facts.restarts import Restart
 from harness.judge.facts.samples import Consumed
 from harness.judge.facts.saves import Saves
 from harness.judge.facts.slowdown import Degraded, Pace
-from harness.judge.facts.spikes import LeftOut, Spike
 from harness.judge.facts.usual import Band, StepTime
 from harness.timeline.timeline import FaultRecord, Floats, Ints, Process, saving_like
 
@@ -135,12 +136,12 @@ class Analysis(Evidence):
     @cached_property
     def spikes(self) -> Sequence[Spike]:
         """Where the training diverged, if a fault or the trainer gives a reason to look."""
-        return spikes.spikes(self.run)
+        return alarms.spikes(self.run)
 
     @cached_property
     def left_out(self) -> LeftOut:
         """Samples that the trainer left out over a spike, told and explained."""
-        return spikes.left_out(self.run, self.spikes)
+        return alarms.left_out(self.run, self.spikes)
 
     @cached_property
     def apart(self) -> tuple[Floats, Floats] | None:
@@ -151,6 +152,20 @@ class Analysis(Evidence):
     def weights_apart(self) -> tuple[int, list[Apart]]:
         """How many steps tell digests of the weights of several ranks, and those where they differ."""
         return ranks.weights_apart(self.run.steps)
+
+    @cached_property
+    def last_apart(self) -> int:
+        """The last step at which the weights of ranks differ; -1: at none."""
+        return max((each.step for each in self.weights_apart[1]), default=-1)
+
+    @cached_property
+    def jumps(self) -> Ints:
+        """How often each process went from a step to another one than the next."""
+        order, begins = self.run.rows_by_process
+        far = np.append(np.diff(self.run.steps.step[order]) != 1, False)
+        before = np.append(0, np.cumsum(far))
+        found: Ints = before[np.maximum(begins[1:] - 1, begins[:-1])] - before[begins[:-1]]
+        return found
 
     @cached_property
     def rows_by_step(self) -> tuple[Ints, Ints]:
@@ -178,6 +193,11 @@ class Analysis(Evidence):
     def notices(self) -> Sequence[Mapping[str, Any]]:
         """Those that somebody gave; the others are the trainer's word alone."""
         return ends.given(self.run)
+
+    @cached_property
+    def last_notices(self) -> Mapping[str, int]:
+        """When each node was given its last one."""
+        return {each["node"]: each["at"] for each in sorted(self.notices, key=operator.itemgetter("at"))}
 
     @cached_property
     def saves(self) -> Saves:

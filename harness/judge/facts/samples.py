@@ -17,9 +17,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from harness.judge.facts import comparable
+from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.losses import ByRank, Curve, by_rank
-from harness.judge.facts.spikes import LeftOut
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 from harness.units import counted
 

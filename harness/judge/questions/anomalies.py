@@ -7,19 +7,21 @@ rank: a digest of each rank's own weights (`weights` of a step) and its own coun
 
 from __future__ import annotations
 
+import abc
 import bisect
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import operator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from harness.emitter import abnormal
 from harness.judge.facts import ranks, reported
-from harness.judge.facts.alarms import Said
+from harness.judge.facts.alarms import Said, seldom
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.spikes import seldom
 from harness.judge.score import Bounds, Evidence, Expectation, S, Score, ScoreResult, Verdict
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
 from harness.timeline.lineage import NEVER
@@ -37,82 +39,104 @@ class Seen(NamedTuple):
     steps: tuple[int, int] | None = None  # an alarm that names a step names one of these
 
 
-def _unanswered(said: Said, found: Iterable[Seen], untold: Code, went_on: Code) -> Iterator[Claim]:
-    """The rule: what is abnormal is told, and survives in no step."""
-    for each in found:
-        if not said.of(each.begin, each.steps):
-            yield failed(untold, f"{each.what}, {UNTOLD}")
-        elif each.survives:
-            yield failed(went_on, f"{each.what}; the trainer said so, and went on with these steps")
+class Look(NamedTuple):
+    """What a sign comes to in a run. `why_not`: it is not judged, or not all of it."""
+
+    values: dict[str, Any]
+    found: Sequence[Seen] = ()
+    beside: Iterable[Claim] = ()  # what else there is to claim
+    why_not: str = ""
+
+
+class Sign(Score):
+    """A sort of thing that is abnormal: how the log shows it, and the word by which a trainer tells of it."""
+
+    section = "metrics"
+    alarm: ClassVar[str]  # the kind of an `anomaly`
+    untold: ClassVar[Code]
+    went_on: ClassVar[Code]
+
+    @abc.abstractmethod
+    def look(self, evidence: Analysis, said: Said) -> Look: ...
+
+    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+        """The first claim only: what follows has the same cause."""
+        said = Said(evidence.run, self.alarm)
+        look = self.look(evidence, said)
+        if bounds is None:
+            return ScoreResult(look.values)
+        claims = itertools.chain(self._unanswered(said, look.found), look.beside)
+        first = [replace(claim, words=f"{self.name}: {claim.words}") for claim in itertools.islice(claims, 1)]
+        not_judged = [(self.by_default, look.why_not)] if look.why_not else []
+        return ScoreResult(look.values, reasons=first, not_judged=not_judged)
+
+    def _unanswered(self, said: Said, found: Iterable[Seen]) -> Iterator[Claim]:
+        """The rule: what is abnormal is told, and survives in no step."""
+        for each in found:
+            told = said.of(each.begin, each.steps)
+            if not told or each.survives:
+                answer = "; the trainer said so, and went on with these steps" if told else f", {UNTOLD}"
+                yield failed(self.went_on if told else self.untold, f"{each.what}{answer}")
 
 
 class DivergenceBounds(Bounds):
     """Nothing to set; `divergence: off` where nobody has to go back."""
 
 
-class Divergence(Score):
+class Divergence(Sign):
     """Judged where a fault drives the loss away: a spike that passes by itself needs no answer. What a trainer says
     that it left out is judged in every run."""
 
     name = "divergence"
-    section = "metrics"
     order = 29  # before the losses: what diverged is the cause of other losses
     Bounds = DivergenceBounds
     by_default = "divergence of the loss"
+    alarm, untold, went_on = abnormal.DIVERGENCE, Code.SPIKE_UNTOLD, Code.SPIKE_WENT_ON
 
-    def score(self, evidence: Analysis, bounds: DivergenceBounds | None) -> ScoreResult:
+    def look(self, evidence: Analysis, said: Said) -> Look:
         run, left_out = evidence.run, evidence.left_out
         values = {"loss_spikes": len(evidence.spikes), "samples_left_out": sum(n for _, n in left_out.accepted)}
-        if bounds is None:
-            return ScoreResult(values)
+        wrong = [failed(Code.SAMPLES_LEFT_OUT_WRONG, text) for text in left_out.wrong]
+        wrong += [unknown(Code.SAMPLES_LEFT_OUT_UNPROVEN, text) for text in left_out.unproven]
         struck = min((f.injected for f in run.faults if f.diverges and f.injected is not None), default=None)
-        reasons = [failed(Code.SAMPLES_LEFT_OUT_WRONG, text) for text in left_out.wrong]
-        reasons += [unknown(Code.SAMPLES_LEFT_OUT_UNPROVEN, text) for text in left_out.unproven]
         if struck is None:
-            return _first_of(self, values, reasons)
+            return Look(values, (), wrong)
         survives = run.steps.survives
         found = [
-            Seen(
-                each, each.begin, bool(survives[list(each.rows)].any()), (each.since, each.seen + abnormal.SPIKE_STEPS)
-            )
-            for each in evidence.spikes
-            if each.end >= struck
+            Seen(spike, spike.begin, bool(survives[list(spike.rows)].any()), spike.may_be_named)
+            for spike in evidence.spikes
+            if spike.end >= struck
         ]
-        said = Said(run, abnormal.DIVERGENCE)
         why = f"the loss is not told in each step, and a spike lasts {abnormal.SPIKE_STEPS} of them"
-        unanswered = _unanswered(said, found, Code.SPIKE_UNTOLD, Code.SPIKE_WENT_ON)
-        return _first_of(self, values, [*unanswered, *reasons], why if seldom(run) else "")
+        return Look(values, found, wrong, why if seldom(run) else "")
 
 
 class ReplicasBounds(Bounds):
     """Nothing to set; `replicas: off` where ranks are meant to hold different weights."""
 
 
-class Replicas(Score):
+class Replicas(Sign):
     """The newest alarm is no excuse: weights that differ must not survive."""
 
     name = "replicas"
-    section = "metrics"
     order = 28  # before the losses: weights that differ are the cause of other losses
     Bounds = ReplicasBounds
     by_default = reported.ITEMS["weights"]
+    alarm, untold, went_on = "replica", Code.REPLICAS_UNTOLD, Code.REPLICAS_WENT_ON
 
-    def score(self, evidence: Analysis, bounds: ReplicasBounds | None) -> ScoreResult:
+    def look(self, evidence: Analysis, said: Said) -> Look:
         run, fault_free = evidence.run, evidence.fault_free
         told, apart = evidence.weights_apart
         values = {"replica_checks": told, "replicas_apart": len(apart)}
-        if bounds is None:
-            return ScoreResult(values)
         if fault_free is not None and ranks.weights_apart(fault_free.steps)[1]:
             why = "the ranks of the fault-free run differ, too"
-            return _first_of(self, values, _other_weights(evidence, fault_free.largest_world), why)
+            return Look(values, (), _other_weights(evidence, fault_free.largest_world), why)
         struck = [fault for fault in run.faults if fault.drifts and fault.injected is not None]
         if struck and not told:
-            return _first_of(self, values, (), "the log holds no digest of the weights")
-        said, found = Said(run, "replica"), [Seen(each, each.begin, each.survives) for each in apart]
-        unanswered = _unanswered(said, found, Code.REPLICAS_UNTOLD, Code.REPLICAS_WENT_ON)
-        unnoticed = _unnoticed(run, struck, said) if struck else ()
-        return _first_of(self, values, [*unanswered, *unnoticed, *_other_weights(evidence), *_same_weights(evidence)])
+            return Look(values, why_not="the log holds no digest of the weights")
+        found = [Seen(each, each.begin, each.survives) for each in apart]
+        beside = _unnoticed(run, struck, said), _other_weights(evidence), _same_weights(evidence)
+        return Look(values, found, itertools.chain(*beside))
 
 
 def _other_weights(evidence: Analysis, world: int | None = None) -> Iterator[Claim]:
@@ -134,10 +158,10 @@ def _other_weights(evidence: Analysis, world: int | None = None) -> Iterator[Cla
     shown = same & (step > step[0]) & (run.steps.end[rows] < struck)
     text = f"at step {run.steps.step[first]} rank {run.steps.rank[first]} computed with other weights than in the"
     text += " fault-free run, though all steps before it were the same"
-    if shown.any() and run.steps.begin[first] >= struck:
-        yield failed(Code.REPLICAS_OTHER_WEIGHTS, text, Ground(Kind.LOSSES))
-    elif comparison.identical:
-        yield unknown(Code.REPLICAS_OTHER_WEIGHTS, f"{text}; nothing shows that they are the same in every run")
+    sure = bool(shown.any() and run.steps.begin[first] >= struck)
+    if sure or comparison.identical:
+        text += "" if sure else "; nothing shows that they are the same in every run"
+        yield Claim(Code.REPLICAS_OTHER_WEIGHTS, text, False if sure else None, (Ground(Kind.LOSSES),))
 
 
 def _same_weights(evidence: Analysis) -> Iterator[Claim]:
@@ -174,35 +198,30 @@ class RankSamplesBounds(Bounds):
     """Nothing to set; `rank_samples: off` where ranks are meant to leave samples out."""
 
 
-class RankSamples(Score):
+class RankSamples(Sign):
     """A rank with fewer samples, or with some twice, raises no error, and the places of the global batch in the
     shuffled order stay right."""
 
     name = "rank_samples"
-    section = "metrics"
     order = 27  # before the losses: other samples are the cause of other losses
     Bounds = RankSamplesBounds
     by_default = "samples of each rank"
+    alarm, untold, went_on = "data_skew", Code.RANK_SAMPLES_SHORT, Code.RANK_SAMPLES_SHORT
 
-    def score(self, evidence: Evidence, bounds: RankSamplesBounds | None) -> ScoreResult:
+    def look(self, evidence: Analysis, said: Said) -> Look:
         run, fault_free = evidence.run, evidence.fault_free
         rows = ranks.samples_counted(run.steps)
-        untold = _untold(run, fault_free)
         if not len(rows):
-            return _first_of(self, {}, untold if bounds else ())
+            return Look({}, (), _untold(run, fault_free))
         short = ranks.samples_short(run.steps, rows)
         totals = np.bincount(run.steps.rank[rows], weights=run.steps.rank_samples[rows])
         totals = totals[np.unique(run.steps.rank[rows])]
         values = {"rank_samples_min": int(totals.min()), "rank_samples_max": int(totals.max())}
         values |= {"batches_short": len(short)}
-        if bounds is None:
-            return ScoreResult(values)
         if fault_free is not None and ranks.samples_short(fault_free.steps, ranks.samples_counted(fault_free.steps)):
-            return _first_of(self, values, (), "the ranks of the fault-free run leave samples out, too")
+            return Look(values, why_not="the ranks of the fault-free run leave samples out, too")
         found = [Seen(each, each.begin, True, (each.step, each.step)) for each in short]
-        code = Code.RANK_SAMPLES_SHORT
-        unanswered = _unanswered(Said(run, "data_skew"), found, code, code)
-        return _first_of(self, values, [*unanswered, *_unlike_shares(run, fault_free, rows), *untold])
+        return Look(values, found, itertools.chain(_unlike_shares(run, fault_free, rows), _untold(run, fault_free)))
 
 
 def _unlike_shares(run: Timeline, fault_free: Timeline | None, rows: Ints) -> Iterator[Claim]:
@@ -222,16 +241,18 @@ def _unlike_shares(run: Timeline, fault_free: Timeline | None, rows: Ints) -> It
             none &= (found.size != size) | (least[same] > 0).all()
             apart[found.size == size] -= max(1, int((most - least)[same].max()))
     wrong, odd = none & known, none | (known & (apart > 0))
-    for place in np.flatnonzero(wrong if wrong.any() else odd)[:1].tolist():
+    sure = bool(wrong.any())
+    for place in np.flatnonzero(wrong if sure else odd)[:1].tolist():
         least, most = found.least[place], found.most[place]
         text = f"at step {run.steps.step[least]} rank {run.steps.rank[least]} computed with {samples[least]} samples"
         text += f" and rank {run.steps.rank[most]} with {samples[most]}"
-        if wrong[place]:
-            yield failed(Code.RANK_SAMPLES_NONE, f"{text}; in the fault-free run each rank has some")
-            return
-        usual_is = "in the fault-free run they have nearly as many"
-        why = usual_is if known[place] else "no fault-free run shows whether that is usual"
-        yield unknown(Code.RANK_SAMPLES_UNEVEN, f"{text}; {why}")
+        if sure:
+            code, why = Code.RANK_SAMPLES_NONE, "in the fault-free run each rank has some"
+        elif known[place]:
+            code, why = Code.RANK_SAMPLES_UNEVEN, "in the fault-free run they have nearly as many"
+        else:
+            code, why = Code.RANK_SAMPLES_UNEVEN, "no fault-free run shows whether that is usual"
+        yield Claim(code, f"{text}; {why}", False if sure else None)
 
 
 def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
@@ -252,12 +273,6 @@ def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
         yield unknown(Code.RANK_SAMPLES_UNTOLD, f"{who} did not report its samples, but others were reported")
 
 
-def _first_of(score: Score, values: dict[str, Any], claims: Iterable[Claim], why_not: str = "") -> ScoreResult:
-    """The first claim: what follows has the same cause. `why_not`: it is not judged, or not all of it."""
-    first = [replace(claim, words=f"{score.name}: {claim.words}") for claim in itertools.islice(claims, 1)]
-    return ScoreResult(values, reasons=first, not_judged=[(score.by_default, why_not)] if why_not else ())
-
-
 class MemoryBounds(Bounds):
     """`foreseen`: the trainer says that a rank's memory runs out before that rank ends."""
 
@@ -273,48 +288,53 @@ class MemoryGrowth(Score):
     Bounds = MemoryBounds
 
     def score(self, evidence: Evidence, bounds: MemoryBounds | None) -> ScoreResult:
-        leaks = [(fault, rank) for fault in evidence.run.faults if _leaked(fault) for rank in _ranks(fault)]
+        leaks = list(_leaks(evidence.run))
         if not leaks and bounds is None:
             return ScoreResult({})
         seen = _foreseen(evidence.run, leaks)
         values: dict[str, Any] = {"seconds_until_told": {f"rank {rank}": seen[rank] for rank in sorted(seen)}}
         if bounds is None or not bounds.foreseen:
             return ScoreResult(values)
-        name, bound = "memory_growth.foreseen", "each leak"
-        if not leaks:
-            reason, doubt = "no rank's memory leaked", Doubt.UNMEASURED
-            return ScoreResult(values, [Expectation(name, bound, "—", Verdict.INCONCLUSIVE, reason, doubt=doubt)])
         unseen = [rank for rank in sorted(seen) if seen[rank] is None]
-        told = f"{len(seen) - len(unseen)} of {len(seen)} ranks"
-        if unseen:
-            reason = f"the memory of rank {unseen[0]} leaked until it ended, {UNTOLD}"
-            return ScoreResult(values, [Expectation(name, bound, told, Verdict.FAIL, reason)])
-        latest = max(after for after in seen.values() if after is not None)
-        summary = f"the leak was found {latest:.1f} s after it began"
-        return ScoreResult(values, [Expectation(name, bound, told, Verdict.PASS)], summary=summary)
+        told = f"{len(seen) - len(unseen)} of {len(seen)} ranks" if leaks else "—"
+        verdict, reason, doubt, summary = Verdict.PASS, "", "", ""
+        if not leaks:
+            verdict, reason, doubt = Verdict.INCONCLUSIVE, "no rank's memory leaked", Doubt.UNMEASURED
+        elif unseen:
+            verdict, reason = Verdict.FAIL, f"the memory of rank {unseen[0]} leaked until it ended, {UNTOLD}"
+        else:
+            latest = max(after for after in seen.values() if after is not None)
+            summary = f"the leak was found {latest:.1f} s after it began"
+        line = Expectation("memory_growth.foreseen", "each leak", told, verdict, reason, doubt=doubt)
+        return ScoreResult(values, [line], summary=summary)
 
 
-def _leaked(fault: FaultRecord) -> bool:
-    return fault.leaks and fault.injected is not None and all(effect.get("ok") for effect in fault.effects)
+def _leaks(run: Timeline) -> Iterator[tuple[int, int]]:
+    """When each began, and the rank."""
+    for fault in run.faults:
+        if fault.leaks and fault.injected is not None and all(effect.get("ok") for effect in fault.effects):
+            ranks_hit = (target.get("rank") for target in fault.targets)
+            yield from ((fault.injected, rank) for rank in ranks_hit if isinstance(rank, int))
 
 
-def _ranks(fault: FaultRecord) -> Iterator[int]:
-    return (target["rank"] for target in fault.targets if isinstance(target.get("rank"), int))
-
-
-def _foreseen(run: Timeline, leaks: Iterable[tuple[FaultRecord, int]]) -> dict[int, float | None]:
+def _foreseen(run: Timeline, leaks: Iterable[tuple[int, int]]) -> dict[int, float | None]:
     """Seconds from each leak's begin until the trainer told of it, if it did so before the leaking process ended."""
-    ends, told = dict[int, list[int]](), dict[int, list[int]]()
-    for exit_ in run.exits:
-        bisect.insort(ends.setdefault(exit_["rank"], []), exit_["at"])
-    for alarm in Said(run, abnormal.MEMORY).all:
-        bisect.insort(told.setdefault(alarm.get("suspect", alarm["rank"]), []), alarm["at"])
+    ends = _by_rank((exit_["rank"], exit_["at"]) for exit_ in run.exits)
+    alarms = Said(run, abnormal.MEMORY).all
+    told = _by_rank((alarm.get("suspect", alarm["rank"]), alarm["at"]) for alarm in alarms)
     found = dict[int, float | None]()
-    for fault, rank in leaks:
-        begin = fault.injected or 0
+    for begin, rank in leaks:
         ended = _next(ends.get(rank, ()), begin, run.end)
         at = _next(told.get(rank, ()), begin - run.uncertainty_ns, NEVER)
         found[rank] = (at - begin) / S if at <= ended + run.uncertainty_ns else None
+    return found
+
+
+def _by_rank(moments: Iterable[tuple[Any, int]]) -> Mapping[Any, Sequence[int]]:
+    """In order of time."""
+    found = defaultdict[Any, list[int]](list)
+    for rank, at in sorted(moments, key=operator.itemgetter(1)):
+        found[rank].append(at)
     return found
 
 

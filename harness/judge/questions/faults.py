@@ -6,7 +6,7 @@ Did a network fault meet the training's own bytes, and was each effect over once
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -69,10 +69,14 @@ _Flaw = tuple[Code, str]
 
 
 class _Work:
-    """What was left to do when a fault struck. Only for runs with steps."""
+    """What was left to do when a fault struck. But for `finished`, only of runs with steps."""
 
     def __init__(self, run: Timeline):
         self._run = run
+
+    @cached_property
+    def finished(self) -> bool:
+        return self._run.finished and len(self._run.steps) > 0
 
     @cached_property
     def last_end(self) -> int:
@@ -143,7 +147,7 @@ def _too_late(work: _Work, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]
     """It struck when no step and no checkpoint was left to be done, and nobody started again over it. What only slows a
     job needs time to act: at least half a step of it."""
     assert fault.injected is not None
-    if not run.finished or not len(run.steps):
+    if not work.finished:
         return
     struck = min(fault.strikes, default=fault.injected) - run.uncertainty_ns
     if struck > work.over:
@@ -214,11 +218,11 @@ def _otherwise(evidence: Analysis, fault: FaultRecord) -> Iterator[_Flaw]:
             if target.get("rank") is None and node_of(target) in places.kept:
                 yield Code.FAULT_NODE_NOT_TAKEN, f"gave {target.get('node')} a notice, but never took the node"
         return
-    warned = {notice["node"] for notice in evidence.notices if notice["at"] >= (fault.injected or 0)}
     struck = {(row, at) for target in fault.targets for at in fault.strikes for row in places.alive(target, at)}
     for row in sorted({row for row, at in struck if at <= (run.processes[row].exited or -1)}):
         victim = run.processes[row]
-        if not fault.graceful and victim.exit_code in CLEAN_CODES and victim.node not in warned:
+        warned = evidence.last_notices.get(victim.node, -1) >= (fault.injected or 0)
+        if not fault.graceful and victim.exit_code in CLEAN_CODES and not warned:
             yield Code.FAULT_VICTIM_LEFT, f"should have killed rank {victim.rank}, but the rank exited by itself"
 
 
@@ -262,16 +266,20 @@ class OwnTraffic(Score):
 
     def score(self, evidence: Analysis, bounds: OwnTrafficBounds | None) -> ScoreResult:
         struck = [fault for fault in evidence.run.faults if fault.injected is not None and fault.network]
-        measured = [fault for fault in struck if any("ok" in each for each in fault.traffic)]
-        unslowed = [text for fault in measured if (text := _lost_no_time(evidence, fault))]
+        measured = [fault for fault in struck if _is_measured(fault)]
+        unslowed = list(_lost_no_time(evidence, measured)) if measured else []
         values: dict[str, Any] = {"faults": len(struck), "measured": len(measured)}
         values |= {"bytes": sum(map(_bytes, measured)), "lost_no_time": unslowed}
         if bounds is None:
             return ScoreResult(values)
-        untold = ", ".join(dict.fromkeys(fault.id for fault in struck if fault not in measured))
+        untold = ", ".join(dict.fromkeys(fault.id for fault in struck if not _is_measured(fault)))
         unknown = [(TRAFFIC, f"whether it went through {untold} was not measured")] if untold else []
         reasons = [finding for fault in measured for finding in _missed(fault)]
         return ScoreResult(values, reasons=reasons, summary="; ".join(unslowed), not_judged=unknown)
+
+
+def _is_measured(fault: FaultRecord) -> bool:
+    return any("ok" in each for each in fault.traffic)
 
 
 def _bytes(fault: FaultRecord) -> int:
@@ -286,24 +294,28 @@ def _missed(fault: FaultRecord) -> Iterator[Claim]:
             yield not_as_planned(Code.FAULT_MISSED_TRAFFIC, f"{text} ({each.get('detail', '')})")
 
 
-def _lost_no_time(evidence: Analysis, fault: FaultRecord) -> str:
+def _lost_no_time(evidence: Analysis, measured: Sequence[FaultRecord]) -> Iterator[str]:
     """Traffic went through a fault that neither stopped nor slowed the job, and syncs took no longer than usual."""
-    named = {name for episode in evidence.run.episodes for name in episode.faults}
-    slowed = {each.fault for each in evidence.degraded} | {each.id for each in evidence.unmeasurable_slowdowns}
-    if fault.id in named | slowed or not all(each.get("ok") for each in fault.traffic):
-        return ""
-    during, band = _sync_during(evidence.run, fault), usual.sync_upper(evidence.fault_free_runs)
-    if during is None or band is None or during > band:
-        return ""
-    times = f"gradient sync took {during / 1e6:.1f} ms, {band / 1e6:.1f} ms at most without a fault"
-    return f"{_bytes(fault)} bytes of the training went through {fault.id} and lost no time: {times}"
+    felt = {name for episode in evidence.run.episodes for name in episode.faults}
+    felt |= {each.fault for each in evidence.degraded} | {each.id for each in evidence.unmeasurable_slowdowns}
+    band = usual.sync_upper(evidence.fault_free_runs)
+    if band is None:
+        return
+    for fault in measured:
+        if fault.id in felt or not all(each.get("ok") for each in fault.traffic):
+            continue
+        during = _sync_during(evidence.run, fault)
+        if during is not None and during <= band:
+            times = f"gradient sync took {during / 1e6:.1f} ms, {band / 1e6:.1f} ms at most without a fault"
+            yield f"{_bytes(fault)} bytes of the training went through {fault.id} and lost no time: {times}"
 
 
 def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
-    steps = run.steps
-    until = run.end if fault.healed is None else fault.healed
-    rows = (steps.begin >= (fault.injected or 0)) & (steps.end <= until) & (steps.sync_ns > 0)
-    return float(np.median(steps.sync_ns[rows])) if rows.any() else None
+    steps, since, until = run.steps, fault.injected or 0, run.end if fault.healed is None else fault.healed
+    within = slice(*steps.end.searchsorted([since, until + 1]))
+    waits = steps.sync_ns[within][steps.begin[within] >= since]
+    waits = waits[waits > 0]
+    return float(np.median(waits)) if len(waits) else None
 
 
 # Each fault's effect was over once it was healed, as measured (`fault.ended`).

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import model_validator
 
 from harness.judge.facts import ranks, samples
+from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.envelope import Envelope, Sight
 from harness.judge.facts.losses import (
@@ -27,7 +28,6 @@ from harness.judge.facts.losses import (
     ulps,
 )
 from harness.judge.facts.samples import Consumed
-from harness.judge.facts.spikes import LeftOut
 from harness.judge.score import Bounds, Expectation, Percent, Score, ScoreResult, Verdict, at_most
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
 from harness.timeline.timeline import Bools, Timeline
