@@ -12,7 +12,6 @@ import numpy as np
 
 from harness.judge.facts import (
     by_time,
-    comparable,
     ends,
     envelope,
     ledger,
@@ -26,7 +25,7 @@ from harness.judge.facts import (
 )
 from harness.judge.facts.by_time import Places, Window
 from harness.judge.facts.envelope import Envelope
-from harness.judge.facts.evidence import Evidence
+from harness.judge.facts.evidence import Evidence, never_the_same, no_comparison
 from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.losses import Comparison, Curve
 from harness.judge.facts.ranks import Apart
@@ -120,12 +119,12 @@ class Analysis(Evidence):
     @cached_property
     def incomparable(self) -> str:
         """Why no step can be held against the fault-free run's."""
-        return comparable.no_comparison(self.run, self.fault_free, self.comparison)
+        return no_comparison(self.run, self.fault_free, self.comparison)
 
     @cached_property
     def never_the_same(self) -> str:
         """Why the trainer cannot be expected to compute the very same in every run."""
-        return comparable.never_the_same(self.run, self.comparison)
+        return never_the_same(self.run, self.comparison)
 
     @cached_property
     def consumed(self) -> Consumed | None:

@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field
 
 from harness.emitter import EXIT_LEFT, abnormal
-from harness.judge.facts import by_time, comparable, reported
+from harness.judge.facts import by_time, reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Window
 from harness.judge.facts.saves import Saves
@@ -151,7 +151,7 @@ class Rhythm(Score):
         values: dict[str, Any] = {"due": None, "missed": None, "missed_in_a_row": None}
         if "checkpoints" not in reported.told(run) and not evidence.saves.seen:
             return ScoreResult(values)  # that they are not told at all is said elsewhere
-        usable = fault_free is not None and not comparable.flaw(run, fault_free)
+        usable = fault_free is not None and not evidence.flaw(fault_free)
         theirs = evidence.fault_free_saves if usable else None
         steps = [save.step for save in (theirs.whole if run.checkpoints else theirs.seen)] if theirs else []
         usual: Ints = np.unique(np.array(steps, np.int64))
