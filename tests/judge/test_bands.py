@@ -9,7 +9,7 @@ import pytest
 from judging import EXPECT, Logs, fault_free_of, load, remove, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 
-from harness.judge.facts import comparable
+from harness.judge.facts.evidence import Evidence
 from harness.judge.score import Verdict
 from harness.timeline.timeline import Timeline
 
@@ -65,7 +65,7 @@ def stopped_early(logs: Logs) -> None:
 def test_no_band_is_drawn_from_a_run_that_was_disturbed(bend: Bend, outages: list[Outage], why: str) -> None:
     other = bent(bend, 3, outages)
     run = load(simulate(JOB, KILL, seed=5))
-    assert why in comparable.flaw(run, other)
+    assert why in Evidence(run).flaw(other)
     card = verdict(simulate(JOB, KILL, seed=5), expect=ENVELOPE, calibration=[other])
     assert card.verdict is Verdict.INCONCLUSIVE and why in card.reasons[0]
 
@@ -80,7 +80,7 @@ def test_no_band_is_drawn_from_a_run_that_was_disturbed(bend: Bend, outages: lis
     ],
 )
 def test_a_hole_or_a_sparse_loss_is_no_flaw(bend: Bend) -> None:
-    assert comparable.flaw(load(simulate(JOB, KILL, seed=5)), bent(bend)) == ""
+    assert Evidence(load(simulate(JOB, KILL, seed=5))).flaw(bent(bend)) == ""
 
 
 def test_a_hole_in_a_calibration_run_does_not_open_the_band() -> None:
@@ -157,4 +157,4 @@ def test_a_loss_that_never_changes_proves_nothing() -> None:
 
 def test_of_a_fault_free_run_without_a_flaw_bands_are_drawn() -> None:
     run = load(simulate(JOB, KILL, seed=5))
-    assert comparable.flaw(run, fault_free_of(JOB)) == ""
+    assert Evidence(run).flaw(fault_free_of(JOB)) == ""

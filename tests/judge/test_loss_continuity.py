@@ -12,7 +12,8 @@ import pytest
 from judging import Logs, fault_free_of, load, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 
-from harness.judge.facts import comparable, losses, samples
+from harness.judge.facts import losses, samples
+from harness.judge.facts.evidence import no_comparison
 from harness.judge.facts.losses import Curve, compare
 from harness.judge.questions import loss_continuity
 from harness.judge.questions import steps as steps_done
@@ -150,7 +151,7 @@ def test_a_fault_free_run_that_falls_silent_before_the_end_is_no_measure(silent:
     told = [np.nan] * first + [1.0 + n for n in range(8 - first - silent)] + [np.nan] * silent
     comparison = losses.compare(curve([0] * 8, [1] * 8), curve([0] * 8, [1] * 8, loss=told))
     run = fault_free_of(JOB)
-    found = comparable.no_comparison(run, run, comparison)
+    found = no_comparison(run, run, comparison)
     doubted = silent > first + 1
     assert found == (f"the fault-free run reports no finite loss after step {8 - silent}" if doubted else "")
 

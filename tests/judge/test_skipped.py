@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from judging import EXPECT, Logs, fault_free_of, load, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 
-from harness.judge.facts import comparable, losses
+from harness.judge.facts import losses
+from harness.judge.facts.evidence import Evidence
 from harness.judge.score import Verdict
 
 JOB = Job(nodes=2, steps=60, every=10)
@@ -55,7 +56,7 @@ def test_nor_is_such_a_run_one_to_compare_with() -> None:
     for many in (16, 17, 30):
         logs = history.logs()
         lost(logs, 11, 10 + many)
-        found.append(comparable.flaw(run, load(history, logs)))
+        found.append(Evidence(run).flaw(load(history, logs)))
     assert found[:2] == ["", ""] and found[2] == "its loss is not a number in some steps"
 
 

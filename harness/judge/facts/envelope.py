@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.judge.facts import comparable
 from harness.judge.facts.evidence import BEFORE, SAME, Evidence
 from harness.judge.facts.losses import CURVES, Comparison, Curve, compare, surviving, ulps
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
@@ -133,7 +132,7 @@ class Envelope:
 
 def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
     """The band around the fault-free run, from how far the calibration runs are from it; or why they give none."""
-    flaws = [comparable.flaw(evidence.run, each) for each in evidence.calibration]
+    flaws = [evidence.flaw(each) for each in evidence.calibration]
     others = [each for each, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
     if any(flaws) and not others:
         return f"the fault-free runs give no band: {'; '.join(dict.fromkeys(flaws))}"
@@ -166,7 +165,7 @@ def resumed(evidence: Evidence) -> Resumed | None:
     others = [each for name, each in evidence.resumed.items() if name not in (BEFORE, SAME)]
     if before is None or same is None or not others or before.plan.get("seed") != evidence.run.plan.get("seed"):
         return None
-    if any(comparable.flaw(evidence.run, each) or not len(each.steps) for each in (same, *others)):
+    if any(evidence.flaw(each) or not len(each.steps) for each in (same, *others)):
         return None
     stopped, first = surviving(before.steps), int(same.steps.step.min()) - 1
     curves = [_joined(stopped, surviving(each.steps)) for each in (same, *others)]

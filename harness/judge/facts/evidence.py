@@ -1,22 +1,33 @@
-"""Where a run's evidence lies: its own events, and those of its fault-free and calibration runs, in its folder."""
+"""What a run is judged by: its own events beside those of its fault-free runs, which lie in its folder; and what it may
+be compared with, and as what: undisturbed and finished fault-free runs of the same seed.
+"""
 
 from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
-from harness.judge.facts import comparable
+import numpy as np
+
+from harness.judge.facts import ends, losses
 from harness.judge.facts.drill import DrillLog, load_drill, load_second
+from harness.judge.facts.losses import Comparison
 from harness.log import files
 from harness.timeline import timeline, window
 from harness.timeline.timeline import Timeline
+from harness.units import counted
 
 FAULT_FREE = "fault-free"
 _FOLDERS = (FAULT_FREE, "twin")  # the second one: of older versions
 CALIBRATION = "calibration-"
 RESUMED = "resumed-"  # see `harness.campaign.resumed`
 BEFORE, SAME = RESUMED + "before", RESUMED + "same"
+HOLES_MAX = 1  # steps without a loss of a rank that tells one in every step: a lost field; more are NaN
+LASTING = 0.9  # of the steps from the first one on that differs
+BEFORE_NS = 100_000_000  # a fault is told a moment after it began to act
 
 
 @dataclass(frozen=True)
@@ -30,11 +41,20 @@ class Evidence:
     resumed: Mapping[str, Timeline] = field(default_factory=dict)  # fault-free, by name: they stop at a save, or go on
     second_restart: Timeline | None = None  # the same on a copy without the last one
 
-    @property
+    @cached_property
     def fault_free_runs(self) -> list[Timeline]:
         """Those from which bands may be drawn."""
-        others = (timeline for timeline in (self.fault_free, *self.calibration) if timeline)
-        return [timeline for timeline in others if not comparable.flaw(self.run, timeline)]
+        return [other for other in (self.fault_free, *self.calibration) if other and not self.flaw(other)]
+
+    def flaw(self, other: Timeline) -> str:
+        """Why nothing may be drawn from `other`, a run without faults; an empty text: nothing is wrong."""
+        if why := _disturbed(other):
+            return why
+        if len(other.epochs) != 1:
+            return "it restarted or went back to an earlier step"
+        if other.plan.get("seed") != self.run.plan.get("seed"):
+            return "it has another seed"
+        return "its loss is not a number in some steps" if _has_nan(other) else ""
 
 
 def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Evidence:
@@ -69,3 +89,87 @@ def part_of(whole: Evidence) -> Evidence:
 def attach(run_dir: pathlib.Path, name: str, other: pathlib.Path) -> None:
     """Copies another run's events into `run_dir/name`."""
     files.attach(other / "events", run_dir / name / "events")
+
+
+def _disturbed(other: Timeline) -> str:
+    if any(fault.injected is not None for fault in other.faults):
+        return "a fault struck it"
+    return "" if other.outcome == "completed" and other.finished else "it did not finish"
+
+
+def _has_nan(timeline: Timeline) -> bool:
+    """Whether the lowest rank that tells a loss left it out in several steps, where it tells one in most; or before its
+    first or after its last one for longer than it ever does in between, as trainers that tell it now and then do."""
+    steps = timeline.steps
+    finite = np.isfinite(steps.loss)
+    if not finite.any():
+        return False
+    rows = steps.rank == steps.rank[finite].min()
+    mine = finite[rows]
+    if len(steps.applied):
+        mine |= losses.by_scale(~mine & (steps.applied[rows] == 0))  # an overflow that gradient scaling is there for
+    told = np.flatnonzero(mine)
+    gaps = np.diff(told)
+    usual = int(gaps.max(initial=HOLES_MAX))
+    if told[0] > usual or len(mine) - 1 - told[-1] > usual:
+        return True
+    return bool(len(gaps) and np.median(gaps) == 1 and (gaps - 1).sum() > HOLES_MAX)
+
+
+def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Comparison | None) -> str:
+    """Why its steps cannot be compared with the fault-free run's, one by one; an empty text: nothing is wrong."""
+    if comparison is None or fault_free is None:
+        return "there is no fault-free run to compare with"
+    if fault_free.faults or _disturbed(fault_free) or any(ends.unexplained(fault_free)):
+        return "the fault-free run was disturbed or did not finish"
+    if _shape(run) != _shape(fault_free):
+        return "the fault-free run has another seed or another number of ranks"
+    if not len(comparison.step):
+        return "no surviving step can be compared with the fault-free run"
+    if len(comparison.step) < comparison.run_steps:
+        missing = comparison.run_steps - len(comparison.step)
+        return f"{counted(missing, 'step')} {'is' if missing == 1 else 'are'} not in the fault-free run"
+    if not np.isfinite(comparison.fault_free.loss).any():
+        return "the trainer reports no loss"
+    if _never_change(comparison):
+        return "the losses of the fault-free run never change, so equal losses prove nothing"
+    told = np.flatnonzero(np.isfinite(comparison.fault_free.loss))
+    gap = int(np.diff(told, prepend=-1).max())  # a trainer may report its loss now and then
+    if len(comparison.step) - 1 - int(told[-1]) > gap:
+        return f"the fault-free run reports no finite loss after step {comparison.step[told[-1]]}"
+    return ""
+
+
+def _never_change(comparison: Comparison) -> bool:
+    """Whether loss and gradient norm have one value only, so far as they are told."""
+    told = [values[np.isfinite(values)] for values in (comparison.fault_free.loss, comparison.fault_free.grad_norm)]
+    return all(not len(values) or (len(values) > 1 and np.ptp(values) == 0) for values in told)
+
+
+def _shape(run: Timeline) -> tuple[Any, ...]:
+    """What a run shares with its fault-free run, even with one by another version of its trainer."""
+    return run.plan.get("seed"), run.planned_size.nodes, run.planned_size.ranks_per_node
+
+
+def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
+    """Why a trainer that does not do the same in every run is not accused of it, or an empty text: a step differs that
+    every rank had done well before a fault struck, and nearly all after it. Sums in another order are enough for that,
+    from the second step on; steps that differ for a while and then no more are something else. Where no fault was
+    planned, none struck before the end.
+    """
+    if comparison is None:
+        return ""
+    undisturbed = None if run.plan.get("faults") or len(run.epochs) > 1 else run.end + BEFORE_NS + 1
+    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=undisturbed)
+    differ = np.logical_or.reduce(list(comparison.differs.values()))
+    odd = np.flatnonzero(differ)
+    if struck is None or not len(odd) or (len(odd) < LASTING * len(differ[odd[0] :]) and odd[0] > 0):
+        return ""
+    first = comparison.step[odd[0]]
+    if int(run.steps.end[run.steps.step == first].max()) >= struck - BEFORE_NS:
+        return ""
+    if run.beside.earlier:
+        why = f"step {first} differs from the fault-free run before this rehearsal's fault struck"
+        return why if run.beside.other_losses else f"{why}: see the rehearsals before it"
+    why = f"step {first} differs from the fault-free run before any fault struck"
+    return f"{why}: the trainer is not deterministic; fix its seeds, or use mode: envelope or final"

@@ -16,7 +16,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from harness.judge.facts import comparable
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.losses import ByRank, Curve, by_rank
@@ -70,7 +69,7 @@ def consumed(evidence: Evidence) -> Consumed | None:
     kind = told_kind(run, fault_free)
     if kind is None:
         return None
-    flaw = "there is none" if fault_free is None else comparable.flaw(run, fault_free)
+    flaw = "there is none" if fault_free is None else evidence.flaw(fault_free)
     if fault_free is None or flaw:
         return Consumed(kind, why=f"the samples cannot be compared with a fault-free run: {flaw}")
     mine, theirs = _History(run, kind), _History(fault_free, kind)
@@ -183,17 +182,14 @@ def _order(evidence: Evidence, kind: Kind, pairs: _Pairs) -> _Order:
     early = pairs.step[: int(np.searchsorted(pairs.step, _first_step_ending_after(run.steps, struck)))]
     if len(_moved(early, pairs, mine, theirs)):
         return _Order("sample order: not comparable; it differed from the fault-free run before any fault struck")
-    repeats = [other for other in evidence.calibration if _is_repeat(run, fault_free, other)]
+    size = fault_free.epochs[0].size
+    repeats = [each for each in evidence.calibration if not evidence.flaw(each) and each.epochs[0].size == size]
     for other in repeats:
         history = _History(other, kind)
         between = _paired(history, theirs)
         if not history.untold and len(_moved(between.step, between, history, theirs)):
             return _Order("sample order: not comparable; it differs between fault-free runs")
     return _Order(unproven=not len(early) and not repeats)
-
-
-def _is_repeat(run: Timeline, fault_free: Timeline, other: Timeline) -> bool:
-    return not comparable.flaw(run, other) and other.epochs[0].size == fault_free.epochs[0].size
 
 
 def _first_step_ending_after(steps: Steps, moment: int) -> int:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.facts import usual
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Places, node_of
 from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict
@@ -298,7 +297,7 @@ def _lost_no_time(evidence: Analysis, measured: Sequence[FaultRecord]) -> Iterat
     """Traffic went through a fault that neither stopped nor slowed the job, and syncs took no longer than usual."""
     felt = {name for episode in evidence.run.episodes for name in episode.faults}
     felt |= {each.fault for each in evidence.degraded} | {each.id for each in evidence.unmeasurable_slowdowns}
-    band = usual.sync_upper(evidence.fault_free_runs)
+    band = evidence.usual.sync
     if band is None:
         return
     for fault in measured:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from harness.judge.facts import by_time, comparable
+from harness.judge.facts import by_time
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.drill import FOLDER, DrillLog
 from harness.judge.facts.saves import Saves
@@ -210,7 +210,7 @@ def _wanted(evidence: Analysis) -> int:
     made none of its own at its end, up to an interval further."""
     run, usual, fault_free = evidence.run, evidence.fault_free_saves, evidence.fault_free
     cut = not run.epochs or any(run.processes[row].cut or run.processes[row].torn for row in run.epochs[-1].processes)
-    if usual is None or fault_free is None or cut or comparable.flaw(run, fault_free) or not usual.whole:
+    if usual is None or fault_free is None or cut or evidence.flaw(fault_free) or not usual.whole:
         return 0
     if not run.checkpoints or not len(usual.steps) or run.beside.job_goes_on:
         return 0

@@ -1,6 +1,6 @@
 """Is the job whole again after its recovery: as fast, with as many saves, on all its GPUs, and soon over at its end?
 
-*Pace*: see `harness.judge.facts.slowdown`.
+*Pace*: see `harness.judge.facts.usual`.
 
 *Standing still*: for so long while nothing disturbed the job that something happened that no fault explains.
 
@@ -22,12 +22,11 @@ import numpy as np
 from pydantic import Field
 
 from harness.emitter import EXIT_LEFT, abnormal
-from harness.judge.facts import by_time, comparable, reported
+from harness.judge.facts import by_time, reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Window
 from harness.judge.facts.saves import Saves
-from harness.judge.facts.slowdown import SLOWDOWN_MAX, Pace
-from harness.judge.facts.usual import FAST_BEFORE, step_times
+from harness.judge.facts.usual import FAST_BEFORE, SLOWDOWN_MAX, Pace, Times
 from harness.judge.score import Bounds, DurationNs, Expectation, Percent, S, Score, ScoreResult, Verdict, at_most
 from harness.judge.verdict import Claim, Code, Ground, Kind, unknown
 from harness.timeline.timeline import Bools, Ints, Slot, Timeline
@@ -102,16 +101,15 @@ def _proves_nothing(pace: Pace, bound: float) -> str:
 def _stood_still(evidence: Analysis) -> Iterator[Claim]:
     """The longest time between two steps of one world while nothing disturbed the job, if that was too long."""
     run = evidence.run
-    usual = max((int(step_times(each)[1].max(initial=0)) for each in evidence.fault_free_runs), default=None)
-    rows, times = step_times(run)
-    if usual is None or not len(rows):
+    usual = max((int((each.end - each.begin).max(initial=0)) for each in evidence.usual.times), default=None)
+    steps = Times.of(run)
+    if usual is None or not len(steps.end):
         return
-    ends = run.progress.end[rows]
-    peace = by_time.quiet(ends - times, ends, evidence.disturbed)
-    longest = int(np.where(peace, times, 0).argmax())
-    if peace[longest] and times[longest] > max(STILL_LEAST_NS, STILL_FACTOR * usual):
-        step = int(run.progress.step[rows[longest] - 1])
-        text = f"the job stood still for {format_duration(int(times[longest]))} after step {step}"
+    apart = steps.end - steps.begin
+    peace = by_time.quiet(steps.begin, steps.end, evidence.disturbed)
+    longest = int(np.where(peace, apart, 0).argmax())
+    if peace[longest] and apart[longest] > max(STILL_LEAST_NS, STILL_FACTOR * usual):
+        text = f"the job stood still for {format_duration(int(apart[longest]))} after step {steps.after[longest]}"
         longer = f"at most {format_duration(usual)} in the fault-free run"
         yield unknown(Code.JOB_STOOD_STILL, f"{text}, while no fault was at work ({longer})")
 
@@ -151,7 +149,7 @@ class Rhythm(Score):
         values: dict[str, Any] = {"due": None, "missed": None, "missed_in_a_row": None}
         if "checkpoints" not in reported.told(run) and not evidence.saves.seen:
             return ScoreResult(values)  # that they are not told at all is said elsewhere
-        usable = fault_free is not None and not comparable.flaw(run, fault_free)
+        usable = fault_free is not None and not evidence.flaw(fault_free)
         theirs = evidence.fault_free_saves if usable else None
         steps = [save.step for save in (theirs.whole if run.checkpoints else theirs.seen)] if theirs else []
         usual: Ints = np.unique(np.array(steps, np.int64))
