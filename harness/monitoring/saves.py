@@ -39,16 +39,15 @@ class Done:
 @dataclass
 class Saves:
     _open: dict[int, _Save] = field(default_factory=dict)  # by step
+    _restarts: int = 0  # of the job
     _parts: int = 1  # so many ranks have committed a part of the checkpoints so far
     _commits_s: deque[float] = field(default_factory=lambda: deque(maxlen=COMMITS_KEPT))
 
-    def new_world(self) -> None:
-        """Workers were replaced: those that saved are gone."""
-        self._open.clear()
-        self._parts = 1
-
-    def absorb(self, rank: int, name: str, event: Mapping[str, Any], now_s: float) -> Done | None:
-        """What is over with this event, if it is the one that ends it."""
+    def absorb(self, restarts: int, rank: int, name: str, event: Mapping[str, Any], now_s: float) -> Done | None:
+        """What is over with this event, if it is the one that ends it. `restarts` of the job, so far."""
+        if restarts > self._restarts:  # workers were replaced: those that saved are gone
+            self._open.clear()
+            self._restarts, self._parts = restarts, 1
         step = int(event["step"])
         if name == "checkpoint.started":
             self._begin(rank, step, event)
