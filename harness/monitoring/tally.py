@@ -164,12 +164,10 @@ class Tally:
                 if (improvement := abnormal.loss_improvement(list(self._losses))) is not None:
                     self.board.set("chaos_loss_improvement_ratio", improvement)
             if told == "grad_norm":
-                self._keep_norm(math.inf if math.isnan(value) else value, int(now_s))
-
-    def _keep_norm(self, norm: float, second: int) -> None:
-        if self._norms and self._norms[-1][0] == second:
-            norm = max(norm, self._norms.pop()[1])
-        self._norms.append((second, norm))
+                norm, second = math.inf if math.isnan(value) else value, int(now_s)
+                if self._norms and self._norms[-1][0] == second:
+                    norm = max(norm, self._norms.pop()[1])
+                self._norms.append((second, norm))
 
     def _save(self, rank: int, name: str, event: Mapping[str, Any], now_s: float) -> None:
         done = self.saves.absorb(self.progress.restarts, rank, name, event, now_s)
@@ -192,8 +190,8 @@ class Tally:
             self._node(name == "node.allocated", event)
         elif name == "fault.injected":
             self._injected(str(event["fault"]), str(event.get("kind", OTHER)), event)
-        elif name == "fault.healed":
-            self._healed(str(event["fault"]))
+        elif name == "fault.healed" and (kind := self._faults.pop(str(event["fault"]), None)) is not None:
+            self.board.add("chaos_faults_active", -1, kind)
 
     def _plan(self, event: Mapping[str, Any]) -> None:
         plan = event["plan"]
@@ -228,8 +226,3 @@ class Tally:
         if fault not in self._faults:
             self._faults[fault] = kind
             self.board.add("chaos_faults_active", 1, kind)
-
-    def _healed(self, fault: str) -> None:
-        kind = self._faults.pop(fault, None)
-        if kind is not None:
-            self.board.add("chaos_faults_active", -1, kind)
