@@ -42,7 +42,7 @@ class Board:
     distributions: dict[str, dict[Labels, Distribution]] = field(default_factory=dict)
 
     def set(self, name: str, value: float, *labels: str) -> None:
-        """Replaces a gauge. `labels` are the values in the order of the declaration."""
+        """Replaces a gauge, or what was counted elsewhere. `labels` are the values in the order of the declaration."""
         series = self._series(name, labels, self.values)
         if series is not None:
             series[_short(labels)] = value

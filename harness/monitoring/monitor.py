@@ -146,10 +146,9 @@ class Monitor(SilentCampaign):
             self._board.set("chaos_waste_budget_ratio", self._budget, "all")
 
     def _note_health(self, job: _Job, now_s: float) -> None:
-        values = self._board.values
-        values["chaos_harness_ticks_total"] = {(): job.ticks}
-        values["chaos_harness_left_behind_total"] = {(): job.left_behind}
-        values["chaos_exporter_events_dropped_total"] = {(): job.dropped}
+        self._board.set("chaos_harness_ticks_total", job.ticks)
+        self._board.set("chaos_harness_left_behind_total", job.left_behind)
+        self._board.set("chaos_exporter_events_dropped_total", job.dropped)
         self._board.set("chaos_harness_last_tick_timestamp_seconds", job.ticked_s)
         recent = [pause for second, pause in list(job.pauses) if second >= now_s - TICKS_S]
         self._board.set("chaos_harness_longest_tick_seconds", max(recent, default=0.0))

@@ -39,41 +39,32 @@ class Done:
 @dataclass
 class Saves:
     _open: dict[int, _Save] = field(default_factory=dict)  # by step
+    _restarts: int = 0  # of the job
     _parts: int = 1  # so many ranks have committed a part of the checkpoints so far
     _commits_s: deque[float] = field(default_factory=lambda: deque(maxlen=COMMITS_KEPT))
 
-    def new_world(self) -> None:
-        """Workers were replaced: those that saved are gone."""
-        self._open.clear()
-        self._parts = 1
-
-    def absorb(self, rank: int, name: str, event: Mapping[str, Any], now_s: float) -> Done | None:
-        """What is over with this event, if it is the one that ends it."""
-        step = int(event["step"])
-        if name == "checkpoint.started":
-            self._begin(rank, step, event)
-            return None
-        save = self._open.setdefault(step, _Save())
-        self._forget()
-        if save.over:
-            self._parts = max(self._parts, len(save.parts | {rank}))
+    def absorb(self, restarts: int, rank: int, name: str, event: Mapping[str, Any], now_s: float) -> Done | None:
+        """What is over with this event, if it is the one that ends it. `restarts` of the job, so far."""
+        if restarts > self._restarts:  # workers were replaced: those that saved are gone
+            self._open.clear()
+            self._restarts, self._parts = restarts, 1
+        step, begins = int(event["step"]), name == "checkpoint.started"
+        save = self._open.get(step)
+        if save is None or (begins and rank in save.began):  # the same step is saved once more
+            save = self._open[step] = _Save(begun_ns=int(event["mono_ns"]) if begins else None)
+        if len(self._open) > OPEN_MAX:
+            del self._open[next(iter(self._open))]
+        if begins:
+            save.began.add(rank)
+        elif save.over:
             save.parts.add(rank)
-            return None
-        if name == "checkpoint.failed":
+            self._parts = max(self._parts, len(save.parts))
+        elif name == "checkpoint.failed":
             save.over = True
             return Done(step, whole=False)
-        return self._commit(rank, step, save, event, now_s) if name == "checkpoint.committed" else None
-
-    def _begin(self, rank: int, step: int, event: Mapping[str, Any]) -> None:
-        save = self._open.get(step)
-        if save is None or rank in save.began:  # the same step is saved once more
-            save = self._open[step] = _Save(begun_ns=int(event["mono_ns"]))
-        save.began.add(rank)
-        self._forget()
-
-    def _forget(self) -> None:
-        while len(self._open) > OPEN_MAX:
-            del self._open[next(iter(self._open))]
+        elif name == "checkpoint.committed":
+            return self._commit(rank, step, save, event, now_s)
+        return None
 
     def _commit(self, rank: int, step: int, save: _Save, event: Mapping[str, Any], now_s: float) -> Done | None:
         save.parts.add(rank)

@@ -1,6 +1,7 @@
-"""Counts the events of one job into the board. What a trainer tells is believed only as far as it can be a measurement.
+"""Shows one job on the board: its live state, and what only the events themselves tell.
 
-Works on events that were checked by `harness.log.records`, each in constant time, whatever the number of ranks.
+Works on events that were checked by `harness.log.records`. What a trainer tells is believed only as far as it can be a
+measurement.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from harness.log import older_faults
 from harness.monitoring.board import Board
 from harness.monitoring.metrics import ANOMALIES, OTHER, PHASES, RANKS_SHOWN
 from harness.monitoring.saves import Saves
+from harness.run.live import ODD, LiveProgress
 from harness.run.observers import Status
 
 STEP_TIMES_KEPT = 64
@@ -32,36 +34,21 @@ _SPENT = {
 
 
 @dataclass
-class _Worker:
-    """The newest process of a rank, and what all processes of this rank did."""
-
-    who: tuple[str, int, int]  # node, incarnation, process id
-    step: int | None = None  # the last one it did or restored
-    ended_ns: int = 0
-    steps: int = 0
-    samples: int = 0
-    restarts: int = 0
-
-
-@dataclass
 class Tally:
     """One job. `now_s` is the harness's wall clock when the events were read."""
 
     board: Board
-    workers: dict[int, _Worker] = field(default_factory=dict)
+    progress: LiveProgress = field(default_factory=lambda: LiveProgress(steps_kept=1))
     saves: Saves = field(default_factory=Saves)
     every_steps: int | None = None  # a checkpoint is planned so often
     _step_times: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES_KEPT))
     _losses: deque[float] = field(default_factory=lambda: deque(maxlen=LOSSES_KEPT))
     _norms: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECENT_S))  # second, its largest
     _lowest: int | None = None  # the lowest rank that has told a step
-    _restarts: int = 0
     _furthest: int = 0
     _faults: dict[str, str] = field(default_factory=dict)  # those at work → their kind
     _nodes: dict[tuple[str, int], int] = field(default_factory=dict)  # node, incarnation → its GPUs
     _links: dict[tuple[str, int, str, str], int] = field(default_factory=dict)  # the last value of each counter
-    _steps: int = 0
-    _samples: int = 0
 
     def note(self, status: Status, now_s: float) -> None:
         """The job as it is now."""
@@ -77,7 +64,21 @@ class Tally:
         if status.step > self._furthest:
             self._furthest = status.step
             board.set("chaos_job_last_progress_timestamp_seconds", now_s)
+        self._note_ranks()
         self._note_recent(now_s)
+
+    def _note_ranks(self) -> None:
+        workers = self.progress.workers.values()
+        for name, count in (
+            ("steps", max((worker.steps for worker in workers), default=0)),
+            ("samples", max((worker.samples for worker in workers), default=0)),
+            ("worker_restarts", sum(worker.restarts for worker in workers)),
+            ("job_restarts", self.progress.restarts),
+        ):
+            if count:
+                self.board.set(f"chaos_{name}_total", count)
+        if workers:
+            self.board.set("chaos_exporter_ranks_folded", sum(rank >= RANKS_SHOWN for rank in self.progress.workers))
 
     def _note_recent(self, now_s: float) -> None:
         while self._norms and self._norms[0][0] < now_s - RECENT_S:
@@ -93,23 +94,23 @@ class Tally:
         """Counts one event. One that makes no sense changes nothing but the count of those."""
         role, name = header.get("role"), event["event"]
         self.board.add("chaos_harness_events_total", 1, role if role in ROLES else OTHER)
+        odd = not self.progress.absorb(header, event, int(now_s * 1e9))
         try:
-            if role == "trainer":
+            if role == "trainer" and not odd:
                 self._of_trainer(header, name, event, now_s)
             elif role == "harness":
                 self._of_harness(name, event)
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
+        except ODD:
+            odd = True
+        if odd:
             self.board.add("chaos_harness_events_odd_total")
 
     # What trainers tell
 
     def _of_trainer(self, header: Mapping[str, Any], name: str, event: Mapping[str, Any], now_s: float) -> None:
-        rank = int(header["rank"])
-        worker = self._meet(rank, header)
+        rank = header["rank"]
         if name == "step":
-            self._step(rank, worker, event, now_s)
-        elif name == "restored":
-            worker.step = event.get("step")
+            self._step(rank, event, now_s)
         elif name == "anomaly":
             kind = event.get("kind")
             self.board.add("chaos_anomalies_total", 1, kind if kind in ANOMALIES else OTHER)
@@ -135,29 +136,10 @@ class Tally:
             if gpu.get("memory_bytes") is not None:
                 self.board.set("chaos_gpu_memory_bytes", int(gpu["memory_bytes"]), node, str(gpu["gpu"]))
 
-    def _meet(self, rank: int, header: Mapping[str, Any]) -> _Worker:
-        who = str(header["node"]), int(header["incarnation"]), int(header["pid"])
-        known = self.workers.get(rank)
-        if known is not None and known.who == who:
-            return known
-        if known is None:
-            self.workers[rank] = _Worker(who)
-            self.board.add("chaos_exporter_ranks_folded", rank >= RANKS_SHOWN)
-            return self.workers[rank]
-        known.who, known.step, known.ended_ns = who, None, 0
-        known.restarts += 1
-        self.board.add("chaos_worker_restarts_total")
-        if known.restarts > self._restarts:
-            self._restarts = known.restarts
-            self.saves.new_world()
-            self.board.add("chaos_job_restarts_total")
-        return known
-
-    def _step(self, rank: int, worker: _Worker, event: Mapping[str, Any], now_s: float) -> None:
+    def _step(self, rank: int, event: Mapping[str, Any], now_s: float) -> None:
         label = str(rank) if rank < RANKS_SHOWN else OTHER
-        step, ended_ns = int(event["step"]), int(event["mono_ns"])
-        if worker.ended_ns and ended_ns > worker.ended_ns:
-            took_s = (ended_ns - worker.ended_ns) / 1e9
+        took_s = self.progress.workers[rank].took_ns / 1e9
+        if took_s > 0:
             self.board.observe("chaos_step_duration_seconds", took_s, label)
             self._step_times.append(took_s)
         for told, name in _SPENT.items():
@@ -165,22 +147,9 @@ class Tally:
                 self.board.add(name, event[told] / 1e9, label)
         if event.get("rank_samples", -1) >= 0:
             self.board.add("chaos_rank_samples_total", event["rank_samples"], label)
-        ahead = step - worker.step if worker.step is not None else 1
-        worker.steps += ahead if ahead > 0 else 1
-        worker.samples += _samples_of(event)
-        worker.step, worker.ended_ns = step, ended_ns
-        self._count(worker)
         if self._lowest is None or rank <= self._lowest:
             self._lowest = rank
             self._show(event, now_s)
-
-    def _count(self, worker: _Worker) -> None:
-        if worker.steps > self._steps:
-            self.board.add("chaos_steps_total", worker.steps - self._steps)
-            self._steps = worker.steps
-        if worker.samples > self._samples:
-            self.board.add("chaos_samples_total", worker.samples - self._samples)
-            self._samples = worker.samples
 
     def _show(self, event: Mapping[str, Any], now_s: float) -> None:
         for told, name in (("loss", "loss"), ("grad_norm", "gradient_norm"), ("lr", "learning_rate")):
@@ -195,15 +164,13 @@ class Tally:
                 if (improvement := abnormal.loss_improvement(list(self._losses))) is not None:
                     self.board.set("chaos_loss_improvement_ratio", improvement)
             if told == "grad_norm":
-                self._keep_norm(math.inf if math.isnan(value) else value, int(now_s))
-
-    def _keep_norm(self, norm: float, second: int) -> None:
-        if self._norms and self._norms[-1][0] == second:
-            norm = max(norm, self._norms.pop()[1])
-        self._norms.append((second, norm))
+                norm, second = math.inf if math.isnan(value) else value, int(now_s)
+                if self._norms and self._norms[-1][0] == second:
+                    norm = max(norm, self._norms.pop()[1])
+                self._norms.append((second, norm))
 
     def _save(self, rank: int, name: str, event: Mapping[str, Any], now_s: float) -> None:
-        done = self.saves.absorb(rank, name, event, now_s)
+        done = self.saves.absorb(self.progress.restarts, rank, name, event, now_s)
         if done is None:
             return
         self.board.add("chaos_checkpoints_total", 1, "success" if done.whole else "failure")
@@ -223,8 +190,8 @@ class Tally:
             self._node(name == "node.allocated", event)
         elif name == "fault.injected":
             self._injected(str(event["fault"]), str(event.get("kind", OTHER)), event)
-        elif name == "fault.healed":
-            self._healed(str(event["fault"]))
+        elif name == "fault.healed" and (kind := self._faults.pop(str(event["fault"]), None)) is not None:
+            self.board.add("chaos_faults_active", -1, kind)
 
     def _plan(self, event: Mapping[str, Any]) -> None:
         plan = event["plan"]
@@ -259,15 +226,3 @@ class Tally:
         if fault not in self._faults:
             self._faults[fault] = kind
             self.board.add("chaos_faults_active", 1, kind)
-
-    def _healed(self, fault: str) -> None:
-        kind = self._faults.pop(fault, None)
-        if kind is not None:
-            self.board.add("chaos_faults_active", -1, kind)
-
-
-def _samples_of(event: Mapping[str, Any]) -> int:
-    """Of the global batch, where it is told; else those that this rank consumed."""
-    if event.get("count", -1) >= 0:
-        return int(event["count"])
-    return sum(int(run[1]) for run in event.get("samples") or ())

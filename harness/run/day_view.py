@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from harness.faults.contract import TakesNodes
 from harness.run.director import Cue, Director, News
 from harness.run.injection import LiveJob
+from harness.run.live import LiveProgress
 from harness.run.phases import phase_now, phases_of
 from harness.run.steady import step_times_ns
-from harness.run.trigger import Firing, LiveProgress
+from harness.run.trigger import Firing
 
 RANKS_LISTED_MAX = 64
 EXTREMES = 8

@@ -13,7 +13,7 @@ import pathlib
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
@@ -24,9 +24,9 @@ from harness.errors import FaultError
 from harness.log import hostile
 from harness.log.journal import Journal
 from harness.plan.model import Abort, Plan
+from harness.run.live import LiveProgress
 from harness.run.observers import Heard, Observer, Silent, Status
 from harness.run.stop import StopRequest
-from harness.run.trigger import LiveProgress
 from harness.run.undo import DRILL
 
 FOLDER = "drill"
@@ -76,7 +76,6 @@ class Watch(Silent):
     end: StopRequest = field(default_factory=StopRequest)
     progress: LiveProgress = field(default_factory=LiveProgress)
     ended_badly: bool = False  # a node's command
-    _first: dict[int, tuple[int, int]] = field(default_factory=dict)  # rank → its process, and the first step of that
 
     def __post_init__(self) -> None:
         self.end.cap = self.users.cap  # its GPU time counts as well
@@ -86,9 +85,6 @@ class Watch(Silent):
             self.progress.absorb(header, event, time.monotonic_ns())
             if event["event"] == "process.exit" and header.get("role") == "harness":
                 self.ended_badly |= event.get("code") not in (0, EXIT_LEFT)
-            worker = self.progress.workers.get(_rank(header)) if event["event"] == "step" else None
-            if worker is not None and self._first.get(_rank(header), (0, 0))[0] != worker.pid:
-                self._first[_rank(header)] = worker.pid, worker.last_step
 
     def status(self, status: Status) -> None:
         if self.users.asked:
@@ -100,8 +96,9 @@ class Watch(Silent):
         """By rank: the step that it went on from, as it told it; or else, as its first step shows, `newest` at most.
 
         One that tells no restore and begins with step 1 may count its own steps alone."""
-        told = {rank: worker.restored_step for rank, worker in self.progress.workers.items()}
-        by_step = {rank: min(step - 1, newest) for rank, (_, step) in self._first.items() if step > 1}
+        workers = self.progress.workers.items()
+        told = {rank: worker.restored_step for rank, worker in workers}
+        by_step = {rank: min(worker.first_step - 1, newest) for rank, worker in workers if worker.first_step > 1}
         return by_step | {rank: step for rank, step in told.items() if step is not None}
 
     @property
@@ -109,11 +106,6 @@ class Watch(Silent):
         """Whether steps have been done for so long that the other ranks would have told theirs."""
         first_ns = self.progress.first_step_ns
         return bool(first_ns) and time.monotonic_ns() - first_ns > OTHERS_TELL_S * 1e9
-
-
-def _rank(header: Mapping[str, object]) -> int:
-    rank = header.get("rank")
-    return rank if isinstance(rank, int) else -1
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,9 @@ from harness.errors import ChaosError, FaultError, NodeGone
 from harness.faults.contract import Cancelled, CheckpointPlace, Figures, Target
 from harness.log.journal import Journal
 from harness.plan.model import Plan
-from harness.run.trigger import Firing, LiveProgress, TriggerHolds
+from harness.run.holds import TriggerHolds
+from harness.run.live import LiveProgress
+from harness.run.trigger import Firing
 
 POLL_S = 0.002
 MEANWHILE_S = 1.0

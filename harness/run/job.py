@@ -23,15 +23,16 @@ from harness.log.journal import Journal
 from harness.plan.model import Plan
 from harness.run import drill, provenance, second_restart
 from harness.run.gpu_hours import GpuCap
+from harness.run.holds import TriggerHolds
 from harness.run.host_load import HostLoad
 from harness.run.injection import LiveJob
 from harness.run.last_words import first_error
+from harness.run.live import LiveProgress
 from harness.run.observers import SILENT, Observer, Status
 from harness.run.publications import Publications, hidden
 from harness.run.readings import Readings
 from harness.run.rehearsal import Rehearsal, all_faults
 from harness.run.stop import StopRequest
-from harness.run.trigger import LiveProgress, TriggerHolds
 from harness.run.undo import SECRETS, close, start_reverter
 from harness.spec import secrets as redaction
 from harness.trainers.shared.outcome import environment_facts, write_data

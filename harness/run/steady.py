@@ -6,8 +6,8 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
+from harness.run.live import LiveProgress
 from harness.run.phases import Span, newest_word
-from harness.run.trigger import LiveProgress
 from harness.spec.gameday import Steady
 
 KEPT = 100_000

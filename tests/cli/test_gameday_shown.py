@@ -15,7 +15,7 @@ from harness.campaign.observers import Stage
 from harness.cli.gameday import Shown
 from harness.run.day_view import DayView
 from harness.run.director import Director
-from harness.run.trigger import LiveProgress
+from harness.run.live import LiveProgress
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KILL = "{scenario: rank-kill, overrides: {faults: {kill: {when: {step: 5}, target: {rank: 0}}}}}"

@@ -12,7 +12,7 @@ from harness.backends.agent.types import Arrivals, CpuUse, MemoryUse, ProcessSta
 from harness.faults.contract import Cancelled, Context, Target, build_fault
 from harness.faults.straggler import Hold, Quota
 from harness.run.injection import Injection
-from harness.run.trigger import LiveProgress
+from harness.run.live import LiveProgress
 
 MIB = 2**20
 

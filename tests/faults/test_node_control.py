@@ -25,7 +25,8 @@ from harness.faults.straggler import BASELINE_STEPS_MIN, EXTRA_MAX, EXTRA_MIN, G
 from harness.log import hostile
 from harness.log.events import read_log
 from harness.plan.model import PlannedFault, When
-from harness.run.trigger import LiveProgress, TriggerHolds
+from harness.run.holds import TriggerHolds
+from harness.run.live import LiveProgress
 
 NODE_FAULTS = ("straggler", "hang", "memory_pressure", "oom", "clock_skew", "start_failure")
 

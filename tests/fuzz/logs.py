@@ -33,7 +33,7 @@ from harness.judge.facts.evidence import part_of
 from harness.judge.score import Evidence, Verdict, judge
 from harness.log.events import Tail
 from harness.report.model import from_scorecard
-from harness.run.trigger import LiveProgress
+from harness.run.live import LiveProgress
 from harness.timeline import timeline, window
 from harness.timeline.timeline import Timeline
 

@@ -25,7 +25,7 @@ from harness.log import events, files, reading, records
 from harness.log.events import Tail, read_log
 from harness.log.schema import json_schema
 from harness.report.model import from_scorecard
-from harness.run.trigger import LiveProgress
+from harness.run.live import LiveProgress
 from harness.timeline import timeline
 
 HEADER = {"schema": 1, "role": "trainer", "host": "a", "clock": "boot", "rank": 0, "world_size": 1, "wall_ns": 1}

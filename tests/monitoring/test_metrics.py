@@ -86,6 +86,14 @@ def test_an_outage_is_one_restart_of_the_job() -> None:
     assert heard(plan())["chaos_job_restarts_total", ()] == 0
 
 
+def test_late_words_of_a_process_that_was_replaced_are_no_restart_and_no_step_lasts_across_it() -> None:
+    told = [(trainer(pid=life), step(n, n)) for n, life in enumerate((1, 1, 2, 1, 2, 1, 2, 2), 1)]
+    found = heard(plan(), *told)
+    assert found["chaos_worker_restarts_total", ()] == found["chaos_job_restarts_total", ()] == 1
+    assert found["chaos_steps_total", ()] == 8
+    assert found["chaos_step_duration_seconds_sum", (("rank", "0"),)] == 2
+
+
 def test_time_that_the_trainer_measures_is_added_up_by_rank() -> None:
     told = [(trainer(rank), step(n, n, sync_ns=S // 4, data_ns=0)) for n in (1, 2) for rank in (0, 1)]
     found = heard(*told)

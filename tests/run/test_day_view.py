@@ -13,8 +13,9 @@ from harness.campaign.gameday_plan import plan_day
 from harness.run.day_view import DayView, RankView, ended, for_role, view_of
 from harness.run.director import Director, News
 from harness.run.injection import LiveJob
+from harness.run.live import LiveProgress, Worker
 from harness.run.phases import Span
-from harness.run.trigger import Firing, LiveProgress, Worker
+from harness.run.trigger import Firing
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 S = 10**9

@@ -13,7 +13,8 @@ from harness.errors import NodeGone
 from harness.faults.contract import Target
 from harness.plan.model import Plan, PlannedFault, When
 from harness.run.injection import Injection, LiveJob
-from harness.run.trigger import Firing, LiveProgress
+from harness.run.live import LiveProgress
+from harness.run.trigger import Firing
 
 
 class FakeNode:

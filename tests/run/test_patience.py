@@ -12,7 +12,7 @@ from harness.errors import ScenarioError
 from harness.plan.making import make_plan
 from harness.plan.model import Abort, Plan
 from harness.run.job import RunningJob
-from harness.run.trigger import LiveProgress
+from harness.run.live import LiveProgress
 from harness.spec.scenario import parse_scenario
 
 S = 10**9

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from harness.report.words import PHASE_MEANING
+from harness.run.live import LiveProgress, Worker
 from harness.run.phases import Span, newest_word, phase_now, phases_of
-from harness.run.trigger import LiveProgress, Worker
 
 S = 10**9
 

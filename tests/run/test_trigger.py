@@ -5,17 +5,13 @@ import pathlib
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from harness.plan.model import Limits, PlannedFault
-from harness.run.trigger import (
-    FAILPOINTS_REMEMBERED,
-    NAME_LENGTH_MAX,
-    PHASES_REMEMBERED,
-    Firing,
-    LiveProgress,
-    TriggerHolds,
-    obstacle,
-)
+from harness.run.holds import TriggerHolds
+from harness.run.live import FAILPOINTS_REMEMBERED, NAME_LENGTH_MAX, PHASES_REMEMBERED, LiveProgress
+from harness.run.trigger import Firing, obstacle
 
 SECOND = 10**9
 
@@ -116,6 +112,29 @@ def test_a_shrunk_world_completes_steps_without_the_lost_ranks() -> None:
     progress.absorb(trainer(0), {"event": "rendezvous", "world_size": 1}, 11)
     step(progress, 0, 3)
     assert progress.complete_step == 3
+
+
+STEPS = st.builds(lambda step: {"event": "step", "step": step}, st.integers(1, 9))
+OTHERS = st.one_of(
+    st.builds(lambda step: {"event": "restored", "step": step}, st.integers(0, 6)),
+    st.builds(lambda size: {"event": "rendezvous", "world_size": size}, st.integers(0, 4)),
+    st.just({"event": "started"}),
+)
+WORDS = st.tuples(st.integers(0, 2), st.one_of(STEPS, STEPS, STEPS, OTHERS))
+
+
+@given(st.lists(WORDS, min_size=10, max_size=60))
+@example([(rank, {"event": "step", "step": step}) for rank, step in ((0, 3), (1, 5), (1, 2))])
+def test_the_complete_step_is_the_least_of_the_world_at_every_step(words: list[tuple[int, dict[str, Any]]]) -> None:
+    """Though most steps need no look at the other ranks."""
+    progress, furthest = LiveProgress(), 0
+    for now_ns, (rank, event) in enumerate(words, 1):
+        progress.absorb(trainer(rank), event, now_ns)
+        if event["event"] == "step":
+            size = progress.world_size or len(progress.workers)
+            done = [progress.workers[each].last_step if each in progress.workers else 0 for each in range(size)]
+            furthest = max(furthest, min(done))
+            assert (progress.complete_step, progress.furthest_step) == (min(done), furthest)
 
 
 def test_holds_are_armed_when_their_rehearsal_begins_unless_they_wait_for_something(tmp_path: pathlib.Path) -> None:

@@ -1,0 +1,138 @@
+"""The holds that make triggers exact: files through which trainers stop, and are let go or struck.
+
+A trainer that uses our emitter stops at the event a fault waits for (an *armed hold*) until the fault has acted, so
+that "after step 90" means after step 90, whatever the speed of the machine. Other trainers are followed through
+their events alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.emitter import HOLDS_ENV
+from harness.emitter.holds import granted
+from harness.faults.contract import Hold
+from harness.log import hostile
+from harness.plan.model import PlannedFault
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A process of this rank, on this node, waits for a planned strike."""
+
+    rank: int
+    node: str
+    token: pathlib.Path
+
+    def grant(self) -> None:
+        """It is struck. Nobody else can have this strike from now on."""
+        with contextlib.suppress(FileNotFoundError):  # granted before, or taken back
+            os.rename(self.token, granted(str(self.token), self.node))
+
+
+class TriggerHolds:
+    """The files through which trainers are held and released, in `<run>/holds/`: nodes read them.
+
+    What nodes claim is in `<run>/answers/<node>/`, where only that node writes.
+    """
+
+    def __init__(self, run_dir: pathlib.Path, faults: Sequence[PlannedFault]):
+        self.run_dir = run_dir
+        self.directory = run_dir / "holds"
+        self.directory.mkdir()
+        self.file = run_dir / "holds.json"
+        self._standing = set[str]()  # faults for which the trainer stands at its next step
+        self._lock = threading.Lock()
+        holds = [hold for fault in faults for hold in self._holds(fault) + self._acts(fault)]
+        if any(fault.when.more_steps is not None for fault in faults):
+            holds.append({"match": {"event": "step"}} | self._next_step)
+        self.file.write_text(json.dumps(holds))
+        self.environment = {HOLDS_ENV: str(self.file)} if holds else {}
+
+    def begin(self, faults: Iterable[PlannedFault]) -> None:
+        """The rehearsal of these faults begins: the trainer stops at the steps they wait for."""
+        for fault in faults:
+            if fault.when.phase is None and fault.when.more_steps is None:
+                self.arm(fault.id)
+
+    @property
+    def _next_step(self) -> dict[str, str]:
+        """One pair of files for all faults that count steps from the begin of their rehearsal."""
+        return {edge: str(self.directory / f"next-step.{edge}") for edge in ("armed", "released")}
+
+    def stand(self, fault_id: str) -> None:
+        """From its next step on the trainer waits until this fault is released."""
+        with self._lock:
+            self._standing.add(fault_id)
+            pathlib.Path(self._next_step["released"]).unlink(missing_ok=True)
+            pathlib.Path(self._next_step["armed"]).touch()
+
+    def arm(self, fault_id: str) -> None:
+        (self.directory / f"{fault_id}.armed").touch()
+
+    def release(self, fault_id: str) -> None:
+        (self.directory / f"{fault_id}.released").touch()
+        with self._lock:
+            if self._standing == {fault_id}:
+                pathlib.Path(self._next_step["released"]).touch()
+                pathlib.Path(self._next_step["armed"]).unlink()
+            self._standing.discard(fault_id)
+
+    def act(self, fault: PlannedFault) -> None:
+        """Arms the places where the fault itself stops or strikes the trainer."""
+        for hold in self._acts(fault):
+            for token in hold.get("tokens", ()):
+                pathlib.Path(token).touch()
+        self.arm(f"{fault.id}.act")
+
+    def stop_acting(self, fault_id: str) -> None:
+        self.release(f"{fault_id}.act")
+        for token in self._tokens(fault_id):
+            token.unlink(missing_ok=True)  # it may be granted just now
+
+    def caught(self, fault_id: str) -> Claim | None:
+        """The first claim of a strike that is not granted yet."""
+        tokens = {token.name: token for token in self._tokens(fault_id)}
+        for node in hostile.names_in(self.run_dir, "answers") if tokens else ():
+            for name in hostile.names_in(self.run_dir, f"answers/{node}"):
+                if name in tokens:
+                    rank = name.removeprefix(f"{fault_id}.act.strike-").split("-")[0]
+                    return Claim(int(rank), node, tokens[name])
+        return None
+
+    def _tokens(self, fault_id: str) -> list[pathlib.Path]:
+        """Strikes that nobody has been granted."""
+        found = self.directory.glob(f"{fault_id}.act.strike-*")
+        return sorted(token for token in found if token.name.rpartition("-")[2].isdigit())
+
+    def _acts(self, fault: PlannedFault) -> list[dict[str, Any]]:
+        return [self._act(fault.id, hold) for hold in fault.action.holds(fault.targets)]
+
+    def _act(self, fault_id: str, hold: Hold) -> dict[str, Any]:
+        paths = {edge: str(self.directory / f"{fault_id}.act.{edge}") for edge in ("armed", "released")}
+        entry: dict[str, Any] = {"match": dict(hold.match), "rank": hold.rank, "limit_s": hold.limit_s} | paths
+        if hold.strikes:
+            names = (f"{fault_id}.act.strike-{hold.rank}-{each}" for each in range(hold.strikes))
+            entry |= {"tokens": [str(self.directory / name) for name in names]}
+            entry |= {"code": hold.code, "mislead": hold.mislead, "does": hold.does, "argument": hold.argument}
+        return entry
+
+    def _holds(self, fault: PlannedFault) -> list[dict[str, Any]]:
+        if name := fault.when.phase:
+            matches: list[dict[str, Any]] = [
+                {"event": "phase", "name": name, "edge": "begin"},
+                {"event": "failpoint", "name": name},
+            ]
+        elif fault.when.step is not None:
+            matches = [{"event": "step", "step": fault.when.step}]
+        else:
+            return []
+        paths = {edge: str(self.directory / f"{fault.id}.{edge}") for edge in ("armed", "released")}
+        return [{"match": match} | paths for match in matches]
