@@ -6,8 +6,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from harness.errors import EventLogError
 from harness.judge.facts import comparable
-from harness.judge.facts.drill import DrillLog, load_drill, load_second
 from harness.log import files
 from harness.timeline import timeline, window
 from harness.timeline.timeline import Timeline
@@ -17,6 +17,7 @@ _FOLDERS = (FAULT_FREE, "twin")  # the second one: of older versions
 CALIBRATION = "calibration-"
 RESUMED = "resumed-"  # see `harness.campaign.resumed`
 BEFORE, SAME = RESUMED + "before", RESUMED + "same"
+DRILL, SECOND = "drill", "second-restart"  # what the job's command did once more, after the run, on a copy of its saves
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,9 @@ class Evidence:
     run: Timeline
     fault_free: Timeline | None = None
     calibration: Sequence[Timeline] = ()
-    drill: DrillLog | None = None  # what was started once more on a copy of the checkpoints
+    drill: Timeline | str = ""  # of the restore drill; or why it has no log that can be read
     resumed: Mapping[str, Timeline] = field(default_factory=dict)  # fault-free, by name: they stop at a save, or go on
-    second_restart: Timeline | None = None  # the same on a copy without the last one
+    second_restart: Timeline | str = ""  # the same of the second restart
 
     @property
     def fault_free_runs(self) -> list[Timeline]:
@@ -53,10 +54,17 @@ def beside(run: Timeline, folder: pathlib.Path) -> Evidence:
         run=run,
         fault_free=timeline.load(held) if held else None,
         calibration=[timeline.load(path) for path in sorted(folder.glob(CALIBRATION + "*"))],
-        drill=load_drill(folder),
+        drill=_drill(folder / DRILL),
         resumed={path.name: timeline.load(path) for path in sorted(folder.glob(RESUMED + "*"))},
-        second_restart=load_second(folder),
+        second_restart=_drill(folder / SECOND),
     )
+
+
+def _drill(folder: pathlib.Path) -> Timeline | str:
+    try:
+        return timeline.load(folder) if (folder / "events").is_dir() else ""
+    except EventLogError as error:
+        return str(error)
 
 
 def part_of(whole: Evidence) -> Evidence:
