@@ -167,6 +167,21 @@ def test_its_own_log_must_say_where_it_began_and_ended() -> None:
     assert card.verdict is Verdict.INCONCLUSIVE and "left no log" in card.reasons[0], card.reasons
 
 
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        ("a.jsonl:3: nonsense", "a.jsonl:3: nonsense"),
+        (replace(again(), problems=["the clocks moved"]), "the clocks moved"),
+        (replace(again(), dropped=3), "3 events were lost to a full disk"),
+    ],
+)
+def test_a_log_that_does_not_hold_all_says_why(second: Timeline | str, why: str) -> None:
+    card = judged(second)
+    assert card.verdict is Verdict.INCONCLUSIVE and f"left no log that can be read: {why}" in card.reasons[0], (
+        card.reasons
+    )
+
+
 def test_other_tensors_than_the_harness_saw_in_the_run_fail() -> None:
     run, second = _run(), again()
     same = judged(replace(second, published=published(second, "a")), published=published(run, "b", "a"))

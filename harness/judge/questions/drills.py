@@ -47,10 +47,10 @@ class Drill:
     """One of the two. `ends`: what follows from each end but the good one."""
 
     item: str
-    none: str  # was made, in words
-    good: str  # its outcome, if it did what it should
-    empty: str  # its outcome, if it had nothing to do
-    step: str  # where the harness tells the step that it went on from
+    none: str  # said where none was made
+    good: str  # its outcome where it did what it should
+    empty: str  # its outcome where it had nothing to do
+    step: str  # the field that tells the step it went on from
     ends: Mapping[str, Answer]
 
     def silent(self, run: Timeline, told: Mapping[str, Any]) -> str:
@@ -65,9 +65,9 @@ class Drill:
         end, why = str(told.get("outcome")), told.get("reason")
         if end not in self.ends:
             done = end == self.good and type(told.get(self.step)) is int
+            if done and isinstance(log, Timeline):
+                return None
             end, why = (NO_LOG, log) if done else (NO_END, "")
-        if end == NO_LOG and isinstance(log, Timeline):
-            return None
         good, code, words = self.ends[end]
         return good, code, words.format(step=told.get("step")) + (f": {why}" if why else "")
 
@@ -191,10 +191,8 @@ def _by_few(run: Timeline, workers: Sequence[Process]) -> Iterator[tuple[Code, s
     speakers = {process.rank for process in run.processes if process.rank < ranks} or set(range(ranks))
     told_by = len(speakers & {each.rank for each in workers})
     if told_by < len(speakers):
-        yield (
-            Code.DRILL_FEW_RANKS,
-            f"only {told_by} of the restore drill's {len(speakers)} ranks say that they restored",
-        )
+        text = f"only {told_by} of the restore drill's {len(speakers)} ranks say that they restored"
+        yield Code.DRILL_FEW_RANKS, text
     world = max(each.world_size for each in workers)
     if world != ranks:
         yield Code.DRILL_FEW_RANKS, f"the restore drill's workers were a world of {world}, not of {ranks} ranks"
