@@ -89,13 +89,9 @@ class Story:
         events = sorted((event["at"], str(event.get("event", ""))) for writer in writers for event in writer.events)
         return {name: at for at, name in events}
 
-    def drill(self) -> dict[str, Any] | None:
-        """What the harness told last of the restore drill; `None` when none was begun."""
-        return self._last("drill.finished") or self._last("drill.started") or None
-
-    def second_restart(self) -> dict[str, Any] | None:
-        """What the harness told last of the second restart; `None` when none was begun."""
-        return self._last("second_restart.finished") or self._last("second_restart.started") or None
+    def drill(self, name: str) -> dict[str, Any] | None:
+        """What the harness told last of this restart after the run; `None` when none was begun."""
+        return self._last(f"{name}.finished") or self._last(f"{name}.started") or None
 
     def unread(self) -> list[str]:
         """What of the trainer's own files the harness did not read on."""

@@ -282,8 +282,8 @@ def build(log: reading.Log) -> Timeline:
         aborted=story.abort.get("at"),
         uncertainty_ns=log.uncertainty_ns,
         drills=bool(story.finish.get("drills")),
-        drill=story.drill(),
-        second_restart=story.second_restart(),
+        drill=story.drill("drill"),
+        second_restart=story.drill("second_restart"),
         told_events=story.told_events(),
         data_samples=max((event.get("data_samples", 0) for event in story.of_trainers("rendezvous")), default=0)
         or None,

@@ -45,7 +45,7 @@ def _run() -> Timeline:
     return load(history, expecting(copy.deepcopy(history.logs()), EXPECT))
 
 
-def judged(second: Timeline | None, finished: dict[str, Any] | None = None, **run: Any) -> Scorecard:
+def judged(second: Timeline | str, finished: dict[str, Any] | None = None, **run: Any) -> Scorecard:
     """A run that recovered and is the same as its fault-free run, with this second restart. `finished`: what the
     harness told of it; nothing: none was made."""
     found = replace(_run(), second_restart=(DONE if finished is None else finished) or None, **run)
@@ -103,11 +103,11 @@ def test_other_results_fail(change: Callable[[dict[str, Any]], Any], reason: str
 
 def test_one_that_was_to_follow_and_has_no_end_is_missing() -> None:
     """The harness was killed after the job, before it made it."""
-    card = judged(None, {}, drills=True)
+    card = judged("", {}, drills=True)
     assert card.verdict is Verdict.INCONCLUSIVE
     assert any("second_restart: it has no end" in text for text in card.reasons), card.reasons
     assert any("the restore drill has no end" in text for text in card.reasons), card.reasons
-    assert judged(None, {}).not_judged["second restart"] == "none was made"
+    assert judged("", {}).not_judged["second restart"] == "none was made"
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,23 @@ def test_its_own_log_must_say_where_it_began_and_ended() -> None:
     ):
         card = judged(again(bend))
         assert card.verdict is expected and any(reason in text for text in card.reasons), card.reasons
-    card = judged(None)
+    card = judged("")
     assert card.verdict is Verdict.INCONCLUSIVE and "left no log" in card.reasons[0], card.reasons
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        ("a.jsonl:3: nonsense", "a.jsonl:3: nonsense"),
+        (replace(again(), problems=["the clocks moved"]), "the clocks moved"),
+        (replace(again(), dropped=3), "3 events were lost to a full disk"),
+    ],
+)
+def test_a_log_that_does_not_hold_all_says_why(second: Timeline | str, why: str) -> None:
+    card = judged(second)
+    assert card.verdict is Verdict.INCONCLUSIVE and f"left no log that can be read: {why}" in card.reasons[0], (
+        card.reasons
+    )
 
 
 def test_other_tensors_than_the_harness_saw_in_the_run_fail() -> None:

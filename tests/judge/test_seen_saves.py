@@ -423,3 +423,22 @@ def test_as_many_are_kept_at_the_end_as_without_a_fault() -> None:
     assert card.verdict is Verdict.FAIL and f"step {newest[1]} is none" in said(card), card.reasons
     odd = (watched, left_are(newest[0], newest[2]))
     assert judged(left_are(newest[2]), without=odd).verdict is Verdict.PASS, "nobody knows what this job keeps"
+
+
+def spoils(logs: Logs) -> None:
+    """The fault may keep the job from its store, and is not undone before the job ends."""
+    next(line for line in logs["harness"] if line.get("event") == "fault.injected").update(spoils=True)
+    remove(logs["harness"], lambda line: line.get("event") == "fault.healed")
+
+
+@pytest.mark.parametrize("lost", [unseen(40, 70), not_left, lambda logs: removed(logs, 60, 1)])
+def test_a_fault_that_may_hide_a_save_excuses_it_while_it_is_at_work(lost: Bend) -> None:
+    assert "is none" in said(judged(lost)) and "is none" not in said(judged(spoils, lost))
+
+
+def test_a_list_of_what_is_left_that_is_cut_short_tells_not_how_many_are_kept() -> None:
+    def cut_short(logs: Logs) -> None:
+        next(line for line in logs["harness"] if line.get("event") == "checkpoint.left")["count"] += 1000
+
+    card = judged(left_are(JOB.steps), without=(watched, cut_short))
+    assert card.verdict is Verdict.PASS, card.reasons

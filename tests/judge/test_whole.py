@@ -16,11 +16,11 @@ from whole import drilled, effect_ended, exit_takes, others_take, saved_late, sl
 
 from harness.judge.doubts import spoilt
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.drill import DrillLog, Restored, load_drill
-from harness.judge.facts.evidence import part_of
+from harness.judge.facts.evidence import beside, part_of
 from harness.judge.facts.usual import Pace
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
 from harness.judge.verdict import Doubt, Ground, Kind
+from harness.timeline.timeline import Timeline
 
 JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(17, "rank", victim=1)]
@@ -209,7 +209,7 @@ def test_a_node_that_was_excluded_with_a_word_is_not_missed() -> None:
 # Last checkpoint
 
 
-def drill_card(drill: DrillLog | None, bend: Bend = lambda logs: None, **finished: Any) -> Scorecard:
+def drill_card(drill: Timeline | str, bend: Bend = lambda logs: None, **finished: Any) -> Scorecard:
     history = simulate(JOB, KILL, seed=5)
     logs = expecting(history.logs(), EXPECT)
     bend(logs)
@@ -218,11 +218,22 @@ def drill_card(drill: DrillLog | None, bend: Bend = lambda logs: None, **finishe
     return judge(Evidence(load(history, logs), FAULT_FREE, drill=drill), "drilled")
 
 
-def drill_log(*restored: tuple[Any, ...], world: int = 0) -> DrillLog:
-    return DrillLog([Restored(*each) for each in restored], world)
+def drill_log(*told: tuple[int | None, str, int | None], world: int = 2) -> Timeline:
+    """A drill of so many ranks. Of each: the step that it restored, from where, and the first step that it did."""
+    process = FAULT_FREE.processes[0]
+    workers = [
+        replace(process, rank=rank, world_size=world, restored=1, restored_step=step, source=source, first_step=first)
+        for rank, (step, source, first) in enumerate(told)
+    ]
+    return replace(FAULT_FREE, processes=workers)
 
 
-BOTH = drill_log((0, 80), (1, 80), world=2)
+def restored(*steps: int | None, world: int = 2) -> Timeline:
+    """One rank each."""
+    return drill_log(*((step, "", None) for step in steps), world=world)
+
+
+BOTH = restored(80, 80)
 
 
 @pytest.mark.parametrize(
@@ -230,33 +241,33 @@ BOTH = drill_log((0, 80), (1, 80), world=2)
     [
         (BOTH, {"outcome": "restored", "restored_step": 80}, Verdict.PASS, ""),
         (
-            drill_log((0, 60)),
+            restored(60),
             {"outcome": "restored", "restored_step": 60},
             Verdict.FAIL,
             "only the checkpoint of step 60",
         ),
-        (None, {"outcome": "scratch"}, Verdict.FAIL, "started from scratch"),
-        (None, {"outcome": "failed", "reason": "it ended with 1"}, Verdict.FAIL, "ended before it had restored"),
-        (None, {"outcome": "timeout"}, Verdict.INCONCLUSIVE, "nothing in time"),
-        (None, {"outcome": "error"}, Verdict.INCONCLUSIVE, "could not be run"),
-        (None, {"outcome": "restored", "restored_step": None}, Verdict.INCONCLUSIVE, "has no end in the log"),
-        (None, {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "left no log"),
+        ("", {"outcome": "scratch"}, Verdict.FAIL, "started from scratch"),
+        ("", {"outcome": "failed", "reason": "it ended with 1"}, Verdict.FAIL, "ended before it had restored"),
+        ("", {"outcome": "timeout"}, Verdict.INCONCLUSIVE, "nothing in time"),
+        ("", {"outcome": "error"}, Verdict.INCONCLUSIVE, "could not be run"),
+        ("", {"outcome": "restored", "restored_step": None}, Verdict.INCONCLUSIVE, "has no end in the log"),
+        ("", {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "left no log"),
         (
-            DrillLog(problem="x.jsonl:3"),
+            "x.jsonl:3",
             {"outcome": "restored", "restored_step": 80},
             Verdict.INCONCLUSIVE,
             "x.jsonl:3",
         ),
-        (DrillLog(), {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "do not say"),
+        (restored(), {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "do not say"),
         (
-            drill_log((0, 80), (1, 70)),
+            restored(80, 70),
             {"outcome": "restored", "restored_step": 80},
             Verdict.INCONCLUSIVE,
             "do not say",
         ),
     ],
 )
-def test_the_restore_drill(drill: DrillLog | None, finished: dict[str, Any], expected: Verdict, reason: str) -> None:
+def test_the_restore_drill(drill: Timeline | str, finished: dict[str, Any], expected: Verdict, reason: str) -> None:
     card = drill_card(drill, **finished)
     assert card.verdict is expected, card.reasons
     assert reason in reasons(card) and "last checkpoint" not in card.not_judged
@@ -273,30 +284,30 @@ def test_without_a_drill_the_log_may_say_that_the_last_save_is_lost() -> None:
         for lines in trainers(logs):
             lines[:] = [x for x in lines if not (x.get("event") == "checkpoint.committed" and x["step"] == 80)]
 
-    assert "last checkpoint" in drill_card(None).not_judged
+    assert "last checkpoint" in drill_card("").not_judged
     for bend, reason in (
         (last_fails, "of step 80, failed"),
         (never_committed, "of step 80, was started but never committed"),
     ):
-        card = drill_card(None, bend)
+        card = drill_card("", bend)
         assert card.verdict is Verdict.FAIL and reason in reasons(card), card.reasons
 
 
 def test_the_drill_s_log_is_read_whatever_it_holds(tmp_path: pathlib.Path) -> None:
-    assert load_drill(tmp_path) is None
-    events = tmp_path / "drill" / "events"
+    run, events = load(simulate(JOB, (), seed=5)), tmp_path / "drill" / "events"
+    assert beside(run, tmp_path).drill == ""
     events.mkdir(parents=True)
-    found = load_drill(tmp_path)
-    assert found is not None and "empty" in found.problem
+    assert "empty" in str(beside(run, tmp_path).drill)
     stamp = '"wall_ns":1,"mono_ns":1'
     lines = (
         f'{{"schema":1,"role":"trainer","rank":0,"world_size":1,{stamp}}}\n{{"event":"restored","step":7,{stamp}}}\n'
     )
     (events / "a.jsonl").write_text(lines)
-    assert load_drill(tmp_path) == drill_log((0, 7), world=1)
+    drill = beside(run, tmp_path).drill
+    assert isinstance(drill, Timeline)
+    assert [(each.rank, each.restored_step, each.world_size) for each in drill.processes] == [(0, 7, 1)]
     (events / "b.jsonl").write_text("nonsense\n")
-    found = load_drill(tmp_path)
-    assert found is not None and "b.jsonl:1" in found.problem
+    assert "b.jsonl:1" in str(beside(run, tmp_path).drill)
 
 
 # End of effects
@@ -322,24 +333,27 @@ def test_a_heal_that_did_not_heal_is_no_pass(ok: bool, expected: Verdict) -> Non
 
 
 def test_a_part_of_a_run_keeps_the_drill() -> None:
-    run, drill = fault_free_of(Job(nodes=2, steps=30)), drill_log((0, 30), (1, 30), world=2)
+    run, drill = fault_free_of(Job(nodes=2, steps=30)), restored(30, 30)
     assert part_of(Evidence(run, run, drill=drill)).drill is drill
 
 
 @pytest.mark.parametrize(
     ("drill", "reason"),
     [
-        (drill_log((0, 80), world=2), "only 1 of the restore drill's 2 ranks"),
-        (drill_log((0, 80), world=1), "only 1 of the restore drill's 2 ranks"),
-        (drill_log((0, 80), (1, 80), world=3), "were a world of 3, not of 2 ranks"),
-        (drill_log((0, 90), (1, 90)), "did not report as committed"),
-        (drill_log((0, 80), (1, 80, "/elsewhere/step-00000080")), "rank 1 restored /elsewhere/step-00000080, which is"),
-        (drill_log((0, 80), (1, -1)), "do not say that they restored step 80"),
-        (drill_log((0, 80), (1, -1, "", 62)), "do not say that they restored step 80"),
+        (restored(80), "only 1 of the restore drill's 2 ranks"),
+        (restored(80, world=1), "only 1 of the restore drill's 2 ranks"),
+        (restored(80, 80, world=3), "were a world of 3, not of 2 ranks"),
+        (restored(90, 90), "did not report as committed"),
+        (
+            drill_log((80, "", None), (80, "/elsewhere/step-00000080", None)),
+            "rank 1 restored /elsewhere/step-00000080, which is",
+        ),
+        (restored(80, None), "do not say that they restored step 80"),
+        (drill_log((80, "", None), (None, "", 62)), "do not say that they restored step 80"),
     ],
 )
-def test_a_drill_proves_a_committed_checkpoint_on_every_rank(drill: DrillLog, reason: str) -> None:
-    step = drill.restored[0].step
+def test_a_drill_proves_a_committed_checkpoint_on_every_rank(drill: Timeline, reason: str) -> None:
+    step = drill.processes[0].restored_step
     card = drill_card(drill, outcome="restored", restored_step=step)
     assert card.verdict is Verdict.INCONCLUSIVE and any(reason in text for text in card.reasons), card.reasons
 
@@ -347,12 +361,12 @@ def test_a_drill_proves_a_committed_checkpoint_on_every_rank(drill: DrillLog, re
 @pytest.mark.parametrize(
     "drill",
     [
-        drill_log((0, 80, "step-00000080"), (1, 80, "peer")),  # what names no place proves nothing
-        drill_log((0, 80, "/runs/x/drill/checkpoints/step-00000080"), (1, 80)),
-        drill_log((0, -1, "", 81), (1, -1, "", 81)),  # seen by their first steps
+        drill_log((80, "step-00000080", None), (80, "peer", None)),  # what names no place proves nothing
+        drill_log((80, "/runs/x/drill/checkpoints/step-00000080", None), (80, "", None)),
+        drill_log((None, "", 81), (None, "", 81)),  # seen by their first steps
     ],
 )
-def test_a_drill_that_tells_less_is_believed_where_nothing_speaks_against_it(drill: DrillLog) -> None:
+def test_a_drill_that_tells_less_is_believed_where_nothing_speaks_against_it(drill: Timeline) -> None:
     card = drill_card(drill, outcome="restored", restored_step=80)
     assert card.verdict is Verdict.PASS, card.reasons
 
@@ -363,12 +377,12 @@ def test_a_drill_that_was_switched_off_is_named_beside_the_pass() -> None:
             False
         )
 
-    card = drill_card(None, off)
+    card = drill_card("", off)
     assert card.verdict is Verdict.PASS and card.not_judged["last checkpoint"] == "restore_drill is off", card.reasons
 
 
 def test_a_job_that_had_nothing_left_to_do_leaves_the_drill_unjudged() -> None:
-    card = drill_card(None, outcome="untold", reason="the commands ended with 0")
+    card = drill_card("", outcome="untold", reason="the commands ended with 0")
     assert card.verdict is Verdict.PASS and "the commands ended with 0" in card.not_judged["last checkpoint"]
 
 

@@ -39,7 +39,7 @@ def harvested(evidence: Evidence, run_id: str) -> Scorecard:
     parts = {".": evidence.run, "fault-free": evidence.fault_free}
     parts |= {f"calibration-{number}": each for number, each in enumerate(evidence.calibration)}
     logs: dict[str, Any] = {name: getattr(each, "_log", None) for name, each in parts.items() if each is not None}
-    if all(logs.values()) and evidence.drill is None:
+    if all(logs.values()) and not evidence.drill:
         count += 1
         test = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[2].partition(" ")[0]
         name = "".join(letter if letter.isalnum() else "-" for letter in test)[:100]

@@ -71,6 +71,12 @@ def union(windows: Iterable[Window]) -> list[Window]:
     return merged
 
 
+def touches(windows: Sequence[Window], first: int, last: int) -> bool:
+    """Whether one of these windows, which are apart and in order, has a moment from `first` to `last`."""
+    place = bisect.bisect_right(windows, last, key=lambda window: window[0])
+    return place > 0 and windows[place - 1][1] >= first
+
+
 def _at_work(run: Timeline, fault: FaultRecord, over: int | None) -> Window | None:
     """From the injection until it was healed; one that kills is over with the outages it is named in."""
     if fault.injected is None:

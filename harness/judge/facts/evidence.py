@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from harness.errors import EventLogError
 from harness.judge.facts import ends, losses
-from harness.judge.facts.drill import DrillLog, load_drill, load_second
 from harness.judge.facts.losses import Comparison
 from harness.log import files
 from harness.timeline import timeline, window
@@ -28,6 +28,7 @@ BEFORE, SAME = RESUMED + "before", RESUMED + "same"
 HOLES_MAX = 1  # steps without a loss of a rank that tells one in every step: a lost field; more are NaN
 LASTING = 0.9  # of the steps from the first one on that differs
 BEFORE_NS = 100_000_000  # a fault is told a moment after it began to act
+DRILL, SECOND = "drill", "second-restart"  # what the job's command did once more, after the run, on a copy of its saves
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,9 @@ class Evidence:
     run: Timeline
     fault_free: Timeline | None = None
     calibration: Sequence[Timeline] = ()
-    drill: DrillLog | None = None  # what was started once more on a copy of the checkpoints
+    drill: Timeline | str = ""  # of the restore drill; or why it has no log that can be read
     resumed: Mapping[str, Timeline] = field(default_factory=dict)  # fault-free, by name: they stop at a save, or go on
-    second_restart: Timeline | None = None  # the same on a copy without the last one
+    second_restart: Timeline | str = ""  # the same of the second restart
 
     @cached_property
     def fault_free_runs(self) -> list[Timeline]:
@@ -73,10 +74,17 @@ def beside(run: Timeline, folder: pathlib.Path) -> Evidence:
         run=run,
         fault_free=timeline.load(held) if held else None,
         calibration=[timeline.load(path) for path in sorted(folder.glob(CALIBRATION + "*"))],
-        drill=load_drill(folder),
+        drill=_drill(folder / DRILL),
         resumed={path.name: timeline.load(path) for path in sorted(folder.glob(RESUMED + "*"))},
-        second_restart=load_second(folder),
+        second_restart=_drill(folder / SECOND),
     )
+
+
+def _drill(folder: pathlib.Path) -> Timeline | str:
+    try:
+        return timeline.load(folder) if (folder / "events").is_dir() else ""
+    except EventLogError as error:
+        return str(error)
 
 
 def part_of(whole: Evidence) -> Evidence:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from harness.judge.facts.store import Looks, NoSave, grouped
+from harness.judge.facts.store import NoSave, Store, grouped
 from harness.judge.facts.store import Save as Save
 from harness.timeline.lineage import NEVER
 from harness.timeline.saves import COMMITTED, FAILED, PART, PUBLISHED, STARTED
@@ -74,14 +74,14 @@ class Saves:
         return sorted((save for save in self.all if save.how == COMMITTED), key=lambda save: save.last_at)
 
     @cached_property
-    def looks(self) -> Looks:
+    def store(self) -> Store:
         """What the harness saw of them."""
-        return Looks(self._run, self.whole, self.sound_at, self._usual.looks if self._usual is not None else None)
+        return Store(self._run, self.whole, self.sound_at, self._usual.store if self._usual is not None else None)
 
     @property
     def none(self) -> Mapping[Save, NoSave]:
         """Those that were told as committed, and are none."""
-        return self.looks.none
+        return self.store.none
 
     @cached_property
     def good(self) -> Sequence[Save]:
@@ -92,7 +92,7 @@ class Saves:
     @cached_property
     def seen(self) -> Sequence[Save]:
         """What the harness saw, where names tell the step. None, if one tells more than was ever done by then."""
-        told = [each for each in self.looks.store.seen if each.step is not None]
+        told = [each for each in self.store.seen if each.step is not None]
         furthest = np.maximum.accumulate(np.append(0, self._run.steps.step))
         done = furthest[np.searchsorted(self._run.steps.end, [each.at for each in told], "right")]
         saves = [Save(each.step or 0, -1, None, each.at, PUBLISHED, each.path) for each in told]

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from harness.judge.facts.by_time import Window, touches, union
 from harness.timeline.lineage import NEVER
 from harness.timeline.saves import family
-from harness.timeline.timeline import Ints, Timeline
+from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -83,71 +84,47 @@ class NoSave:
 
 
 class Store:
-    """What the harness saw, found by what a save calls itself."""
+    """What the harness saw in the store of a run, beside the saves that the trainer told as committed. `usual`: of its
+    fault-free run."""
 
-    def __init__(self, run: Timeline):
-        self._run = run
+    def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: Store | None):
+        self._run, self._usual, self._sound_at = run, usual, sound_at
+        self._whole = [save for save in whole if save.step >= 0]
         self.seen: Sequence[Seen] = [_seen(event) for event in run.published]
-        self.left: Mapping[str, bool] | None = None  # what was there when all nodes had ended, and whether it was whole
-        if run.left is not None and not run.unseen and not run.beside.job_goes_on:
-            told = run.left.get("checkpoints") or ()
-            self.left = {_name(each["path"]): bool(each["whole"] and each["bytes"]) for each in told}
-            self._all_left = len(self.left) == run.left.get("count")
-        self._removed = grouped((_name(str(event.get("path"))), event["at"]) for event in run.removed)
         self._by_name = grouped((_name(seen.path), seen) for seen in self.seen)
         self._by_step = grouped((seen.step, seen) for seen in self.seen if seen.step is not None)
+        self._removed = grouped((_name(str(event.get("path"))), event["at"]) for event in run.removed)
+        self._left: Mapping[str, bool] | None = None  # all that was there when all nodes had ended: is it whole?
+        if run.left is not None and not run.unseen and not run.beside.job_goes_on:
+            told = run.left.get("checkpoints") or ()
+            left = {_name(each["path"]): bool(each["whole"] and each["bytes"]) for each in told}
+            self._left = left if len(left) == run.left.get("count") else None
 
-    def name_of(self, save: Save) -> str | None:
+    def _name_of(self, save: Save) -> str | None:
         """What the harness calls it, if it saw anything that may be it."""
         parts = [part for part in save.path.split("/") if part][:-4:-1]
-        known: Iterable[str] = (part for part in parts if part in self._by_name or part in (self.left or ()))
-        return next(iter(known), None)
+        return next((part for part in parts if part in self._by_name or part in (self._left or ())), None)
 
-    def looks(self, save: Save, since: int, until: int) -> list[Seen]:
+    def _looks(self, save: Save, since: int, until: int) -> list[Seen]:
         """Of the time in which what is seen can be this save."""
-        name = self.name_of(save)
+        name = self._name_of(save)
         found = self._by_name.get(name, []) if name else self._by_step.get(save.step, [])
         first = bisect.bisect_left(found, since, key=lambda seen: seen.at)
         last = bisect.bisect_left(found, until, key=lambda seen: seen.at)
         return [seen for seen in found[first:last] if seen.step is None or save.step in (-1, seen.step)]
 
-    def gone(self, save: Save, until: int) -> int:
-        """When it was removed, if that was before then."""
-        moments = self._removed.get(self.name_of(save) or "", [])
-        place = bisect.bisect_left(moments, save.last_at)
-        return moments[place] if place < len(moments) and moments[place] < until else NEVER
-
-    def lacks(self, save: Save) -> bool:
-        """Whether it was not there, or not whole, when all nodes had ended."""
-        if self.left is None or not self._all_left:
-            return False
-        return not self.left.get(self.name_of(save) or "", False)
-
-
-class Looks:
-    """The saves of a run beside its store."""
-
-    def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: Looks | None):
-        self._run, self._usual, self.store = run, usual, Store(run)
-        self._whole = [save for save in whole if save.step >= 0]
-        self._sound_at = sound_at
-        later: dict[str, int] = {}
-        self._until = list[int]()  # when a save of the same name or step began next
-        for save in reversed(self._whole):
-            key = save.path or str(save.step)
-            self._until.append(later.get(key, NEVER))
-            later[key] = save.at
-        self._until.reverse()
-
     @cached_property
     def sights(self) -> Mapping[Save, Sequence[Seen]]:
         """How each save looked that was seen: its files may come one after the other."""
-        margin_ns, looks = self._run.uncertainty_ns, self.store.looks
-        found: dict[Save, Sequence[Seen]] = {}
-        for save, until in zip(self._whole, self._until, strict=True) if self.store.seen else ():
-            if seen := looks(save, save.last_at - margin_ns, until) or looks(save, save.at - margin_ns, until):
+        margin_ns, found = self._run.uncertainty_ns, dict[Save, Sequence[Seen]]()
+        begun = dict[str, int]()  # when the next save of the same name or step began
+        for save in reversed(self._whole if self.seen else ()):
+            key = save.path or str(save.step)
+            until, begun[key] = begun.get(key, NEVER), save.at
+            seen = self._looks(save, save.last_at - margin_ns, until)
+            if seen := seen or self._looks(save, save.at - margin_ns, until):
                 found[save] = seen
-        return found
+        return dict(reversed(found.items()))
 
     @cached_property
     def _undamaged(self) -> Mapping[Save, Seen]:
@@ -168,7 +145,7 @@ class Looks:
         """After how long the saves were seen."""
         return int(of([seen[0].at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
 
-    def is_watched(self, series: str) -> bool:
+    def _is_watched(self, series: str) -> bool:
         """Whether the harness sees what is saved under such names: without a fault, too, if it saw anything then."""
         usual = self._usual
         if usual is not None and usual.sights and any(each.save.series == series for each in usual.missing):
@@ -178,63 +155,70 @@ class Looks:
 
     @cached_property
     def missing(self) -> Sequence[NoSave]:
-        """What the harness should have seen, and did not."""
+        """What the harness should have seen, and did not; or not for as long as without a fault."""
         by_series = grouped((save.series, save) for save in self._whole)
-        watched = [saves for series, saves in by_series.items() if self.is_watched(series)]
-        return [none for saves in watched for none in (*self._unseen(saves), *self._gone(saves))]
+        watched = [saves for series, saves in by_series.items() if self._is_watched(series)]
+        rules = self._unseen, self._gone, self._not_kept
+        return [none for saves in watched for rule in rules for none in rule(saves)]
 
     def _unseen(self, saves: Sequence[Save]) -> Iterator[NoSave]:
         """Each lay there for longer than it ever takes until one is seen; and all in a row for much longer."""
         late_ns = max(self._late_ns(np.median), self._usual._late_ns(max) if self._usual else self._late_ns(max))
-        row: list[Save] = []
-        for save, after in itertools.pairwise(saves):
-            lay = after.last_at - save.last_at
-            if save not in self.sights and lay > late_ns and not self.is_hidden(save.last_at, after.last_at):
-                row.append(save)
-            else:
-                yield from self._row(row, save, late_ns)
-                row = []
-        yield from self._row(row, saves[-1], late_ns)
+
+        def is_unseen(pair: tuple[Save, Save]) -> bool:
+            first, last = (save.last_at for save in pair)
+            return pair[0] not in self.sights and last - first > late_ns and not self.is_hidden(first, last)
+
+        for unseen, pairs in itertools.groupby(itertools.pairwise(saves), is_unseen):
+            row = list(pairs)
+            lay = row[-1][1].last_at - row[0][0].last_at
+            if unseen and lay >= max(UNSEEN_FACTOR * late_ns, UNSEEN_LEAST_NS):
+                yield from (NoSave(save, "the harness never saw it in the store") for save, _ in row)
 
     def _gone(self, saves: Sequence[Save]) -> Iterator[NoSave]:
         for save, after in itertools.pairwise(saves):
-            gone = self.store.gone(save, after.at - self._run.uncertainty_ns)
-            if gone < NEVER and after.begun is not None and not self.is_hidden(save.last_at, gone):
+            moments = self._removed.get(self._name_of(save) or "", [])
+            place = bisect.bisect_left(moments, save.last_at)
+            gone = moments[place] if place < len(moments) else NEVER
+            early = gone < after.at - self._run.uncertainty_ns and after.begun is not None
+            if early and not self.is_hidden(save.last_at, gone):
                 yield NoSave(save, "the harness saw it go away before a newer one was begun")
-        if self.store.lacks(saves[-1]) and not self.is_hidden(saves[-1].last_at, NEVER):
-            yield NoSave(saves[-1], "the harness did not find it in the store when all nodes had ended")
-        else:
-            yield from self._not_kept(saves)
 
     def _not_kept(self, saves: Sequence[Save]) -> Iterator[NoSave]:
-        """Since the last restart, as many of the newest are kept as without a fault."""
-        usual = self._usual
-        if usual is None or usual.store.left is None or not self._run.epochs:
-            return
-        theirs = {save.step: not usual.store.lacks(save) for save in usual._whole if save.series == saves[0].series}
-        number = sum(theirs.values())
-        if not number or not all([theirs[step] for step in sorted(theirs)][-number:]):
-            return
-        mine = {save.step: save for save in saves if save.last_at >= self._run.epochs[-1].begin}
-        for step in sorted(mine)[-number:]:
-            if self.store.lacks(mine[step]) and not self.is_hidden(mine[step].last_at, NEVER):
-                why = "the harness did not find it in the store when all nodes had ended"
-                yield NoSave(mine[step], f"{why}: without a fault the newest {number} are there")
+        """When all nodes had ended, the last one is there; since the last restart, as many of the newest as without a
+        fault."""
+        why = "the harness did not find it in the store when all nodes had ended"
+        number = self._usual._kept(saves[-1].series) if self._usual is not None else 0
+        if self._lacks(saves[-1]):
+            yield NoSave(saves[-1], why)
+        elif number and self._run.epochs:
+            since = {save.step: save for save in saves if save.last_at >= self._run.epochs[-1].begin}
+            newest = [since[step] for step in sorted(since)[-number:]]
+            more = f"{why}: without a fault the newest {number} are there"
+            yield from (NoSave(save, more) for save in newest if self._lacks(save))
 
-    def _row(self, row: Sequence[Save], after: Save, late_ns: int) -> Iterator[NoSave]:
-        if row and after.last_at - row[0].last_at >= max(UNSEEN_FACTOR * late_ns, UNSEEN_LEAST_NS):
-            yield from (NoSave(save, "the harness never saw it in the store") for save in row)
+    def _kept(self, series: str) -> int:
+        """How many of the newest are left at the end; 0: that is not known, or others are."""
+        there = {save.step: not self._lacks(save) for save in self._whole if save.series == series}
+        newest = [there[step] for step in sorted(there)]
+        number = sum(newest) if self._left is not None else 0
+        return number if all(newest[len(newest) - number :]) else 0
+
+    def _lacks(self, save: Save) -> bool:
+        """Whether it was not there, or not whole, when all nodes had ended, and no fault accounts for that."""
+        there = self._left is None or self._left.get(self._name_of(save) or "", False)
+        return not there and not self.is_hidden(save.last_at, NEVER)
 
     def is_hidden(self, begin: int, end: int) -> bool:
-        """Whether a fault may have kept it from the store, or the harness from seeing it. One that tells what it
-        damaged hides nothing else."""
-        for fault in self._run.faults:
-            told = fault.damaged and all(isinstance(damage.get("step"), int) for damage in fault.damaged)
-            if fault.injected is not None and not told and (fault.spoils or not fault.kills):
-                over = NEVER if fault.healed is None else fault.healed
-                if fault.injected <= end and begin <= over:
-                    return True
-        return False
+        """Whether a fault may have kept it from the store, or the harness from seeing it."""
+        return touches(self._hiding, begin, end)
+
+    @cached_property
+    def _hiding(self) -> Sequence[Window]:
+        """When such faults were at work. One that tells what it damaged hides nothing else."""
+        hide = (fault for fault in self._run.faults if (fault.spoils or not fault.kills) and not _told(fault))
+        windows = ((fault.injected, NEVER if fault.healed is None else fault.healed) for fault in hide)
+        return union((begin, max(begin, end)) for begin, end in windows if begin is not None)
 
     def _too_small(self) -> Iterator[NoSave]:
         """Far smaller than any before the first fault, as seen or told; or than any of the fault-free run."""
@@ -253,9 +237,8 @@ class Looks:
 
     def _empty(self) -> Iterator[NoSave]:
         """Zeros where there are none without a fault: weights or an optimizer's state that were never filled."""
-        usual = self._usual._undamaged if self._usual is not None else {}
         most: dict[str, float] = {}
-        for save, seen in usual.items():
+        for save, seen in self._usual._undamaged.items() if self._usual is not None else ():
             most[save.series] = max(seen.zeros, most.get(save.series, 0))
         for save, seen in self._undamaged.items():
             if seen.zeros > most.get(save.series, 1) + ZEROS_MORE:
@@ -340,6 +323,11 @@ class Looks:
                 if last is not None and save.step in told:
                     found[save] = last - save.step
         return found
+
+
+def _told(fault: FaultRecord) -> bool:
+    """Whether it told of which steps the checkpoints are that it damaged."""
+    return bool(fault.damaged) and all(isinstance(damage.get("step"), int) for damage in fault.damaged)
 
 
 def _least(sizes: Iterable[tuple[Save, int]], until: int) -> dict[str, int]:

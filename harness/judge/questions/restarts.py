@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import blindness, usual_strides
@@ -19,7 +20,8 @@ from harness.judge.score import Bounds, S, Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
 
 IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed costs one interval more
-Question = Callable[[Analysis], Iterator[Claim]]
+Open = tuple[Code, str]  # what may be, and in words
+T = TypeVar("T")
 
 
 class Restarts(Score):
@@ -35,11 +37,15 @@ class Restarts(Score):
 def _claims(evidence: Analysis) -> Iterator[Claim]:
     """One example for each question. What only leaves something open is not asked where something is found."""
     found = _examples(evidence, _other_step, _unlike, _of_no_save, _damaged, _not_the_newest, _further_than_planned)
-    yield from found or _examples(evidence, _contradicted, _untold, _without_an_end, _other_content, _without_optimizer)
+    if found:
+        yield from found
+    else:
+        left = _examples(evidence, _contradicted, _untold, _without_an_end, _other_content, _without_optimizer)
+        yield from (unknown(*each) for each in left)
 
 
-def _examples(evidence: Analysis, *questions: Question) -> list[Claim]:
-    return [claim for question in questions for claim in itertools.islice(question(evidence), 1)]
+def _examples(evidence: Analysis, *questions: Callable[[Analysis], Iterator[T]]) -> list[T]:
+    return [example for question in questions for example in itertools.islice(question(evidence), 1)]
 
 
 def _other_step(evidence: Analysis) -> Iterator[Claim]:
@@ -132,7 +138,7 @@ def _not_the_newest(evidence: Analysis) -> Iterator[Claim]:
         for each, step in restart.states:
             if newest is not None and 0 < step < newest.step and not choice.may_be_bad(newest, restart):
                 text = f"rank {each.rank} passed over the checkpoint of step {newest.step}, which nothing had damaged"
-                seen = newest in evidence.saves.looks.sights
+                seen = newest in evidence.saves.store.sights
                 text += "; the harness had seen it whole" if seen else ""
                 yield (failed if seen else unknown)(Code.RESTART_PASSED_OVER_GOOD, text)
 
@@ -176,9 +182,9 @@ class _Choice:
     def may_be_bad(self, save: Save, restart: Restart) -> bool:
         """Whether a fault may have kept the job from reading it; or where the harness did not see it in a store, it may
         have gone with a node that was lost."""
-        if self._saves.looks.is_hidden(save.last_at, restart.epoch.begin):
+        if self._saves.store.is_hidden(save.last_at, restart.epoch.begin):
             return True
-        if save.process < 0 or save in self._saves.looks.sights:
+        if save.process < 0 or save in self._saves.store.sights:
             return False
         node = self._evidence.run.processes[save.process].node
         lost = (fault for fault in self._evidence.run.faults if fault.kills and fault.injected is not None)
@@ -237,18 +243,18 @@ def _further_than_planned(evidence: Analysis) -> Iterator[Claim]:
             yield unknown(Code.RESTART_FROM_SCRATCH, f"{text}; it reported no saves and no restores")
 
 
-def _contradicted(evidence: Analysis) -> Iterator[Claim]:
+def _contradicted(evidence: Analysis) -> Iterator[Open]:
     """Restores whose source is that of another state, or of a checkpoint that they say they passed over."""
     for each in _restores(evidence.restarts):
         if each.other_step is not None:
             text = f"{_said(each)}, but from {each.source}, which is of step {each.other_step}"
-            yield unknown(Code.RESTART_OTHER_SOURCE, text)
+            yield Code.RESTART_OTHER_SOURCE, text
         if each.source and any(item.place == each.source for item in each.passed_over):
             text = f"rank {each.rank} said it passed {each.source} over, and that it restored it"
-            yield unknown(Code.RESTART_TOOK_PASSED_OVER, text)
+            yield Code.RESTART_TOOK_PASSED_OVER, text
 
 
-def _untold(evidence: Analysis) -> Iterator[Claim]:
+def _untold(evidence: Analysis) -> Iterator[Open]:
     """Ranks that tell in one life what they restored and not in another; worlds that go back without a word."""
     tellers = {each.rank for restart in evidence.restarts for each, _ in restart.states}
     for restart in evidence.restarts[1:]:
@@ -259,10 +265,10 @@ def _untold(evidence: Analysis) -> Iterator[Claim]:
             )
             if silent and each.rank in tellers and not each.dropped:
                 text = f"rank {each.rank} began again with step {each.first} and did not report what it restored"
-                yield unknown(Code.RESTART_UNTOLD, f"{text}, though it reports it elsewhere")
+                yield Code.RESTART_UNTOLD, f"{text}, though it reports it elsewhere"
 
 
-def _without_an_end(evidence: Analysis) -> Iterator[Claim]:
+def _without_an_end(evidence: Analysis) -> Iterator[Open]:
     """Saves that a restart took or passed by, and of which nobody told whether they ended well, though their process
     went on with its steps. Held against those only who end each save before their next step without a fault."""
     run, usual = evidence.run, evidence.fault_free_saves
@@ -276,24 +282,24 @@ def _without_an_end(evidence: Analysis) -> Iterator[Claim]:
         if save is not None and lowest > 0:
             rank = run.processes[save.process].rank
             text = f"rank {rank} never reported whether its checkpoint of step {save.step} was committed"
-            yield unknown(Code.SAVE_WITHOUT_END, f"{text}, and the job restarted from step {lowest} after it")
+            yield Code.SAVE_WITHOUT_END, f"{text}, and the job restarted from step {lowest} after it"
 
 
-def _other_content(evidence: Analysis) -> Iterator[Claim]:
+def _other_content(evidence: Analysis) -> Iterator[Open]:
     """What was restored is not what was committed there: damage, or a save that nobody saw."""
     for each in _restores(evidence.restarts[1:]):
         if each.content and each.saved and each.content != each.saved:
             text = f"rank {each.rank} restored {each.source or 'a state'}"
-            yield unknown(Code.RESTART_OTHER_CONTENT, f"{text}, which no longer holds what was committed there")
+            yield Code.RESTART_OTHER_CONTENT, f"{text}, which no longer holds what was committed there"
 
 
-def _without_optimizer(evidence: Analysis) -> Iterator[Claim]:
+def _without_optimizer(evidence: Analysis) -> Iterator[Open]:
     """A model's state without its optimizer's is half a state, unless the losses show that nothing was missing."""
     compared = evidence.comparison
     for each in () if compared is not None and compared.identical else _restores(evidence.restarts[1:]):
         if each.entered == ("model",):
             text = f"rank {each.rank} restored its model, and nothing shows that its optimizer's state was restored"
-            yield unknown(Code.RESTART_NO_OPTIMIZER, text)
+            yield Code.RESTART_NO_OPTIMIZER, text
 
 
 def _restores(restarts: Sequence[Restart]) -> Iterator[Restore]:

@@ -11,9 +11,10 @@ from typing import TypeVar
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import blindness
 from harness.judge.score import Bounds, Score, ScoreResult
-from harness.judge.verdict import Claim, Code, failed, unknown
+from harness.judge.verdict import Claim, Code, unknown
 
 K = TypeVar("K", bound=tuple[object, ...])
+Open = tuple[Code, str]  # what may be, and in words
 SIZES_MIN = 3  # saves after a restart, from which on it shows that their size stays
 SIZE_FACTOR = 8  # so much more do sizes spread without a fault
 
@@ -34,13 +35,12 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
     none = min(evidence.saves.none.values(), key=lambda none: (not none.proved, none.save.last_at), default=None)
     if none is not None:
         text = f"the checkpoint of step {none.save.step} is none: {none.why}"
-        yield (failed if none.proved else unknown)(Code.SAVE_IS_NONE, text)
+        yield Claim(Code.SAVE_IS_NONE, text, False if none.proved else None)
     else:
-        yield from _other_tensors(evidence)
-        yield from _same_size(evidence)
+        yield from (unknown(*each) for each in (*_other_tensors(evidence), *_same_size(evidence)))
 
 
-def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
+def _other_tensors(evidence: Analysis) -> Iterator[Open]:
     """Checkpoints after a restart show a part of the state that was not restored and that no loss depends on: averaged
     weights, running statistics. Judged where all losses are the fault-free run's, bit for bit, and where the
     checkpoints before the first restart agree."""
@@ -48,17 +48,14 @@ def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
     if usual is None or compared is None or not compared.identical or len(evidence.run.epochs) < 2:
         return
     saves, restart = evidence.saves, evidence.run.epochs[1].begin
-    for rank, step, _ in _differ(saves.last_tensors, usual.last_tensors, restart)[:1]:
-        yield _other(f"rank {rank} saved other tensors at step {step}")
-        return
-    for _, step in _differ(saves.looks.tensors, usual.looks.tensors, restart)[:1]:
-        yield _other(f"the checkpoint of step {step} holds other tensors")
-
-
-def _other(text: str) -> Claim:
-    why = "though all losses are the same: some state may not have been restored"
-    text = f"{text} than in the fault-free run, {why} (averaged weights, running statistics)"
-    return unknown(Code.SAVE_OTHER_TENSORS, text)
+    told = _differ(saves.last_tensors, usual.last_tensors, restart)
+    seen = _differ(saves.store.tensors, usual.store.tensors, restart)
+    found = [f"rank {rank} saved other tensors at step {step}" for rank, step, _ in told]
+    found += [f"the checkpoint of step {step} holds other tensors" for _, step in seen]
+    for text in found[:1]:
+        why = "though all losses are the same: some state may not have been restored"
+        text = f"{text} than in the fault-free run, {why} (averaged weights, running statistics)"
+        yield Code.SAVE_OTHER_TENSORS, text
 
 
 def _differ(mine: Mapping[K, tuple[int, str]], theirs: Mapping[K, tuple[int, str]], since: int) -> list[K]:
@@ -69,7 +66,7 @@ def _differ(mine: Mapping[K, tuple[int, str]], theirs: Mapping[K, tuple[int, str
     return [key for _, key in differ] if early and differ and differ[0][0] >= since else []
 
 
-def _same_size(evidence: Analysis) -> Iterator[Claim]:
+def _same_size(evidence: Analysis) -> Iterator[Open]:
     """Checkpoints that grew until the restart, and without a fault grow after it, too, may all hold one state."""
     run, usual = evidence.run, evidence.fault_free_saves
     if usual is None or len(run.epochs) < 2 or len({epoch.size for epoch in run.epochs}) > 1:
@@ -83,9 +80,7 @@ def _same_size(evidence: Analysis) -> Iterator[Claim]:
     (least, most), (low, high) = ((min(sizes), max(sizes)) for sizes in zip(*common, strict=True))
     if high - low > SIZE_FACTOR * max(most - least, SIZE_FACTOR):
         text = f"the checkpoints after step {run.epochs[-1].first - 1} have {least:,} to {most:,} bytes"
-        yield unknown(
-            Code.SAVE_SAME_SIZE, f"{text}, in the fault-free run {low:,} to {high:,}: they may hold one state"
-        )
+        yield Code.SAVE_SAME_SIZE, f"{text}, in the fault-free run {low:,} to {high:,}: they may hold one state"
 
 
 SCORES = (Told(),)

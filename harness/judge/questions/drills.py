@@ -1,0 +1,457 @@
+"""After the run, what the job saved brings it back: its command starts once more, on a copy of that.
+
+The *restore drill* starts it from the last save, and is over when that is restored. Beside it `last_checkpoint` asks
+whether the job left a save of its last step behind.
+
+The *second restart* starts it from the save before the last one, to the end of the job. So the command must do the
+same steps again, and save the same. Its word is not asked: the losses, samples and weights of these steps, and what was
+saved last, must be the run's. Where a repeat of the run is the same bit for bit, this must be, too; where it is not, it
+may be off by a few times as much as the run is from its fault-free run in these steps.
+
+The harness tells how each of them ended. Their logs, in `RUN/drill/` and `RUN/second-restart/`, must say the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from harness.judge.facts import by_time, losses
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.evidence import DRILL
+from harness.judge.facts.losses import CURVES, HOLES_MAX, WORDS, Comparison
+from harness.judge.facts.saves import Save, Saves
+from harness.judge.score import Bounds, Expectation, Score, ScoreResult, Verdict
+from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
+from harness.timeline.lineage import NEVER
+from harness.timeline.saves import FAILED
+from harness.timeline.story import CLEAN_CODES
+from harness.timeline.timeline import Floats, Process, Timeline
+from harness.units import counted
+
+NAME = "last_checkpoint.max_steps_behind"
+CHECKPOINTS = "checkpoints"  # the folder, where the plan names none
+BAND_FACTOR, FLOOR_ULPS = 3.0, 16.0  # times the run's own distance, and of rounding
+SAMPLES = {"first": "position", "count": "number of samples", "digest": "digest"}  # in words
+NO_END, NO_LOG = "no end", "no log"
+Answer = tuple[bool | None, Code, str]  # whether it is good (`None`: that is left open), what is claimed, and in words
+
+
+@dataclass(frozen=True)
+class Drill:
+    """One of the two. `ends`: what follows from each end but the good one."""
+
+    item: str
+    none: str  # said where none was made
+    good: str  # its outcome where it did what it should
+    empty: str  # its outcome where it had nothing to do
+    step: str  # the field that tells the step it went on from
+    ends: Mapping[str, Answer]
+
+    def silent(self, run: Timeline, told: Mapping[str, Any]) -> str:
+        """Why it says nothing of the job; an empty text: it does."""
+        if not told and not run.drills:
+            off = (run.plan.get("workload") or {}).get("restore_drill") is False
+            return "restore_drill is off" if off else self.none
+        return str(told.get("reason") or "it tells nothing") if told.get("outcome") == self.empty else ""
+
+    def ended(self, told: Mapping[str, Any], log: Timeline | str) -> Answer | None:
+        """`None`: it did what it should, and left a log."""
+        end, why = str(told.get("outcome")), told.get("reason")
+        if end not in self.ends:
+            done = end == self.good and type(told.get(self.step)) is int
+            if done and isinstance(log, Timeline):
+                return None
+            end, why = (NO_LOG, log) if done else (NO_END, "")
+        good, code, words = self.ends[end]
+        return good, code, words.format(step=told.get("step")) + (f": {why}" if why else "")
+
+
+RESTORE = Drill(
+    item="last checkpoint",
+    none="no restore drill was run",
+    good="restored",
+    empty="untold",
+    step="restored_step",
+    ends={
+        "scratch": (False, Code.DRILL_FROM_SCRATCH, "the restore drill started from scratch"),
+        "failed": (False, Code.DRILL_FAILED, "the restore drill ended before it had restored anything"),
+        "timeout": (None, Code.DRILL_TIMEOUT, "the restore drill restored nothing in time"),
+        "error": (None, Code.DRILL_ERROR, "the restore drill could not be run"),
+        NO_END: (None, Code.DRILL_NO_END, "the restore drill has no end in the log"),
+        NO_LOG: (None, Code.DRILL_NO_LOG, "the restore drill left no log that can be read"),
+    },
+)
+SECOND = Drill(
+    item="second restart",
+    none="none was made",
+    good="done",
+    empty="skipped",
+    step="step",
+    ends={
+        "failed": (False, Code.SECOND_FAILED, "a restart from the save of step {step} failed"),
+        "timeout": (None, Code.SECOND_TIMEOUT, "a restart from the save of step {step} did not end"),
+        "error": (None, Code.SECOND_ERROR, "it could not be made"),
+        NO_END: (None, Code.SECOND_NO_END, "it has no end in the log"),
+        NO_LOG: (None, Code.SECOND_NO_LOG, "it left no log that can be read"),
+    },
+)
+
+
+# The restore drill, and the last save
+
+
+class LastCheckpointBounds(Bounds):
+    """`max_steps_behind`: so many steps may lie between the newest committed checkpoint and the one that loads."""
+
+    max_steps_behind: int = Field(0, ge=0)
+
+
+class LastCheckpoint(Score):
+    name = "last_checkpoint"
+    order = 42
+    Bounds = LastCheckpointBounds
+    by_default = RESTORE.item
+
+    def score(self, evidence: Analysis, bounds: LastCheckpointBounds | None) -> ScoreResult:
+        newest = max((save.step for save in evidence.saves.good if save.holds != ("model",)), default=0)
+        told = evidence.run.drill or {}
+        restored = told.get("restored_step")
+        values: dict[str, Any] = {"committed_step": newest or None, "restored_step": restored}
+        values |= {name: told.get(name) for name in ("outcome", "seconds", "gpu_seconds")}
+        if bounds is None:
+            return ScoreResult(values)
+        why = RESTORE.silent(evidence.run, told)
+        if why:
+            found = [*_last_save(evidence), *_damaged(evidence)]
+        else:
+            found = [*_loaded(evidence, told, newest, bounds.max_steps_behind), *_last_save(evidence)]
+        if why and not found:
+            return ScoreResult(values, not_judged=[(RESTORE.item, why)])
+        bound = f"≤ {counted(bounds.max_steps_behind, 'step')} behind {newest}"
+        observed = f"step {restored}" if isinstance(restored, int) else str(told.get("outcome") or "no end")
+        observed = "—" if why else observed
+        if not found:
+            return ScoreResult(values, [Expectation(NAME, bound, observed, Verdict.PASS)])
+        return ScoreResult(values, [_line(bound, observed, claim) for claim in found])
+
+
+def _line(bound: str, observed: str, claim: Claim) -> Expectation:
+    verdict = Verdict.INCONCLUSIVE if claim.good is None else Verdict.FAIL
+    more: dict[str, Any] = {"code": claim.code, "doubt": claim.doubt, "rests_on": claim.rests_on}
+    return Expectation(NAME, bound, observed, verdict, claim.words, **more)
+
+
+def _loaded(evidence: Analysis, told: Mapping[str, Any], newest: int, behind: int) -> Iterator[Claim]:
+    """What the harness saw, unless the drill's own log says otherwise. Nothing: the checkpoint can be loaded."""
+    run, log = evidence.run, evidence.drill
+    ended = RESTORE.ended(told, log)
+    if ended is not None:
+        yield _of_end(told, newest, *ended)
+    elif isinstance(log, Timeline):
+        step, stride = told["restored_step"], run.stride
+        workers = [each for each in log.processes if each.restored is not None or each.first_step is not None]
+        if not workers or not all(_went_on_from(each, step, stride) for each in workers):
+            text = f"the restore drill's workers do not say that they restored step {step}"
+            yield unknown(Code.DRILL_UNCONFIRMED, text)
+        elif step < newest - behind:
+            text = f"only the checkpoint of step {step} could be loaded, though one of step {newest} had been committed"
+            yield failed(Code.DRILL_OLDER, text)
+        else:
+            left_open = itertools.chain(_by_few(run, workers), _from_elsewhere(run, evidence.saves, workers, step))
+            yield from (unknown(*each) for each in itertools.islice(left_open, 1))
+
+
+def _of_end(told: Mapping[str, Any], newest: int, good: bool | None, code: Code, words: str) -> Claim:
+    """A drill that loads nothing proves something only where something had been committed."""
+    if told.get("outcome") not in RESTORE.ends:
+        return Claim(code, words, good)
+    if not newest:
+        return unknown(code, f"{words}, and no checkpoint had been committed", Doubt.NOTHING_COMMITTED)
+    return Claim(code, f"{words}, though a checkpoint of step {newest} had been committed", good)
+
+
+def _went_on_from(worker: Process, step: int, stride: int) -> bool:
+    """As it said, or else as its first step shows."""
+    if worker.restored_step is not None:
+        return worker.restored_step == step
+    return worker.first_step is not None and step < worker.first_step <= step + stride
+
+
+def _by_few(run: Timeline, workers: Sequence[Process]) -> Iterator[tuple[Code, str]]:
+    """Each rank that told of itself in the run must have restored, in a world as large as the planned one."""
+    ranks = run.planned_size.world_size or run.largest_world
+    if ranks <= 0:
+        yield Code.DRILL_UNKNOWN_RANKS, "the number of ranks in the restore drill is not known"
+    speakers = {process.rank for process in run.processes if process.rank < ranks} or set(range(ranks))
+    told_by = len(speakers & {each.rank for each in workers})
+    if told_by < len(speakers):
+        text = f"only {told_by} of the restore drill's {len(speakers)} ranks say that they restored"
+        yield Code.DRILL_FEW_RANKS, text
+    world = max(each.world_size for each in workers)
+    if world != ranks:
+        yield Code.DRILL_FEW_RANKS, f"the restore drill's workers were a world of {world}, not of {ranks} ranks"
+
+
+def _from_elsewhere(run: Timeline, saves: Saves, workers: Sequence[Process], step: int) -> Iterator[tuple[Code, str]]:
+    """What was restored must be what the job had committed, as its copy."""
+    if step not in {max(save.step, 0) for save in saves.whole}:
+        text = f"the restore drill loaded a checkpoint of step {step}, which the job did not report as committed"
+        yield Code.DRILL_NOT_COMMITTED, text
+    copies = _copies(run, saves)
+    for each in workers:
+        path = each.source or ""
+        text = f"the restore drill's rank {each.rank} restored {path}, which is"
+        if path.startswith("/") and not any(place in path for place in copies):
+            yield Code.DRILL_ELSEWHERE, f"{text} not in the copy of the checkpoints"
+        other = saves.other_at_path(path.replace(f"/{DRILL}/", "/", 1), step, NEVER)
+        if other is not None:
+            yield Code.DRILL_ELSEWHERE, f"{text} of step {other}, not of step {step}"
+
+
+def _copies(run: Timeline, saves: Saves) -> set[str]:
+    """Parts of paths, one of which that of each copy holds: the run's own folder, as the job called it, and the drill's
+    within it."""
+    folder = str(((run.plan.get("workload") or {}).get("checkpoint") or {}).get("path") or CHECKPOINTS)
+    within = f"/{folder.replace('{checkpoints}', CHECKPOINTS).removeprefix('{run_dir}/').strip('/')}/"
+    told = {save.path.partition(within)[0] for save in saves.all if save.path.startswith("/") and within in save.path}
+    return {f"/{place.rpartition('/')[2]}/{DRILL}/" for place in told} or {f"/{DRILL}/"}
+
+
+def _last_save(evidence: Analysis) -> Iterator[Claim]:
+    """What is wrong with the last save of a job that did all its steps, by its log and by the store: it is none, or
+    failed, or was never made."""
+    run, saves = evidence.run, evidence.saves
+    last = saves.good[-1].ended if saves.good else None
+    if not run.finished or run.outcome != "completed" or (run.torn and last is None):
+        return
+    after = [save for save in saves.all if save.last_at > (run.begin if last is None else last)]
+    undisturbed = [save for save in after if not _is_disturbed(evidence, save.last_at)]
+    none = [saves.none[save] for save in undisturbed if save in saves.none]
+    if none:
+        text = f"the last checkpoint, of step {none[-1].save.step}, is none: {none[-1].why}"
+        yield Claim(Code.SAVE_LAST_IS_NONE, text, False if none[-1].proved else None)
+    else:
+        absent = itertools.islice(_not_saved(evidence, undisturbed), 1)
+        yield from (failed(*each, Ground(Kind.ABSENCE)) for each in absent)
+
+
+def _not_saved(evidence: Analysis, after: Sequence[Save]) -> Iterator[tuple[Code, str]]:
+    """`after`: what was told after the last good save, while nothing disturbed the job."""
+    run, saves = evidence.run, evidence.saves
+    if tried := [save for save in after if save.how == FAILED]:
+        yield Code.SAVE_LAST_FAILED, f"the last checkpoint, of step {tried[-1].step}, failed"
+    begun = [save for save in saves.all if save.begun is not None]
+    if begun and not any(save.how and save.step >= begun[-1].step for save in saves.all):
+        ended_well = run.processes[begun[-1].process].exit_code in CLEAN_CODES
+        if ended_well and not _is_disturbed(evidence, begun[-1].at):
+            text = f"the last checkpoint, of step {begun[-1].step}, was started but never committed"
+            yield Code.SAVE_LAST_NEVER_ENDED, text
+    newest, wanted = max(saves.steps, default=0), _wanted(evidence)
+    if newest < wanted and not _is_disturbed(evidence, int(run.progress.end[-1])):
+        text = f"the job ended at step {run.reached_step}, and its last checkpoint is of step {newest}"
+        yield Code.SAVE_LAST_MISSING, f"{text}: without a fault it is of step {wanted} or later"
+
+
+def _is_disturbed(evidence: Analysis, at: int) -> bool:
+    return by_time.touches(evidence.disturbed, at, at)
+
+
+def _damaged(evidence: Analysis) -> Iterator[Claim]:
+    """Without a drill nothing shows whether it can still be loaded."""
+    run, last = evidence.run, evidence.saves.good[-1].ended if evidence.saves.good else None
+    if run.finished and run.outcome == "completed" and last is not None:
+        damaging = [each for each in run.faults if each.damages and each.injected is not None and last <= each.injected]
+        for fault in damaging[:1]:
+            text = f"{fault.id} damaged the last checkpoint, and no other was committed afterwards"
+            yield unknown(Code.SAVE_LAST_DAMAGED, text)
+
+
+def _wanted(evidence: Analysis) -> int:
+    """Of which step the last checkpoint is at least: as far before the last step as in the fault-free run; where that
+    made none of its own at its end, up to an interval further."""
+    run, usual, fault_free = evidence.run, evidence.fault_free_saves, evidence.fault_free
+    cut = not run.epochs or any(run.processes[row].cut or run.processes[row].torn for row in run.epochs[-1].processes)
+    if usual is None or fault_free is None or cut or evidence.flaw(fault_free) or not usual.whole:
+        return 0
+    if not run.checkpoints or not len(usual.steps) or run.beside.job_goes_on:
+        return 0
+    apart = np.diff(usual.steps, prepend=0)
+    final = usual.whole[-1].kind == "final" or (len(apart) > 2 and len(set(apart[1:-1])) == 1 and apart[-1] < apart[-2])
+    further = 0 if final else int(apart.max()) * (1 if run.saves_every_s is None else 2) - 1
+    return run.reached_step - (fault_free.reached_step - int(usual.steps[-1])) - further
+
+
+# The second restart
+
+
+class SecondRestart(Score):
+    name = "second_restart"
+    order = 43
+    by_default = SECOND.item
+
+    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+        run, told, log = evidence.run, evidence.run.second_restart or {}, _whole(evidence.second_restart)
+        values: dict[str, Any] = {name: told.get(name) for name in ("outcome", "step", "seconds", "gpu_seconds")}
+        values["steps"] = 0
+        if bounds is None:
+            return ScoreResult(values)
+        if why := SECOND.silent(run, told) or _before_recovery(evidence, told):
+            return ScoreResult(values, not_judged=[(SECOND.item, why)])
+        ended = SECOND.ended(told, log)
+        if ended is not None or isinstance(log, str):
+            return ScoreResult(values, reasons=_worst([ended] if ended else []))
+        step, compared = int(told["step"]), losses.compare(evidence.curve, losses.surviving(log.steps))
+        values["steps"] = len(compared.step)
+        came = [*_restored(log, step), *_all_steps(run, log, step, told)]
+        if came:
+            return ScoreResult(values, reasons=_worst(came[:1]))
+        if why := _no_comparison(evidence, log, compared, step):
+            return ScoreResult(values, not_judged=[(SECOND.item, why)])
+        differ = _worst([*_samples(evidence, compared), *_losses(evidence, compared), *_saved(evidence, log, step)])
+        same = f"a second restart did {counted(len(compared.step), 'step')} once more"
+        return ScoreResult(values, reasons=differ, summary="" if differ else same)
+
+
+def _worst(found: Sequence[Answer]) -> list[Claim]:
+    """One of them; sooner one that is proved."""
+    worst = sorted(found, key=lambda each: each[0] is None)[:1]
+    return [Claim(code, f"second_restart: {words}", good) for good, code, words in worst]
+
+
+def _whole(log: Timeline | str) -> Timeline | str:
+    """A log that holds all that was told; or why it does not."""
+    if isinstance(log, str):
+        return log
+    lost = [f"{log.dropped} events were lost to a full disk"] if log.dropped else []
+    return next(iter([*log.problems, *lost]), log)
+
+
+def _before_recovery(evidence: Analysis, told: Mapping[str, Any]) -> str:
+    """Whether the save that it began with is of before the last recovery, in words."""
+    run, step = evidence.run, told.get("step")
+    if not isinstance(step, int) or len(run.epochs) < 2 or step >= run.epochs[-1].first:
+        return ""
+    first = run.epochs[-1].first
+    saves = len({save.step for save in evidence.saves.whole if save.step >= first})
+    return f"only {counted(run.reached_step - first + 1, 'step')} and {counted(saves, 'save')} after the recovery"
+
+
+def _restored(again: Timeline, step: int) -> Iterator[Answer]:
+    """It went on from the save that was left, as its workers say, or as their first step shows."""
+    told = {process.restored_step for process in again.processes} - {None}
+    first = again.epochs[0].first if again.epochs else None
+    if 0 in told:
+        yield False, Code.SECOND_FROM_SCRATCH, f"it started from scratch, though the save of step {step} was there"
+    elif (told and told != {step}) or (first is not None and not step < first <= step + again.stride):
+        came = f"said that it restored {sorted(s for s in told if s is not None)}" if told else "told no restore"
+        text = f"after the save of step {step} it {came}, and its first step was {first}"
+        yield None, Code.SECOND_OTHER_STEP, text
+
+
+def _all_steps(run: Timeline, again: Timeline, step: int, told: Mapping[str, Any]) -> Iterator[Answer]:
+    """To the end of the run, with a save there, if the run made one."""
+    reached = int(again.steps.step.max(initial=0))  # by any rank: a line may be lost
+    if reached < run.reached_step:
+        yield False, Code.SECOND_SHORT, f"it ended after step {reached}, and the run after step {run.reached_step}"
+    last, saved = max((_step(event) for event in run.published), default=0), told.get("saved_step")
+    if last > step and isinstance(saved, int) and saved < last:
+        yield False, Code.SECOND_SAVED_LESS, f"it saved nothing after step {saved}, and the run saved step {last}"
+
+
+def _no_comparison(evidence: Analysis, again: Timeline, compared: Comparison, step: int) -> str:
+    """Why its figures prove nothing; an empty text: nothing is wrong."""
+    run = evidence.run
+    bounds = (run.plan.get("expect") or {}).get("loss_continuity")
+    if not isinstance(bounds, Mapping) or bounds.get("mode", "exact") == "final":
+        return "the scenario sets no bound on what each step computes"
+    if len(run.epochs) < 2:
+        return "nothing in this run restarted the job, so that restarts change nothing is not asked"
+    if not len(compared.step):
+        return "it tells no step that the run told, too"
+    if run.epochs[-1].size != again.largest_world:
+        return f"the run ended with {run.epochs[-1].size} ranks, and it had {again.largest_world}"
+    if evidence.incomparable:
+        return evidence.incomparable
+    begun = run.steps.begin[run.steps.survives & (run.steps.step > step)]
+    if len(begun) and evidence.disturbed and evidence.disturbed[-1][1] > int(begun.min()):
+        return f"a fault was at work after step {step}"
+    return ""
+
+
+def _bands(evidence: Analysis, compared: Comparison) -> dict[str, Floats]:
+    """How far each figure may be off: nothing, where the run and its fault-free run are the same in these steps."""
+    usual = evidence.comparison
+    rows = np.isin(usual.step, compared.step) if usual else np.zeros(0, np.bool_)
+    bands = {}
+    for name in CURVES:
+        mine = getattr(compared.run, name)
+        apart = _apart(getattr(usual.run, name)[rows], getattr(usual.fault_free, name)[rows]) if usual else mine
+        most = float(apart.max(initial=0.0))
+        same = usual is not None and usual.identical
+        bands[name] = np.zeros(len(mine)) if same else np.maximum(BAND_FACTOR * most, FLOOR_ULPS * losses.ulps(mine))
+    return bands
+
+
+def _apart(mine: Floats, other: Floats) -> Floats:
+    """What one of the two does not tell is no distance."""
+    return np.asarray(np.where(np.isfinite(mine) & np.isfinite(other), losses.distance(mine, other), 0.0))
+
+
+def _losses(evidence: Analysis, compared: Comparison) -> Iterator[Answer]:
+    """The first step in which a figure is off."""
+    bands, found = _bands(evidence, compared), list[tuple[int, str]]()
+    for name in CURVES:
+        mine, other = getattr(compared.run, name), getattr(compared.fault_free, name)
+        untold = np.isfinite(mine) & np.isnan(other)
+        if untold.sum() > HOLES_MAX:
+            text = f"{counted(int(untold.sum()), 'step')} without a number for its {WORDS[name]}, which the run has"
+            yield None, Code.SECOND_OTHER_LOSS, text
+        rows = np.flatnonzero(np.isfinite(mine) & ~untold & (losses.distance(mine, other) > bands[name]))
+        found += [(int(row), name) for row in rows[:1]]
+    for row, name in sorted(found)[:1]:
+        mine, other = getattr(compared.run, name)[row], getattr(compared.fault_free, name)[row]
+        text = f"at step {compared.step[row]} its {WORDS[name]} is {other:.9g}, and the run's was {mine:.9g}"
+        yield False, Code.SECOND_OTHER_LOSS, text
+
+
+def _samples(evidence: Analysis, compared: Comparison) -> Iterator[Answer]:
+    """The first step that consumed others, where both tell it; unless the scenario lets samples be repeated."""
+    bounds = evidence.run.plan["expect"]["loss_continuity"]
+    if bounds.get("samples") == "reported" or bounds.get("max_samples_repeated") or bounds.get("max_samples_skipped"):
+        return
+    for name, words in SAMPLES.items():
+        untold = 0 if name == "digest" else -1
+        mine, other = getattr(compared.run, name), getattr(compared.fault_free, name)
+        for row in np.flatnonzero((mine != untold) & (other != untold) & (mine != other))[:1]:
+            text = f"at step {compared.step[row]} it consumed other data than the run: another {words}"
+            yield False, Code.SECOND_OTHER_SAMPLES, text
+
+
+def _saved(evidence: Analysis, again: Timeline, step: int) -> Iterator[Answer]:
+    """The tensors of what both saved last, as the harness saw them; where the steps are the same bit for bit."""
+    usual = evidence.comparison
+    if usual is None or not usual.identical:
+        return
+    mine, other = _tensors(evidence.run), _tensors(again)
+    differ = (saved for saved in mine.keys() & other.keys() if saved > step and mine[saved] != other[saved])
+    if last := max(differ, default=0):
+        yield False, Code.SECOND_OTHER_TENSORS, f"the tensors in its save of step {last} differ from those in the run's"
+
+
+def _tensors(run: Timeline) -> dict[int, str]:
+    """By step: the digest of the tensors in the save that the harness saw last."""
+    return {_step(event): str(event["tensors"]) for event in run.published if event.get("tensors")}
+
+
+def _step(event: Mapping[str, Any]) -> int:
+    step = event.get("step")
+    return step if isinstance(step, int) and not isinstance(step, bool) else 0
+
+
+SCORES = (LastCheckpoint(), SecondRestart())
