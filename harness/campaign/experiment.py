@@ -23,8 +23,8 @@ from harness.campaign.fault_free import (
 from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.campaign.resumed import Resumed, resize
 from harness.errors import ChaosError, EventLogError, FaultError
-from harness.judge.facts import slowdown, usual
 from harness.judge.facts.evidence import FAULT_FREE, load_evidence
+from harness.judge.facts.usual import Slowed, Usual
 from harness.judge.score import Scorecard, judge
 from harness.log import hostile
 from harness.plan.model import Plan
@@ -202,7 +202,7 @@ def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
 
 def _at_another_pace(run_dir: pathlib.Path) -> bool:
     evidence = load_evidence(run_dir)
-    return slowdown.of_another_pace(evidence.run, usual.usual_step_times(evidence.fault_free_runs))
+    return Slowed(evidence.run, Usual(evidence.fault_free_runs)).another_pace
 
 
 def run_repeatedly(

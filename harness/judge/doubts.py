@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import blindness
-from harness.judge.facts.slowdown import Degraded, Pace
+from harness.judge.facts.usual import Degraded, Pace
 from harness.judge.verdict import Claim, Doubt, Figure, Finding, Ground, Kind, Verdict
 from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import Episode

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness.judge.facts.slowdown import Degraded, Pace
+from harness.judge.facts.usual import Degraded, Pace
 from harness.timeline.timeline import Episode
 
 

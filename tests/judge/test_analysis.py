@@ -10,7 +10,7 @@ from judging import Logs, steps, trainers, verdict
 from mutants.bent import JOB
 from simulator import Outage, simulate
 
-from harness.judge.facts import ledger, losses, slowdown, usual
+from harness.judge.facts import analysis, ledger, losses, usual
 from harness.judge.score import Verdict
 from harness.report import drawing
 
@@ -45,7 +45,7 @@ def trainers_last(logs: Logs) -> str:
 
 def test_each_figure_is_worked_out_once() -> None:
     history = simulate(replace(JOB, steps=30), [Outage(17, "rank", victim=1)], 5)
-    counted = [(ledger, "settle"), (usual, "bands"), (slowdown, "degraded"), (usual, "usual_step_times")]
+    counted = [(ledger, "settle"), (analysis, "Usual"), (analysis, "Slowed"), (usual, "pace")]
     with mock.patch.object(losses, "surviving", wraps=losses.surviving) as surviving:
         spies = [mock.patch.object(module, name, wraps=getattr(module, name)) for module, name in counted]
         calls = [spy.start() for spy in spies]

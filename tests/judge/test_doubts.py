@@ -13,7 +13,7 @@ from simulator import Job, simulate
 
 from harness.judge import doubts, score
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.slowdown import Degraded, Pace
+from harness.judge.facts.usual import Degraded, Pace
 from harness.judge.score import Expectation
 from harness.judge.verdict import Claim, Code, Doubt, Figure, Finding, Ground, Kind, Verdict, failed
 from harness.timeline.timeline import Episode

@@ -9,9 +9,8 @@ from judging import Logs, fault_free_of, remove, steps, trainers, verdict
 from mutants.bent import JOB
 from simulator import Outage, simulate
 
-from harness.judge.facts import slowdown
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.slowdown import Degraded
+from harness.judge.facts.usual import Degraded, Slowed
 from harness.judge.questions.recovery_time import RecoveryBounds, _lines, _Span
 from harness.judge.score import Expectation, S, ScoreResult, Verdict, _weighed, load_score
 from harness.timeline.timeline import Episode, Segment, Timeline
@@ -136,7 +135,7 @@ def test_clocks_that_are_known_to_a_second_decide_nothing_within_two_of_the_boun
 def test_what_is_still_slow_is_worse_than_what_took_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     over, still = Degraded("a", 0, 90 * S, True, 1.5), Degraded("b", 50 * S, 60 * S, False, 2.0)
     for found in ([over, still], [still, over]):
-        monkeypatch.setattr(slowdown, "degraded", lambda run, usual, found=found: found)
+        monkeypatch.setattr(Slowed, "degraded", found)
         told = load_score("recovery_time").score(Analysis(RUN, None, ()), RecoveryBounds())
         assert (told.values["seconds"], told.summary) == (None, "still 2.00 times slower at the end")
         slow = [(each["fault"], each["recovered"]) for each in told.values["degraded"]]

@@ -12,7 +12,8 @@ from judge.test_linear import Column, columns
 from judging import Logs, expecting, fault_free_of, load, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 
-from harness.judge.facts import ledger, slowdown, usual
+from harness.judge.facts import ledger
+from harness.judge.facts.usual import Slowed, Usual
 from harness.judge.score import Evidence, Verdict, judge
 from harness.report import model
 from harness.report.view import figures
@@ -20,7 +21,7 @@ from harness.timeline.timeline import Beside
 
 JOB = Job(nodes=2, steps=80, every=100)
 FAULT_FREE = fault_free_of(JOB)
-BAND = usual.usual_step_times([FAULT_FREE])
+USUAL = Usual([FAULT_FREE])
 
 
 def slowed(
@@ -57,9 +58,9 @@ def test_from_the_fault_until_the_last_slow_step() -> None:
     history = simulate(JOB, seed=1)
     logs = history.logs()
     begin, end = slowed(logs, 30, 50, 3.0, healed=10**9)
-    [interval] = slowdown.degraded(load(history, logs), BAND)
+    [interval] = Slowed(load(history, logs), USUAL).degraded
     assert (interval.fault, interval.begin, interval.recovered) == ("slow", begin, True)
-    step = 3 * BAND[2].upper
+    step = 3 * USUAL.steps[2].upper
     assert end - 4 * step <= interval.end <= end, "the last steps may by chance be short enough"
     assert 2 < interval.factor < 4
 
@@ -68,14 +69,14 @@ def test_a_fault_that_does_nothing_degrades_nothing() -> None:
     history = simulate(JOB, seed=1)
     logs = history.logs()
     slowed(logs, 30, 50, 1.0, healed=10**9)
-    assert slowdown.degraded(load(history, logs), BAND) == []
+    assert Slowed(load(history, logs), USUAL).degraded == []
 
 
 def test_one_very_long_step_counts_alone() -> None:
     history = simulate(JOB, seed=1)
     logs = history.logs()
     begin, end = slowed(logs, 30, 31, 30.0, healed=10**9)
-    [interval] = slowdown.degraded(load(history, logs), BAND)
+    [interval] = Slowed(load(history, logs), USUAL).degraded
     assert (interval.begin, interval.end) == (begin, end)
 
 
@@ -161,7 +162,7 @@ def test_a_few_slow_steps_before_excuse_nothing(slow_steps: int, accused: bool) 
     for line in logs["harness"]:
         if line.get("fault") == "slow":
             line["mono_ns"] = struck
-    [interval] = slowdown.degraded(load(history, logs), BAND)
+    [interval] = Slowed(load(history, logs), USUAL).degraded
     assert (interval.before is None) is accused
 
 
@@ -196,7 +197,7 @@ def test_a_kill_that_comes_while_it_is_slow_does_not_make_it_slow_for_ever() -> 
     history = simulate(JOB, [Outage(31, "rank")], seed=1)
     logs = history.logs()
     begin, end = slowed(logs, 30, 31, 30.0, healed=1)
-    [interval] = slowdown.degraded(load(history, logs), BAND)
+    [interval] = Slowed(load(history, logs), USUAL).degraded
     assert (interval.begin, interval.end, interval.recovered) == (begin, end, True)
 
 
@@ -205,9 +206,9 @@ def test_slow_before_and_after_a_restart_is_one_interval() -> None:
     logs = history.logs()
     begin, end = slowed(logs, 20, 60, 3.0, healed=10**12, across=True)
     run = load(history, logs)
-    [interval] = slowdown.degraded(run, BAND)
+    [interval] = Slowed(run, USUAL).degraded
     assert interval.begin == begin < run.episodes[0].t_stop < run.episodes[0].end < interval.end
-    assert interval.recovered and abs(interval.end - end) < 6 * BAND[2].upper
+    assert interval.recovered and abs(interval.end - end) < 6 * USUAL.steps[2].upper
 
 
 @pytest.mark.parametrize("said", [{}, {"kills": False, "stops": True}])
@@ -219,7 +220,7 @@ def test_what_stopped_the_job_is_measured_by_its_episode_alone(said: dict[str, A
     next(line for line in logs["harness"] if line.get("event") == "fault.injected").update(said)
     run = load(history, logs)
     assert run.episodes[0].faults == ("fault1",)
-    assert slowdown.degraded(run, BAND) == []
+    assert Slowed(run, USUAL).degraded == []
 
 
 def test_without_a_fault_free_run_nothing_can_be_said() -> None:
@@ -227,7 +228,7 @@ def test_without_a_fault_free_run_nothing_can_be_said() -> None:
     logs = history.logs()
     slowed(logs, 30, 50, 3.0, healed=10**9)
     run = load(history, logs)
-    assert slowdown.degraded(run, {}) == []
+    assert Slowed(run, Usual([])).degraded == []
     booked = ledger.settle(run, {}, [])
     assert booked.accounts["straggler_drag"] == 0
 
@@ -273,13 +274,14 @@ def test_each_fault_is_looked_up_and_not_held_against_each_step(monkeypatch: pyt
     slowed(logs, 30, 350, 3.0, healed=None)
     run = load(history, logs)
     [fault] = run.faults
+    slower = Usual([fault_free_of(replace(JOB, step_ms=10 * JOB.step_ms))])
     monkeypatch.setattr(np, "asarray", np.asanyarray)  # it would drop the count
 
     def touched(faults: int) -> int:
         many = [replace(fault, id=f"slow{number}") for number in range(faults)]
         Column.touched, counted = 0, columns(replace(run, faults=many))
-        assert len(slowdown.degraded(counted, BAND)) == faults
-        assert len(slowdown.unmeasurable_slowdowns(counted, BAND, [])) == faults
+        assert len(Slowed(counted, USUAL).degraded) == faults
+        assert len(Slowed(counted, slower).unmeasurable) == faults
         return Column.touched
 
     assert touched(40) < 2 * touched(1)

@@ -18,7 +18,7 @@ from harness.judge.doubts import spoilt
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.drill import DrillLog, Restored, load_drill
 from harness.judge.facts.evidence import part_of
-from harness.judge.facts.slowdown import Pace
+from harness.judge.facts.usual import Pace
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
 from harness.judge.verdict import Doubt, Ground, Kind
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from timeline.test_phases_edge import Logs, S, phases
 
 from harness.errors import EventLogError
-from harness.judge.facts import ledger, slowdown, usual
+from harness.judge.facts import ledger
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.usual import Slowed, Usual
 from harness.judge.questions import wasted_gpu_hours
 from harness.judge.score import Evidence, Verdict, judge, load_score
 from harness.judge.verdict import Code, unknown
@@ -44,7 +45,7 @@ def test_a_run_in_which_nobody_started(logs: Logs) -> None:
     assert phases(run) == [("startup", 0, 10)]
     assert accounts(run) == {"startup": 18}
     assert (run.reached_step, run.finished, run.outcome, len(run.steps), run.epochs) == (0, False, "completed", 0, [])
-    assert slowdown.degraded(run, {}) == [] and usual.bands([run]) == {}
+    assert Slowed(run, Usual([])).degraded == [] and Usual([run]).bands == {}
     card = judge(Evidence(run, run), "x")
     assert card.verdict is Verdict.INCONCLUSIVE
     assert card.reasons[0] == "the log holds no step of the job, so its progress is not known"

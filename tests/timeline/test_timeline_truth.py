@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from judging import load
 from simulator import KINDS, History, Job, Outage, simulate
 
-from harness.judge.facts import ledger, usual
-from harness.judge.facts.usual import QUANTILE
+from harness.judge.facts import ledger
+from harness.judge.facts.usual import QUANTILE, Usual
 from harness.judge.questions.recovery_time import phase_sums
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
@@ -92,7 +92,7 @@ def test_any_history_is_read_to_the_nanosecond(job: Job, outages: list[Outage], 
     found = loaded(history)
     check(history, found)
     fault_free = simulate(Job(**job.__dict__), (), seed + 1)
-    bands = usual.bands([loaded(fault_free)])
+    bands = Usual([loaded(fault_free)]).bands
     assert {size: (band.upper, band.first) for size, band in bands.items()} == plain_bands(fault_free)
     booked = ledger.settle(found, bands, [(e.t_stop, e.end) for e in found.episodes])
     assert {name: amount for name, amount in booked.accounts.items() if amount} == history.truth.ledger(

@@ -19,7 +19,6 @@ from harness.judge.facts import (
     ranks,
     restarts,
     samples,
-    slowdown,
     spikes,
     usual,
 )
@@ -32,9 +31,8 @@ from harness.judge.facts.ranks import Apart
 from harness.judge.facts.restarts import Restart
 from harness.judge.facts.samples import Consumed
 from harness.judge.facts.saves import Saves
-from harness.judge.facts.slowdown import Degraded, Pace
 from harness.judge.facts.spikes import LeftOut, Spike
-from harness.judge.facts.usual import Band, StepTime
+from harness.judge.facts.usual import Degraded, Pace, Slowed, Usual
 from harness.timeline.timeline import FaultRecord, Floats, Ints, Process, saving_like
 
 
@@ -47,19 +45,23 @@ class Analysis(Evidence):
         return cls(**told | {"run": saving_like(evidence.run, evidence.fault_free)})
 
     @cached_property
-    def usual(self) -> Mapping[int, StepTime]:
-        """Fault-free step times, per world size."""
-        return usual.usual_step_times(self.fault_free_runs)
+    def usual(self) -> Usual:
+        """How long things take without a fault."""
+        return Usual(self.fault_free_runs)
 
     @cached_property
+    def _slowed(self) -> Slowed:
+        return Slowed(self.run, self.usual)
+
+    @property
     def degraded(self) -> Sequence[Degraded]:
         """The intervals in which faults slowed the job without stopping it."""
-        return slowdown.degraded(self.run, self.usual)
+        return self._slowed.degraded
 
-    @cached_property
+    @property
     def unmeasurable_slowdowns(self) -> Sequence[FaultRecord]:
         """Faults of which cannot be told whether they slowed the job."""
-        return slowdown.unmeasurable_slowdowns(self.run, self.usual, self.degraded)
+        return self._slowed.unmeasurable
 
     @cached_property
     def disturbed(self) -> Sequence[Window]:
@@ -69,7 +71,7 @@ class Analysis(Evidence):
     @cached_property
     def pace(self) -> Pace | str:
         """How fast the job was after its last recovery, or why it is not judged."""
-        return slowdown.pace(self.run, self.fault_free_runs, self.disturbed)
+        return usual.pace(self.run, self.usual, self.disturbed)
 
     @cached_property
     def windows(self) -> Sequence[Window]:
@@ -78,13 +80,8 @@ class Analysis(Evidence):
         return episodes + [(interval.begin, interval.end) for interval in self.degraded]
 
     @cached_property
-    def bands(self) -> Mapping[int, Band]:
-        """How long the working part of a fault-free step takes at most, per world size."""
-        return usual.bands(self.fault_free_runs)
-
-    @cached_property
     def ledger(self) -> Ledger:
-        return ledger.settle(self.run, self.bands, self.windows)
+        return ledger.settle(self.run, self.usual.bands, self.windows)
 
     @cached_property
     def curve(self) -> Curve:

@@ -21,7 +21,7 @@ import numpy as np
 
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
-from harness.judge.facts.usual import Band, first_rows
+from harness.judge.facts.usual import Band, Times, first_rows
 from harness.theory import closed_forms
 from harness.timeline.timeline import Bools, Episode, Ints, Segment, Slot, Timeline
 
@@ -271,10 +271,8 @@ def _interval_s(run: Timeline) -> float | None:
     if run.saves_every_s is not None:
         return run.saves_every_s
     every = ((run.plan.get("workload") or {}).get("checkpoint") or {}).get("every_steps")
-    rows = np.flatnonzero(np.diff(run.progress.epoch) == 0) + 1
-    if not isinstance(every, int) or not len(rows):
-        return None
-    return every * float(np.median(run.progress.end[rows] - run.progress.end[rows - 1])) / S
+    taken = Times.of(run).taken
+    return every * float(np.median(taken)) / S if isinstance(every, int) and len(taken) else None
 
 
 def _checkpoint_s(run: Timeline) -> float:

@@ -1,26 +1,66 @@
-"""What things usually take, from the fault-free runs: a step and its working part, per world size."""
+"""How long things take without a fault, by the fault-free runs, and what took longer beside that.
+
+*Degraded:* from when to when a fault that did not stop the job slowed it, and how much.
+
+*Pace:* the time of all undisturbed steps after the last recovery over what the same steps took in the fault-free run,
+at the same world size: pauses count, and so do its own. Beside it the median step, which a pause in the fault-free run
+does not move. A busy host slows a healthy job, too: so it is told as well what pace the run had before the first fault,
+what its best stretch was, and what the worst one of the fault-free runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.timeline.timeline import Bools, Floats, Ints, Steps, Timeline
+from harness.judge.facts import by_time
+from harness.judge.facts.by_time import Window
+from harness.timeline.timeline import Bools, FaultRecord, Floats, Ints, Steps, Timeline
 
 QUANTILE = 0.99  # of the fault-free ones took no longer: the band
-SYNC_QUANTILE = 0.95
+SYNC_QUANTILE = 0.95  # of gradient syncs: a few always wait for a rank that came late
 SMOOTHED_STEPS = 5  # a step is held against the median of so many around it
-STEPS_BEFORE = 20  # so many before something show how fast the job was until then
+STEPS_BEFORE = 20  # so many before a fault show how fast the job was until then
 FAST_BEFORE = 2 / 3  # of the usual time was their median: then what is usual says nothing of this job
+LONE_FACTOR = 3  # a step is slow by itself when it takes so many times the band
+UNMEASURABLE = "cannot be measured against the fault-free runs"
+STEPS_MIN = 10  # undisturbed ones, after the recovery; also the length of a stretch
+PAUSES_STEPS_MIN = 15  # before the first fault: fewer do not show what pauses the host makes, and none count later
+WORST_FACTOR = 2  # so many times the bound a quarter of the steps may take: else the job lost its pace for a while
+NORMAL_95 = 1.645  # standard deviations, one-sided
+NORMAL_97 = 1.96  # of the mean: pauses are few and long, and scatter more than what is normal
+SLOWDOWN_MAX = 1.5  # where the scenario says nothing else
+
+
+@dataclass(frozen=True)
+class Times:
+    """Steps that follow one of their epoch, in order of time, and how long each took. A trainer may tell only some of
+    its steps: the time from one to the next is shared among them."""
+
+    step: Ints
+    after: Ints  # the one that was told before it
+    size: Ints  # of the world
+    begin: Ints  # the end of that one
+    end: Ints
+    taken: Floats
+
+    @classmethod
+    def of(cls, run: Timeline) -> Times:
+        progress = run.progress
+        rows = np.flatnonzero((np.diff(progress.epoch) == 0) & (np.diff(progress.step) > 0)) + 1
+        step, after = progress.step[rows], progress.step[rows - 1]
+        begin, end = progress.end[rows - 1], progress.end[rows]
+        return cls(step, after, progress.world_size[rows], begin, end, (end - begin) / (step - after))
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Fault-free time from one complete step to the next at one world size, from `steps` steps."""
+    """Fault-free time of a step at one world size, from `steps` steps."""
 
     usual: int
     upper: int
@@ -41,53 +81,55 @@ class Band:
     runs: int = 1
 
 
-def step_times(timeline: Timeline) -> tuple[Ints, Ints]:
-    """Rows of `progress` that follow a step of the same epoch, and the time since that step's end."""
-    progress = timeline.progress
-    rows = np.flatnonzero(np.diff(progress.epoch) == 0) + 1
-    return rows, progress.end[rows] - progress.end[rows - 1]
+class Usual:
+    """How long things take in these fault-free runs. What none of them shows is not known."""
 
+    def __init__(self, runs: Sequence[Timeline]):
+        self.runs = runs
+        self.times = [Times.of(run) for run in runs]
 
-def usual_step_times(fault_free_runs: Sequence[Timeline]) -> dict[int, StepTime]:
-    """Per world size; not of those whose clock is too coarse to tell a step's length."""
-    found: dict[int, list[Ints]] = {}
-    for timeline in fault_free_runs:
-        rows, times = step_times(timeline)
-        for world, mine in _by_size(timeline.progress.world_size[rows]):
-            found.setdefault(world, []).append(times[mine])
-    all_worlds = {world: _step_time(parts) for world, parts in found.items()}
-    return {world: time for world, time in all_worlds.items() if time.usual}
+    def longest(self, measured: Callable[[Timeline], int | None]) -> int | None:
+        """The most that any of them took."""
+        return max((taken for run in self.runs if (taken := measured(run)) is not None), default=None)
 
+    @cached_property
+    def steps(self) -> dict[int, StepTime]:
+        """Per world size; not of those whose clock is too coarse to tell a step's length."""
+        by_size: dict[int, list[Floats]] = {}
+        for times in self.times:
+            for size in np.unique(times.size).tolist():
+                by_size.setdefault(size, []).append(times.taken[times.size == size])
+        found: dict[int, StepTime] = {}
+        for size, runs in by_size.items():
+            taken = np.concatenate(runs)
+            smooth = [int(medians(each, SMOOTHED_STEPS).max()) for each in runs if len(each) >= SMOOTHED_STEPS]
+            steady = max(smooth, default=_upper(taken))
+            found[size] = StepTime(int(np.median(taken)), _upper(taken), len(taken), steady)
+        return {size: time for size, time in found.items() if time.usual}
 
-def _step_time(runs: Sequence[Ints]) -> StepTime:
-    times = np.concatenate(runs)
-    steady = [int(medians(each, SMOOTHED_STEPS).max()) for each in runs if len(each) >= SMOOTHED_STEPS]
-    return StepTime(int(np.median(times)), _upper(times), len(times), max(steady, default=_upper(times)))
+    @cached_property
+    def bands(self) -> dict[int, Band]:
+        """Per world size the working part of a step, the first step of a process apart."""
+        by_size: dict[int, list[tuple[Ints, Ints]]] = {}
+        for run in self.runs:
+            steps, first = run.steps, first_rows(run.steps)
+            sizes = np.array([epoch.size for epoch in run.epochs] or [0], np.int64)[steps.epoch]
+            working = np.maximum(steps.end - steps.begin - steps.data_ns - steps.checkpoint_ns, 0)
+            for size in np.unique(sizes).tolist():
+                mine = sizes == size
+                by_size.setdefault(size, []).append((working[mine & ~first], working[mine & first]))
+        found: dict[int, Band] = {}
+        for size, runs in by_size.items():
+            later, firsts = (np.concatenate(parts) for parts in zip(*runs, strict=True))
+            told = later if len(later) else firsts
+            found[size] = Band(_upper(told), max(_upper(told), int(firsts.max(initial=0))), len(told), len(runs))
+        return found
 
-
-def bands(fault_free_runs: Sequence[Timeline]) -> dict[int, Band]:
-    """Per world size the working part of a step, the first step of a process apart."""
-    found: dict[int, list[tuple[Ints, Ints]]] = {}
-    for timeline in fault_free_runs:
-        steps, first = timeline.steps, first_rows(timeline.steps)
-        sizes = np.array([epoch.size for epoch in timeline.epochs] or [0], np.int64)
-        length = np.asarray(np.maximum(steps.end - steps.begin - steps.data_ns - steps.checkpoint_ns, 0), np.int64)
-        for world, mine in _by_size(sizes[steps.epoch] if timeline.epochs else sizes[:0]):
-            found.setdefault(world, []).append((length[mine & ~first], length[mine & first]))
-    return {world: _band(parts) for world, parts in found.items()}
-
-
-def _band(runs: Sequence[tuple[Ints, Ints]]) -> Band:
-    working, firsts = (np.concatenate(parts) for parts in zip(*runs, strict=True))
-    usual = working if len(working) else firsts
-    return Band(_upper(usual), max(_upper(usual), int(firsts.max(initial=0))), len(usual), len(runs))
-
-
-def sync_upper(fault_free_runs: Sequence[Timeline]) -> float | None:
-    """How long a gradient sync takes at most, at whatever world size."""
-    found = [run.steps.sync_ns[run.steps.sync_ns > 0] for run in fault_free_runs]
-    times = np.concatenate(found) if found else np.zeros(0)
-    return float(np.quantile(times, SYNC_QUANTILE)) if len(times) else None
+    @cached_property
+    def sync(self) -> float | None:
+        """How long a gradient sync takes at most, at whatever world size."""
+        times = np.concatenate([np.zeros(0), *(run.steps.sync_ns[run.steps.sync_ns > 0] for run in self.runs)])
+        return float(np.quantile(times, SYNC_QUANTILE)) if len(times) else None
 
 
 def first_rows(steps: Steps) -> Bools:
@@ -99,12 +141,7 @@ def first_rows(steps: Steps) -> Bools:
     return found
 
 
-def _by_size(sizes: Ints) -> Iterator[tuple[int, Bools]]:
-    """Each world size, and which rows have it."""
-    return ((world, sizes == world) for world in np.unique(sizes).tolist())
-
-
-def _upper(times: Ints) -> int:
+def _upper(times: npt.NDArray[Any]) -> int:
     return int(np.quantile(times, QUANTILE, method="higher"))
 
 
@@ -114,3 +151,285 @@ def medians(values: npt.NDArray[Any], window: int, of_each: bool = True) -> Floa
         values = np.pad(values, (window // 2, window - 1 - window // 2), mode="edge")
     found: Floats = np.median(np.lib.stride_tricks.sliding_window_view(values, window), axis=1)
     return found
+
+
+# Degraded
+
+
+@dataclass(frozen=True)
+class Degraded:
+    """A fault slowed the job from `begin` until `end`; `recovered`: steps were back in the band then."""
+
+    fault: str
+    begin: int
+    end: int
+    recovered: bool
+    factor: float  # mean step time meanwhile over the usual one
+    before: float | None = None  # the same, median, just before, if the job was out of the band already
+
+
+@dataclass(frozen=True)
+class _Relative:
+    """Steps beside what one of their world size takes; not a number where no fault-free run had that size."""
+
+    begin: Ints
+    end: Ints
+    taken: Floats  # in multiples of the usual time
+    upper: Floats  # of the band, the same way
+    steady: Floats
+
+    @classmethod
+    def of(cls, run: Timeline, usual: Usual) -> _Relative:
+        times = Times.of(run)
+        sizes, place = np.unique(times.size, return_inverse=True)
+        known = [usual.steps.get(size, StepTime(0, 0, 0, 0)) for size in sizes.tolist()]
+        told = np.array([(each.usual or np.nan, each.upper, each.steady) for each in known], np.float64).reshape(-1, 3)
+        typical, upper, steady = told[place.reshape(-1)].T
+        return cls(times.begin, times.end, times.taken / typical, upper / typical, steady / typical)
+
+    def known(self) -> _Relative:
+        rows = self.steady > 0
+        return _Relative(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+    def slow(self) -> Bools:
+        if not len(self.end):
+            return np.zeros(0, np.bool_)
+        both = (medians(self.taken, SMOOTHED_STEPS) > self.upper) & (self.taken > self.upper)
+        return np.asarray(both | (self.taken > LONE_FACTOR * self.upper), np.bool_)
+
+    def found_fast(self, first: int) -> bool:
+        """Whether the job was much faster than usual before this step."""
+        prior = self.taken[max(0, first - STEPS_BEFORE) : first]
+        return len(prior) >= SMOOTHED_STEPS and bool(np.median(prior) < FAST_BEFORE)
+
+
+class Slowed:
+    """What faults did to the time of the steps of a job that went on."""
+
+    def __init__(self, run: Timeline, usual: Usual):
+        self._run = run
+        self._steps = _Relative.of(run, usual)
+        self._struck = [fault for fault in run.faults if fault.injected is not None]
+        self._named = {name for episode in run.episodes for name in episode.faults}
+
+    @cached_property
+    def degraded(self) -> list[Degraded]:
+        """Faults that did not stop the job, as far as they slowed it measurably: from the injection to the last slow
+        step before the fault was healed, and to those that follow closely; also across an episode of another fault,
+        whose own time has no steps in it."""
+        steps = self._steps.known()
+        is_slow = steps.slow()
+        slow = np.flatnonzero(is_slow)
+        closely = np.append(np.flatnonzero(np.diff(slow) > SMOOTHED_STEPS), len(slow) - 1)  # the last one of each bout
+        taken = np.append(0, np.cumsum(steps.taken))
+        asked = [fault for fault in self._struck if not (fault.id in self._named and (fault.kills or fault.stops))]
+        found = []
+        for fault, first, stop in zip(asked, *self._during(steps, asked), strict=True):
+            at = int(np.searchsorted(slow, stop)) - 1
+            if at < 0 or slow[at] < first or fault.injected is None:
+                continue
+            last = int(slow[closely[np.searchsorted(closely, at)]])
+            prior = slice(max(0, first - STEPS_BEFORE), first)
+            found_slow = first >= SMOOTHED_STEPS and is_slow[prior].mean() > 0.5
+            before = float(np.median(steps.taken[prior])) if found_slow else None
+            factor = float(taken[last + 1] - taken[first]) / (last + 1 - first)
+            over = last < len(steps.end) - 1
+            found.append(Degraded(fault.id, fault.injected, int(steps.end[last]), over, factor, before))
+        return found
+
+    @cached_property
+    def unmeasurable(self) -> list[FaultRecord]:
+        """Faults that stopped nothing, and of which cannot be told whether they slowed the job: no step from then on
+        (of those at work with the fault, if there are any) was done by as many ranks as some fault-free run has; or
+        most were slower than steps in a row ever were without it, and a pause in the fault-free runs has widened the
+        band so much that they are in it; or the job was so much faster before the fault that steps might be twice as
+        slow within it."""
+        steps = self._steps
+        known = np.append(0, np.cumsum(steps.steady > 0))
+        slower = np.append(0, np.cumsum(steps.taken > steps.steady))
+        told = {interval.fault for interval in self.degraded}
+        gentle = [fault for fault in self._struck if not fault.kills and fault.id not in told]
+        asked = [fault for fault in gentle if not (fault.stops and fault.id in self._named)]
+        found = []
+        for fault, first, stop in zip(asked, *self._during(steps, asked), strict=True):
+            last = stop if stop > first else len(steps.end)
+            many = known[last] - known[first]
+            mostly = stop > first and many >= SMOOTHED_STEPS and 2 * (slower[last] - slower[first]) > many
+            if not many or mostly or steps.found_fast(first):
+                found.append(fault)
+        return found
+
+    @property
+    def another_pace(self) -> bool:
+        """Whether a fault that stops nothing found the job much slower or faster than its fault-free runs: they were
+        made on a busier or a quieter host, and do not tell how fast it should be."""
+        if any(interval.before is not None for interval in self.degraded):
+            return True
+        firsts, _ = self._during(self._steps, [fault for fault in self._struck if not fault.kills])
+        return any(self._steps.found_fast(first) for first in firsts)
+
+    def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> tuple[list[int], list[int]]:
+        """Per fault: the first step that ended after it struck, and the first one that began after it was healed."""
+        injected = np.array([fault.injected for fault in faults], np.int64)
+        healed = np.array([self._run.end if fault.healed is None else fault.healed for fault in faults], np.int64)
+        return np.searchsorted(steps.end, injected, "right").tolist(), np.searchsorted(steps.begin, healed).tolist()
+
+
+# Pace
+
+
+@dataclass(frozen=True)
+class Pace:
+    """All but the first three in multiples of the fault-free pace."""
+
+    steps: int
+    taken: int  # ns, by these steps
+    usual: int  # ns, by the same steps of the fault-free run
+    median: float  # step after the last recovery
+    at_least: float  # the lower end of what the mean or the median may be, with 95 % confidence: few steps say little
+    best: float  # mean of the fastest quarter of these steps in a row
+    slowest: float  # the same as `at_least`, of the slowest quarter; or the mean of all but the longest step
+    before: float  # mean or median before the first fault; 1 where too little came before
+    worst: float  # slowest `STEPS_MIN` steps in a row without any fault, in this run and in the fault-free ones
+    known: bool  # a fault-free run had this world size
+    others: float = 0.0  # of the host's CPUs, 0 to 1: what more others took in these steps than without any fault
+
+    @property
+    def slowdown(self) -> float:
+        return self.taken / self.usual
+
+    def allowed(self, bound: float) -> float:
+        return bound * max(1.0, self.before)
+
+    def is_slow(self, bound: float) -> bool:
+        return self.at_least > self.allowed(bound)
+
+    def was_slow(self, bound: float) -> bool:
+        """Fast enough on the whole, but not all the time."""
+        return not self.is_slow(bound) and self.slowest > WORST_FACTOR * self.allowed(bound)
+
+    def was_faster(self, bound: float) -> bool:
+        """As fast as the fault-free run, but not as this run was before its first fault."""
+        slower = self.median > WORST_FACTOR * bound * self.before
+        return not self.is_slow(bound) and self.before < FAST_BEFORE and slower
+
+
+def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str:
+    """The pace after the last recovery, or why it is not judged."""
+    mine = Times.of(run)
+    if not disturbed:
+        return "nothing disturbed the job"
+    struck = disturbed[0][0]
+    peace = by_time.quiet(mine.begin, mine.end, disturbed)
+    after = _last_stretch(mine, peace, struck)
+    if after is None:
+        return f"fewer than {STEPS_MIN} undisturbed steps came after the recovery"
+    size = int(mine.size[after][0])
+    known = [times for times in usual.times if (times.size == size).any()]
+    steps = _same_steps(mine, after, known or usual.times, size if known else None)
+    if len(steps.taken) < STEPS_MIN or not steps.usual.any():
+        return "no fault-free run shows how long these steps take"
+    prior = _same_steps(mine, np.flatnonzero(peace & (mine.end <= struck)), usual.times, None)
+    pauses = len(prior.taken) >= PAUSES_STEPS_MIN
+    loads = [_load(run, run.begin, struck), *(_load(other, other.begin, other.end) for other in usual.runs)]
+    return Pace(
+        steps=len(steps.taken),
+        taken=round(steps.taken.sum()),
+        usual=round(steps.usual.sum()),
+        median=float(np.median(steps.ratios)),
+        at_least=steps.at_least(pauses),
+        best=float(steps.quarters(steps.typical).min()),
+        slowest=max(steps.slowest().at_least(pauses), steps.mean() if pauses else 0.0),
+        before=max(float(np.median(prior.ratios)), prior.mean()) if len(prior.taken) >= STEPS_MIN else 1.0,
+        worst=_worst(prior.ratios, known or usual.times),
+        known=bool(known),
+        others=max(0.0, _load(run, int(mine.begin[after][0]), int(mine.end[after][-1])) - max(loads)),
+    )
+
+
+def _load(run: Timeline, begin: int, end: int) -> float:
+    """The mean share of the host's CPUs that others took."""
+    shares = [each["others"] for each in run.host_load if begin <= each["at"] <= end]
+    return float(np.mean(shares)) if shares else 0.0
+
+
+def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
+    """Rows of the last undisturbed stretch of one world size after `since` that is long enough."""
+    same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
+    for part in reversed(by_time.stretches(peace & (times.begin >= since))):
+        breaks = np.flatnonzero(~same[part])
+        first = part.start + (int(breaks[-1]) if len(breaks) else 0) + by_time.SETTLING_STEPS
+        if part.stop - first >= STEPS_MIN:
+            return np.arange(first, part.stop)
+    return None
+
+
+@dataclass(frozen=True)
+class _Same:
+    """Steps of a run beside the same ones of the slowest of some fault-free runs."""
+
+    taken: Floats
+    usual: Floats  # that step there, its pauses included
+    typical: Floats  # the median of the steps around it there: one pause makes nobody fast
+
+    def of(self, rows: Bools | slice) -> _Same:
+        return _Same(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+    @property
+    def ratios(self) -> Floats:
+        return self.taken / self.typical
+
+    @property
+    def _in_all(self) -> float:
+        return float(max(1.0, self.usual.sum()))  # a coarse clock may tell of no time at all
+
+    def mean(self) -> float:
+        """The longest step counts like the next one: a pause may be alone."""
+        return float(np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
+
+    def at_least(self, pauses: bool) -> float:
+        """Below this the median lies with a chance of 5 % (an order statistic; the binomial taken as normal), and the
+        mean with 2.5 %. A pause alone makes no mean: it scatters too much."""
+        n = len(self.taken)
+        ratio = self.taken.sum() / self._in_all
+        scatter = np.std(self.taken - ratio * self.usual) * n / self._in_all
+        median = np.sort(self.ratios)[max(0, int(n / 2 - NORMAL_95 * np.sqrt(n) / 2))]
+        return float(max(median, ratio - NORMAL_97 * scatter / np.sqrt(n - 1) if pauses else 0))
+
+    def quarters(self, beside: Floats) -> Floats:
+        """Time taken over the other one, of each quarter of the steps in a row."""
+        length = self._quarter
+        mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (self.taken, beside))
+        return np.asarray((mine[length:] - mine[:-length]) / np.maximum(theirs[length:] - theirs[:-length], 1))
+
+    def slowest(self) -> _Same:
+        first = int(self.quarters(self.usual).argmax())
+        return self.of(slice(first, first + self._quarter))
+
+    @property
+    def _quarter(self) -> int:
+        return max(STEPS_MIN, len(self.taken) // 4)
+
+
+def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int | None) -> _Same:
+    """Those of the rows that some reference tells. `size` `None`: the slowest world size counts."""
+    usual, typical = np.zeros(len(rows)), np.zeros(len(rows))
+    for reference in references:
+        for world in np.unique(reference.size).tolist() if size is None else [size]:
+            theirs = np.flatnonzero(reference.size == world)
+            if len(theirs) < STEPS_MIN:
+                continue
+            order = theirs[np.argsort(reference.step[theirs], kind="stable")]
+            step, taken = reference.step[order], reference.taken[order]
+            at = np.minimum(np.searchsorted(step, times.step[rows]), len(step) - 1)
+            around = medians(taken, STEPS_MIN)[at]
+            slower = (step[at] == times.step[rows]) & (around > typical)
+            usual, typical = np.where(slower, taken[at], usual), np.where(slower, around, typical)
+    return _Same(times.taken[rows], usual, typical).of(typical > 0)
+
+
+def _worst(prior: Floats, references: Sequence[Times]) -> float:
+    """The slowest stretch without a fault over the usual pace there."""
+    told = [each for each in (prior, *(one.taken for one in references)) if len(each) >= STEPS_MIN]
+    stretches = ((medians(each, STEPS_MIN, of_each=False).max(), np.median(each)) for each in told)
+    return max([1.0, *(float(slowest / usual) for slowest, usual in stretches if usual > 0)])

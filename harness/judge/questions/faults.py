@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.facts import usual
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Places, node_of
 from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict
@@ -292,7 +291,7 @@ def _lost_no_time(evidence: Analysis, fault: FaultRecord) -> str:
     slowed = {each.fault for each in evidence.degraded} | {each.id for each in evidence.unmeasurable_slowdowns}
     if fault.id in named | slowed or not all(each.get("ok") for each in fault.traffic):
         return ""
-    during, band = _sync_during(evidence.run, fault), usual.sync_upper(evidence.fault_free_runs)
+    during, band = _sync_during(evidence.run, fault), evidence.usual.sync
     if during is None or band is None or during > band:
         return ""
     times = f"gradient sync took {during / 1e6:.1f} ms, {band / 1e6:.1f} ms at most without a fault"

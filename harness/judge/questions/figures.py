@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from harness.emitter.vocabulary import TELLS
-from harness.judge.facts import alarms, reported, usual
+from harness.judge.facts import alarms, reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.saves import Save, Saves
+from harness.judge.facts.usual import Times
 from harness.judge.score import (
     Bounds,
     DurationNs,
@@ -69,7 +70,8 @@ class Metrics(Score):
 
 def _steps(run: Timeline) -> dict[str, Any]:
     """Step time is the time between ends of complete steps of one epoch."""
-    _, times = usual.step_times(run)
+    told = Times.of(run)
+    times = told.end - told.begin
     values: dict[str, Any] = {}
     for quantile in QUANTILES:
         taken = float(np.percentile(times, quantile)) / S if len(times) else None

@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from harness.judge.facts import reported, slowdown, times
+from harness.judge.facts import reported, times
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.slowdown import SLOWDOWN_MAX, Degraded, Pace
+from harness.judge.facts.usual import SLOWDOWN_MAX, UNMEASURABLE, Degraded, Pace
 from harness.judge.score import Bounds, DurationNs, Expectation, S, Score, ScoreResult, Verdict, at_most
 from harness.judge.verdict import Doubt, Figure, Ground, Kind
 from harness.timeline.phases import phase_words
@@ -218,7 +218,7 @@ def _unmeasured(evidence: Analysis) -> str:
     for fault in evidence.unmeasurable_slowdowns:
         if fault.id in run.beside.faults:
             continue
-        return f"{fault.id} did not stop progress, and its slowdown {slowdown.UNMEASURABLE}"
+        return f"{fault.id} did not stop progress, and its slowdown {UNMEASURABLE}"
     return ""
 
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.judge.facts import ledger, slowdown
+from harness.judge.facts import ledger
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.ledger import Ledger
-from harness.judge.facts.slowdown import Degraded
-from harness.judge.facts.usual import Band
+from harness.judge.facts.usual import UNMEASURABLE, Band, Degraded
 from harness.judge.score import Bounds, Expectation, Percent, S, Score, ScoreResult, at_most
 from harness.judge.verdict import Claim, Code, Figure, Ground, Kind, unknown
 from harness.theory import closed_forms
@@ -37,7 +36,7 @@ class WastedGpuHours(Score):
     def score(self, evidence: Analysis, bounds: WasteBounds | None) -> ScoreResult:
         run = evidence.run
         slow, booked = evidence.degraded, evidence.ledger
-        values = _values(run, booked) | {"baseline": _baseline(run, evidence.bands)}
+        values = _values(run, booked) | {"baseline": _baseline(run, evidence.usual.bands)}
         values["closed_forms"] = ledger.forecast(run, booked)
         if bounds is None:
             return ScoreResult(values)
@@ -136,7 +135,7 @@ def _doubts(booked: Ledger) -> list[Claim]:
 
 def _unmeasurable(faults: Sequence[FaultRecord]) -> list[Claim]:
     names = ", ".join(fault.id for fault in faults)
-    reason = f"wasted_gpu_hours: the slowdown by {names} {slowdown.UNMEASURABLE}"
+    reason = f"wasted_gpu_hours: the slowdown by {names} {UNMEASURABLE}"
     return [unknown(Code.LEDGER_SLOWDOWN_UNKNOWN, reason)] if names else []
 
 

@@ -1,6 +1,6 @@
 """Is the job whole again after its recovery: as fast, with as many saves, on all its GPUs, and soon over at its end?
 
-*Pace*: see `harness.judge.facts.slowdown`.
+*Pace*: see `harness.judge.facts.usual`.
 
 *Standing still*: for so long while nothing disturbed the job that something happened that no fault explains.
 
@@ -26,8 +26,7 @@ from harness.judge.facts import by_time, reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Window
 from harness.judge.facts.saves import Saves
-from harness.judge.facts.slowdown import SLOWDOWN_MAX, Pace
-from harness.judge.facts.usual import FAST_BEFORE, step_times
+from harness.judge.facts.usual import FAST_BEFORE, SLOWDOWN_MAX, Pace, Times
 from harness.judge.score import Bounds, DurationNs, Expectation, Percent, S, Score, ScoreResult, Verdict, at_most
 from harness.judge.verdict import Claim, Code, Ground, Kind, unknown
 from harness.timeline.timeline import Bools, Ints, Slot, Timeline
@@ -102,16 +101,15 @@ def _proves_nothing(pace: Pace, bound: float) -> str:
 def _stood_still(evidence: Analysis) -> Iterator[Claim]:
     """The longest time between two steps of one world while nothing disturbed the job, if that was too long."""
     run = evidence.run
-    usual = max((int(step_times(each)[1].max(initial=0)) for each in evidence.fault_free_runs), default=None)
-    rows, times = step_times(run)
-    if usual is None or not len(rows):
+    usual = max((int((each.end - each.begin).max(initial=0)) for each in evidence.usual.times), default=None)
+    steps = Times.of(run)
+    if usual is None or not len(steps.end):
         return
-    ends = run.progress.end[rows]
-    peace = by_time.quiet(ends - times, ends, evidence.disturbed)
-    longest = int(np.where(peace, times, 0).argmax())
-    if peace[longest] and times[longest] > max(STILL_LEAST_NS, STILL_FACTOR * usual):
-        step = int(run.progress.step[rows[longest] - 1])
-        text = f"the job stood still for {format_duration(int(times[longest]))} after step {step}"
+    apart = steps.end - steps.begin
+    peace = by_time.quiet(steps.begin, steps.end, evidence.disturbed)
+    longest = int(np.where(peace, apart, 0).argmax())
+    if peace[longest] and apart[longest] > max(STILL_LEAST_NS, STILL_FACTOR * usual):
+        text = f"the job stood still for {format_duration(int(apart[longest]))} after step {steps.after[longest]}"
         longer = f"at most {format_duration(usual)} in the fault-free run"
         yield unknown(Code.JOB_STOOD_STILL, f"{text}, while no fault was at work ({longer})")
 
