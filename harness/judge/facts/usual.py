@@ -60,11 +60,10 @@ class Times:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Fault-free time of a step at one world size, from `steps` steps."""
+    """Fault-free time of a step at one world size."""
 
     usual: int
     upper: int
-    steps: int
     steady: int  # the longest that the median of so many steps in a row took; one pause does not widen it
 
 
@@ -104,7 +103,7 @@ class Usual:
             taken = np.concatenate(runs)
             smooth = [int(medians(each, SMOOTHED_STEPS).max()) for each in runs if len(each) >= SMOOTHED_STEPS]
             steady = max(smooth, default=_upper(taken))
-            found[size] = StepTime(int(np.median(taken)), _upper(taken), len(taken), steady)
+            found[size] = StepTime(int(np.median(taken)), _upper(taken), steady)
         return {size: time for size, time in found.items() if time.usual}
 
     @cached_property
@@ -182,7 +181,7 @@ class _Relative:
     def of(cls, run: Timeline, usual: Usual) -> _Relative:
         times = Times.of(run)
         sizes, place = np.unique(times.size, return_inverse=True)
-        known = [usual.steps.get(size, StepTime(0, 0, 0, 0)) for size in sizes.tolist()]
+        known = [usual.steps.get(size, StepTime(0, 0, 0)) for size in sizes.tolist()]
         told = np.array([(each.usual or np.nan, each.upper, each.steady) for each in known], np.float64).reshape(-1, 3)
         typical, upper, steady = told[place.reshape(-1)].T
         return cls(times.begin, times.end, times.taken / typical, upper / typical, steady / typical)
