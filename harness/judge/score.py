@@ -116,34 +116,42 @@ Percent = Annotated[
 ]
 
 
+def line(name: str, bound: str, observed: str, reason: str, *rests_on: Ground, **numbers: Any) -> Expectation:
+    """It fails for `reason`, and passes where there is none."""
+    verdict = Verdict.FAIL if reason else Verdict.PASS
+    return Expectation(name, bound, observed, verdict, reason, rests_on=rests_on, **numbers)
+
+
 def at_most(
-    name: str, observed: float | None, bound: float, show: Callable[[Any], str], reason: str = "", unit: str = ""
+    name: str,
+    observed: float | None,
+    bound: float,
+    show: Callable[[Any], str],
+    reason: str = "",
+    unit: str = "",
+    rests_on: tuple[Ground, ...] = (),
 ) -> Expectation:
     """`observed` must not exceed `bound`, both in `unit`; what could not be measured is inconclusive."""
-    numbers: dict[str, Any] = {"bound_value": bound, "observed_value": observed, "unit": unit}
     if observed is None:
-        reason = reason or "there is nothing to measure"
-        numbers["doubt"] = Doubt.UNMEASURED
-        return Expectation(name, f"≤ {show(bound)}", "—", Verdict.INCONCLUSIVE, reason, **numbers)
-    verdict = Verdict.PASS if observed <= bound else Verdict.FAIL
-    text = reason or f"{show(observed)} is more than {show(bound)}"
-    share = observed / bound if bound > 0 else None
-    text = "" if verdict is Verdict.PASS else text
-    return Expectation(name, f"≤ {show(bound)}", show(observed), verdict, text, share, **numbers)
+        return _unmeasured(name, f"≤ {show(bound)}", reason, bound_value=bound, unit=unit)
+    why = "" if observed <= bound else reason or f"{show(observed)} is more than {show(bound)}"
+    numbers = {"share": observed / bound if bound > 0 else None, "bound_value": bound, "observed_value": observed}
+    return line(name, f"≤ {show(bound)}", show(observed), why, *rests_on, **numbers, unit=unit)
 
 
 def at_least(
     name: str, observed: float | None, bound: float, show: Callable[[Any], str], unit: str = ""
 ) -> Expectation:
     """`observed` must reach `bound`, both in `unit`; what could not be measured is inconclusive."""
-    numbers: dict[str, Any] = {"bound_value": bound, "observed_value": observed, "unit": unit}
     if observed is None:
-        reason = "there is nothing to measure"
-        numbers["doubt"] = Doubt.UNMEASURED
-        return Expectation(name, f"≥ {show(bound)}", "—", Verdict.INCONCLUSIVE, reason, **numbers)
-    verdict = Verdict.PASS if observed >= bound else Verdict.FAIL
-    text = "" if verdict is Verdict.PASS else f"{show(observed)} is less than {show(bound)}"
-    return Expectation(name, f"≥ {show(bound)}", show(observed), verdict, text, **numbers)
+        return _unmeasured(name, f"≥ {show(bound)}", "", bound_value=bound, unit=unit)
+    why = "" if observed >= bound else f"{show(observed)} is less than {show(bound)}"
+    return line(name, f"≥ {show(bound)}", show(observed), why, bound_value=bound, observed_value=observed, unit=unit)
+
+
+def _unmeasured(name: str, bound: str, reason: str, **numbers: Any) -> Expectation:
+    why = reason or "there is nothing to measure"
+    return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, why, doubt=Doubt.UNMEASURED, **numbers)
 
 
 _FAMILY = Family("question", "harness.judge.questions", "SCORES")

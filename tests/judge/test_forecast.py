@@ -48,6 +48,16 @@ def test_the_rates_are_the_run_s_own() -> None:
     assert values["interval_s_daly"] == closed_forms.daly_interval_s(*best)
 
 
+def test_a_trainer_that_tells_every_fifth_step_saves_as_often() -> None:
+    def sparse(logs: Logs) -> None:
+        for lines in trainers(logs):
+            lines[:] = [line for line in lines if line.get("event") != "step" or line["step"] % 5 == 0]
+
+    history = simulate(JOB, [Outage(47, "rank"), Outage(90, "rank")], 3)
+    values = found(verdict(history, sparse, expect={}, fault_free=FAULT_FREE))
+    assert values["interval_s"] == pytest.approx(30 * 0.048, rel=0.2)
+
+
 def test_many_random_failures_cost_what_the_closed_form_says() -> None:
     dice = random.Random(7)
     values = found(run([Outage(dice.randrange(60, 120), "rank", victim=n % 2) for n in range(6)]))

@@ -139,19 +139,15 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
         return f"{counted(missing, 'step')} {'is' if missing == 1 else 'are'} not in the fault-free run"
     if not np.isfinite(comparison.fault_free.loss).any():
         return "the trainer reports no loss"
-    if _never_change(comparison):
+    told = (comparison.fault_free.loss, comparison.fault_free.grad_norm)
+    finite = [values[np.isfinite(values)] for values in told]
+    if all(not len(values) or (len(values) > 1 and np.ptp(values) == 0) for values in finite):
         return "the losses of the fault-free run never change, so equal losses prove nothing"
-    told = np.flatnonzero(np.isfinite(comparison.fault_free.loss))
-    gap = int(np.diff(told, prepend=-1).max())  # a trainer may report its loss now and then
-    if len(comparison.step) - 1 - int(told[-1]) > gap:
-        return f"the fault-free run reports no finite loss after step {comparison.step[told[-1]]}"
+    rows = np.flatnonzero(np.isfinite(comparison.fault_free.loss))
+    gap = int(np.diff(rows, prepend=-1).max())  # a trainer may report its loss now and then
+    if len(comparison.step) - 1 - int(rows[-1]) > gap:
+        return f"the fault-free run reports no finite loss after step {comparison.step[rows[-1]]}"
     return ""
-
-
-def _never_change(comparison: Comparison) -> bool:
-    """Whether loss and gradient norm have one value only, so far as they are told."""
-    told = [values[np.isfinite(values)] for values in (comparison.fault_free.loss, comparison.fault_free.grad_norm)]
-    return all(not len(values) or (len(values) > 1 and np.ptp(values) == 0) for values in told)
 
 
 def _shape(run: Timeline) -> tuple[Any, ...]:

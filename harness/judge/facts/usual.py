@@ -23,7 +23,7 @@ from harness.judge.facts.by_time import Window
 from harness.timeline.timeline import Bools, FaultRecord, Floats, Ints, Steps, Timeline
 
 QUANTILE = 0.99  # of the fault-free ones took no longer: the band
-SYNC_QUANTILE = 0.95
+SYNC_QUANTILE = 0.95  # of gradient syncs: a few always wait for a rank that came late
 SMOOTHED_STEPS = 5  # a step is held against the median of so many around it
 STEPS_BEFORE = 20  # so many before a fault show how fast the job was until then
 FAST_BEFORE = 2 / 3  # of the usual time was their median: then what is usual says nothing of this job
@@ -60,11 +60,10 @@ class Times:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Fault-free time of a step at one world size, from `steps` steps."""
+    """Fault-free time of a step at one world size."""
 
     usual: int
     upper: int
-    steps: int
     steady: int  # the longest that the median of so many steps in a row took; one pause does not widen it
 
 
@@ -104,7 +103,7 @@ class Usual:
             taken = np.concatenate(runs)
             smooth = [int(medians(each, SMOOTHED_STEPS).max()) for each in runs if len(each) >= SMOOTHED_STEPS]
             steady = max(smooth, default=_upper(taken))
-            found[size] = StepTime(int(np.median(taken)), _upper(taken), len(taken), steady)
+            found[size] = StepTime(int(np.median(taken)), _upper(taken), steady)
         return {size: time for size, time in found.items() if time.usual}
 
     @cached_property
@@ -182,7 +181,7 @@ class _Relative:
     def of(cls, run: Timeline, usual: Usual) -> _Relative:
         times = Times.of(run)
         sizes, place = np.unique(times.size, return_inverse=True)
-        known = [usual.steps.get(size, StepTime(0, 0, 0, 0)) for size in sizes.tolist()]
+        known = [usual.steps.get(size, StepTime(0, 0, 0)) for size in sizes.tolist()]
         told = np.array([(each.usual or np.nan, each.upper, each.steady) for each in known], np.float64).reshape(-1, 3)
         typical, upper, steady = told[place.reshape(-1)].T
         return cls(times.begin, times.end, times.taken / typical, upper / typical, steady / typical)

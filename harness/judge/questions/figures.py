@@ -69,7 +69,8 @@ class Metrics(Score):
 
 
 def _steps(run: Timeline) -> dict[str, Any]:
-    """Step time is the time between ends of complete steps of one epoch."""
+    """Step time is the time between ends of complete steps of one epoch; samples per second are those of surviving
+    steps, over the whole time from the first step's begin to the last one's end."""
     told = Times.of(run)
     times = told.end - told.begin
     values: dict[str, Any] = {}
@@ -79,7 +80,8 @@ def _steps(run: Timeline) -> dict[str, Any]:
     steps = run.steps
     sync = steps.sync_ns[steps.sync_ns > 0]
     values["sync_seconds_p50"] = float(np.median(sync)) / S if len(sync) else None
-    values["samples_per_second"] = _throughput(run)
+    samples, span = _samples(run), int(run.progress.end[-1] - run.progress.begin[0]) if len(run.progress) else 0
+    values["samples_per_second"] = samples * S / span if samples is not None and span else None
     values["steps_executed"] = len(run.progress)
     values["steps_rolled_back"] = len(run.progress) - len(np.unique(run.progress.step))
     return values
@@ -107,13 +109,6 @@ def _cost(run: Timeline) -> float | None:
         return None
     gpu_ns = sum(slot.released - slot.allocated for slot in run.slots)
     return float(price) * gpu_ns / (3600 * S) / samples * 1e6
-
-
-def _throughput(run: Timeline) -> float | None:
-    """Samples of surviving steps over the whole time from the first step's begin to the last one's end."""
-    samples = _samples(run)
-    span = int(run.progress.end[-1] - run.progress.begin[0]) if samples is not None else 0
-    return samples * S / span if samples is not None and span else None
 
 
 def _samples(run: Timeline) -> float | None:
@@ -242,27 +237,21 @@ def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[in
 
 
 def _expectations(values: dict[str, Any], bounds: MetricBounds) -> list[Expectation]:
-    upper: list[tuple[str, str, float | None, float, Callable[[Any], str]]] = [
-        ("step_p50_max", "step_seconds_p50", bounds.step_p50_max, S, _seconds),
-        ("step_p95_max", "step_seconds_p95", bounds.step_p95_max, S, _seconds),
-        ("step_p99_max", "step_seconds_p99", bounds.step_p99_max, S, _seconds),
-        ("detection_max", "detection_seconds_max", bounds.detection_max, S, _seconds),
-        ("max_false_alarms", "false_alarms", bounds.max_false_alarms, 1, str),
-        ("steps_rolled_back_max", "steps_rolled_back", bounds.steps_rolled_back_max, 1, str),
+    table: Sequence[tuple[str, str, Callable[..., Expectation], Callable[[Any], str], str]] = (
+        ("step_p50_max", "step_seconds_p50", at_most, _seconds, "s"),
+        ("step_p95_max", "step_seconds_p95", at_most, _seconds, "s"),
+        ("step_p99_max", "step_seconds_p99", at_most, _seconds, "s"),
+        ("detection_max", "detection_seconds_max", at_most, _seconds, "s"),
+        ("max_false_alarms", "false_alarms", at_most, str, ""),
+        ("steps_rolled_back_max", "steps_rolled_back", at_most, str, ""),
+        ("checkpoint_success_min", "checkpoint_success_percent", at_least, _percent, "%"),
+        ("resume_success_min", "resume_success_percent", at_least, _percent, "%"),
+    )
+    return [
+        held(f"metrics.{name}", values[key], bound / S if unit == "s" else bound, show, unit=unit)
+        for name, key, held, show, unit in table
+        if (bound := getattr(bounds, name)) is not None
     ]
-    lower = [
-        ("checkpoint_success_min", "checkpoint_success_percent", bounds.checkpoint_success_min),
-        ("resume_success_min", "resume_success_percent", bounds.resume_success_min),
-    ]
-    lines = [
-        at_most(
-            f"metrics.{name}", values[key], bound / unit if unit != 1 else bound, show, unit="s" if unit != 1 else ""
-        )
-        for name, key, bound, unit, show in upper
-        if bound is not None
-    ]
-    lines += [at_least(f"metrics.{name}", values[key], b, _percent, "%") for name, key, b in lower if b is not None]
-    return lines
 
 
 def _seconds(value: float) -> str:
@@ -290,14 +279,16 @@ class Usage(Score):
 
     def score(self, evidence: Evidence, bounds: Nothing | None) -> ScoreResult:
         run = evidence.run
-        by_link = _by_place(_rates(_link_counters(run)))
+        rates = sorted(_rates(_link_counters(run)).items())
+        by_link = {f"{node} {link}": rate for (node, _, link), rate in rates}  # the newest incarnation stands for all
+        busiest = sorted(by_link, key=lambda link: -by_link[link])[:LINKS_SHOWN]
         nvlink = list(_rates(_nvlink_counters(run)).values())
         gpus = [gpu for event in run.usage for gpu in event.get("gpus") or ()]
         told = [float(gpu["busy_percent"]) for gpu in gpus if gpu.get("busy_percent") is not None]
         busy = [percent for percent in told if 0 <= percent <= 100]  # anything else is no share of time
         memory = [int(gpu["memory_bytes"]) for gpu in gpus if gpu.get("memory_bytes") is not None]
         values = {
-            "network_bytes_per_second": _shown(by_link) or None,
+            "network_bytes_per_second": {link: by_link[link] for link in sorted(busiest) if by_link[link] > 0} or None,
             "network_bytes_per_second_max": max(by_link.values(), default=None),
             "gpu_busy_percent": statistics.fmean(busy) if busy else None,
             "gpu_memory_bytes_max": max(memory, default=None),
@@ -336,17 +327,6 @@ def _rates(counters: Iterator[tuple[Counter, int, int]]) -> dict[Counter, float]
             spent, total = moved.get(what, (0, 0))
             moved[what] = spent + at - before_at, total + count - before
     return {what: total * S / spent for what, (spent, total) in moved.items()}
-
-
-def _by_place(rates: Mapping[Counter, float]) -> dict[str, float]:
-    """The newest incarnation of a node stands for the node."""
-    return {f"{node} {link}": rate for (node, _, link), rate in sorted(rates.items())}
-
-
-def _shown(by_link: Mapping[str, float]) -> dict[str, float]:
-    """The busiest links."""
-    busiest = sorted(by_link, key=lambda link: -by_link[link])[:LINKS_SHOWN]
-    return {link: by_link[link] for link in sorted(busiest) if by_link[link] > 0}
 
 
 # Collectives

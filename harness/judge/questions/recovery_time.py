@@ -17,8 +17,8 @@ import numpy as np
 from harness.judge.facts import reported, times
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.usual import SLOWDOWN_MAX, UNMEASURABLE, Degraded, Pace
-from harness.judge.score import Bounds, DurationNs, Expectation, S, Score, ScoreResult, Verdict, at_most
-from harness.judge.verdict import Doubt, Figure, Ground, Kind
+from harness.judge.score import Bounds, DurationNs, Expectation, S, Score, ScoreResult, at_most, line
+from harness.judge.verdict import Figure, Ground, Kind
 from harness.timeline.phases import phase_words
 from harness.timeline.timeline import PHASES, Episode, Timeline
 from harness.units import counted, format_duration
@@ -173,33 +173,35 @@ def _stuck(run: Timeline, episode: Episode) -> str:
 
 def _lines(name: str, spans: Sequence[_Span], bound: int, run: Timeline, unmeasured: str) -> list[Expectation]:
     """Each of `spans` against the bound, the worst first; and that others could not be measured."""
-    worst_first = sorted(spans, key=lambda span: (span.ended, -span.length))
-    lines = [_line(name, span, bound, run) for span in worst_first]
-    if not spans:
-        lines = [at_most(name, 0.0, bound / S, lambda s: format_duration(round(s * S)) if s else "0 s", unit="s")]
+
+    def show(seconds: float) -> str:
+        return format_duration(round(seconds * S)) if seconds else "0 s"
+
+    lines = [_line(name, each, bound, run) for each in sorted(spans, key=lambda span: (span.ended, -span.length))]
     if unmeasured:
-        unknown = replace(lines[0], verdict=Verdict.INCONCLUSIVE, reason=unmeasured, share=None, doubt=Doubt.UNMEASURED)
-        lines += [unknown if spans else replace(unknown, observed="—", observed_value=None)]
-    return lines
+        unknown = at_most(name, None, bound / S, show, unmeasured, "s")
+        seen = {key: getattr(told, key) for told in lines[:1] for key in ("observed", "observed_value")}
+        lines.append(replace(unknown, **seen))
+    return lines or [at_most(name, 0.0, bound / S, show, unit="s")]
 
 
 def _line(name: str, span: _Span, bound: int, run: Timeline) -> Expectation:
     length, ended, why, of, pace = span
     observed = format_duration(length) if ended else f"> {format_duration(length)}, not over"
-    good = ended and length <= bound
+    late = f"{observed} is more than {format_duration(bound)}" if length > bound else ""
     figure = Figure(length, 2 * run.uncertainty_ns, ended)  # its begin and its end may be of two hosts
     grounds = [Ground(Kind.DURATION, of=of), Ground(Kind.DURATION, of=figure, bound=bound)]
-    return Expectation(
+    grounds += [Ground(Kind.DURATION, of=pace, bound=SLOWDOWN_MAX)] if pace else []
+    return line(
         name,
         f"≤ {format_duration(bound)}",
         observed,
-        Verdict.PASS if good else Verdict.FAIL,
-        "" if good else f"{observed} is more than {format_duration(bound)}" if ended else why,
+        late if ended else why or "it was not over",
+        *grounds,
         share=length / bound if bound and ended else None,
         bound_value=bound / S,
         observed_value=length / S if ended else None,
         unit="s",
-        rests_on=(*grounds, *([Ground(Kind.DURATION, of=pace, bound=SLOWDOWN_MAX)] if pace else ())),
     )
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.judge.facts import ledger
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.ledger import Ledger
-from harness.judge.facts.usual import UNMEASURABLE, Band, Degraded
+from harness.judge.facts.usual import UNMEASURABLE, Band
 from harness.judge.score import Bounds, Expectation, Percent, S, Score, ScoreResult, at_most
 from harness.judge.verdict import Claim, Code, Figure, Ground, Kind, unknown
 from harness.theory import closed_forms
-from harness.timeline.timeline import FaultRecord, Timeline
+from harness.timeline.timeline import Timeline
 from harness.units import counted
 
 UNATTRIBUTED_PERCENT_MAX = 1.0
@@ -34,45 +33,47 @@ class WastedGpuHours(Score):
     Bounds = WasteBounds
 
     def score(self, evidence: Analysis, bounds: WasteBounds | None) -> ScoreResult:
-        run = evidence.run
-        slow, booked = evidence.degraded, evidence.ledger
+        run, booked = evidence.run, evidence.ledger
         values = _values(run, booked) | {"baseline": _baseline(run, evidence.usual.bands)}
         values["closed_forms"] = ledger.forecast(run, booked)
         if bounds is None:
             return ScoreResult(values)
         if not booked.allocated:
-            return ScoreResult(
-                values, reasons=[unknown(Code.LEDGER_NO_GPU, "wasted_gpu_hours: no allocated GPU is in the log")]
-            )
-        # Each window may begin by one host's clock and end by another's, on every GPU.
-        doubt_s = 2 * run.uncertainty_ns * len(evidence.windows) * run.largest_world / S
-        doubt_percent = 100 * doubt_s * S / booked.allocated
-        lines = [
-            _line(f"wasted_gpu_hours.{name}", values[key], bound, show, doubt, slow if "by_faults" in name else ())
-            for name, key, show, doubt in (
-                ("max_percent", "percent", _percent, doubt_percent),
-                ("max_percent_by_faults", "percent_by_faults", _percent, doubt_percent),
-                ("max_gpu_seconds", "gpu_seconds_wasted", _gpu_seconds, doubt_s),
-                ("max_gpu_seconds_by_faults", "gpu_seconds_wasted_by_faults", _gpu_seconds, doubt_s),
-            )
-            if (bound := getattr(bounds, name)) is not None
-        ]
+            none = unknown(Code.LEDGER_NO_GPU, "wasted_gpu_hours: no allocated GPU is in the log")
+            return ScoreResult(values, reasons=[none])
         summary = f"{_percent(values['percent_by_faults'])} of GPU time wasted by faults"
-        reasons = _doubts(booked)
-        if bounds.max_percent_by_faults is not None or bounds.max_gpu_seconds_by_faults is not None:
-            reasons += _unmeasurable(evidence.unmeasurable_slowdowns)
-        return ScoreResult(values, lines, reasons, summary)
+        return ScoreResult(values, _lines(evidence, values, bounds), [*_untold(evidence, bounds)], summary)
 
 
-def _line(
-    name: str, observed: float, bound: float, show: Callable[[Any], str], margin: float, slow: Sequence[Degraded]
-) -> Expectation:
-    """`margin`: by how much clocks that are not known exactly may mislead. `slow`: what the faults answer for, and may
-    not have caused."""
-    figure = Ground(Kind.DURATION, of=Figure(observed, margin), bound=bound)
-    grounds = (figure, *(Ground(Kind.DURATION, of=interval) for interval in slow))
-    line = at_most(name, observed, bound, show, unit="GPU-s" if "gpu_seconds" in name else "%")
-    return replace(line, rests_on=grounds)
+def _lines(evidence: Analysis, values: dict[str, Any], bounds: WasteBounds) -> list[Expectation]:
+    # Each window may begin by one host's clock and end by another's, on every GPU.
+    margin_s = 2 * evidence.run.uncertainty_ns * len(evidence.windows) * evidence.run.largest_world / S
+    margin_percent = 100 * margin_s * S / evidence.ledger.allocated
+    slowed = tuple(Ground(Kind.DURATION, of=each) for each in evidence.degraded)  # faults may not have caused it
+    table: Sequence[tuple[str, str, Callable[[Any], str], float, str, tuple[Ground, ...]]] = (
+        ("max_percent", "percent", _percent, margin_percent, "%", ()),
+        ("max_percent_by_faults", "percent_by_faults", _percent, margin_percent, "%", slowed),
+        ("max_gpu_seconds", "gpu_seconds_wasted", _gpu_seconds, margin_s, "GPU-s", ()),
+        ("max_gpu_seconds_by_faults", "gpu_seconds_wasted_by_faults", _gpu_seconds, margin_s, "GPU-s", slowed),
+    )
+    found = []
+    for name, key, show, margin, unit, grounds in table:
+        if (bound := getattr(bounds, name)) is not None:
+            figure = Ground(Kind.DURATION, of=Figure(values[key], margin), bound=bound)
+            rests_on = (figure, *grounds)
+            found.append(at_most(f"wasted_gpu_hours.{name}", values[key], bound, show, unit=unit, rests_on=rests_on))
+    return found
+
+
+def _untold(evidence: Analysis, bounds: WasteBounds) -> Iterator[Claim]:
+    """GPU time of which the log does not tell what it was spent on."""
+    share = 100 * evidence.ledger.accounts["unattributed"] / evidence.ledger.allocated
+    if share > UNATTRIBUTED_PERCENT_MAX:
+        text = f"{share:.1f} % of the GPU time cannot be attributed to anything (1 % is allowed)"
+        yield unknown(Code.LEDGER_UNATTRIBUTED, f"wasted_gpu_hours: {text}")
+    by_faults = bounds.max_percent_by_faults is not None or bounds.max_gpu_seconds_by_faults is not None
+    if by_faults and (names := ", ".join(fault.id for fault in evidence.unmeasurable_slowdowns)):
+        yield unknown(Code.LEDGER_SLOWDOWN_UNKNOWN, f"wasted_gpu_hours: the slowdown by {names} {UNMEASURABLE}")
 
 
 def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:
@@ -111,32 +112,14 @@ def _ettr(run: Timeline, booked: Ledger) -> float | None:
 
 def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
     """From what the baseline band of straggler drag was taken, world size by world size."""
-    sizes = sorted({epoch.size for epoch in run.epochs})
-    known = [f"{_steps_of_runs(bands[size])} at {_ranks(size)}" for size in sizes if size in bands]
-    others = [f"none at {_ranks(size)}, so no drag is booked there" for size in sizes if size not in bands]
+    known, others = [], []
+    for size in sorted({epoch.size for epoch in run.epochs}):
+        band, ranks = bands.get(size), f"{size} rank{'' if size == 1 else 's'}"
+        if band:
+            known.append(f"{counted(band.steps, 'step')} of {counted(band.runs, 'fault-free run')} at {ranks}")
+        else:
+            others.append(f"none at {ranks}, so no drag is booked there")
     return "; ".join(known + others) or "none"
-
-
-def _ranks(size: int) -> str:
-    return f"{size} rank{'' if size == 1 else 's'}"
-
-
-def _steps_of_runs(band: Band) -> str:
-    return f"{counted(band.steps, 'step')} of {counted(band.runs, 'fault-free run')}"
-
-
-def _doubts(booked: Ledger) -> list[Claim]:
-    share = 100 * booked.accounts["unattributed"] / booked.allocated
-    if share <= UNATTRIBUTED_PERCENT_MAX:
-        return []
-    reason = f"wasted_gpu_hours: {share:.1f} % of the GPU time cannot be attributed to anything (1 % is allowed)"
-    return [unknown(Code.LEDGER_UNATTRIBUTED, reason)]
-
-
-def _unmeasurable(faults: Sequence[FaultRecord]) -> list[Claim]:
-    names = ", ".join(fault.id for fault in faults)
-    reason = f"wasted_gpu_hours: the slowdown by {names} {UNMEASURABLE}"
-    return [unknown(Code.LEDGER_SLOWDOWN_UNKNOWN, reason)] if names else []
 
 
 def _percent(value: float) -> str:

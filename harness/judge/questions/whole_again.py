@@ -15,7 +15,8 @@ times as long after its allocation as the fault-free run took from its first all
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import abc
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Window
 from harness.judge.facts.saves import Saves
 from harness.judge.facts.usual import FAST_BEFORE, SLOWDOWN_MAX, Pace, Times
-from harness.judge.score import Bounds, DurationNs, Expectation, Percent, S, Score, ScoreResult, Verdict, at_most
+from harness.judge.score import Bounds, DurationNs, Expectation, Percent, S, Score, ScoreResult, at_most, line
 from harness.judge.verdict import Claim, Code, Ground, Kind, unknown
 from harness.timeline.timeline import Bools, Ints, Slot, Timeline
 from harness.units import format_duration
@@ -43,59 +44,75 @@ EXIT_FACTOR = 3
 EXIT_LEAST_NS = 30 * S
 
 
+class Whole(Score):
+    """Durations and counts, and the lines of the table that hold them against what is allowed."""
+
+    @abc.abstractmethod
+    def values(self, evidence: Analysis) -> dict[str, Any]:
+        """As in report.json."""
+
+    @abc.abstractmethod
+    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: Any) -> Sequence[Expectation] | str:
+        """Or why the evidence says nothing of it."""
+
+    def claims(self, evidence: Analysis) -> Iterable[Claim]:
+        """Beyond the lines, whatever the bounds are."""
+        return ()
+
+    def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
+        values, claims = self.values(evidence), [*self.claims(evidence)]
+        lines = () if bounds is None else self.lines(evidence, values, bounds)
+        if isinstance(lines, str):
+            return ScoreResult(values, (), claims, not_judged=[(self.by_default, lines)])
+        return ScoreResult(values, lines, claims)
+
+
 class PaceBounds(Bounds):
     """`max_slowdown`: how many times slower than without a fault the job may be once it has recovered."""
 
     max_slowdown: float = Field(SLOWDOWN_MAX, ge=1)
 
 
-class PaceScore(Score):
+class PaceScore(Whole):
     name = "pace"
     order = 40
     Bounds = PaceBounds
     by_default = "pace"
 
-    def score(self, evidence: Analysis, bounds: PaceBounds | None) -> ScoreResult:
-        found, still = evidence.pace, [*_stood_still(evidence), *_told_too_fast(evidence)]
-        if isinstance(found, str):
-            return ScoreResult({"slowdown": None, "steps": 0}, (), still, not_judged=[(self.name, found)])
+    def values(self, evidence: Analysis) -> dict[str, Any]:
+        if isinstance(evidence.pace, str):
+            return {"slowdown": None, "steps": 0}
         names = ("slowdown", "median", "at_least", "steps", "before", "best", "slowest", "worst")
-        values: dict[str, Any] = {name: getattr(found, name) for name in names}
-        if bounds is None:
-            return ScoreResult(values, (), still)
-        line = _pace_line(found, bounds.max_slowdown)
-        if line.verdict is Verdict.PASS and (why := _proves_nothing(found, bounds.max_slowdown)):
-            return ScoreResult(values, (), still, not_judged=[(self.name, why)])
-        return ScoreResult(values, [line], still)
+        return {name: getattr(evidence.pace, name) for name in names}
 
+    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: PaceBounds) -> Sequence[Expectation] | str:
+        pace, bound = evidence.pace, bounds.max_slowdown
+        if isinstance(pace, str):
+            return pace
+        reason, code = "", ""
+        if pace.is_slow(bound) or pace.was_faster(bound):
+            reason = f"{_figures(pace)} times slower, the median step {pace.median:.2f} times"
+            code = Code.PACE_SLOW
+        elif pace.was_slow(bound):
+            reason = f"{_figures(pace)} times slower, and {pace.slowest:.2f} times now and then"
+            code = Code.PACE_SLOW_AGAIN
+        elif not pace.known:
+            return "no fault-free run had as many ranks as the job had at the end"
+        elif pace.at_least > bound and pace.before > bound:
+            return f"the job was already {pace.before:.2f} times slower than its fault-free run before the first fault"
+        observed = f"{pace.slowdown:.2f} ×, at least {pace.at_least:.2f} ×"
+        ground = Ground(Kind.DURATION, of=pace, bound=bound)
+        return [line("pace.max_slowdown", f"≤ {bound:g} ×", observed, reason, ground, code=code)]
 
-def _pace_line(pace: Pace, bound: float) -> Expectation:
-    reason, code = "", ""
-    if pace.is_slow(bound) or pace.was_faster(bound):
-        reason = f"{_figures(pace)} times slower, the median step {pace.median:.2f} times"
-        code = Code.PACE_SLOW
-    elif pace.was_slow(bound):
-        reason = f"{_figures(pace)} times slower, and {pace.slowest:.2f} times now and then"
-        code = Code.PACE_SLOW_AGAIN
-    observed = f"{pace.slowdown:.2f} ×, at least {pace.at_least:.2f} ×"
-    rests_on = (Ground(Kind.DURATION, of=pace, bound=bound),)
-    verdict = Verdict.FAIL if reason else Verdict.PASS
-    return Expectation("pace.max_slowdown", f"≤ {bound:g} ×", observed, verdict, reason, code=code, rests_on=rests_on)
+    def claims(self, evidence: Analysis) -> Iterable[Claim]:
+        yield from _stood_still(evidence)
+        yield from _told_too_fast(evidence)
 
 
 def _figures(pace: Pace) -> str:
     took, usual = format_duration(pace.taken), format_duration(pace.usual)
     text = f"{pace.steps} steps after the recovery took {took}, and {usual} in the fault-free run"
     return f"{text}: {pace.slowdown:.2f}"
-
-
-def _proves_nothing(pace: Pace, bound: float) -> str:
-    """Why it proves nothing that the job is not slower than allowed, or an empty text."""
-    if not pace.known:
-        return "no fault-free run had as many ranks as the job had at the end"
-    if pace.at_least > bound and pace.before > bound:
-        return f"the job was already {pace.before:.2f} times slower than its fault-free run before the first fault"
-    return ""
 
 
 def _stood_still(evidence: Analysis) -> Iterator[Claim]:
@@ -122,7 +139,7 @@ def _told_too_fast(evidence: Analysis) -> Iterator[Claim]:
         return
     usual = min(1.0, pace.before)
     factor, saved = max(pace.slowdown, pace.median), pace.usual * usual - pace.taken
-    taken, without = _exits_ns(evidence)
+    taken, without = _exit_ns(evidence.run), evidence.usual.longest(_exit_ns)
     hidden = 0 if taken is None or without is None else max(0, taken - without)
     if factor < TOO_FAST * usual or (factor < FAST_BEFORE * usual and 2 * hidden > saved):
         text = (
@@ -138,54 +155,53 @@ class RhythmBounds(Bounds):
     min_percent: Percent = 60.0
 
 
-class Rhythm(Score):
+class Rhythm(Whole):
     name = "checkpoint_rhythm"
     order = 41
     Bounds = RhythmBounds
     by_default = "rhythm of checkpoints"
 
-    def score(self, evidence: Analysis, bounds: RhythmBounds | None) -> ScoreResult:
-        run, fault_free = evidence.run, evidence.fault_free
-        values: dict[str, Any] = {"due": None, "missed": None, "missed_in_a_row": None}
-        if "checkpoints" not in reported.told(run) and not evidence.saves.seen:
-            return ScoreResult(values)  # that they are not told at all is said elsewhere
-        usable = fault_free is not None and not evidence.flaw(fault_free)
-        theirs = evidence.fault_free_saves if usable else None
-        steps = [save.step for save in (theirs.whole if run.checkpoints else theirs.seen)] if theirs else []
-        usual: Ints = np.unique(np.array(steps, np.int64))
-        if not len(usual):
-            return ScoreResult(
-                values, not_judged=[(self.by_default, "no fault-free run shows when a checkpoint is due")]
-            )
-        made = _after_the_fault(run, evidence.saves, usual, evidence.disturbed)
-        missed, in_a_row = int((~made).sum()), _longest(~made)
-        values = {"due": len(made), "missed": missed, "missed_in_a_row": in_a_row}
-        if bounds is None:
-            return ScoreResult(values)
-        if not run.checkpoints and (made.any() or len(made) < SEEN_MIN or len(set(np.diff(usual))) > 1):
-            return ScoreResult(values)  # what is only seen may have been there more often
-        if (len(made) < 2 and missed > 0) or not len(made):
-            why = f"{len(made) or 'no'} save was due after the recovery, outside faults"
-            return ScoreResult(values, not_judged=[(self.by_default, why)])
+    def values(self, evidence: Analysis) -> dict[str, Any]:
+        usual = _usual_saves(evidence)
+        if not _tells_saves(evidence) or not len(usual):
+            return {"due": None, "missed": None, "missed_in_a_row": None}
+        missed = ~_after_the_fault(evidence.run, evidence.saves, usual, evidence.disturbed)
+        in_a_row = max((part.stop - part.start for part in by_time.stretches(missed)), default=0)
+        return {"due": len(missed), "missed": int(missed.sum()), "missed_in_a_row": in_a_row}
+
+    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: RhythmBounds) -> Sequence[Expectation] | str:
+        due, missed, in_a_row = (values[name] for name in ("due", "missed", "missed_in_a_row"))
+        if not _tells_saves(evidence):
+            return ()  # that they are not told at all is said elsewhere
+        if due is None:
+            return "no fault-free run shows when a checkpoint is due"
+        uneven = len(set(np.diff(_usual_saves(evidence)))) > 1
+        if not evidence.run.checkpoints and (missed < due or due < SEEN_MIN or uneven):
+            return ()  # what is only seen may have been there more often
+        if (due < 2 and missed > 0) or not due:
+            return f"{due or 'no'} save was due after the recovery, outside faults"
         none = next((f": one is none, as {each.why}" for each in evidence.saves.none.values()), "")
-        return ScoreResult(values, list(_rhythm_lines(made, bounds, none)))
+        text = f"{missed} of {due} checkpoints that the fault-free run made in these steps are missing"
+        absent, percent = Ground(Kind.ABSENCE), 100 * (due - missed) / due
+        reason = f"{text}, {in_a_row} in a row{none}" if in_a_row > bounds.max_missed else ""
+        at_once = f"≤ {bounds.max_missed} in a row"
+        lines = [line("checkpoint_rhythm.max_missed", at_once, str(in_a_row), reason, absent)]
+        if due >= SHARE_SAVES_MIN:
+            reason, least = text + none if percent < bounds.min_percent else "", f"≥ {bounds.min_percent:.1f} %"
+            lines.append(line("checkpoint_rhythm.min_percent", least, f"{percent:.1f} %", reason, absent))
+        return lines
 
 
-def _rhythm_lines(made: Bools, bounds: RhythmBounds, none: str) -> Iterator[Expectation]:
-    missed, in_a_row, due = int((~made).sum()), _longest(~made), len(made)
-    text = f"{missed} of {due} checkpoints that the fault-free run made in these steps are missing"
+def _tells_saves(evidence: Analysis) -> bool:
+    return "checkpoints" in reported.told(evidence.run) or bool(evidence.saves.seen)
 
-    def line(name: str, bound: str, observed: str, reason: str) -> Expectation:
-        verdict = Verdict.FAIL if reason else Verdict.PASS
-        rests_on = (Ground(Kind.ABSENCE),)
-        return Expectation(f"checkpoint_rhythm.{name}", bound, observed, verdict, reason, rests_on=rests_on)
 
-    reason = f"{text}, {in_a_row} in a row{none}" if in_a_row > bounds.max_missed else ""
-    yield line("max_missed", f"≤ {bounds.max_missed} in a row", str(in_a_row), reason)
-    if due >= SHARE_SAVES_MIN:
-        percent = 100 * (due - missed) / due
-        reason = text + none if percent < bounds.min_percent else ""
-        yield line("min_percent", f"≥ {bounds.min_percent:.1f} %", f"{percent:.1f} %", reason)
+def _usual_saves(evidence: Analysis) -> Ints:
+    """The steps of which the fault-free run committed a checkpoint, in order; as seen, where none is told."""
+    run, fault_free, theirs = evidence.run, evidence.fault_free, evidence.fault_free_saves
+    if fault_free is None or theirs is None or evidence.flaw(fault_free):
+        return np.zeros(0, np.int64)
+    return np.unique(np.array([save.step for save in (theirs.whole if run.checkpoints else theirs.seen)], np.int64))
 
 
 def _after_the_fault(run: Timeline, saves: Saves, due: Ints, disturbed: Sequence[Window]) -> Bools:
@@ -200,17 +216,13 @@ def _after_the_fault(run: Timeline, saves: Saves, due: Ints, disturbed: Sequence
     made = committed[np.searchsorted(committed, due - interval / 2)] < due + interval
     begin = end[np.searchsorted(step, due)]
     until = end[np.minimum(np.searchsorted(step, due + interval - 1), len(step) - 1)]
-    counts = (by_time.quiet(begin, np.maximum(until, begin + 1), disturbed) & ~_under_way(saves, begin)) | made
+    ended = ((save.begun, save.ended) for save in saves.good if save.begun is not None)
+    writing = by_time.union((begun + 1, end + WRITTEN_NS) for begun, end in ended if end is not None)
+    in_peace = by_time.quiet(begin, np.maximum(until, begin + 1), disturbed)
+    counts = (in_peace & by_time.quiet(begin, begin + 1, writing)) | made
     if disturbed:
         counts &= begin >= disturbed[0][0]
     return np.asarray(made[counts], np.bool_)
-
-
-def _under_way(saves: Saves, moments: Ints) -> Bools:
-    """Whether a save had begun before, and ended later or just then."""
-    ended = ((save.begun, save.ended) for save in saves.good if save.begun is not None)
-    writing = by_time.union((begun + 1, end + WRITTEN_NS) for begun, end in ended if end is not None)
-    return ~by_time.quiet(moments, moments + 1, writing)
 
 
 def _last_time(run: Timeline) -> tuple[Ints, Ints]:
@@ -221,56 +233,39 @@ def _last_time(run: Timeline) -> tuple[Ints, Ints]:
     return step[last], end[last]
 
 
-def _longest(rows: Bools) -> int:
-    """The most `True` in a row."""
-    return max((part.stop - part.start for part in by_time.stretches(rows)), default=0)
-
-
 class UseBounds(Bounds):
     """`max_idle_steps`: fewer than so many steps at the end may be done with a GPU left idle."""
 
     max_idle_steps: int = Field(10, ge=1)
 
 
-class GpusInUse(Score):
+class GpusInUse(Whole):
     name = "gpus_in_use"
     order = 43
     Bounds = UseBounds
     by_default = "GPUs in use"
 
-    def score(self, evidence: Analysis, bounds: UseBounds | None) -> ScoreResult:
-        run = evidence.run
-        slots = _kept(run)
-        per_rank = _gpus_per_rank(evidence.fault_free_runs)
-        patience = PATIENCE * max((_first_step_ns(other) for other in evidence.fault_free_runs), default=0)
-        idle, at_all = (_idle_steps(run, slots, per_rank, wait) for wait in (patience, 0))
-        values = {"gpus_at_the_end": len(slots), "idle_steps": idle}
-        if bounds is None:
-            return ScoreResult(values)
-        why = _uses_not_judged(run, evidence.fault_free_runs, slots)
-        if not why and idle < bounds.max_idle_steps <= at_all:
-            why = "a GPU may have come too late for the job to use it"
-        if why:
-            return ScoreResult(values, not_judged=[(self.by_default, why)])
-        good = idle < bounds.max_idle_steps
-        names = ", ".join(_unused(run, slots)) or "some of them"
-        reason = "" if good else f"the job left GPUs idle in its last {idle} steps: {names}"
-        verdict = Verdict.PASS if good else Verdict.FAIL
-        return ScoreResult(
-            values,
-            [Expectation("gpus_in_use.max_idle_steps", f"< {bounds.max_idle_steps}", str(idle), verdict, reason)],
-        )
+    def values(self, evidence: Analysis) -> dict[str, Any]:
+        slots, patience = _kept(evidence.run), PATIENCE * (evidence.usual.longest(_first_step_ns) or 0)
+        return {"gpus_at_the_end": len(slots), "idle_steps": _idle_steps(evidence, slots, patience)}
 
-
-def _uses_not_judged(run: Timeline, fault_free_runs: Sequence[Timeline], slots: Sequence[Slot]) -> str:
-    if not len(run.progress) or not slots:
-        return "the log holds no step or no GPU"
-    if not fault_free_runs:
-        return "no fault-free run shows how many GPUs the job uses"
-    for fault in run.faults:
-        if fault.injected is not None and fault.replaced is False:
-            return f"{fault.id} brings no replacement, so the job may have to leave GPUs idle"
-    return ""
+    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: UseBounds) -> Sequence[Expectation] | str:
+        run, slots, idle = evidence.run, _kept(evidence.run), values["idle_steps"]
+        if not len(run.progress) or not slots:
+            return "the log holds no step or no GPU"
+        if not evidence.fault_free_runs:
+            return "no fault-free run shows how many GPUs the job uses"
+        for fault in run.faults:
+            if fault.injected is not None and fault.replaced is False:
+                return f"{fault.id} brings no replacement, so the job may have to leave GPUs idle"
+        if idle < bounds.max_idle_steps <= _idle_steps(evidence, slots, 0):
+            return "a GPU may have come too late for the job to use it"
+        last = run.epochs[-1].processes if run.epochs else ()
+        working = {(run.processes[row].node, run.processes[row].incarnation) for row in last}
+        unused = {slot.node for slot in slots if (slot.node, slot.incarnation) not in working}
+        text = f"the job left GPUs idle in its last {idle} steps: {', '.join(sorted(unused)) or 'some of them'}"
+        reason = "" if idle < bounds.max_idle_steps else text
+        return [line("gpus_in_use.max_idle_steps", f"< {bounds.max_idle_steps}", str(idle), reason)]
 
 
 def _kept(run: Timeline) -> list[Slot]:
@@ -285,32 +280,20 @@ def _kept(run: Timeline) -> list[Slot]:
     return [slot for slot in run.slots if slot.kept and (slot.node, slot.incarnation) not in excluded]
 
 
-def _gpus_per_rank(fault_free_runs: Sequence[Timeline]) -> float:
-    """The most of any fault-free run; 1 without one."""
-    found = [
-        len(other.slots) / other.epochs[-1].size for other in fault_free_runs if other.epochs and other.epochs[-1].size
-    ]
-    return max(found, default=1.0)
-
-
 def _first_step_ns(run: Timeline) -> int:
     allocated = min((slot.allocated for slot in run.slots), default=run.begin)
     return int(run.progress.end[0]) - allocated if len(run.progress) else 0
 
 
-def _idle_steps(run: Timeline, slots: Sequence[Slot], per_rank: float, patience: int) -> int:
+def _idle_steps(evidence: Analysis, slots: Sequence[Slot], patience: int) -> int:
     """How many steps in a row, up to the last one, were done without a GPU that could have had a part in them."""
+    progress = evidence.run.progress
+    worlds = [(len(other.slots), other.epochs[-1].size) for other in evidence.fault_free_runs if other.epochs]
+    per_rank = max((gpus / size for gpus, size in worlds if size), default=1.0)
     ready: Ints = np.sort(np.array([slot.allocated + patience for slot in slots], np.int64))
-    has = np.searchsorted(ready, run.progress.begin, side="right")
-    busy = np.flatnonzero(has <= run.progress.world_size * per_rank)
-    return len(run.progress) - 1 - (int(busy[-1]) if len(busy) else -1)
-
-
-def _unused(run: Timeline, slots: Sequence[Slot]) -> list[str]:
-    """The nodes without a worker in the last world."""
-    last = run.epochs[-1].processes if run.epochs else ()
-    working = {(run.processes[row].node, run.processes[row].incarnation) for row in last}
-    return sorted({slot.node for slot in slots if (slot.node, slot.incarnation) not in working})
+    has = np.searchsorted(ready, progress.begin, side="right")
+    busy = np.flatnonzero(has <= progress.world_size * per_rank)
+    return len(progress) - 1 - (int(busy[-1]) if len(busy) else -1)
 
 
 class ExitBounds(Bounds):
@@ -320,41 +303,31 @@ class ExitBounds(Bounds):
     max: DurationNs | None = Field(None)
 
 
-class ExitTime(Score):
+class ExitTime(Whole):
     name = "exit_time"
     order = 44
     Bounds = ExitBounds
     by_default = "time of the exit"
 
-    def score(self, evidence: Analysis, bounds: ExitBounds | None) -> ScoreResult:
-        run = evidence.run
-        taken, usual = _exits_ns(evidence)
-        seconds = {"seconds": taken, "usual_seconds": usual}
-        values = {name: None if ns is None else ns / S for name, ns in seconds.items()}
-        if bounds is None:
-            return ScoreResult(values)
+    def values(self, evidence: Analysis) -> dict[str, Any]:
+        taken, usual = _exit_ns(evidence.run), evidence.usual.longest(_exit_ns)
+        found = {"seconds": taken, "usual_seconds": usual}
+        return {name: None if ns is None else ns / S for name, ns in found.items()}
+
+    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: ExitBounds) -> Sequence[Expectation] | str:
+        taken, usual = _exit_ns(evidence.run), evidence.usual.longest(_exit_ns)
+        if taken is None and evidence.run.outcome == "completed":
+            return "a fault was active until the end, or the ends of the commands were not recorded"
+        if taken is None:
+            return "the job did not finish"
         limit = bounds.max if bounds.max is not None else max(EXIT_LEAST_NS, EXIT_FACTOR * (usual or 0))
-        why = ""
-        if taken is not None and taken > limit and usual is None and bounds.max is None:
-            why = "no fault-free run shows how long the exit takes"
-        elif taken is None and run.outcome == "completed":
-            why = "a fault was active until the end, or the ends of the commands were not recorded"
-        elif taken is None:
-            why = "the job did not finish"
-        if why or taken is None:
-            return ScoreResult(values, not_judged=[(self.by_default, why)])
+        if taken > limit and usual is None and bounds.max is None:
+            return "no fault-free run shows how long the exit takes"
         reason = f"the job took {format_duration(taken)} to end after its last step"
-        line = at_most("exit_time.max", taken, limit, lambda ns: format_duration(ns) if ns else "0 s", reason)
-        return ScoreResult(values, [line])
+        return [at_most("exit_time.max", taken, limit, lambda ns: format_duration(ns) if ns else "0 s", reason)]
 
 
-def _exits_ns(evidence: Analysis) -> tuple[int | None, int | None]:
-    """Of the run, and the longest without a fault."""
-    without = (_exit_ns(other, by_time.disturbed(other)) for other in evidence.fault_free_runs)
-    return _exit_ns(evidence.run, evidence.disturbed), max((ns for ns in without if ns is not None), default=None)
-
-
-def _exit_ns(run: Timeline, disturbed: Sequence[Window]) -> int | None:
+def _exit_ns(run: Timeline) -> int | None:
     """From the end of the last step (or of the last disturbance, if that is later) to the end of the last command;
     `None` where no command ended after it."""
     if not len(run.progress) or run.outcome != "completed":
@@ -363,7 +336,7 @@ def _exit_ns(run: Timeline, disturbed: Sequence[Window]) -> int | None:
     ended = max((exit_["at"] for exit_ in run.exits if exit_["rank"] is None and exit_["at"] >= last), default=None)
     if ended is None:
         return None
-    over = max((end for begin, end in disturbed if begin <= ended), default=last)
+    over = max((end for begin, end in by_time.disturbed(run) if begin <= ended), default=last)
     return ended - max(last, over) if over <= ended else None
 
 
