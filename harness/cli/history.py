@@ -14,7 +14,7 @@ from harness.campaign import slo as objectives
 from harness.campaign.history import moments
 from harness.campaign.store import Store, Wanted
 from harness.cli import given
-from harness.cli.listing import parse_since
+from harness.cli.listing import OfBackend, OfCommit, OfVerdict, Since, print_runs
 from harness.cli.options import REPORTS, JsonOption, ReportsOption
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
 from harness.errors import UsageError, choice
@@ -38,10 +38,10 @@ PageOption = Annotated[
 
 def history(
     scenario: Annotated[str, typer.Argument(help="Only the runs of this scenario.")] = "",
-    backend: Annotated[str | None, typer.Option(help="Only on this backend.")] = None,
-    commit: Annotated[str | None, typer.Option(help="Only of this commit, or of one that begins like this.")] = None,
-    verdict: Annotated[Verdict | None, typer.Option(help="Only of this verdict.")] = None,
-    since: Annotated[str | None, typer.Option(help="Only since 2026-11-22, or 7d or 2h ago.")] = None,
+    backend: OfBackend = None,
+    commit: OfCommit = None,
+    verdict: OfVerdict = None,
+    since: Since = None,
     page: PageOption = None,
     slo: Annotated[
         pathlib.Path | None, typer.Option("--slo", help="Hold the runs against the objectives in this file.")
@@ -55,7 +55,7 @@ def history(
 
     Example: chaos history spot-evict --since 30d --page trend.html
     """
-    wanted = Wanted(scenario or None, backend, commit, verdict, parse_since(since, time.time()) if since else None)
+    wanted = Wanted(scenario or None, backend, commit, verdict, since)
     if slo is not None:
         if page is not None or verdict is not None:
             raise UsageError("--slo looks at all verdicts and draws no page: leave out --verdict and --page")
@@ -111,15 +111,8 @@ def _hint(scenario: str, reports: pathlib.Path) -> str:
 
 
 def _print(found: list[drawn.Moment]) -> None:
-    table = Table(box=None, header_style="bold")
-    table.add_column("run", no_wrap=True)
-    for name in ("begun, UTC", "scenario", "backend", "commit", "verdict", "recovery", "waste"):
-        table.add_column(name)
-    for each in sorted(found, key=lambda each: -each.begun_s):
-        told = (each.run_id, each.begun_at[:16].replace("T", " "), each.scenario, each.backend, each.short_commit)
-        verdict = f"[{STYLES[each.verdict]}]{each.verdict}[/]"
-        table.add_row(*map(safe, told), verdict, seconds(each.recovery_s), percent(each.waste_percent))
-    print_table(table)
+    figures = {"recovery": lambda each: seconds(each.recovery_s), "waste": lambda each: percent(each.waste_percent)}
+    print_runs(found, figures)
     for one in drawn.series_of(found):
         for figure in drawn.FIGURES:
             for change in one.changes(figure):

@@ -7,7 +7,8 @@ import datetime
 import pathlib
 import re
 import time
-from typing import Annotated
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, TypeVar
 
 import typer
 from rich.table import Table
@@ -20,18 +21,41 @@ from harness.cli.output import STYLES, note, out, print_json, print_table, safe,
 from harness.errors import UsageError
 from harness.faults.contract import load_fault
 from harness.judge.score import Verdict
+from harness.report.history import Moment
+from harness.report.words import short_commit
+
+_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])\Z")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def parse_since(text: str, now_s: float | None = None) -> float:
+    """`2h`, `7d` or `2026-11-22` as seconds since 1970. Raises `UsageError`."""
+    if match := _AGO.match(text.strip()):
+        return (time.time() if now_s is None else now_s) - float(match[1]) * _UNIT_S[match[2]]
+    try:
+        return datetime.datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"--since {text}: write a time like 2026-11-22, or how long ago, like 2h or 7d") from error
+
+
+Run = TypeVar("Run", StoredRun, Moment)
+OfBackend = Annotated[str | None, typer.Option("--backend", help="Only the runs on this backend.")]
+OfCommit = Annotated[str | None, typer.Option("--commit", help="Only those of this commit, or of its first digits.")]
+OfVerdict = Annotated[Verdict | None, typer.Option("--verdict", help="Only those with this verdict.")]
+Since = Annotated[
+    float | None,
+    typer.Option(parser=parse_since, metavar="<time>", help="Only those since 2026-11-22, or 7d or 2h ago."),
+]
 
 
 def list_(
     faults: Annotated[bool, typer.Option("--faults", help="The faults instead of the scenarios.")] = False,
     runs: Annotated[bool, typer.Option("--runs", help="The stored runs instead of the scenarios.")] = False,
-    scenario: Annotated[str | None, typer.Option(help="With --runs: only of this scenario.")] = None,
-    backend: Annotated[str | None, typer.Option(help="With --runs: only on this backend.")] = None,
-    commit: Annotated[str | None, typer.Option(help="With --runs: only of this commit, or its first digits.")] = None,
-    verdict: Annotated[Verdict | None, typer.Option(help="With --runs: only with this verdict.")] = None,
-    since: Annotated[
-        str | None, typer.Option(help="With --runs: only since a date such as 2026-11-22, or since 7d or 2h ago.")
-    ] = None,
+    scenario: Annotated[str | None, typer.Option(help="Only the runs of this scenario.")] = None,
+    backend: OfBackend = None,
+    commit: OfCommit = None,
+    verdict: OfVerdict = None,
+    since: Since = None,
     json: JsonOption = False,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
@@ -40,7 +64,7 @@ def list_(
 
     Example: chaos list --runs --scenario spot-evict --verdict fail --since 7d
     """
-    wanted = Wanted(scenario, backend, commit, verdict, parse_since(since, time.time()) if since else None)
+    wanted = Wanted(scenario, backend, commit, verdict, since)
     if (faults and runs) or (wanted != Wanted() and not runs):
         raise UsageError("--faults and --runs exclude each other; the filters need --runs")
     if runs:
@@ -109,16 +133,8 @@ def _list_runs(reports: pathlib.Path, wanted: Wanted, json: bool) -> None:
     if json:
         print_json([_values(run) for run in found])
         return
-    table = Table(box=None, header_style="bold")
-    table.add_column("run", no_wrap=True)
-    for name in ("begun", "scenario", "backend", "commit", "verdict"):
-        table.add_column(name)
-    for run in found:
-        verdict = f"[{STYLES[run.verdict]}]{run.verdict}[/]" if run.verdict else "not judged"
-        shown = (run.run_id, _local(run.begun_s), run.scenario, run.backend, _short(run.commit))
-        table.add_row(*map(safe, shown), verdict)
     if found:
-        print_table(table)
+        print_runs(found)
     else:
         out.print("no run matches" if wanted != Wanted() else "no runs yet")
 
@@ -129,24 +145,14 @@ def _values(run: StoredRun) -> dict[str, object]:
     return values
 
 
-def _local(begun_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(begun_s))
-
-
-def _short(commit: str) -> str:
-    """The beginning of a commit, with a star where files had changed since."""
-    return commit[:10] + ("*" if commit.endswith("-dirty") else "")
-
-
-_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])\Z")
-_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
-
-def parse_since(text: str, now_s: float) -> float:
-    """`2h`, `7d` or `2026-11-22` as seconds since 1970. Raises `UsageError`."""
-    if match := _AGO.match(text.strip()):
-        return now_s - float(match[1]) * _UNIT_S[match[2]]
-    try:
-        return datetime.datetime.fromisoformat(text.strip()).timestamp()
-    except (ValueError, OverflowError) as error:
-        raise UsageError(f"--since {text}: write a time like 2026-11-22, or how long ago, like 2h or 7d") from error
+def print_runs(runs: Iterable[Run], figures: Mapping[str, Callable[[Run], str]] = {}) -> None:
+    """In this order, each with these figures."""
+    table = Table(box=None, header_style="bold")
+    table.add_column("run", no_wrap=True)
+    for name in ("begun, UTC", "scenario", "backend", "commit", "verdict", *figures):
+        table.add_column(name)
+    for run in runs:
+        told = (run.run_id, run.begun_at[:16].replace("T", " "), run.scenario, run.backend, short_commit(run.commit))
+        verdict = f"[{STYLES[run.verdict]}]{run.verdict}[/]" if run.verdict else "not judged"
+        table.add_row(*map(safe, told), verdict, *(figure(run) for figure in figures.values()))
+    print_table(table)

@@ -84,7 +84,7 @@ class Monitor(SilentCampaign):
 
     def new_events(self, events: Heard) -> None:
         job = self._job
-        if job.handed - self._taken_of(job) > WAITING_MAX:
+        if job.handed - (self._taken if self._counted_job is job else 0) > WAITING_MAX:
             job.dropped += len(events)
             return
         job.handed += len(events)
@@ -92,9 +92,6 @@ class Monitor(SilentCampaign):
 
     def left_behind(self, reason: str) -> None:
         self._job.left_behind += 1
-
-    def _taken_of(self, job: _Job) -> int:
-        return self._taken if self._counted_job is job else 0
 
     # By threads of its own
 

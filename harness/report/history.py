@@ -13,7 +13,7 @@ from harness.gate.changes import Change, changes
 from harness.judge.score import Verdict
 from harness.report import html
 from harness.report.charts.trend import Point, Step, trend_chart
-from harness.report.words import DASH, percent, plain, seconds
+from harness.report.words import DASH, percent, plain, seconds, short_commit
 
 SCHEMA = 1
 DRAWN_MAX = 200  # runs of a series
@@ -39,10 +39,6 @@ class Moment:
     @property
     def begun_at(self) -> str:
         return datetime.datetime.fromtimestamp(self.begun_s, datetime.UTC).isoformat(timespec="seconds")
-
-    @property
-    def short_commit(self) -> str:
-        return self.commit[:8] + ("*" if self.commit.endswith("-dirty") else "")
 
 
 @dataclass(frozen=True)
@@ -121,7 +117,7 @@ def change_words(one: Series, figure: str, change: Change) -> str:
     """`Recovery time changed from 7.0 s to 10.5 s (1.50 ×) with run x, commit y`."""
     title, show = FIGURES[figure]
     first = one.moments[change.at]
-    commit = f", commit {first.short_commit}" if first.commit else ""
+    commit = f", commit {short_commit(first.commit)}" if first.commit else ""
     ratio = f" ({change.ratio:.2f} ×)" if change.before else ""
     levels = f"from {show(change.before)} to {show(change.after)}{ratio}"
     return f"{title} changed {levels} with {first.run_id}{commit}"
@@ -158,15 +154,15 @@ def _point(one: Series, each: Moment, figure: str, show: Callable[[float | None]
     without = value is None and each.never and each.verdict is Verdict.FAIL
     unknown = WITHOUT[figure] if without else "no comparable value was measured"
     story = f"{each.run_id}\n{each.verdict}: {show(value) if value is not None else unknown}\n{each.begun_at}"
-    story += f"\ncommit {each.short_commit}" if each.commit else ""
-    return Point(value, each.verdict.value, each.short_commit, each.begun_at[:10], story, without)
+    story += f"\ncommit {short_commit(each.commit)}" if each.commit else ""
+    return Point(value, each.verdict.value, short_commit(each.commit), each.begun_at[:10], story, without)
 
 
 def _row(each: Moment) -> dict[str, Any]:
     return {
         "run_id": each.run_id,
         "begun": each.begun_at[:16].replace("T", " "),
-        "commit": each.short_commit or DASH,
+        "commit": short_commit(each.commit) or DASH,
         "verdict": each.verdict.value,
         "recovery": seconds(each.recovery_s),
         "waste": percent(each.waste_percent),

@@ -132,6 +132,11 @@ def size(amount: float) -> str:
 _DIRECTORIES = re.compile(r"(?<![\w/])/(?:[^\s/,;]+/)+(?=[^\s/,;]+/[^\s/,;]+)")
 
 
+def short_commit(commit: str) -> str:
+    """The beginning of a commit, with a star where files had changed since."""
+    return commit[:8] + ("*" if commit.endswith("-dirty") else "")
+
+
 def short_path(text: str) -> str:
     """Absolute paths by their last two parts: `…/checkpoints/step-00000020`. Where it ran is nobody's business."""
     return _DIRECTORIES.sub("…/", text)

@@ -82,6 +82,8 @@ def test_help_says_what_it_is_for_and_every_command_what_it_does() -> None:
 def test_stored_runs_are_listed_and_filtered(reports: pathlib.Path) -> None:
     listed = chaos("list", "--runs", "--reports", reports)
     assert listed.exit_code == 0 and "a-1" in listed.output and "evil" in listed.output
+    history = chaos("history", "--reports", reports).output.splitlines()
+    assert history[0].split() == [*listed.output.splitlines()[0].split(), "recovery", "waste"]
     rows = json.loads(chaos("list", "--runs", "--verdict", "fail", "--json", "--reports", reports).stdout)
     assert [row["run_id"] for row in rows] == ["a-2"]
     assert sorted(rows[0]) == ["backend", "begun_at", "commit", "headline", "run_id", "scenario", "seed", "verdict"]
