@@ -171,7 +171,8 @@ def _not_by_a_fault(run: Timeline, event: Mapping[str, Any], spike: Spike | None
         if not fault.diverges or fault.injected is None or fault.injected > at + run.uncertainty_ns:
             continue
         healed = run.end if fault.healed is None else fault.healed
-        if since <= _last_spoilt(run.steps.step[run.steps.end <= healed]):
+        last = int(run.steps.step[run.steps.end <= healed].max(initial=0))
+        if since <= last + abnormal.SPIKE_MARGIN_STEPS + abnormal.SPIKE_STEPS:
             return ""
     return f"but no fault accounts for a spike at step {since}"
 
@@ -186,10 +187,6 @@ def _too_many(run: Timeline, known: Sequence[Range], places: Range) -> str:
     most = batches * int(run.steps.count.max(initial=0))
     together = sum(count for _, count in _merged([*known, places]))
     return f"{together} in all, but the faults account for {most} at most" if together > most else ""
-
-
-def _last_spoilt(done: Ints) -> int:
-    return int(done.max(initial=0)) + abnormal.SPIKE_MARGIN_STEPS + abnormal.SPIKE_STEPS
 
 
 def _of_before(run: Timeline, places: Range) -> str:

@@ -9,8 +9,9 @@ that goes on to its last step has not met the expectation.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -27,7 +28,7 @@ from harness.timeline.phases import phase_words
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import counted, format_duration
 
-_Hole = tuple[Code, str]  # in the evidence: then nothing is known for certain
+_Row = tuple[Code, str]
 SHOWN_MAX = 200  # characters of the job's last words in a report
 NAMED_DEATHS = 3  # kinds of them
 
@@ -44,17 +45,17 @@ class JobScore(Score):
     Bounds = JobBounds
 
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:
-        run = evidence.run
+        run, places = evidence.run, evidence.places
         unexplained = list(ends.unexplained(run))
+        wrong = *_left_without_notice(run, places), *_worlds(run)
         holes = (
             *_absent(run),
             *_evidence(run),
             *_untold_ends(evidence),
-            *_ledger(run, evidence.places),
+            *_ledger(run, places),
             *_unexplained(run, unexplained),
         )
-        claims = [*_ending(evidence), *_left_without_notice(run, evidence.places), *_worlds(run)]
-        claims += [unknown(code, text) for code, text in holes]
+        claims = [*_ending(evidence), *(failed(*row) for row in wrong), *(unknown(*row) for row in holes)]
         values: dict[str, Any] = {
             "job_success": run.finished and run.outcome == "completed",
             "steps_done": run.reached_step,
@@ -67,55 +68,64 @@ class JobScore(Score):
         return ScoreResult(values, reasons=claims)
 
 
+class _End(NamedTuple):
+    """A way to end that is not as it should be, and whether the job ended so."""
+
+    holds: bool
+    code: Code
+    good: bool | None
+    words: str
+    rests_on: tuple[Ground, ...] = ()
+    doubt: str = ""
+
+
 def _ending(evidence: Analysis) -> Iterator[Claim]:
-    """How the job ended, if not as it should. A command that failed has failed, also where no step is known."""
-    run, reason = evidence.run, evidence.run.outcome_reason
+    """The first way in which it ended. A command that failed has failed, also where no step is known."""
+    run = evidence.run
     blind = blindness(run, evidence.fault_free)
-    done = f"step {run.reached_step}" + (f" of {run.planned_steps}" if run.planned_steps else "")
-    at = "" if blind else f" at {done}"
     if blind:
         yield unknown(Code.JOB_BLIND, blind)
-    if run.outcome == "completed":
-        yield from () if blind else _completed(run, done)
-    elif run.outcome == "aborted" and not blind:
-        yield _aborted(run, reason or "the run was aborted", done)
-    elif run.outcome == "failed":
-        if blind or "fail_fast" not in (run.plan.get("expect") or {}):
-            spoiler = None if blind else _never_past(run)
-            after = f"; it restored nothing after `{spoiler.id}` had damaged a checkpoint" if spoiler else ""
-            yield failed(Code.JOB_FAILED, f"the job failed{at}: {reason}{after}")
-    else:
-        known = {
-            None: (Code.JOB_NO_END, "the harness's log has no end: the harness was killed, or its log was cut"),
-            "interrupted": (Code.JOB_INTERRUPTED, f"the run was interrupted{at}: {reason or 'stopped by the user'}"),
-        }
-        otherwise = Code.JOB_ENDED_OTHERWISE, f"the run ended as {run.outcome}: {reason}"
-        yield unknown(*known.get(run.outcome, otherwise))
+    for end in itertools.islice((end for end in _ways_to_end(run, bool(blind)) if end.holds), 1):
+        yield Claim(end.code, end.words, end.good, end.rests_on, doubt=end.doubt)
 
 
-def _aborted(run: Timeline, reason: str, done: str) -> Claim:
+def _ways_to_end(run: Timeline, blind: bool) -> Sequence[_End]:
+    done = f"step {run.reached_step}" + (f" of {run.planned_steps}" if run.planned_steps else "")
+    at, reason = "" if blind else f" at {done}", run.outcome_reason
+    # Its last step is done, and the final state has it.
+    completed = run.outcome == "completed" and not blind
+    kept = int(run.steps.step[run.steps.survives & run.steps.complete].max(initial=0))  # the final state is of it
+    contradicted = "the harness gave the job up, and yet its log says that the job was completed"
+    unfinished = f"the job ended without an error, but only reached {done}"
+    back = f"the job reached {done}, but went back afterwards: it ended with the state of step {kept}"
+    # It was given up.
+    aborted = run.outcome == "aborted" and not blind
+    nothing_struck = bool(run.plan.get("faults")) and all(fault.injected is None for fault in run.faults)
     last = run.segments[-1] if run.segments else None
     stuck = f", at the end in {phase_words(last.phase)} for {format_duration(last.end - last.begin)}" if last else ""
-    if run.plan.get("faults") and not any(fault.injected is not None for fault in run.faults):
-        text = f"{reason} before any fault had struck; reached {done}{stuck}"
-        return unknown(Code.JOB_ABORTED, text, Doubt.NOTHING_STRUCK)
-    return failed(Code.JOB_ABORTED, f"{reason}; reached {done}{stuck}")
-
-
-def _completed(run: Timeline, done: str) -> Iterator[Claim]:
-    """Its last step is done, and the final state has it."""
-    kept = int(run.steps.step[run.steps.survives & run.steps.complete].max(initial=0))  # the final state is of it
-    if run.aborted is not None:
-        text = "the harness gave the job up, and yet its log says that the job was completed"
-        yield unknown(Code.JOB_CONTRADICTED_END, text)
-    elif not len(run.steps):
-        yield unknown(Code.JOB_NO_STEPS, NO_STEPS)
-    elif not run.finished:
-        text = f"the job ended without an error, but only reached {done}"
-        yield failed(Code.JOB_UNFINISHED, text, Ground(Kind.ABSENCE))
-    elif kept < (run.last_told_step or 0):
-        text = f"the job reached {done}, but went back afterwards: it ended with the state of step {kept}"
-        yield failed(Code.JOB_WENT_BACK, text)
+    given_up = (
+        f"{reason or 'the run was aborted'}{' before any fault had struck' * nothing_struck}; reached {done}{stuck}"
+    )
+    # It failed, as no scenario asked.
+    failure = run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {}))
+    spoiler = None if blind else _never_past(run)
+    after = f"; it restored nothing after `{spoiler.id}` had damaged a checkpoint" if spoiler else ""
+    # Nobody let it end.
+    no_end = "the harness's log has no end: the harness was killed, or its log was cut"
+    interrupted = f"the run was interrupted{at}: {reason or 'stopped by the user'}"
+    otherwise = f"the run ended as {run.outcome}: {reason}"
+    return (
+        _End(completed and run.aborted is not None, Code.JOB_CONTRADICTED_END, None, contradicted),
+        _End(completed and not len(run.steps), Code.JOB_NO_STEPS, None, NO_STEPS),
+        _End(completed and not run.finished, Code.JOB_UNFINISHED, False, unfinished, (Ground(Kind.ABSENCE),)),
+        _End(completed and kept < (run.last_told_step or 0), Code.JOB_WENT_BACK, False, back),
+        _End(aborted and nothing_struck, Code.JOB_ABORTED, None, given_up, doubt=Doubt.NOTHING_STRUCK),
+        _End(aborted, Code.JOB_ABORTED, False, given_up),
+        _End(failure, Code.JOB_FAILED, False, f"the job failed{at}: {reason}{after}"),
+        _End(run.outcome is None, Code.JOB_NO_END, None, no_end),
+        _End(run.outcome == "interrupted", Code.JOB_INTERRUPTED, None, interrupted),
+        _End(run.outcome not in ("completed", "failed"), Code.JOB_ENDED_OTHERWISE, None, otherwise),
+    )
 
 
 def _never_past(run: Timeline) -> FaultRecord | None:
@@ -126,7 +136,7 @@ def _never_past(run: Timeline) -> FaultRecord | None:
     return struck[-1]
 
 
-def _unexplained(run: Timeline, dead: Sequence[End]) -> Iterator[_Hole]:
+def _unexplained(run: Timeline, dead: Sequence[End]) -> Iterator[_Row]:
     """A line for deaths that end alike; the first few such lines, and how many deaths are in none of them."""
     spoiler = _never_past(run) if dead else None
     alike: dict[object, list[End]] = {}
@@ -144,7 +154,7 @@ def _unexplained(run: Timeline, dead: Sequence[End]) -> Iterator[_Hole]:
     yield from ((Code.END_UNEXPLAINED, text) for text in lines)
 
 
-def _left_without_notice(run: Timeline, places: Places) -> Iterator[Claim]:
+def _left_without_notice(run: Timeline, places: Places) -> Iterator[_Row]:
     """Nodes that left the job as a drained one does, or with 0 while others went on, though nobody took them or had
     given them a notice."""
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
@@ -154,20 +164,20 @@ def _left_without_notice(run: Timeline, places: Places) -> Iterator[Claim]:
         if exit_["rank"] is None and left and (exit_["node"], exit_["incarnation"]) in places.kept - told:
             at = format_duration(exit_["at"] - run.begin)
             text = f"{exit_['node']} left the job with exit code {exit_['code']} at {at}, without a notice"
-            yield failed(Code.END_WITHOUT_NOTICE, text)
+            yield Code.END_WITHOUT_NOTICE, text
 
 
-def _worlds(run: Timeline) -> Iterator[Claim]:
+def _worlds(run: Timeline) -> Iterator[_Row]:
     """Worlds smaller than the job allows."""
     least = run.planned_size.min_world_size or 0
     stepped = np.bincount(run.progress.epoch, minlength=len(run.epochs)) > 0
     for number, epoch in enumerate(run.epochs):
         if epoch.size < least and stepped[number]:
             text = f"the job went on with {counted(epoch.size, 'rank')}; it needs at least {least}"
-            yield failed(Code.WORLD_TOO_SMALL, text)
+            yield Code.WORLD_TOO_SMALL, text
 
 
-def _absent(run: Timeline) -> Iterator[_Hole]:
+def _absent(run: Timeline) -> Iterator[_Row]:
     """Nodes that the job had from its begin to its end and never used, though no fault was aimed at them."""
     aimed = {target.get("node") for fault in run.faults for target in fault.targets}
     worked = {run.processes[index].node for epoch in run.epochs for index in epoch.processes}
@@ -177,7 +187,7 @@ def _absent(run: Timeline) -> Iterator[_Hole]:
         yield Code.NODE_UNUSED, f"{node} was allocated from start to end, but took part in no step"
 
 
-def _evidence(run: Timeline) -> Iterator[_Hole]:
+def _evidence(run: Timeline) -> Iterator[_Row]:
     if not run.plan:
         yield Code.EVIDENCE_NO_PLAN, "the log holds no plan: what was asked for is not known"
     yield from ((Code.EVIDENCE_PROBLEM, problem) for problem in run.problems)
@@ -187,7 +197,7 @@ def _evidence(run: Timeline) -> Iterator[_Hole]:
             yield Code.EVIDENCE_CUT_LOG, text
 
 
-def _untold_ends(evidence: Analysis) -> Iterator[_Hole]:
+def _untold_ends(evidence: Analysis) -> Iterator[_Row]:
     """Nodes that worked for the job to its end, and of whose command nobody told how it ended. And nodes without a
     launcher log, on a job whose other nodes have one: how their workers ended is unknown. A node that was taken may
     have taken its log along, and some jobs have fewer launchers than nodes, in every run."""
@@ -205,7 +215,7 @@ def _untold_ends(evidence: Analysis) -> Iterator[_Hole]:
             yield Code.END_NO_LAUNCHER, text
 
 
-def _ledger(run: Timeline, places: Places) -> Iterator[_Hole]:
+def _ledger(run: Timeline, places: Places) -> Iterator[_Row]:
     """GPUs that worked and were never allocated, or were given back before: then the ledger lacks them."""
     released = {(slot.node, slot.incarnation, slot.local_rank): slot.released for slot in run.slots}
     for row, process in enumerate(run.processes if released else ()):
@@ -239,16 +249,23 @@ class FailFast(Score):
         if bounds is None:
             return ScoreResult({})
         run = evidence.run
-        ended = _ended_ns(run)
-        taken = _taken_ns(run, ended)
-        values = {"seconds": None if taken is None else taken / S, "gpu_seconds": _gpu_seconds(run, ended)}
+        kept = {(slot.node, slot.incarnation) for slot in run.slots if slot.kept}
+        ends = (e["at"] for e in run.exits if e["rank"] is None and (e["node"], e["incarnation"]) in kept)
+        ended = max(ends, default=None)  # the last command, of the nodes that no fault took
+        struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=None)
+        taken = held = None
+        if struck is not None and ended is not None:
+            taken = None if ended < struck else ended - struck
+            # GPU time that the job held between the fault and its end
+            spans = (min(slot.released, ended) - max(slot.allocated, struck) for slot in run.slots)
+            held = sum(max(0, each) for each in spans) / S
+        values = {"seconds": None if taken is None else taken / S, "gpu_seconds": held}
         if reason := _did_not_fail(run):
-            verdict = Verdict.FAIL if run.outcome in ("completed", "aborted") else Verdict.INCONCLUSIVE
-            doubt = "" if verdict is Verdict.FAIL else Doubt.RUN_CUT_SHORT
+            cut = run.outcome not in ("completed", "aborted")
+            verdict, doubt = (Verdict.INCONCLUSIVE, Doubt.RUN_CUT_SHORT) if cut else (Verdict.FAIL, "")
             limit = f"≤ {format_duration(bounds.max)}"
-            return ScoreResult(
-                values, [Expectation("fail_fast.max", limit, "it did not", verdict, reason, doubt=doubt)]
-            )
+            line = Expectation("fail_fast.max", limit, "it did not", verdict, reason, doubt=doubt)
+            return ScoreResult(values, [line])
         late = f"the job held its GPUs for {format_duration(taken)} after the fault" if taken is not None else ""
         lines = [at_most("fail_fast.max", taken, bounds.max, _shown, late if (taken or 0) > bounds.max else "")]
         if bounds.says is not None:
@@ -263,31 +280,6 @@ def _did_not_fail(run: Timeline) -> str:
     if run.outcome == "aborted":
         return f"the job did not give up by itself: {run.outcome_reason or 'the run was aborted'}"
     return "" if run.outcome == "failed" else f"the run ended as {run.outcome or 'unknown'}"
-
-
-def _ended_ns(run: Timeline) -> int | None:
-    """When the last command had ended, of the nodes that no fault took."""
-    kept = {(slot.node, slot.incarnation) for slot in run.slots if slot.kept}
-    ends = (e["at"] for e in run.exits if e["rank"] is None and (e["node"], e["incarnation"]) in kept)
-    return max(ends, default=None)
-
-
-def _struck_ns(run: Timeline) -> int | None:
-    return min((fault.injected for fault in run.faults if fault.injected is not None), default=None)
-
-
-def _taken_ns(run: Timeline, ended: int | None) -> int | None:
-    struck = _struck_ns(run)
-    return None if struck is None or ended is None or ended < struck else ended - struck
-
-
-def _gpu_seconds(run: Timeline, ended: int | None) -> float | None:
-    """GPU time that the job held between the fault and its end."""
-    struck = _struck_ns(run)
-    if struck is None or ended is None:
-        return None
-    held = (min(slot.released, ended) - max(slot.allocated, struck) for slot in run.slots)
-    return sum(max(0, each) for each in held) / S
 
 
 def _says(told: str, wanted: str) -> Expectation:
