@@ -9,9 +9,8 @@ that goes on to its last step has not met the expectation.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -23,12 +22,11 @@ from harness.judge.facts.by_time import Places
 from harness.judge.facts.ends import End
 from harness.judge.facts.reported import NO_STEPS, blindness
 from harness.judge.score import Bounds, DurationNs, Evidence, Expectation, S, Score, ScoreResult, Verdict, at_most
-from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
+from harness.judge.verdict import Code, Doubt, Ground, Hole, Kind, Wrong, claims
 from harness.timeline.phases import phase_words
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import counted, format_duration
 
-_Row = tuple[Code, str]
 SHOWN_MAX = 200  # characters of the job's last words in a report
 NAMED_DEATHS = 3  # kinds of them
 
@@ -47,15 +45,16 @@ class JobScore(Score):
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:
         run, places = evidence.run, evidence.places
         unexplained = list(ends.unexplained(run))
-        wrong = *_left_without_notice(run, places), *_worlds(run)
+        blind = blindness(run, evidence.fault_free)
+        wrong = *_ended_badly(run, bool(blind)), *_left_without_notice(run, places), *_worlds(run)
         holes = (
+            *_end_unknown(run, blind),
             *_absent(run),
             *_evidence(run),
             *_untold_ends(evidence),
             *_ledger(run, places),
             *_unexplained(run, unexplained),
         )
-        claims = [*_ending(evidence), *(failed(*row) for row in wrong), *(unknown(*row) for row in holes)]
         values: dict[str, Any] = {
             "job_success": run.finished and run.outcome == "completed",
             "steps_done": run.reached_step,
@@ -65,67 +64,68 @@ class JobScore(Score):
             "events_dropped": run.dropped,
             "logs_torn": len(run.torn),
         }
-        return ScoreResult(values, reasons=claims)
+        return ScoreResult(values, reasons=list(claims(wrong, holes)))
 
 
-class _End(NamedTuple):
-    """A way to end that is not as it should be, and whether the job ended so."""
+def _ended_badly(run: Timeline, blind: bool) -> Iterator[Wrong]:
+    """A command that failed has failed, also where no step is known. Else its last step is done, and the final state
+    has it."""
+    if run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {})):
+        spoiler = None if blind else _never_past(run)
+        after = f"; it restored nothing after `{spoiler.id}` had damaged a checkpoint" if spoiler else ""
+        at = "" if blind else f" at {_done(run)}"
+        yield Code.JOB_FAILED, f"the job failed{at}: {run.outcome_reason}{after}"
+    elif run.outcome == "aborted" and not blind and not _nothing_struck(run):
+        yield Code.JOB_ABORTED, f"{_given_up(run)}; {_reached(run)}"
+    elif run.outcome == "completed" and not blind and run.aborted is None and len(run.steps):
+        kept = int(run.steps.step[run.steps.survives & run.steps.complete].max(initial=0))  # the final state is of it
+        if not run.finished:
+            text = f"the job ended without an error, but only reached {_done(run)}"
+            yield Code.JOB_UNFINISHED, text, Ground(Kind.ABSENCE)
+        elif kept < (run.last_told_step or 0):
+            text = f"the job reached {_done(run)}, but went back afterwards: it ended with the state of step {kept}"
+            yield Code.JOB_WENT_BACK, text
 
-    holds: bool
-    code: Code
-    good: bool | None
-    words: str
-    rests_on: tuple[Ground, ...] = ()
-    doubt: str = ""
 
-
-def _ending(evidence: Analysis) -> Iterator[Claim]:
-    """The first way in which it ended. A command that failed has failed, also where no step is known."""
-    run = evidence.run
-    blind = blindness(run, evidence.fault_free)
+def _end_unknown(run: Timeline, blind: str) -> Iterator[Hole]:
+    """What the log tells of the job's end contradicts itself, or says nothing of the trainer."""
     if blind:
-        yield unknown(Code.JOB_BLIND, blind)
-    for end in itertools.islice((end for end in _ways_to_end(run, bool(blind)) if end.holds), 1):
-        yield Claim(end.code, end.words, end.good, end.rests_on, doubt=end.doubt)
+        yield Code.JOB_BLIND, blind
+    if run.outcome is None:
+        yield Code.JOB_NO_END, "the harness's log has no end: the harness was killed, or its log was cut"
+    elif run.outcome == "interrupted":
+        at = "" if blind else f" at {_done(run)}"
+        yield Code.JOB_INTERRUPTED, f"the run was interrupted{at}: {run.outcome_reason or 'stopped by the user'}"
+    elif run.outcome == "completed" and not blind:
+        if run.aborted is not None:
+            text = "the harness gave the job up, and yet its log says that the job was completed"
+            yield Code.JOB_CONTRADICTED_END, text
+        elif not len(run.steps):
+            yield Code.JOB_NO_STEPS, NO_STEPS
+    elif run.outcome == "aborted" and not blind:
+        if _nothing_struck(run):
+            text = f"{_given_up(run)} before any fault had struck; {_reached(run)}"
+            yield Code.JOB_ABORTED, text, Doubt.NOTHING_STRUCK
+    elif run.outcome not in ("completed", "failed"):
+        yield Code.JOB_ENDED_OTHERWISE, f"the run ended as {run.outcome}: {run.outcome_reason}"
 
 
-def _ways_to_end(run: Timeline, blind: bool) -> Sequence[_End]:
-    done = f"step {run.reached_step}" + (f" of {run.planned_steps}" if run.planned_steps else "")
-    at, reason = "" if blind else f" at {done}", run.outcome_reason
-    # Its last step is done, and the final state has it.
-    completed = run.outcome == "completed" and not blind
-    kept = int(run.steps.step[run.steps.survives & run.steps.complete].max(initial=0))  # the final state is of it
-    contradicted = "the harness gave the job up, and yet its log says that the job was completed"
-    unfinished = f"the job ended without an error, but only reached {done}"
-    back = f"the job reached {done}, but went back afterwards: it ended with the state of step {kept}"
-    # It was given up.
-    aborted = run.outcome == "aborted" and not blind
-    nothing_struck = bool(run.plan.get("faults")) and all(fault.injected is None for fault in run.faults)
+def _done(run: Timeline) -> str:
+    return f"step {run.reached_step}" + (f" of {run.planned_steps}" if run.planned_steps else "")
+
+
+def _nothing_struck(run: Timeline) -> bool:
+    return bool(run.plan.get("faults")) and all(fault.injected is None for fault in run.faults)
+
+
+def _given_up(run: Timeline) -> str:
+    return run.outcome_reason or "the run was aborted"
+
+
+def _reached(run: Timeline) -> str:
     last = run.segments[-1] if run.segments else None
     stuck = f", at the end in {phase_words(last.phase)} for {format_duration(last.end - last.begin)}" if last else ""
-    given_up = (
-        f"{reason or 'the run was aborted'}{' before any fault had struck' * nothing_struck}; reached {done}{stuck}"
-    )
-    # It failed, as no scenario asked.
-    failure = run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {}))
-    spoiler = None if blind else _never_past(run)
-    after = f"; it restored nothing after `{spoiler.id}` had damaged a checkpoint" if spoiler else ""
-    # Nobody let it end.
-    no_end = "the harness's log has no end: the harness was killed, or its log was cut"
-    interrupted = f"the run was interrupted{at}: {reason or 'stopped by the user'}"
-    otherwise = f"the run ended as {run.outcome}: {reason}"
-    return (
-        _End(completed and run.aborted is not None, Code.JOB_CONTRADICTED_END, None, contradicted),
-        _End(completed and not len(run.steps), Code.JOB_NO_STEPS, None, NO_STEPS),
-        _End(completed and not run.finished, Code.JOB_UNFINISHED, False, unfinished, (Ground(Kind.ABSENCE),)),
-        _End(completed and kept < (run.last_told_step or 0), Code.JOB_WENT_BACK, False, back),
-        _End(aborted and nothing_struck, Code.JOB_ABORTED, None, given_up, doubt=Doubt.NOTHING_STRUCK),
-        _End(aborted, Code.JOB_ABORTED, False, given_up),
-        _End(failure, Code.JOB_FAILED, False, f"the job failed{at}: {reason}{after}"),
-        _End(run.outcome is None, Code.JOB_NO_END, None, no_end),
-        _End(run.outcome == "interrupted", Code.JOB_INTERRUPTED, None, interrupted),
-        _End(run.outcome not in ("completed", "failed"), Code.JOB_ENDED_OTHERWISE, None, otherwise),
-    )
+    return f"reached {_done(run)}{stuck}"
 
 
 def _never_past(run: Timeline) -> FaultRecord | None:
@@ -136,7 +136,7 @@ def _never_past(run: Timeline) -> FaultRecord | None:
     return struck[-1]
 
 
-def _unexplained(run: Timeline, dead: Sequence[End]) -> Iterator[_Row]:
+def _unexplained(run: Timeline, dead: Sequence[End]) -> Iterator[Hole]:
     """A line for deaths that end alike; the first few such lines, and how many deaths are in none of them."""
     spoiler = _never_past(run) if dead else None
     alike: dict[object, list[End]] = {}
@@ -154,7 +154,7 @@ def _unexplained(run: Timeline, dead: Sequence[End]) -> Iterator[_Row]:
     yield from ((Code.END_UNEXPLAINED, text) for text in lines)
 
 
-def _left_without_notice(run: Timeline, places: Places) -> Iterator[_Row]:
+def _left_without_notice(run: Timeline, places: Places) -> Iterator[Wrong]:
     """Nodes that left the job as a drained one does, or with 0 while others went on, though nobody took them or had
     given them a notice."""
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
@@ -167,7 +167,7 @@ def _left_without_notice(run: Timeline, places: Places) -> Iterator[_Row]:
             yield Code.END_WITHOUT_NOTICE, text
 
 
-def _worlds(run: Timeline) -> Iterator[_Row]:
+def _worlds(run: Timeline) -> Iterator[Wrong]:
     """Worlds smaller than the job allows."""
     least = run.planned_size.min_world_size or 0
     stepped = np.bincount(run.progress.epoch, minlength=len(run.epochs)) > 0
@@ -177,7 +177,7 @@ def _worlds(run: Timeline) -> Iterator[_Row]:
             yield Code.WORLD_TOO_SMALL, text
 
 
-def _absent(run: Timeline) -> Iterator[_Row]:
+def _absent(run: Timeline) -> Iterator[Hole]:
     """Nodes that the job had from its begin to its end and never used, though no fault was aimed at them."""
     aimed = {target.get("node") for fault in run.faults for target in fault.targets}
     worked = {run.processes[index].node for epoch in run.epochs for index in epoch.processes}
@@ -187,7 +187,7 @@ def _absent(run: Timeline) -> Iterator[_Row]:
         yield Code.NODE_UNUSED, f"{node} was allocated from start to end, but took part in no step"
 
 
-def _evidence(run: Timeline) -> Iterator[_Row]:
+def _evidence(run: Timeline) -> Iterator[Hole]:
     if not run.plan:
         yield Code.EVIDENCE_NO_PLAN, "the log holds no plan: what was asked for is not known"
     yield from ((Code.EVIDENCE_PROBLEM, problem) for problem in run.problems)
@@ -197,7 +197,7 @@ def _evidence(run: Timeline) -> Iterator[_Row]:
             yield Code.EVIDENCE_CUT_LOG, text
 
 
-def _untold_ends(evidence: Analysis) -> Iterator[_Row]:
+def _untold_ends(evidence: Analysis) -> Iterator[Hole]:
     """Nodes that worked for the job to its end, and of whose command nobody told how it ended. And nodes without a
     launcher log, on a job whose other nodes have one: how their workers ended is unknown. A node that was taken may
     have taken its log along, and some jobs have fewer launchers than nodes, in every run."""
@@ -215,7 +215,7 @@ def _untold_ends(evidence: Analysis) -> Iterator[_Row]:
             yield Code.END_NO_LAUNCHER, text
 
 
-def _ledger(run: Timeline, places: Places) -> Iterator[_Row]:
+def _ledger(run: Timeline, places: Places) -> Iterator[Hole]:
     """GPUs that worked and were never allocated, or were given back before: then the ledger lacks them."""
     released = {(slot.node, slot.incarnation, slot.local_rank): slot.released for slot in run.slots}
     for row, process in enumerate(run.processes if released else ()):
