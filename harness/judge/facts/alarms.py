@@ -133,13 +133,16 @@ class LeftOut:
 
 def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
     """By what the trainer told, held against its steps."""
+    if not run.left_out:
+        return LeftOut()
     accepted, wrong, unproven = list[tuple[Range, Spike | None]](), list[str](), list[str]()
+    told_steps = np.union1d(run.steps.step[_rows_of_one_rank(run)], run.steps.step[run.steps.applied == 0])
     for event in run.left_out:
         places = int(event["first"]), int(event["count"])
         spike = next((each for each in reversed(found) if each.end <= event["at"] + run.uncertainty_ns), None)
         known = _merged([each for each, cause in accepted if cause is not spike])
         early = event["at"] < run.begin
-        hidden = not early and _untold(run, int(event["at_step"]))
+        hidden = not early and _untold(told_steps, int(event["at_step"]))
         problem = _of_before(run, places) if early or hidden else _problem(run, spike, event, known)
         problem = problem or ("" if early else _not_by_a_fault(run, event, spike))
         problem = (
@@ -156,11 +159,10 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
     return LeftOut(_merged([each for each, _ in accepted]), tuple(dict.fromkeys(wrong)), tuple(dict.fromkeys(unproven)))
 
 
-def _untold(run: Timeline, seen: int) -> bool:
+def _untold(told: Ints, seen: int) -> bool:
     """Whether a step that a spike seen at this step would consist of has no loss in the log: nothing shows it then."""
-    told = np.append(run.steps.step[_rows_of_one_rank(run)], run.steps.step[run.steps.applied == 0])
-    last = int(told.max(initial=0))
-    return seen <= last and not np.isin(np.arange(seen - abnormal.SPIKE_STEPS + 1, seen + 1), told).all()
+    first, last = np.searchsorted(told, seen - abnormal.SPIKE_STEPS + 1), np.searchsorted(told, seen, side="right")
+    return bool(seen <= (told[-1] if len(told) else 0) and last - first < abnormal.SPIKE_STEPS)
 
 
 def _not_by_a_fault(run: Timeline, event: Mapping[str, Any], spike: Spike | None) -> str:
@@ -171,7 +173,8 @@ def _not_by_a_fault(run: Timeline, event: Mapping[str, Any], spike: Spike | None
         if not fault.diverges or fault.injected is None or fault.injected > at + run.uncertainty_ns:
             continue
         healed = run.end if fault.healed is None else fault.healed
-        if since <= _last_spoilt(run.steps.step[run.steps.end <= healed]):
+        last = int(run.steps.step[run.steps.end <= healed].max(initial=0))
+        if since <= last + abnormal.SPIKE_MARGIN_STEPS + abnormal.SPIKE_STEPS:
             return ""
     return f"but no fault accounts for a spike at step {since}"
 
@@ -186,10 +189,6 @@ def _too_many(run: Timeline, known: Sequence[Range], places: Range) -> str:
     most = batches * int(run.steps.count.max(initial=0))
     together = sum(count for _, count in _merged([*known, places]))
     return f"{together} in all, but the faults account for {most} at most" if together > most else ""
-
-
-def _last_spoilt(done: Ints) -> int:
-    return int(done.max(initial=0)) + abnormal.SPIKE_MARGIN_STEPS + abnormal.SPIKE_STEPS
 
 
 def _of_before(run: Timeline, places: Range) -> str:

@@ -8,6 +8,7 @@ so.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -258,9 +259,10 @@ def from_scratch(run: Timeline) -> str:
     if kept or every is None or not len(run.epochs):
         return ""
     lowest = min(epoch.first for epoch in run.epochs)
+    starts = sorted(epoch.begin for epoch in run.epochs if epoch.first == lowest)
     for episode in run.episodes:
-        again = [e.first for e in run.epochs if e.begin > episode.t_stop and (e.begin <= episode.end)]
-        if episode.furthest_step > every and lowest in again:
+        again = bisect.bisect(starts, episode.t_stop) < bisect.bisect(starts, episode.end)
+        if episode.furthest_step > every and again:
             text = f"after step {episode.furthest_step} the job started again from step {lowest}"
             return f"{text}, and did not report whether it had a checkpoint"
     return ""

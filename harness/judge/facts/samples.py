@@ -19,7 +19,7 @@ import numpy as np
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.losses import ByRank, Curve, by_rank
-from harness.timeline.timeline import Bools, Ints, Steps, Timeline
+from harness.timeline.timeline import Bools, Ints, Timeline
 from harness.units import counted
 
 NAMED_RUNS = 6
@@ -179,22 +179,18 @@ def _order(evidence: Evidence, kind: Kind, pairs: _Pairs) -> _Order:
     assert fault_free is not None
     struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=run.end)
     mine, theirs = _History(run, kind), _History(fault_free, kind)
-    early = pairs.step[: int(np.searchsorted(pairs.step, _first_step_ending_after(run.steps, struck)))]
+    later = run.steps.step[run.steps.end >= struck].min(initial=np.iinfo(np.int64).max)  # the lowest of any rank
+    early = pairs.step[pairs.step < later]
     if len(_moved(early, pairs, mine, theirs)):
         return _Order("sample order: not comparable; it differed from the fault-free run before any fault struck")
-    size = fault_free.epochs[0].size
-    repeats = [each for each in evidence.calibration if not evidence.flaw(each) and each.epochs[0].size == size]
+    sound = [other for other in evidence.calibration if not evidence.flaw(other)]
+    repeats = [other for other in sound if other.epochs[0].size == fault_free.epochs[0].size]
     for other in repeats:
         history = _History(other, kind)
         between = _paired(history, theirs)
         if not history.untold and len(_moved(between.step, between, history, theirs)):
             return _Order("sample order: not comparable; it differs between fault-free runs")
     return _Order(unproven=not len(early) and not repeats)
-
-
-def _first_step_ending_after(steps: Steps, moment: int) -> int:
-    """The lowest step that any rank ended at this moment or later."""
-    return int(steps.step[steps.end >= moment].min(initial=np.iinfo(np.int64).max))
 
 
 def _moved(steps: Ints, pairs: _Pairs, mine: _History, theirs: _History) -> Ints:

@@ -23,7 +23,7 @@ from harness.judge.facts import ranks, reported
 from harness.judge.facts.alarms import Said, seldom
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Bounds, Evidence, Expectation, S, Score, ScoreResult, Verdict
-from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
+from harness.judge.verdict import Claim, Code, Doubt, Ground, Hole, Kind, Wrong, claims, failed
 from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
@@ -65,8 +65,8 @@ class Sign(Score):
         look = self.look(evidence, said)
         if bounds is None:
             return ScoreResult(look.values)
-        claims = itertools.chain(self._unanswered(said, look.found), look.beside)
-        first = [replace(claim, words=f"{self.name}: {claim.words}") for claim in itertools.islice(claims, 1)]
+        found = itertools.chain(self._unanswered(said, look.found), look.beside)
+        first = [replace(claim, words=f"{self.name}: {claim.words}") for claim in itertools.islice(found, 1)]
         not_judged = [(self.by_default, look.why_not)] if look.why_not else []
         return ScoreResult(look.values, reasons=first, not_judged=not_judged)
 
@@ -96,11 +96,13 @@ class Divergence(Sign):
     def look(self, evidence: Analysis, said: Said) -> Look:
         run, left_out = evidence.run, evidence.left_out
         values = {"loss_spikes": len(evidence.spikes), "samples_left_out": sum(n for _, n in left_out.accepted)}
-        wrong = [failed(Code.SAMPLES_LEFT_OUT_WRONG, text) for text in left_out.wrong]
-        wrong += [unknown(Code.SAMPLES_LEFT_OUT_UNPROVEN, text) for text in left_out.unproven]
+        beside = claims(
+            ((Code.SAMPLES_LEFT_OUT_WRONG, text) for text in left_out.wrong),
+            ((Code.SAMPLES_LEFT_OUT_UNPROVEN, text) for text in left_out.unproven),
+        )
         struck = min((f.injected for f in run.faults if f.diverges and f.injected is not None), default=None)
         if struck is None:
-            return Look(values, (), wrong)
+            return Look(values, (), beside)
         survives = run.steps.survives
         found = [
             Seen(spike, spike.begin, bool(survives[list(spike.rows)].any()), spike.may_be_named)
@@ -108,7 +110,7 @@ class Divergence(Sign):
             if spike.end >= struck
         ]
         why = f"the loss is not told in each step, and a spike lasts {abnormal.SPIKE_STEPS} of them"
-        return Look(values, found, wrong, why if seldom(run) else "")
+        return Look(values, found, beside, why if seldom(run) else "")
 
 
 class ReplicasBounds(Bounds):
@@ -135,8 +137,9 @@ class Replicas(Sign):
         if struck and not told:
             return Look(values, why_not="the log holds no digest of the weights")
         found = [Seen(each, each.begin, each.survives) for each in apart]
-        beside = _unnoticed(run, struck, said), _other_weights(evidence), _same_weights(evidence)
-        return Look(values, found, itertools.chain(*beside))
+        unnoticed = claims(_unnoticed(run, struck, said), ())
+        beside = itertools.chain(unnoticed, _other_weights(evidence), _same_weights(evidence))
+        return Look(values, found, beside)
 
 
 def _other_weights(evidence: Analysis, world: int | None = None) -> Iterator[Claim]:
@@ -173,7 +176,7 @@ def _same_weights(evidence: Analysis) -> Iterator[Claim]:
     yield Claim(Code.REPLICAS_SAME_WEIGHTS, text, None if fault_free is None else False)
 
 
-def _unnoticed(run: Timeline, struck: Iterable[FaultRecord], said: Said) -> Iterator[Claim]:
+def _unnoticed(run: Timeline, struck: Iterable[FaultRecord], said: Said) -> Iterator[Wrong]:
     """Weights that a fault changed, as it measured, of which the trainer said nothing or named another rank."""
     digests, suspects = ranks.Digests(run.steps), said.suspects()
     for fault in struck:
@@ -186,12 +189,12 @@ def _unnoticed(run: Timeline, struck: Iterable[FaultRecord], said: Said) -> Iter
             if victims and wrong:
                 names = ", ".join(map(str, wrong))
                 text = f"the trainer named rank {names}, but fault {fault.id} changed rank {shown}"
-                yield failed(Code.REPLICAS_WRONG_RANK, text)
+                yield Code.REPLICAS_WRONG_RANK, text
         elif acted:
             steps = [digests.checked_after(rank, acted[0]) for rank in victims]
             if checked := [step for step in steps if step is not None]:
                 text = f"fault {fault.id} changed the weights of rank {shown}, {UNTOLD}"
-                yield failed(Code.REPLICAS_UNNOTICED, f"{text}, though it took digests at step {min(checked)}")
+                yield Code.REPLICAS_UNNOTICED, f"{text}, though it took digests at step {min(checked)}"
 
 
 class RankSamplesBounds(Bounds):
@@ -210,9 +213,9 @@ class RankSamples(Sign):
 
     def look(self, evidence: Analysis, said: Said) -> Look:
         run, fault_free = evidence.run, evidence.fault_free
-        rows = ranks.samples_counted(run.steps)
+        rows, untold = ranks.samples_counted(run.steps), claims((), _untold(run, fault_free))
         if not len(rows):
-            return Look({}, (), _untold(run, fault_free))
+            return Look({}, (), untold)
         short = ranks.samples_short(run.steps, rows)
         totals = np.bincount(run.steps.rank[rows], weights=run.steps.rank_samples[rows])
         totals = totals[np.unique(run.steps.rank[rows])]
@@ -221,7 +224,7 @@ class RankSamples(Sign):
         if fault_free is not None and ranks.samples_short(fault_free.steps, ranks.samples_counted(fault_free.steps)):
             return Look(values, why_not="the ranks of the fault-free run leave samples out, too")
         found = [Seen(each, each.begin, True, (each.step, each.step)) for each in short]
-        return Look(values, found, itertools.chain(_unlike_shares(run, fault_free, rows), _untold(run, fault_free)))
+        return Look(values, found, itertools.chain(_unlike_shares(run, fault_free, rows), untold))
 
 
 def _unlike_shares(run: Timeline, fault_free: Timeline | None, rows: Ints) -> Iterator[Claim]:
@@ -255,14 +258,14 @@ def _unlike_shares(run: Timeline, fault_free: Timeline | None, rows: Ints) -> It
         yield Claim(code, f"{text}; {why}", False if sure else None)
 
 
-def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
+def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
     """A trainer that tells its samples in some steps tells them in all: what it leaves out may be what went wrong."""
     here = ranks.tells_samples(run.steps)
     usual = None if fault_free is None else fault_free.steps.rank[ranks.tells_samples(fault_free.steps)]
     if not here.any():
         if usual is not None and len(usual):
             text = "the ranks did not report their samples, but those of the fault-free run did"
-            yield unknown(Code.RANK_SAMPLES_MISSING, text)
+            yield Code.RANK_SAMPLES_MISSING, text
         return
     silent = np.flatnonzero(run.steps.survives & run.steps.complete & ~here)
     if usual is not None and len(usual):  # who is silent there is silent by rule
@@ -270,7 +273,7 @@ def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
     if len(silent):
         first = silent[np.lexsort((run.steps.rank[silent], run.steps.step[silent]))[0]]
         who = f"at step {run.steps.step[first]} rank {run.steps.rank[first]}"
-        yield unknown(Code.RANK_SAMPLES_UNTOLD, f"{who} did not report its samples, but others were reported")
+        yield Code.RANK_SAMPLES_UNTOLD, f"{who} did not report its samples, but others were reported"
 
 
 class MemoryBounds(Bounds):

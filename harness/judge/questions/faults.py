@@ -337,7 +337,8 @@ class EffectEnd(Score):
         struck = [each for each in run.faults if each.injected is not None and each.id not in run.beside.faults]
         lasting = [fault for fault in struck if not fault.kills or fault.ends]  # of a kill there is nothing to undo
         measured = [fault for fault in lasting if fault.ends]
-        values = {"faults": len(lasting), "measured": len(measured), "over": sum(map(_over, measured))}
+        over = sum(all(end.get("ok") is True for end in fault.ends) for fault in measured)
+        values = {"faults": len(lasting), "measured": len(measured), "over": over}
         if bounds is None:
             return ScoreResult(values)
         untold = ", ".join(dict.fromkeys(fault.id for fault in lasting if not fault.ends))
@@ -354,10 +355,6 @@ def _lines(faults: list[FaultRecord]) -> Iterator[Expectation]:
         reason = f"fault {fault.id} was healed, but its effect did not end: measured {observed}, expected {bound}"
         verdict = Verdict.PASS if bad is None else Verdict.INVALID
         yield Expectation(f"effect_end.{fault.id}", bound, observed, verdict, "" if bad is None else reason)
-
-
-def _over(fault: FaultRecord) -> bool:
-    return all(end.get("ok") is True for end in fault.ends)
 
 
 SCORES = (Faults(), OwnTraffic(), EffectEnd())

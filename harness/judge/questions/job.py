@@ -22,12 +22,11 @@ from harness.judge.facts.by_time import Places
 from harness.judge.facts.ends import End
 from harness.judge.facts.reported import NO_STEPS, blindness
 from harness.judge.score import Bounds, DurationNs, Evidence, Expectation, S, Score, ScoreResult, Verdict, at_most
-from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
+from harness.judge.verdict import Code, Doubt, Ground, Hole, Kind, Wrong, claims
 from harness.timeline.phases import phase_words
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import counted, format_duration
 
-_Hole = tuple[Code, str]  # in the evidence: then nothing is known for certain
 SHOWN_MAX = 200  # characters of the job's last words in a report
 NAMED_DEATHS = 3  # kinds of them
 
@@ -44,17 +43,18 @@ class JobScore(Score):
     Bounds = JobBounds
 
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:
-        run = evidence.run
+        run, places = evidence.run, evidence.places
         unexplained = list(ends.unexplained(run))
+        blind = blindness(run, evidence.fault_free)
+        wrong = *_ended_badly(run, bool(blind)), *_left_without_notice(run, places), *_worlds(run)
         holes = (
+            *_end_unknown(run, blind),
             *_absent(run),
             *_evidence(run),
             *_untold_ends(evidence),
-            *_ledger(run, evidence.places),
+            *_ledger(run, places),
             *_unexplained(run, unexplained),
         )
-        claims = [*_ending(evidence), *_left_without_notice(run, evidence.places), *_worlds(run)]
-        claims += [unknown(code, text) for code, text in holes]
         values: dict[str, Any] = {
             "job_success": run.finished and run.outcome == "completed",
             "steps_done": run.reached_step,
@@ -64,58 +64,68 @@ class JobScore(Score):
             "events_dropped": run.dropped,
             "logs_torn": len(run.torn),
         }
-        return ScoreResult(values, reasons=claims)
+        return ScoreResult(values, reasons=list(claims(wrong, holes)))
 
 
-def _ending(evidence: Analysis) -> Iterator[Claim]:
-    """How the job ended, if not as it should. A command that failed has failed, also where no step is known."""
-    run, reason = evidence.run, evidence.run.outcome_reason
-    blind = blindness(run, evidence.fault_free)
-    done = f"step {run.reached_step}" + (f" of {run.planned_steps}" if run.planned_steps else "")
-    at = "" if blind else f" at {done}"
+def _ended_badly(run: Timeline, blind: bool) -> Iterator[Wrong]:
+    """A command that failed has failed, also where no step is known. Else its last step is done, and the final state
+    has it."""
+    if run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {})):
+        spoiler = None if blind else _never_past(run)
+        after = f"; it restored nothing after `{spoiler.id}` had damaged a checkpoint" if spoiler else ""
+        at = "" if blind else f" at {_done(run)}"
+        yield Code.JOB_FAILED, f"the job failed{at}: {run.outcome_reason}{after}"
+    elif run.outcome == "aborted" and not blind and not _nothing_struck(run):
+        yield Code.JOB_ABORTED, f"{_given_up(run)}; {_reached(run)}"
+    elif run.outcome == "completed" and not blind and run.aborted is None and len(run.steps):
+        kept = int(run.steps.step[run.steps.survives & run.steps.complete].max(initial=0))  # the final state is of it
+        if not run.finished:
+            text = f"the job ended without an error, but only reached {_done(run)}"
+            yield Code.JOB_UNFINISHED, text, Ground(Kind.ABSENCE)
+        elif kept < (run.last_told_step or 0):
+            text = f"the job reached {_done(run)}, but went back afterwards: it ended with the state of step {kept}"
+            yield Code.JOB_WENT_BACK, text
+
+
+def _end_unknown(run: Timeline, blind: str) -> Iterator[Hole]:
+    """What the log tells of the job's end contradicts itself, or says nothing of the trainer."""
     if blind:
-        yield unknown(Code.JOB_BLIND, blind)
-    if run.outcome == "completed":
-        yield from () if blind else _completed(run, done)
+        yield Code.JOB_BLIND, blind
+    if run.outcome is None:
+        yield Code.JOB_NO_END, "the harness's log has no end: the harness was killed, or its log was cut"
+    elif run.outcome == "interrupted":
+        at = "" if blind else f" at {_done(run)}"
+        yield Code.JOB_INTERRUPTED, f"the run was interrupted{at}: {run.outcome_reason or 'stopped by the user'}"
+    elif run.outcome == "completed" and not blind:
+        if run.aborted is not None:
+            text = "the harness gave the job up, and yet its log says that the job was completed"
+            yield Code.JOB_CONTRADICTED_END, text
+        elif not len(run.steps):
+            yield Code.JOB_NO_STEPS, NO_STEPS
     elif run.outcome == "aborted" and not blind:
-        yield _aborted(run, reason or "the run was aborted", done)
-    elif run.outcome == "failed":
-        if blind or "fail_fast" not in (run.plan.get("expect") or {}):
-            spoiler = None if blind else _never_past(run)
-            after = f"; it restored nothing after `{spoiler.id}` had damaged a checkpoint" if spoiler else ""
-            yield failed(Code.JOB_FAILED, f"the job failed{at}: {reason}{after}")
-    else:
-        known = {
-            None: (Code.JOB_NO_END, "the harness's log has no end: the harness was killed, or its log was cut"),
-            "interrupted": (Code.JOB_INTERRUPTED, f"the run was interrupted{at}: {reason or 'stopped by the user'}"),
-        }
-        otherwise = Code.JOB_ENDED_OTHERWISE, f"the run ended as {run.outcome}: {reason}"
-        yield unknown(*known.get(run.outcome, otherwise))
+        if _nothing_struck(run):
+            text = f"{_given_up(run)} before any fault had struck; {_reached(run)}"
+            yield Code.JOB_ABORTED, text, Doubt.NOTHING_STRUCK
+    elif run.outcome not in ("completed", "failed"):
+        yield Code.JOB_ENDED_OTHERWISE, f"the run ended as {run.outcome}: {run.outcome_reason}"
 
 
-def _aborted(run: Timeline, reason: str, done: str) -> Claim:
+def _done(run: Timeline) -> str:
+    return f"step {run.reached_step}" + (f" of {run.planned_steps}" if run.planned_steps else "")
+
+
+def _nothing_struck(run: Timeline) -> bool:
+    return bool(run.plan.get("faults")) and all(fault.injected is None for fault in run.faults)
+
+
+def _given_up(run: Timeline) -> str:
+    return run.outcome_reason or "the run was aborted"
+
+
+def _reached(run: Timeline) -> str:
     last = run.segments[-1] if run.segments else None
     stuck = f", at the end in {phase_words(last.phase)} for {format_duration(last.end - last.begin)}" if last else ""
-    if run.plan.get("faults") and not any(fault.injected is not None for fault in run.faults):
-        text = f"{reason} before any fault had struck; reached {done}{stuck}"
-        return unknown(Code.JOB_ABORTED, text, Doubt.NOTHING_STRUCK)
-    return failed(Code.JOB_ABORTED, f"{reason}; reached {done}{stuck}")
-
-
-def _completed(run: Timeline, done: str) -> Iterator[Claim]:
-    """Its last step is done, and the final state has it."""
-    kept = int(run.steps.step[run.steps.survives & run.steps.complete].max(initial=0))  # the final state is of it
-    if run.aborted is not None:
-        text = "the harness gave the job up, and yet its log says that the job was completed"
-        yield unknown(Code.JOB_CONTRADICTED_END, text)
-    elif not len(run.steps):
-        yield unknown(Code.JOB_NO_STEPS, NO_STEPS)
-    elif not run.finished:
-        text = f"the job ended without an error, but only reached {done}"
-        yield failed(Code.JOB_UNFINISHED, text, Ground(Kind.ABSENCE))
-    elif kept < (run.last_told_step or 0):
-        text = f"the job reached {done}, but went back afterwards: it ended with the state of step {kept}"
-        yield failed(Code.JOB_WENT_BACK, text)
+    return f"reached {_done(run)}{stuck}"
 
 
 def _never_past(run: Timeline) -> FaultRecord | None:
@@ -126,7 +136,7 @@ def _never_past(run: Timeline) -> FaultRecord | None:
     return struck[-1]
 
 
-def _unexplained(run: Timeline, dead: Sequence[End]) -> Iterator[_Hole]:
+def _unexplained(run: Timeline, dead: Sequence[End]) -> Iterator[Hole]:
     """A line for deaths that end alike; the first few such lines, and how many deaths are in none of them."""
     spoiler = _never_past(run) if dead else None
     alike: dict[object, list[End]] = {}
@@ -144,7 +154,7 @@ def _unexplained(run: Timeline, dead: Sequence[End]) -> Iterator[_Hole]:
     yield from ((Code.END_UNEXPLAINED, text) for text in lines)
 
 
-def _left_without_notice(run: Timeline, places: Places) -> Iterator[Claim]:
+def _left_without_notice(run: Timeline, places: Places) -> Iterator[Wrong]:
     """Nodes that left the job as a drained one does, or with 0 while others went on, though nobody took them or had
     given them a notice."""
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
@@ -154,20 +164,20 @@ def _left_without_notice(run: Timeline, places: Places) -> Iterator[Claim]:
         if exit_["rank"] is None and left and (exit_["node"], exit_["incarnation"]) in places.kept - told:
             at = format_duration(exit_["at"] - run.begin)
             text = f"{exit_['node']} left the job with exit code {exit_['code']} at {at}, without a notice"
-            yield failed(Code.END_WITHOUT_NOTICE, text)
+            yield Code.END_WITHOUT_NOTICE, text
 
 
-def _worlds(run: Timeline) -> Iterator[Claim]:
+def _worlds(run: Timeline) -> Iterator[Wrong]:
     """Worlds smaller than the job allows."""
     least = run.planned_size.min_world_size or 0
     stepped = np.bincount(run.progress.epoch, minlength=len(run.epochs)) > 0
     for number, epoch in enumerate(run.epochs):
         if epoch.size < least and stepped[number]:
             text = f"the job went on with {counted(epoch.size, 'rank')}; it needs at least {least}"
-            yield failed(Code.WORLD_TOO_SMALL, text)
+            yield Code.WORLD_TOO_SMALL, text
 
 
-def _absent(run: Timeline) -> Iterator[_Hole]:
+def _absent(run: Timeline) -> Iterator[Hole]:
     """Nodes that the job had from its begin to its end and never used, though no fault was aimed at them."""
     aimed = {target.get("node") for fault in run.faults for target in fault.targets}
     worked = {run.processes[index].node for epoch in run.epochs for index in epoch.processes}
@@ -177,7 +187,7 @@ def _absent(run: Timeline) -> Iterator[_Hole]:
         yield Code.NODE_UNUSED, f"{node} was allocated from start to end, but took part in no step"
 
 
-def _evidence(run: Timeline) -> Iterator[_Hole]:
+def _evidence(run: Timeline) -> Iterator[Hole]:
     if not run.plan:
         yield Code.EVIDENCE_NO_PLAN, "the log holds no plan: what was asked for is not known"
     yield from ((Code.EVIDENCE_PROBLEM, problem) for problem in run.problems)
@@ -187,7 +197,7 @@ def _evidence(run: Timeline) -> Iterator[_Hole]:
             yield Code.EVIDENCE_CUT_LOG, text
 
 
-def _untold_ends(evidence: Analysis) -> Iterator[_Hole]:
+def _untold_ends(evidence: Analysis) -> Iterator[Hole]:
     """Nodes that worked for the job to its end, and of whose command nobody told how it ended. And nodes without a
     launcher log, on a job whose other nodes have one: how their workers ended is unknown. A node that was taken may
     have taken its log along, and some jobs have fewer launchers than nodes, in every run."""
@@ -205,7 +215,7 @@ def _untold_ends(evidence: Analysis) -> Iterator[_Hole]:
             yield Code.END_NO_LAUNCHER, text
 
 
-def _ledger(run: Timeline, places: Places) -> Iterator[_Hole]:
+def _ledger(run: Timeline, places: Places) -> Iterator[Hole]:
     """GPUs that worked and were never allocated, or were given back before: then the ledger lacks them."""
     released = {(slot.node, slot.incarnation, slot.local_rank): slot.released for slot in run.slots}
     for row, process in enumerate(run.processes if released else ()):
@@ -239,16 +249,23 @@ class FailFast(Score):
         if bounds is None:
             return ScoreResult({})
         run = evidence.run
-        ended = _ended_ns(run)
-        taken = _taken_ns(run, ended)
-        values = {"seconds": None if taken is None else taken / S, "gpu_seconds": _gpu_seconds(run, ended)}
+        kept = {(slot.node, slot.incarnation) for slot in run.slots if slot.kept}
+        ends = (e["at"] for e in run.exits if e["rank"] is None and (e["node"], e["incarnation"]) in kept)
+        ended = max(ends, default=None)  # the last command, of the nodes that no fault took
+        struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=None)
+        taken = held = None
+        if struck is not None and ended is not None:
+            taken = None if ended < struck else ended - struck
+            # GPU time that the job held between the fault and its end
+            spans = (min(slot.released, ended) - max(slot.allocated, struck) for slot in run.slots)
+            held = sum(max(0, each) for each in spans) / S
+        values = {"seconds": None if taken is None else taken / S, "gpu_seconds": held}
         if reason := _did_not_fail(run):
-            verdict = Verdict.FAIL if run.outcome in ("completed", "aborted") else Verdict.INCONCLUSIVE
-            doubt = "" if verdict is Verdict.FAIL else Doubt.RUN_CUT_SHORT
+            cut = run.outcome not in ("completed", "aborted")
+            verdict, doubt = (Verdict.INCONCLUSIVE, Doubt.RUN_CUT_SHORT) if cut else (Verdict.FAIL, "")
             limit = f"≤ {format_duration(bounds.max)}"
-            return ScoreResult(
-                values, [Expectation("fail_fast.max", limit, "it did not", verdict, reason, doubt=doubt)]
-            )
+            line = Expectation("fail_fast.max", limit, "it did not", verdict, reason, doubt=doubt)
+            return ScoreResult(values, [line])
         late = f"the job held its GPUs for {format_duration(taken)} after the fault" if taken is not None else ""
         lines = [at_most("fail_fast.max", taken, bounds.max, _shown, late if (taken or 0) > bounds.max else "")]
         if bounds.says is not None:
@@ -263,31 +280,6 @@ def _did_not_fail(run: Timeline) -> str:
     if run.outcome == "aborted":
         return f"the job did not give up by itself: {run.outcome_reason or 'the run was aborted'}"
     return "" if run.outcome == "failed" else f"the run ended as {run.outcome or 'unknown'}"
-
-
-def _ended_ns(run: Timeline) -> int | None:
-    """When the last command had ended, of the nodes that no fault took."""
-    kept = {(slot.node, slot.incarnation) for slot in run.slots if slot.kept}
-    ends = (e["at"] for e in run.exits if e["rank"] is None and (e["node"], e["incarnation"]) in kept)
-    return max(ends, default=None)
-
-
-def _struck_ns(run: Timeline) -> int | None:
-    return min((fault.injected for fault in run.faults if fault.injected is not None), default=None)
-
-
-def _taken_ns(run: Timeline, ended: int | None) -> int | None:
-    struck = _struck_ns(run)
-    return None if struck is None or ended is None or ended < struck else ended - struck
-
-
-def _gpu_seconds(run: Timeline, ended: int | None) -> float | None:
-    """GPU time that the job held between the fault and its end."""
-    struck = _struck_ns(run)
-    if struck is None or ended is None:
-        return None
-    held = (min(slot.released, ended) - max(slot.allocated, struck) for slot in run.slots)
-    return sum(max(0, each) for each in held) / S
 
 
 def _says(told: str, wanted: str) -> Expectation:

@@ -18,11 +18,12 @@ from harness.judge.facts.ends import listed
 from harness.judge.facts.losses import MISSING_MAX
 from harness.judge.facts.reported import blindness, usual_strides
 from harness.judge.score import Bounds, Score, ScoreResult
-from harness.judge.verdict import Claim, Code, Ground, Kind, failed, unknown
+from harness.judge.verdict import Claim, Code, Ground, Hole, Kind, Wrong, claims, failed
 from harness.timeline.timeline import Epoch, Ints, Stretch, Timeline
 from harness.units import counted
 
 NAMED_STEPS = 5
+UNTRUE = "the times that are told are not true"
 UPDATES_LEFT_OUT, UPDATES_LEFT_OUT_SHARE = 10, 0.05  # more of a run's steps than in the fault-free run are too many
 
 
@@ -32,24 +33,28 @@ class StepsDone(Score):
     asked, by_steps = False, False
 
     def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
-        blind = blindness(evidence.run, evidence.fault_free)
-        return ScoreResult({}, reasons=[] if blind else list(_claims(evidence)))
+        return ScoreResult({}, reasons=[] if blindness(evidence.run, evidence.fault_free) else list(_claims(evidence)))
 
 
 def _claims(evidence: Analysis) -> Iterator[Claim]:
     run, fault_free = evidence.run, evidence.fault_free
+    impossible = list(times.impossible(run, evidence.fault_free_runs, evidence.disturbed))
+    wrong = (
+        *_left_out(run, evidence.curve.step, usual_strides(run, fault_free)),
+        *_missing(evidence.missing),
+        *_beyond_the_plan(run, fault_free),
+        *((Code.TIME_OUTSIDE_NODE, f"{each.words}: {UNTRUE}") for each in impossible if each.seen),
+    )
+    holes = (
+        *_not_applied(run, fault_free),
+        *_unheard(run, fault_free),
+        *((Code.TIME_IMPOSSIBLE, f"{each.words}: {UNTRUE}") for each in impossible if not each.seen),
+    )
     yield from _went_ahead(run)
-    yield from _not_applied(run, fault_free)
-    yield from _left_out(run, evidence.curve.step, usual_strides(run, fault_free))
-    yield from _missing(evidence.missing)
-    yield from _beyond_the_plan(run, fault_free)
-    yield from _unheard(run, fault_free)
-    for found in times.impossible(run, evidence.fault_free_runs, evidence.disturbed):
-        text = f"{found.words}: the times that are told are not true"
-        yield failed(Code.TIME_OUTSIDE_NODE, text) if found.seen else unknown(Code.TIME_IMPOSSIBLE, text)
+    yield from claims(wrong, holes)
 
 
-def _not_applied(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
+def _not_applied(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
     """Updates that were left out: a few over a loss scale, on every rank alike, as in the fault-free run."""
     steps = run.steps
     rows = np.flatnonzero(steps.survives & (steps.applied == 0))
@@ -60,21 +65,21 @@ def _not_applied(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
     if len(apart):
         rank = int(steps.rank[rows[steps.step[rows] == apart[0]]].min())
         text = f"at step {apart[0]} rank {rank} left its update out, and others did not: their weights differ"
-        yield unknown(Code.STEP_APART_UPDATES, text)
+        yield Code.STEP_APART_UPDATES, text
     done = len(np.unique(steps.step[steps.survives]))
     usual = 0 if fault_free is None else len(np.unique(fault_free.steps.step[fault_free.steps.applied == 0]))
     left_out = len(np.unique(steps.step[rows]))
     if left_out - usual > max(UPDATES_LEFT_OUT, UPDATES_LEFT_OUT_SHARE * done):
         text = f"{counted(left_out, 'step')} left their update out, first step {steps.step[rows].min()}"
         why = f"the fault-free run {usual}: not all that was counted was done"
-        yield unknown(Code.STEP_UPDATES_LEFT_OUT, f"{text}; {why}")
+        yield Code.STEP_UPDATES_LEFT_OUT, f"{text}; {why}"
 
 
-def _missing(missing: Ints) -> Iterator[Claim]:
+def _missing(missing: Ints) -> Iterator[Wrong]:
     """Steps that no surviving epoch did."""
     if len(missing):
         text = f"{named(missing)}: never done in the surviving history, though later steps were"
-        yield failed(Code.STEP_MISSING, text, Ground(Kind.ABSENCE, steps=tuple(missing.tolist())))
+        yield Code.STEP_MISSING, text, Ground(Kind.ABSENCE, steps=tuple(missing.tolist()))
 
 
 def named(numbers: Ints) -> str:
@@ -115,7 +120,7 @@ def _of(ranks: Sequence[int], size: int) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks])} (of {size})"
 
 
-def _left_out(run: Timeline, told: Ints, strides: Mapping[int, int]) -> Iterator[Claim]:
+def _left_out(run: Timeline, told: Ints, strides: Mapping[int, int]) -> Iterator[Wrong]:
     """Ranks that did not do steps that count, which others of their world did: in the middle, or by coming late."""
     found: dict[tuple[int, int, int], list[int]] = {}
     for each in run.stretches:
@@ -130,7 +135,7 @@ def _left_out(run: Timeline, told: Ints, strides: Mapping[int, int]) -> Iterator
         ranks = sorted({run.processes[row].rank for row in rows})
         text = f"{_of(ranks, run.epochs[number].size)} did not do {which}, but other ranks did"
         ground = Ground(Kind.ABSENCE, tuple(rows), (first,) if first == last else (), last - first + 1)
-        yield failed(Code.STEP_LEFT_OUT, text, ground)
+        yield Code.STEP_LEFT_OUT, text, ground
 
 
 def _holes(each: Stretch, epoch: Epoch, stride: int) -> Iterator[tuple[int, int]]:
@@ -145,7 +150,7 @@ def _holes(each: Stretch, epoch: Epoch, stride: int) -> Iterator[tuple[int, int]
         yield each.first + 1, each.last - 1
 
 
-def _beyond_the_plan(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
+def _beyond_the_plan(run: Timeline, fault_free: Timeline | None) -> Iterator[Wrong]:
     planned = run.planned_steps
     usual = 0 if fault_free is None else fault_free.steps.step.max(initial=0)
     if planned is None or not len(run.steps) or usual > planned:
@@ -153,17 +158,17 @@ def _beyond_the_plan(run: Timeline, fault_free: Timeline | None) -> Iterator[Cla
     last = int(run.steps.step.max())
     if last > planned:
         were = "was" if planned == 1 else "were"
-        yield failed(Code.STEP_BEYOND_PLAN, f"step {last} was done, but only {counted(planned, 'step')} {were} planned")
+        yield Code.STEP_BEYOND_PLAN, f"step {last} was done, but only {counted(planned, 'step')} {were} planned"
 
 
-def _unheard(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
+def _unheard(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
     """Ranks without a log. Where it is the same without a fault, they never have one: that is not judged."""
     if fault_free is not None and fault_free.epochs and all(epoch.unheard for epoch in fault_free.epochs):
         return
     for epoch in run.epochs:
         if epoch.unheard:
             text = f"{epoch.unheard} of {epoch.size} ranks left no log of steps {epoch.first} to {epoch.last}"
-            yield unknown(Code.STEP_UNHEARD, f"{text}: what they did is not known")
+            yield Code.STEP_UNHEARD, f"{text}: what they did is not known"
             return
 
 
