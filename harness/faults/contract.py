@@ -238,6 +238,10 @@ class Fault(Parameters, abc.ABC):
         """How long it must act, from `injected` until it is healed. `None`: as long as it takes."""
         return None
 
+    def freezes(self) -> bool:
+        """Whether its targets say nothing and do no step as long as it lasts."""
+        return False
+
     def graceful(self) -> bool:
         """Whether its victims are asked to end, and may exit by themselves."""
         return False
@@ -256,6 +260,7 @@ class Fault(Parameters, abc.ABC):
             may=self.may,
             lasts=self.lasts(),
             notice_ns=None if self.notice_s is None else round(self.notice_s * 1e9),
+            freezes=self.freezes(),
             graceful=self.graceful(),
             network=self.network,
             clocks=self.clocks,

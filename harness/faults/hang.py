@@ -42,6 +42,9 @@ class Hang(inside.InsideFault):
     def lasts(self) -> Duration | None:
         return self.duration
 
+    def freezes(self) -> bool:
+        return self.how in ("freeze_rank", "freeze_node")
+
     def needed(self) -> frozenset[Verb]:
         return self.needs | {Verb.FREEZE} if self.how == "freeze_node" else self.needs
 

@@ -32,6 +32,7 @@ class Consequences:
     may: frozenset[May] = frozenset()
     lasts: Duration | None = None  # it must act for all of it; `None`: as long as it takes
     notice_ns: int | None = None  # it takes the node so long after a notice; `None`: it gives none
+    freezes: bool = False  # its targets say nothing and do no step as long as it lasts
     graceful: bool = False  # its victims are asked to end, and may exit by themselves
     network: bool = False  # it acts on the network, so the training's own traffic must meet it
     clocks: bool = False  # it sets clocks wrong

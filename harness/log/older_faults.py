@@ -6,6 +6,7 @@ No other reader of a log knows a fault's name, or the names of its parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from harness.log.consequences import Consequences, May, duration
@@ -25,15 +26,18 @@ _DAMAGING = ("checkpoint_corruption", "checkpoint_torn_write")
 
 def consequences(event: Mapping[str, Any], planned: Mapping[str, Any], kind: str) -> Consequences:
     """Of a fault by its `fault.injected`, by what the log's plan holds of it, and by its name."""
-    if "may" in event:
-        return Consequences.from_event(event)
-    told = {"spoils": not event.get("kills", False), **event}
     parameters = planned.get("parameters") or {}
+    freezes = kind == "hang" and parameters.get("how") in ("freeze_rank", "freeze_node")
+    if "may" in event:
+        told_itself = Consequences.from_event(event)
+        return replace(told_itself, freezes=told_itself.freezes or freezes)
+    told = {"spoils": not event.get("kills", False), **event}
     notice, steps, back = parameters.get("notice"), parameters.get("steps"), parameters.get("replacement")
     return Consequences(
         may=frozenset(each for name, each in _TOLD.items() if told.get(name)),
         lasts=duration(parameters.get("duration")),
         notice_ns=(duration(notice) or Duration("0s")).ns if "notice" in parameters else None,
+        freezes=freezes,
         graceful=parameters.get("signal") == "SIGTERM",
         network=kind in _OF_NETWORK,
         clocks="clock_skew" in (kind, planned.get("fault")),

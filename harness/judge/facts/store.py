@@ -27,6 +27,7 @@ SoundAt = Callable[[int], Callable[["Save"], bool]]  # whether no fault had dama
 SMALLER = 0.5  # of the smallest that was saved without a fault
 ZEROS_MORE = 0.1  # of all bytes of tensors
 LATE_STEPS = 5  # further at the most, when a save is begun: it may be begun beside the steps
+EARLY_NS = 500_000_000  # a save may be told a moment before its step is
 UNSEEN_FACTOR = 5  # times the longest time until one was seen: so long they lay there unseen
 UNSEEN_LEAST_NS = 5_000_000_000
 
@@ -94,10 +95,10 @@ class Store:
         self._by_name = grouped((_name(seen.path), seen) for seen in self.seen)
         self._by_step = grouped((seen.step, seen) for seen in self.seen if seen.step is not None)
         self._removed = grouped((_name(str(event.get("path"))), event["at"]) for event in run.removed)
-        self._left: Mapping[str, bool] | None = None  # all that was there when all nodes had ended: is it whole?
+        self._left: Mapping[str, Mapping[str, Any]] | None = None  # all that was there when all nodes had ended
         if run.left is not None and not run.unseen and not run.beside.job_goes_on:
             told = run.left.get("checkpoints") or ()
-            left = {_name(each["path"]): bool(each["whole"] and each["bytes"]) for each in told}
+            left = {_name(each["path"]): each for each in told}
             self._left = left if len(left) == run.left.get("count") else None
 
     def _name_of(self, save: Save) -> str | None:
@@ -136,8 +137,9 @@ class Store:
     def none(self) -> Mapping[Save, NoSave]:
         """The saves that are none."""
         found: dict[Save, NoSave] = {}
-        wrong = self._too_small(), self._empty(), self._stale(), self._of_another_step()
-        for none in itertools.chain(self.missing, *wrong):
+        rules = self._too_small, self._empty, self._stale, self._of_another_step
+        own_path = self._changed, self._too_early, self._holds_another
+        for none in itertools.chain(self.missing, *(rule() for rule in (*rules, *own_path))):
             found.setdefault(none.save, none)
         return found
 
@@ -206,8 +208,12 @@ class Store:
 
     def _lacks(self, save: Save) -> bool:
         """Whether it was not there, or not whole, when all nodes had ended, and no fault accounts for that."""
-        there = self._left is None or self._left.get(self._name_of(save) or "", False)
-        return not there and not self.is_hidden(save.last_at, NEVER)
+        if self._left is None or self.is_hidden(save.last_at, NEVER):
+            return False
+        left, seen = self._left.get(self._name_of(save) or "", {}), self._undamaged.get(save)
+        least = max(1, SMALLER * (seen.size or 0)) if seen else 1
+        is_it = save.path not in self._own_paths or left.get("step") in (None, save.step)
+        return not (left.get("whole") and left.get("bytes", 0) >= least and is_it)
 
     def is_hidden(self, begin: int, end: int) -> bool:
         """Whether a fault may have kept it from the store, or the harness from seeing it."""
@@ -244,6 +250,45 @@ class Store:
             if seen.zeros > most.get(save.series, 1) + ZEROS_MORE:
                 why = f"the harness saw {seen.zeros:.0%} of its tensors' bytes in tensors of zeros"
                 yield NoSave(save, f"{why}, and at most {most[save.series]:.0%} without a fault")
+
+    @cached_property
+    def _own_paths(self) -> frozenset[str]:
+        """The paths of one step each, where there are several."""
+        steps = grouped((save.path, save.step) for save in self._whole if save.path)
+        found = frozenset(path for path, mine in steps.items() if len(set(mine)) == 1)
+        return found if len(found) > 1 else frozenset()
+
+    def _changed(self) -> Iterator[NoSave]:
+        """What is named by its step keeps its content once it is whole."""
+        for save, seen in self.sights.items():
+            sound = [each for each in seen if each.digests[1] and self._sound_at(each.at)(save)]
+            for before, after in itertools.pairwise(sound):
+                if (
+                    save.path in self._own_paths
+                    and before.size
+                    and before.size == after.size
+                    and before.digests[1] != after.digests[1]
+                ):
+                    yield NoSave(save, "the harness saw its tensors change after it was whole", proved=False)
+
+    def _too_early(self) -> Iterator[NoSave]:
+        """Seen whole before anybody had done its step, where that is not so without a fault."""
+        if self._usual is not None and any(self._usual._too_early()):
+            return
+        steps, first = np.unique(self._run.steps.step, return_index=True)  # rows are in order of time
+        done = dict(zip(steps.tolist(), self._run.steps.end[first].tolist(), strict=True))
+        for save in self._whole:
+            for seen in self._by_name.get(self._name_of(save) or "", ())[:1]:
+                early = done.get(save.step, 0) - self._run.uncertainty_ns - EARLY_NS
+                if seen.step == save.step and seen.at < early and save.path in self._own_paths:
+                    yield NoSave(save, "the harness saw it before any rank had done its step", proved=False)
+
+    def _holds_another(self) -> Iterator[NoSave]:
+        """By what it holds it is of another step than by its name."""
+        for save in self._whole:
+            seen = [each for each in self._by_name.get(self._name_of(save) or "", ()) if each.step is not None]
+            if save.path in self._own_paths and seen and all(each.step != save.step for each in seen):
+                yield NoSave(save, f"the harness saw that it holds step {seen[0].step}")
 
     def _sizes(self, seen: bool) -> list[tuple[Save, int]]:
         if seen:

@@ -16,14 +16,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from harness.judge.facts import by_time, losses
+from harness.judge.facts import by_time, losses, ranks
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import DRILL
+from harness.judge.facts.evidence import SECOND as SECOND_FOLDER
 from harness.judge.facts.losses import CURVES, HOLES_MAX, WORDS, Comparison
 from harness.judge.facts.saves import Save, Saves
 from harness.judge.score import Bounds, Expectation, Score, ScoreResult, Verdict
@@ -38,6 +40,7 @@ NAME = "last_checkpoint.max_steps_behind"
 CHECKPOINTS = "checkpoints"  # the folder, where the plan names none
 BAND_FACTOR, FLOOR_ULPS = 3.0, 16.0  # times the run's own distance, and of rounding
 SAMPLES = {"first": "position", "count": "number of samples", "digest": "digest"}  # in words
+CRASHES = {-number for number in (SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV)}
 NO_END, NO_LOG = "no end", "no log"
 Answer = tuple[bool | None, Code, str]  # whether it is good (`None`: that is left open), what is claimed, and in words
 
@@ -163,7 +166,12 @@ def _loaded(evidence: Analysis, told: Mapping[str, Any], newest: int, behind: in
             text = f"only the checkpoint of step {step} could be loaded, though one of step {newest} had been committed"
             yield failed(Code.DRILL_OLDER, text)
         else:
-            left_open = itertools.chain(_by_few(run, workers), _from_elsewhere(run, evidence.saves, workers, step))
+            left_open = itertools.chain(
+                _by_few(run, workers),
+                _from_elsewhere(evidence, workers, step, DRILL),
+                _other_copy(run, log, step, Code.DRILL_ELSEWHERE),
+            )
+            yield from (failed(Code.DRILL_FAILED, f"the restore drill's {text}") for text in _crashed(log))
             yield from (unknown(*each) for each in itertools.islice(left_open, 1))
 
 
@@ -198,29 +206,44 @@ def _by_few(run: Timeline, workers: Sequence[Process]) -> Iterator[tuple[Code, s
         yield Code.DRILL_FEW_RANKS, f"the restore drill's workers were a world of {world}, not of {ranks} ranks"
 
 
-def _from_elsewhere(run: Timeline, saves: Saves, workers: Sequence[Process], step: int) -> Iterator[tuple[Code, str]]:
+def _from_elsewhere(
+    evidence: Analysis, workers: Sequence[Process], step: int, folder: str
+) -> Iterator[tuple[Code, str]]:
     """What was restored must be what the job had committed, as its copy."""
+    saves, copies = evidence.saves, _copies(evidence.run, evidence.saves, folder)
     if step not in {max(save.step, 0) for save in saves.whole}:
         text = f"the restore drill loaded a checkpoint of step {step}, which the job did not report as committed"
         yield Code.DRILL_NOT_COMMITTED, text
-    copies = _copies(run, saves)
     for each in workers:
         path = each.source or ""
         text = f"the restore drill's rank {each.rank} restored {path}, which is"
         if path.startswith("/") and not any(place in path for place in copies):
             yield Code.DRILL_ELSEWHERE, f"{text} not in the copy of the checkpoints"
-        other = saves.other_at_path(path.replace(f"/{DRILL}/", "/", 1), step, NEVER)
+        other = saves.other_at_path(path.replace(f"/{folder}/", "/", 1), step, NEVER)
         if other is not None:
             yield Code.DRILL_ELSEWHERE, f"{text} of step {other}, not of step {step}"
 
 
-def _copies(run: Timeline, saves: Saves) -> set[str]:
+def _other_copy(run: Timeline, log: Timeline, step: int, code: Code) -> Iterator[tuple[Code, str]]:
+    """As the harness saw both: the copy holds what the job had saved."""
+    mine, other = _tensors(run).get(step), _tensors(log).get(step)
+    if mine and other and mine != other:
+        yield code, f"the copy of the save of step {step} holds other tensors than the harness had seen in it"
+
+
+def _crashed(log: Timeline) -> Iterator[str]:
+    """One that ended by itself in a way that nobody asks for."""
+    crashed = [each for each in log.processes if each.exit_code in CRASHES]
+    yield from (f"rank {each.rank} crashed: it ended with {each.exit_code}" for each in crashed[:1])
+
+
+def _copies(run: Timeline, saves: Saves, place: str) -> set[str]:
     """Parts of paths, one of which that of each copy holds: the run's own folder, as the job called it, and the drill's
     within it."""
     folder = str(((run.plan.get("workload") or {}).get("checkpoint") or {}).get("path") or CHECKPOINTS)
     within = f"/{folder.replace('{checkpoints}', CHECKPOINTS).removeprefix('{run_dir}/').strip('/')}/"
     told = {save.path.partition(within)[0] for save in saves.all if save.path.startswith("/") and within in save.path}
-    return {f"/{place.rpartition('/')[2]}/{DRILL}/" for place in told} or {f"/{DRILL}/"}
+    return {f"/{each.rpartition('/')[2]}/{place}/" for each in told} or {f"/{place}/"}
 
 
 def _last_save(evidence: Analysis) -> Iterator[Claim]:
@@ -308,9 +331,10 @@ class SecondRestart(Score):
             return ScoreResult(values, reasons=_worst([ended] if ended else []))
         step, compared = int(told["step"]), losses.compare(evidence.curve, losses.surviving(log.steps))
         values["steps"] = len(compared.step)
-        came = [*_restored(log, step), *_all_steps(run, log, step, told)]
+        came = [*_ended_well(log), *_restored(log, step), *_all_steps(run, log, step, told)]
+        came += [(None, *each) for each in _on_all_ranks(evidence, log, step)]
         if came:
-            return ScoreResult(values, reasons=_worst(came[:1]))
+            return ScoreResult(values, reasons=_worst(came))
         if why := _no_comparison(evidence, log, compared, step):
             return ScoreResult(values, not_judged=[(SECOND.item, why)])
         differ = _worst([*_samples(evidence, compared), *_losses(evidence, compared), *_saved(evidence, log, step)])
@@ -340,6 +364,32 @@ def _before_recovery(evidence: Analysis, told: Mapping[str, Any]) -> str:
     first = run.epochs[-1].first
     saves = len({save.step for save in evidence.saves.whole if save.step >= first})
     return f"only {counted(run.reached_step - first + 1, 'step')} and {counted(saves, 'save')} after the recovery"
+
+
+def _ended_well(log: Timeline) -> Iterator[Answer]:
+    """Its own log says no other end than the harness does."""
+    if log.finished and log.outcome != "completed":
+        yield False, Code.SECOND_FAILED, f"its own log says that it {log.outcome}: {log.outcome_reason}"
+    yield from ((False, Code.SECOND_FAILED, text) for text in _crashed(log))
+
+
+def _on_all_ranks(evidence: Analysis, log: Timeline, step: int) -> Iterator[tuple[Code, str]]:
+    """Each rank restored the copy, and did all steps with the others."""
+    last: dict[int, int] = {}
+    for each in log.stretches:
+        last[log.processes[each.process].rank] = each.last
+    told = {each.rank for each in evidence.run.processes if each.first_step is not None}
+    lacking = told & set(range(log.largest_world)) - last.keys()
+    short = [rank for rank in sorted(last) if last[rank] < max(last.values()) - log.stride]
+    yield from ((Code.SECOND_NO_LOG, f"rank {rank} left no step in its log") for rank in sorted(lacking)[:1])
+    yield from ((Code.SECOND_SHORT, f"rank {rank} did no step after step {last[rank]}") for rank in short[:1])
+    workers = [each for each in log.processes if each.restored is not None]
+    for code, text in _from_elsewhere(evidence, workers, step, SECOND_FOLDER):
+        if code is Code.DRILL_ELSEWHERE:
+            yield Code.SECOND_OTHER_STEP, text.replace("the restore drill's ", "its ")
+    yield from _other_copy(evidence.run, log, step, Code.SECOND_OTHER_TENSORS)
+    apart = ranks.weights_apart(log.steps)[1]
+    yield from ((Code.SECOND_OTHER_TENSORS, f"its replicas drifted apart: {each}") for each in apart[:1])
 
 
 def _restored(again: Timeline, step: int) -> Iterator[Answer]:

@@ -16,10 +16,14 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Places, node_of
 from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict
 from harness.judge.verdict import Claim, Code, not_as_planned
+from harness.timeline.lineage import NEVER
 from harness.timeline.story import CLEAN_CODES
-from harness.timeline.timeline import FaultRecord, Timeline
-from harness.units import format_duration
+from harness.timeline.timeline import FaultRecord, Ints, Timeline
+from harness.units import counted, format_duration
 
+EARLY_STEPS = 2  # so many before its step may be the last one that was told when a fault strikes
+KILLED = (None, -9, 137)  # how one ends that cannot do anything
+COUNTED = ("process", "node")  # what all of them must have been struck of, as units of effects begin
 REPORTED_WITHIN_NS = 10**9  # a fault sees that its victim is gone before the launcher there has said so
 
 
@@ -56,8 +60,11 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
 def _flaws(evidence: Analysis, work: _Work, fault: FaultRecord, planned: dict[str, Any]) -> Iterator[_Flaw]:
     """Of one that struck."""
     run, places = evidence.run, evidence.places
+    yield from _too_early(work, run, fault, planned)
     yield from _effect(run, fault)
+    yield from _no_damage(work, fault)
     yield from _outlived(places, run, fault)
+    yield from _not_frozen(places, run, fault)
     yield from _too_late(work, run, fault)
     yield from _wrong_target(places, run, fault, planned)
     yield from _otherwise(evidence, fault)
@@ -68,7 +75,7 @@ _Flaw = tuple[Code, str]
 
 
 class _Work:
-    """What was left to do when a fault struck. But for `finished`, only of runs with steps."""
+    """What had been done when a fault struck, and what was left. But for `finished`, only of runs with steps."""
 
     def __init__(self, run: Timeline):
         self._run = run
@@ -91,6 +98,20 @@ class _Work:
         saved = (event["at"] for event in self._run.checkpoints)
         return int(max([self.last_end, *saved, *(process.started for process in self._run.processes)]))
 
+    def furthest(self, moment: int) -> int:
+        """The furthest step that was done by then."""
+        done = int(np.searchsorted(self._run.steps.end, moment, "right"))
+        return int(self._furthest[done - 1]) if done else 0
+
+    @cached_property
+    def _furthest(self) -> Ints:
+        return np.maximum.accumulate(self._run.steps.step)
+
+    @cached_property
+    def first_seen(self) -> Mapping[tuple[object, object], int]:
+        """When the harness saw a checkpoint with this content first, by its path and digest."""
+        return {(event.get("path"), event.get("sha256")): event["at"] for event in reversed(self._run.published)}
+
     @cached_property
     def usual_ns(self) -> float:
         return float(np.median(self._run.steps.end - self._run.steps.begin))
@@ -107,6 +128,23 @@ def _never_struck(found: list[FaultRecord]) -> Iterator[_Flaw]:
     yield Code.FAULT_NEVER_STRUCK, f"never struck: {why}"
 
 
+def _too_early(work: _Work, run: Timeline, fault: FaultRecord, planned: Mapping[str, Any]) -> Iterator[_Flaw]:
+    """It waited for the planned step."""
+    step = (planned.get("when") or {}).get("step")
+    if isinstance(step, int) and len(run.steps) and not run.dropped:
+        furthest = work.furthest((fault.injected or 0) + run.uncertainty_ns)
+        if furthest < step - EARLY_STEPS * run.stride:
+            yield Code.FAULT_NOT_AS_PLANNED, f"struck after step {furthest}, and was planned for step {step}"
+
+
+def _no_damage(work: _Work, fault: FaultRecord) -> Iterator[_Flaw]:
+    """What it damaged is not what it was before, as the harness saw it."""
+    for damage in fault.damaged:
+        path, digest = damage.get("checkpoint"), damage.get("sha256")
+        if digest and work.first_seen.get((path, digest), NEVER) < damage["at"]:
+            yield Code.FAULT_NOT_AS_PLANNED, f"left {path} as it was: the harness saw the same content before"
+
+
 def _effect(run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
     """It was measured, after the fault had begun, and as expected."""
     assert fault.injected is not None
@@ -116,11 +154,38 @@ def _effect(run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
         if effect["at"] < fault.injected - run.uncertainty_ns:
             early = format_duration(fault.injected - effect["at"])
             yield Code.FAULT_LATER_THAN_EFFECT, f"acted only {early} after its effect was measured"
-        if not effect.get("ok", False):
+        if not effect.get("ok", False) or _falls_short(effect):
             measured = f"{effect.get('measured')} {effect.get('unit', '')}".strip()
             detail = f" ({effect['detail']})" if effect.get("detail") else ""
             text = f"did not act as planned: measured {measured}, expected {effect.get('expected')}{detail}"
             yield Code.FAULT_NOT_AS_PLANNED, text
+
+
+def _falls_short(effect: Mapping[str, Any]) -> bool:
+    """Whether its numbers say that it did not act, whatever else is said: nothing where something was expected,
+    something where nothing was; or not all of the processes or nodes."""
+    measured, expected = effect.get("measured"), effect.get("expected")
+    if not isinstance(measured, (int, float)) or not isinstance(expected, (int, float)):
+        return False
+    least = expected if str(effect.get("unit", "")).startswith(COUNTED) else np.nextafter(0, 1)
+    return measured > 0 if not expected else measured < least <= expected
+
+
+def _not_frozen(places: Places, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
+    """A frozen target says nothing, from when the harness saw it stand still until the fault's time is over."""
+    assert fault.injected is not None
+    if not fault.freezes or fault.lasts is None or not fault.effects:
+        return
+    since = max(effect["at"] for effect in fault.effects) + run.uncertainty_ns
+    until = min(fault.injected + fault.lasts.ns, fault.healed or NEVER) - run.uncertainty_ns
+    order, places_of = run.rows_by_process
+    for row in sorted({row for target in fault.targets for row in places.alive(target, fault.injected)}):
+        process, ends = run.processes[row], run.steps.end[order[places_of[row] : places_of[row + 1]]]
+        steps = int(np.searchsorted(ends, until) - np.searchsorted(ends, since, "right")) if since < until else 0
+        left = process.exit_code not in KILLED and since < (process.exited or 0) < until
+        if steps > 0 or left or since < process.last_seen < until:
+            what = f"did {counted(steps, 'step')}" if steps > 0 else "exited" if left else "said something"
+            yield Code.FAULT_VICTIM_WENT_ON, f"froze rank {process.rank}, but the rank {what} meanwhile"
 
 
 def _outlived(places: Places, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
@@ -337,7 +402,7 @@ class EffectEnd(Score):
         struck = [each for each in run.faults if each.injected is not None and each.id not in run.beside.faults]
         lasting = [fault for fault in struck if not fault.kills or fault.ends]  # of a kill there is nothing to undo
         measured = [fault for fault in lasting if fault.ends]
-        over = sum(all(end.get("ok") is True for end in fault.ends) for fault in measured)
+        over = sum(all(map(_is_over, fault.ends)) for fault in measured)
         values = {"faults": len(lasting), "measured": len(measured), "over": over}
         if bounds is None:
             return ScoreResult(values)
@@ -346,9 +411,15 @@ class EffectEnd(Score):
         return ScoreResult(values, list(_lines(measured)), not_judged=unknown)
 
 
+def _is_over(end: Mapping[str, Any]) -> bool:
+    """A rate or a time may be nearly what it was; no process may be left."""
+    counted = str(end.get("unit", "")).startswith(COUNTED)
+    return end.get("ok") is True and not (counted and _falls_short(end))
+
+
 def _lines(faults: list[FaultRecord]) -> Iterator[Expectation]:
     for fault in faults:
-        bad = next((end for end in fault.ends if end.get("ok") is not True), None)
+        bad = next((end for end in fault.ends if not _is_over(end)), None)
         end = bad or fault.ends[-1]
         observed = f"{end.get('measured')} {end.get('unit', '')}".strip()
         bound = f"{end.get('expected')} {end.get('unit', '')}".strip()
