@@ -2,18 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from judging import EXPECT, Logs, fault_free_of, verdict
+from simulator import Job, Outage, simulate
 
 from harness.judge.facts.by_time import Places
-from harness.judge.questions.faults import _healed_early, _outlived, _too_late, _Work, _wrong_target
+from harness.judge.questions.faults import _healed_early, _no_damage, _outlived, _too_late, _Work, _wrong_target
 from harness.judge.questions.figures import _detection, _episode_ends
 from harness.judge.questions.job import _left_without_notice
-from harness.judge.verdict import Code
+from harness.judge.verdict import Code, Verdict
 from harness.units import Duration
+
+Bend = Callable[[Logs], object]
+JOB = Job(nodes=2, steps=80, every=10)
+FROZE = {"how": "freeze_rank", "duration": "1s"}
+
+
+def told(event: str, **fields: Any) -> Bend:
+    def bend(logs: Logs) -> None:
+        for line in logs["harness"]:
+            if line.get("event") == event:
+                line |= fields
+
+    return bend
+
+
+def planned(**fields: Any) -> Bend:
+    def bend(logs: Logs) -> None:
+        next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]["faults"][0] |= fields
+
+    return bend
+
+
+def frozen_before(logs: Logs) -> None:
+    """A freeze of rank 1 two seconds earlier, in the middle of its steps."""
+    planned(fault="hang", parameters=FROZE)(logs)
+    told("fault.injected", kind="hang", may=["stop"], lasts="1s", freezes=True)(logs)
+    struck = [line for line in logs["harness"] if str(line.get("event")).startswith("fault.") and "kind" in line]
+    apart = 7 * 10**8
+    for line in logs["harness"]:
+        if line.get("event") in ("fault.injecting", "fault.injected", "fault.effect"):
+            line |= {key: line[key] - apart for key in ("mono_ns", "wall_ns")}
+    assert struck
+    logs["harness"][1:] = sorted(logs["harness"][1:], key=lambda line: line["mono_ns"])
+
+
+@pytest.mark.parametrize(
+    ("bend", "reason"),
+    [
+        (told("fault.effect", measured=0, expected=1, unit="processes gone", ok=True), "measured 0 processes gone"),
+        (told("fault.effect", measured=1, expected=2, unit="processes stopped", ok=True), "measured 1 processes"),
+        (told("fault.effect", measured=2, expected=0, unit="processes left", ok=True), "measured 2 processes left"),
+        (told("fault.effect", measured=0.0, expected=7.5, unit="% of packets", ok=True), "measured 0.0 % of packets"),
+        (planned(when={"step": 40}), "struck after step 17, and was planned for step 40"),
+        (frozen_before, "froze rank 1, but the rank did"),
+    ],
+)
+def test_what_the_log_shows_outweighs_that_it_acted(bend: Bend, reason: str) -> None:
+    card = verdict(simulate(JOB, [Outage(17, "rank", victim=1)], seed=5), bend, EXPECT, fault_free_of(JOB))
+    assert card.verdict is Verdict.INVALID and any(reason in text for text in card.reasons), card.reasons
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"measured": 2, "expected": 1, "unit": "processes killed for memory"},
+        {"measured": 6.9, "expected": 7.5, "unit": "% of packets lost"},
+        {"measured": 900, "expected": 1000, "unit": "bytes available"},
+    ],
+)
+def test_a_rate_may_be_nearly_what_was_planned(fields: dict[str, Any]) -> None:
+    bend = told("fault.effect", ok=True, **fields)
+    card = verdict(simulate(JOB, [Outage(17, "rank", victim=1)], seed=5), bend, EXPECT, fault_free_of(JOB))
+    assert card.verdict is Verdict.PASS, card.reasons
+
+
+@pytest.mark.parametrize(("digest", "flaws"), [("before", 1), ("after", 0)])
+def test_damage_changes_what_the_harness_sees(digest: str, flaws: int) -> None:
+    seen = {"path": "c/step-10", "sha256": "before", "at": 5}
+    work: Any = _Work(SimpleNamespace(published=[seen]))  # type: ignore[arg-type]
+    fault: Any = SimpleNamespace(damaged=({"checkpoint": "c/step-10", "sha256": digest, "at": 7},))
+    assert len(list(_no_damage(work, fault))) == flaws
 
 
 class _Sized:

@@ -101,6 +101,69 @@ def test_other_results_fail(change: Callable[[dict[str, Any]], Any], reason: str
     assert card.verdict is Verdict.FAIL and any(reason in text for text in card.reasons), card.reasons
 
 
+def one_crashes(logs: Logs) -> None:
+    for lines in trainers(logs, rank=1):
+        remove(lines, lambda line: line.get("event") == "exiting")
+    for lines in logs.values():
+        for line in lines:
+            if line.get("event") == "worker.exit" and line.get("rank") == 1:
+                line["code"] = -11
+
+
+def its_log_says_failed(logs: Logs) -> None:
+    logs["harness"][-1] |= {"outcome": "failed", "reason": "the command on node1 ended with 1"}
+
+
+def rank_1_left_no_step(logs: Logs) -> None:
+    for lines in trainers(logs, rank=1):
+        remove(lines, lambda line: line.get("event") == "step")
+
+
+def rank_1_stops(logs: Logs) -> None:
+    for lines in trainers(logs, rank=1):
+        remove(lines, lambda line: line.get("event") == "step" and line["step"] > 70)
+
+
+def from_the_run_itself(logs: Logs) -> None:
+    for lines in trainers(logs):
+        for line in lines:
+            if line.get("event") == "restored":
+                line["source"] = "/jobs/this/checkpoints/step-60"
+
+
+def replicas_apart(logs: Logs) -> None:
+    for rank in (0, 1):
+        for lines in trainers(logs, rank=rank):
+            for line in lines:
+                if line.get("event") == "step" and line["step"] % 10 == 0:
+                    line["weights"] = "w" if line["step"] < 80 else f"w{rank}"
+
+
+@pytest.mark.parametrize(
+    ("bend", "expected", "reason"),
+    [
+        (one_crashes, Verdict.FAIL, "rank 1 crashed: it ended with -11"),
+        (its_log_says_failed, Verdict.FAIL, "its own log says that it failed: the command on node1 ended with 1"),
+        (rank_1_left_no_step, Verdict.INCONCLUSIVE, "rank 1 left no step in its log"),
+        (rank_1_stops, Verdict.INCONCLUSIVE, "rank 1 did no step after step 70"),
+        (from_the_run_itself, Verdict.INCONCLUSIVE, "which is not in the copy of the checkpoints"),
+        (replicas_apart, Verdict.INCONCLUSIVE, "its replicas drifted apart: at step 80"),
+    ],
+)
+def test_it_is_asked_what_each_run_is(bend: Bend, expected: Verdict, reason: str) -> None:
+    card = judged(again(bend))
+    assert card.verdict is expected and any(reason in text for text in card.reasons), card.reasons
+
+
+@pytest.mark.parametrize(("digest", "expected"), [("a", Verdict.PASS), ("b", Verdict.INCONCLUSIVE)])
+def test_its_copy_holds_what_the_job_had_saved(digest: str, expected: Verdict) -> None:
+    seen = {"event": "checkpoint.published", "path": "c/step-60", "step": BEFORE, "at": 1}
+    log = replace(again(), published=[seen | {"tensors": digest}])
+    whole = [seen | {"tensors": "a", "at": event["at"]} for event in published(_run(), "x") if event["step"] == BEFORE]
+    card = judged(log, published=whole)
+    assert card.verdict is expected, card.reasons
+
+
 def test_one_that_was_to_follow_and_has_no_end_is_missing() -> None:
     """The harness was killed after the job, before it made it."""
     card = judged("", {}, drills=True)

@@ -161,6 +161,44 @@ def test_a_save_that_the_store_does_not_hold_is_none(bends: list[Bend], reason: 
     assert card.verdict is Verdict.FAIL and reason in said(card), card.reasons
 
 
+def seen_again(logs: Logs) -> None:
+    """The harness sees the one of step 50 once more, and its tensors are others."""
+    line = next(seen(logs, 50, 50))
+    later = {key: line[key] + 10**8 for key in ("mono_ns", "wall_ns")}
+    logs["harness"].append(line | later | {"sha256": "other", "tensors": "other"})
+    logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+
+def seen_before(logs: Logs) -> None:
+    """The harness sees that of step 50 three seconds earlier."""
+    line = next(seen(logs, 50, 50))
+    line |= {key: line[key] - 3 * 10**9 for key in ("mono_ns", "wall_ns")}
+    logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+
+def last_left(**told: Any) -> Bend:
+    def bend(logs: Logs) -> None:
+        left = next(line for line in logs["harness"] if line.get("event") == "checkpoint.left")
+        left["checkpoints"][0] |= told
+
+    return bend
+
+
+@pytest.mark.parametrize(
+    ("bend", "expected", "reason"),
+    [
+        (seen_again, Verdict.INCONCLUSIVE, "of step 50 is none: the harness saw its tensors change after it was whole"),
+        (seen_before, Verdict.INCONCLUSIVE, "of step 50 is none: the harness saw it before any rank had done its step"),
+        (with_seen(50, 50, step=40), Verdict.FAIL, "of step 50 is none: the harness saw that it holds step 40"),
+        (last_left(step=70), Verdict.FAIL, "of step 80, is none: the harness did not find it in the store"),
+        (last_left(bytes=0), Verdict.FAIL, "of step 80, is none: the harness did not find it in the store"),
+    ],
+)
+def test_what_is_named_by_its_step_is_of_it_and_stays(bend: Bend, expected: Verdict, reason: str) -> None:
+    card = judged(bend)
+    assert card.verdict is expected and reason in said(card), card.reasons
+
+
 def twice(logs: Logs) -> None:
     """The files of each came one after the other, and the harness saw a part first."""
     for line in list(seen(logs)):
