@@ -810,6 +810,7 @@ _HARNESS = (
             Field("may", TEXTS, "what may come of it; none: told by the flags", optional=True, values=MAY),
             _name("lasts", "how long it must act, like `10s`; none: as long as it takes", optional=True),
             _size("notice_ns", "how long after a notice it takes the node; none: no notice", "ns", MONO_NS_MAX),
+            Field("freezes", FLAG, "whether its targets do nothing as long as it lasts", optional=True),
             Field("graceful", FLAG, "whether its victims are asked to end, and may exit by themselves", optional=True),
             Field("network", FLAG, "whether it acts on the network", optional=True),
             Field("clocks", FLAG, "whether it sets clocks wrong", optional=True),

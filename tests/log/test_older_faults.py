@@ -73,6 +73,16 @@ EXAMPLES: list[tuple[str, dict[str, Any], Consequences]] = [
     ("clock_skew", {"duration": "2m"}, Consequences(clocks=True, lasts=Duration("2m"))),
     ("data_corruption", {"kind": "nan_batch"}, Consequences(may=frozenset({May.STOP}))),
     ("divergence", {"steps": 3}, Consequences(may=frozenset({May.STOP, May.DIVERGE}), spoilt_steps=3)),
+    (
+        "hang",
+        {"how": "freeze_node", "duration": "7s"},
+        Consequences(may=frozenset({May.STOP}), freezes=True, lasts=Duration("7s")),
+    ),
+    (
+        "hang",
+        {"how": "freeze_launcher", "duration": "7s"},
+        Consequences(may=frozenset({May.STOP}), lasts=Duration("7s")),
+    ),
     ("memory_leak", {}, Consequences(may=frozenset({May.STOP, May.LEAK}))),
     ("silent_data_corruption", {}, Consequences(may=frozenset({May.STOP}))),
     ("silent_data_corruption", {"what": "weight"}, Consequences(may=frozenset({May.STOP, May.DRIFT}))),
