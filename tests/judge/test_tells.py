@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from judging import EXPECT, Logs, by_a_command, expecting, load, remove, steps, trainers
+from judging import EXPECT, Logs, by_a_command, expecting, fault_free_of, load, remove, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 
 from harness.emitter.vocabulary import TELLS
@@ -105,6 +105,20 @@ def test_a_plan_with_the_reference_trainer_promises_everything(kind: str) -> Non
     other = both(lambda logs: (by_a_command(logs), KINDS[kind](logs)), fault_free=False)
     promised = [text for text in other.reasons if "its trainer declares" in text]
     assert promised == []
+
+
+def test_what_is_told_at_the_first_step_and_then_at_common_ones_does_not_cease() -> None:
+    """After the restart it is told at steps 61 and 63, and would be again at step 83."""
+
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            for place, line in enumerate(steps(lines)):
+                if place == 0 or line["step"] % 20 == 3:
+                    line["weights"] = f"w{line['step']}"
+
+    job = Job(nodes=2, steps=80, every=10)
+    card = verdict(simulate(job, [Outage(67, "rank", victim=1)], 5), bend, EXPECT, fault_free_of(job))
+    assert not [text for text in card.reasons if "stopped reporting" in text], card.reasons
 
 
 def ceases(*fields: str, rank: int, first: int, last: int = 10**9, every: int = 1) -> Bend:

@@ -162,9 +162,10 @@ class _Lives:
             self.of_rank.setdefault(run.processes[row].rank, []).append(row)
 
     def gaps(self, lives: Sequence[int]) -> list[int]:
-        """How many steps apart these processes tell it. One that tells it once: how many steps it did."""
+        """How many steps apart these processes tell it, but for the first time: many do that at their first step, and
+        then at common ones. One that tells it once or twice: how many steps it did."""
         told = [self.told[self.cuts[row] : self.cuts[row + 1]] for row in lives]
-        found = [gap for each in told for gap in np.diff(each).tolist()]
+        found = [gap for each in told for gap in np.diff(each[1:]).tolist()]
         return found or [int(self.begins[row + 1] - self.begins[row]) for row in lives]
 
 
@@ -184,7 +185,7 @@ def _ceased(evidence: Evidence, kind: str) -> Iterator[str]:
 
     rows = np.flatnonzero(silent > 2).tolist()  # two steps are never too long
     for rank, row in sorted((run.processes[row].rank, row) for row in rows):
-        if silent[row] > (_too_long(lives.gaps([row])) if told[row] > 1 else too_long_for(rank)):
+        if silent[row] > (_too_long(lives.gaps([row])) if told[row] > 2 else too_long_for(rank)):
             if told[row]:
                 yield f"rank {rank} stopped reporting this {silent[row]} steps before the last step of its process"
             else:
