@@ -199,6 +199,19 @@ def test_what_is_named_by_its_step_is_of_it_and_stays(bend: Bend, expected: Verd
     assert card.verdict is expected and reason in said(card), card.reasons
 
 
+def test_what_is_left_of_one_that_is_being_removed_proves_nothing() -> None:
+    """The harness looks while the files of the one of step 40 go, one after the other."""
+
+    def rest(logs: Logs) -> None:
+        line, later = next(seen(logs, 40, 40)), next(seen(logs, 60, 60))
+        line |= {"bytes": 48, "sha256": "rest"} | {key: later[key] for key in ("mono_ns", "wall_ns")}
+        logs["harness"].sort(key=lambda line: line["mono_ns"])
+        removed(logs, 40, 10**8)
+
+    card = judged(rest)
+    assert card.verdict is Verdict.PASS, card.reasons
+
+
 def twice(logs: Logs) -> None:
     """The files of each came one after the other, and the harness saw a part first."""
     for line in list(seen(logs)):

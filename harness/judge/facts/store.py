@@ -27,6 +27,7 @@ SoundAt = Callable[[int], Callable[["Save"], bool]]  # whether no fault had dama
 SMALLER = 0.5  # of the smallest that was saved without a fault
 ZEROS_MORE = 0.1  # of all bytes of tensors
 LATE_STEPS = 5  # further at the most, when a save is begun: it may be begun beside the steps
+REMOVAL_NS = 1_000_000_000  # from the first file of a checkpoint that goes until the harness sees that it is gone
 EARLY_NS = 500_000_000  # a save may be told a moment before its step is
 UNSEEN_FACTOR = 5  # times the longest time until one was seen: so long they lay there unseen
 UNSEEN_LEAST_NS = 5_000_000_000
@@ -91,15 +92,21 @@ class Store:
     def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: Store | None):
         self._run, self._usual, self._sound_at = run, usual, sound_at
         self._whole = [save for save in whole if save.step >= 0]
-        self.seen: Sequence[Seen] = [_seen(event) for event in run.published]
+        self._removed = grouped((_name(str(event.get("path"))), event["at"]) for event in run.removed)
+        self.seen = [seen for seen in map(_seen, run.published) if not self._is_going(seen)]
         self._by_name = grouped((_name(seen.path), seen) for seen in self.seen)
         self._by_step = grouped((seen.step, seen) for seen in self.seen if seen.step is not None)
-        self._removed = grouped((_name(str(event.get("path"))), event["at"]) for event in run.removed)
         self._left: Mapping[str, Mapping[str, Any]] | None = None  # all that was there when all nodes had ended
         if run.left is not None and not run.unseen and not run.beside.job_goes_on:
             told = run.left.get("checkpoints") or ()
             left = {_name(each["path"]): each for each in told}
             self._left = left if len(left) == run.left.get("count") else None
+
+    def _is_going(self, seen: Seen) -> bool:
+        """Whether it was removed right after: its files go one after the other, and the harness may see the rest."""
+        moments = self._removed.get(_name(seen.path), [])
+        place = bisect.bisect_left(moments, seen.at)
+        return place < len(moments) and moments[place] - seen.at < REMOVAL_NS
 
     def _name_of(self, save: Save) -> str | None:
         """What the harness calls it, if it saw anything that may be it."""
