@@ -199,6 +199,17 @@ def test_what_is_named_by_its_step_is_of_it_and_stays(bend: Bend, expected: Verd
     assert card.verdict is expected and reason in said(card), card.reasons
 
 
+def counts_from_one(logs: Logs) -> None:
+    """What each checkpoint says of itself is a step further than its name."""
+    for line in seen(logs):
+        line["step"] += 1
+
+
+def test_whoever_names_saves_otherwise_without_a_fault_too_is_not_accused() -> None:
+    card = judged(without=(watched, counts_from_one))
+    assert card.verdict is Verdict.PASS, card.reasons
+
+
 def test_what_is_left_of_one_that_is_being_removed_proves_nothing() -> None:
     """The harness looks while the files of the one of step 40 go, one after the other."""
 

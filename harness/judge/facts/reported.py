@@ -163,10 +163,10 @@ class _Lives:
 
     def gaps(self, lives: Sequence[int]) -> list[int]:
         """How many steps apart these processes tell it, but for the first time: many do that at their first step, and
-        then at common ones. One that tells it once or twice: how many steps it did."""
+        then at common ones. One that tells it once: how many steps it did."""
         told = [self.told[self.cuts[row] : self.cuts[row + 1]] for row in lives]
-        found = [gap for each in told for gap in np.diff(each[1:]).tolist()]
-        return found or [int(self.begins[row + 1] - self.begins[row]) for row in lives]
+        first, later = ([gap for each in told for gap in np.diff(each[skip:]).tolist()] for skip in (0, 1))
+        return later or first or [int(self.begins[row + 1] - self.begins[row]) for row in lives]
 
 
 def _ceased(evidence: Evidence, kind: str) -> Iterator[str]:

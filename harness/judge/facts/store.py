@@ -93,7 +93,7 @@ class Store:
         self._run, self._usual, self._sound_at = run, usual, sound_at
         self._whole = [save for save in whole if save.step >= 0]
         self._removed = grouped((_name(str(event.get("path"))), event["at"]) for event in run.removed)
-        self.seen = [seen for seen in map(_seen, run.published) if not self._is_going(seen)]
+        self.seen = list(map(_seen, run.published))
         self._by_name = grouped((_name(seen.path), seen) for seen in self.seen)
         self._by_step = grouped((seen.step, seen) for seen in self.seen if seen.step is not None)
         self._left: Mapping[str, Mapping[str, Any]] | None = None  # all that was there when all nodes had ended
@@ -137,18 +137,31 @@ class Store:
     @cached_property
     def _undamaged(self) -> Mapping[Save, Seen]:
         """Each at its largest, before a fault may have damaged it."""
-        sound = ((save, [each for each in seen if self._sound_at(each.at)(save)]) for save, seen in self.sights.items())
-        return {save: max(seen, key=lambda each: each.size or 0) for save, seen in sound if seen}
+        return {save: max(seen, key=lambda each: each.size or 0) for save, seen in self._sound.items()}
+
+    @cached_property
+    def _sound(self) -> Mapping[Save, Sequence[Seen]]:
+        """What shows what a save held: before a fault may have damaged it, and not while it was being removed."""
+        found = dict[Save, Sequence[Seen]]()
+        for save, seen in self.sights.items():
+            if sound := [each for each in seen if self._sound_at(each.at)(save) and not self._is_going(each)]:
+                found[save] = sound
+        return found
 
     @cached_property
     def none(self) -> Mapping[Save, NoSave]:
         """The saves that are none."""
         found: dict[Save, NoSave] = {}
-        rules = self._too_small, self._empty, self._stale, self._of_another_step
-        own_path = self._changed, self._too_early, self._holds_another
-        for none in itertools.chain(self.missing, *(rule() for rule in (*rules, *own_path))):
+        rules = Store._too_small, Store._empty, Store._stale, Store._of_another_step
+        for none in itertools.chain(self.missing, *(rule(self) for rule in rules), self._unlike_its_name()):
             found.setdefault(none.save, none)
         return found
+
+    def _unlike_its_name(self) -> Iterator[NoSave]:
+        """Of saves that are named by their step; not in a way in which they are without a fault, too."""
+        for rule in (Store._changed, Store._too_early, Store._holds_another):
+            if self._usual is None or not any(rule(self._usual)):
+                yield from rule(self)
 
     def _late_ns(self, of: Callable[[Any], Any]) -> int:
         """After how long the saves were seen."""
@@ -219,7 +232,7 @@ class Store:
             return False
         left, seen = self._left.get(self._name_of(save) or "", {}), self._undamaged.get(save)
         least = max(1, SMALLER * (seen.size or 0)) if seen else 1
-        is_it = save.path not in self._own_paths or left.get("step") in (None, save.step)
+        is_it = save not in self._named or left.get("step") in (None, save.step)
         return not (left.get("whole") and left.get("bytes", 0) >= least and is_it)
 
     def is_hidden(self, begin: int, end: int) -> bool:
@@ -259,43 +272,36 @@ class Store:
                 yield NoSave(save, f"{why}, and at most {most[save.series]:.0%} without a fault")
 
     @cached_property
-    def _own_paths(self) -> frozenset[str]:
-        """The paths of one step each, where there are several."""
+    def _named(self) -> Sequence[Save]:
+        """The last save at each path that belongs to one step, where there are several."""
         steps = grouped((save.path, save.step) for save in self._whole if save.path)
-        found = frozenset(path for path, mine in steps.items() if len(set(mine)) == 1)
-        return found if len(found) > 1 else frozenset()
+        last = {save.path: save for save in self._whole if save.path and len(set(steps[save.path])) == 1}
+        return list(last.values()) if len(last) > 1 else ()
 
     def _changed(self) -> Iterator[NoSave]:
-        """What is named by its step keeps its content once it is whole."""
-        for save, seen in self.sights.items():
-            sound = [each for each in seen if each.digests[1] and self._sound_at(each.at)(save)]
-            for before, after in itertools.pairwise(sound):
-                if (
-                    save.path in self._own_paths
-                    and before.size
-                    and before.size == after.size
-                    and before.digests[1] != after.digests[1]
-                ):
-                    yield NoSave(save, "the harness saw its tensors change after it was whole", proved=False)
+        """It keeps its content once it is whole."""
+        for save in self._named:
+            sound = [each for each in self._sound.get(save, ()) if each.size and each.digests[1]]
+            if any(a.size == b.size and a.digests[1] != b.digests[1] for a, b in itertools.pairwise(sound)):
+                yield NoSave(save, "the harness saw its tensors change after it was whole", proved=False)
 
     def _too_early(self) -> Iterator[NoSave]:
-        """Seen whole before anybody had done its step, where that is not so without a fault."""
-        if self._usual is not None and any(self._usual._too_early()):
-            return
+        """It is seen whole when a rank has done its step, and not before."""
         steps, first = np.unique(self._run.steps.step, return_index=True)  # rows are in order of time
         done = dict(zip(steps.tolist(), self._run.steps.end[first].tolist(), strict=True))
-        for save in self._whole:
-            for seen in self._by_name.get(self._name_of(save) or "", ())[:1]:
-                early = done.get(save.step, 0) - self._run.uncertainty_ns - EARLY_NS
-                if seen.step == save.step and seen.at < early and save.path in self._own_paths:
-                    yield NoSave(save, "the harness saw it before any rank had done its step", proved=False)
+        for save in self._named:
+            seen = next(iter(self._by_name.get(self._name_of(save) or "", ())), None)
+            early = done.get(save.step, 0) - self._run.uncertainty_ns - EARLY_NS
+            if seen is not None and seen.step == save.step and seen.at < early:
+                yield NoSave(save, "the harness saw it before any rank had done its step", proved=False)
 
     def _holds_another(self) -> Iterator[NoSave]:
-        """By what it holds it is of another step than by its name."""
-        for save in self._whole:
-            seen = [each for each in self._by_name.get(self._name_of(save) or "", ()) if each.step is not None]
-            if save.path in self._own_paths and seen and all(each.step != save.step for each in seen):
-                yield NoSave(save, f"the harness saw that it holds step {seen[0].step}")
+        """It holds its step."""
+        for save in self._named:
+            looks = self._by_name.get(self._name_of(save) or "", ())
+            steps = {each.step for each in looks if each.step is not None}
+            if steps and save.step not in steps:
+                yield NoSave(save, f"the harness saw that it holds step {min(steps)}", proved=self._usual is not None)
 
     def _sizes(self, seen: bool) -> list[tuple[Save, int]]:
         if seen:

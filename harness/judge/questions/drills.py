@@ -166,12 +166,14 @@ def _loaded(evidence: Analysis, told: Mapping[str, Any], newest: int, behind: in
             text = f"only the checkpoint of step {step} could be loaded, though one of step {newest} had been committed"
             yield failed(Code.DRILL_OLDER, text)
         else:
+            elsewhere = _from_elsewhere(evidence, workers, step, DRILL)
             left_open = itertools.chain(
+                ((Code.DRILL_FAILED, f"the restore drill's {text}") for text in _crashed(log)),
                 _by_few(run, workers),
-                _from_elsewhere(evidence, workers, step, DRILL),
+                _not_committed(evidence.saves, step),
+                ((Code.DRILL_ELSEWHERE, f"the restore drill's {text}") for text in elsewhere),
                 _other_copy(run, log, step, Code.DRILL_ELSEWHERE),
             )
-            yield from (failed(Code.DRILL_FAILED, f"the restore drill's {text}") for text in _crashed(log))
             yield from (unknown(*each) for each in itertools.islice(left_open, 1))
 
 
@@ -206,22 +208,23 @@ def _by_few(run: Timeline, workers: Sequence[Process]) -> Iterator[tuple[Code, s
         yield Code.DRILL_FEW_RANKS, f"the restore drill's workers were a world of {world}, not of {ranks} ranks"
 
 
-def _from_elsewhere(
-    evidence: Analysis, workers: Sequence[Process], step: int, folder: str
-) -> Iterator[tuple[Code, str]]:
-    """What was restored must be what the job had committed, as its copy."""
-    saves, copies = evidence.saves, _copies(evidence.run, evidence.saves, folder)
+def _not_committed(saves: Saves, step: int) -> Iterator[tuple[Code, str]]:
     if step not in {max(save.step, 0) for save in saves.whole}:
         text = f"the restore drill loaded a checkpoint of step {step}, which the job did not report as committed"
         yield Code.DRILL_NOT_COMMITTED, text
+
+
+def _from_elsewhere(evidence: Analysis, workers: Sequence[Process], step: int, folder: str) -> Iterator[str]:
+    """Which rank restored something else than what the job had committed, as its copy in this folder."""
+    saves, copies = evidence.saves, _copies(evidence.run, evidence.saves, folder)
     for each in workers:
         path = each.source or ""
-        text = f"the restore drill's rank {each.rank} restored {path}, which is"
+        text = f"rank {each.rank} restored {path}, which is"
         if path.startswith("/") and not any(place in path for place in copies):
-            yield Code.DRILL_ELSEWHERE, f"{text} not in the copy of the checkpoints"
+            yield f"{text} not in the copy of the checkpoints"
         other = saves.other_at_path(path.replace(f"/{folder}/", "/", 1), step, NEVER)
         if other is not None:
-            yield Code.DRILL_ELSEWHERE, f"{text} of step {other}, not of step {step}"
+            yield f"{text} of step {other}, not of step {step}"
 
 
 def _other_copy(run: Timeline, log: Timeline, step: int, code: Code) -> Iterator[tuple[Code, str]]:
@@ -232,8 +235,10 @@ def _other_copy(run: Timeline, log: Timeline, step: int, code: Code) -> Iterator
 
 
 def _crashed(log: Timeline) -> Iterator[str]:
-    """One that ended by itself in a way that nobody asks for."""
-    crashed = [each for each in log.processes if each.exit_code in CRASHES]
+    """One that ended by itself, in a way that nobody asks for, while the harness let it go on. When the nodes are given
+    back, many a healthy one aborts over its peers."""
+    over = min((slot.released for slot in log.slots), default=log.end) - log.uncertainty_ns
+    crashed = [each for each in log.processes if each.exit_code in CRASHES and (each.exited or 0) < over]
     yield from (f"rank {each.rank} crashed: it ended with {each.exit_code}" for each in crashed[:1])
 
 
@@ -332,12 +337,14 @@ class SecondRestart(Score):
         step, compared = int(told["step"]), losses.compare(evidence.curve, losses.surviving(log.steps))
         values["steps"] = len(compared.step)
         came = [*_ended_well(log), *_restored(log, step), *_all_steps(run, log, step, told)]
-        came += [(None, *each) for each in _on_all_ranks(evidence, log, step)]
         if came:
             return ScoreResult(values, reasons=_worst(came))
-        if why := _no_comparison(evidence, log, compared, step):
+        left_open: list[Answer] = [(None, *each) for each in _on_all_ranks(evidence, log, step)]
+        why = _no_comparison(evidence, log, compared, step)
+        if why and not left_open:
             return ScoreResult(values, not_judged=[(SECOND.item, why)])
-        differ = _worst([*_samples(evidence, compared), *_losses(evidence, compared), *_saved(evidence, log, step)])
+        results = [*_samples(evidence, compared), *_losses(evidence, compared), *_saved(evidence, log, step)]
+        differ = _worst([*([] if why else results), *left_open])
         same = f"a second restart did {counted(len(compared.step), 'step')} once more"
         return ScoreResult(values, reasons=differ, summary="" if differ else same)
 
@@ -368,25 +375,26 @@ def _before_recovery(evidence: Analysis, told: Mapping[str, Any]) -> str:
 
 def _ended_well(log: Timeline) -> Iterator[Answer]:
     """Its own log says no other end than the harness does."""
-    if log.finished and log.outcome != "completed":
-        yield False, Code.SECOND_FAILED, f"its own log says that it {log.outcome}: {log.outcome_reason}"
-    yield from ((False, Code.SECOND_FAILED, text) for text in _crashed(log))
+    if log.outcome not in (None, "completed"):
+        yield None, Code.SECOND_FAILED, f"its own log says that it {log.outcome}: {log.outcome_reason}"
+    yield from ((None, Code.SECOND_FAILED, text) for text in _crashed(log))
 
 
 def _on_all_ranks(evidence: Analysis, log: Timeline, step: int) -> Iterator[tuple[Code, str]]:
     """Each rank restored the copy, and did all steps with the others."""
     last: dict[int, int] = {}
+    stride: dict[int, int] = {}
     for each in log.stretches:
-        last[log.processes[each.process].rank] = each.last
+        rank = log.processes[each.process].rank
+        last[rank], stride[rank] = each.last, max(each.stride, log.stride)
     told = {each.rank for each in evidence.run.processes if each.first_step is not None}
     lacking = told & set(range(log.largest_world)) - last.keys()
-    short = [rank for rank in sorted(last) if last[rank] < max(last.values()) - log.stride]
+    short = [rank for rank in sorted(last) if last[rank] < max(last.values()) - stride[rank]]
     yield from ((Code.SECOND_NO_LOG, f"rank {rank} left no step in its log") for rank in sorted(lacking)[:1])
     yield from ((Code.SECOND_SHORT, f"rank {rank} did no step after step {last[rank]}") for rank in short[:1])
     workers = [each for each in log.processes if each.restored is not None]
-    for code, text in _from_elsewhere(evidence, workers, step, SECOND_FOLDER):
-        if code is Code.DRILL_ELSEWHERE:
-            yield Code.SECOND_OTHER_STEP, text.replace("the restore drill's ", "its ")
+    elsewhere = _from_elsewhere(evidence, workers, step, SECOND_FOLDER)
+    yield from ((Code.SECOND_OTHER_STEP, text) for text in itertools.islice(elsewhere, 1))
     yield from _other_copy(evidence.run, log, step, Code.SECOND_OTHER_TENSORS)
     apart = ranks.weights_apart(log.steps)[1]
     yield from ((Code.SECOND_OTHER_TENSORS, f"its replicas drifted apart: {each}") for each in apart[:1])

@@ -22,7 +22,7 @@ from harness.timeline.timeline import FaultRecord, Ints, Timeline
 from harness.units import counted, format_duration
 
 EARLY_STEPS = 2  # so many before its step may be the last one that was told when a fault strikes
-KILLED = (None, -9, 137)  # how one ends that cannot do anything
+KILLED = (None, -9, 137, -15, 143)  # how one ends that cannot do anything, or is woken to be ended
 COUNTED = ("process", "node")  # what all of them must have been struck of, as units of effects begin
 REPORTED_WITHIN_NS = 10**9  # a fault sees that its victim is gone before the launcher there has said so
 
@@ -109,8 +109,10 @@ class _Work:
 
     @cached_property
     def first_seen(self) -> Mapping[tuple[object, object], int]:
-        """When the harness saw a checkpoint with this content first, by its path and digest."""
-        return {(event.get("path"), event.get("sha256")): event["at"] for event in reversed(self._run.published)}
+        """When the harness saw a checkpoint with this content first, by its path and digest. A digest of samples does
+        not show each change."""
+        whole = (event for event in reversed(self._run.published) if not event.get("sampled"))
+        return {(event.get("path"), event.get("sha256")): event["at"] for event in whole}
 
     @cached_property
     def usual_ns(self) -> float:
