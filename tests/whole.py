@@ -37,10 +37,10 @@ def slower(logs: Logs, factor: float, first: int, last: int) -> None:
     stretched(logs, step_end(logs, first), step_end(logs, last), factor)
 
 
-def stalls(logs: Logs, seconds: float, every: int) -> None:
-    """The last lives stand still for so long in each step that is a multiple of `every`."""
+def stalls(logs: Logs, seconds: float, every: int, after: int = 0) -> None:
+    """The last lives stand still for so long in each step that is so many `after` a multiple of `every`."""
     first = steps(_last_lives(logs)[0])[0]["step"]
-    for step in range(80 // every * every, first, -every):
+    for step in range((80 - after) // every * every + after, first, -every):
         begin, end = step_end(logs, step - 1), step_end(logs, step)
         stretched(logs, begin, end, 1 + seconds * 1e9 / (end - begin))
 

@@ -53,6 +53,7 @@ def busy_host(share: float) -> Bend:
         (busy_host(0.15), Verdict.FAIL, "times slower, the median step"),
         (lambda logs: stalls(logs, 1.0, every=6), Verdict.FAIL, "times slower, the median step 0.9"),
         (lambda logs: stalls(logs, 1.0, every=30), Verdict.PASS, ""),
+        (lambda logs: stalls(logs, 1.0, every=10, after=1), Verdict.FAIL, "times slower"),  # at each save
         (lambda logs: slower(logs, 1.25, 11, 80), Verdict.PASS, ""),
         (lambda logs: slower(logs, 2.2, 11, 80), Verdict.INCONCLUSIVE, "pace.max_slowdown"),
         (lambda logs: slower(logs, 3.0, 11, 55), Verdict.INCONCLUSIVE, "not all the time"),

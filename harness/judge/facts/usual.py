@@ -29,6 +29,7 @@ STEPS_BEFORE = 20  # so many before a fault show how fast the job was until then
 FAST_BEFORE = 2 / 3  # of the usual time was their median: then what is usual says nothing of this job
 LONE_FACTOR = 3  # a step is slow by itself when it takes so many times the band
 UNMEASURABLE = "cannot be measured against the fault-free runs"
+SAVES_MIN = 5  # steps with a save, and without one: fewer do not show how much such steps scatter
 STEPS_MIN = 10  # undisturbed ones, after the recovery; also the length of a stretch
 PAUSES_STEPS_MIN = 15  # before the first fault: fewer do not show what pauses the host makes, and none count later
 WORST_FACTOR = 2  # so many times the bound a quarter of the steps may take: else the job lost its pace for a while
@@ -48,6 +49,7 @@ class Times:
     begin: Ints  # the end of that one
     end: Ints
     taken: Floats
+    saved: Bools  # whether a save was begun, or told to be whole, in that time
 
     @classmethod
     def of(cls, run: Timeline) -> Times:
@@ -55,7 +57,9 @@ class Times:
         rows = np.flatnonzero((np.diff(progress.epoch) == 0) & (np.diff(progress.step) > 0)) + 1
         step, after = progress.step[rows], progress.step[rows - 1]
         begin, end = progress.end[rows - 1], progress.end[rows]
-        return cls(step, after, progress.world_size[rows], begin, end, (end - begin) / (step - after))
+        saves = np.sort(np.array([event["at"] for event in run.checkpoints], np.int64))
+        saved = np.searchsorted(saves, end) > np.searchsorted(saves, begin)
+        return cls(step, after, progress.world_size[rows], begin, end, (end - begin) / (step - after), saved)
 
 
 @dataclass(frozen=True)
@@ -370,6 +374,7 @@ class _Same:
     taken: Floats
     usual: Floats  # that step there, its pauses included
     typical: Floats  # the median of the steps around it there: one pause makes nobody fast
+    saved: Bools
 
     def of(self, rows: Bools | slice) -> _Same:
         return _Same(*(getattr(self, each.name)[rows] for each in fields(self)))
@@ -388,12 +393,18 @@ class _Same:
 
     def at_least(self, pauses: bool) -> float:
         """Below this the median lies with a chance of 5 % (an order statistic; the binomial taken as normal), and the
-        mean with 2.5 %. A pause alone makes no mean: it scatters too much."""
+        mean with 2.5 %. A pause alone makes no mean: it scatters too much. What comes at each save, or grows from step
+        to step, is no scatter: steps with a save stand apart, and each is held against the one before of its kind
+        where that tells less (von Neumann's successive difference, https://doi.org/10.1214/aoms/1177731677)."""
         n = len(self.taken)
         ratio = self.taken.sum() / self._in_all
-        scatter = np.std(self.taken - ratio * self.usual) * n / self._in_all
+        apart = self.taken - ratio * self.usual
+        kinds = [apart[self.saved], apart[~self.saved]]
+        if len(kinds[0]) < SAVES_MIN or len(kinds[1]) < SAVES_MIN:
+            kinds = [apart]
+        variance = sum(len(kind) * min(np.var(kind, ddof=1), np.square(np.diff(kind)).mean() / 2) for kind in kinds)
         median = np.sort(self.ratios)[max(0, int(n / 2 - NORMAL_95 * np.sqrt(n) / 2))]
-        return float(max(median, ratio - NORMAL_97 * scatter / np.sqrt(n - 1) if pauses else 0))
+        return float(max(median, ratio - NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
 
     def quarters(self, beside: Floats) -> Floats:
         """Time taken over the other one, of each quarter of the steps in a row."""
@@ -424,7 +435,7 @@ def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int
             around = medians(taken, STEPS_MIN)[at]
             slower = (step[at] == times.step[rows]) & (around > typical)
             usual, typical = np.where(slower, taken[at], usual), np.where(slower, around, typical)
-    return _Same(times.taken[rows], usual, typical).of(typical > 0)
+    return _Same(times.taken[rows], usual, typical, times.saved[rows]).of(typical > 0)
 
 
 def _worst(prior: Floats, references: Sequence[Times]) -> float:
