@@ -13,7 +13,7 @@ from judging import Logs, fault_free_of, load, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 
 from harness.judge.facts import losses, samples
-from harness.judge.facts.evidence import no_comparison
+from harness.judge.facts.evidence import Evidence, no_comparison
 from harness.judge.facts.losses import Curve, compare
 from harness.judge.questions import loss_continuity
 from harness.judge.questions import steps as steps_done
@@ -143,6 +143,14 @@ def test_every_resume_that_something_was_built_upon_is_told_with_its_spike() -> 
     assert told_of_nan == {"step": 8, "rise": None, "spike": None}
 
 
+def test_a_copy_of_the_run_is_no_fault_free_run() -> None:
+    run = fault_free_of(JOB)
+    comparison = losses.compare(losses.surviving(run.steps), losses.surviving(run.steps))
+    assert no_comparison(run, run, comparison) == "the fault-free run is a copy of this run"
+    assert no_comparison(run, fault_free_of(JOB, 2), comparison) == ""
+    assert Evidence(run).flaw(run) == "it is a copy of this run" and not Evidence(run).flaw(fault_free_of(JOB, 2))
+
+
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("silent", [0, 1, 2, 3, 4])
 def test_a_fault_free_run_that_falls_silent_before_the_end_is_no_measure(silent: int, first: int) -> None:
@@ -150,8 +158,7 @@ def test_a_fault_free_run_that_falls_silent_before_the_end_is_no_measure(silent:
     where the first told none."""
     told = [np.nan] * first + [1.0 + n for n in range(8 - first - silent)] + [np.nan] * silent
     comparison = losses.compare(curve([0] * 8, [1] * 8), curve([0] * 8, [1] * 8, loss=told))
-    run = fault_free_of(JOB)
-    found = no_comparison(run, run, comparison)
+    found = no_comparison(fault_free_of(JOB), fault_free_of(JOB, 2), comparison)
     doubted = silent > first + 1
     assert found == (f"the fault-free run reports no finite loss after step {8 - silent}" if doubted else "")
 

@@ -109,6 +109,18 @@ def one_crashes(logs: Logs) -> None:
                 line["code"] = -11
 
 
+def rank_1_computes_something_else(logs: Logs) -> None:
+    for lines in trainers(logs, rank=1):
+        for line in lines:
+            if line.get("event") == "step" and line["step"] > 70:
+                line["loss"] *= 2
+
+
+def saves_no_more(logs: Logs) -> None:
+    for lines in trainers(logs):
+        remove(lines, lambda line: line.get("event", "").startswith("checkpoint.") and line["step"] > 70)
+
+
 def its_log_says_failed(logs: Logs) -> None:
     logs["harness"][-1] |= {"outcome": "failed", "reason": "the command on node1 ended with 1"}
 
@@ -150,6 +162,8 @@ def replicas_apart(logs: Logs) -> None:
         (rank_1_left_no_step, Verdict.INCONCLUSIVE, "rank 1 left no step in its log"),
         (rank_1_stops, Verdict.INCONCLUSIVE, "rank 1 did no step after step 70"),
         (from_the_run_itself, Verdict.INCONCLUSIVE, "which is not in the copy of the checkpoints"),
+        (rank_1_computes_something_else, Verdict.FAIL, "at step 71 the loss of rank 1 differs from the run's"),
+        (saves_no_more, Verdict.INCONCLUSIVE, "its own log tells of no save after step 70, and the run's of step 80"),
         (replicas_apart, Verdict.INCONCLUSIVE, "its replicas drifted apart: at step 80"),
     ],
 )

@@ -51,6 +51,8 @@ class Evidence:
         """Why nothing may be drawn from `other`, a run without faults; an empty text: nothing is wrong."""
         if why := _disturbed(other):
             return why
+        if _is_copy(self.run, other):
+            return "it is a copy of this run"
         if len(other.epochs) != 1:
             return "it restarted or went back to an earlier step"
         if other.plan.get("seed") != self.run.plan.get("seed"):
@@ -105,6 +107,11 @@ def _disturbed(other: Timeline) -> str:
     return "" if other.outcome == "completed" and other.finished else "it did not finish"
 
 
+def _is_copy(run: Timeline, other: Timeline) -> bool:
+    """No process starts in two runs in the same nanosecond."""
+    return not {each.started for each in run.processes}.isdisjoint(each.started for each in other.processes)
+
+
 def _has_nan(timeline: Timeline) -> bool:
     """Whether the lowest rank that tells a loss left it out in several steps, where it tells one in most; or before its
     first or after its last one for longer than it ever does in between, as trainers that tell it now and then do."""
@@ -130,6 +137,8 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
         return "there is no fault-free run to compare with"
     if fault_free.faults or _disturbed(fault_free) or any(ends.unexplained(fault_free)):
         return "the fault-free run was disturbed or did not finish"
+    if _is_copy(run, fault_free):
+        return "the fault-free run is a copy of this run"
     if _shape(run) != _shape(fault_free):
         return "the fault-free run has another seed or another number of ranks"
     if not len(comparison.step):

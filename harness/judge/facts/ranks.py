@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.judge.facts.losses import CURVES, HOLES_MAX, bits, by_rank, distance, ulps
-from harness.timeline.lineage import cells
+from harness.timeline.lineage import NEVER, cells
 from harness.timeline.timeline import Bools, Ints, Steps
 
 LOCAL_SHARE = 0.5  # of the steps: who disagrees at more of them tells values of its own
@@ -60,14 +60,15 @@ def _apart(steps: Steps, rows: Ints) -> Apart:
     return Apart(int(steps.step[rows[0]]), tuple(ranks), outvoted, begin, survives)
 
 
-def weights_beside(run: Steps, fault_free: Steps, last: int) -> tuple[Ints, Bools]:
-    """Rows of the run's steps up to `last` that tell a digest, as the same rank does there, in the order of steps; and
-    whether both tell the same one."""
+def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple[Ints, Bools]:
+    """Rows of the run's steps up to `last` that tell this, as the same rank does there, in the order of steps; and
+    whether both tell the same."""
     ours, theirs = by_rank(run), by_rank(fault_free)
     _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
     rows, others = ours.row[left], theirs.row[right]
-    both = (run.weights[rows] != 0) & (fault_free.weights[others] != 0) & (run.step[rows] <= last)
-    return rows[both], np.asarray(run.weights[rows] == fault_free.weights[others], np.bool_)[both]
+    both = _told(run, name, rows) & _told(fault_free, name, others) & (run.step[rows] <= last)
+    rows, others = rows[both], others[both]
+    return rows, np.asarray(_exact(run, name)[rows] == _exact(fault_free, name)[others], np.bool_)
 
 
 def weights_again(steps: Steps) -> tuple[int, int] | None:
@@ -171,7 +172,12 @@ def _told(steps: Steps, name: str, rows: Ints) -> Bools:
     values = getattr(steps, name)[rows]
     if name in CURVES:
         return np.asarray(~np.isnan(values), np.bool_)
-    return np.asarray(values != 0 if name == "digest" else values >= 0, np.bool_)
+    return np.asarray(values != 0 if name in ("digest", "weights") else values >= 0, np.bool_)
+
+
+def _exact(steps: Steps, name: str) -> Ints:
+    column = getattr(steps, name)
+    return column if column.dtype == np.int64 else bits(column)
 
 
 def telling(steps: Steps, name: str) -> Bools:
@@ -208,8 +214,7 @@ def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> B
     """Which of the rows differ from the first one of their step."""
     first = np.full(count, -1)
     first[cell[::-1]] = rows[::-1]
-    column = getattr(steps, name)
-    exact = column if column.dtype == np.int64 else bits(column)
+    exact = _exact(steps, name)
     return np.asarray(exact[rows] != exact[first[cell]], np.bool_)
 
 

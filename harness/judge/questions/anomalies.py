@@ -150,7 +150,7 @@ def _other_weights(evidence: Analysis, world: int | None = None) -> Iterator[Cla
         return
     spoilt = any(fault.injected is not None and (fault.drifts or fault.diverges) for fault in run.faults)
     last = comparison.first_divergent_step or NEVER  # which began with the same weights, unless a fault spoilt them
-    rows, same = ranks.weights_beside(run.steps, fault_free.steps, last - spoilt)
+    rows, same = ranks.beside(run.steps, fault_free.steps, "weights", last - spoilt)
     if world is not None:
         alike = np.array([epoch.size == world for epoch in run.epochs], np.bool_)[run.steps.epoch[rows]]
         rows, same = rows[alike], same[alike]

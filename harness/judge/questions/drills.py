@@ -40,6 +40,7 @@ NAME = "last_checkpoint.max_steps_behind"
 CHECKPOINTS = "checkpoints"  # the folder, where the plan names none
 BAND_FACTOR, FLOOR_ULPS = 3.0, 16.0  # times the run's own distance, and of rounding
 SAMPLES = {"first": "position", "count": "number of samples", "digest": "digest"}  # in words
+OF_EACH_RANK = {**WORDS, "weights": "digest of the weights", "rank_samples": "number of samples"}
 CRASHES = {-number for number in (SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV)}
 NO_END, NO_LOG = "no end", "no log"
 Answer = tuple[bool | None, Code, str]  # whether it is good (`None`: that is left open), what is claimed, and in words
@@ -343,7 +344,8 @@ class SecondRestart(Score):
         why = _no_comparison(evidence, log, compared, step)
         if why and not left_open:
             return ScoreResult(values, not_judged=[(SECOND.item, why)])
-        results = [*_samples(evidence, compared), *_losses(evidence, compared), *_saved(evidence, log, step)]
+        results = [*_samples(evidence, compared), *_losses(evidence, compared)]
+        results += [*_by_rank(evidence, log), *_saved(evidence, log, step)]
         differ = _worst([*([] if why else results), *left_open])
         same = f"a second restart did {counted(len(compared.step), 'step')} once more"
         return ScoreResult(values, reasons=differ, summary="" if differ else same)
@@ -420,6 +422,9 @@ def _all_steps(run: Timeline, again: Timeline, step: int, told: Mapping[str, Any
     last, saved = max((_step(event) for event in run.published), default=0), told.get("saved_step")
     if last > step and isinstance(saved, int) and saved < last:
         yield False, Code.SECOND_SAVED_LESS, f"it saved nothing after step {saved}, and the run saved step {last}"
+    mine, own = max(Saves(run).steps, default=0), max(Saves(again).steps, default=0)
+    if mine > step and own < mine:
+        yield None, Code.SECOND_SAVED_LESS, f"its own log tells of no save after step {own}, and the run's of step {mine}"
 
 
 def _no_comparison(evidence: Analysis, again: Timeline, compared: Comparison, step: int) -> str:
@@ -489,6 +494,17 @@ def _samples(evidence: Analysis, compared: Comparison) -> Iterator[Answer]:
         for row in np.flatnonzero((mine != untold) & (other != untold) & (mine != other))[:1]:
             text = f"at step {compared.step[row]} it consumed other data than the run: another {words}"
             yield False, Code.SECOND_OTHER_SAMPLES, text
+
+
+def _by_rank(evidence: Analysis, again: Timeline) -> Iterator[Answer]:
+    """What each rank tells of itself; where the steps of the run are the same bit for bit."""
+    if evidence.comparison is None or not evidence.comparison.identical:
+        return
+    for name, words in OF_EACH_RANK.items():
+        rows, same = ranks.beside(again.steps, evidence.run.steps, name)
+        for row in rows[~same][:1]:
+            text = f"at step {again.steps.step[row]} the {words} of rank {again.steps.rank[row]} differs from the run's"
+            yield False, Code.SECOND_OTHER_LOSS, text
 
 
 def _saved(evidence: Analysis, again: Timeline, step: int) -> Iterator[Answer]:
