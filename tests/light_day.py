@@ -9,7 +9,7 @@ PLAN = """version: 1
 name: light-day
 title: A light day
 workload:
-  trainer: {{command: ["{{python}}", -S, {trainer}, "{steps}", "1"], env: {{PYTHONPATH: {root}}}}}
+  trainer: {{command: ["{{python}}", -S, {trainer}, "{steps}", "1"], env: {{PYTHONPATH: {root}, LIGHT_HURRY: "{hurry}"}}}}
   nodes: 1
   steps: {steps}
 fault_free: false
@@ -19,10 +19,11 @@ entries:
 """
 
 
-def write(folder: pathlib.Path, entries: str, steps: int, **more: str) -> pathlib.Path:
-    """The file `day.yaml` in `folder`. `entries` is an indented YAML list; `more` are further keys with their values."""
+def write(folder: pathlib.Path, entries: str, steps: int, hurry: str = "", **more: str) -> pathlib.Path:
+    """The file `day.yaml` in `folder`. `entries` is an indented YAML list; `hurry` is the file of light_trainer.py;
+    `more` are further keys with their values."""
     trainer = ROOT / "tests" / "faults" / "light_trainer.py"
-    text = PLAN.format(trainer=trainer, steps=steps, root=ROOT, entries=entries)
+    text = PLAN.format(trainer=trainer, steps=steps, root=ROOT, entries=entries, hurry=hurry)
     path = folder / "day.yaml"
     path.write_text(text + "".join(f"{name}: {value}\n" for name, value in more.items()))
     return path

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import verdict
 from mutants.bent import JOB, KILL
@@ -241,7 +241,7 @@ def test_a_file_that_was_tampered_with_is_refused(values: Any, tmp_path: pathlib
         baseline.find(str(tmp_path / "b.json"), tmp_path)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_other_file_is_one_clear_error(tmp_path: pathlib.Path, content: bytes) -> None:
     (tmp_path / "b.json").write_bytes(content)

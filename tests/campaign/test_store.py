@@ -11,7 +11,7 @@ import sqlite3
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.campaign.history import moments
@@ -152,7 +152,7 @@ def test_a_damaged_index_is_made_anew(reports: pathlib.Path, damage: Any) -> Non
     assert [path.name for path in reports.iterdir() if path.name.startswith(f"{INDEX}.")] == []
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 1 << 14), st.binary(min_size=1, max_size=64))
 def test_no_damage_of_the_index_changes_the_answer(reports: pathlib.Path, at: int, garbage: bytes) -> None:
     expected = Store(reports).runs()

@@ -27,8 +27,8 @@ PAUSE = "  - pause: Is everybody there?\n"
 def started(tmp_path: pathlib.Path) -> Iterator[Callable[[str, int], Going]]:
     all_of_them: list[Going] = []
 
-    def start(entries: str, steps: int) -> Going:
-        all_of_them.append(Going(light_day.write(tmp_path, entries, steps), tmp_path))
+    def start(entries: str, steps: int, hurry: str = "") -> Going:
+        all_of_them.append(Going(light_day.write(tmp_path, entries, steps, hurry), tmp_path))
         return all_of_them[-1]
 
     yield start
@@ -75,8 +75,11 @@ def test_a_harness_that_is_killed_leaves_nothing_and_the_day_is_ended_honestly(
     assert again.returncode == 3, "resuming twice changes nothing"
 
 
-def test_people_and_alerts_reach_a_day_that_is_going_on(started: Callable[[str, int], Going]) -> None:
-    going = started(PAUSE + "  - {scenario: rank-kill, overrides: {faults: {kill: {target: {rank: 0}}}}}\n", 1500)
+def test_people_and_alerts_reach_a_day_that_is_going_on(
+    started: Callable[[str, int, str], Going], tmp_path: pathlib.Path
+) -> None:
+    kill, hurry = "  - {scenario: rank-kill, overrides: {faults: {kill: {target: {rank: 0}}}}}\n", tmp_path / "hurry"
+    going = started(PAUSE + kill, 1500, str(hurry))
     going.wait_for('"kind":"pause"')
     secret = going.reports / ".gamedays" / f"{going.run_dir.name}.json"
     assert secret.stat().st_mode & 0o777 == 0o600
@@ -92,6 +95,7 @@ def test_people_and_alerts_reach_a_day_that_is_going_on(started: Callable[[str, 
     )
     with urllib.request.urlopen(request) as answer:
         assert answer.status == 200
+    hurry.touch()
     with pytest.raises(urllib.error.HTTPError):
         urllib.request.urlopen(f"{address}/events")
     going.wait_for('"fault.recovered"')

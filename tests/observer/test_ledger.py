@@ -7,7 +7,7 @@ import pathlib
 import zipfile
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.observer import identity
@@ -37,7 +37,7 @@ def test_an_archive_keeps_its_lineage_under_another_name(tmp_path: pathlib.Path)
     assert identity.lineage(str(one)) != identity.lineage(str(archive(tmp_path / "c.pt", b"others", "a")))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(max_examples=50)
 @given(data=st.binary(min_size=1, max_size=5000), place=st.integers(min_value=0), bit=st.integers(0, 7))
 def test_every_flipped_bit_changes_the_digest(tmp_path: pathlib.Path, data: bytes, place: int, bit: int) -> None:
     path = tmp_path / "model.safetensors"

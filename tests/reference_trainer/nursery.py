@@ -24,10 +24,15 @@ from reference_trainer import launch, options
 
 def node(order: dict[str, object]) -> int:
     """Forks one node; returns its pid. It dies with the nursery."""
+    born, child = os.pipe()
     pid = os.fork()
+    os.close(child if pid else born)
     if pid:
+        os.read(born, 1)  # until it leads its group: a signal to that comes at any moment
+        os.close(born)
         return pid
     os.setsid()
+    os.close(child)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     output = os.open(str(order["output"]), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for descriptor in (1, 2):

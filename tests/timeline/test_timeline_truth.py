@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import load
 from simulator import KINDS, History, Job, Outage, simulate
@@ -85,7 +85,7 @@ def check(history: History, found: Timeline) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None)
 @given(JOBS, OUTAGES, st.integers(0, 10**6))
 def test_any_history_is_read_to_the_nanosecond(job: Job, outages: list[Outage], seed: int) -> None:
     history = simulate(job, outages, seed)
