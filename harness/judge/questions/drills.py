@@ -424,7 +424,8 @@ def _all_steps(run: Timeline, again: Timeline, step: int, told: Mapping[str, Any
         yield False, Code.SECOND_SAVED_LESS, f"it saved nothing after step {saved}, and the run saved step {last}"
     mine, own = max(Saves(run).steps, default=0), max(Saves(again).steps, default=0)
     if mine > step and own < mine:
-        yield None, Code.SECOND_SAVED_LESS, f"its own log tells of no save after step {own}, and the run's of step {mine}"
+        text = f"its own log tells of no save after step {own}, and the run's of step {mine}"
+        yield None, Code.SECOND_SAVED_LESS, text
 
 
 def _no_comparison(evidence: Analysis, again: Timeline, compared: Comparison, step: int) -> str:
