@@ -68,6 +68,18 @@ def test_what_the_log_shows_outweighs_that_it_acted(bend: Bend, reason: str) -> 
     assert card.verdict is Verdict.INVALID and any(reason in text for text in card.reasons), card.reasons
 
 
+@pytest.mark.parametrize(("seconds", "expected"), [(0.3, Verdict.PASS), (1.0, Verdict.INVALID)])
+def test_a_notice_lasts_as_long_as_it_promises(seconds: float, expected: Verdict) -> None:
+    def promised(logs: Logs) -> None:
+        injected = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
+        del injected["kills"]
+        injected |= {"may": ["kill"], "notice_ns": int(seconds * 1e9)}
+
+    card = verdict(simulate(JOB, [Outage(17, "notice", victim=1)], seed=5), promised, EXPECT, fault_free_of(JOB))
+    assert card.verdict is expected, card.reasons
+    assert expected is Verdict.PASS or "after its notice; 1.00 s were planned" in card.reasons[0]
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -22,6 +22,7 @@ from harness.timeline.timeline import FaultRecord, Ints, Timeline
 from harness.units import counted, format_duration
 
 EARLY_STEPS = 2  # so many before its step may be the last one that was told when a fault strikes
+NOTICE_SHARE = 0.9  # of the time that a notice promises, at the least
 KILLED = (None, -9, 137, -15, 143)  # how one ends that cannot do anything, or is woken to be ended
 COUNTED = ("process", "node")  # what all of them must have been struck of, as units of effects begin
 REPORTED_WITHIN_NS = 10**9  # a fault sees that its victim is gone before the launcher there has said so
@@ -67,7 +68,7 @@ def _flaws(evidence: Analysis, work: _Work, fault: FaultRecord, planned: dict[st
     yield from _not_frozen(places, run, fault)
     yield from _too_late(work, run, fault)
     yield from _wrong_target(places, run, fault, planned)
-    yield from _otherwise(evidence, fault)
+    yield from _otherwise(evidence, work, fault)
     yield from _healed_early(places, work, run, fault)
 
 
@@ -274,7 +275,7 @@ def _names(found: Counter[_Aim]) -> str:
     return " and ".join(filter(None, [shown, ", ".join(nodes)])) or "nothing"
 
 
-def _otherwise(evidence: Analysis, fault: FaultRecord) -> Iterator[_Flaw]:
+def _otherwise(evidence: Analysis, work: _Work, fault: FaultRecord) -> Iterator[_Flaw]:
     """In the planned way: a notice ends with the node taken; a victim of a kill dies, and does not leave by itself."""
     run, places = evidence.run, evidence.places
     if not fault.kills or run.outcome != "completed":
@@ -283,6 +284,11 @@ def _otherwise(evidence: Analysis, fault: FaultRecord) -> Iterator[_Flaw]:
         for target in fault.targets:
             if target.get("rank") is None and node_of(target) in places.kept:
                 yield Code.FAULT_NODE_NOT_TAKEN, f"gave {target.get('node')} a notice, but never took the node"
+        given = [at - (fault.injected or 0) for at in fault.strikes if len(run.steps) and at < work.over]
+        short = [each for each in given if 0 < each < fault.notice_ns * NOTICE_SHARE]
+        for each in short[:1]:
+            after, asked = format_duration(each), format_duration(fault.notice_ns)
+            yield Code.FAULT_NOT_AS_PLANNED, f"took the node {after} after its notice; {asked} were planned"
         return
     struck = {(row, at) for target in fault.targets for at in fault.strikes for row in places.alive(target, at)}
     for row in sorted({row for row, at in struck if at <= (run.processes[row].exited or -1)}):
