@@ -72,7 +72,7 @@ PLUGINS = {
     "harness.backends": {
         *("contract", "agent", "clocks", "calls", "network_calls", "storage_calls", "sidecar_calls", "request_text"),
         "attached",
-        *("commands", "delivery", "run_folder", "cluster_base"),
+        *("commands", "delivery", "run_folder", "cluster_base", "agent_node"),
     },
 }
 

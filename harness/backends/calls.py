@@ -25,7 +25,3 @@ class AgentLine(Caller, Protocol):
     """To a process of ours on a node, whose end is the end of that process."""
 
     def close(self) -> None: ...
-
-
-class LabLine(AgentLine, Protocol):
-    """The line to what holds a whole lab."""

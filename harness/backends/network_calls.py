@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from harness.backends.agent.rpc import Line
 from harness.backends.agent.types import Arrivals, Connection, Connections, Impairment
-from harness.backends.calls import LabLine, NetworkCaller
+from harness.backends.agent_node import AgentNode
+from harness.backends.calls import NetworkCaller
 from harness.backends.contract import Disturbance, Node, Traffic, Verb
 from harness.errors import BackendError
 
@@ -39,15 +40,10 @@ class LabDisturbance(Disturbance):
         return found
 
 
-class NetworkedNode(Node):
+class NetworkedNode(AgentNode):
     """The base of a node that has a lab."""
 
     _lab: NetworkCaller
-
-    @property
-    @abc.abstractmethod
-    def key(self) -> str:
-        """`<name>.<incarnation>`, as the lab calls it."""
 
     def limit_rate(self, rate_bits: int, traffic: Traffic) -> Disturbance:
         return self._disturb("shape", rate_bits=rate_bits, traffic=self._traffic(traffic))
@@ -108,7 +104,7 @@ class NetworkedNode(Node):
         return {"direction": traffic.direction, "peers": peers, "spared": spared}
 
 
-def examine(open_lab: Callable[[], LabLine]) -> dict[Verb, str | None]:
+def examine(open_lab: Callable[[], Line]) -> dict[Verb, str | None]:
     """For each network verb why the kernel refuses it, with what would bring it; `None` where it works."""
     lab = open_lab()
     try:

@@ -7,9 +7,11 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
 
+from harness.backends.agent.rpc import Line
 from harness.backends.agent.types import StorageAnswers, StorageRule
-from harness.backends.calls import Caller, LabLine
-from harness.backends.contract import Disturbance, Node
+from harness.backends.agent_node import AgentNode
+from harness.backends.calls import Caller
+from harness.backends.contract import Disturbance
 from harness.errors import BackendError
 
 
@@ -33,18 +35,12 @@ class StorageDisturbance(Disturbance):
         return self._last
 
 
-class StoringNode(Node):
-    """Mixed into a node that has `_run_dir`, `key` and who answers its storage calls."""
-
-    _run_dir: pathlib.Path
+class StoringNode(AgentNode):
+    """The base of a node whose storage can be disturbed."""
 
     @abc.abstractmethod
-    def _storage(self) -> Caller: ...
-
-    @property
-    @abc.abstractmethod
-    def key(self) -> str:
-        """What the lab calls this node."""
+    def _storage(self) -> Caller:
+        """Who answers its storage calls."""
 
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
         folder = str(self._run_dir / mount)
@@ -58,7 +54,7 @@ class StoringNode(Node):
         return StorageAnswers(found["tried"], found["refused"], found["delay_ns"] / 1e9)
 
 
-def mount(lab: LabLine, run_dir: pathlib.Path, mounts: tuple[str, ...]) -> None:
+def mount(lab: Line, run_dir: pathlib.Path, mounts: tuple[str, ...]) -> None:
     """Puts the folders, made if need be, behind a file system that can be disturbed. Before any node is made."""
     for name in mounts:
         folder = run_dir / name
@@ -66,7 +62,7 @@ def mount(lab: LabLine, run_dir: pathlib.Path, mounts: tuple[str, ...]) -> None:
         lab.call("storage.mount", folder=str(folder))
 
 
-def examine(open_lab: Callable[[], LabLine]) -> str | None:
+def examine(open_lab: Callable[[], Line]) -> str | None:
     """Why storage cannot be disturbed, with what would bring it; `None` where it can."""
     lab = open_lab()
     try:

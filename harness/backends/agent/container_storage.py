@@ -45,7 +45,7 @@ class Storage:
 
         Raises `BackendError` when the kernel refuses.
         """
-        self._systems: dict[str, tuple[subprocess.Popen[bytes], rpc.Client]] = {}
+        self._systems: dict[str, tuple[subprocess.Popen[bytes], rpc.Line]] = {}
         try:
             for folder in folders:
                 self._systems[str(folder)] = _start([str(pid), str(folder), *user.split(":")], marks, log)
@@ -80,7 +80,7 @@ class Storage:
 
 def _start(
     arguments: list[str], marks: Mapping[str, str], log: pathlib.Path
-) -> tuple[subprocess.Popen[bytes], rpc.Client]:
+) -> tuple[subprocess.Popen[bytes], rpc.Line]:
     ours, theirs = socket.socketpair()
     with theirs, log.open("ab") as output:
         process = subprocess.Popen(
@@ -105,7 +105,7 @@ def _start(
         process.wait(END_S_MAX)
         ours.close()
         raise
-    return process, rpc.Client(ours, lambda _: None, lambda: None)
+    return process, rpc.Line(ours, lambda _: None, lambda: None)
 
 
 def _become(uid: int, gid: int) -> None:

@@ -2,7 +2,8 @@
 
 A frame is a length (4 bytes, big endian) and that many bytes of JSON. Three kinds of object:
 `{"id", "call", "params"}` asks, `{"id", "result"}` or `{"id", "error": {"kind", "message", "stage", "errno"}}`
-answers, `{"event", …}` tells. `Client` is the asking side for threads, `AsyncClient` the one inside labd.
+answers, `{"event", …}` tells. `Line` is the asking side for threads, `AsyncClient` the one inside labd. The first event
+is `ready`, with what the process says of itself, or `failed`, with the `error` that kept it from coming up.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import itertools
 import json
 import socket
 import struct
+import subprocess
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol
 
 from harness import errors
 from harness.backends.agent.compat import TIMEOUTS
@@ -26,6 +28,15 @@ OnEvent = Callable[[Message], None]
 
 FRAME_BYTES_MAX = 16 * 2**20
 _LENGTH = struct.Struct(">I")
+
+
+class Stream(Protocol):
+    """What a line uses of a socket."""
+
+    def recv(self, size: int, /) -> bytes: ...
+    def sendall(self, data: bytes, /) -> None: ...
+    def shutdown(self, how: int, /) -> None: ...
+    def close(self) -> None: ...
 
 
 class StageError(errors.BackendError):
@@ -61,13 +72,13 @@ def send(link: socket.socket, message: Message) -> None:
     link.sendall(pack(message))
 
 
-def receive(link: socket.socket) -> Message:
+def receive(link: Stream) -> Message:
     """The next message. Raises `ConnectionError` at the end of the stream, `TimeoutError` at the socket's limit."""
     body: Message = json.loads(_receive_exactly(link, _length(_receive_exactly(link, _LENGTH.size))))
     return body
 
 
-def _receive_exactly(link: socket.socket, size: int) -> bytes:
+def _receive_exactly(link: Stream, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
         chunk = link.recv(size - len(data))
@@ -107,29 +118,63 @@ def to_error(message: Message) -> errors.ChaosError:
     return result
 
 
-class Client:
-    """Calls from any thread. One reader thread hands answers to the callers and events to `on_event`."""
+class ChildStream:
+    """A socket to a child that ends with it: `close` waits for the child's end, and forces it after `end_s_max`."""
 
-    def __init__(self, link: socket.socket, on_event: OnEvent, on_end: Callable[[], None]):
-        self._link = link
+    def __init__(self, link: socket.socket, process: subprocess.Popen[bytes], end_s_max: float):
+        self._link, self._process, self._end_s_max = link, process, end_s_max
+        self.recv, self.sendall, self.shutdown = link.recv, link.sendall, link.shutdown
+
+    def close(self) -> None:
+        self._link.close()
+        try:
+            self._process.wait(self._end_s_max)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class Line:
+    """To a process of ours, whose end is the end of the line, and the other way round. Calls come from any thread.
+
+    One reader thread hands answers to the callers and calls `on_event` and `on_end`.
+    """
+
+    def __init__(self, stream: Stream, on_event: OnEvent = lambda _: None, on_end: Callable[[], None] = lambda: None):
+        self.ready: Message = {}  # what the process told first
+        self._stream = stream
         self._on_event = on_event
         self._on_end = on_end
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[Any]] = {}
-        self._ended = False
+        self._came_up, self._over = threading.Event(), threading.Event()
         self._reader = threading.Thread(target=self._read, name="lab-reader", daemon=True)
         self._reader.start()
 
-    def call(self, method: str, limit_s: float, **params: Any) -> Any:
+    @property
+    def ended(self) -> bool:
+        return self._over.is_set()
+
+    def wait_ended(self, limit_s: float) -> bool:
+        return self._over.wait(limit_s)
+
+    def wait_ready(self, limit_s: float) -> bool:
+        """Whether the process is there within this time. Raises what kept it from coming up, if it told that."""
+        self._came_up.wait(limit_s)
+        if "error" in self.ready:
+            raise to_error(self.ready["error"])
+        return bool(self.ready) and not self.ended
+
+    def call(self, method: str, limit_s: float = 30.0, **params: Any) -> Any:
         """The call's result. Raises our errors as raised on the other side, `BackendError` without an answer."""
         number, answer = next(self._ids), Future[Any]()
         with self._lock:
-            if self._ended:
+            if self.ended:
                 raise errors.BackendError(f"{method}: the lab has ended")
             self._waiting[number] = answer
             try:
-                self._link.sendall(pack({"id": number, "call": method, "params": params}))
+                self._stream.sendall(pack({"id": number, "call": method, "params": params}))
             except OSError as error:
                 del self._waiting[number]
                 raise errors.BackendError(f"{method}: the lab has ended") from error
@@ -143,21 +188,22 @@ class Client:
     def close(self) -> None:
         """Ends the stream; the reader thread ends with it."""
         with contextlib.suppress(OSError):  # the other side may have ended it first
-            self._link.shutdown(socket.SHUT_RDWR)
+            self._stream.shutdown(socket.SHUT_RDWR)
         if threading.current_thread() is not self._reader:
             self._reader.join(5.0)
-        self._link.close()
+        self._stream.close()
 
     def _read(self) -> None:
         try:
             while True:
-                self._take(receive(self._link))
+                self._take(receive(self._stream))
         except OSError:
             reason = "the lab ended before it answered"
         except Exception as error:  # no longer our protocol: that is the end of the line as well
             reason = f"the line is broken: {type(error).__name__}: {error}"
         with self._lock:
-            self._ended = True
+            self._over.set()
+            self._came_up.set()
             waiting = list(self._waiting.values())
         for answer in waiting:
             answer.set_exception(errors.BackendError(reason))
@@ -165,7 +211,11 @@ class Client:
 
     def _take(self, message: Message) -> None:
         if "event" in message:
-            self._on_event(message)
+            if message["event"] in ("ready", "failed"):
+                self.ready = message
+                self._came_up.set()
+            else:
+                self._on_event(message)
             return
         answer = self._waiting.pop(message["id"], None)
         if answer is None:

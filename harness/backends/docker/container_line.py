@@ -34,7 +34,7 @@ class ContainerLine:
         self._came_up, self._ended = threading.Event(), threading.Event()
         self.container = engine.create(name, wanted)
         stream = engine.attach(self.container, errors.open("ab"))
-        self._client = rpc.Client(cast(socket.socket, stream), self._take, self._note_end)
+        self._client = rpc.Line(cast(socket.socket, stream), self._take, self._note_end)
         self._name, self._errors = name, errors
         try:
             with speaking(f"starting container {name}"):

@@ -36,7 +36,7 @@ class PodLine:
         self._on_end = on_end
         self._ended = threading.Event()
         stream = _attach(api, pod, container, errors)
-        self._client = rpc.Client(cast(socket.socket, stream), on_event, self._note_end)
+        self._client = rpc.Line(cast(socket.socket, stream), on_event, self._note_end)
         try:
             self.hello = self._greet()
         except BaseException:

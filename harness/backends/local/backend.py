@@ -11,7 +11,6 @@ import collections
 import os
 import pathlib
 import secrets
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -20,7 +19,6 @@ from typing import Any
 from harness.backends import delivery, network_calls, run_folder, storage_calls
 from harness.backends.agent import boot, cgroups, metadata, refusals, rpc, skew
 from harness.backends.agent import leftovers as leavings
-from harness.backends.agent.types import CpuUse, MemoryUse, ProcessState
 from harness.backends.calls import NetworkCaller
 from harness.backends.contract import (
     Backend,
@@ -36,11 +34,12 @@ from harness.backends.contract import (
 from harness.backends.local import client
 from harness.backends.network_calls import NetworkedNode
 from harness.backends.storage_calls import StoringNode
-from harness.errors import BackendError, CannotRunError, NodeGone, UsageError
+from harness.errors import BackendError, CannotRunError, UsageError
 
 MODE_ENV = "CHAOS_LOCAL_MODE"
 MODES = ("root", "user", "plain")
 GONE_S_MAX = 5.0
+CALL_S_MAX = 30.0
 
 _EVERYWHERE = frozenset(
     {
@@ -94,78 +93,26 @@ class LocalNode(NetworkedNode, StoringNode):
         self._gone = gone  # kept by the cluster, as a node may go before it is known by its object
 
     @property
-    def key(self) -> str:
-        return f"{self.name}.{self.incarnation}"
-
-    @property
     def alive(self) -> bool:
         return self.key not in self._gone and not self._lab.ended
 
     def _storage(self) -> NetworkCaller:
         return self._lab
 
-    def pids(self) -> list[int]:
-        try:
-            found: list[int] = self._lab.call("node.pids", node=self.key)
-        except NodeGone:
-            return []
-        return found
-
-    def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
-        count: int = self._lab.call("node.signal", node=self.key, signum=int(signum), pid=pid)
-        return count
+    def _call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
+        return self._lab.call(f"node.{method}", limit_s, node=self.key, **params)
 
     def kill(self) -> None:
-        self._lab.call("node.kill", node=self.key)
+        self._call("kill")
 
     def freeze(self) -> None:
-        self._lab.call("node.freeze", node=self.key)
-
-    def thaw(self) -> None:
-        self.signal(signal.SIGCONT)
-
-    def notice(self, provider: str, in_s: float) -> None:
-        self._lab.call("node.notice", node=self.key, provider=provider, in_s=in_s)
-
-    def processes(self) -> list[ProcessState]:
-        try:
-            found = self._lab.call("node.states", node=self.key)
-        except NodeGone:
-            return []
-        return [ProcessState(**each) for each in found]
+        self._call("freeze")
 
     def limit_cpu(self, cpus: float | None) -> None:
-        self._lab.call("node.limit_cpu", node=self.key, cpus=cpus)
-
-    def throttle(self, share: float | None) -> None:
-        self._lab.call("node.throttle", node=self.key, share=share)
-
-    def crowd(self, kind: str, load: float | None) -> None:
-        self._lab.call("node.crowd", node=self.key, kind=kind, load=load)
-
-    def cpu_use(self) -> CpuUse:
-        return CpuUse(**self._lab.call("node.cpu_use", node=self.key))
+        self._call("limit_cpu", cpus=cpus)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
-        who: str = self._lab.call("node.limit_memory", node=self.key, limit_bytes=limit_bytes, keeper=keeper)
-        return who
-
-    def memory_use(self) -> MemoryUse:
-        return MemoryUse(**self._lab.call("node.memory_use", node=self.key))
-
-    def fill_memory(self, size_bytes: int, spare: bool) -> int:
-        got: int = self._lab.call("node.fill_memory", node=self.key, size_bytes=size_bytes, spare=spare)
-        return got
-
-    def doom(self, pid: int) -> None:
-        self._lab.call("node.doom", node=self.key, pid=pid)
-
-    def skew_clock(self, offset_s: float) -> None:
-        skew.set_offset(self._run_dir, self.name, offset_s)
-
-    def notice_seen(self) -> int:
-        count: int = self._lab.call("node.notice_seen", node=self.key)
-        return count
+        return str(self._call("limit_memory", limit_bytes=limit_bytes, keeper=keeper))
 
 
 class LocalCluster(Cluster):
@@ -347,9 +294,7 @@ class LocalBackend(Backend):
         if mode == "plain":
             return {}  # `_why_missing` says why there is no network to disturb
         if mode not in self._networks:
-            self._networks[mode] = network_calls.examine(
-                lambda: client.LabClient(mode, _probe_id(), None, lambda _: None)
-            )
+            self._networks[mode] = network_calls.examine(lambda: client.LabClient(mode, _probe_id(), None))
         return self._networks[mode]
 
     def _storage(self, mode: str) -> Mapping[Verb, str | None]:
@@ -357,9 +302,7 @@ class LocalBackend(Backend):
         if mode == "plain":
             return {}
         if mode not in self._storages:
-            self._storages[mode] = storage_calls.examine(
-                lambda: client.LabClient(mode, _probe_id(), None, lambda _: None)
-            )
+            self._storages[mode] = storage_calls.examine(lambda: client.LabClient(mode, _probe_id(), None))
         return {Verb.STORAGE: self._storages[mode]}
 
     def _choose(self) -> tuple[str, Mapping[str, str]]:
@@ -396,7 +339,7 @@ def _probe_id() -> str:
 def try_mode(mode: str) -> str | None:
     """Builds and ends a lab of one node; `None` when that works, else the reason with its remedy."""
     try:
-        lab = client.LabClient(mode, _probe_id(), None, lambda _: None)
+        lab = client.LabClient(mode, _probe_id(), None)
         try:
             lab.call("node.create", name="probe", incarnation=1)
         finally:

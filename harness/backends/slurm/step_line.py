@@ -42,7 +42,7 @@ class StepLine:
         program = boot.command(sys.executable, source, module, arguments)
         with theirs, errors.open("ab") as log:
             self._process = slurm.begin("srun", *where, *options, *program, link=theirs, errors=log)
-        self._client = rpc.Client(ours, self._take, self._note_end)
+        self._client = rpc.Line(ours, self._take, self._note_end)
         if not self._came_up.wait(READY_S_MAX) or self.ended:
             self.close()
             text = errors.read_text(errors="replace").strip()

@@ -48,7 +48,7 @@ class LocalPod:
                 env={"PATH": "/usr/bin:/bin", "JOB_COMPLETION_INDEX": str(index), "POD_IP": "127.0.0.1"},
             )  # fmt: skip
         theirs.close()
-        self.client = rpc.Client(ours, self._take, self.ended.set)
+        self.client = rpc.Line(ours, self._take, self.ended.set)
         self.hello = self.call("hello", HANG_S)
 
     def call(self, method: str, limit_s: float = HANG_S, **params: Any) -> Any:

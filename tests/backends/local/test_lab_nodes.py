@@ -254,7 +254,9 @@ def test_two_labs_do_not_touch_each_other(open_lab: OpenLab) -> None:
 def test_the_lab_ends_when_one_of_its_holders_is_killed(open_lab: OpenLab, victim: str) -> None:
     lab = open_lab(FAMILY, nodes=2, control=SLEEP)
     lab.wait_family(1)
-    keeper = lab.cluster._lab._process.pid
+    (keeper,) = [
+        each.pid for each in processes.every() if each.parent == os.getpid() and _name(each.pid) == "lab-keeper"
+    ]
     (labd,) = [each.pid for each in processes.every() if each.parent == keeper]
     os.kill(labd if victim == "labd" else keeper, signal.SIGKILL)
     until(lambda: not _nodes_left(lab), "the end of the lab")
@@ -266,6 +268,10 @@ def test_the_lab_ends_when_one_of_its_holders_is_killed(open_lab: OpenLab, victi
         lab.cluster.nodes[0].kill()
     lab.cluster.close()
     lab.cluster.close()
+
+
+def _name(pid: int) -> str:
+    return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def _nodes_left(lab: Opened) -> list[undo.Leftover]:

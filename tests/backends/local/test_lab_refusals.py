@@ -89,13 +89,13 @@ def test_a_forced_mode_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_an_interpreter_there_is_no_lab(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(BackendError, match="cannot be started"):
-        client.LabClient("plain", "x", None, lambda _: None)
+        client.LabClient("plain", "x", None)
 
 
 def test_a_labd_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_BOOT", "raise SystemExit('no luck')")
     with pytest.raises(BackendError, match="ended before it was ready: no luck"):
-        client.LabClient("plain", "x", None, lambda _: None)
+        client.LabClient("plain", "x", None)
 
 
 def test_a_labd_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_a_labd_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(client, "START_S_MAX", 0.2)
     monkeypatch.setattr(client, "END_S_MAX", 0.2)
     with pytest.raises(BackendError, match=r"not ready within 0\.2 s"):
-        client.LabClient("plain", "x", None, lambda _: None)
+        client.LabClient("plain", "x", None)
 
 
 def test_the_native_request_is_plain_data() -> None:

@@ -57,10 +57,10 @@ def test_other_errors_become_the_backends() -> None:
 
 
 @contextlib.contextmanager
-def client() -> Iterator[tuple[rpc.Client, socket.socket, threading.Event, list[rpc.Message]]]:
+def client() -> Iterator[tuple[rpc.Line, socket.socket, threading.Event, list[rpc.Message]]]:
     ours, theirs = socket.socketpair()
     ended, events = threading.Event(), list[rpc.Message]()
-    asking = rpc.Client(ours, events.append, ended.set)
+    asking = rpc.Line(ours, events.append, ended.set)
     with theirs:
         yield asking, theirs, ended, events
     asking.close()
