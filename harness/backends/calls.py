@@ -19,9 +19,3 @@ class NetworkCaller(Caller, Protocol):
     def control(self) -> str:
         """The address of the control host."""
         ...
-
-
-class AgentLine(Caller, Protocol):
-    """To a process of ours on a node, whose end is the end of that process."""
-
-    def close(self) -> None: ...

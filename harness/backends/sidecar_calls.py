@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from harness.backends.calls import AgentLine
+from harness.backends.agent.rpc import Line
 from harness.errors import BackendError, NodeGone
 
 CALL_S_MAX = 30.0
@@ -38,7 +38,7 @@ class Disturbed:
     node: str
     traffic: dict[str, Any]
     profile: dict[str, Any] | None = None  # of a delay that the others keep up
-    parts: list[tuple[AgentLine, int]] = field(default_factory=list)
+    parts: list[tuple[Line, int]] = field(default_factory=list)
 
 
 class Network:
@@ -48,11 +48,11 @@ class Network:
         self,
         hosts: Callable[[], Sequence[NetworkHost]],
         control: Callable[[], str],
-        start: Callable[[NetworkHost], AgentLine],
+        start: Callable[[NetworkHost], Line],
     ):
         self.ended = False
         self._hosts, self._control, self._start = hosts, control, start
-        self._sidecars: dict[str, AgentLine] = {}
+        self._sidecars: dict[str, Line] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._disturbances: dict[int, Disturbed] = {}
@@ -154,7 +154,7 @@ class Network:
         others = [other.address for other in nodes if other is not host and other.alive]
         return {"address": host.address, "control": self.control, "others": others}
 
-    def _sidecar(self, host: NetworkHost) -> AgentLine:
+    def _sidecar(self, host: NetworkHost) -> Line:
         with self._lock:
             line = self._sidecars.get(host.key)
             if line is None or line.ended:

@@ -45,7 +45,7 @@ class Storage:
 
         Raises `BackendError` when the kernel refuses.
         """
-        self._systems: dict[str, tuple[subprocess.Popen[bytes], rpc.Line]] = {}
+        self._systems: dict[str, rpc.Line] = {}
         try:
             for folder in folders:
                 self._systems[str(folder)] = _start([str(pid), str(folder), *user.split(":")], marks, log)
@@ -61,26 +61,18 @@ class Storage:
         folder = params.pop("folder")
         if folder not in self._systems:
             raise UsageError(f"{folder}: cannot be disturbed; the workload's mounts are: {', '.join(self._systems)}")
-        _, client = self._systems[folder]
         if params.pop("node", None):
             params["pid"] = None  # whatever comes this way comes from this node
-        return client.call(method.removeprefix("storage."), limit_s, **params)
+        return self._systems[folder].call(method.removeprefix("storage."), limit_s, **params)
 
     def close(self) -> None:
         """The end of the line ends the process, whatever it waits for."""
         systems, self._systems = self._systems, {}
-        for process, client in systems.values():
-            client.close()
-            try:
-                process.wait(END_S_MAX)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for line in systems.values():
+            line.close()
 
 
-def _start(
-    arguments: list[str], marks: Mapping[str, str], log: pathlib.Path
-) -> tuple[subprocess.Popen[bytes], rpc.Line]:
+def _start(arguments: list[str], marks: Mapping[str, str], log: pathlib.Path) -> rpc.Line:
     ours, theirs = socket.socketpair()
     with theirs, log.open("ab") as output:
         process = subprocess.Popen(
@@ -105,7 +97,7 @@ def _start(
         process.wait(END_S_MAX)
         ours.close()
         raise
-    return process, rpc.Line(ours, lambda _: None, lambda: None)
+    return rpc.Line(rpc.ChildStream(ours, process, END_S_MAX))
 
 
 def _become(uid: int, gid: int) -> None:

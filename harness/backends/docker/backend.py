@@ -153,9 +153,7 @@ class DockerCluster(probe.ProbedCluster):
         assert isinstance(host, DockerNode), "the hosts of this cluster are its nodes"
         wanted = request.sidecar(self._place, host.name, host.incarnation, host.container)
         name = f"{self._place.container(host.name, host.incarnation)}-network"
-        return ContainerLine(
-            self._engine, name, wanted, self._run_dir / "logs" / f"{host.key}.network.log"
-        ).wait_ready()
+        return ContainerLine(self._engine, name, wanted, self._run_dir / "logs" / f"{host.key}.network.log").come_up()
 
     def _start_node(self, node: DockerNode) -> None:
         values = {

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.backends import clocks
-from harness.backends.agent import rpc, skew
+from harness.backends.agent import rpc
 from harness.backends.agent.container_storage import Storage
-from harness.backends.agent.types import CpuUse, MemoryUse, ProcessState
+from harness.backends.agent.types import CpuUse, ProcessState
+from harness.backends.agent_node import CALL_S_MAX
 from harness.backends.cluster_base import Box
 from harness.backends.contract import ClockReading, Exit
 from harness.backends.docker import request
@@ -24,8 +25,6 @@ from harness.backends.sidecar_calls import Network
 from harness.backends.storage_calls import StoringNode
 from harness.errors import BackendError, NodeGone, UsageError
 
-CALL_S_MAX = 10.0
-FILL_S_MAX = 40.0
 KILL_S_MAX = 15.0
 PERIOD_US = 50_000  # of a CPU quota; shorter than the kernel's 100 ms, as a training step often is
 QUOTA_US_MIN = 1_000  # the kernel takes no less
@@ -45,10 +44,6 @@ class DockerNode(NetworkedNode, StoringNode):
         self._running = 0  # which start of its command, while that runs
         self._frozen_pids: list[int] | None = None
         self._file_systems: Storage | None = None
-
-    @property
-    def key(self) -> str:
-        return f"{self.name}.{self.incarnation}"
 
     @property
     def alive(self) -> bool:
@@ -79,7 +74,7 @@ class DockerNode(NetworkedNode, StoringNode):
 
     def come_up(self, mounts: Sequence[str]) -> None:
         """Waits until its init answers. `mounts`: folders whose storage can be disturbed."""
-        self._line.wait_ready()
+        self._line.come_up()
         state = self._engine.inspect(self.container)
         self.address = str(state["NetworkSettings"]["Networks"][self._place.network]["IPAddress"])
         if mounts:
@@ -111,26 +106,12 @@ class DockerNode(NetworkedNode, StoringNode):
     def pids(self) -> list[int]:
         if self._frozen_pids is not None and self.alive:
             return self._frozen_pids  # its init is frozen, too, and nothing there can have changed
-        try:
-            found: list[int] = self._call("pids")
-        except NodeGone:
-            return []
-        return found
+        return super().pids()
 
     def processes(self) -> list[ProcessState]:
         if self._frozen_pids is not None and self.alive:
             return [ProcessState(pid, "T", 0) for pid in self._frozen_pids]
-        try:
-            found = self._call("states")
-        except NodeGone:
-            return []
-        return [ProcessState(**each) for each in found]
-
-    def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
-        if pid is not None and pid <= 1:
-            raise UsageError(f"process {pid} cannot be signalled: give the id of a process on the node, above 1")
-        count: int = self._call("signal", signum=int(signum), pid=pid)
-        return count
+        return super().processes()
 
     def kill(self) -> None:
         self._must_be_there()
@@ -155,13 +136,6 @@ class DockerNode(NetworkedNode, StoringNode):
                 self._engine.api.unpause(self.container)
             self._frozen_pids = None
 
-    def notice(self, provider: str, in_s: float) -> None:
-        self._call("notice", provider=provider, in_s=in_s)
-
-    def notice_seen(self) -> int:
-        count: int = self._call("notice_seen")
-        return count
-
     def evict(self, grace_s: float) -> None:
         """`docker stop`: SIGTERM, which our init passes on to everything there, and SIGKILL after the grace time."""
         self._must_be_there()
@@ -173,45 +147,22 @@ class DockerNode(NetworkedNode, StoringNode):
         quota_us = -1 if cpus is None else max(QUOTA_US_MIN, round(cpus * PERIOD_US))
         self._update(cpu_period=PERIOD_US, cpu_quota=quota_us)
 
-    def throttle(self, share: float | None) -> None:
-        self._call("throttle", share=share)
-
-    def crowd(self, kind: str, load: float | None) -> None:
-        self._call("crowd", kind=kind, load=load)
-
     def cpu_use(self) -> CpuUse:
-        use = self._call("cpu_use")
+        use = super().cpu_use()
         with speaking(f"asking for the statistics of node {self.key}"):
             statistics = self._engine.api.stats(self.container, stream=False, one_shot=True)
         quota_ns = statistics["cpu_stats"].get("throttling_data", {}).get("throttled_time", 0)
-        return CpuUse(use["used_ns"], use["throttled_ns"] + quota_ns, use["at_ns"])
+        return CpuUse(use.used_ns, use.throttled_ns + quota_ns, use.at_ns)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
-        if limit_bytes is not None and limit_bytes <= 0:
-            raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
+        if limit_bytes is not None and limit_bytes > 0 and keeper != "watchdog":
+            self._update(mem_limit=limit_bytes, memswap_limit=limit_bytes)
+            return "kernel"
+        who = super().limit_memory(limit_bytes)
         if limit_bytes is None:
-            self._call("watch_memory", limit_bytes=None)
             everything = int(self._engine.info["MemTotal"])  # the engine knows no way back to "no limit"
             self._update(mem_limit=everything, memswap_limit=everything)
-            return ""
-        if keeper == "watchdog":
-            self._call("watch_memory", limit_bytes=limit_bytes)
-            return "watchdog"
-        self._update(mem_limit=limit_bytes, memswap_limit=limit_bytes)
-        return "kernel"
-
-    def memory_use(self) -> MemoryUse:
-        return MemoryUse(**self._call("memory_use"))
-
-    def fill_memory(self, size_bytes: int, spare: bool) -> int:
-        got: int = self._call("fill_memory", FILL_S_MAX, size_bytes=size_bytes, spare=spare)
-        return got
-
-    def doom(self, pid: int) -> None:
-        self._call("doom", pid=pid)
-
-    def skew_clock(self, offset_s: float) -> None:
-        skew.set_offset(self._run_dir, self.name, offset_s)
+        return who
 
     def clock(self) -> ClockReading:
         """Of the daemon's host. Processes of the node that were given another clock are not asked."""
