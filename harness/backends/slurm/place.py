@@ -10,17 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from harness.backends import clocks
-from harness.backends.agent import skew
-from harness.backends.agent.types import CpuUse, MemoryUse, ProcessState
-from harness.backends.contract import ClockReading
+from harness.backends.agent_node import CALL_S_MAX
+from harness.backends.contract import ClockReading, Node
 from harness.backends.network_calls import NetworkedNode
 from harness.backends.slurm.network import JobNetwork
 from harness.backends.slurm.step_line import StepLine
 from harness.backends.storage_calls import StoringNode
 from harness.errors import BackendError, NodeGone, UsageError
 
-CALL_S_MAX = 10.0
-FILL_S_MAX = 40.0
 STORAGE_S_MAX = 15.0  # the agent itself waits for the file system to come up
 
 
@@ -52,76 +49,32 @@ class SlurmNode(NetworkedNode, StoringNode):
         self._lock = threading.Lock()
 
     @property
-    def key(self) -> str:
-        return f"{self.name}.{self.incarnation}"
-
-    @property
     def alive(self) -> bool:
         return bool(self.host) and not self.gone
 
-    def pids(self) -> list[int]:
-        return self._unless_gone("pids")
-
-    def processes(self) -> list[ProcessState]:
-        return [ProcessState(**each) for each in self._unless_gone("states")]
+    notice, notice_seen = Node.notice, Node.notice_seen  # its metadata endpoint is not ours
 
     def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
+        """No init of ours is there to be spared: what is not the run's own is not met."""
         return int(self._call("signal", signum=int(signum), pid=pid))
 
     def kill(self) -> None:
         self._cluster.take_down(self)
 
-    def freeze(self) -> None:
-        self.signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        self.signal(signal.SIGCONT)
-
     def evict(self, grace_s: float) -> None:
         """The grace is the site's (GraceTime of our partition, KillWait): Slurm lets nobody choose it for one job."""
         self._cluster.evict(self)
 
-    def throttle(self, share: float | None) -> None:
-        self._call("throttle", share=share)
-
-    def crowd(self, kind: str, load: float | None) -> None:
-        self._call("crowd", kind=kind, load=load)
-
-    def cpu_use(self) -> CpuUse:
-        return CpuUse(**self._call("cpu_use"))
-
     def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
-        if limit_bytes is not None and limit_bytes <= 0:
-            raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
         if limit_bytes is not None and keeper == "kernel":
             raise UsageError(f"node {self.key}: on Slurm no memory limit is kept by the kernel for us")
-        self._call("watch_memory", limit_bytes=limit_bytes)
-        return "" if limit_bytes is None else "watchdog"
-
-    def memory_use(self) -> MemoryUse:
-        return MemoryUse(**self._call("memory_use"))
-
-    def fill_memory(self, size_bytes: int, spare: bool) -> int:
-        return int(self._call("fill_memory", FILL_S_MAX, size_bytes=size_bytes, spare=spare))
-
-    def doom(self, pid: int) -> None:
-        self._call("doom", pid=pid)
-
-    def skew_clock(self, offset_s: float) -> None:
-        skew.set_offset(self._run_dir, self.name, offset_s)
+        return super().limit_memory(limit_bytes, keeper)
 
     def clock(self) -> ClockReading:
         ask: Callable[[], int] = lambda: int(self._call("clock"))  # noqa: E731 (its type is the point)
         ask()  # the first one starts the agent
         assert self._line is not None
         return clocks.compare(str(self._line.ready["host"]), ask)
-
-    def _unless_gone(self, method: str) -> list[Any]:
-        try:
-            found: list[Any] = self._call(method)
-        except NodeGone:
-            return []
-        return found
 
     def _storage(self) -> StorageAgent:
         with self.there():
