@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace as replaced
 from typing import Any
 
-from harness.backends import delivery, run_folder
+from harness.backends import clocks, delivery, run_folder
 from harness.backends.agent import pod_init
 from harness.backends.agent.places import NODE_LABEL
 from harness.backends.agent.places import POD_RUN_DIR as RUN_DIR
@@ -31,7 +31,6 @@ from harness.backends.contract import (
     Backend,
     Capability,
     Change,
-    ClockReading,
     Exit,
     Node,
     Verb,
@@ -45,8 +44,7 @@ from harness.backends.kubernetes.capability import LACKS, capability_of
 from harness.backends.kubernetes.manifests import ClusterRun, Object
 from harness.backends.kubernetes.mesh import Mesh
 from harness.backends.kubernetes.mirror import Mirror
-from harness.backends.kubernetes.pod import Clock, KubeNode, Pod
-from harness.backends.kubernetes.pod_line import PodLine
+from harness.backends.kubernetes.pod import KubeNode, Pod
 from harness.backends.kubernetes.reclaim import way_of
 from harness.backends.kubernetes.settings import KINDS, VARIABLES, read_settings
 from harness.backends.run_folder import CONTROL
@@ -80,11 +78,10 @@ class KubeCluster(ControlledCluster):
         self._greeting: dict[str, Future[None]] = {}  # by uid; also those that are done
         self._held: set[int] = set()  # places whose node was taken by us and is not back yet
         self._given_up: set[int] = set()
-        self._clock_of: dict[str, Clock] = {}
         self._started = self._closed = False
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="pods")
-        self._mirror = Mirror(run_dir, self._lines)
+        self._mirror = Mirror(run_dir, self._mirrored)
         self._watcher = threading.Thread(target=self._watch, name="kubernetes", daemon=True)
         run_folder.prepare(run_dir, workload, [CONTROL, *(node.name for node in self._nodes)])
         try:
@@ -160,7 +157,7 @@ class KubeCluster(ControlledCluster):
             self._pool.shutdown(wait=True, cancel_futures=True)
             for pod in self._known:
                 pod.running = 0
-                pod.line.close()
+                pod.close()
             end_run(self._api, self._place)
             self._api.close()
 
@@ -173,10 +170,10 @@ class KubeCluster(ControlledCluster):
         """
         pod = self._take(node, "node lost")
         try:
-            self._expect_end(pod, lambda: pod.line.call("die", 2.0))
+            self._expect_end(pod, lambda: pod.call("die", 2.0))
         finally:
             self._api.delete("v1", "pods", pod.name, grace_s=0)
-        if not pod.line.wait_ended(KILL_S_MAX):
+        if not pod.wait_ended(KILL_S_MAX):
             raise BackendError(f"{node.key} is still there {KILL_S_MAX:g} s after it was killed")
 
     def evict(self, node: KubeNode, grace_s: float) -> None:
@@ -207,9 +204,6 @@ class KubeCluster(ControlledCluster):
             raise NodeGone(f"{'the control host' if peer is None else peer.name} is gone")
         return pod
 
-    def clock_of(self, pod: Pod) -> Clock:
-        return self._clock_of[pod.uid]
-
     def others(self, node: KubeNode) -> list[Pod]:
         with self._lock:
             return [each.pod for each in self._nodes if each is not node and each.pod is not None and each.alive]
@@ -228,7 +222,7 @@ class KubeCluster(ControlledCluster):
         try:
             act()
         except BackendError:
-            pod.line.wait_ended(1.0)
+            pod.wait_ended(1.0)
 
     # Pods that come and go
 
@@ -300,17 +294,8 @@ class KubeCluster(ControlledCluster):
                 self.broken = error if isinstance(error, CannotRunError) else BackendError(trouble.words(error))
 
     def _greet_or_raise(self, wanted: Object) -> None:
-        metadata = wanted["metadata"]
-        container = wanted["spec"]["containers"][0]["name"]
-        errors = self.run_dir / "logs" / f"{metadata['name']}.init.log"
-        known: list[Pod] = []  # the pod, once it is one: what it tells before that is about files
-        line = PodLine(
-            self._api, metadata["name"], container, errors,
-            lambda event: self._on_event(known[0] if known else None, event),
-            lambda: self._on_end(known[0] if known else None),
-        )  # fmt: skip
-        pod = Pod(wanted, line)
-        known.append(pod)
+        errors = self.run_dir / "logs" / f"{wanted['metadata']['name']}.init.log"
+        pod = Pod(self._api, wanted, errors, self._on_event, self._on_end)
         self._known.append(pod)
         self._refuse_other_source(pod)
         if pod.hello["role"] == CONTROL:
@@ -321,7 +306,7 @@ class KubeCluster(ControlledCluster):
         while self._control is None:
             if self._stop.wait(0.02):
                 return
-        self._mirror.greet(line)
+        self._mirror.greet(pod)
         shared = self._place.name if self._place.settings.shares_checkpoints else ""
         pod.call("configure", 120.0, url=self._vault, token=self._token, shared=shared)
         self._note_clock(pod)
@@ -340,7 +325,7 @@ class KubeCluster(ControlledCluster):
             reason = f"has another version of the reference trainer: build image {image!r} again"
         else:
             return
-        pod.line.close()
+        pod.close()
         raise CannotRunError(f"pod {pod.name} {reason}")
 
     def _settle(self, index: int) -> None:
@@ -359,17 +344,17 @@ class KubeCluster(ControlledCluster):
             if self._started:
                 self._start_node(node)
 
-    def _on_event(self, pod: Pod | None, event: dict[str, Any]) -> None:
+    def _on_event(self, pod: Pod, event: dict[str, Any]) -> None:
         try:
-            if pod is None:  # nothing runs there yet, and it has nothing to tell
+            if not pod.node:  # nothing runs there yet, and it has nothing to tell
                 return
             if not self._mirror.take(pod.node, event) and event["event"] == "exit":
                 self._note_exit(pod, int(event["code"]))
         except (ChaosError, OSError, ValueError, TypeError, KeyError) as error:
             self.broken = BackendError(f"what a pod wrote cannot be kept: {error}")
 
-    def _on_end(self, pod: Pod | None) -> None:
-        if pod is None or self._closed:
+    def _on_end(self, pod: Pod) -> None:
+        if not pod.node or self._closed:
             return
         with self._lock:
             self._note_exit(pod, _KILLED)
@@ -390,11 +375,13 @@ class KubeCluster(ControlledCluster):
                 self.ends.put(Exit(pod.node, start, code))
 
     def _note_clock(self, pod: Pod) -> None:
-        clock = pod.read_clock()
-        self._clock_of[pod.uid] = clock
-        if pod.hello["clock"] != clock_id():
-            with self._lock:
-                self.readings.put(ClockReading(pod.hello["host"], clock.wall_offset_ns, clock.uncertainty_ns))
+        """Nothing to compare where it is our own machine's."""
+        if pod.hello["clock"] == clock_id():
+            return
+        host = pod.hello["host"]
+        self.readings.put(clocks.compare(host, lambda: int(pod.call("clock")["wall_ns"])))
+        ahead = clocks.compare(host, lambda: int(pod.call("clock")["mono_ns"]), now_ns=time.monotonic_ns)
+        pod.mono_offset_ns = ahead.offset_ns
 
     def _is_there(self, pod: str) -> bool:
         return any(each["metadata"]["name"] == pod for each in self._api.pods(self._place))
@@ -442,9 +429,9 @@ class KubeCluster(ControlledCluster):
         found = [node.pod for node in self._nodes if node.pod is not None and node.alive]
         return [*found, *([self._control] if self._control is not None and not self._control.ended else [])]
 
-    def _lines(self) -> list[Any]:
+    def _mirrored(self) -> list[Pod]:
         with self._lock:
-            return [pod.line for pod in [*self._pods(), *self._arrived.values()] if pod is not self._control]
+            return [pod for pod in [*self._pods(), *self._arrived.values()] if pod is not self._control]
 
     def _collect_last_words(self) -> None:
         with self._lock:

@@ -6,50 +6,69 @@ import pathlib
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from harness.backends.agent import skew
-from harness.backends.agent.types import Arrivals, CpuUse, Impairment, MemoryUse, ProcessState, StorageRule
-from harness.backends.contract import Disturbance, Node, Traffic, Verb
+from harness.backends.agent import rpc
+from harness.backends.agent.types import Arrivals, Impairment
+from harness.backends.agent_node import CALL_S_MAX, AgentNode
+from harness.backends.contract import Disturbance, Node, Traffic
 from harness.backends.kubernetes import mesh
+from harness.backends.kubernetes.api import Api
 from harness.backends.kubernetes.manifests import Object
 from harness.backends.kubernetes.mesh import Mesh, Way
-from harness.backends.kubernetes.pod_line import PodLine
+from harness.backends.kubernetes.stream import PodStream
 from harness.backends.run_folder import CONTROL
-from harness.errors import BackendError, NodeGone, UsageError
+from harness.errors import BackendError, NodeGone
 
-CALL_S_MAX = 10.0
+ATTACH_S_MAX = 20.0
+HELLO_S_MAX = 60.0
+HELLO_S = 2.0  # of one try: what was said before both ends were there is lost
 BEAT_S_MAX = 5.0
-FILL_S_MAX = 40.0
-CLOCK_TRIES = 8
 PACKET_BYTES = 64
 
 
-@dataclass(frozen=True)
-class Clock:
-    """A pod's clocks minus ours. The truth is within `uncertainty_ns` of both."""
+class Pod(rpc.Line):
+    """A pod of ours, as the line to its init. `hello`: who answers there.
 
-    wall_offset_ns: int
-    mono_offset_ns: int
-    uncertainty_ns: int
-
-
-class Pod:
-    """A pod with the line to its init. `running` is which start of the command runs there; 0: none.
-
-    `node` is the node it is to be, as it was when only our init ran there.
+    `node` is the node it is to be, as it was when only our init ran there; empty until that has answered.
+    `running` is which start of the command runs there; 0: none.
     """
 
-    def __init__(self, wanted: Object, line: PodLine):
+    def __init__(
+        self,
+        api: Api,
+        wanted: Object,
+        errors: pathlib.Path,
+        on_event: Callable[[Pod, rpc.Message], None],
+        on_end: Callable[[Pod], None],
+    ):
+        """Raises `BackendError` when nobody answers there."""
         self.name: str = wanted["metadata"]["name"]
-        self.uid: str = wanted["metadata"]["uid"]
         self.machine: str = wanted["spec"].get("nodeName", "")
-        self.line, self.hello = line, line.hello
+        self.node = ""
+        self.running = 0
+        self.mono_offset_ns = 0  # how far its monotonic clock is ahead of ours
+        stream = _attach(api, self.name, wanted["spec"]["containers"][0]["name"], errors)
+        super().__init__(stream, lambda event: on_event(self, event), lambda: on_end(self))
+        try:
+            self.hello = self._greet()
+        except BaseException:
+            self.close()
+            raise
+        self._heard_s = time.monotonic()
         self.address: str = self.hello["address"]
         self.node = CONTROL if self.hello["role"] == CONTROL else f"node{int(self.hello['index'])}"
-        self.running = 0
-        self._heard_s = time.monotonic()
+
+    def _greet(self) -> dict[str, Any]:
+        deadline = time.monotonic() + HELLO_S_MAX
+        while True:
+            try:
+                answer: dict[str, Any] = super().call("hello", HELLO_S)
+                return answer
+            except BackendError:
+                if self.ended or time.monotonic() > deadline:
+                    raise
 
     def beat(self, silent_s_max: float) -> None:
         """Says that the harness is there. A pod that has not answered for so long is lost: it would have ended itself
@@ -59,11 +78,7 @@ class Pod:
             self._heard_s = time.monotonic()
         except BackendError:
             if not self.ended and time.monotonic() - self._heard_s > silent_s_max:
-                self.line.close()
-
-    @property
-    def ended(self) -> bool:
-        return self.line.ended
+                self.close()
 
     @property
     def command_runs(self) -> bool:
@@ -77,7 +92,7 @@ class Pod:
         if self.ended:
             raise NodeGone(f"pod {self.name} is gone")
         try:
-            return self.line.call(method, limit_s, **params)
+            return super().call(method, limit_s, **params)
         except BackendError as error:
             if self.ended:
                 raise NodeGone(f"pod {self.name} is gone") from error
@@ -87,17 +102,17 @@ class Pod:
         self.running = start
         self.call("run", 30.0, command=list(command), env=env, name=name)
 
-    def read_clock(self) -> Clock:
-        """By the quickest of some questions: the answer was given between the asking and the hearing."""
-        best: Clock | None = None
-        for _ in range(CLOCK_TRIES):
-            wall_ns, asked_ns = time.time_ns(), time.monotonic_ns()
-            there = self.call("clock")
-            half_ns = (time.monotonic_ns() - asked_ns) // 2
-            if best is None or half_ns < best.uncertainty_ns:
-                best = Clock(there["wall_ns"] - wall_ns - half_ns, there["mono_ns"] - asked_ns - half_ns, half_ns)
-        assert best is not None, "asked at least once"
-        return best
+
+def _attach(api: Api, pod: str, container: str, errors: pathlib.Path) -> PodStream:
+    """A pod may be called running a moment before its kubelet knows the container."""
+    deadline = time.monotonic() + ATTACH_S_MAX
+    while True:
+        try:
+            return api.attach(pod, container, errors)
+        except BackendError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.2)
 
 
 class Owner(Protocol):
@@ -109,11 +124,10 @@ class Owner(Protocol):
     def kill(self, node: KubeNode) -> None: ...
     def evict(self, node: KubeNode, grace_s: float) -> None: ...
     def pod_of(self, peer: Node | None) -> Pod: ...
-    def clock_of(self, pod: Pod) -> Clock: ...
     def others(self, node: KubeNode) -> list[Pod]: ...
 
 
-class KubeNode(Node):
+class KubeNode(AgentNode):
     """One place of the job in one incarnation; `pod` is `None` until there is one."""
 
     def __init__(self, owner: Owner, index: int, incarnation: int, pod: Pod | None):
@@ -123,91 +137,27 @@ class KubeNode(Node):
         self.pod = pod
         self.address = pod.address if pod else ""
         self.end_reason = "the pod has ended"
-        self._owner = owner
-
-    @property
-    def key(self) -> str:
-        return f"{self.name}.{self.incarnation}"
+        self._owner, self._run_dir = owner, owner.run_dir
 
     @property
     def alive(self) -> bool:
         return self.pod is not None and not self.pod.ended
 
-    def call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
+    def _call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
         if self.pod is None:
             raise NodeGone(f"{self.key} is not there yet")
         return self.pod.call(method, limit_s, **params)
 
-    def pids(self) -> list[int]:
-        try:
-            found: list[int] = self.call("pids")
-        except NodeGone:
-            return []
-        return found
-
-    def processes(self) -> list[ProcessState]:
-        try:
-            return [ProcessState(**each) for each in self.call("states")]
-        except NodeGone:
-            return []
-
-    def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
-        if pid is not None and pid <= 1:
-            raise UsageError(f"process {pid} cannot be signalled: give the id of a process on the node, above 1")
-        count: int = self.call("signal", signum=int(signum), pid=pid)
-        return count
-
     def kill(self) -> None:
         self._owner.kill(self)
-
-    def freeze(self) -> None:
-        self.call("signal", signum=int(signal.SIGSTOP), pid=None)
-
-    def thaw(self) -> None:
-        self.call("signal", signum=int(signal.SIGCONT), pid=None)
-
-    def notice(self, provider: str, in_s: float) -> None:
-        self.call("notice", provider=provider, in_s=in_s)
-
-    def notice_seen(self) -> int:
-        count: int = self.call("notice_seen")
-        return count
 
     def evict(self, grace_s: float) -> None:
         self._owner.evict(self, grace_s)
 
-    def throttle(self, share: float | None) -> None:
-        self.call("throttle", share=share)
-
-    def crowd(self, kind: str, load: float | None) -> None:
-        self.call("crowd", kind=kind, load=load)
-
-    def cpu_use(self) -> CpuUse:
-        return CpuUse(**self.call("cpu_use"))
-
-    def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
-        if keeper == "kernel":
-            raise self._missing(Verb.MEMORY_KERNEL)
-        if limit_bytes is not None and limit_bytes <= 0:
-            raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
-        self.call("watch_memory", limit_bytes=limit_bytes)
-        return "" if limit_bytes is None else "watchdog"
-
-    def memory_use(self) -> MemoryUse:
-        return MemoryUse(**self.call("memory_use"))
-
-    def fill_memory(self, size_bytes: int, spare: bool) -> int:
-        got: int = self.call("fill_memory", FILL_S_MAX, size_bytes=size_bytes, spare=spare)
-        return got
-
-    def doom(self, pid: int) -> None:
-        self.call("doom", pid=pid)
-
     def skew_clock(self, offset_s: float) -> None:
-        """The library that every process there was started with reads the offset from a file of the run."""
         if not self.alive:
             raise NodeGone(f"{self.key} is gone")
-        skew.set_offset(self._owner.run_dir, self.name, offset_s)
+        super().skew_clock(offset_s)
 
     # The network, by Chaos Mesh; measured by ourselves
 
@@ -219,9 +169,6 @@ class KubeNode(Node):
 
     def cut(self, traffic: Traffic) -> Disturbance:
         return self._disturb(lambda name, way: mesh.partition(self._place, name, way), traffic)
-
-    def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
-        raise self._missing(Verb.STORAGE)
 
     def send_packets(
         self, peer: Node | None, count: int, interval_s: float, back: bool = False, wait_s: float = 0.2
@@ -244,11 +191,10 @@ class KubeNode(Node):
         port = sink.call("receive_stream", address=sink.address)
         limit_s = CALL_S_MAX + seconds
         to = [sink.address, port]
-        thread = _in_background(
-            lambda: source.call("send_stream", limit_s, address=source.address, to=to, seconds=seconds)
-        )
-        rate: float = sink.call("stream_rate", limit_s, port=port, seconds=seconds)
-        thread()
+        with ThreadPoolExecutor(1) as pool:
+            sent = pool.submit(source.call, "send_stream", limit_s, address=source.address, to=to, seconds=seconds)
+            rate: float = sink.call("stream_rate", limit_s, port=port, seconds=seconds)
+            sent.result()
         return rate
 
     @property
@@ -286,15 +232,4 @@ class KubeNode(Node):
         """How far the sink's monotonic clock is ahead of the source's; nothing on one machine."""
         if source.hello["clock"] == sink.hello["clock"]:
             return 0.0
-        clocks = self._owner.clock_of(sink), self._owner.clock_of(source)
-        return (clocks[0].mono_offset_ns - clocks[1].mono_offset_ns) / 1e9
-
-
-def _in_background(work: Callable[[], object]) -> Callable[[], None]:
-    """Starts `work`; the function returned waits for it and raises what it raised."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    pool = ThreadPoolExecutor(1)
-    future = pool.submit(work)
-    pool.shutdown(wait=False)
-    return lambda: (future.result(), None)[1]
+        return (sink.mono_offset_ns - source.mono_offset_ns) / 1e9

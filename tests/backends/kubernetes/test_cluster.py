@@ -292,6 +292,21 @@ def test_signals_freezing_and_control(launch: Callable[..., backend.KubeCluster]
     assert node.alive, "a node outlives its command"
 
 
+def test_clocks_of_other_machines_are_compared(
+    launch: Callable[..., backend.KubeCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pods' machine is ours, which the backend is not told: the true offsets are zero."""
+    monkeypatch.setattr(backend, "clock_id", lambda: "another machine's")
+    began_ns = time.monotonic_ns()
+    cluster = launch("sleep", "600", nodes=2)
+    readings = cluster.clocks()
+    assert len(readings) == 3, "the control host and two nodes"
+    assert all(abs(each.offset_ns) <= each.uncertainty_ns for each in readings)
+    for node in cluster.nodes:
+        assert isinstance(node, backend.KubeNode) and node.pod is not None
+        assert 0 < abs(node.pod.mono_offset_ns) < time.monotonic_ns() - began_ns
+
+
 def test_what_a_killed_harness_leaves_is_removed_by_its_label(
     launch: Callable[..., backend.KubeCluster], server: StandIn
 ) -> None:
