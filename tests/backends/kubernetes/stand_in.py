@@ -65,8 +65,10 @@ class RunningPod:
 
     def terminate(self, grace_s: float) -> None:
         """As a kubelet: SIGTERM to process 1, SIGKILL to everything once the grace is over. Returns when all is gone."""
-        children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        init = children.read_text().split() if children.exists() else []
+        try:
+            init = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            init = []
         if grace_s and init:
             os.kill(int(init[0]), signal.SIGTERM)
         try:
