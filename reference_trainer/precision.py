@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-FORMATS = ("auto", "bf16", "fp16", "fp32")
 SCALE_MIN = 1.0  # gradients that are infinite at this scale are infinite without any
 
 
 class Precision:
-    """`name`: one of `FORMATS`; auto is bf16 on a GPU and fp32 elsewhere."""
+    """`name`: `bf16`, `fp16`, `fp32`, or `auto`: bf16 on a GPU and fp32 elsewhere."""
 
     def __init__(self, name: str, device: torch.device):
         name = ("bf16" if device.type == "cuda" else "fp32") if name == "auto" else name

@@ -26,7 +26,6 @@ from harness.report.words import one_line
 
 SHARDS_MAX = 1000
 Reason = Annotated[str, msgspec.Meta(max_length=20_000)]
-Zero = Annotated[int, msgspec.Meta(ge=0, le=10**6)]
 
 
 class _Run(msgspec.Struct, frozen=True):

@@ -4,17 +4,14 @@
     w   what one checkpoint stops training for                  Δt  between two checkpoints
     M   mean time between failures of the job, 1/λ
 
-Sources: Young 1974 (first order), Daly 2006 (higher order); expected ETTR, failures per node-day: Kokolis et
-al. 2025, "Revisiting Reliability in Large-Scale Machine Learning Research Clusters"; categories:
-ml-goodput-measurement.
+Sources: Young 1974 (first order), Daly 2006 (higher order); expected ETTR: Kokolis et al. 2025, "Revisiting Reliability
+in Large-Scale Machine Learning Research Clusters"; categories: ml-goodput-measurement.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-
-DAY_S = 86_400.0
 
 BADPUT = {  # account of the ledger → category of ml-goodput-measurement
     "startup": "PROGRAM_STARTUP",
@@ -28,20 +25,6 @@ BADPUT = {  # account of the ledger → category of ml-goodput-measurement
     "teardown": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
     "reschedule": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
 }
-
-
-def failure_rate(gpus: int, per_node_day: float, gpus_per_node: int = 8) -> float:
-    """λ of a job: every node of it is one that can stop it. `per_node_day` 6.5e-3 is 6.5 per 1000 node-days."""
-    return gpus / gpus_per_node * per_node_day / DAY_S
-
-
-def mean_time_to_failure_s(gpus: int, per_node_day: float, gpus_per_node: int = 8) -> float:
-    """M of a job.
-
-    >>> round(mean_time_to_failure_s(16_384, 6.5e-3) / 3600, 3)
-    1.803
-    """
-    return 1 / failure_rate(gpus, per_node_day, gpus_per_node)
 
 
 def expected_ettr(rate: float, restart_s: float, interval_s: float, checkpoint_s: float = 0.0) -> float:
