@@ -1,6 +1,5 @@
 """What a trainer imports: `from harness.events import Emitter`. See `harness.emitter`."""
 
-from harness.emitter import EXIT_LEFT, Emitter, abnormal, memory, usage
-from harness.emitter.vocabulary import TELLS
+from harness.emitter import EXIT_LEFT, TELLS, Emitter, abnormal, memory, usage
 
 __all__ = ["EXIT_LEFT", "TELLS", "Emitter", "abnormal", "memory", "usage"]

@@ -11,7 +11,7 @@ is one line, written by one `os.write` to an `O_APPEND` descriptor, so that SIGK
 Outside a harness (`CHAOS_EVENTS` unset) every call returns at once.
 
 The first line, the header, says who writes. What the header and each event hold is declared in
-`harness.emitter.vocabulary`; docs/events.md is the same as a page. A number that is not finite is written as the
+`harness.log.vocabulary`; docs/events.md is the same as a page. A number that is not finite is written as the
 string `"nan"`, `"inf"` or `"-inf"`.
 """
 
@@ -25,12 +25,29 @@ import pathlib
 import socket
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
     from harness.emitter.holds import Holds
 
-from harness.emitter.vocabulary import SCHEMA_VERSION
+SCHEMA_VERSION = 1
+BYTES_MAX = 2**60  # what is larger is no measurement, and is refused by the reader
+
+# Kinds of evidence that a writer may tell.
+Tell = Literal[
+    "steps",
+    "loss",
+    "positions",
+    "samples",
+    "digests",
+    "weights",
+    "checkpoints",
+    "restores",
+    "phases",
+    "exits",
+    "clocks",
+]
+TELLS: tuple[Tell, ...] = get_args(Tell)
 
 EXIT_LEFT = 75  # of a node's command: drained, and out of the job for good (sysexits' EX_TEMPFAIL)
 EVENTS_DIR_ENV = "CHAOS_EVENTS"

@@ -6,13 +6,9 @@ import os
 import pathlib
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness.emitter import memory, nvml
-from harness.emitter.vocabulary import BYTES_MAX
-
-if TYPE_CHECKING:
-    from harness.emitter import Emitter
+from harness.emitter import BYTES_MAX, Emitter, memory, nvml
 
 EVERY_S = 5.0
 LINKS_MAX = 64

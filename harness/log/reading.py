@@ -29,13 +29,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from harness.emitter import vocabulary
-from harness.emitter.vocabulary import Field
 from harness.errors import EventLogError
-from harness.log import events, files, records, samples
+from harness.log import events, files, records, samples, vocabulary
 from harness.log.files import EventFile
 from harness.log.records import Record
 from harness.log.samples import Samples
+from harness.log.vocabulary import Field
 
 Column = npt.NDArray[Any]
 _STEP = {each.column: each for each in records.vocabulary_fields("step") if each.column}

@@ -1,4 +1,4 @@
-"""Lines of an event log → checked records, by the vocabulary of `harness.emitter.vocabulary`.
+"""Lines of an event log → checked records, by the vocabulary of `harness.log.vocabulary`.
 
 A record is a dictionary of which every declared field has its type and keeps its limits. What is not declared is
 kept as it is. `null` in an optional field of an event is the same as no field; a header holds no `null`.
@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from harness.emitter import vocabulary
-from harness.emitter.vocabulary import Event, Field
-from harness.log import samples
+from harness.emitter import SCHEMA_VERSION
+from harness.log import samples, vocabulary
 from harness.log.files import visible
 from harness.log.planned_size import PlannedSize
+from harness.log.vocabulary import Event, Field
 
 DEPTH_MAX = 32
 SHOWN_CHARS_MAX = 60
@@ -104,8 +104,8 @@ def _decode(line: bytes) -> Any:
 def header(record: Record) -> Record:
     """Checks a file's first line. Raises `Damaged`."""
     told = record.get("schema")
-    if told != vocabulary.SCHEMA_VERSION or isinstance(told, bool):
-        raise Damaged(f"event schema {shown(told)}; this version reads schema {vocabulary.SCHEMA_VERSION}")
+    if told != SCHEMA_VERSION or isinstance(told, bool):
+        raise Damaged(f"event schema {shown(told)}; this version reads schema {SCHEMA_VERSION}")
     _converted(record, Header, vocabulary.HEADER, "header")
     return record
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from harness.emitter.vocabulary import RUNS_MAX, SAMPLE_MAX, SAMPLES_MAX
+from harness.log.vocabulary import RUNS_MAX, SAMPLE_MAX, SAMPLES_MAX
 
 Ints = npt.NDArray[Any]
 UNTOLD = -1  # in the column of a step that tells no samples

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.emitter import vocabulary
-from harness.emitter.vocabulary import Field
+from harness.log import vocabulary
+from harness.log.vocabulary import Field
 
 Schema = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.emitter import vocabulary
+from harness.log import vocabulary
 
 RANKS_SHOWN = 128  # each with series of its own; the others share the label `other`
 OTHER = "other"

@@ -8,7 +8,7 @@ A signal is one file:
 
     AFTER = "torch.optim.optimizer"     the module, or each of several, that it hooks once it was imported
     TELLS = ("steps",)                  kinds of evidence that it promises wherever training is done (see `TELLS` in
-                                        `harness.emitter.vocabulary`); what may not come is not promised
+                                        `harness.emitter`); what may not come is not promised
     def install(watch, module): ...     hooks; `module` is the one imported
 
 Each hook is wrapped by `watch.guard`: an exception in it is told once as `observer.failed`, and the hook is removed.

@@ -14,7 +14,7 @@ TEXT_MAX = 2000
 class Ask:
     """What somebody wants. `reply` gets a sentence; empty: it was done."""
 
-    action: str  # of `harness.emitter.vocabulary.PEOPLE`
+    action: str  # of `harness.log.vocabulary.PEOPLE`
     role: str = "master"  # observer · participant · master
     text: str = ""
     who: str = ""

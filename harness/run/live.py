@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.emitter.vocabulary import NOT_FINITE
 from harness.faults.contract import Figures
+from harness.log.vocabulary import NOT_FINITE
 
 STEPS_REMEMBERED = 2000
 FIGURES_REMEMBERED = 200

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from harness.backends.contract import Workload as Launch
-from harness.emitter.vocabulary import Tell
+from harness.emitter import Tell
 from harness.log import hostile
 from harness.parameters import Parameters
 from harness.plugins import Family

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.backends.agent.places import KEY_ENV, KEY_NAME
 from harness.backends.contract import Workload as Launch
-from harness.emitter.vocabulary import TELLS, Tell
+from harness.emitter import TELLS, Tell
 from harness.trainers.contract import Checkpoint, Path, Trainer, Workload
 
 STORE_PORT = 29400

@@ -17,7 +17,7 @@ from harness.campaign.adoption.recognise import framework_of, recognise
 from harness.campaign.reading import load_scenario
 from harness.cli import places
 from harness.cli.init import _print_facts, _write, init, seen_and_unseen
-from harness.emitter.vocabulary import TELLS
+from harness.emitter import TELLS
 from harness.errors import UsageError
 from harness.plan.making import make_plan
 

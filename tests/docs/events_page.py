@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.emitter import vocabulary
-from harness.emitter.vocabulary import Event, Field
-from harness.log import records
+from harness.log import records, vocabulary
+from harness.log.vocabulary import Event, Field
 
 HEAD = """\
 # The event log
 
-Made by `make docs` from `harness/emitter/vocabulary.py`; a test fails when it is out of date.
+Made by `make docs` from `harness/log/vocabulary.py`; a test fails when it is out of date.
 `chaos schema --events` prints the same as a JSON Schema.
 
 A run's event log is the folder `events/` of the run. It is all that is judged.

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from harness.cli.main import make_app
-from harness.emitter import vocabulary
+from harness.log import vocabulary
 from harness.log.schema import json_schema
 
 

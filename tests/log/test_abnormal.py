@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.emitter import abnormal
 from harness.emitter.abnormal import Watch
-from harness.emitter.vocabulary import ANOMALIES
+from harness.log.vocabulary import ANOMALIES
 
 LOSS = abnormal.LOSS_RECENT_STEPS + abnormal.LOSS_BEFORE_STEPS
 

@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from simulator import Job, Outage, simulate
 
-from harness.emitter import vocabulary
 from harness.errors import EventLogError
 from harness.judge.score import Evidence, judge
-from harness.log import events, files, reading, records
+from harness.log import events, files, reading, records, vocabulary
 from harness.log.events import Tail, read_log
 from harness.log.schema import json_schema
 from harness.report.model import from_scorecard

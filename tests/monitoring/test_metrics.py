@@ -25,11 +25,11 @@ from waiting import HANG_S
 
 from harness.campaign import ledger_so_far
 from harness.campaign.observers import SILENT_CAMPAIGN, Stage, Together
-from harness.emitter.vocabulary import EVENTS
 from harness.errors import CannotRunError, UsageError
 from harness.extras import how_to_install
 from harness.judge.facts.ledger import ACCOUNTS
 from harness.log import records
+from harness.log.vocabulary import EVENTS
 from harness.monitoring import metrics, server
 from harness.monitoring.board import SERIES_MAX, Board
 from harness.monitoring.metrics import METRICS, RANKS_SHOWN

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from judging import EXPECT, Logs, expecting, fault_free_of, remove, trainers
 from simulator import KINDS, History, Job, Outage, simulate
 
-from harness.emitter.vocabulary import TELLS
+from harness.emitter import TELLS
 from harness.errors import UsageError
 from harness.judge.facts.evidence import load_evidence, part_of
 from harness.judge.score import Evidence, Scorecard, Verdict, judge

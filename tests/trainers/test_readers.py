@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from harness.emitter.vocabulary import TELLS
+from harness.emitter import TELLS
 from harness.log import reading
 from harness.log.events import Tail
 from harness.run import readings

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.emitter.vocabulary import TELLS
+from harness.emitter import TELLS
 from harness.judge.facts.evidence import Evidence
 from harness.timeline.saves import COMMITTED, FAILED, STARTED
 from harness.timeline.story import CLEAN_CODES

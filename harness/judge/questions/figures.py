@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.emitter.vocabulary import TELLS
+from harness.emitter import TELLS
 from harness.judge.facts import alarms, reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.saves import Save, Saves

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator
 
-from harness.emitter.vocabulary import Tell
+from harness.emitter import Tell
 from harness.parameters import Parameters
 from harness.plugins import Family
 from harness.trainers.shared.written import Written

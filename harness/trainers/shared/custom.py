@@ -14,7 +14,7 @@ from pydantic import Field
 from harness.backends.agent.boot import OBSERVE_ENV
 from harness.backends.contract import Workload as Launch
 from harness.backends.run_folder import CHECKPOINTS
-from harness.emitter.vocabulary import Tell
+from harness.emitter import Tell
 from harness.errors import UsageError
 from harness.trainers.contract import Checkpoint, Path, Trainer, Variable, Word, Workload
 from harness.trainers.readers.contract import Read, Reader
