@@ -115,16 +115,13 @@ def read(path: pathlib.Path) -> Figures:
 def _problem(found: Figures) -> str:
     if found.schema != SCHEMA:
         return f"it has schema {found.schema}; this version reads schema {SCHEMA}"
-    names = Counter(_told(each.identity) for each in found.scenarios)
+    identities = [each.identity for each in found.scenarios]
+    names = Counter(f"{each.name}, version {each.version}, steps {each.steps}" for each in identities)
     runs = Counter(run.run_id for each in found.scenarios for run in each.runs)
     for what, counts in (("scenario", names), ("run", runs)):
         if twice := next((name for name, count in counts.items() if count > 1), None):
             return f"the {what} {one_line(twice)} is listed twice"
     return ""
-
-
-def _told(identity: Identity) -> str:
-    return f"{identity.name}, version {identity.version}, steps {identity.steps}"
 
 
 def figures_of(report: Report) -> RunFigures:

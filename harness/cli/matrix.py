@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 from collections import Counter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -62,7 +62,8 @@ def matrix(
     rows = [_row(row) for row in found.rows]
     head = {"run_id": found.run_id, "layout": found.layout, "trainer": found.trainer, "newest_step": found.newest}
     head |= {"complete": not found.interrupted, "verdict": _verdict(found).value}
-    _write(reports / found.run_id, found, head, rows)
+    page = to_markdown("Damaged checkpoints", _facts(found), rows)
+    write_files({"matrix.json": json_text(to_json(head, rows)), "matrix.md": page}, reports / found.run_id)
     if json:
         print_json(to_json(head, rows))
     else:
@@ -105,11 +106,6 @@ def _facts(found: Matrix) -> list[str]:
         ", ".join(f"{count} {came}" for came, count in counts.most_common()) or "no cell was run",
         *(cut_short if found.interrupted else []),
     ]
-
-
-def _write(folder: pathlib.Path, found: Matrix, head: dict[str, Any], rows: list[MatrixRow]) -> None:
-    page = to_markdown("Damaged checkpoints", _facts(found), rows)
-    write_files({"matrix.json": json_text(to_json(head, rows)), "matrix.md": page}, folder)
 
 
 def _print(found: Matrix, rows: list[MatrixRow], folder: pathlib.Path) -> None:

@@ -107,9 +107,10 @@ def plan_of(name: str, backend: str, seed: int, profile: str | None, scenarios: 
 
 def explanation(spec: Scenario, plan: Plan) -> list[str]:
     work = plan.workload
+    steps = "as many steps as the fault-free run does" if work.steps is None else counted(work.steps, "step")
     lines = [
         f"{spec.name}: {spec.title}",
-        f"{work.trainer.in_words()} runs {_steps_in_words(work.steps)} on {counted(work.nodes, 'node')} with "
+        f"{work.trainer.in_words()} runs {steps} on {counted(work.nodes, 'node')} with "
         f"{counted(work.ranks_per_node, 'rank')} each ({counted(work.world_size, 'rank')}); "
         f"it may go on with {work.min_nodes}. {_saves_in_words(spec.workload)}",
         "First the same run without any fault, unless one with this seed is cached.",
@@ -141,10 +142,6 @@ def _cost_in_words(spec: Scenario, plan: Plan) -> list[str]:
     cost = "" if price is None else f", ${each * jobs * price:,.2f} at ${price:,.2f} a GPU-hour"
     capped = "" if cap is None else f" Each job is stopped at {cap:g} GPU-hours."
     return [f"  At most {each * jobs:.3g} GPU-hours{cost}: {jobs} jobs of at most {each:.3g} each.{capped}"]
-
-
-def _steps_in_words(steps: int | None) -> str:
-    return counted(steps, "step") if steps is not None else "as many steps as the fault-free run does"
 
 
 def _saves_in_words(work: Workload) -> str:

@@ -133,9 +133,8 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 
 def table() -> str:
     """All metrics as a Markdown table."""
-    rows = [f"| `{metric.name}` | {metric.kind} | {_labels(metric)} | {metric.meaning} |" for metric in METRICS]
-    return "\n".join(["| metric | kind | labels | meaning |", "|---|---|---|---|", *rows])
-
-
-def _labels(metric: Metric) -> str:
-    return "; ".join(f"`{name}`: {holds}" for name, holds in metric.labels)
+    rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    for metric in METRICS:
+        labels = "; ".join(f"`{name}`: {holds}" for name, holds in metric.labels)
+        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.meaning} |")
+    return "\n".join(rows)

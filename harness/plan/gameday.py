@@ -100,15 +100,14 @@ class DayPlan(_Model):
     def labelled(self, labels: Mapping[str, str]) -> DayPlan:
         """The job and every rehearsal with the labels of the day, and these over them."""
         every = {**self.job.scenario.labels, **labels}
-        scenes = [scene.model_copy(update={"acts": _labelled(scene.acts, every)}) for scene in self.scenes]
+        scenes = []
+        for scene in self.scenes:
+            acts = tuple(act.model_copy(update={"plan": act.plan.labelled(every)}) for act in scene.acts)
+            scenes.append(scene.model_copy(update={"acts": acts}))
         return self.model_copy(update={"job": self.job.labelled(labels), "scenes": tuple(scenes)})
 
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json", by_alias=True)
-
-
-def _labelled(acts: Sequence[Act], labels: Mapping[str, str]) -> tuple[Act, ...]:
-    return tuple(act.model_copy(update={"plan": act.plan.labelled(labels)}) for act in acts)
 
 
 def _lasts_s(fault: PlannedFault) -> float:
@@ -274,15 +273,13 @@ def _expected(scenario: Scenario, each: Rehearse) -> dict[str, Any]:
 
 def _without_steps(scenario: Scenario) -> Scenario:
     """Triggers on a step become immediate, so that the job's own count of steps is no limit to them."""
-    faults = [
-        fault.model_copy(update={"when": _shifted(fault.when)}) if fault.when.step is not None else fault
-        for fault in scenario.faults
-    ]
+    faults = []
+    for fault in scenario.faults:
+        if fault.when.step is not None:
+            now = Trigger(phase=fault.when.phase) if fault.when.phase else Trigger(after=Duration("0s"))
+            fault = fault.model_copy(update={"when": now})
+        faults.append(fault)
     return scenario.model_copy(update={"faults": faults})
-
-
-def _shifted(when: Trigger) -> Trigger:
-    return Trigger(phase=when.phase) if when.phase else Trigger(after=Duration("0s"))
 
 
 def _with_steps(plan: Plan, scenario: Scenario) -> Plan:

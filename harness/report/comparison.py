@@ -110,7 +110,8 @@ def _cautions(before: Report, after: Report) -> list[str]:
 def sentences(found: Compared) -> list[str]:
     """What a person wants to know first."""
     both = found.before, found.after
-    ratio = _ratio(found.before.recovery_time.seconds, found.after.recovery_time.seconds)
+    before, after = (report.recovery_time.seconds for report in both)
+    ratio = f" ({after / before:.2f} ×)" if before and after is not None else ""
     said = [f"Recovery time: {_in_both(_figures(both, 0))}{ratio}."]
     said.append(f"GPU time wasted by faults: {_in_both(_figures(both, 2))}.")
     for section in found.sections:
@@ -138,10 +139,6 @@ def _part_words(name: str) -> str:
     """`rank 0, startup` → `Rank 0, start-up`."""
     head, comma, part = name.partition(", ")
     return words(head) + (f", {words(part).lower()}" if comma else "")
-
-
-def _ratio(before: float | None, after: float | None) -> str:
-    return f" ({after / before:.2f} ×)" if before and after is not None else ""
 
 
 def to_json(found: Compared) -> dict[str, Any]:

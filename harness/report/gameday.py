@@ -47,7 +47,8 @@ class Row:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        took = [_lasted(self.act.reactions.get(name)) for name in ("detect", "acknowledge", "mitigate")]
+        after = [self.act.reactions.get(name) for name in ("detect", "acknowledge", "mitigate")]
+        took = [DASH if ns is None else format_duration(ns) for ns in after]
         recovery = DASH if self.act.recovery_s is None else format_duration(round(self.act.recovery_s * 1e9))
         wasted = gpu_seconds(self.act.wasted_gpu_s) if self.act.card else DASH
         return self.act.verdict.value, self.name, recovery, wasted, *took, self.why
@@ -103,10 +104,6 @@ def _sentences(result: DayResult) -> list[str]:
         said = f"{name}: {_in_words(rest, result.job if whole else cards.get(name))}" if rest else reason
         found.append(said if name in cards else said[:1].upper() + said[1:])
     return found
-
-
-def _lasted(ns: int | None) -> str:
-    return DASH if ns is None else format_duration(ns)
 
 
 class StoredAct(msgspec.Struct):

@@ -255,7 +255,9 @@ def from_scorecard(card: Scorecard) -> Report:
         "faults": [_fault(fault, errors.get(str(fault.get("id")))) for fault in card.faults],
         "scores": card.scores,
         "metrics": card.metrics,
-        "expectations": [_expectation(line) for line in card.expectations],
+        "expectations": [
+            {name: getattr(line, name) for name in Expectation.__struct_fields__} for line in card.expectations
+        ],
         "environment": card.environment,
         "labels": _labels(card.evidence.run.plan),
         "provenance": {name: _told(_seen(card).get(name)) for name in PROVENANCE},
@@ -320,10 +322,6 @@ def _fault(fault: Mapping[str, Any], record: FaultRecord | None) -> dict[str, An
 def _scalar(value: object) -> Scalar:
     value = value.item() if hasattr(value, "item") else value
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def _expectation(line: Any) -> dict[str, Any]:
-    return {name: getattr(line, name) for name in Expectation.__struct_fields__}
 
 
 def _text(value: object) -> str | None:

@@ -10,8 +10,6 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     model_validator,
 )
 
@@ -19,7 +17,7 @@ from harness import units
 from harness.errors import ScenarioError
 from harness.parameters import Parameters
 from harness.spec.document import Document, Path, read_text
-from harness.spec.scenario import LABELS_MAX, Abort, Labels, Limits, Line, Name, check_secrets, find_scenario
+from harness.spec.scenario import LABELS_MAX, Abort, Labels, Limits, Line, Name, Overrides, check_secrets, find_scenario
 from harness.trainers.contract import Workload
 from harness.units import Duration
 
@@ -40,13 +38,6 @@ def _web_address(text: str) -> str:
     return text
 
 
-def _as_read(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Checked, and kept with its places in the file."""
-    check(given)
-    return given
-
-
-Overrides = Annotated[dict[str, Any], WrapValidator(_as_read)]
 WebAddress = Annotated[Line, AfterValidator(_web_address)]
 Percent = Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=100)]
 

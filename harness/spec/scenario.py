@@ -15,7 +15,9 @@ from pydantic import (
     JsonValue,
     PlainValidator,
     PrivateAttr,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    WrapValidator,
     model_validator,
 )
 
@@ -46,6 +48,15 @@ Line = Annotated[str, Field(min_length=1, max_length=TITLE_MAX), AfterValidator(
 LABELS_MAX = 20
 Labels = dict[Annotated[str, Field(pattern=r"^[a-zA-Z][a-zA-Z0-9._-]{0,62}$")], Line]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+
+
+def _as_read(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Checked, and kept with the places in the file at which its mistakes are told."""
+    check(given)
+    return given
+
+
+Overrides = Annotated[dict[str, Any], WrapValidator(_as_read)]  # of a scenario, in a suite or a game day
 
 
 class Count(Parameters):

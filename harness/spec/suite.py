@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import datetime
 import pathlib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import AfterValidator, Field
 
 from harness.errors import ScenarioError
 from harness.parameters import Parameters
 from harness.spec.document import Document, read_text
-from harness.spec.scenario import REPEAT_MAX, Line, Name, find_scenario
+from harness.spec.scenario import REPEAT_MAX, Line, Name, Overrides, find_scenario
 
 SCENARIOS_MAX = 1000
 LETTERS_MIN = 8  # of what a known failure says
-
-
-def _as_read(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Checked, and kept with the places in the suite's file at which its mistakes are told."""
-    check(given)
-    return given
 
 
 def _says_something(text: str) -> str:
@@ -53,7 +47,7 @@ class SuiteEntry(Parameters):
     scenario: Line
     profile: Line | None = None
     repeat: int | None = Field(None, ge=1, le=REPEAT_MAX)
-    overrides: Annotated[dict[str, Any], WrapValidator(_as_read)] = Field(default_factory=dict)
+    overrides: Overrides = Field(default_factory=dict)
     required: bool = Field(True, description="A gate that leaves it out is no full pass.")
     known_failure: KnownFailure | None = None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.plugins import Family
@@ -69,7 +69,8 @@ class Layout(abc.ABC):
     def step(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> int | None:
         """By default what its name says, else what a file of it says."""
         named = names.step_in(path.rpartition("/")[2])
-        return _first(pickled.step_in(place, file) for file in files) if named is None else named
+        told = (step for file in files if (step := pickled.step_in(place, file)) is not None)
+        return next(told, None) if named is None else named
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
         """Whether it was written to its end. By default: whether every file of a known format is complete."""
@@ -124,10 +125,6 @@ def _named_by(place: CheckpointFolder, path: str) -> str | None:
         return None
     text = place.read(path, POINTER_BYTES_MAX).decode(errors="replace").strip()
     return text.rstrip("/").rpartition("/")[2] if text and "\n" not in text else None
-
-
-def _first(found: Iterator[int | None]) -> int | None:
-    return next((each for each in found if each is not None), None)
 
 
 _FAMILY = Family("layout", "harness.trainers.checkpoints", "LAYOUT")
