@@ -25,7 +25,7 @@ import traceback
 from harness.backends.agent import cgroups, control, kernel, lab_nodes, limit_calls, processes, rpc, spawn
 from harness.backends.agent import leftovers as undo
 from harness.backends.agent.fuse import verbs as fuse_verbs
-from harness.backends.agent.init import stage
+from harness.backends.agent.lab_init import stage
 from harness.backends.agent.net import links as net
 from harness.backends.agent.net import verbs as net_verbs
 from harness.backends.agent.state import Call, Lab

@@ -10,6 +10,7 @@ import abc
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import signal
@@ -18,9 +19,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from harness.backends.agent import init as node_init
-from harness.backends.agent import kernel, metadata, processes, rpc, sockets, spawn
+from harness.backends.agent import kernel, lab_init, processes, rpc, sockets, spawn
 from harness.backends.agent.compat import TIMEOUTS
+from harness.backends.agent.init import METADATA_ADDRESS
 from harness.backends.agent.limits import Limits
 from harness.backends.agent.net import links as net
 from harness.backends.agent.state import Call, Lab
@@ -28,8 +29,6 @@ from harness.errors import BackendError, NodeGone, UsageError
 
 SETUP_S_MAX = 20.0
 KILL_S_MAX = 15.0
-METADATA_ADDRESS = "169.254.169.254"
-
 
 View = tuple[str, tuple[str, ...]]  # the run's folder, and what of it the node may write
 
@@ -44,7 +43,6 @@ class LabNode(abc.ABC):
         self.incarnation = incarnation
         self.address = address
         self.init_pid = 0
-        self.endpoint = metadata.Endpoint(name)
         self.gone = asyncio.Event()
         self._client: rpc.AsyncClient
         self._held: list[socket.socket] = []
@@ -59,13 +57,13 @@ class LabNode(abc.ABC):
         """Brings the node up; returns host and port of its metadata endpoint. Leaves nothing when it fails."""
         ours, theirs = socket.socketpair()
         try:
-            with node_init.stage("node processes"):
+            with lab_init.stage("node processes"):
                 self.init_pid = self._fork(theirs)
             theirs.close()
             self.lab.on_exit(self.init_pid, self._reaped)
             self.limits = self._limits()
             ours.settimeout(SETUP_S_MAX)
-            where, listener, *self._held = self._set_up(ours)
+            where, *self._held = self._set_up(ours)
         except BaseException:
             ours.close()
             theirs.close()
@@ -74,7 +72,6 @@ class LabNode(abc.ABC):
         ours.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=ours)
         self._client = rpc.AsyncClient(reader, writer, self._on_event)
-        await self.endpoint.serve(listener)
         return list(where)
 
     def _limits(self) -> Limits:
@@ -85,12 +82,12 @@ class LabNode(abc.ABC):
         return Limits(self.lab, self.key, self.init_pid, names, accounted_for)
 
     def _set_up(self, link: socket.socket) -> tuple[Any, ...]:
-        """Where the metadata endpoint is, its socket, and what else of the node's the lab holds."""
+        """Where the metadata endpoint is, and what of the node's the lab holds."""
         self._connect()
         rpc.send(link, {"setup": dataclasses.asdict(self._setup())})
         # One small message: it arrives whole, together with the descriptor that rides on it.
         try:
-            data, descriptors, _, _ = socket.recv_fds(link, 65536, 2)
+            data, descriptors, _, _ = socket.recv_fds(link, 65536, 1)
         except TIMEOUTS as error:
             raise BackendError(f"node {self.name} was not ready within {SETUP_S_MAX:g} s") from error
         if not data:
@@ -117,7 +114,7 @@ class LabNode(abc.ABC):
         """Gives the node its place in the network."""
 
     @abc.abstractmethod
-    def _setup(self) -> node_init.Setup: ...
+    def _setup(self) -> lab_init.Setup: ...
 
     @abc.abstractmethod
     async def _kill(self) -> None:
@@ -162,8 +159,7 @@ class LabNode(abc.ABC):
         self.init_pid = 0
         if self.limits is not None:
             self.limits.end()
-        self.endpoint.close()  # a socket of the node's would hold its network namespace
-        for held in self._held:
+        for held in self._held:  # a socket of the node's would hold its network namespace
             held.close()
         if hasattr(self, "_client"):
             self.lab.spawn_task(self._finish())
@@ -199,16 +195,16 @@ class NamespaceNode(LabNode):
         return int(answer["result"])
 
     def _connect(self) -> None:
-        with node_init.stage("veth"):
+        with lab_init.stage("veth"):
             net.add_veth(self.device, "eth0", self.init_pid)
             net.quiet_stack(self.device)
             net.set_up(self.device)
             net.add_route(self.device, self.address, source=self.lab.control_address)
 
-    def _setup(self) -> node_init.Setup:
+    def _setup(self) -> lab_init.Setup:
         hosts = _hosts_text(self.lab)
         control = self.lab.control_address
-        return node_init.Setup(self.name, self.address, control, hosts, (METADATA_ADDRESS, 80), True, *self.view)
+        return lab_init.Setup(self.name, self.address, control, hosts, METADATA_ADDRESS, True, *self.view)
 
     async def _kill(self) -> None:
         try:
@@ -230,7 +226,7 @@ def _hosts_text(lab: Lab) -> str:
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"{lab.control_address} control"]
     newest = {host.name: host.address for host in lab.hosts.values() if isinstance(host, LabNode)}
     lines += [f"{address} {name}" for name, address in newest.items()]
-    lines.append(f"{METADATA_ADDRESS} metadata.google.internal metadata")
+    lines.append(f"{METADATA_ADDRESS[0]} metadata.google.internal metadata")
     for each in (lab.control_address, *itertools.islice(net.addresses(), 250)):
         # Sockets that speak both protocols look their peers up in the mapped form.
         lines += [f"{each} host-{each.replace('.', '-')}", f"::ffff:{each} host-{each.replace('.', '-')}"]
@@ -249,9 +245,9 @@ def _fork_init(link: socket.socket, report: int) -> None:
     """The helper between labd and a node: only a fork *after* unshare is process 1 of the new namespace."""
     flags = kernel.CLONE_NEWNET | kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID
     try:
-        with node_init.stage("node namespaces"):
+        with lab_init.stage("node namespaces"):
             kernel.unshare(flags)
-            pid = spawn.fork(lambda: node_init.main(link), keep=(link.fileno(),))
+            pid = spawn.fork(lambda: lab_init.main(link), keep=(link.fileno(),))
         os.write(report, rpc.pack({"result": pid}))
     except rpc.StageError as error:
         os.write(report, rpc.pack({"error": rpc.error_to_message(error)}))
@@ -261,13 +257,13 @@ class PlainNode(LabNode):
     """A node without namespaces: the processes below its init, and any that carry its mark."""
 
     def _fork(self, link: socket.socket) -> int:
-        return spawn.fork(lambda: node_init.main(link), keep=(link.fileno(),))
+        return spawn.fork(lambda: lab_init.main(link), keep=(link.fileno(),))
 
     def _connect(self) -> None:
         """Every address in 127.0.0.0/8 is there already."""
 
-    def _setup(self) -> node_init.Setup:
-        return node_init.Setup(
+    def _setup(self) -> lab_init.Setup:
+        return lab_init.Setup(
             self.name, self.address, self.lab.control_address, "", (self.address, 0), False, *self.view
         )
 
@@ -315,18 +311,9 @@ async def start(lab: Lab, node: str, command: list[str], env: dict[str, str], lo
     await _host(lab, node).start(command, env, log)
 
 
-async def pids(lab: Lab, node: str) -> list[int]:
-    found: list[int] = await _host(lab, node).call("pids")
-    return found
-
-
 async def send_signal(lab: Lab, node: str, signum: int, pid: int | None) -> int:
     count: int = await _host(lab, node).call("signal", signum=signum, pid=pid)
     return count
-
-
-async def freeze(lab: Lab, node: str) -> None:
-    await _host(lab, node).call("freeze")
 
 
 async def kill(lab: Lab, node: str) -> float:
@@ -335,24 +322,16 @@ async def kill(lab: Lab, node: str) -> float:
     return elapsed_s
 
 
-async def notice(lab: Lab, node: str, provider: str, in_s: float) -> None:
-    host = _host(lab, node)
-    if host.gone.is_set():
-        raise NodeGone(f"node {node} is gone")
-    host.endpoint.announce(provider, in_s)
+async def _hand_on(call: str, lab: Lab, node: str, **params: Any) -> Any:
+    """What the node's init does by itself."""
+    return await _host(lab, node).call(call, **params)
 
 
-async def notice_seen(lab: Lab, node: str) -> int:
-    return _host(lab, node).endpoint.seen
-
-
+_BY_INIT = ("pids", "states", "freeze", "notice", "notice_seen", "throttle", "doom")
 CALLS: dict[str, Call] = {
     "node.create": create,
     "node.start": start,
-    "node.pids": pids,
     "node.signal": send_signal,
-    "node.freeze": freeze,
     "node.kill": kill,
-    "node.notice": notice,
-    "node.notice_seen": notice_seen,
+    **{f"node.{call}": functools.partial(_hand_on, call) for call in _BY_INIT},
 }

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import time
 from dataclasses import asdict
 from typing import Any
 
 from harness.backends.agent import burner, cgroups
 from harness.backends.agent.limits import Limits
 from harness.backends.agent.state import Call, Lab
-from harness.backends.agent.types import CpuUse
 from harness.errors import NodeGone, UsageError
-
-TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 def _limits(lab: Lab, node: str) -> Limits:
@@ -33,13 +28,6 @@ async def limit_cpu(lab: Lab, node: str, cpus: float | None) -> None:
         cgroups.limit_cpu(group, cpus)
 
 
-async def throttle(lab: Lab, node: str, share: float | None) -> None:
-    if share is not None and not 0 < share <= 1:
-        raise UsageError(f"a share of {share}; it must be above 0 and at most 1")
-    _limits(lab, node)
-    await lab.hosts[node].call("throttle", share=1.0 if share is None else share)
-
-
 async def crowd(lab: Lab, node: str, kind: str, load: float | None) -> None:
     if kind not in burner.KINDS:
         raise UsageError(f"unknown kind of load {kind!r}; choose one of: {', '.join(burner.KINDS)}")
@@ -51,9 +39,8 @@ async def crowd(lab: Lab, node: str, kind: str, load: float | None) -> None:
 
 async def cpu_use(lab: Lab, node: str) -> dict[str, Any]:
     limits = _limits(lab, node)
-    stopped_ns: int = await lab.hosts[node].call("stopped_ns")
-    used_ns = sum(process.cpu_ticks for process in limits.members()) * TICK_NS
-    return asdict(CpuUse(used_ns, stopped_ns + limits.throttled_by_quota_ns(), time.monotonic_ns()))
+    use: dict[str, Any] = await lab.hosts[node].call("cpu_use")
+    return use | {"throttled_ns": use["throttled_ns"] + limits.throttled_by_quota_ns()}
 
 
 async def limit_memory(lab: Lab, node: str, limit_bytes: int | None, keeper: str) -> str:
@@ -73,25 +60,11 @@ async def fill_memory(lab: Lab, node: str, size_bytes: int, spare: bool) -> int:
     return await _limits(lab, node).fill(size_bytes, spare)
 
 
-async def doom(lab: Lab, node: str, pid: int) -> None:
-    _limits(lab, node)
-    await lab.hosts[node].call("doom", pid=pid)
-
-
-async def states(lab: Lab, node: str) -> list[dict[str, Any]]:
-    _limits(lab, node)
-    found: list[dict[str, Any]] = await lab.hosts[node].call("states")
-    return found
-
-
 CALLS: dict[str, Call] = {
     "node.limit_cpu": limit_cpu,
-    "node.throttle": throttle,
     "node.crowd": crowd,
     "node.cpu_use": cpu_use,
     "node.limit_memory": limit_memory,
     "node.memory_use": memory_use,
     "node.fill_memory": fill_memory,
-    "node.doom": doom,
-    "node.states": states,
 }

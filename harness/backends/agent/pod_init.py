@@ -24,8 +24,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.backends.agent import boot, kernel, server
-from harness.backends.agent import container_init as init
+from harness.backends.agent import boot, init, kernel, server
 from harness.backends.agent.follow import Follower
 from harness.backends.agent.net import paths
 from harness.backends.agent.places import POD_RUN_DIR as RUN_DIR
@@ -59,7 +58,7 @@ class PodInit(init.Init):
         loop.add_signal_handler(signal.SIGTERM, self._reclaimed)
         loop.add_reader(self._follower.descriptor, self._follower.absorb)
         watching = asyncio.ensure_future(self._watch())
-        listener = init._listen()
+        listener = init.listen()
         await self._endpoint.serve(listener)
         self._metadata = "{}:{}".format(*listener.getsockname())
         calls = self.calls() | self._more_calls()

@@ -19,6 +19,7 @@ from harness.backends.agent import rpc
 from harness.errors import ChaosError
 
 Calls = Mapping[str, Callable[..., Any]]  # plain or async functions; results must be JSON
+Tell = Callable[[rpc.Message], None]  # sends it
 
 
 def tell(message: rpc.Message) -> None:
@@ -33,15 +34,20 @@ async def serve(calls: Calls, reap: Callable[[], None], ready: Mapping[str, Any]
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     tell({"event": "ready"} | dict(ready))
+    await answer_all(calls, reader, tell)
+
+
+async def answer_all(calls: Calls, reader: asyncio.StreamReader, tell: Tell) -> None:
+    """Until the other side is gone."""
     tasks: set[asyncio.Task[None]] = set()
-    with contextlib.suppress(ConnectionError):  # the harness is gone
+    with contextlib.suppress(ConnectionError):
         while True:
-            task = asyncio.create_task(_answer(calls, await rpc.receive_async(reader)))
+            task = asyncio.create_task(_answer(calls, await rpc.receive_async(reader), tell))
             tasks.add(task)  # kept referenced, or the loop could drop it
             task.add_done_callback(tasks.discard)
 
 
-async def _answer(calls: Calls, message: rpc.Message) -> None:
+async def _answer(calls: Calls, message: rpc.Message, tell: Tell) -> None:
     try:
         result = calls[message["call"]](**message["params"])
         answer = {"result": await result if inspect.isawaitable(result) else result}

@@ -20,8 +20,8 @@ from typing import Any
 
 from harness.backends.agent import processes, rpc, server
 from harness.backends.agent import slurm_storage as storage
-from harness.backends.agent.container_init import Init
 from harness.backends.agent.fuse import verbs as fuse_verbs
+from harness.backends.agent.init import Init
 from harness.backends.agent.limits import Limits
 from harness.backends.agent.state import Lab
 
@@ -83,10 +83,10 @@ class Agent(Init):
             self._lab.storage[folder] = await storage.connect(node, folder)
         return self._lab.storage[folder]
 
-    def _send(self, signum: int, pid: int | None) -> int:
+    def _signal_all(self, signum: int) -> int:
         """What is forked while all are being stopped is stopped in the next round."""
         told: set[int] = set()
-        while new := [each for each in self._others() if each.pid not in told and pid in (None, each.pid)]:
+        while new := [each for each in self._others() if each.pid not in told]:
             told |= {each.pid for each in new if each.signal(signum)}
             if len(told) < len(new):
                 break  # some ended just now

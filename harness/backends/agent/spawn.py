@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -44,6 +45,8 @@ def _forget_parent(keep: Collection[int]) -> None:
     gc.disable()
     gc.freeze()
     signal.set_wakeup_fd(-1)
+    # Python tells whose loop it is by the process id: but process 1 may have a child that is process 1 of a namespace.
+    asyncio._set_running_loop(None)
     for signum in _RESET:
         signal.signal(signum, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -124,7 +124,7 @@ def container(workload: Workload, place: DockerRun, node: str, incarnation: int)
     }
     if gpus:
         host["DeviceRequests"] = [{"Driver": "", "DeviceIDs": gpus, "Capabilities": [["gpu"]]}]
-    init = "harness.backends.agent.container_init"
+    init = "harness.backends.agent.init"
     return {
         "Image": place.image,
         "Hostname": node,

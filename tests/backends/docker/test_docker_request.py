@@ -31,7 +31,7 @@ def expected_container(node: str) -> dict[str, object]:
         "Hostname": node,
         "User": "{user}",
         "Entrypoint": boot.command(
-            "python3", "{run_dir}/agent.zip", "harness.backends.agent.container_init", [node, "node0", "node1"]
+            "python3", "{run_dir}/agent.zip", "harness.backends.agent.init", [node, "node0", "node1"]
         ),
         "WorkingDir": "/scratch",
         "Labels": {"chaos.run_id": "{run_id}", "chaos.node": node, "chaos.incarnation": "1"},
