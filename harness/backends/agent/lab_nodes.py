@@ -24,6 +24,7 @@ from harness.backends.agent.compat import TIMEOUTS
 from harness.backends.agent.init import METADATA_ADDRESS
 from harness.backends.agent.limits import Limits
 from harness.backends.agent.net import links as net
+from harness.backends.agent.net import rules as net_rules
 from harness.backends.agent.state import Call, Lab
 from harness.errors import BackendError, NodeGone, UsageError
 
@@ -175,6 +176,8 @@ class LabNode(abc.ABC):
 
 class NamespaceNode(LabNode):
     """A node in PID, network, mount, UTS and IPC namespaces of its own, routed through the lab's namespace."""
+
+    hooks = net_rules.LAB_END
 
     def __init__(self, lab: Lab, name: str, incarnation: int, address: str, view: View):
         super().__init__(lab, name, incarnation, address, view)

@@ -1,7 +1,6 @@
 """Runs beside a node, in its network: disturbs the node's traffic and measures paths.
 
-The mechanisms are the lab's; they act here at the node's own end of the wire. What the lab sees enter (the node
-sent it) here leaves, so hooks are the opposite ones, and what never leaves the node must be told apart.
+The mechanisms are the lab's; they act here at the node's own end of the wire.
 """
 
 from __future__ import annotations
@@ -14,58 +13,14 @@ from typing import Any, cast
 
 from harness.backends.agent import processes, server
 from harness.backends.agent.net import connections as net_connections
-from harness.backends.agent.net import links as net
-from harness.backends.agent.net import netlink, paths
-from harness.backends.agent.net import shape as net_shape
+from harness.backends.agent.net import paths
 from harness.backends.agent.net import verbs as net_verbs
-from harness.backends.agent.net.netlink import nested, text
-from harness.backends.agent.net.rules import Field, Match, PacketRule, Where
-from harness.backends.agent.net.verbs import Traffic
-from harness.backends.agent.state import Lab
+from harness.backends.agent.net.rules import NODE_END
+from harness.backends.agent.state import Call, Lab, Wired
 from harness.errors import UsageError
 
 DEVICE = "eth0"
 HERE = "here"  # the node, as the lab's disturbances know it
-EVERYTHING: Traffic = {"direction": "both", "peers": None, "spared": []}
-_OPPOSITE: dict[Where, Where] = {"sent": "received", "received": "sent"}
-_NEW_LINK = 16
-
-
-def _rules(host: Any, traffic: Traffic, queue: int | None = None) -> list[PacketRule]:
-    """A packet from this node to itself is no traffic: it never gets to the wire."""
-    rules = []
-    for where in net_verbs._wheres(traffic):
-        other: Field = "destination" if where == "sent" else "source"
-        away = Match(other, host.address, equal=False)
-        matches = net_verbs._selections(host, where, traffic)
-        rules += [PacketRule(_OPPOSITE[where], (*each, away), queue) for each in matches]
-    return rules
-
-
-class Cut(net_verbs.Cut):
-    async def _act(self) -> None:
-        self._add_table(_rules(self.host, self._traffic))
-
-
-class Impairment(net_verbs.Impairment):
-    async def _act(self) -> None:
-        await self._start_line()
-        self._add_table(_rules(self.host, self._traffic, self.number))
-        self.undo.push_async_callback(self._let_pass)
-
-
-class Shape(net_verbs.Shape):
-    def _detour(self, where: Where, through: str) -> None:
-        body = net.link_header() + text(net.IFLA_IFNAME, through) + nested(net.IFLA_LINKINFO, text(1, "ifb"))
-        netlink.request(netlink.ROUTE, _NEW_LINK, netlink.CREATE | netlink.EXCL, body, f"add device {through}")
-        self.undo.callback(net.delete_link, through)
-        net.set_up(through)
-        net_shape.set_rate(through, self._rate_bits)
-        self._use_classifier(DEVICE)
-        hook = _OPPOSITE[where]
-        self.undo.callback(net_shape.delete_detour, DEVICE, hook, self.number)
-        for matches in net_verbs._selections(self.host, where, self._traffic):
-            net_shape.add_detour(DEVICE, hook, self.number, matches, through)
 
 
 class Sidecar:
@@ -79,13 +34,14 @@ class Sidecar:
 
     def calls(self) -> dict[str, Callable[..., Any]]:
         return {
-            "shape": self._shape,
-            "impair": self._impair,
-            "cut": self._cut,
-            "unplug": self._unplug,
+            "shape": self._to_here(net_verbs.shape),
+            "impair": self._to_here(net_verbs.impair),
+            "cut": self._to_here(net_verbs.cut),
+            # The node's own device keeps its carrier: its other end is the daemon's.
+            "unplug": self._to_here(functools.partial(net_verbs.cut, traffic=net_verbs.EVERYTHING)),
             "heal": functools.partial(net_verbs.heal, self._lab),
             "counts": functools.partial(net_verbs.counts, self._lab),
-            "examine": self._examine,
+            "examine": self._to_here(net_verbs.examine),
             "receive_packets": self._ends.receive_packets,
             "send_packets": self._ends.send_packets,
             "received_packets": self._ends.received_packets,
@@ -96,47 +52,18 @@ class Sidecar:
             "connections": self._connections,
         }
 
-    def _host(self, place: dict[str, Any]) -> Any:
+    def _to_here(self, verb: Call) -> Call:
+        return lambda place, **params: verb(self._lab, self._host(place), **params)
+
+    def _host(self, place: dict[str, Any]) -> Wired:
         """What the lab's disturbances want to know of a node. `place`: own address, control's, other nodes'."""
         self._lab.control_address = place["control"]
         gone = asyncio.Event()
         others = [SimpleNamespace(address=address, gone=gone) for address in place["others"]]
-        host = SimpleNamespace(key=HERE, address=place["address"], device=DEVICE, lab=self._lab, gone=gone)
+        own = {"key": HERE, "address": place["address"], "device": DEVICE, "hooks": NODE_END}
+        host = SimpleNamespace(**own, lab=self._lab, gone=gone)
         self._lab.hosts = {str(number): cast(Any, each) for number, each in enumerate([host, *others])}
-        return host
-
-    async def _shape(self, place: dict[str, Any], rate_bits: int, traffic: Traffic) -> int:
-        shape = Shape(self._lab, self._host(place), rate_bits, traffic)
-        return await net_verbs._begin(shape, "rate limit")
-
-    async def _impair(self, place: dict[str, Any], profile: dict[str, Any], traffic: Traffic) -> int:
-        impairment = Impairment(self._lab, self._host(place), profile, traffic)
-        return await net_verbs._begin(impairment, "impairment")
-
-    async def _cut(self, place: dict[str, Any], traffic: Traffic) -> int:
-        return await net_verbs._begin(Cut(self._lab, self._host(place), traffic), "cut")
-
-    async def _unplug(self, place: dict[str, Any]) -> int:
-        """Nothing passes either way. The node's own device keeps its carrier: its other end is the daemon's."""
-        return await self._cut(place, EVERYTHING)
-
-    async def _examine(self, place: dict[str, Any]) -> dict[str, str]:
-        """Which verbs the kernel refuses here, and why: found by doing each."""
-        host = self._host(place)
-        tries: dict[str, net_verbs.Disturbance] = {
-            "network rate": Shape(self._lab, host, 10**9, EVERYTHING),
-            "network delay": Impairment(self._lab, host, {"delay_s": 0.001}, EVERYTHING),
-            "network loss": Impairment(self._lab, host, {"loss": 0.5, "damage": 0.5}, EVERYTHING),
-            "network partition": Cut(self._lab, host, EVERYTHING),
-        }
-        refused = {}
-        for verb, disturbance in tries.items():
-            try:
-                await disturbance.begin()
-                await disturbance.end()
-            except OSError as error:
-                refused[verb] = str(error)
-        return refused
+        return cast(Wired, host)
 
     def _connections(self, pids: list[int]) -> dict[str, Any]:
         """The node's TCP connections. Its network is its own; its processes cannot be seen from here."""

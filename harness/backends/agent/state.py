@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import Any, Protocol
 
 from harness.backends.agent import rpc
 from harness.backends.agent.children import Children
 from harness.backends.agent.limits import Limits
+from harness.backends.agent.net.rules import Hook, Where
 from harness.errors import BackendError
 
 Call = Callable[..., Awaitable[Any]]  # takes the lab first; its result must be JSON
@@ -31,11 +32,23 @@ class Host(Protocol):
     async def call(self, method: str, **params: Any) -> Any: ...
 
 
+class Wired(Protocol):
+    """A node on a wire of its own: what it sends and receives is met at `device`, at these hooks."""
+
+    lab: Lab
+    address: str
+    device: str
+    hooks: Mapping[Where, Hook]
+    gone: asyncio.Event
+
+    @property
+    def key(self) -> str: ...
+
+
 class Disturbance(Protocol):
     """Something done to the network that acts until it is ended."""
 
-    @property
-    def host(self) -> Host: ...
+    host: Wired
 
     async def end(self) -> None: ...
 

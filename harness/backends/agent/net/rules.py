@@ -1,9 +1,9 @@
-"""Packet rules in the lab's own namespace: one nftables table per disturbance, added and deleted as a whole.
+"""Packet rules in the caller's network namespace: one nftables table per disturbance, added and deleted as a whole.
 
-A node is known by its address, which no other node of the lab ever gets. What a node sends is caught where it
-arrives in the lab (prerouting), what it is sent where it leaves the lab (postrouting), so that traffic with other
-nodes and with the control host is met alike. Each table has base chains of its own: a packet that one disturbance
-lets pass goes on to the next. Layouts: linux/netfilter/nf_tables.h, x_tables' xt_NFQUEUE.h.
+A node is known by its address, which no other node of the lab ever gets. Packets are caught where they arrive in the
+namespace (prerouting) or where they leave it (postrouting), so that in the lab's, a node's traffic with other nodes
+and with the control host is met alike. Each table has base chains of its own: a packet that one disturbance lets pass
+goes on to the next. Layouts: linux/netfilter/nf_tables.h, x_tables' xt_NFQUEUE.h.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,8 +21,12 @@ from harness.backends.agent.net.netlink import attribute, be16, be32, nested, te
 _SUBSYSTEM = 10
 _NEW_TABLE, _DELETE_TABLE, _NEW_CHAIN, _NEW_RULE = 0, 2, 3, 6
 Field = Literal["source", "destination"]
-Where = Literal["sent", "received"]
-_HOOKS: dict[Where, int] = {"sent": 0, "received": 4}  # prerouting, postrouting
+Where = Literal["sent", "received"]  # by a node
+Hook = Literal["ingress", "egress"]  # of the network namespace that the rules are in
+# Which hook meets what a node sends, and what it receives: at the lab's end of the node's wire, and at its own.
+LAB_END: Mapping[Where, Hook] = {"sent": "ingress", "received": "egress"}
+NODE_END: Mapping[Where, Hook] = {"sent": "egress", "received": "ingress"}
+_HOOKS: dict[Hook, int] = {"ingress": 0, "egress": 4}  # prerouting, postrouting
 _PRIORITY = -300  # before connection tracking and everything else
 _OFFSETS = {"source": 12, "destination": 16}  # in the IPv4 header
 _REGISTER, _REGISTER_VERDICT, _NETWORK_HEADER = 1, 0, 1
@@ -43,7 +47,7 @@ class Match:
 class PacketRule:
     """What happens to packets for which all of `matches` hold: dropped, or handed to a queue's reader."""
 
-    where: Where
+    hook: Hook
     matches: tuple[Match, ...]
     queue: int | None = None  # None: drop
 
@@ -68,13 +72,13 @@ _GENERIC = struct.pack(">BBH", socket.AF_INET, 0, 0)
 def _add_table(name: str, rules: Sequence[PacketRule], queue: Callable[[int], bytes]) -> None:
     create = netlink.CREATE | netlink.EXCL
     requests = [(_NEW_TABLE, create, _GENERIC + text(1, name))]
-    for where in sorted({rule.where for rule in rules}):
-        hook = nested(4, be32(1, _HOOKS[where]), be32(2, _PRIORITY))
-        requests.append((_NEW_CHAIN, create, _GENERIC + text(1, name) + text(3, where) + hook + text(7, "filter")))
+    for hook in sorted({rule.hook for rule in rules}):
+        place = nested(4, be32(1, _HOOKS[hook]), be32(2, _PRIORITY))
+        requests.append((_NEW_CHAIN, create, _GENERIC + text(1, name) + text(3, hook) + place + text(7, "filter")))
     for rule in rules:
         expressions = [part for match in rule.matches for part in _match(match)]
         expressions += [_expression("counter"), _drop() if rule.queue is None else queue(rule.queue)]
-        body = _GENERIC + text(1, name) + text(2, rule.where) + nested(4, *expressions)
+        body = _GENERIC + text(1, name) + text(2, rule.hook) + nested(4, *expressions)
         requests.append((_NEW_RULE, netlink.CREATE | netlink.APPEND, body))
     netlink.transaction(_SUBSYSTEM, requests, f"add table {name}")
 

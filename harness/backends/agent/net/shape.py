@@ -1,7 +1,7 @@
 """A rate limit for some of a node's traffic: packets are led through an ifb device with a token bucket on it.
 
-The lab's end of the node's veth classifies both ways (clsact); what matches takes the detour (mirred) and comes
-back where it left. Layouts: linux/pkt_sched.h, pkt_cls.h, tc_act/tc_mirred.h.
+The device at one end of the node's wire classifies both ways (clsact); what matches takes the detour (mirred) and
+comes back where it left. Layouts: linux/pkt_sched.h, pkt_cls.h, tc_act/tc_mirred.h.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from harness.backends.agent.net import links as net
 from harness.backends.agent.net import netlink
 from harness.backends.agent.net.netlink import attribute, nested, text, u32
-from harness.backends.agent.net.rules import Match
+from harness.backends.agent.net.rules import Hook, Match
 
 _NEW_LINK, _NEW_QDISC, _DELETE_QDISC, _NEW_FILTER, _DELETE_FILTER = 16, 36, 37, 44, 45
 _ROOT, _CLSACT, _CLSACT_HANDLE = 0xFFFFFFFF, 0xFFFFFFF1, 0xFFFF0000
-# A packet that the node sent enters the lab through its veth, one that it receives leaves the lab there.
-_HOOKS = {"sent": 0xFFFFFFF2, "received": 0xFFFFFFF3}
+_HOOKS: dict[Hook, int] = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
 _ETH_P_IP = 0x0800
 _KIND, _OPTIONS = 1, 2
 _OFFSETS = {"source": 12, "destination": 16}  # in the IPv4 header
@@ -35,7 +34,6 @@ QUEUE_BYTES_MIN = 64 * 1024
 def add_ifb(name: str) -> None:
     body = net.link_header() + text(net.IFLA_IFNAME, name) + nested(net.IFLA_LINKINFO, text(1, "ifb"))
     netlink.request(netlink.ROUTE, _NEW_LINK, netlink.CREATE | netlink.EXCL, body, f"add device {name}")
-    net.quiet_stack(name)
     net.set_up(name)
 
 
@@ -63,7 +61,7 @@ def delete_classifier(device: str) -> None:
         netlink.request(netlink.ROUTE, _DELETE_QDISC, 0, body, f"no longer classify on {device}")
 
 
-def add_detour(device: str, where: str, priority: int, matches: Sequence[Match], through: str) -> None:
+def add_detour(device: str, hook: Hook, priority: int, matches: Sequence[Match], through: str) -> None:
     """Packets on `device` for which all of `matches` hold go through the device `through` and come back."""
     keys = b"".join(
         struct.pack("=4s4sii", b"\xff" * 4, socket.inet_aton(match.address), _OFFSETS[match.field], 0)
@@ -73,15 +71,15 @@ def add_detour(device: str, where: str, priority: int, matches: Sequence[Match],
     redirect = struct.pack("=IIiiiiI", 0, 0, _STOLEN, 0, 0, _EGRESS_REDIRECT, socket.if_nametoindex(through))
     action = nested(7, nested(1, text(1, "mirred"), nested(2, attribute(2, redirect))))
     options = nested(_OPTIONS, attribute(5, selector), action)
-    body = _filter_header(device, where, priority) + text(_KIND, "u32") + options
+    body = _filter_header(device, hook, priority) + text(_KIND, "u32") + options
     flags = netlink.CREATE | netlink.EXCL
     netlink.request(netlink.ROUTE, _NEW_FILTER, flags, body, f"add filter to {device}")
 
 
-def delete_detour(device: str, where: str, priority: int) -> None:
+def delete_detour(device: str, hook: Hook, priority: int) -> None:
     """One that is gone with its device is fine."""
     with contextlib.suppress(OSError):
-        body = _filter_header(device, where, priority)
+        body = _filter_header(device, hook, priority)
         netlink.request(netlink.ROUTE, _DELETE_FILTER, 0, body, f"delete filter of {device}")
 
 
@@ -98,5 +96,5 @@ def _traffic_header(device: str, handle: int, parent: int, info: int = 0) -> byt
     return struct.pack("=BxxxiIII", socket.AF_UNSPEC, socket.if_nametoindex(device), handle, parent, info)
 
 
-def _filter_header(device: str, where: str, priority: int) -> bytes:
-    return _traffic_header(device, 0, _HOOKS[where], priority << 16 | socket.htons(_ETH_P_IP))
+def _filter_header(device: str, hook: Hook, priority: int) -> bytes:
+    return _traffic_header(device, 0, _HOOKS[hook], priority << 16 | socket.htons(_ETH_P_IP))

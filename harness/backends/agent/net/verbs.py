@@ -20,21 +20,22 @@ from typing import Any
 
 from harness.backends.agent import kernel, processes, rpc, spawn
 from harness.backends.agent.compat import TIMEOUTS
-from harness.backends.agent.lab_nodes import LabNode, NamespaceNode
+from harness.backends.agent.lab_nodes import NamespaceNode
 from harness.backends.agent.net import connections as net_connections
 from harness.backends.agent.net import delay_line as net_line
 from harness.backends.agent.net import links as net
 from harness.backends.agent.net import probe as net_probe
 from harness.backends.agent.net import rules as net_rules
 from harness.backends.agent.net import shape as net_shape
-from harness.backends.agent.net.rules import Field, Match, PacketRule, Where
-from harness.backends.agent.state import Call, Lab
+from harness.backends.agent.net.rules import LAB_END, Field, Match, PacketRule, Where
+from harness.backends.agent.state import Call, Lab, Wired
 from harness.errors import BackendError, NodeGone, UsageError
 
 LINE_READY_S_MAX = 5.0
 LINE_END_S_MAX = 5.0
 PROBE_S_MAX = 20.0  # beyond the time it takes anyway
 Traffic = dict[str, Any]
+EVERYTHING: Traffic = {"direction": "both", "peers": None, "spared": []}
 
 _numbers = itertools.count(1)  # of disturbances, and so of queues, filters and tables
 
@@ -44,7 +45,7 @@ def _wheres(traffic: Traffic) -> list[Where]:
     return ways[traffic["direction"]]
 
 
-def _selections(host: LabNode, where: Where, traffic: Traffic) -> list[tuple[Match, ...]]:
+def _selections(host: Wired, where: Where, traffic: Traffic) -> list[tuple[Match, ...]]:
     """What a packet must be to belong to `traffic`: any one of these."""
     own: Field = "source" if where == "sent" else "destination"
     other: Field = "destination" if where == "sent" else "source"
@@ -58,16 +59,20 @@ def _selections(host: LabNode, where: Where, traffic: Traffic) -> list[tuple[Mat
     return [(Match(own, host.address), *(Match(other, address, equal=False) for address in spared))]
 
 
-def _rules(host: LabNode, traffic: Traffic, queue: int | None = None) -> list[PacketRule]:
-    return [
-        PacketRule(where, matches, queue) for where in _wheres(traffic) for matches in _selections(host, where, traffic)
-    ]
+def _rules(host: Wired, traffic: Traffic, queue: int | None = None) -> list[PacketRule]:
+    """A packet from a node to itself never gets to the wire: rules at the node's own end let it pass."""
+    rules = []
+    for where in _wheres(traffic):
+        away = Match("destination" if where == "sent" else "source", host.address, equal=False)
+        matches = _selections(host, where, traffic)
+        rules += [PacketRule(host.hooks[where], (*each, away), queue) for each in matches]
+    return rules
 
 
 class Disturbance(abc.ABC):
     """Something done to the network of one node, until `end`."""
 
-    def __init__(self, lab: Lab, host: NamespaceNode):
+    def __init__(self, lab: Lab, host: Wired):
         self.lab = lab
         self.host = host
         self.number = next(_numbers)
@@ -105,29 +110,29 @@ class Disturbance(abc.ABC):
 class Shape(Disturbance):
     """A rate limit, each direction by itself."""
 
-    def __init__(self, lab: Lab, host: NamespaceNode, rate_bits: int, traffic: Traffic):
+    def __init__(self, lab: Lab, host: Wired, rate_bits: int, traffic: Traffic):
         super().__init__(lab, host)
         self._rate_bits = rate_bits
         self._traffic = traffic
         if traffic["spared"]:
             raise UsageError("a rate limit cannot spare nodes: name those whose traffic is to be limited")
         if traffic["peers"] == "nodes":  # the classifier knows no "all but"
-            others = [other.address for other in lab.hosts.values() if other is not host and not other.gone.is_set()]
-            self._traffic = traffic | {"peers": others}
+            alive = [each.address for each in lab.hosts.values() if not each.gone.is_set()]
+            self._traffic = traffic | {"peers": [address for address in alive if address != host.address]}
 
     async def _act(self) -> None:
         for where in _wheres(self._traffic):
             self._detour(where, self._through(where))
 
     def _detour(self, where: Where, through: str) -> None:
-        device = self.host.device
+        device, hook = self.host.device, self.host.hooks[where]
         net_shape.add_ifb(through)
         self.undo.callback(net.delete_link, through)
         net_shape.set_rate(through, self._rate_bits)
         self._use_classifier(device)
-        self.undo.callback(net_shape.delete_detour, device, where, self.number)
+        self.undo.callback(net_shape.delete_detour, device, hook, self.number)
         for matches in _selections(self.host, where, self._traffic):
-            net_shape.add_detour(device, where, self.number, matches, through)
+            net_shape.add_detour(device, hook, self.number, matches, through)
 
     def _use_classifier(self, device: str) -> None:
         """The device's classifier is there as long as somebody needs it."""
@@ -153,7 +158,7 @@ class Shape(Disturbance):
 class Impairment(Disturbance):
     """Packets delayed, lost, damaged or reordered by a delay line of their own."""
 
-    def __init__(self, lab: Lab, host: NamespaceNode, profile: dict[str, Any], traffic: Traffic):
+    def __init__(self, lab: Lab, host: Wired, profile: dict[str, Any], traffic: Traffic):
         super().__init__(lab, host)
         self._profile = net_line.Profile(**profile)
         self._traffic = traffic
@@ -209,15 +214,12 @@ async def _end_process(pid: int, ended: asyncio.Event) -> None:
 class Cut(Disturbance):
     """Packets vanish, without a word to the sender."""
 
-    def __init__(self, lab: Lab, host: NamespaceNode, traffic: Traffic):
+    def __init__(self, lab: Lab, host: Wired, traffic: Traffic):
         super().__init__(lab, host)
         self._traffic = traffic
 
     async def _act(self) -> None:
-        wheres = _wheres(self._traffic)
-        self._add_table(
-            [PacketRule(where, each) for where in wheres for each in _selections(self.host, where, self._traffic)]
-        )
+        self._add_table(_rules(self.host, self._traffic))
 
 
 class Unplug(Disturbance):
@@ -258,20 +260,20 @@ async def _begin(disturbance: Disturbance, what: str) -> int:
     return disturbance.number
 
 
-async def shape(lab: Lab, node: str, rate_bits: int, traffic: Traffic) -> int:
-    return await _begin(Shape(lab, _host(lab, node), rate_bits, traffic), "rate limit")
+async def shape(lab: Lab, host: Wired, rate_bits: int, traffic: Traffic) -> int:
+    return await _begin(Shape(lab, host, rate_bits, traffic), "rate limit")
 
 
-async def impair(lab: Lab, node: str, profile: dict[str, Any], traffic: Traffic) -> int:
-    return await _begin(Impairment(lab, _host(lab, node), profile, traffic), "impairment")
+async def impair(lab: Lab, host: Wired, profile: dict[str, Any], traffic: Traffic) -> int:
+    return await _begin(Impairment(lab, host, profile, traffic), "impairment")
 
 
-async def cut(lab: Lab, node: str, traffic: Traffic) -> int:
-    return await _begin(Cut(lab, _host(lab, node), traffic), "cut")
+async def cut(lab: Lab, host: Wired, traffic: Traffic) -> int:
+    return await _begin(Cut(lab, host, traffic), "cut")
 
 
-async def unplug(lab: Lab, node: str) -> int:
-    return await _begin(Unplug(lab, _host(lab, node)), "link down")
+async def unplug(lab: Lab, host: Wired) -> int:
+    return await _begin(Unplug(lab, host), "link down")
 
 
 async def heal(lab: Lab, number: int) -> None:
@@ -289,21 +291,19 @@ async def counts(lab: Lab, number: int) -> dict[str, int]:
     return await lab.disturbances[number].counts()
 
 
-async def examine(lab: Lab, node: str) -> dict[str, str]:
-    """Which verbs the kernel refuses, and why: found by doing each to `node`."""
-    host = _host(lab, node)
-    everything: Traffic = {"direction": "both", "peers": None, "spared": []}
-    tries: dict[str, Callable[[], Disturbance]] = {
-        "network rate": lambda: Shape(lab, host, 10**9, everything),
-        "network delay": lambda: Impairment(lab, host, {"delay_s": 0.001}, everything),
-        "network loss": lambda: Impairment(lab, host, {"loss": 0.5, "damage": 0.5}, everything),
-        "network link": lambda: Unplug(lab, host),
-        "network partition": lambda: Cut(lab, host, everything),
+async def examine(lab: Lab, host: Wired) -> dict[str, str]:
+    """Which verbs the kernel refuses, and why: found by doing each to the node."""
+    tries: dict[str, Disturbance] = {
+        "network rate": Shape(lab, host, 10**9, EVERYTHING),
+        "network delay": Impairment(lab, host, {"delay_s": 0.001}, EVERYTHING),
+        "network loss": Impairment(lab, host, {"loss": 0.5, "damage": 0.5}, EVERYTHING),
+        "network partition": Cut(lab, host, EVERYTHING),
     }
+    if host.hooks == LAB_END:  # a node's own device is never taken down
+        tries["network link"] = Unplug(lab, host)
     refused = {}
-    for verb, make in tries.items():
+    for verb, disturbance in tries.items():
         try:
-            disturbance = make()
             await disturbance.begin()
             await disturbance.end()
         except OSError as error:
@@ -367,14 +367,18 @@ async def _probe(work: Callable[[], dict[str, Any]], limit_s: float) -> dict[str
     return result
 
 
+def _to_node(verb: Call) -> Call:
+    return lambda lab, node, **params: verb(lab, _host(lab, node), **params)
+
+
 CALLS: dict[str, Call] = {
-    "net.shape": shape,
-    "net.impair": impair,
-    "net.cut": cut,
-    "net.unplug": unplug,
+    "net.shape": _to_node(shape),
+    "net.impair": _to_node(impair),
+    "net.cut": _to_node(cut),
+    "net.unplug": _to_node(unplug),
     "net.heal": heal,
     "net.counts": counts,
-    "net.examine": examine,
+    "net.examine": _to_node(examine),
     "net.packets": packets,
     "net.transfer": transfer,
     "net.connections": connections,
