@@ -267,7 +267,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.NET_RATE)
 
     def impair(self, impairment: Impairment, traffic: Traffic) -> Disturbance:
-        raise self._missing(Verb.NET_LOSS if impairment.loss or impairment.damage else Verb.NET_DELAY)
+        raise self._missing(Verb.NET_LOSS if impairment.loss_percent or impairment.damage_percent else Verb.NET_DELAY)
 
     def unplug(self) -> Disturbance:
         """The node has no carrier, and what is sent to it vanishes."""

@@ -49,9 +49,7 @@ class NetworkedNode(AgentNode):
         return self._disturb("shape", rate_bits=rate_bits, traffic=self._traffic(traffic))
 
     def impair(self, impairment: Impairment, traffic: Traffic) -> Disturbance:
-        profile = dataclasses.asdict(impairment)
-        profile["burst"] = profile.pop("loss_burst")
-        return self._disturb("impair", profile=profile, traffic=self._traffic(traffic))
+        return self._disturb("impair", impairment=dataclasses.asdict(impairment), traffic=self._traffic(traffic))
 
     def unplug(self) -> Disturbance:
         return self._disturb("unplug")

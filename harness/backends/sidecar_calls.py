@@ -37,7 +37,7 @@ class Disturbed:
 
     node: str
     traffic: dict[str, Any]
-    profile: dict[str, Any] | None = None  # of a delay that the others keep up
+    impairment: dict[str, Any] | None = None  # of a delay that the others keep up
     parts: list[tuple[Line, int]] = field(default_factory=list)
 
 
@@ -81,7 +81,7 @@ class Network:
     def joined(self, host: NetworkHost) -> None:
         """A new host takes part in the delays that are kept up by those who receive."""
         for disturbed in list(self._disturbances.values()):
-            if disturbed.profile is not None and host in self._receivers(disturbed):
+            if disturbed.impairment is not None and host in self._receivers(disturbed):
                 self._delay_from(disturbed, host)
 
     def _begin(self, host: NetworkHost, verb: str, limit_s: float, params: dict[str, Any]) -> int:
@@ -89,7 +89,7 @@ class Network:
         number = next(self._numbers)
         self._disturbances[number] = disturbed
         try:
-            if verb == "impair" and _delays(params["profile"]) and disturbed.traffic["direction"] != "ingress":
+            if verb == "impair" and _delays(params["impairment"]) and disturbed.traffic["direction"] != "ingress":
                 here = self._spread(disturbed, params)
             else:
                 here = params
@@ -107,7 +107,7 @@ class Network:
         Held back before it has crossed the wire, a packet still counts against its sender's TCP connection, which
         then sends a few at a time: 20 ms made 2 Mbit/s out of 10 Gbit/s there, and 1.1 Gbit/s behind the wire.
         """
-        disturbed.profile = params["profile"]
+        disturbed.impairment = params["impairment"]
         for host in self._receivers(disturbed):
             self._delay_from(disturbed, host)
         if disturbed.traffic["direction"] == "egress":
@@ -128,7 +128,7 @@ class Network:
         line = self._sidecar(receiver)
         traffic = {"direction": "ingress", "peers": [self._host(disturbed.node).address], "spared": []}
         place = self._place(receiver)
-        number = line.call("impair", CALL_S_MAX, place=place, profile=disturbed.profile, traffic=traffic)
+        number = line.call("impair", CALL_S_MAX, place=place, impairment=disturbed.impairment, traffic=traffic)
         disturbed.parts.append((line, number))
 
     def forget(self, key: str) -> None:
@@ -169,7 +169,7 @@ class Network:
         disturbed = self._disturbances.get(number)
         if disturbed is None:
             return
-        disturbed.profile = None
+        disturbed.impairment = None
         while disturbed.parts:
             line, local = disturbed.parts[-1]
             try:
@@ -224,5 +224,5 @@ class Network:
         return {"bits_per_s": rate}
 
 
-def _delays(profile: dict[str, Any]) -> bool:
-    return float(profile["delay_s"]) > 0 or float(profile["jitter_s"]) > 0
+def _delays(impairment: dict[str, Any]) -> bool:
+    return float(impairment["delay_s"]) > 0 or float(impairment["jitter_s"]) > 0

@@ -71,7 +71,7 @@ class NicLatency(NicFault):
         wait_s = self.delay.s + self.jitter.s + LATE_S
         before = {back: node.send_packets(partner, PACKETS, INTERVAL_S / 2, back) for back in self.ways()}
         self._usual_ms |= {(node, back): median_ms(arrivals) for back, arrivals in before.items()}
-        asked = Impairment(self.delay.s, self.jitter.s, self.reorder_percent / 100, seed=context.seed % 2**32)
+        asked = Impairment(self.delay.s, self.jitter.s, self.reorder_percent, seed=context.seed % 2**32)
         self.begin(lambda: node.impair(asked, self.traffic(node, context)))
         self.watch(node, self.traffic(node, context), context)
         context.injected()

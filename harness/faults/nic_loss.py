@@ -46,8 +46,12 @@ class NicLoss(NicFault):
         return f"{name_nodes(targets)}: {what}, {self.for_how_long()}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        loss, damage = self.loss_percent / 100, self.damage_percent / 100
-        asked = Impairment(loss=loss, loss_burst=self.burst, damage=damage, seed=context.seed % 2**32)
+        asked = Impairment(
+            loss_percent=self.loss_percent,
+            burst=self.burst,
+            damage_percent=self.damage_percent,
+            seed=context.seed % 2**32,
+        )
         for target in targets:
             node = context.node(target)
             self.begin(functools.partial(node.impair, asked, self.traffic(node, context)))

@@ -31,7 +31,7 @@ async def counted():
     asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, sidecar._lab.reap)
     place = {"address": NODE, "control": "", "others": [PEER]}
     traffic = {"direction": direction, "peers": None, "spared": []}
-    number = await calls["impair"](place, profile={"delay_s": 0.001}, traffic=traffic)
+    number = await calls["impair"](place, impairment={"delay_s": 0.001}, traffic=traffic)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         for _ in range(3):
             sender.sendto(b"to itself", (NODE, 9))

@@ -142,7 +142,7 @@ def packets_come_later(job: Job) -> None:
 def packets_are_lost(job: Job) -> None:
     """packets received of 300, against the number counted as lost"""
     node, other = job.nodes
-    impairment = node.impair(Impairment(loss=0.3, seed=7), Traffic("egress", (other,)))
+    impairment = node.impair(Impairment(loss_percent=30, seed=7), Traffic("egress", (other,)))
     with undone(impairment.heal):
         found = node.send_packets(other, 300, 0.001, wait_s=3.0)
         assert 40 < impairment.counts()["lost"] < 150

@@ -231,7 +231,7 @@ def test_loss_and_damage(cluster: LocalCluster) -> None:
 def test_damaged_data_arrives_whole_in_the_end(cluster: LocalCluster, healed: contextlib.ExitStack) -> None:
     """The checksums of TCP see the damage: a stream is slower, and goes on."""
     node, other, _ = cluster.nodes
-    damage = node.impair(Impairment(damage=0.02, seed=3), Traffic("egress"))
+    damage = node.impair(Impairment(damage_percent=2, seed=3), Traffic("egress"))
     healed.callback(damage.heal)
     node.fill_path(other, 0.5)
     assert damage.counts()["damaged"] > 0
@@ -239,18 +239,18 @@ def test_damaged_data_arrives_whole_in_the_end(cluster: LocalCluster, healed: co
 
 @pytest.mark.parametrize(("burst", "share"), [(1.0, 0.1), (8.0, 0.1), (3.0, 0.4)])
 def test_losses_come_in_the_share_and_the_runs_asked_for(burst: float, share: float) -> None:
-    fate = net_line.Fate(net_line.Profile(loss=share, burst=burst, seed=11))
+    fate = net_line.Fate(Impairment(loss_percent=100 * share, burst=burst, seed=11))
     drawn = [fate.lost() for _ in range(200_000)]
     runs = [len(list(group)) for lost, group in itertools.groupby(drawn) if lost]
     assert sum(drawn) / len(drawn) == pytest.approx(share, rel=0.05)
     assert sum(runs) / len(runs) == pytest.approx(burst if burst > 1 else 1 / (1 - share), rel=0.05)
-    again = net_line.Fate(net_line.Profile(loss=share, burst=burst, seed=11))
+    again = net_line.Fate(Impairment(loss_percent=100 * share, burst=burst, seed=11))
     assert [again.lost() for _ in range(1000)] == drawn[:1000], "the seed decides"
 
 
 @pytest.mark.parametrize("gap_s", [1e-5, 1e-3, 0.01, 1.0])
 def test_jitter_leaves_the_mean_delay_as_asked_however_dense_the_packets(gap_s: float) -> None:
-    fate = net_line.Fate(net_line.Profile(delay_s=0.01, jitter_s=0.004, seed=3))
+    fate = net_line.Fate(Impairment(delay_s=0.01, jitter_s=0.004, seed=3))
     dice, now, released, delays = random.Random(1), 1000.0, 0.0, []
     for _ in range(50_000):
         now += dice.expovariate(1 / gap_s)
@@ -445,7 +445,7 @@ def test_a_disturbed_lab_leaves_nothing_when_the_harness_is_killed(tmp_path: pat
         lab.start()
         node = lab.nodes[0]
         node.limit_rate(10**6, Traffic())
-        node.impair(Impairment(delay_s=10, loss=0.5), Traffic())
+        node.impair(Impairment(delay_s=10, loss_percent=50), Traffic())
         node.cut(Traffic())
         lab.nodes[1].unplug()
         print("done", flush=True)

@@ -35,19 +35,19 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Impairment:
-    """What happens to packets on their way. Shares are 0 to 1.
+    """What happens to packets on their way.
 
-    Delays wander within `delay_s ± jitter_s` and keep the order, but for the share `reorder`, which goes
-    ahead without delay. `loss` comes in runs of `loss_burst` packets on average; `damage` flips a bit, which the
-    receiver's checksum sees.
+    Delays wander within `delay_s ± jitter_s`, as that of a queue does: so slowly that packets keep their order and the
+    mean is `delay_s` however dense they are. `reorder_percent` of them go ahead without delay. Losses come in runs of
+    `burst` packets on average; damage flips a bit, which the receiver's checksum sees.
     """
 
     delay_s: float = 0.0
     jitter_s: float = 0.0
-    reorder: float = 0.0
-    loss: float = 0.0
-    loss_burst: float = 1.0
-    damage: float = 0.0
+    reorder_percent: float = 0.0
+    loss_percent: float = 0.0
+    burst: float = 1.0
+    damage_percent: float = 0.0
     seed: int = 0
 
 

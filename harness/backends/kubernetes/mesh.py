@@ -40,16 +40,17 @@ def bandwidth(place: ClusterRun, name: str, way: Way, rate_bits: int) -> Object:
 
 
 def impairment(place: ClusterRun, name: str, way: Way, wanted: Impairment) -> Object:
-    """Chaos Mesh's `netem` action takes all of it at once. Shares become percentages."""
+    """Chaos Mesh's `netem` action takes all of it at once."""
     what: Object = {}
     if wanted.delay_s or wanted.jitter_s:
         what["delay"] = {"latency": _milliseconds(wanted.delay_s), "jitter": _milliseconds(wanted.jitter_s)}
-        if wanted.reorder:
-            what["delay"]["reorder"] = {"reorder": _percent(wanted.reorder), "correlation": "0", "gap": 1}
-    if wanted.loss:
-        what["loss"] = {"loss": _percent(wanted.loss), "correlation": _percent(1 - 1 / wanted.loss_burst)}
-    if wanted.damage:
-        what["corrupt"] = {"corrupt": _percent(wanted.damage), "correlation": "0"}
+        if wanted.reorder_percent:
+            what["delay"]["reorder"] = {"reorder": f"{wanted.reorder_percent:g}", "correlation": "0", "gap": 1}
+    if wanted.loss_percent:
+        correlation_percent = 100 * (1 - 1 / wanted.burst)
+        what["loss"] = {"loss": f"{wanted.loss_percent:g}", "correlation": f"{correlation_percent:g}"}
+    if wanted.damage_percent:
+        what["corrupt"] = {"corrupt": f"{wanted.damage_percent:g}", "correlation": "0"}
     return _network(place, name, way, "netem", what)
 
 
@@ -80,10 +81,6 @@ def _chaos(place: ClusterRun, kind: str, name: str, spec: Object) -> Object:
 
 def _milliseconds(seconds: float) -> str:
     return f"{round(seconds * 1e6)}us"
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:g}"
 
 
 class Mesh:

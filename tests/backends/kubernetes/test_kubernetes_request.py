@@ -232,7 +232,7 @@ def test_every_setting_is_documented() -> None:
 
 def test_chaos_mesh_is_asked_for_one_pod_and_certain_peers() -> None:
     place, way = ClusterRun("r", EVERYTHING), mesh.Way("a", "ingress", ("b", "c"))
-    wanted = mesh.impairment(place, "chaos-r-1", way, Impairment(delay_s=0.02, loss=0.1, loss_burst=4))
+    wanted = mesh.impairment(place, "chaos-r-1", way, Impairment(delay_s=0.02, loss_percent=10, burst=4))
     assert wanted["metadata"] == {"name": "chaos-r-1", "labels": {RUN_LABEL: "r"}}
     assert wanted["spec"] == {
         "action": "netem",

@@ -14,12 +14,12 @@ import select
 import socket
 import struct
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from harness.backends.agent import kernel, rpc
 from harness.backends.agent.net import netlink
 from harness.backends.agent.net.netlink import attribute, be32
+from harness.backends.agent.types import Impairment
 
 _SUBSYSTEM = 3
 _PACKET, _VERDICT, _CONFIG, _VERDICT_BATCH = 0, 1, 2, 3
@@ -38,48 +38,28 @@ HELD_PACKETS_MAX = 65536
 RECEIVE_BYTES = 8 * 2**20
 
 
-@dataclass(frozen=True)
-class Profile:
-    """What a line does. Shares are 0 … 1; `burst` is the mean number of packets lost in a row.
-
-    Delays wander within `delay_s ± jitter_s`, as that of a queue does: so slowly that packets keep their order and the
-    mean is `delay_s` however dense they are. `reorder` is the share that goes ahead at once.
-    """
-
-    delay_s: float = 0.0
-    jitter_s: float = 0.0
-    reorder: float = 0.0
-    loss: float = 0.0
-    burst: float = 1.0
-    damage: float = 0.0
-    seed: int = 0
-
-    @property
-    def per_packet(self) -> bool:
-        return self.loss > 0 or self.damage > 0
-
-
 class Fate:
-    """Draws what happens to each packet, from the profile's seed alone."""
+    """Draws what happens to each packet, from the impairment's seed alone."""
 
-    def __init__(self, profile: Profile):
-        self._profile = profile
-        self._random = random.Random(profile.seed)
+    def __init__(self, impairment: Impairment):
+        self._impairment = impairment
+        self._random = random.Random(impairment.seed)
         self._losing = False
         self._last_release = 0.0
         self._knots = ((0.0, 0.0), (0.0, 0.0))  # the jitter at two moments, between which it is on a straight line
 
     def lost(self) -> bool:
         """Gilbert's model: lossy spells of `burst` packets on average; with a burst of 1 each packet by itself."""
-        profile = self._profile
-        if profile.burst <= 1:
-            return self._random.random() < profile.loss
-        begin = profile.loss / (profile.burst * (1 - profile.loss))
-        self._losing = self._random.random() < (1 - 1 / profile.burst if self._losing else begin)
+        share, burst = self._impairment.loss_percent / 100, self._impairment.burst
+        if burst <= 1:
+            return self._random.random() < share
+        begin = share / (burst * (1 - share))
+        self._losing = self._random.random() < (1 - 1 / burst if self._losing else begin)
         return self._losing
 
     def damaged(self) -> bool:
-        return self._profile.damage > 0 and self._random.random() < self._profile.damage
+        share = self._impairment.damage_percent / 100
+        return share > 0 and self._random.random() < share
 
     def damage(self, packet: bytes) -> bytes:
         """One bit flipped, behind the headers if there is anything."""
@@ -89,14 +69,14 @@ class Fate:
 
     def release(self, now: float) -> float:
         """When a packet that came `now` goes on."""
-        profile = self._profile
-        if profile.reorder and self._random.random() < profile.reorder:
+        share = self._impairment.reorder_percent / 100
+        if share and self._random.random() < share:
             return now
-        self._last_release = max(self._last_release, now + profile.delay_s + self._jitter(now))
+        self._last_release = max(self._last_release, now + self._impairment.delay_s + self._jitter(now))
         return self._last_release
 
     def _jitter(self, now: float) -> float:
-        jitter_s = self._profile.jitter_s
+        jitter_s = self._impairment.jitter_s
         if jitter_s == 0:
             return 0.0
         while now >= self._knots[1][0]:
@@ -110,14 +90,13 @@ class Fate:
 class DelayLine:
     """Reads one queue and gives each packet its verdict when its time has come."""
 
-    def __init__(self, queue: int, profile: Profile):
+    def __init__(self, queue: int, impairment: Impairment):
         self.counts = dict.fromkeys(("packets", "lost", "damaged"), 0)
         self._queue = queue
-        self._profile = profile
-        self._fate = Fate(profile)
+        self._fate = Fate(impairment)
         self._held: list[tuple[float, int]] = []
-        self._in_order = profile.reorder == 0 and not profile.per_packet
-        self.link = _bind(queue, profile)
+        self._in_order = impairment.reorder_percent == 0 and not _per_packet(impairment)
+        self.link = _bind(queue, impairment)
 
     def next_release_s(self) -> float | None:
         return max(0.0, self._held[0][0] - time.monotonic()) if self._held else None
@@ -159,7 +138,7 @@ class DelayLine:
 
     def let_pass(self) -> None:
         """All that is held goes on, and so does from now on whatever comes."""
-        self._fate = Fate(Profile())
+        self._fate = Fate(Impairment())
         self.take()
         self.release_due(float("inf"))
 
@@ -174,11 +153,16 @@ def _header(queue: int) -> bytes:
     return struct.pack(">BBH", socket.AF_UNSPEC, 0, queue)
 
 
-def _bind(queue: int, profile: Profile) -> socket.socket:
+def _per_packet(impairment: Impairment) -> bool:
+    """Whether single packets as on a wire matter to it."""
+    return impairment.loss_percent > 0 or impairment.damage_percent > 0
+
+
+def _bind(queue: int, impairment: Impairment) -> socket.socket:
     link = netlink.open_socket(netlink.NETFILTER)
-    copy = (0xFFFF, _COPY_PACKET) if profile.damage else (0, _COPY_META)
+    copy = (0xFFFF, _COPY_PACKET) if impairment.damage_percent else (0, _COPY_META)
     # What the line cannot take in time goes on undisturbed: it must not lose packets it was not asked to lose.
-    flags = _FAIL_OPEN if profile.per_packet else _FAIL_OPEN | _WHOLE
+    flags = _FAIL_OPEN if _per_packet(impairment) else _FAIL_OPEN | _WHOLE
     settings = (
         attribute(_CONFIG_COMMAND, struct.pack(">BxH", _BIND, socket.AF_INET)),
         attribute(_CONFIG_PARAMETERS, struct.pack(">IB", *copy)),
@@ -196,12 +180,12 @@ def _bind(queue: int, profile: Profile) -> socket.socket:
     return link
 
 
-def main(control: socket.socket, queue: int, profile: Profile) -> None:
+def main(control: socket.socket, queue: int, impairment: Impairment) -> None:
     """Runs the line until `control` ends. Answers `counts`, and `pass`, which heals."""
     kernel.set_name(f"net-line-{queue}")
     kernel.be_punctual()
     try:
-        line = DelayLine(queue, profile)
+        line = DelayLine(queue, impairment)
     except OSError as error:
         rpc.send(control, {"event": "failed", "error": rpc.error_to_message(error), "errno": error.errno})
         return

@@ -29,6 +29,7 @@ from harness.backends.agent.net import rules as net_rules
 from harness.backends.agent.net import shape as net_shape
 from harness.backends.agent.net.rules import LAB_END, Field, Match, PacketRule, Where
 from harness.backends.agent.state import Call, Lab, Wired
+from harness.backends.agent.types import Impairment
 from harness.errors import BackendError, NodeGone, UsageError
 
 LINE_READY_S_MAX = 5.0
@@ -155,12 +156,12 @@ class Shape(Disturbance):
         return f"{where[:4]}{self.number}"
 
 
-class Impairment(Disturbance):
+class Impaired(Disturbance):
     """Packets delayed, lost, damaged or reordered by a delay line of their own."""
 
-    def __init__(self, lab: Lab, host: Wired, profile: dict[str, Any], traffic: Traffic):
+    def __init__(self, lab: Lab, host: Wired, impairment: Impairment, traffic: Traffic):
         super().__init__(lab, host)
-        self._profile = net_line.Profile(**profile)
+        self._impairment = impairment
         self._traffic = traffic
         self._line: rpc.AsyncClient
 
@@ -173,7 +174,7 @@ class Impairment(Disturbance):
         ours, theirs = socket.socketpair()
         ended = asyncio.Event()
         with theirs:
-            pid = spawn.fork(lambda: net_line.main(theirs, self.number, self._profile), keep=(theirs.fileno(),))
+            pid = spawn.fork(lambda: net_line.main(theirs, self.number, self._impairment), keep=(theirs.fileno(),))
         self.lab.on_exit(pid, functools.partial(self._line_ended, ended))
         self.undo.push_async_callback(_end_process, pid, ended)
         ours.settimeout(LINE_READY_S_MAX)
@@ -264,8 +265,8 @@ async def shape(lab: Lab, host: Wired, rate_bits: int, traffic: Traffic) -> int:
     return await _begin(Shape(lab, host, rate_bits, traffic), "rate limit")
 
 
-async def impair(lab: Lab, host: Wired, profile: dict[str, Any], traffic: Traffic) -> int:
-    return await _begin(Impairment(lab, host, profile, traffic), "impairment")
+async def impair(lab: Lab, host: Wired, impairment: dict[str, Any], traffic: Traffic) -> int:
+    return await _begin(Impaired(lab, host, Impairment(**impairment), traffic), "impairment")
 
 
 async def cut(lab: Lab, host: Wired, traffic: Traffic) -> int:
@@ -295,8 +296,8 @@ async def examine(lab: Lab, host: Wired) -> dict[str, str]:
     """Which verbs the kernel refuses, and why: found by doing each to the node."""
     tries: dict[str, Disturbance] = {
         "network rate": Shape(lab, host, 10**9, EVERYTHING),
-        "network delay": Impairment(lab, host, {"delay_s": 0.001}, EVERYTHING),
-        "network loss": Impairment(lab, host, {"loss": 0.5, "damage": 0.5}, EVERYTHING),
+        "network delay": Impaired(lab, host, Impairment(delay_s=0.001), EVERYTHING),
+        "network loss": Impaired(lab, host, Impairment(loss_percent=50, damage_percent=50), EVERYTHING),
         "network partition": Cut(lab, host, EVERYTHING),
     }
     if host.hooks == LAB_END:  # a node's own device is never taken down
