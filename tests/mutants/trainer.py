@@ -703,7 +703,7 @@ def stalls_now_and_then() -> None:
 @bug
 def stalls_at_each_save() -> None:
     """After a restart the steps wait for the disk, and it is a slow one."""
-    on_later_saves(lambda kind, state: time.sleep(3) or state)
+    on_later_saves(lambda kind, state: time.sleep(8) or state)
 
 
 @bug
@@ -714,9 +714,9 @@ def is_slower_by_half() -> None:
 
 @bug
 def gets_slower_and_slower() -> None:
-    """After a restart each step takes 4 % of the usual time longer than the one before."""
+    """After a restart each step takes 3 % of the usual time longer than the one before."""
     count = itertools.count()
-    on_later_steps(lambda step, usual_s: 0.04 * usual_s * next(count))
+    on_later_steps(lambda step, usual_s: 0.03 * usual_s * next(count))
 
 
 @bug

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
+from harness.timeline.saves import STARTED
 from harness.timeline.timeline import Bools, FaultRecord, Floats, Ints, Steps, Timeline
 
 QUANTILE = 0.99  # of the fault-free ones took no longer: the band
@@ -29,7 +30,7 @@ STEPS_BEFORE = 20  # so many before a fault show how fast the job was until then
 FAST_BEFORE = 2 / 3  # of the usual time was their median: then what is usual says nothing of this job
 LONE_FACTOR = 3  # a step is slow by itself when it takes so many times the band
 UNMEASURABLE = "cannot be measured against the fault-free runs"
-SAVES_MIN = 5  # steps with a save, and without one: fewer do not show how much such steps scatter
+SAVES_MIN = 3  # steps with a save, and without one: fewer do not show how much such steps scatter
 STEPS_MIN = 10  # undisturbed ones, after the recovery; also the length of a stretch
 PAUSES_STEPS_MIN = 15  # before the first fault: fewer do not show what pauses the host makes, and none count later
 WORST_FACTOR = 2  # so many times the bound a quarter of the steps may take: else the job lost its pace for a while
@@ -49,7 +50,7 @@ class Times:
     begin: Ints  # the end of that one
     end: Ints
     taken: Floats
-    saved: Bools  # whether a save was begun, or told to be whole, in that time
+    saved: Bools  # whether a save was begun in that time; of a trainer that tells no begin: whether one was whole
 
     @classmethod
     def of(cls, run: Timeline) -> Times:
@@ -57,7 +58,8 @@ class Times:
         rows = np.flatnonzero((np.diff(progress.epoch) == 0) & (np.diff(progress.step) > 0)) + 1
         step, after = progress.step[rows], progress.step[rows - 1]
         begin, end = progress.end[rows - 1], progress.end[rows]
-        saves = np.sort(np.array([event["at"] for event in run.checkpoints], np.int64))
+        begun = [event["at"] for event in run.checkpoints if event["event"] == STARTED]
+        saves = np.sort(np.array(begun or [event["at"] for event in run.checkpoints], np.int64))
         saved = np.searchsorted(saves, end) > np.searchsorted(saves, begin)
         return cls(step, after, progress.world_size[rows], begin, end, (end - begin) / (step - after), saved)
 
@@ -394,15 +396,14 @@ class _Same:
     def at_least(self, pauses: bool) -> float:
         """Below this the median lies with a chance of 5 % (an order statistic; the binomial taken as normal), and the
         mean with 2.5 %. A pause alone makes no mean: it scatters too much. What comes at each save, or grows from step
-        to step, is no scatter: steps with a save stand apart, and each is held against the one before of its kind
-        where that tells less (von Neumann's successive difference, https://doi.org/10.1214/aoms/1177731677)."""
+        to step, is no scatter: steps with a save stand apart."""
         n = len(self.taken)
         ratio = self.taken.sum() / self._in_all
         apart = self.taken - ratio * self.usual
         kinds = [apart[self.saved], apart[~self.saved]]
-        if len(kinds[0]) < SAVES_MIN or len(kinds[1]) < SAVES_MIN:
-            kinds = [apart]
-        variance = sum(len(kind) * min(np.var(kind, ddof=1), np.square(np.diff(kind)).mean() / 2) for kind in kinds)
+        variance = min(n * np.var(apart, ddof=1), n * _scatter(apart))
+        if min(map(len, kinds)) >= SAVES_MIN:
+            variance = min(variance, sum(len(kind) * _scatter(kind) for kind in kinds))
         median = np.sort(self.ratios)[max(0, int(n / 2 - NORMAL_95 * np.sqrt(n) / 2))]
         return float(max(median, ratio - NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
 
@@ -419,6 +420,14 @@ class _Same:
     @property
     def _quarter(self) -> int:
         return max(STEPS_MIN, len(self.taken) // 4)
+
+
+def _scatter(kind: Floats) -> float:
+    """The variance of such steps; or what each shows beside the one before it, where that is less (von Neumann's mean
+    square successive difference, https://doi.org/10.1214/aoms/1177731677). More of few, as Student's t asks."""
+    n = len(kind)
+    variance = min(np.var(kind, ddof=1), np.square(np.diff(kind)).mean() / 2)
+    return float(variance * (n + 1) / (n - 2))
 
 
 def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int | None) -> _Same:
