@@ -73,8 +73,10 @@ def _gate(name: str, reports: pathlib.Path) -> pathlib.Path | None:
 
 
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """All judged runs of one commit. Each scenario gives one set of runs that may be compared with each other: the set
-    that fits `wanted`, or else the largest.
+    """All judged runs of one commit.
+
+    Runs of a scenario that may be compared with each other are a set. Each scenario gives one: the set that fits
+    `wanted`, or else the largest.
 
     What cannot be read is no evidence and is left out. Raises `UsageError` where the text begins several commits.
     """

@@ -183,8 +183,10 @@ class PlainInit(LabInit):
         self._looked = 0.0
 
     async def serve(self) -> None:
-        await super().serve()
-        processes.kill_until_gone(self._limits.members, 5.0)
+        try:
+            await super().serve()
+        finally:
+            processes.kill_until_gone(self._limits.members, 5.0)
 
     def _start(self, command: Sequence[str], env: Mapping[str, str], log: str) -> int:
         return spawn.execute(command, env, log)

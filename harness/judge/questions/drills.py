@@ -337,7 +337,7 @@ class SecondRestart(Score):
             return ScoreResult(values, reasons=_worst([ended] if ended else []))
         step, compared = int(told["step"]), losses.compare(evidence.curve, losses.surviving(log.steps))
         values["steps"] = len(compared.step)
-        came = [*_ended_well(log), *_restored(log, step), *_all_steps(run, log, step, told)]
+        came = [*_ended_well(log), *_restored(log, step), *_all_steps(evidence, log, step, told)]
         if came:
             return ScoreResult(values, reasons=_worst(came))
         left_open: list[Answer] = [(None, *each) for each in _on_all_ranks(evidence, log, step)]
@@ -414,16 +414,17 @@ def _restored(again: Timeline, step: int) -> Iterator[Answer]:
         yield None, Code.SECOND_OTHER_STEP, text
 
 
-def _all_steps(run: Timeline, again: Timeline, step: int, told: Mapping[str, Any]) -> Iterator[Answer]:
+def _all_steps(evidence: Analysis, again: Timeline, step: int, told: Mapping[str, Any]) -> Iterator[Answer]:
     """To the end of the run, with a save there, if the run made one."""
+    run = evidence.run
     reached = int(again.steps.step.max(initial=0))  # by any rank: a line may be lost
     if reached < run.reached_step:
         yield False, Code.SECOND_SHORT, f"it ended after step {reached}, and the run after step {run.reached_step}"
     last, saved = max((_step(event) for event in run.published), default=0), told.get("saved_step")
     if last > step and isinstance(saved, int) and saved < last:
         yield False, Code.SECOND_SAVED_LESS, f"it saved nothing after step {saved}, and the run saved step {last}"
-    mine, own = max(Saves(run).steps, default=0), max(Saves(again).steps, default=0)
-    if mine > step and own < mine:
+    mine, own = max(evidence.saves.steps, default=0), max(Saves(again).steps, default=0)
+    if run.checkpoints and mine > step and own < mine:
         text = f"its own log tells of no save after step {own}, and the run's of step {mine}"
         yield None, Code.SECOND_SAVED_LESS, text
 
