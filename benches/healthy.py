@@ -28,7 +28,7 @@ from harness.report.model import read
 
 ROOT = league.ROOT
 PAGE = ROOT / "docs" / "healthy.md"
-MAKES_RUNS = ("run", "observer", "emitter", "backends", "faults", "trainers", "plan", "spec")  # what judges is left out
+MAKES_RUNS = ("run", "node", "backends", "faults", "trainers", "plan", "spec")  # what judges is left out
 LIMIT_S = 1800
 BROKEN = {("lightning", "rank-kill")}  # docs/league.md says what is wrong with it
 INTRODUCTION = """\

@@ -28,7 +28,7 @@ import yaml
 
 from harness.campaign.adoption.first_look import Facts
 from harness.campaign.adoption.proposal import REHEARSALS, propose
-from harness.emitter import TELLS
+from harness.node.emitter import TELLS
 from harness.report.model import Report, read
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 from harness.backends import delivery
-from harness.backends.agent.boot import OBSERVE_ENV, with_delivered
+from harness.node.boot import OBSERVE_ENV, with_delivered
 
 GOAL_MS = 0.5  # 1 % of a step of 50 ms
 WARM = 5  # first steps, that are left out
@@ -36,7 +36,7 @@ layers = [layer for _ in range(4) for layer in (torch.nn.Linear(width, width), t
 model = DistributedDataParallel(torch.nn.Sequential(*layers, torch.nn.Linear(width, 1)))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 took, spent = [], []
-module = sys.modules.get("harness.observer.watch")
+module = sys.modules.get("harness.node.observer.watch")
 watches = [each for each in gc.get_objects() if module and isinstance(each, module.Watch)]
 begin = time.perf_counter()
 for x, y in DataLoader(data, batch_size=32, sampler=DistributedSampler(data)):

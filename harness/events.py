@@ -1,5 +1,5 @@
-"""What a trainer imports: `from harness.events import Emitter`. See `harness.emitter`."""
+"""What a trainer imports: `from harness.events import Emitter`. See `harness.node.emitter`."""
 
-from harness.emitter import EXIT_LEFT, TELLS, Emitter, abnormal, memory, usage
+from harness.node.emitter import EXIT_LEFT, TELLS, Emitter, abnormal, memory, usage
 
 __all__ = ["EXIT_LEFT", "TELLS", "Emitter", "abnormal", "memory", "usage"]

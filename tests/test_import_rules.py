@@ -13,8 +13,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = sorted(path for package in ("harness", "reference_trainer") for path in (ROOT / package).rglob("*.py"))
 
 ANYBODY = {"errors", "extras", "units", "parameters", "programs", "plugins", "nvml"}
-_JUDGING = {"log", "emitter", "timeline", "judge.facts", "judge", "gate", "matrix", "gameday", "theory"}
-_ACTING = {"log", "emitter", "backends.agent", "backends", "faults", "trainers", "trainers.checkpoints"}
+_JUDGING = {"log", "node.emitter", "timeline", "judge.facts", "judge", "gate", "matrix", "gameday", "theory"}
+_ACTING = {"log", "node.emitter", "node", "backends", "faults", "trainers", "trainers.checkpoints"}
 
 # What each room may import, besides itself and `ANYBODY`.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -25,38 +25,48 @@ MAY_IMPORT: dict[str, set[str]] = {
     "programs": set(),
     "plugins": set(),
     "nvml": set(),
-    "emitter": set(),
-    "observer": {"emitter"},
+    "node.emitter": set(),
+    "node.observer": {"node.emitter"},
     "theory": set(),
-    "events": {"emitter"},
-    "log": {"emitter"},
-    "timeline": {"log", "emitter"},
-    "judge.facts": {"log", "emitter", "timeline", "theory"},  # no verdict in there
-    "judge": {"log", "emitter", "timeline", "judge.facts", "theory"},
+    "events": {"node.emitter"},
+    "log": {"node.emitter"},
+    "timeline": {"log", "node.emitter"},
+    "judge.facts": {"log", "node.emitter", "timeline", "theory"},  # no verdict in there
+    "judge": {"log", "node.emitter", "timeline", "judge.facts", "theory"},
     "gate": {"judge", "timeline"},  # several runs side by side; a game day; a checkpoint matrix: never one run
     "gameday": {"judge"},
     "matrix": {"log"},
     "report.words": {"timeline"},  # the names of phases
     "report.charts": {"report.words"},  # plain data in, a picture out
     "report": _JUDGING | {"report.words", "report.charts"},
-    "backends.agent": {"emitter"},
-    "backends": {"log", "emitter", "backends.agent"},
+    "node": {"node.emitter"},
+    "backends": {"log", "node.emitter", "node"},
     "trainers.checkpoints": {"log"},
-    "faults": {"log", "emitter", "backends.agent", "backends", "trainers.checkpoints"},
-    "trainers": {"log", "emitter", "backends.agent", "backends", "trainers.checkpoints"},
+    "faults": {"log", "node.emitter", "node", "backends", "trainers.checkpoints"},
+    "trainers": {"log", "node.emitter", "node", "backends", "trainers.checkpoints"},
     "spec": _ACTING,
     "plan": _ACTING | {"spec"},
     "run": _ACTING | {"spec", "plan"},
     "page": {
         "log",
-        "emitter",
+        "node.emitter",
         "run",
         "report.charts",
         "report.words",
     },  # a live page: shows, and hands on what is asked
     "campaign": _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words"},
     # Metrics of a job: counts what an observer hears. Its trace: of a run that is over.
-    "monitoring": {"log", "emitter", "timeline", "judge.facts", "judge", "run", "campaign", "report", "report.words"},
+    "monitoring": {
+        "log",
+        "node.emitter",
+        "timeline",
+        "judge.facts",
+        "judge",
+        "run",
+        "campaign",
+        "report",
+        "report.words",
+    },
     "cli": _ACTING
     | _JUDGING
     | {"spec", "plan", "run", "report", "report.words", "campaign", "page", "monitoring", "report.charts"},
@@ -70,9 +80,9 @@ PLUGINS = {
     "harness.judge.questions": set(),
     "harness.trainers.checkpoints": {"contract", "shared"},
     "harness.backends": {
-        *("contract", "agent", "clocks", "calls", "network_calls", "storage_calls", "sidecar_calls", "request_text"),
+        *("contract", "clocks", "calls", "network_calls", "storage_calls", "sidecar_calls", "request_text"),
         "attached",
-        *("commands", "delivery", "run_folder", "cluster_base", "agent_node"),
+        *("commands", "delivery", "run_folder", "cluster_base", "node_base"),
     },
 }
 
@@ -163,7 +173,7 @@ def test_a_violation_is_seen() -> None:
     assert violations("harness.timeline.story", {"harness.judge.score"})
     assert violations("harness.faults.hang", {"harness.faults.oom"})
     assert violations("harness.backends.slurm.place", {"harness.backends.docker.container"})
-    assert violations("harness.backends.agent.rpc", {"harness.backends.contract"})
+    assert violations("harness.node.rpc", {"harness.backends.contract"})
     assert violations("harness.spec.scenario", {"harness.plan.making"})
     assert violations("harness.report.charts.loss", {"harness.timeline.timeline"})
     assert violations("harness.run.job", {"torch"})
@@ -172,10 +182,9 @@ def test_a_violation_is_seen() -> None:
     assert not violations("harness.faults.hang", {"harness.faults.contract", "harness.backends.contract"})
 
 
-@pytest.mark.parametrize("folder", ["emitter", "observer", "backends/agent"])
-def test_what_runs_on_a_node_needs_only_the_standard_library(folder: str) -> None:
+def test_what_runs_on_a_node_needs_only_the_standard_library() -> None:
     allowed = set(sys.stdlib_module_names) | {"harness", "__future__"}
-    for path in (ROOT / "harness" / folder).rglob("*.py"):
+    for path in (ROOT / "harness" / "node").rglob("*.py"):
         assert {target.split(".")[0] for target in imports_of(path)} <= allowed, path
 
 

@@ -12,8 +12,8 @@ import tools
 from called_programs import ROOT, Call, calls_in_python, calls_in_shell, calls_of_project
 
 from harness import programs
-from harness.backends.agent import skew
 from harness.cli import doctor
+from harness.node import skew
 
 OTHERWISE_CALLED = {
     "chromium",

@@ -1,4 +1,4 @@
-"""Who answers the calls of a node's verbs: a lab, a sidecar or an agent, depending on the backend."""
+"""Who answers the calls of a node's verbs: a lab, a sidecar or a helper, depending on the backend."""
 
 from __future__ import annotations
 

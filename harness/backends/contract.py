@@ -22,7 +22,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from harness.backends.agent.types import (
+from harness.errors import FaultError, UsageError
+from harness.node.types import (
     Arrivals,
     Connections,
     CpuUse,
@@ -32,7 +33,6 @@ from harness.backends.agent.types import (
     StorageAnswers,
     StorageRule,
 )
-from harness.errors import FaultError, UsageError
 from harness.plugins import Family
 
 

@@ -1,4 +1,4 @@
-"""What the harness brings to every node: emitter, observer and agent, in one archive that Python imports from.
+"""What the harness brings to every node: `harness/node/`, in one archive that Python imports from.
 
 A node needs `python3` and nothing of ours. The archive is on the path of every trainer, so that
 `from harness.events import Emitter` works there, and it is what our own processes on a node run from.
@@ -14,19 +14,16 @@ import py_compile
 import zipfile
 from collections.abc import Iterator
 
-from harness.backends.agent import boot, owned
 from harness.backends.contract import Workload
+from harness.node import boot, owned
 
-NAME = "agent.zip"
+NAME = "delivered.zip"
 TRAINER = "reference_trainer"
 _CONTENT = (
     "harness/__init__.py",
     "harness/errors.py",
     "harness/events.py",
-    "harness/emitter/**/*.py",
-    "harness/observer/**/*.py",
-    "harness/backends/__init__.py",
-    "harness/backends/agent/**/*.py",
+    "harness/node/**/*.py",
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold: the same source makes the same archive
 

@@ -1,4 +1,4 @@
-"""The network verbs of a node of the local backend, as calls to its lab."""
+"""The network verbs of a node, as calls to the process that answers for its network: a lab, or a sidecar."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.backends.agent.rpc import Line
-from harness.backends.agent.types import Arrivals, Connection, Connections, Impairment
-from harness.backends.agent_node import AgentNode
 from harness.backends.calls import NetworkCaller
 from harness.backends.contract import Disturbance, Node, Traffic, Verb
+from harness.backends.node_base import NodeBase
 from harness.errors import BackendError
+from harness.node.rpc import Line
+from harness.node.types import Arrivals, Connection, Connections, Impairment
 
 PACKET_BYTES = 64
 _LIMIT_S = 30.0
@@ -40,7 +40,7 @@ class LabDisturbance(Disturbance):
         return found
 
 
-class NetworkedNode(AgentNode):
+class NetworkedNode(NodeBase):
     """The base of a node that has a lab."""
 
     _lab: NetworkCaller

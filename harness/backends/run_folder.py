@@ -1,7 +1,7 @@
 """A run's folder: what is where, and what a node may write.
 
     plan.json  undo.jsonl  key  holds.json  holds/  damage/  clock/  data/  kept/    the harness; nodes only read
-    agent.zip                                  what runs on a node and what a trainer imports; nodes only read
+    delivered.zip                              what runs on a node and what a trainer imports; nodes only read
     events/harness.jsonl  logs/                the harness
     events/<node>/  logs/<node>….log           that node (`control` is the control host)
     answers/<node>/                            that node: claims of planned strikes, answers to orders
@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from typing import IO
 
 from harness.backends import delivery
-from harness.backends.agent import skew
-from harness.backends.agent.places import ANSWERS, EVENTS, KEY_ENV, LOGS, answers_of, environment, events_of, log_of
 from harness.backends.contract import Workload
 from harness.log import hostile
+from harness.node import skew
+from harness.node.places import ANSWERS, EVENTS, KEY_ENV, LOGS, answers_of, environment, events_of, log_of
 
 CONTROL = "control"
 CHECKPOINTS = "checkpoints"

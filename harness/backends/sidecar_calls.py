@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from harness.backends.agent.rpc import Line
 from harness.errors import BackendError, NodeGone
+from harness.node.rpc import Line
 
 CALL_S_MAX = 30.0
 

@@ -7,12 +7,12 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
 
-from harness.backends.agent.rpc import Line
-from harness.backends.agent.types import StorageAnswers, StorageRule
-from harness.backends.agent_node import AgentNode
 from harness.backends.calls import Caller
 from harness.backends.contract import Disturbance
+from harness.backends.node_base import NodeBase
 from harness.errors import BackendError
+from harness.node.rpc import Line
+from harness.node.types import StorageAnswers, StorageRule
 
 
 class StorageDisturbance(Disturbance):
@@ -35,7 +35,7 @@ class StorageDisturbance(Disturbance):
         return self._last
 
 
-class StoringNode(AgentNode):
+class StoringNode(NodeBase):
     """The base of a node whose storage can be disturbed."""
 
     @abc.abstractmethod

@@ -17,13 +17,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from harness.backends.agent.own_view import KEPT as CACHE
 from harness.backends.contract import Backend
 from harness.campaign import seal
 from harness.errors import EventLogError, FaultError
 from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE
 from harness.log import files, hostile
 from harness.log.journal import is_closed, is_running
+from harness.node.own_view import KEPT as CACHE
 from harness.plan.model import Plan
 from harness.run.job import Outcome, execute
 from harness.run.observers import SILENT, Observer

@@ -18,12 +18,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from harness.backends.agent import kernel
 from harness.errors import ChaosError
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import beside
 from harness.judge.score import load_score
 from harness.log import reading
+from harness.node import kernel
 from harness.timeline import timeline
 
 LIMIT_S = 120

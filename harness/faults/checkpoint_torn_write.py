@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import Field, PrivateAttr
 
-from harness.backends.agent.types import StorageRule
 from harness.backends.contract import Disturbance, Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Folder, TakesNodes, Target, name_nodes
+from harness.node.types import StorageRule
 from harness.units import Duration, Size
 
 LOOK_S = 0.02

@@ -11,10 +11,10 @@ from typing import Literal
 
 from pydantic import Field, PrivateAttr
 
-from harness.backends.agent import skew
 from harness.backends.contract import Verb
 from harness.errors import FaultError, NodeGone
 from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Target, name_nodes
+from harness.node import skew
 from harness.units import Duration
 
 SEEN_WITHIN_S = 30.0

@@ -64,7 +64,7 @@ class Hold:
 
     Stops there for at most `limit_s`; with `strikes`, the first so many processes of the rank that come there exit
     with `code`, or take `mislead` (`RANK` or `WORLD_SIZE`) for another one than they were told, or `does` to themselves
-    what `harness.emitter.strikes` has under that name, with `argument`.
+    what `harness.node.emitter.strikes` has under that name, with `argument`.
     """
 
     match: Mapping[str, Any]

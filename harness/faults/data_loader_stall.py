@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from harness.emitter.strikes import NEXT_BATCH
 from harness.faults.contract import Context, Hold, Target
 from harness.faults.shared import inside
+from harness.node.emitter.strikes import NEXT_BATCH
 from harness.units import Duration
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
-from harness.backends.agent.types import StorageRule
 from harness.backends.contract import Node
-from harness.emitter import abnormal
 from harness.faults.contract import Context, Folder, Target
 from harness.faults.shared.storage import StorageFault
+from harness.node.emitter import abnormal
+from harness.node.types import StorageRule
 from harness.units import Duration
 
 TOLERANCE = 0.25  # a busy machine adds to a delay; 10 % on a quiet one

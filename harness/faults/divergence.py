@@ -12,11 +12,11 @@ from typing import Literal
 from pydantic import Field, PrivateAttr
 
 from harness.backends.contract import Verb
-from harness.emitter import abnormal
 from harness.errors import FaultError
 from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Figures, Target
 from harness.faults.shared import orders
 from harness.log.consequences import May
+from harness.node.emitter import abnormal
 
 BEFORE_STEPS = 20  # whose median is the usual
 AHEAD_STEPS, AHEAD_S = 2, 0.2  # so far ahead of the trainer's newest step an order is given

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from harness.emitter.strikes import LET_GO, SEIZED
 from harness.faults.contract import Context, Hold, Target
 from harness.faults.shared import inside
+from harness.node.emitter.strikes import LET_GO, SEIZED
 from harness.units import Duration
 
 SHARE_MIN, SLACK_S = 0.9, 5.0

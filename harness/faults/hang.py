@@ -10,12 +10,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness.backends.agent.types import ProcessState
 from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
 from harness.faults.contract import Context, Hold, Target
 from harness.faults.shared import inside
 from harness.faults.shared.launchers import launcher_of
+from harness.node.types import ProcessState
 from harness.units import Duration
 
 STOPS_WITHIN_S = 3.0

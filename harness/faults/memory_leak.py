@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pydantic import Field, PrivateAttr
 
 from harness.backends.contract import Node, Verb
-from harness.emitter.strikes import LEAKING
 from harness.errors import FaultError, NodeGone
 from harness.faults.contract import Context, Hold, Target
 from harness.faults.shared import inside
 from harness.faults.shared.memory import see_memory_end
 from harness.log.consequences import May
+from harness.node.emitter.strikes import LEAKING
 from harness.units import Duration, Size
 
 GROWN_MIN = 0.25  # of the room, until the leak counts as one

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from harness.backends.agent.types import Arrivals, Impairment
 from harness.backends.contract import Node, Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network import NicFault, median_ms, near, way
+from harness.node.types import Arrivals, Impairment
 from harness.units import Duration
 
 PACKETS, PACKETS_AFTER = 80, 20

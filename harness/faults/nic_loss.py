@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
-from harness.backends.agent.types import Impairment
 from harness.backends.contract import Node, Verb
 from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network import NicFault, near, way
 from harness.log.consequences import May
+from harness.node.types import Impairment
 
 PACKETS_MIN, PACKETS_MAX, PACKETS_AFTER_MAX = 500, 10_000, 2000
 INTERVAL_S = 0.0002

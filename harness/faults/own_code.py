@@ -11,9 +11,9 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from harness.backends.contract import Node
-from harness.emitter.strikes import CALLED, FAILED, RETURNED
 from harness.faults.contract import Context, Hold, Target
 from harness.faults.shared import inside
+from harness.node.emitter.strikes import CALLED, FAILED, RETURNED
 from harness.units import Duration
 
 SOURCE_CHARS_MAX = 64 * 2**10

@@ -8,9 +8,9 @@ from functools import partial
 from pydantic import Field
 
 from harness.backends.contract import Node
-from harness.emitter.strikes import RAISED
 from harness.faults.contract import Context, Hold, Target
 from harness.faults.shared import inside
+from harness.node.emitter.strikes import RAISED
 
 ENDS_WITHIN_S = 5.0
 

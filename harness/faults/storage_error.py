@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness.backends.agent.types import StorageRule
 from harness.faults.contract import Context, Target
 from harness.faults.shared.storage import StorageFault
 from harness.log.consequences import May
+from harness.node.types import StorageRule
 from harness.units import Size
 
 Operation = Literal["open", "create", "read", "write", "fsync", "rename", "unlink", "mkdir", "lookup", "list"]

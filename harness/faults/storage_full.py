@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from harness.backends.agent.types import StorageRule
 from harness.faults.contract import Context, Target
 from harness.faults.shared.storage import StorageFault
 from harness.log.consequences import May
+from harness.node.types import StorageRule
 from harness.units import Size
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
-from harness.backends.agent.types import StorageRule
 from harness.faults.contract import Context, Target
 from harness.faults.shared.storage import StorageFault
+from harness.node.types import StorageRule
 from harness.units import Duration, Rate
 
 TOLERANCE = 0.25  # a busy machine adds to a delay; 10 % on a quiet one

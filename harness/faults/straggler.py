@@ -12,10 +12,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, PrivateAttr
 
-from harness.backends.agent.types import CpuUse
 from harness.backends.contract import Node, Verb
 from harness.errors import CannotRunError, FaultError, NodeGone, UsageError
 from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Target, name_nodes
+from harness.node.types import CpuUse
 from harness.units import Duration
 
 BASELINE_STEPS = 60  # at most

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from harness.emitter import SCHEMA_VERSION
 from harness.log import samples, vocabulary
 from harness.log.files import visible
 from harness.log.planned_size import PlannedSize
 from harness.log.vocabulary import Event, Field
+from harness.node.emitter import SCHEMA_VERSION
 
 DEPTH_MAX = 32
 SHOWN_CHARS_MAX = 60

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.emitter import BYTES_MAX, SCHEMA_VERSION, TELLS
 from harness.log.consequences import May
+from harness.node.emitter import BYTES_MAX, SCHEMA_VERSION, TELLS
 
 # Kinds of values.
 INTEGER = "integer"
@@ -159,7 +159,14 @@ _TENSORS = (
 
 ANOMALIES = (
     *("hang", "nonfinite", "gradient", "straggler", "topology", "replica", "data", "data_skew", "out_of_memory"),
-    *("stagnation", "slow", "data_wait", "checkpoint_late", "divergence", "memory"),  # see `harness.emitter.abnormal`
+    *(
+        "stagnation",
+        "slow",
+        "data_wait",
+        "checkpoint_late",
+        "divergence",
+        "memory",
+    ),  # see `emitter.abnormal`
 )
 
 COMMON = (

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.emitter import abnormal
 from harness.log import older_faults
 from harness.monitoring.board import Board
 from harness.monitoring.metrics import ANOMALIES, OTHER, PHASES, RANKS_SHOWN
 from harness.monitoring.saves import Saves
+from harness.node.emitter import abnormal
 from harness.run.live import ODD, LiveProgress
 from harness.run.observers import Status
 

@@ -19,10 +19,10 @@ from typing import Protocol
 
 from harness.backends import run_folder
 from harness.backends.contract import Backend, Workload
-from harness.emitter import EXIT_LEFT, Emitter
 from harness.errors import FaultError
 from harness.log import hostile
 from harness.log.journal import Journal
+from harness.node.emitter import EXIT_LEFT, Emitter
 from harness.plan.model import Abort, Plan
 from harness.run.live import LiveProgress
 from harness.run.observers import Heard, Observer, Silent, Status
@@ -31,7 +31,7 @@ from harness.run.undo import DRILL
 
 FOLDER = "drill"
 SECOND = "second-restart"
-LEDGER = "checkpoints.ledger"  # of the observer: see `harness.observer.ledger`
+LEDGER = "checkpoints.ledger"  # of the observer: see `harness.node.observer.ledger`
 LIMIT_S = 60.0  # and three times what the run's own start took
 START_TIMES = 3
 OTHERS_TELL_S = 2.0  # once a rank has gone on with its steps

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.emitter import HOLDS_ENV
-from harness.emitter.holds import granted
 from harness.faults.contract import Hold
 from harness.log import hostile
+from harness.node.emitter import HOLDS_ENV
+from harness.node.emitter.holds import granted
 from harness.plan.model import PlannedFault
 
 

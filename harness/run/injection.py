@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.backends.contract import Cluster, Node
-from harness.emitter import Emitter
 from harness.errors import ChaosError, FaultError, NodeGone
 from harness.faults.contract import Cancelled, CheckpointPlace, Figures, Target
 from harness.log.journal import Journal
+from harness.node.emitter import Emitter
 from harness.plan.model import Plan
 from harness.run.holds import TriggerHolds
 from harness.run.live import LiveProgress

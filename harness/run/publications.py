@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from harness.backends.contract import Backend, Verb
-from harness.emitter import Emitter
 from harness.errors import FaultError
 from harness.faults.contract import CheckpointPlace
 from harness.log import hostile
 from harness.log.journal import Journal
+from harness.node.emitter import Emitter
 from harness.plan.model import Plan
 from harness.trainers.checkpoints.contract import AUTO, FoundCheckpoint, Listing, list_checkpoints
 from harness.trainers.checkpoints.shared import digests

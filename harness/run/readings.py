@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from harness.emitter import SCHEMA_VERSION, clock_id
 from harness.errors import FaultError
 from harness.log import files, hostile, records
 from harness.log.vocabulary import RANKS_MAX
+from harness.node.emitter import SCHEMA_VERSION, clock_id
 from harness.trainers.readers.contract import Reader, Source, Told
 
 POLL_NS = 200_000_000

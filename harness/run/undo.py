@@ -24,12 +24,12 @@ from typing import Any
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from harness.backends import attached
-from harness.backends.agent import owned
 from harness.backends.contract import backend_names, load_backend
 from harness.errors import BackendError, FaultError
 from harness.faults.contract import fault_names
 from harness.log import journal
 from harness.log.journal import JOURNAL, Journal, is_closed, is_running
+from harness.node import owned
 
 SECRETS = "spec.secrets"
 DRILL = "run.drill"

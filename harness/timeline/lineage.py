@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.emitter import EXIT_LEFT
 from harness.log.reading import COLUMNS, Column, Log, Writer
+from harness.node.emitter import EXIT_LEFT
 from harness.timeline import joined
 from harness.timeline.joined import step_of as step_of
 

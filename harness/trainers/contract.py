@@ -23,8 +23,8 @@ from pydantic import (
 )
 
 from harness.backends.contract import Workload as Launch
-from harness.emitter import Tell
 from harness.log import hostile
+from harness.node.emitter import Tell
 from harness.parameters import Parameters
 from harness.plugins import Family
 from harness.trainers.checkpoints.contract import AUTO, check_layout

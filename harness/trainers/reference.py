@@ -6,9 +6,9 @@ import itertools
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from harness.backends.agent.places import KEY_ENV, KEY_NAME
 from harness.backends.contract import Workload as Launch
-from harness.emitter import TELLS, Tell
+from harness.node.emitter import TELLS, Tell
+from harness.node.places import KEY_ENV, KEY_NAME
 from harness.trainers.contract import Checkpoint, Path, Trainer, Workload
 
 STORE_PORT = 29400
@@ -32,7 +32,7 @@ class ReferenceTrainer(Trainer):
         keys = f'AWS_ACCESS_KEY_ID={KEY_NAME} AWS_SECRET_ACCESS_KEY=${KEY_ENV} AWS_DEFAULT_REGION=us-east-1 exec "$@"'
         settings = ("env", f"FSSPEC_S3_ENDPOINT_URL=http://{{control}}:{S3_PORT}", "sh", "-c", keys, "sh")
         where = ("{control}", str(S3_PORT), "{run_dir}/object_store", S3_BUCKET)
-        server = ("{python}", "-m", "harness.backends.agent.object_store", *where)
+        server = ("{python}", "-m", "harness.node.object_store", *where)
         control = (*server, *store)
         return Launch((*settings, *command), workload.nodes, workload.ranks_per_node, workload.env, control=control)
 
@@ -46,7 +46,7 @@ class ReferenceTrainer(Trainer):
         return frozenset(TELLS) - {"samples"}  # but their places in the shuffled order
 
     def files(self) -> list[pathlib.Path]:
-        rooms = (_ROOT / "reference_trainer", _ROOT / "harness" / "emitter")
+        rooms = (_ROOT / "reference_trainer", _ROOT / "harness" / "node" / "emitter")
         return [file for room in rooms for file in sorted(room.glob("*.py"))]
 
 

@@ -19,9 +19,9 @@ import pytest
 from waiting import HANG_S
 
 from harness.backends import delivery
-from harness.backends.agent import boot, rpc
 from harness.backends.contract import Workload
 from harness.log.events import read_log
+from harness.node import boot, rpc
 
 OLDEST = (3, 9)
 IMPORT_ALL = """
@@ -85,7 +85,7 @@ def test_the_same_source_makes_the_same_archive() -> None:
     assert delivery.archive() == first
     assert delivery.digest() == hashlib.sha256(first).hexdigest()
     names = zipfile.ZipFile(io.BytesIO(first)).namelist()
-    assert "harness/emitter/__init__.py" in names and not any("docker" in name for name in names)
+    assert "harness/node/emitter/__init__.py" in names and not any("docker" in name for name in names)
     assert len(first) < 700_000, "as text it must fit into a config map of 1 MiB"
 
 
@@ -105,9 +105,9 @@ def test_a_trainer_emits(python: str, archive: str, tmp_path: pathlib.Path) -> N
     assert [event["event"] for event in log.events] == ["started", "step"], "no holds, and so no failpoint"
 
 
-def test_an_agent_runs_a_command_and_tells_its_end(python: str, archive: str, tmp_path: pathlib.Path) -> None:
+def test_an_init_runs_a_command_and_tells_its_end(python: str, archive: str, tmp_path: pathlib.Path) -> None:
     ours, theirs = socket.socketpair()
-    start = boot.command(python, archive, "harness.backends.agent.init", ["node0", "node0"])
+    start = boot.command(python, archive, "harness.node.init", ["node0", "node0"])
     with ours, theirs, (tmp_path / "errors").open("wb") as errors:
         process = subprocess.Popen(start, stdin=theirs, stdout=theirs, stderr=errors)
         theirs.close()
@@ -126,7 +126,7 @@ def test_the_working_folder_decides_nothing(archive: str, tmp_path: pathlib.Path
     """A node's own disk may hold anything: its files are not taken for modules of ours, nor of Python."""
     for name in ("asyncio.py", "harness.py", "json.py"):
         (tmp_path / name).write_text("raise SystemExit('hijacked')")
-    start = boot.command(sys.executable, archive, "harness.backends.agent.burner", ["nothing", "0", "0"])
+    start = boot.command(sys.executable, archive, "harness.node.burner", ["nothing", "0", "0"])
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(start, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert "hijacked" not in done.stderr and "KeyError: 'nothing'" in done.stderr

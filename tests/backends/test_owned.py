@@ -11,12 +11,12 @@ import time
 
 import pytest
 
-from harness.backends.agent import owned, processes
+from harness.node import owned, processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAKES = """
 import os, sys
-from harness.backends.agent import owned
+from harness.node import owned
 with owned.temporary_folder() as folder:
     (folder / "file").write_text("x")
     print(folder, owned.new_name("probe"), flush=True)

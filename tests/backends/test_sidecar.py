@@ -15,8 +15,8 @@ NODE, PEER = "10.9.0.1", "10.9.0.2"
 PROGRAM = """
 import asyncio, os, signal, socket, sys
 sys.path.insert(0, sys.argv[1])
-from harness.backends.agent.net import links
-from harness.backends.agent.sidecar import Sidecar
+from harness.node.net import links
+from harness.node.sidecar import Sidecar
 
 NODE, PEER, direction = sys.argv[2:]
 links.add_veth("eth0", "other", os.getpid())

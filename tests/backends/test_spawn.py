@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.backends.agent import spawn
+from harness.node import spawn
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import sys
 import time
 import zipfile
 
-from harness.emitter import Emitter
+from harness.node.emitter import Emitter
 
 ELEMENTS = 2000
 

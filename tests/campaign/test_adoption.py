@@ -17,8 +17,8 @@ from harness.campaign.adoption.recognise import framework_of, recognise
 from harness.campaign.reading import load_scenario
 from harness.cli import places
 from harness.cli.init import _print_facts, _write, init, seen_and_unseen
-from harness.emitter import TELLS
 from harness.errors import UsageError
+from harness.node.emitter import TELLS
 from harness.plan.making import make_plan
 
 FACTS = Facts(40, 40, 3.0, 0.05, (10, 20, 30, 40), ("checkpoints/40.pt",), frozenset(TELLS))

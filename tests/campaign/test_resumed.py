@@ -147,7 +147,7 @@ def test_one_that_fails_is_told_and_leaves_nothing(
 
 TRAINER = """
 import json, pathlib, sys, time
-from harness.emitter import Emitter
+from harness.node.emitter import Emitter
 folder = pathlib.Path(sys.argv[1]) / "checkpoints"
 emit = Emitter.open("trainer", rank=0, local_rank=0, world_size=1)
 emit("started")

@@ -12,9 +12,9 @@ from typing import Any
 from conformance.places import STORE, Job
 from waiting import until
 
-from harness.backends.agent import skew
-from harness.backends.agent.types import Impairment, StorageRule
 from harness.backends.contract import Disturbance, Node, Traffic, Verb
+from harness.node import skew
+from harness.node.types import Impairment, StorageRule
 
 MIB = 2**20
 PACKETS = 40

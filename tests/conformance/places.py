@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from waiting import until
 
-from harness.backends.agent import cgroups, processes
 from harness.backends.contract import Backend, Capability, Cluster, Node, Workload, backend_names, load_backend
 from harness.log.events import read_log
+from harness.node import cgroups, processes
 
 T = TypeVar("T")
 ROOT = pathlib.Path(__file__).resolve().parents[2]

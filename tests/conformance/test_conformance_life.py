@@ -25,9 +25,9 @@ from conformance.places import (
 from waiting import until
 
 from harness.backends.contract import Verb
-from harness.emitter import clock_id
 from harness.errors import NodeGone, UsageError
 from harness.log.events import read_log
+from harness.node.emitter import clock_id
 from harness.run.undo import heal
 
 
@@ -87,7 +87,7 @@ KILLED_HARNESS = textwrap.dedent("""
     import os, pathlib, signal, sys
     sys.path[:0] = sys.argv[1:2]
     from conformance.places import PLACES, STORE, fuse_mounts_below, open_job, worker
-    from harness.backends.agent.types import StorageRule
+    from harness.node.types import StorageRule
     from harness.backends.contract import Verb
     from harness.log.journal import Journal
     run_dir, run_id = pathlib.Path(sys.argv[2]), sys.argv[4]

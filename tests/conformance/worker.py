@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 
-from harness.emitter import Emitter
+from harness.node.emitter import Emitter
 
 WORK = bytes(1 << 20)
 ROUNDS = 3  # about 3 ms of a free CPU

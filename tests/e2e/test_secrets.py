@@ -11,7 +11,7 @@ from chaos_cli import ROOT, chaos
 PLANTED = 'planted-"s3cret"-0451'
 TALKATIVE = """
 import os, sys
-from harness.emitter import Emitter
+from harness.node.emitter import Emitter
 print(dict(os.environ), os.environ["DEPLOY_TOKEN"], flush=True)
 emit = Emitter.open("trainer", rank=0, local_rank=0, world_size=1)
 emit("started"); emit("rendezvous", world_size=1); emit("restored", step=0, source="scratch", fallback=[])

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from harness.emitter import Emitter
+from harness.node.emitter import Emitter
 
 WORK = bytes(1 << 20)
 ROUNDS = 12  # about 10 ms of a free CPU

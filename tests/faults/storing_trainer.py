@@ -8,7 +8,7 @@ import pathlib
 import sys
 import time
 
-from harness.emitter import Emitter
+from harness.node.emitter import Emitter
 
 DATA_BYTES = 200_000
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from harness.emitter import Emitter
 from harness.errors import FaultError
 from harness.faults.contract import Figures, Target, build_fault
 from harness.faults.shared import orders
+from harness.node.emitter import Emitter
 from reference_trainer.damage import Damage
 from reference_trainer.data import Corpus, Samples, Shard
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 from run.test_injection import injection_of, living_on
 
-from harness.backends.agent.types import Arrivals, CpuUse, MemoryUse, ProcessState, StorageAnswers, StorageRule
 from harness.faults.contract import Cancelled, Context, Target, build_fault
 from harness.faults.straggler import Hold, Quota
+from harness.node.types import Arrivals, CpuUse, MemoryUse, ProcessState, StorageAnswers, StorageRule
 from harness.run.injection import Injection
 from harness.run.live import LiveProgress
 

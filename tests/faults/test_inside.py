@@ -16,10 +16,10 @@ from faults.test_node_faults import make_plan
 from waiting import until
 
 from harness.backends.local.backend import BACKEND
-from harness.emitter import memory, strikes
 from harness.errors import FaultError, ScenarioError
 from harness.faults import memory_leak
 from harness.log.events import read_log
+from harness.node.emitter import memory, strikes
 from harness.run.job import execute
 from harness.spec.scenario import parse_scenario
 
@@ -64,7 +64,7 @@ def test_code_that_guards_its_telemetry_does_not_swallow_the_exception() -> None
         import time
         guard = '''
         import time
-        from harness.emitter import strikes
+        from harness.node.emitter import strikes
         def told():
             try:
                 strikes.strike("raise", "a text", lambda record: 0)
@@ -72,7 +72,7 @@ def test_code_that_guards_its_telemetry_does_not_swallow_the_exception() -> None
             except BaseException:
                 print("swallowed")
         '''
-        space = {"__name__": "harness.observer.watch"}
+        space = {"__name__": "harness.node.observer.watch"}
         exec(guard, space)
         space["told"]()
         for _ in range(6000):

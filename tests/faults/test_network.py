@@ -23,14 +23,14 @@ import waiting
 from pydantic import ValidationError
 
 import harness
-from harness.backends.agent import leftovers as undo
-from harness.backends.agent.net import delay_line as net_line
-from harness.backends.agent.types import Arrivals, Impairment
 from harness.backends.contract import Node, Traffic, Verb, Workload
 from harness.backends.local.backend import BACKEND, LocalCluster, try_mode
 from harness.errors import FaultError, UsageError
 from harness.faults.contract import Target, build_fault, load_fault
 from harness.faults.nic_latency import NicLatency
+from harness.node import leftovers as undo
+from harness.node.net import delay_line as net_line
+from harness.node.types import Arrivals, Impairment
 
 ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
 IDLE = ("sleep", "300")
@@ -438,7 +438,7 @@ def test_a_disturbed_lab_leaves_nothing_when_the_harness_is_killed(tmp_path: pat
     code = textwrap.dedent("""
         import pathlib, sys, time
         sys.path.insert(0, sys.argv[1])
-        from harness.backends.agent.types import Impairment
+        from harness.node.types import Impairment
         from harness.backends.contract import Traffic, Workload
         from harness.backends.local.backend import BACKEND
         lab = BACKEND.open(Workload(("sleep", "300"), 2, 1), pathlib.Path(sys.argv[2]), sys.argv[3])

@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
-from harness.backends.agent import cgroups, processes
 from harness.errors import BackendError, FaultError
+from harness.node import cgroups, processes
 
 
 def mounted(tmp_path: pathlib.Path, mounts: list[str], own: str) -> pathlib.Path:

@@ -17,13 +17,13 @@ from pydantic import ValidationError
 from waiting import HANG_S, until
 
 from harness.backends import run_folder
-from harness.backends.agent import skew, throttle
 from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Target, build_fault, fault_names
 from harness.faults.straggler import BASELINE_STEPS_MIN, EXTRA_MAX, EXTRA_MIN, GAIN, baseline_ns, corrected
 from harness.log import hostile
 from harness.log.events import read_log
+from harness.node import skew, throttle
 from harness.plan.model import PlannedFault, When
 from harness.run.holds import TriggerHolds
 from harness.run.live import LiveProgress
@@ -101,7 +101,7 @@ def planned(fault: str, **parameters: object) -> PlannedFault:
 
 EMIT = """
 import sys; sys.path.insert(0, sys.argv[1])
-from harness.emitter import Emitter
+from harness.node.emitter import Emitter
 emit = Emitter.open("trainer", rank=int(sys.argv[2]), local_rank=0, world_size=2)
 emit("started")
 emit.failpoint("all_reduce")

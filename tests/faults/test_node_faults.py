@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from waiting import until
 
-from harness.backends.agent import cgroups, skew
-from harness.backends.agent import leftovers as undo
 from harness.backends.local.backend import BACKEND, try_mode
 from harness.log.events import read_log
+from harness.node import cgroups, skew
+from harness.node import leftovers as undo
 from harness.plan.model import Plan
 from harness.run.job import execute
 

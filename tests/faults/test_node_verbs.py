@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import pytest
 from waiting import until
 
-from harness.backends.agent import cgroups, processes
-from harness.backends.agent import leftovers as undo
 from harness.backends.contract import Node, Verb, Workload
 from harness.backends.local.backend import BACKEND, LocalCluster, try_mode
 from harness.errors import CannotRunError, NodeGone, UsageError
+from harness.node import cgroups, processes
+from harness.node import leftovers as undo
 
 MIB = 2**20
 # The first process burns CPU, the second holds memory and is the larger one.

@@ -17,11 +17,11 @@ import waiting
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.emitter import Emitter
 from harness.errors import FaultError
 from harness.faults import data_corruption
 from harness.faults.contract import Target, build_fault
 from harness.faults.shared import orders
+from harness.node.emitter import Emitter
 from reference_trainer.damage import Damage, count_changed, find_element, flip_bit
 
 ELEMENTS = 20

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from waiting import until
 
-from harness.backends.agent import s3_signature
-from harness.backends.agent.places import KEY_ENV, KEY_NAME
 from harness.errors import FaultError
 from harness.faults.contract import Target, build_fault
+from harness.node import s3_signature
+from harness.node.places import KEY_ENV, KEY_NAME
 
 if importlib.util.find_spec("moto") is None or importlib.util.find_spec("botocore") is None:
     pytest.skip("moto and botocore are not installed", allow_module_level=True)
@@ -30,7 +30,7 @@ import botocore.exceptions
 import botocore.session
 from botocore.config import Config
 
-from harness.backends.agent.object_store import SERVER
+from harness.node.object_store import SERVER
 
 SECRET = "the key of this run"
 
@@ -63,7 +63,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     command = [
         sys.executable,
         "-m",
-        "harness.backends.agent.s3_proxy",
+        "harness.node.s3_proxy",
         "127.0.0.1",
         "0",
         str(behind),

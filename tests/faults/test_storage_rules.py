@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from waiting import until
 
-from harness.backends.agent.types import StorageAnswers, StorageRule
 from harness.backends.contract import Verb, Workload
 from harness.backends.local.backend import BACKEND, LocalCluster
 from harness.errors import UsageError
+from harness.node.types import StorageAnswers, StorageRule
 
 if Verb.STORAGE not in BACKEND.probe().verbs:
     pytest.skip(BACKEND.probe().missing[Verb.STORAGE], allow_module_level=True)
@@ -288,7 +288,7 @@ def test_mistakes_are_named(storage: Storage) -> None:
 def test_sigkill_of_the_harness_leaves_no_mount(tmp_path: pathlib.Path) -> None:
     code = f"""
 import pathlib, sys, time
-from harness.backends.agent.types import StorageRule
+from harness.node.types import StorageRule
 from harness.backends.contract import (Workload)
 from harness.backends.local.backend import BACKEND
 cluster = BACKEND.open(Workload(("sleep", "100"), 1, 1, {{}}, None, ("store",)), pathlib.Path({str(tmp_path)!r}), "test-storage-kill-{os.getpid()}")

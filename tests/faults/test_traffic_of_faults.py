@@ -13,14 +13,14 @@ from typing import Any, cast
 import pytest
 from waiting import until
 
-from harness.backends.agent import processes
-from harness.backends.agent.net import connections
-from harness.backends.agent.types import Connection, Connections
 from harness.backends.contract import Node, Traffic, Workload
 from harness.backends.local.backend import LocalCluster, try_mode
 from harness.errors import NodeGone
 from harness.faults.contract import Context
 from harness.faults.shared.own_traffic import CUT_BYTES_MIN, PASSING_BYTES_MIN, OwnTraffic
+from harness.node import processes
+from harness.node.net import connections
+from harness.node.types import Connection, Connections
 
 OWN, PEER, OTHER, STORE = "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.9"
 TALK = """

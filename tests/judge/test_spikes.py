@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from judging import Logs, fault_free_of, load, remove, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 
-from harness.emitter import abnormal
 from harness.judge.score import Scorecard, Verdict
+from harness.node.emitter import abnormal
 
 JOB = Job(nodes=2, steps=60, every=10)
 SINCE, SEEN = 35, 37

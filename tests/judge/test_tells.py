@@ -9,10 +9,10 @@ import pytest
 from judging import EXPECT, Logs, by_a_command, expecting, fault_free_of, load, remove, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 
-from harness.emitter import TELLS
 from harness.errors import EventLogError
 from harness.judge.facts import reported
 from harness.judge.score import Evidence, Scorecard, Verdict, expects_something, judge
+from harness.node.emitter import TELLS
 from harness.trainers.contract import build_trainer
 
 JOB = Job(nodes=2, steps=60, every=10)

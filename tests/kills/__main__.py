@@ -27,7 +27,7 @@ import yaml
 from conformance.places import PLACES, WORKER, Place, fuse_mounts_below
 from waiting import HANG_S
 
-from harness.backends.agent import processes
+from harness.node import processes
 from harness.trainers.shared.placeholders import escaped
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

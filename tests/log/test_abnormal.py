@@ -8,9 +8,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.emitter import abnormal
-from harness.emitter.abnormal import Watch
 from harness.log.vocabulary import ANOMALIES
+from harness.node.emitter import abnormal
+from harness.node.emitter.abnormal import Watch
 
 LOSS = abnormal.LOSS_RECENT_STEPS + abnormal.LOSS_BEFORE_STEPS
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.emitter import Emitter
 from harness.errors import EventLogError
 from harness.log import events, files
 from harness.log.events import Tail, read_log, read_writer
+from harness.node.emitter import Emitter
 
 FIELDS = st.dictionaries(
     st.text(st.characters(categories=["Ll"]), min_size=1, max_size=8).filter(
@@ -91,7 +91,7 @@ def test_another_schema_is_refused(tmp_path: pathlib.Path) -> None:
 def test_sigkill_tears_at_most_the_last_line(tmp_path: pathlib.Path) -> None:
     code = textwrap.dedent("""
         import pathlib, sys
-        from harness.emitter import Emitter
+        from harness.node.emitter import Emitter
         emit = Emitter(pathlib.Path(sys.argv[1]))
         print("ready", flush=True)
         step = 0
@@ -113,7 +113,7 @@ def test_sigkill_tears_at_most_the_last_line(tmp_path: pathlib.Path) -> None:
 def test_a_full_disk_loses_events_but_not_the_log(tmp_path: pathlib.Path) -> None:
     code = textwrap.dedent("""
         import pathlib, resource, signal, sys
-        from harness.emitter import Emitter
+        from harness.node.emitter import Emitter
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         emit = Emitter(pathlib.Path(sys.argv[1]))
         emit("step", step=1)
@@ -134,7 +134,7 @@ def test_a_full_disk_loses_events_but_not_the_log(tmp_path: pathlib.Path) -> Non
 def test_a_header_that_a_full_disk_refused_comes_with_the_first_event_that_fits(tmp_path: pathlib.Path) -> None:
     code = textwrap.dedent("""
         import pathlib, resource, signal, sys
-        from harness.emitter import Emitter
+        from harness.node.emitter import Emitter
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
         emit = Emitter(pathlib.Path(sys.argv[1]), {"role": "trainer"})

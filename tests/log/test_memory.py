@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from harness.emitter import memory
+from harness.node.emitter import memory
 
 MIB = 2**20
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.emitter import nvml
+from harness.node.emitter import nvml
 
 
 def _library(**more: Any) -> types.ModuleType:

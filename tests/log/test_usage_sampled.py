@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from harness.emitter import Emitter, usage
 from harness.log.events import read_log
+from harness.node.emitter import Emitter, usage
 
 TABLE = """Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed

@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from harness.emitter import abnormal
+from harness.node.emitter import abnormal
 
 ALERTS = pathlib.Path(__file__).resolve().parents[2] / "examples" / "monitoring" / "alerts.yaml"
 RULES = {

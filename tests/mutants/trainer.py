@@ -30,7 +30,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from harness.emitter import Emitter
+from harness.node.emitter import Emitter
 from reference_trainer import checkpoint, launch, shares, train
 from reference_trainer import state as training_state
 from reference_trainer.agent import ForkingAgent

@@ -355,7 +355,7 @@ def saved_to_a_pipe() -> Any:
 @case
 def hook_fails() -> Any:
     """Breaks the observer on purpose, where there is one."""
-    content = sys.modules.get("harness.observer.content")
+    content = sys.modules.get("harness.node.observer.content")
     if content is not None:
         content.tensors = None  # type: ignore[attr-defined]
     return train(DataLoader(dataset(), batch_size=4))

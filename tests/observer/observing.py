@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.backends import delivery
-from harness.backends.agent.boot import OBSERVE_ENV, with_delivered
 from harness.log.events import WriterLog, read_log
+from harness.node.boot import OBSERVE_ENV, with_delivered
 
 LIMIT_S = 250
 

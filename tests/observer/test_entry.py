@@ -12,7 +12,7 @@ FAKE_TORCH = "LOADER = __loader__\n"
 def test_a_script_without_torch_is_not_touched(tmp_path: pathlib.Path) -> None:
     script = "import sys; print([name for name in sys.modules if name.startswith('harness.')])"
     code, out, err = observing.run(["-c", script], observing.environment(tmp_path), tmp_path)
-    assert (code, out, err) == (0, "['harness.observer', 'harness.observer.imports']\n", "")
+    assert (code, out, err) == (0, "['harness.node.observer', 'harness.node.observer.imports']\n", "")
     assert not (tmp_path / "events").exists()
 
 
@@ -25,7 +25,7 @@ def test_a_hidden_sitecustomize_still_runs(tmp_path: pathlib.Path) -> None:
 
 
 def test_children_of_a_process_are_observed_too(tmp_path: pathlib.Path) -> None:
-    inner = "import sys; print('harness.observer.imports' in sys.modules)"
+    inner = "import sys; print('harness.node.observer.imports' in sys.modules)"
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
     assert observing.run(["-c", script], observing.environment(tmp_path), tmp_path) == (0, "True\n", "")
 
@@ -50,7 +50,7 @@ def test_a_torch_that_has_nothing_we_know_is_left_alone(tmp_path: pathlib.Path) 
 
 def test_an_observer_that_cannot_begin_says_so_and_steps_aside(tmp_path: pathlib.Path) -> None:
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
-    script = "import harness.observer.imports as i; i._signals = None; import torch; print('trained')"
+    script = "import harness.node.observer.imports as i; i._signals = None; import torch; print('trained')"
     code, out, err = observing.run(["-c", script], observing.environment(tmp_path), tmp_path)
     assert (code, out) == (0, "trained\n") and err.count("not observed") == 1
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.observer import identity
-from harness.observer.ledger import NAME, Began, Committed, Ledger, Saved
+from harness.node.observer import identity
+from harness.node.observer.ledger import NAME, Began, Committed, Ledger, Saved
 
 
 def archive(path: pathlib.Path, data: bytes, top: str = "archive") -> pathlib.Path:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from observer import observing
 
-from harness.observer.signals import exits
+from harness.node.observer.signals import exits
 
 CASES = pathlib.Path(__file__).with_name("cases.py")
 

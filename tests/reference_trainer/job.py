@@ -17,8 +17,8 @@ from typing import Any
 from torch.distributed import TCPStore
 from waiting import HANG_S, until
 
-from harness.emitter import HOLDS_ENV
 from harness.log.events import Tail
+from harness.node.emitter import HOLDS_ENV
 
 ROOT = pathlib.Path(__file__).parents[2]
 NURSERY = pathlib.Path(__file__).with_name("nursery.py")

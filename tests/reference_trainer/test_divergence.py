@@ -13,7 +13,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.emitter import Emitter, abnormal
+from harness.node.emitter import Emitter, abnormal
 from reference_trainer.checkpoint import Checkpoints
 from reference_trainer.data import Corpus, Samples, Shard
 from reference_trainer.divergence import Divergence, Spike, merged

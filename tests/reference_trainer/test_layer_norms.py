@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from harness.emitter import Emitter
+from harness.node.emitter import Emitter
 from reference_trainer.layers import LayerNorms, layer_of, norms
 from reference_trainer.model import Shape, build_model, loss_per_sequence
 

@@ -14,7 +14,7 @@ from job import Job, Nursery
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from harness.emitter import Emitter
+from harness.node.emitter import Emitter
 from reference_trainer.damage import Damage
 from reference_trainer.pieces import Pieces
 from reference_trainer.train import GradientSync

@@ -17,7 +17,7 @@ from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 from waiting import HANG_S, until
 
-from harness.emitter import Emitter
+from harness.node.emitter import Emitter
 from reference_trainer import rendezvous
 from reference_trainer.rendezvous import Eviction, Members, Rendezvous, SteadyClock, connect
 

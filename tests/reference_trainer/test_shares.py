@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.emitter import Emitter
+from harness.node.emitter import Emitter
 from reference_trainer.damage import Damage
 from reference_trainer.data import Batch, Loaded, share
 from reference_trainer.replicas import Setback

@@ -13,8 +13,8 @@ import pytest
 from job import QUICK, ROOT, Job, Nursery, hold_after, let_go
 from waiting import until
 
-from harness.emitter import Emitter
 from harness.log.events import read_log
+from harness.node.emitter import Emitter
 from reference_trainer import train
 from reference_trainer.options import Options, parse
 from reference_trainer.watchdog import EXIT_HUNG, StragglerReport

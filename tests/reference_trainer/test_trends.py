@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.emitter import abnormal
+from harness.node.emitter import abnormal
 from reference_trainer import rhythm as rhythms
 from reference_trainer.rhythm import Rhythm
 from reference_trainer.trends import Trends

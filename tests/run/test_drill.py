@@ -15,7 +15,7 @@ from waiting import HANG_S
 from harness.backends.local.backend import BACKEND
 from harness.errors import FaultError
 from harness.log.events import Tail, read_log
-from harness.observer import ledger
+from harness.node.observer import ledger
 from harness.plan.model import Plan
 from harness.run import drill, job, undo
 from harness.run.job import execute
@@ -28,7 +28,7 @@ STATUS = Status("x", 0.0, "training", 1, 30, None, [], [])
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAINER = textwrap.dedent("""
     import json, os, pathlib, sys, time
-    from harness.emitter import Emitter
+    from harness.node.emitter import Emitter
     bug, folder = sys.argv[1], pathlib.Path(sys.argv[2]) / "checkpoints"
     emit = Emitter.open("trainer", rank=0, local_rank=0, world_size=1)
     emit("started")

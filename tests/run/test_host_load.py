@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import until
 
-from harness.backends.agent.types import CpuUse
+from harness.node.types import CpuUse
 from harness.run import host_load
 from harness.run.host_load import HostLoad, Look, others_between
 

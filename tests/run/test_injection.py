@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from harness.backends.agent.types import MemoryUse, ProcessState
 from harness.errors import NodeGone
 from harness.faults.contract import Target
+from harness.node.types import MemoryUse, ProcessState
 from harness.plan.model import Plan, PlannedFault, When
 from harness.run.injection import Injection, LiveJob
 from harness.run.live import LiveProgress

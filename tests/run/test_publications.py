@@ -295,7 +295,7 @@ def test_a_look_that_fails_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.M
 
 TRAINER = textwrap.dedent("""
     import json, pathlib, struct, sys, time
-    from harness.emitter import Emitter
+    from harness.node.emitter import Emitter
     folder = pathlib.Path(sys.argv[1]) / "checkpoints"
     emit = Emitter.open("trainer", rank=0, local_rank=0, world_size=1)
     emit("started")

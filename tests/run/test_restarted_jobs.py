@@ -28,7 +28,7 @@ from harness.trainers.contract import Checkpoint
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAINER = textwrap.dedent("""
     import json, os, pathlib, random, signal, struct, subprocess, sys, time
-    from harness.emitter import Emitter
+    from harness.node.emitter import Emitter
     bug, folder = sys.argv[1], pathlib.Path(sys.argv[2]) / "checkpoints"
     if "WORKER" not in os.environ:  # the launcher: starts the worker again when it was killed
         again = 0

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from judging import EXPECT, Logs, expecting, fault_free_of, remove, trainers
 from simulator import KINDS, History, Job, Outage, simulate
 
-from harness.emitter import TELLS
 from harness.errors import UsageError
 from harness.judge.facts.evidence import load_evidence, part_of
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
 from harness.log import reading
+from harness.node.emitter import TELLS
 from harness.timeline import timeline, window
 
 JOB = Job(nodes=2, steps=160, every=10)

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from harness.emitter import TELLS
 from harness.log import reading
 from harness.log.events import Tail
+from harness.node.emitter import TELLS
 from harness.run import readings
 from harness.run.readings import Readings
 from harness.timeline import timeline

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.backends.agent.places import RUN_LABEL
 from harness.backends.attached import ENDED, NEEDS_KILL, OPT_IN, RUNNING, AttachedJob, Seen, Undo, refuse_unasked
 from harness.backends.contract import environment_as_recorded
 from harness.backends.docker.backend import BACKEND
 from harness.backends.docker.engine import Engine, speaking
 from harness.errors import BackendError, UsageError
+from harness.node.places import RUN_LABEL
 
 LINES = 200  # of each container's log
 LINE_MAX = 1000

@@ -15,8 +15,6 @@ import pathlib
 from typing import Any
 
 from harness.backends import delivery, run_folder
-from harness.backends.agent import container_storage as storage
-from harness.backends.agent import metadata, owned
 from harness.backends.contract import (
     Backend,
     Capability,
@@ -34,6 +32,8 @@ from harness.backends.docker.engine import ENGINES_DIR_ENV, Engine, address, eac
 from harness.backends.run_folder import CONTROL
 from harness.backends.sidecar_calls import Network, NetworkHost
 from harness.errors import CannotRunError, ChaosError, UsageError
+from harness.node import container_storage as storage
+from harness.node import metadata, owned
 
 IMAGE_ENV, GPUS_ENV, EGRESS_ENV = "CHAOS_DOCKER_IMAGE", "CHAOS_DOCKER_GPUS", "CHAOS_DOCKER_EGRESS"
 

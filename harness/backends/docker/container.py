@@ -10,20 +10,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.backends import clocks
-from harness.backends.agent import rpc
-from harness.backends.agent.container_storage import Storage
-from harness.backends.agent.types import CpuUse, ProcessState
-from harness.backends.agent_node import CALL_S_MAX
 from harness.backends.cluster_base import Box
 from harness.backends.contract import ClockReading, Exit
 from harness.backends.docker import request
 from harness.backends.docker.container_line import ContainerLine
 from harness.backends.docker.engine import Engine, speaking
 from harness.backends.network_calls import NetworkedNode
+from harness.backends.node_base import CALL_S_MAX
 from harness.backends.run_folder import CONTROL
 from harness.backends.sidecar_calls import Network
 from harness.backends.storage_calls import StoringNode
 from harness.errors import BackendError, NodeGone, UsageError
+from harness.node import rpc
+from harness.node.container_storage import Storage
+from harness.node.types import CpuUse, ProcessState
 
 KILL_S_MAX = 15.0
 PERIOD_US = 50_000  # of a CPU quota; shorter than the kernel's 100 ms, as a training step often is

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 
-from harness.backends.agent import rpc
 from harness.backends.docker.engine import Engine, speaking
 from harness.backends.docker.request import Request
 from harness.errors import BackendError
+from harness.node import rpc
 
 READY_S_MAX = 30.0
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, cast
 
-from harness.backends.agent.places import IMAGE_UID, RUN_LABEL
 from harness.backends.docker.request import IMAGE, Request
 from harness.backends.docker.stream import AttachedStream
 from harness.backends.run_folder import Owner
 from harness.errors import BackendError, CannotRunError
 from harness.extras import how_to_install
+from harness.node.places import IMAGE_UID, RUN_LABEL
 
 ENGINES_DIR_ENV = "CHAOS_ENGINES_DIR"
 ENGINES_DIR = "/var/lib/chaos-engines"

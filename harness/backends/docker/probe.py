@@ -7,11 +7,11 @@ import pathlib
 import time
 from collections.abc import Callable
 
-from harness.backends.agent import owned, skew
-from harness.backends.agent.types import StorageRule
 from harness.backends.cluster_base import ControlledCluster
 from harness.backends.contract import Cluster, Node, Verb, Workload
 from harness.errors import BackendError, CannotRunError
+from harness.node import owned, skew
+from harness.node.types import StorageRule
 
 PROBE_S_MAX = 20.0
 SKEW_S = 7200.0

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.backends import delivery, run_folder
-from harness.backends.agent import boot
-from harness.backends.agent.places import NODE_LABEL, RUN_LABEL, SCRATCH
 from harness.backends.contract import Workload
 from harness.backends.run_folder import CONTROL
+from harness.node import boot
+from harness.node.places import NODE_LABEL, RUN_LABEL, SCRATCH
 
 IMAGE = "chaos-node"
 SHM_BYTES = 2**30  # data loaders and NCCL pass tensors through /dev/shm
@@ -124,7 +124,7 @@ def container(workload: Workload, place: DockerRun, node: str, incarnation: int)
     }
     if gpus:
         host["DeviceRequests"] = [{"Driver": "", "DeviceIDs": gpus, "Capabilities": [["gpu"]]}]
-    init = "harness.backends.agent.init"
+    init = "harness.node.init"
     return {
         "Image": place.image,
         "Hostname": node,
@@ -158,7 +158,7 @@ def sidecar(place: DockerRun, node: str, incarnation: int, container_id: str) ->
     return {
         "Image": place.image,
         "User": "0:0",
-        "Entrypoint": boot.command(PYTHON, place.archive, "harness.backends.agent.sidecar"),
+        "Entrypoint": boot.command(PYTHON, place.archive, "harness.node.sidecar"),
         "Labels": place.labels(node, incarnation),
         "HostConfig": {
             "NetworkMode": f"container:{container_id}",

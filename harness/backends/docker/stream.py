@@ -19,7 +19,7 @@ class Closable(Protocol):
 
 
 class AttachedStream:
-    """A stream as `harness.backends.agent.rpc.Line` uses it; errors go to the file `errors`."""
+    """A stream as `harness.node.rpc.Line` uses it; errors go to the file `errors`."""
 
     def __init__(self, link: socket.socket, errors: IO[bytes], owners: Sequence[Closable] = ()):
         self._link = link

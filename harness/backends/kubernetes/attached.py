@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from harness.backends.agent.places import RUN_LABEL
 from harness.backends.attached import NEEDS_KILL, OPT_IN, RUNNING, AttachedJob, Seen, Undo, refuse_unasked
 from harness.backends.contract import environment_as_recorded
 from harness.backends.kubernetes import ephemeral, others
@@ -20,6 +19,7 @@ from harness.backends.kubernetes.comes_back import Returns
 from harness.backends.kubernetes.manifests import Object
 from harness.backends.kubernetes.settings import read_settings
 from harness.errors import BackendError, UsageError
+from harness.node.places import RUN_LABEL
 
 LINES, LINE_MAX = 200, 1000  # of each pod's log
 LOG_BYTES_MAX = 2**20

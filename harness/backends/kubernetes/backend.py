@@ -23,9 +23,6 @@ from dataclasses import replace as replaced
 from typing import Any
 
 from harness.backends import clocks, delivery, run_folder
-from harness.backends.agent import pod_init
-from harness.backends.agent.places import NODE_LABEL
-from harness.backends.agent.places import POD_RUN_DIR as RUN_DIR
 from harness.backends.cluster_base import ControlledCluster
 from harness.backends.contract import (
     Backend,
@@ -48,8 +45,11 @@ from harness.backends.kubernetes.pod import KubeNode, Pod
 from harness.backends.kubernetes.reclaim import way_of
 from harness.backends.kubernetes.settings import KINDS, VARIABLES, read_settings
 from harness.backends.run_folder import CONTROL
-from harness.emitter import clock_id
 from harness.errors import BackendError, CannotRunError, ChaosError, NodeGone, UsageError
+from harness.node import pod_init
+from harness.node.emitter import clock_id
+from harness.node.places import NODE_LABEL
+from harness.node.places import POD_RUN_DIR as RUN_DIR
 
 LOOK_S = 0.25
 BEAT_S = 5.0
@@ -319,7 +319,7 @@ class KubeCluster(ControlledCluster):
 
     def _refuse_other_source(self, pod: Pod) -> None:
         if pod.hello["digest"] != delivery.digest():
-            reason = "runs another agent than the one that was delivered to it"
+            reason = "runs other code than what was delivered to it"
         elif delivery.runs_reference_trainer(self._workload) and pod.hello["trainer"] != delivery.trainer_digest():
             image = self._place.settings.image
             reason = f"has another version of the reference trainer: build image {image!r} again"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.backends.agent import skew
 from harness.backends.contract import Capability, Verb
 from harness.backends.kubernetes import manifests
 from harness.backends.kubernetes.api import CHAOS_MESH, Api
 from harness.backends.kubernetes.manifests import ClusterRun
 from harness.backends.kubernetes.reclaim import way_of
 from harness.errors import CannotRunError
+from harness.node import skew
 
 LACKS = {
     Verb.CPU_QUOTA: "limits of a running pod are left alone; `how: duty_cycle` needs none",

@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.backends import delivery
-from harness.backends.agent import boot
-from harness.backends.agent.places import IMAGE_UID, INDEX_LABEL, NODE_LABEL, RUN_LABEL, SCRATCH, SHARED
-from harness.backends.agent.places import POD_RUN_DIR as RUN_DIR
 from harness.backends.contract import Workload
 from harness.backends.kubernetes.settings import Settings
 from harness.backends.run_folder import CONTROL
 from harness.errors import UsageError
+from harness.node import boot
+from harness.node.places import IMAGE_UID, INDEX_LABEL, NODE_LABEL, RUN_LABEL, SCRATCH, SHARED
+from harness.node.places import POD_RUN_DIR as RUN_DIR
 
 Object = dict[str, Any]
 
 SHM = "1Gi"  # data loaders and NCCL pass tensors through /dev/shm
-AGENT = "/chaos/agent"  # where a pod finds what the harness delivered to it
+DELIVERED = "/chaos/delivered"  # where a pod finds what the harness delivered to it
 GRACE_S_MIN = 30
 MARGIN_S = 5  # what leaving takes besides the notice
 NAME_CHARS_MAX = 46  # a JobSet adds its own names, an index and five random letters; 63 are allowed
@@ -326,13 +326,13 @@ def _pod_spec(place: ClusterRun, role: str, grace_s: int) -> Object:
         "name": role,
         "image": settings.image,
         "imagePullPolicy": settings.pull,
-        "command": boot.command("python3", f"{AGENT}/{delivery.NAME}", "harness.backends.agent.pod_init", [role]),
+        "command": boot.command("python3", f"{DELIVERED}/{delivery.NAME}", "harness.node.pod_init", [role]),
         "workingDir": SCRATCH,
         "stdin": True,
         "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": [
-            {"name": "agent", "mountPath": AGENT, "readOnly": True},
+            {"name": "delivered", "mountPath": DELIVERED, "readOnly": True},
             {"name": "run", "mountPath": RUN_DIR},
             {"name": "scratch", "mountPath": SCRATCH},
             {"name": "shm", "mountPath": "/dev/shm"},
@@ -352,7 +352,7 @@ def _pod_spec(place: ClusterRun, role: str, grace_s: int) -> Object:
         },
         "containers": [container],
         "volumes": [
-            {"name": "agent", "configMap": {"name": place.name}},
+            {"name": "delivered", "configMap": {"name": place.name}},
             {"name": "run", "emptyDir": {}},
             {"name": "scratch", "emptyDir": {}},
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHM}},

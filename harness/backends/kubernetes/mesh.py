@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from harness.backends.agent.types import Impairment
 from harness.backends.contract import Disturbance
 from harness.backends.kubernetes.api import CHAOS_MESH, PLURALS, Api
 from harness.backends.kubernetes.manifests import ClusterRun, Object
 from harness.errors import BackendError, UsageError
+from harness.node.types import Impairment
 
 ACTS_S_MAX = 60.0
 DIRECTIONS = {"egress": "to", "ingress": "from", "both": "both"}

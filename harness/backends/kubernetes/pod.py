@@ -9,17 +9,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from harness.backends.agent import rpc
-from harness.backends.agent.types import Arrivals, Impairment
-from harness.backends.agent_node import CALL_S_MAX, AgentNode
 from harness.backends.contract import Disturbance, Node, Traffic
 from harness.backends.kubernetes import mesh
 from harness.backends.kubernetes.api import Api
 from harness.backends.kubernetes.manifests import Object
 from harness.backends.kubernetes.mesh import Mesh, Way
 from harness.backends.kubernetes.stream import PodStream
+from harness.backends.node_base import CALL_S_MAX, NodeBase
 from harness.backends.run_folder import CONTROL
 from harness.errors import BackendError, NodeGone
+from harness.node import rpc
+from harness.node.types import Arrivals, Impairment
 
 ATTACH_S_MAX = 20.0
 HELLO_S_MAX = 60.0
@@ -127,7 +127,7 @@ class Owner(Protocol):
     def others(self, node: KubeNode) -> list[Pod]: ...
 
 
-class KubeNode(AgentNode):
+class KubeNode(NodeBase):
     """One place of the job in one incarnation; `pod` is `None` until there is one."""
 
     def __init__(self, owner: Owner, index: int, incarnation: int, pod: Pod | None):

@@ -23,7 +23,7 @@ OUTPUT_BYTES_MAX = 4 * 2**20  # of a command's output
 
 
 class PodStream:
-    """A stream as `harness.backends.agent.rpc.Line` uses it; errors go to the file `errors`.
+    """A stream as `harness.node.rpc.Line` uses it; errors go to the file `errors`.
 
     One lock for both directions: a TLS connection must not be read and written at the same time.
     """

@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.backends import delivery, network_calls, run_folder, storage_calls
-from harness.backends.agent import boot, cgroups, metadata, refusals, rpc, skew
-from harness.backends.agent import leftovers as leavings
 from harness.backends.calls import NetworkCaller
 from harness.backends.contract import (
     Backend,
@@ -35,6 +33,8 @@ from harness.backends.local import client
 from harness.backends.network_calls import NetworkedNode
 from harness.backends.storage_calls import StoringNode
 from harness.errors import BackendError, CannotRunError, UsageError
+from harness.node import boot, cgroups, metadata, refusals, rpc, skew
+from harness.node import leftovers as leavings
 
 MODE_ENV = "CHAOS_LOCAL_MODE"
 MODES = ("root", "user", "plain")

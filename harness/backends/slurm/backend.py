@@ -26,7 +26,6 @@ from dataclasses import replace as replaced
 from typing import Any
 
 from harness.backends import delivery, run_folder
-from harness.backends.agent import owned
 from harness.backends.cluster_base import TellingCluster
 from harness.backends.contract import (
     Backend,
@@ -49,6 +48,7 @@ from harness.backends.slurm.place import SlurmNode
 from harness.backends.slurm.step_line import READY_S_MAX, StepLine
 from harness.errors import BackendError, CannotRunError, FaultError, NodeGone, UsageError
 from harness.log import hostile
+from harness.node import owned
 
 QUEUE_ENV = "CHAOS_SLURM_QUEUE_S"
 QUEUE_S_MAX = 600.0
@@ -160,8 +160,8 @@ class SlurmCluster(TellingCluster):
 
     # What nodes ask for
 
-    def agent(self, node: SlurmNode) -> StepLine:
-        return self._line(node, "harness.backends.agent.slurm_agent", (node.name, self._run_id), "agent")
+    def helper(self, node: SlurmNode) -> StepLine:
+        return self._line(node, "harness.node.slurm_helper", (node.name, self._run_id), "helper")
 
     def _line(self, node: SlurmNode, module: str, arguments: Sequence[str], name: str) -> StepLine:
         where = (f"--jobid={self._job_id}", "--nodes=1", f"--nodelist={node.host}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from harness.backends.agent import boot, owned, skew
 from harness.backends.contract import Capability, Verb
 from harness.backends.slurm import eviction
 from harness.backends.slurm.engine import Slurm
@@ -12,6 +11,7 @@ from harness.backends.slurm.eviction import site_options
 from harness.backends.slurm.network import SIDECAR, TAKES_ROOT, VERBS
 from harness.backends.slurm.step_line import StepLine
 from harness.errors import BackendError
+from harness.node import boot, owned, skew
 
 PROBE_S = 10
 PROBE_MINUTES_MAX = 5

@@ -14,7 +14,7 @@ from harness.backends.contract import Verb
 from harness.backends.sidecar_calls import NetworkHost
 from harness.errors import BackendError
 
-SIDECAR = "harness.backends.agent.slurm_sidecar"
+SIDECAR = "harness.node.slurm_sidecar"
 TAKES_ROOT = "changing a node's network takes root there"
 VERBS = (Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_LINK, Verb.NET_PARTITION)
 

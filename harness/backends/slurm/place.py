@@ -1,4 +1,4 @@
-"""A place of a Slurm job, and what is done to it by an agent of ours in the job's own allocation."""
+"""A place of a Slurm job, and what is done to it by a helper of ours in the job's own allocation."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from harness.backends import clocks
-from harness.backends.agent_node import CALL_S_MAX
 from harness.backends.contract import ClockReading, Node
 from harness.backends.network_calls import NetworkedNode
+from harness.backends.node_base import CALL_S_MAX
 from harness.backends.slurm.network import JobNetwork
 from harness.backends.slurm.step_line import StepLine
 from harness.backends.storage_calls import StoringNode
 from harness.errors import BackendError, NodeGone, UsageError
 
-STORAGE_S_MAX = 15.0  # the agent itself waits for the file system to come up
+STORAGE_S_MAX = 15.0  # the helper itself waits for the file system to come up
 
 
 class NodeCluster(Protocol):
@@ -27,7 +27,7 @@ class NodeCluster(Protocol):
     run_dir: pathlib.Path
     network: JobNetwork
 
-    def agent(self, node: SlurmNode) -> StepLine: ...
+    def helper(self, node: SlurmNode) -> StepLine: ...
     def take_down(self, node: SlurmNode) -> None: ...
     def evict(self, node: SlurmNode) -> None: ...
 
@@ -72,17 +72,17 @@ class SlurmNode(NetworkedNode, StoringNode):
 
     def clock(self) -> ClockReading:
         ask: Callable[[], int] = lambda: int(self._call("clock"))  # noqa: E731 (its type is the point)
-        ask()  # the first one starts the agent
+        ask()  # the first one starts the helper
         assert self._line is not None
         return clocks.compare(str(self._line.ready["host"]), ask)
 
-    def _storage(self) -> StorageAgent:
+    def _storage(self) -> StorageHelper:
         with self.there():
-            return StorageAgent(self, self._agent())
+            return StorageHelper(self, self._helper())
 
     def _call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
         with self.there():
-            return self._agent().call(method, limit_s, **params)
+            return self._helper().call(method, limit_s, **params)
 
     @contextlib.contextmanager
     def there(self) -> Iterator[None]:
@@ -96,15 +96,15 @@ class SlurmNode(NetworkedNode, StoringNode):
                 raise
             raise NodeGone(f"{self.key} is gone") from error
 
-    def _agent(self) -> StepLine:
+    def _helper(self) -> StepLine:
         with self._lock:
             if self._line is None or self._line.ended:
-                self._line = self._cluster.agent(self)
+                self._line = self._cluster.helper(self)
             return self._line
 
 
-class StorageAgent:
-    """The agent that a storage rule was given to. The rule ends with it, with its line, and with the node."""
+class StorageHelper:
+    """The helper that a storage rule was given to. The rule ends with it, with its line, and with the node."""
 
     def __init__(self, node: SlurmNode, line: StepLine):
         self._node, self._line = node, line

@@ -13,9 +13,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from harness.backends import run_folder
-from harness.backends.agent import boot
 from harness.backends.contract import PLACEHOLDER, PLACEHOLDERS, Workload, fill_placeholders
 from harness.backends.run_folder import CONTROL
+from harness.node import boot
 
 ALIVE = "slurm/alive"  # in the run's folder: the harness writes something new to it every few seconds
 SILENT_S_MAX = 180  # so long the harness may be silent: then the job ends by itself
@@ -81,7 +81,7 @@ exec {start} "node$SLURM_NODEID" \\
 
 
 def _start(module: str) -> str:
-    words = shlex.join(boot.command("{python}", "{source}", f"harness.backends.agent.{module}"))
+    words = shlex.join(boot.command("{python}", "{source}", f"harness.node.{module}"))
     return words.replace("'{python}'", '"$CHAOS_PYTHON"').replace("'{source}'", '"$CHAOS_DELIVERED"')
 
 
@@ -134,7 +134,7 @@ def _places(workload: Workload, node: str, mounts: Sequence[str]) -> str:
 def until_silent(python: str, source: str, run_dir: str) -> str:
     """A shell command that ends when the harness of this run has been silent for too long."""
     words = [f"{run_dir}/{ALIVE}", str(SILENT_S_MAX)]
-    return shlex.join(boot.command(python, source, "harness.backends.agent.slurm_watch", words))
+    return shlex.join(boot.command(python, source, "harness.node.slurm_watch", words))
 
 
 def shell_words(command: Sequence[str], allowed: Collection[str]) -> str:

@@ -7,9 +7,9 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from harness.backends.agent import boot, rpc
 from harness.backends.slurm.engine import Slurm
 from harness.errors import BackendError
+from harness.node import boot, rpc
 
 READY_S_MAX = 20.0
 END_S_MAX = 5.0

@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, PrivateAttr
 
-from harness.backends.agent.types import Arrivals
 from harness.backends.contract import Disturbance, Node, Traffic
 from harness.errors import FaultError, UsageError
 from harness.faults.contract import Context, Fault, Target
 from harness.faults.shared.own_traffic import OwnTraffic
+from harness.node.types import Arrivals
 from harness.units import Duration
 
 Direction = Literal["egress", "ingress", "both"]

@@ -6,10 +6,10 @@ kernel's counters of the workers' own TCP connections are read while the fault a
 
 from __future__ import annotations
 
-from harness.backends.agent.types import Connection
 from harness.backends.contract import Node, Traffic
 from harness.errors import ChaosError
 from harness.faults.contract import Context
+from harness.node.types import Connection
 
 PASSING_BYTES_MIN, PASSING_RATE_MIN = 4096, 200  # less (bytes; bytes a second) is a store's keep-alive, no gradients
 CUT_BYTES_MIN = 1000  # into a cut goes no more than the first window of a connection, or less: who waits sends nothing

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from pydantic import Field, PrivateAttr
 
-from harness.backends.agent.types import StorageRule
 from harness.backends.contract import Disturbance, Node, Verb
 from harness.faults.contract import Context, Fault, Folder, Target, name_nodes
+from harness.node.types import StorageRule
 from harness.units import Duration
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.emitter import abnormal
 from harness.judge.facts import losses
 from harness.judge.facts.by_time import SETTLING_STEPS, Moments, Spans
+from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 

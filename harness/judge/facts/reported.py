@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.emitter import TELLS
 from harness.judge.facts.evidence import Evidence
+from harness.node.emitter import TELLS
 from harness.timeline.saves import COMMITTED, FAILED, STARTED
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import Bools, Steps, Stretch, Timeline

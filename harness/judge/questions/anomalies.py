@@ -18,12 +18,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from harness.emitter import abnormal
 from harness.judge.facts import ranks, reported
 from harness.judge.facts.alarms import Said, seldom
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Bounds, Evidence, Expectation, S, Score, ScoreResult, Verdict
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Hole, Kind, Wrong, claims, failed
+from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 

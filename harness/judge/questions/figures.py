@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from harness.emitter import TELLS
 from harness.judge.facts import alarms, reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.saves import Save, Saves
@@ -30,6 +29,7 @@ from harness.judge.score import (
     at_most,
 )
 from harness.judge.verdict import Code, unknown
+from harness.node.emitter import TELLS
 from harness.timeline.lineage import NEVER
 from harness.timeline.saves import COMMITTED, FAILED, PART
 from harness.timeline.story import CLEAN_CODES

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from harness.emitter import EXIT_LEFT
 from harness.judge.facts import ends
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Places
@@ -23,6 +22,7 @@ from harness.judge.facts.ends import End
 from harness.judge.facts.reported import NO_STEPS, blindness
 from harness.judge.score import Bounds, DurationNs, Evidence, Expectation, S, Score, ScoreResult, Verdict, at_most
 from harness.judge.verdict import Code, Doubt, Ground, Hole, Kind, Wrong, claims
+from harness.node.emitter import EXIT_LEFT
 from harness.timeline.phases import phase_words
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import counted, format_duration

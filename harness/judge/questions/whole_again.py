@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from harness.emitter import EXIT_LEFT, abnormal
 from harness.judge.facts import by_time, reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Window
@@ -30,6 +29,7 @@ from harness.judge.facts.saves import Saves
 from harness.judge.facts.usual import FAST_BEFORE, SLOWDOWN_MAX, Pace, Times
 from harness.judge.score import Bounds, DurationNs, Expectation, Percent, S, Score, ScoreResult, at_most, line
 from harness.judge.verdict import Claim, Code, Ground, Kind, unknown
+from harness.node.emitter import EXIT_LEFT, abnormal
 from harness.timeline.timeline import Bools, Ints, Slot, Timeline
 from harness.units import format_duration
 

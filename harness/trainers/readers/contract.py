@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator
 
-from harness.emitter import Tell
+from harness.node.emitter import Tell
 from harness.parameters import Parameters
 from harness.plugins import Family
 from harness.trainers.shared.written import Written

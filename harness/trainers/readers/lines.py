@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import regex  # unlike `re`, it can be told how long a search may take
 from pydantic import AfterValidator, Field
 
-from harness.emitter import Tell
+from harness.node.emitter import Tell
 from harness.trainers.readers.contract import (
     EXPRESSION_CHARS_MAX,
     LineSource,

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from harness.backends.agent.boot import OBSERVE_ENV
 from harness.backends.contract import Workload as Launch
 from harness.backends.run_folder import CHECKPOINTS
-from harness.emitter import Tell
 from harness.errors import UsageError
+from harness.node.boot import OBSERVE_ENV
+from harness.node.emitter import Tell
 from harness.trainers.contract import Checkpoint, Path, Trainer, Variable, Word, Workload
 from harness.trainers.readers.contract import Read, Reader
 from harness.trainers.shared import placeholders

@@ -13,7 +13,7 @@ import sys
 import sysconfig
 from typing import Any
 
-from harness.emitter import nvml
+from harness.node.emitter import nvml
 from harness.trainers.contract import Trainer, Workload
 from harness.trainers.shared import checkout
 

@@ -53,4 +53,4 @@ def options(given: Mapping[str, object]) -> str:
 
 def store(python: str) -> Command:
     """The command beside the nodes."""
-    return (python, "-m", "harness.backends.agent.torch_store", "{control}", str(PORT))
+    return (python, "-m", "harness.node.torch_store", "{control}", str(PORT))

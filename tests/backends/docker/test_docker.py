@@ -17,8 +17,6 @@ import pytest
 from waiting import until
 
 from harness.backends import delivery
-from harness.backends.agent import owned
-from harness.backends.agent.types import Impairment
 from harness.backends.contract import Traffic, Workload
 from harness.backends.docker import backend
 from harness.backends.docker import request as request_of_docker
@@ -26,6 +24,8 @@ from harness.backends.docker.engine import Engine
 from harness.errors import BackendError, CannotRunError, EventLogError, FaultError, NodeGone, UsageError
 from harness.log import hostile
 from harness.log.events import read_log
+from harness.node import owned
+from harness.node.types import Impairment
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 WAIT_S = 30.0  # for the last packets; there is no wait where all have come
@@ -247,7 +247,7 @@ def attempt(name, act):
     except OSError:
         pass
 for name in ("undo.jsonl", "plan.json", "holds.json", "holds/f.armed", "events/harness.jsonl", "logs/reverter.log",
-             "agent.zip", "hosts", "resolv.conf", "logs/node0.2.log", "logs/new", "events/new.jsonl", "events/node1/w.jsonl",
+             "delivered.zip", "hosts", "resolv.conf", "logs/node0.2.log", "logs/new", "events/new.jsonl", "events/node1/w.jsonl",
              "answers/node1/claim", "holds/f.released", "new"):
     attempt(f"write {name}", lambda: (run / name).open("a").write("forged"))
     attempt(f"remove {name}", lambda: (run / name).unlink())

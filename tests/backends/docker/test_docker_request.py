@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.backends.agent import boot
-from harness.backends.agent import container_storage as storage
 from harness.backends.contract import Workload
 from harness.backends.docker import backend, engine, request
 from harness.backends.docker.stream import AttachedStream
 from harness.errors import CannotRunError, UsageError
+from harness.node import boot
+from harness.node import container_storage as storage
 
 TRAINING = Workload(
     ("{python}", "train.py"), nodes=2, ranks_per_node=2, env={"LR": "1"}, control=("{python}", "store.py")
@@ -30,9 +30,7 @@ def expected_container(node: str) -> dict[str, object]:
         "Image": "chaos-node",
         "Hostname": node,
         "User": "{user}",
-        "Entrypoint": boot.command(
-            "python3", "{run_dir}/agent.zip", "harness.backends.agent.init", [node, "node0", "node1"]
-        ),
+        "Entrypoint": boot.command("python3", "{run_dir}/delivered.zip", "harness.node.init", [node, "node0", "node1"]),
         "WorkingDir": "/scratch",
         "Labels": {"chaos.run_id": "{run_id}", "chaos.node": node, "chaos.incarnation": "1"},
         "OpenStdin": True,
@@ -140,7 +138,7 @@ def test_a_sidecar_may_change_one_network_and_nothing_else() -> None:
     assert request.sidecar(request.DockerRun(run_id="r"), "node0", 1, "abc") == {
         "Image": "chaos-node",
         "User": "0:0",
-        "Entrypoint": boot.command("python3", "{run_dir}/agent.zip", "harness.backends.agent.sidecar"),
+        "Entrypoint": boot.command("python3", "{run_dir}/delivered.zip", "harness.node.sidecar"),
         "Labels": {"chaos.run_id": "r", "chaos.node": "node0", "chaos.incarnation": "1"},
         "OpenStdin": True,
         "StdinOnce": True,
@@ -152,8 +150,8 @@ def test_a_sidecar_may_change_one_network_and_nothing_else() -> None:
             "Mounts": [
                 {
                     "Type": "bind",
-                    "Source": "{run_dir}/agent.zip",
-                    "Target": "{run_dir}/agent.zip",
+                    "Source": "{run_dir}/delivered.zip",
+                    "Target": "{run_dir}/delivered.zip",
                     "ReadOnly": True,
                 }
             ],

@@ -28,7 +28,7 @@ RUN_DIR, SCRATCH = "/srv/run", "/srv/scratch"  # on a file system of the pod's o
 PROGRAM = f"""
 import asyncio, pathlib, sys
 sys.path.insert(0, sys.argv[2])
-from harness.backends.agent import pod_init
+from harness.node import pod_init
 pod_init.SCRATCH = {SCRATCH!r}
 asyncio.run(pod_init.PodInit(sys.argv[1], pathlib.Path({RUN_DIR!r})).serve())
 """

@@ -15,8 +15,6 @@ from hypothesis import settings as settings_
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from harness.backends.agent.places import RUN_LABEL
-from harness.backends.agent.types import Impairment
 from harness.backends.contract import Workload
 from harness.backends.kubernetes import api, backend, manifests, mesh
 from harness.backends.kubernetes.manifests import ClusterRun, Dialect
@@ -24,6 +22,8 @@ from harness.backends.kubernetes.settings import KINDS, VARIABLES, Settings, Tol
 from harness.backends.request_text import native_text
 from harness.cli.main import make_app
 from harness.errors import UsageError
+from harness.node.places import RUN_LABEL
+from harness.node.types import Impairment
 
 SNAPSHOT = pathlib.Path(__file__).with_name("kubernetes_request.yaml")
 ROOT = pathlib.Path(__file__).resolve().parents[3]

@@ -17,16 +17,16 @@ import pytest
 from waiting import HANG_S, until
 
 from harness.backends import delivery
-from harness.backends.agent import rpc
 from harness.backends.kubernetes.manifests import RUN_DIR
 from harness.backends.kubernetes.mirror import Mirror
 from harness.errors import BackendError, FaultError, UsageError
+from harness.node import rpc
 
 NODE = "node3"
 PROGRAM = """
 import asyncio, pathlib, sys
 sys.path.insert(0, sys.argv[3])
-from harness.backends.agent.pod_init import PodInit
+from harness.node.pod_init import PodInit
 asyncio.run(PodInit(sys.argv[1], pathlib.Path(sys.argv[2])).serve())
 """
 
@@ -239,9 +239,7 @@ def test_silence_ends_the_pod(tmp_path: pathlib.Path, here: pathlib.Path, monkey
     monkeypatch.setattr(
         sys.modules[__name__],
         "PROGRAM",
-        PROGRAM.replace(
-            "asyncio.run", "from harness.backends.agent import pod_init\npod_init.SILENT_S_MAX = 5\nasyncio.run"
-        ),
+        PROGRAM.replace("asyncio.run", "from harness.node import pod_init\npod_init.SILENT_S_MAX = 5\nasyncio.run"),
     )
     pod = LocalPod(tmp_path / "there", here)
     pod.run("sleep", "600")

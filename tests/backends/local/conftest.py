@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 from labs import Opened, OpenLab
 
-from harness.backends.agent import leftovers as undo
 from harness.backends.contract import Workload
 from harness.backends.local.backend import BACKEND, MODES, try_mode
+from harness.node import leftovers as undo
 
 _numbers = itertools.count(1)
 refusal = functools.cache(try_mode)

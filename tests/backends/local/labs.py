@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from waiting import until
 
-from harness.backends.agent import leftovers as undo
 from harness.backends.contract import Exit
 from harness.backends.local.backend import LocalCluster
+from harness.node import leftovers as undo
 
 T = TypeVar("T")
 # Three processes, two of them in sessions of their own, one of these an orphan.

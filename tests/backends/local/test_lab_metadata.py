@@ -13,8 +13,8 @@ import pytest
 from labs import OpenLab, script
 from waiting import HANG_S
 
-from harness.backends.agent.metadata import REQUEST_BYTES_MAX, Endpoint
 from harness.errors import UsageError
+from harness.node.metadata import REQUEST_BYTES_MAX, Endpoint
 
 Get = Callable[..., Awaitable[tuple[int, str]]]
 GOOGLE = {"Metadata-Flavor": "Google"}

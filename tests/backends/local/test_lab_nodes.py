@@ -12,11 +12,11 @@ import pytest
 from labs import FAMILY, Opened, OpenLab, script
 from waiting import until
 
-from harness.backends.agent import leftovers as undo
-from harness.backends.agent import processes
 from harness.backends.contract import Exit
 from harness.backends.local.backend import MODES
 from harness.errors import BackendError, NodeGone, UsageError
+from harness.node import leftovers as undo
+from harness.node import processes
 
 NAMESPACES = [mode for mode in MODES if mode != "plain"]  # a process tree sees what its user sees
 SLEEP = ("sleep", "300")

@@ -12,11 +12,11 @@ import textwrap
 import pytest
 
 import harness
-from harness.backends.agent import metadata, refusals
 from harness.backends.contract import Verb, Workload, fill_placeholders
 from harness.backends.local import backend as local
 from harness.backends.local import client
 from harness.errors import BackendError, UsageError
+from harness.node import metadata, refusals
 
 ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from waiting import HANG_S
 
 from harness import errors
-from harness.backends.agent import rpc
+from harness.node import rpc
 
 MESSAGES = st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=20), max_size=3), max_size=4)
 

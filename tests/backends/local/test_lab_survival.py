@@ -18,8 +18,8 @@ import pytest
 from waiting import until
 
 import harness
-from harness.backends.agent import cgroups, processes
-from harness.backends.agent import leftovers as undo
+from harness.node import cgroups, processes
+from harness.node import leftovers as undo
 from harness.run.undo import heal_strays
 
 ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
@@ -201,7 +201,7 @@ def test_a_full_process_table_is_said_and_leaves_nothing(users_dir: pathlib.Path
         from harness.backends.contract import Workload
         from harness.backends.local.backend import LocalCluster
         from harness.errors import BackendError
-        from harness.backends.agent import leftovers as undo
+        from harness.node import leftovers as undo
         run_id = f"full-{os.getpid()}"
         resource.setrlimit(resource.RLIMIT_NPROC, (5, 5))
         try:

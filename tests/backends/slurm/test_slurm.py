@@ -15,13 +15,13 @@ import tools
 from conformance.places import fuse_mounts_below, processes_of
 from waiting import until
 
-from harness.backends.agent import owned
-from harness.backends.agent.types import StorageRule
 from harness.backends.contract import Traffic, Verb, Workload
 from harness.backends.slurm import backend, capability
 from harness.backends.slurm.backend import SlurmBackend, SlurmCluster
 from harness.backends.slurm.engine import Slurm, find_slurm
 from harness.errors import CannotRunError, UsageError
+from harness.node import owned
+from harness.node.types import StorageRule
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 ENGINE = pathlib.Path(__file__).resolve().parents[3] / "engines" / "slurm.sh"

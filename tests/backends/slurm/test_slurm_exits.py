@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.backends.agent import boot, slurm_storage, slurm_watch
-from harness.backends.agent.slurm_watch import LOOK_S
 from harness.backends.slurm.backend import EXITS, read_exits
 from harness.errors import BackendError
+from harness.node import boot, slurm_storage, slurm_watch
+from harness.node.slurm_watch import LOOK_S
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_the_record_of_an_exit_goes_through_no_link(tmp_path: pathlib.Path, exit
     precious.write_text("precious")
     (exits / ".node0.1").symlink_to(precious)
     env = os.environ | {"CHAOS_RUN_DIR": str(tmp_path), "CHAOS_INCARNATION": "1", "CHAOS_RUN_ID": "x"}
-    command = boot.command(sys.executable, boot.place(), "harness.backends.agent.slurm_task", ["node0", "--", "--"])
+    command = boot.command(sys.executable, boot.place(), "harness.node.slurm_task", ["node0", "--", "--"])
     subprocess.run([*command, "sh", "-c", "exit 3"], env=env, capture_output=True)
     assert precious.read_text() == "precious"
     assert read_exits(tmp_path) == [("node0", 1, 3)]
@@ -102,7 +102,7 @@ def test_a_harness_that_never_wrote_is_dead(clock: list[float]) -> None:
 def test_the_watch_runs_the_command_when_the_harness_is_silent(tmp_path: pathlib.Path) -> None:
     (tmp_path / "alive").write_text("1")
     words = [str(tmp_path / "alive"), "1.5", "echo", "over"]
-    command = boot.command(sys.executable, boot.place(), "harness.backends.agent.slurm_watch", words)
+    command = boot.command(sys.executable, boot.place(), "harness.node.slurm_watch", words)
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.stdout == "over\n" and "the harness has been silent for 1.5 s" in ended.stderr
 
@@ -118,7 +118,7 @@ def test_no_fifo_holds_the_watch(tmp_path: pathlib.Path) -> None:
 @pytest.fixture
 def delivered(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     (tmp_path / "key").write_text("secret")
-    monkeypatch.setattr(boot, "place", lambda: str(tmp_path / "agent.zip"))
+    monkeypatch.setattr(boot, "place", lambda: str(tmp_path / "delivered.zip"))
     return tmp_path
 
 

@@ -1,4 +1,4 @@
-"""Storage of a Slurm node, without a Slurm: its task and its agent are started here as Slurm starts them there."""
+"""Storage of a Slurm node, without a Slurm: its task and its helper are started here as Slurm starts them there."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from conformance.places import fuse_mounts_below, processes_of
 from waiting import HANG_S, until
 
 from harness.backends import delivery
-from harness.backends.agent import boot, processes
-from harness.backends.agent.types import StorageRule
 from harness.backends.contract import Verb
 from harness.backends.slurm import capability
 from harness.backends.slurm.engine import Slurm
 from harness.backends.slurm.network import SIDECAR
 from harness.backends.slurm.step_line import StepLine
+from harness.node import boot, processes
+from harness.node.types import StorageRule
 
 USER, PROJECT = 61234, 61235  # nobody has these ids
 KEY, STORE = "node0.1", "store"
@@ -68,7 +68,7 @@ class Host:
     def start_task(self, text: str, mounts: Sequence[str] = (STORE,)) -> subprocess.Popen[bytes]:
         here = {"CHAOS_RUN_DIR": str(self.run_dir), "CHAOS_INCARNATION": "1"}
         words = ["node0", *mounts, "--", STORE, "--", "sh", "-c", text.replace("{run_dir}", str(self.run_dir))]
-        start = boot.command(self.python, str(self.run_dir / delivery.NAME), "harness.backends.agent.slurm_task", words)
+        start = boot.command(self.python, str(self.run_dir / delivery.NAME), "harness.node.slurm_task", words)
         command = [*self.prefix, *start]
         environment = os.environ | here | {"CHAOS_RUN_ID": self.run_id}
         self._started.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
@@ -210,11 +210,11 @@ def comm(pid: int) -> str:
         return ""
 
 
-def test_the_agent_hands_on_rules_which_end_with_its_line(host: Host) -> None:
+def test_the_helper_hands_on_rules_which_end_with_its_line(host: Host) -> None:
     host.start_task(SAVES)
     store, rule = str(host.run_dir / STORE), vars(StorageRule(operations=("write",), error="ENOSPC"))
     for _ in range(2):
-        line = host.line("harness.backends.agent.slurm_agent", "node0", host.run_id)
+        line = host.line("harness.node.slurm_helper", "node0", host.run_id)
         number = line.call("storage.add", HANG_S, folder=store, node=KEY, rule=rule)
         until((host.run_dir / "events/node0/fails").exists, "a failed save")
         assert line.call("storage.counts", HANG_S, folder=store, number=number)["failed"] > 0

@@ -1,0 +1,91 @@
+"""The verbs of a node, as calls to the process of ours that answers for it: its init, a helper there, a lab."""
+
+from __future__ import annotations
+
+import abc
+import pathlib
+import signal
+from typing import Any
+
+from harness.backends.contract import Node, Verb
+from harness.errors import NodeGone, UsageError
+from harness.node import skew
+from harness.node.types import CpuUse, MemoryUse, ProcessState
+
+CALL_S_MAX = 10.0
+FILL_S_MAX = 40.0
+
+
+class NodeBase(Node):
+    """A backend says how a call reaches that process, and overrides what its engine does by itself."""
+
+    _run_dir: pathlib.Path
+
+    @property
+    def key(self) -> str:
+        """What calls and files of the run name the node by."""
+        return f"{self.name}.{self.incarnation}"
+
+    @abc.abstractmethod
+    def _call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
+        """Raises `NodeGone` for a node that is no longer there."""
+
+    def pids(self) -> list[int]:
+        return self._listed("pids")
+
+    def processes(self) -> list[ProcessState]:
+        return [ProcessState(**each) for each in self._listed("states")]
+
+    def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
+        if pid is not None and pid <= 1:
+            raise UsageError(f"process {pid} cannot be signalled: give the id of a process on the node, above 1")
+        return int(self._call("signal", signum=int(signum), pid=pid))
+
+    def freeze(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def notice(self, provider: str, in_s: float) -> None:
+        self._call("notice", provider=provider, in_s=in_s)
+
+    def notice_seen(self) -> int:
+        return int(self._call("notice_seen"))
+
+    def throttle(self, share: float | None) -> None:
+        self._call("throttle", share=share)
+
+    def crowd(self, kind: str, load: float | None) -> None:
+        self._call("crowd", kind=kind, load=load)
+
+    def cpu_use(self) -> CpuUse:
+        return CpuUse(**self._call("cpu_use"))
+
+    def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
+        if keeper == "kernel":
+            raise self._missing(Verb.MEMORY_KERNEL)
+        if limit_bytes is not None and limit_bytes <= 0:
+            raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
+        self._call("watch_memory", limit_bytes=limit_bytes)
+        return "" if limit_bytes is None else "watchdog"
+
+    def memory_use(self) -> MemoryUse:
+        return MemoryUse(**self._call("memory_use"))
+
+    def fill_memory(self, size_bytes: int, spare: bool) -> int:
+        return int(self._call("fill_memory", FILL_S_MAX, size_bytes=size_bytes, spare=spare))
+
+    def doom(self, pid: int) -> None:
+        self._call("doom", pid=pid)
+
+    def skew_clock(self, offset_s: float) -> None:
+        """The library that every process there was started with reads the offset from a file of the run."""
+        skew.set_offset(self._run_dir, self.name, offset_s)
+
+    def _listed(self, method: str) -> list[Any]:
+        try:
+            found: list[Any] = self._call(method)
+        except NodeGone:
+            return []
+        return found

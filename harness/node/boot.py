@@ -1,0 +1,55 @@
+"""Starting a module of ours on a node from wherever this source was delivered to: a folder or a zip archive."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+
+OBSERVE_ENV = "CHAOS_OBSERVE"  # `auto`: a trainer is watched by `harness.node.observer`
+
+# Like `python -m MODULE ARGUMENTS`, with what is at PLACE found first: -c CODE PLACE MODULE ARGUMENTS.
+_CODE = (
+    "import runpy, sys; sys.path.insert(0, sys.argv[1]); del sys.argv[:2]; "
+    'runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)'
+)
+
+
+def place() -> str:
+    """The folder or the archive from which this process has the package `harness`."""
+    return os.path.abspath(__file__).rpartition(f"{os.sep}harness{os.sep}node{os.sep}")[0]
+
+
+def command(python: str, where: str, module: str, arguments: Sequence[str] = (), packages: bool = False) -> list[str]:
+    """What starts `module`. Neither the working folder nor any variable there decides what code that is.
+
+    With `packages` the interpreter's own installed packages are found, too.
+    """
+    return [python, "-I", *([] if packages else ["-S"]), "-c", _CODE, where, module, *arguments]
+
+
+def with_delivered(env: Mapping[str, str], where: str) -> dict[str, str]:
+    """The environment for a trainer: what was delivered comes first on its path, and before it, where the trainer is
+    to be observed, what Python runs as it starts."""
+    entry = [f"{where}/harness/node/observer/entry"] if env.get(OBSERVE_ENV) == "auto" else []
+    others = [env["PYTHONPATH"]] if env.get("PYTHONPATH") else []
+    return {**env, "PYTHONPATH": os.pathsep.join([*entry, where, *others])}
+
+
+def archive_digest() -> str:
+    """Of the archive that this process runs from; empty where it runs from a folder."""
+    archive = pathlib.Path(place())
+    return hashlib.sha256(archive.read_bytes()).hexdigest() if archive.is_file() else ""
+
+
+def trainer_digest(folders: Sequence[str]) -> str:
+    """Of the reference trainer in the first of these folders that has one; empty where none has."""
+    for folder in folders:
+        files = sorted(pathlib.Path(folder).glob("reference_trainer/*.py"))
+        if files:
+            digest = hashlib.sha256()
+            for path in files:
+                digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+            return digest.hexdigest()[:16]
+    return ""

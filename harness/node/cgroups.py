@@ -1,0 +1,222 @@
+"""The kernel's accounts and limits of a node: one control group each for CPU and memory, cgroup v1 and v2.
+
+A node's groups exist from its start, so that all it ever used is on its account. They are named
+`chaos-<harness>@<run>@<node>`, where `<harness>` is the identity of the process that answers for them; `sweep`
+removes those of one run, or those whose harness is dead. They hold no process by then: their node died before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pathlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from harness.errors import BackendError, FaultError
+from harness.node import processes
+from harness.node.emitter import groups
+
+CONTROLLERS = ("cpu", "memory")
+PREFIX = "chaos-"
+PERIOD_US = 50_000  # of a CPU quota; shorter than the kernel's 100 ms, as a training step often is
+QUOTA_US_MIN = 1_000  # the kernel takes no less
+REMOVED_S_MAX = 2.0
+SELF = pathlib.Path("/proc/self")
+
+
+@dataclass(frozen=True)
+class Parent:
+    """Where groups of a controller can be made: the caller's own group, or the nearest one above that allows it."""
+
+    controller: str
+    version: int
+    path: pathlib.Path
+
+
+def find_parent(controller: str, proc: pathlib.Path | None = None) -> Parent | str:
+    """The place for new groups, or why there is none. Reads `mountinfo` and `cgroup` of `proc`, changes nothing."""
+    proc = proc or SELF
+    own = groups.of_process(proc / "cgroup")
+    unified: Parent | str = f"no cgroup hierarchy with the controller `{controller}` is mounted"
+    for mount in groups.mounts(proc / "mountinfo"):
+        if mount.version == 1 and controller in mount.options:
+            return Parent(controller, 1, mount.locate(own.get(controller, "/")))
+        if mount.version == 2:
+            unified = _delegated(controller, mount, own.get("", "/"))
+    return unified
+
+
+def _delegated(controller: str, mount: groups.Mount, own: str) -> Parent | str:
+    """In v2 a group may have limits only where the group above hands the controller down."""
+    path = mount.locate(own)
+    while True:
+        if controller in _words(path / "cgroup.subtree_control"):
+            return Parent(controller, 2, path)
+        if path == mount.point:
+            return f"the cgroup v2 controller `{controller}` is not handed down to any group above this process"
+        path = path.parent
+
+
+def _words(path: pathlib.Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def why_not(controller: str) -> str | None:
+    """Makes a group and removes it; the reason when that is refused."""
+    parent = find_parent(controller)
+    if isinstance(parent, str):
+        return parent
+    path = parent.path / f"{PREFIX}{processes.owner_text()}@probe@{os.getpid()}-{time.monotonic_ns()}"
+    try:
+        path.mkdir()
+        path.rmdir()
+    except OSError as error:
+        return f"no cgroup can be made in {parent.path}: {error.strerror}; it takes root, or a delegated cgroup"
+    return None
+
+
+@dataclass
+class Group:
+    """One controller's group of a node. Settings are put back in reverse order, byte for byte."""
+
+    version: int
+    path: pathlib.Path
+    before: dict[str, str] = field(default_factory=dict)
+
+    def enter(self, pid: int) -> None:
+        (self.path / "cgroup.procs").write_text(str(pid))
+
+    def write(self, name: str, value: str) -> None:
+        """Keeps what was there before, once."""
+        file = self.path / name
+        self.before.setdefault(name, file.read_text().strip())
+        file.write_text(value)
+
+    def restore(self) -> None:
+        for name in reversed(list(self.before)):
+            (self.path / name).write_text(self.before[name])
+            del self.before[name]
+
+    def number(self, name: str) -> int:
+        return int((self.path / name).read_text())
+
+    def table(self, name: str) -> dict[str, int]:
+        """A file of lines `key value`."""
+        pairs = (line.split() for line in (self.path / name).read_text().splitlines())
+        return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].lstrip("-").isdigit()}
+
+
+def create(controller: str, owner: str, run_id: str, node: str) -> Group | None:
+    """The group of a node, or `None` where none can be made."""
+    parent = find_parent(controller)
+    if isinstance(parent, str):
+        return None
+    path = parent.path / f"{PREFIX}{owner}@{run_id}@{node}"
+    try:
+        path.mkdir()
+    except OSError:
+        return None  # what needs it asks for it again, and is told why
+    return Group(parent.version, path)
+
+
+def limit_cpu(group: Group, cpus: float) -> None:
+    quota_us = max(QUOTA_US_MIN, round(cpus * PERIOD_US))
+    if group.version == 2:
+        group.write("cpu.max", f"{quota_us} {PERIOD_US}")
+        return
+    group.write("cpu.cfs_period_us", str(PERIOD_US))
+    group.write("cpu.cfs_quota_us", str(quota_us))
+
+
+def throttled_ns(group: Group) -> int:
+    """How long the group's quota has kept it from running, summed over CPUs."""
+    stat = group.table("cpu.stat")
+    return stat["throttled_usec"] * 1000 if group.version == 2 else stat["throttled_time"]
+
+
+_MEMORY_FILES = {
+    1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+    2: ("memory.max", "memory.swap.max"),
+}
+
+
+def limit_memory(group: Group, limit_bytes: int) -> None:
+    """Memory beyond the limit is not swapped out but freed by killing. Raises `FaultError` below what is in use."""
+    memory, swap = _MEMORY_FILES[group.version]
+    try:
+        group.write(memory, str(limit_bytes))
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        raise FaultError(f"{limit_bytes} bytes: the node uses more that cannot be freed") from error
+    if (group.path / swap).exists():
+        group.write(swap, str(limit_bytes) if group.version == 1 else "0")
+
+
+def unreclaimable_bytes(group: Group) -> int:
+    """What only the end of a process frees: anonymous and shared memory, and the kernel's own for the group."""
+    stat = group.table("memory.stat")
+    if group.version == 2:
+        return stat["anon"] + stat["shmem"] + stat.get("kernel", 0)
+    return stat["total_rss"] + stat["total_shmem"] + group.number("memory.kmem.usage_in_bytes")
+
+
+def kills(group: Group) -> int:
+    """How often the kernel has killed a process of the group for lack of memory."""
+    return group.table("memory.events" if group.version == 2 else "memory.oom_control")["oom_kill"]
+
+
+def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
+    """Groups of the run; without it, those whose harness is dead. Changes nothing."""
+    # Looked for everywhere: who sweeps may itself be in another group than the harness was.
+    roots = {m.point for m in groups.mounts(SELF / "mountinfo") if m.version == 2 or m.options & set(CONTROLLERS)}
+    found = {path for root in roots for path in _groups_below(root) if path.name.startswith(PREFIX)}
+    return sorted(path for path in found if path.name.count("@") >= 2 and _is_ours(path.name, run_id))
+
+
+def _groups_below(root: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Every group; one that vanishes while it is looked for is skipped (`os.walk` leaves out what it cannot list)."""
+    for folder, below, _ in os.walk(root):
+        yield from (pathlib.Path(folder, name) for name in below)
+
+
+def _is_ours(name: str, run_id: str | None) -> bool:
+    owner, run, _ = name.removeprefix(PREFIX).split("@", 2)
+    return run == run_id if run_id is not None else processes.owner_is_dead(owner)
+
+
+def sweep(run_id: str | None = None) -> int:
+    """Removes them; returns how many there were. Idempotent.
+
+    Raises `BackendError` for those that are still in use, after all were tried.
+    """
+    found = leftovers(run_id)
+    deadline = time.monotonic() + REMOVED_S_MAX
+    errors = []
+    for path in found:
+        try:
+            _remove(path, deadline)
+        except BackendError as error:
+            errors.append(str(error))
+    if errors:
+        raise BackendError("; ".join(errors))
+    return len(found)
+
+
+def _remove(path: pathlib.Path, deadline: float) -> None:
+    while True:
+        try:
+            with contextlib.suppress(FileNotFoundError):  # the reverter may be faster
+                path.rmdir()
+            return
+        except OSError as error:
+            # Processes that were just killed leave their group a moment later.
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise BackendError(f"{path}: cannot be removed: {error.strerror}") from error
+            time.sleep(0.005)

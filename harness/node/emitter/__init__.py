@@ -1,0 +1,183 @@
+"""The event log: what happened, as each process saw it. The only thing between running and scoring.
+
+This file is what anybody's trainer may import: standard library only, no thread, no buffer.
+
+    from harness.node.emitter import Emitter
+    emit = Emitter.open("trainer", rank=rank, local_rank=local_rank, world_size=world_size)
+    emit("step", step=step, begin_ns=begin, loss=loss)
+
+One writer, one file, one process: `$CHAOS_EVENTS/<role>-<node>.<incarnation>-<rank>-<start>.jsonl`. Each event
+is one line, written by one `os.write` to an `O_APPEND` descriptor, so that SIGKILL tears at most the last line.
+Outside a harness (`CHAOS_EVENTS` unset) every call returns at once.
+
+The first line, the header, says who writes. What the header and each event hold is declared in
+`harness.log.vocabulary`; docs/events.md is the same as a page. A number that is not finite is written as the
+string `"nan"`, `"inf"` or `"-inf"`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import pathlib
+import socket
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    from harness.node.emitter.holds import Holds
+
+SCHEMA_VERSION = 1
+BYTES_MAX = 2**60  # what is larger is no measurement, and is refused by the reader
+
+# Kinds of evidence that a writer may tell.
+Tell = Literal[
+    "steps",
+    "loss",
+    "positions",
+    "samples",
+    "digests",
+    "weights",
+    "checkpoints",
+    "restores",
+    "phases",
+    "exits",
+    "clocks",
+]
+TELLS: tuple[Tell, ...] = get_args(Tell)
+
+EXIT_LEFT = 75  # of a node's command: drained, and out of the job for good (sysexits' EX_TEMPFAIL)
+EVENTS_DIR_ENV = "CHAOS_EVENTS"
+HOLDS_ENV = "CHAOS_HOLDS"  # set only where the plan stops or strikes trainers: see `harness.node.emitter.holds`
+NODE_ENV = "CHAOS_NODE"
+INCARNATION_ENV = "CHAOS_INCARNATION"
+
+Moment = tuple[int, int]  # on the wall clock and on the monotonic one, in nanoseconds
+
+
+def clock_id() -> str:
+    """Identity of this machine's monotonic clock: the kernel's boot id."""
+    try:
+        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+class Emitter:
+    """Appends events to this process's own file. Never raises: telemetry must not kill a training job."""
+
+    def __init__(self, path: pathlib.Path | None, identity: dict[str, Any] | None = None, began: Moment | None = None):
+        self.path = path
+        self._fd = -1
+        self._written = 0
+        self._dropped = 0
+        self._header = b""  # until it is written
+        self._holds: Holds | None = None
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError:
+            return  # no events from here: the scorer sees the missing writer and cannot pass
+        header: dict[str, Any] = {"schema": SCHEMA_VERSION, "writer": path.stem, "host": socket.gethostname()}
+        header |= {"clock": clock_id(), "pid": os.getpid(), **(identity or {})}
+        self._header = _line(header, began)[0]
+        self._write(b"")
+        if HOLDS_ENV in os.environ:
+            from harness.node.emitter import holds
+
+            self._holds = holds.load(os.environ[HOLDS_ENV], header.get("rank"), self._append)
+
+    @classmethod
+    def open(cls, role: str, **identity: Any) -> Emitter:
+        """The emitter of this process, as told by the environment (a silent one outside a harness).
+
+        `began` is when the process began, a `Moment`; else now. All else goes into the header.
+        """
+        began = identity.pop("began", None)
+        directory = os.environ.get(EVENTS_DIR_ENV)
+        if not directory:
+            return cls(None)
+        node = os.environ.get(NODE_ENV, socket.gethostname())
+        incarnation = int(os.environ.get(INCARNATION_ENV, "1"))
+        rank = f"-{identity['rank']}" if "rank" in identity else ""
+        name = f"{role}-{node}.{incarnation}{rank}-{time.monotonic_ns():x}.jsonl"
+        identity = {"role": role, "node": node, "incarnation": incarnation, **identity}
+        return cls(pathlib.Path(directory) / name, identity, began)
+
+    @property
+    def enabled(self) -> bool:
+        return self._fd >= 0
+
+    def __call__(self, event: str, **fields: Any) -> int:
+        """Writes one event; returns its `mono_ns`, so that what follows can begin exactly where it ended."""
+        return self.tell(event, fields)
+
+    def tell(self, event: str, fields: dict[str, Any], at: Moment | None = None) -> int:
+        """The same for what happened at this moment; else now."""
+        if self._fd < 0:
+            return time.monotonic_ns()
+        if self._dropped:
+            fields["dropped"] = self._dropped
+        mono_ns = self._append({"event": event} | fields, at)
+        if self._holds is not None:
+            self._holds.reached({"event": event} | fields)
+        return mono_ns
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Marks the begin and, unless it is left by an exception, the end of a named phase."""
+        self("phase", name=name, edge="begin")
+        yield
+        self("phase", name=name, edge="end")
+
+    def failpoint(self, name: str, **fields: Any) -> None:
+        """A named place where a harness may want to act. Writes an event only where the plan has something there."""
+        if self._holds is not None and self._holds.wants(name):
+            self("failpoint", name=name, **fields)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _append(self, record: dict[str, Any], at: Moment | None = None) -> int:
+        line, mono_ns = _line(record, at)
+        self._dropped = 0 if self._write(line) else self._dropped + 1
+        return mono_ns
+
+    def _write(self, line: bytes) -> bool:
+        """Writes a line, after the header where a full disk has refused that one so far."""
+        data = self._header + line
+        try:
+            written = os.write(self._fd, data)
+        except OSError:
+            written = 0
+        if written == len(data):
+            self._written += written
+            self._header = b""
+            return True
+        with contextlib.suppress(OSError):  # a full disk: take the half line back so that the file stays readable
+            os.ftruncate(self._fd, self._written)
+        return False
+
+
+def _line(record: dict[str, Any], at: Moment | None = None) -> tuple[bytes, int]:
+    """The record with the time as a line, and its monotonic time."""
+    record["wall_ns"], record["mono_ns"] = _, mono_ns = at or (time.time_ns(), time.monotonic_ns())
+    return (json.dumps(_finite(record), separators=(",", ":")) + "\n").encode(), mono_ns
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: a float that is not finite becomes its name."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,101 @@
+"""Where a plan stops a trainer, ends it, or tells it a wrong place in the job.
+
+Loaded by the emitter only where `CHAOS_HOLDS` names a plan's list of such places. The harness arms and releases them
+by files that a node can read and not write. A strike is claimed by a file in `CHAOS_ANSWERS`, the folder of the
+node's answers, and happens once the harness has granted it: no death comes before its reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+ANSWERS_ENV = "CHAOS_ANSWERS"
+HOLD_S_MAX = 10.0  # a harness that died while holding a trainer must not hang it
+LOOK_S = 0.001
+
+Append = Callable[[dict[str, Any]], int]
+
+
+def load(path: str, rank: int | None, append: Append) -> Holds | None:
+    """The holds in this file; `None` where there is none."""
+    try:
+        holds = json.loads(pathlib.Path(path).read_text())
+    except (OSError, ValueError):
+        return None
+    return Holds(holds, rank, append) if holds else None
+
+
+def granted(token: str, node: str) -> str:
+    """What the harness renames a token to when it grants the strike to a claim from this node."""
+    return f"{token}.{node}"
+
+
+class Holds:
+    """Those of one process. `append` writes an event without coming here again."""
+
+    def __init__(self, holds: list[dict[str, Any]], rank: int | None, append: Append):
+        self._holds = [hold for hold in holds if hold.get("rank") in (None, rank)]
+        self._names = {hold["match"].get("name") for hold in holds}
+        self._append, self._rank = append, rank
+
+    def wants(self, failpoint: str) -> bool:
+        return failpoint in self._names
+
+    def reached(self, record: Mapping[str, Any]) -> None:
+        """Waits where the plan wants a fault to act, until the harness has acted; or is struck."""
+        for hold in self._holds:
+            matches = all(record.get(key) == value for key, value in hold["match"].items())
+            if matches and os.path.exists(hold["armed"]):
+                if "tokens" in hold:
+                    self._be_struck(hold, record.get("step"))
+                else:
+                    _wait(hold.get("limit_s", HOLD_S_MAX), lambda: os.path.exists(hold["released"]))  # noqa: B023
+
+    def _be_struck(self, hold: Mapping[str, Any], step: int | None) -> None:
+        """Ends or misleads the process, or does to it what is planned, if one of the planned strikes is left for it."""
+        if not any(_take(token) for token in hold["tokens"]):
+            return
+        if hold.get("does"):
+            from harness.node.emitter import strikes
+
+            def over() -> bool:
+                return os.path.exists(hold["released"])
+
+            strikes.strike(hold["does"], hold["argument"], self._append, self._rank, step, over)
+        elif hold["mislead"]:
+            self._append({"event": "failpoint", "name": "misled"} | _mislead(hold["mislead"]))
+        else:
+            os._exit(hold["code"])
+
+
+def _take(token: str) -> bool:
+    """Whether the harness grants this strike to this process. It may have been taken, or taken back, meanwhile."""
+    answers = os.environ.get(ANSWERS_ENV)
+    if not answers or not os.path.exists(token):
+        return False
+    try:
+        claim = os.path.join(answers, os.path.basename(token))
+        os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+    except OSError:  # claimed by another process of this node
+        return False
+    _wait(HOLD_S_MAX, lambda: not os.path.exists(token))
+    return os.path.exists(granted(token, os.path.basename(answers)))
+
+
+def _wait(limit_s: float, until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + limit_s
+    while not until() and time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+
+
+def _mislead(variable: str) -> dict[str, str]:
+    """Another place in the job than the one this process was started for: a neighbour's, or in a larger world."""
+    rank, world_size = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE"))
+    wrong = (rank + 1) % max(1, world_size) if variable == "RANK" else world_size + 1
+    os.environ[variable] = str(wrong)
+    return {"variable": variable, "value": str(wrong)}

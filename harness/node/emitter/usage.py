@@ -1,0 +1,57 @@
+"""What a node's network links, memory and GPUs did, sampled by its first worker. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import threading
+import time
+from typing import Any
+
+from harness.node.emitter import BYTES_MAX, Emitter, memory, nvml
+
+EVERY_S = 5.0
+LINKS_MAX = 64
+
+
+def watch(emit: Emitter, every_s: float = EVERY_S) -> None:
+    """Samples at once and then every so many seconds, in a thread that ends with the process."""
+    threading.Thread(target=_watch, args=(emit, every_s), name="usage", daemon=True).start()
+
+
+def _watch(emit: Emitter, every_s: float) -> None:
+    with nvml.opened() as library:
+        while True:
+            emit("usage", namespace=_namespace(), links=links(), **_memory(), **_gpus(library))
+            time.sleep(every_s)
+
+
+def links(table: str = "/proc/self/net/dev") -> list[dict[str, Any]]:
+    """`link`, `received_bytes`, `sent_bytes` of each interface of this network namespace but loopback."""
+    try:
+        lines = pathlib.Path(table).read_text().splitlines()[2:]
+    except OSError:
+        return []
+    rows = [(name.strip(), rest.split()) for name, _, rest in (line.partition(":") for line in lines)]
+    return [
+        {"link": name, "received_bytes": int(columns[0]), "sent_bytes": int(columns[8])}
+        for name, columns in rows[: LINKS_MAX + 1]
+        if name != "lo" and max(int(columns[0]), int(columns[8])) <= BYTES_MAX  # some drivers count below 0
+    ]
+
+
+def _memory() -> dict[str, int]:
+    found = memory.room()
+    return {"memory_bytes": max(0, found.used), "memory_bytes_limit": found.limit} if found else {}
+
+
+def _namespace() -> str:
+    from harness.node.emitter import clock_id
+
+    return f"{clock_id()} {os.stat('/proc/self/ns/net').st_ino}"
+
+
+def _gpus(library: Any) -> dict[str, list[dict[str, Any]]]:
+    """Nothing without a GPU; a value that the driver does not tell is left out."""
+    found = nvml.samples(library) if library else []
+    return {"gpus": [{k: v for k, v in vars(each).items() if v is not None} for each in found]} if found else {}

@@ -1,0 +1,232 @@
+"""What a disturbed file system does to an operation, and what is lost when its power fails.
+
+One `FileRule` is one `harness.node.types.StorageRule` at work: it decides, and it counts what it did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fnmatch
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from harness.errors import UsageError
+from harness.node.types import STORAGE_OPERATIONS, StorageRule
+
+PAGE_BYTES = 4096
+TRY_BYTES = 2**20
+COUNTS = ("matched", "tried", "failed", "waits", "delayed_ns", "busy_ns", "bytes", "cut", "lost_bytes", "lost_renames")
+
+
+@dataclass
+class Verdict:
+    """What to do with one operation: wait, then let `allowed` bytes through (`None`: all), or fail with `error`."""
+
+    delay_s: float = 0.0
+    error: int = 0
+    allowed: int | None = None
+    size: int = 0
+    hold: bool = False  # not answered until the power is back
+    rules: list[FileRule] = field(default_factory=list)
+
+
+@dataclass
+class Volatile:
+    """What of one file is not durable yet. `descriptor` is our own, as the file's may be closed by then."""
+
+    descriptor: int
+    ranges: list[tuple[int, int]] = field(default_factory=list)  # offset, size
+
+
+class FileRule:
+    """`pid` is any process of the node it is for, whose PID namespace tells its processes; `None` is every node.
+
+    Raises `OSError` for a process that is gone.
+    """
+
+    def __init__(self, number: int, spec: StorageRule, pid: int | None):
+        unknown = set(spec.operations) - set(STORAGE_OPERATIONS)
+        if unknown:
+            raise UsageError(f"unknown file operations {sorted(unknown)}; choose from: {', '.join(STORAGE_OPERATIONS)}")
+        if spec.error and not hasattr(errno, spec.error):
+            raise UsageError(f"error {spec.error!r}: write the name of an errno, such as EIO or ENOSPC")
+        self.number, self.spec = number, spec
+        # Held: the kernel soon gives the name of a namespace that is gone to another, perhaps that of a replacement.
+        self._held = None if pid is None else os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY)
+        self._space = None if self._held is None else os.readlink(f"/proc/self/fd/{self._held}")
+        self.errno: int = getattr(errno, spec.error) if spec.error else 0
+        self.counts = dict.fromkeys(COUNTS, 0)
+        self._dice = random.Random(spec.seed)
+        self._lock = threading.Lock()
+        self._off = False
+        self._free_at = 0.0
+        self._waiting = 0
+        self._busy_since_ns = 0
+        self._volatile: dict[tuple[int, int], Volatile] = {}
+        self._renamed: tuple[str, str] | None = None
+
+    @property
+    def off(self) -> bool:
+        """Whether the node's storage is without power."""
+        return self._off
+
+    def covers(self, pid: int) -> bool:
+        return self._space is None or _pid_space(pid) == self._space
+
+    def matches(self, operation: str, paths: tuple[str, ...]) -> bool:
+        return operation in self.spec.operations and any(fnmatch.fnmatch(path, self.spec.pattern) for path in paths)
+
+    def judge(self, operation: str, paths: tuple[str, ...], size: int, verdict: Verdict) -> None:
+        """Adds this rule's part to the verdict on an operation of a node it covers."""
+        with self._lock:
+            if self.off or self._trips_now():
+                self._off = True
+                verdict.hold = True
+                verdict.rules.append(self)
+                return
+            if not self.matches(operation, paths):
+                return
+            self.counts["matched"] += 1
+            verdict.rules.append(self)
+            verdict.delay_s = max(verdict.delay_s, self.spec.delay_s)
+            if self.spec.rate_bytes and operation in ("read", "write"):
+                self._free_at = max(self._free_at, time.monotonic()) + size / self.spec.rate_bytes
+                verdict.delay_s = max(verdict.delay_s, self._free_at - time.monotonic())
+            self._judge_failure(operation, size, verdict)
+
+    def _judge_failure(self, operation: str, size: int, verdict: Verdict) -> None:
+        left = self.spec.after_bytes - self.counts["bytes"]
+        cuts = self.spec.power in ("prefix", "reordered")
+        if not self.errno and not cuts:
+            return
+        if left > 0:
+            if operation != "write":
+                return
+            verdict.allowed = min(size, left, *([] if verdict.allowed is None else [verdict.allowed]))
+            self.counts["bytes"] += verdict.allowed
+            if not (cuts and size >= left):
+                return
+        if cuts:
+            self._off = True
+            verdict.hold = True
+            verdict.allowed = min(size, max(0, left))
+        elif self._fails():
+            self.counts["failed"] += 1
+            verdict.error = self.errno
+
+    def would(self, operation: str) -> tuple[float, bool]:
+        """What such an operation of 1 MiB, on a file of the pattern, would meet now: a delay in s, and a refusal."""
+        with self._lock:
+            moves = operation in ("read", "write") and self.spec.rate_bytes
+            delay_s = max(self.spec.delay_s, TRY_BYTES / self.spec.rate_bytes if moves else 0.0)
+            written = self.counts["bytes"] >= self.spec.after_bytes
+            spent = 0 < self.spec.times <= self.counts["failed"]
+            return delay_s, self.off or bool(self.errno and written and not spent)
+
+    def _fails(self) -> bool:
+        if self.spec.times and self.counts["failed"] >= self.spec.times:
+            return False
+        self.counts["tried"] += 1
+        return self.spec.share >= 1 or self._dice.random() < self.spec.share
+
+    def _trips_now(self) -> bool:
+        """A lie about fsync or rename comes out at the first operation after the rename."""
+        return self.spec.power in ("fsync_lied", "rename_lost") and self._renamed is not None
+
+    @contextlib.contextmanager
+    def waiting(self, size: int) -> Iterator[None]:
+        """Counts the time an operation of `size` bytes waits, and its bytes when that is over."""
+        begin_ns = time.monotonic_ns()
+        with self._lock:
+            self._waiting += 1
+            if self._waiting == 1:
+                self._busy_since_ns = begin_ns
+        yield
+        end_ns = time.monotonic_ns()
+        with self._lock:
+            self._waiting -= 1
+            self.counts["waits"] += 1
+            self.counts["delayed_ns"] += end_ns - begin_ns
+            self.counts["busy_ns"] += end_ns - self._busy_since_ns
+            self._busy_since_ns = end_ns
+            if self.spec.rate_bytes:
+                self.counts["bytes"] += size
+
+    def note_write(self, paths: tuple[str, ...], descriptor: int, offset: int, size: int) -> None:
+        if not (self.spec.power == "fsync_lied" or (self.spec.power == "reordered" and self._named(paths))):
+            return
+        with self._lock:
+            found = os.fstat(descriptor)
+            key = (found.st_dev, found.st_ino)
+            if key not in self._volatile:
+                self._volatile[key] = Volatile(os.dup(descriptor))
+            self._volatile[key].ranges.append((offset, size))
+
+    def note_fsync(self, descriptor: int) -> None:
+        """Durable now, unless that is the lie."""
+        if self.spec.power != "reordered":
+            return
+        with self._lock:
+            found = os.fstat(descriptor)
+            volatile = self._volatile.pop((found.st_dev, found.st_ino), None)
+            if volatile is not None:
+                os.close(volatile.descriptor)
+
+    def note_rename(self, old: str, new: str) -> None:
+        with self._lock:
+            if self._renamed is None and self.matches("rename", (old, new)):
+                self._renamed = (old, new)
+
+    def lose(self, rename: Callable[[str, str], None]) -> None:
+        """What was not durable when the power failed is gone. Once only."""
+        with self._lock:
+            if self.spec.power == "rename_lost" and self._renamed is not None and not self.counts["lost_renames"]:
+                old, new = self._renamed
+                rename(new, old)
+                self.counts["lost_renames"] = 1
+            keep = 0.5 if self.spec.power == "reordered" else 0.0
+            for volatile in self._volatile.values():
+                self.counts["lost_bytes"] += lose_pages(volatile, keep, self._dice)
+                os.close(volatile.descriptor)
+            self._volatile.clear()
+            self.counts["cut"] = 1  # told once the loss can be seen
+
+    def end(self) -> None:
+        with self._lock:
+            for volatile in self._volatile.values():
+                os.close(volatile.descriptor)
+            self._volatile.clear()
+            if self._held is not None:
+                os.close(self._held)
+                self._held = None
+
+    def _named(self, paths: tuple[str, ...]) -> bool:
+        return any(fnmatch.fnmatch(path, self.spec.pattern) for path in paths)
+
+
+def lose_pages(volatile: Volatile, keep: float, dice: random.Random) -> int:
+    """Zeroes what was written but for a share of the pages, chosen by `dice`; returns the bytes zeroed."""
+    pages = {
+        page
+        for offset, size in volatile.ranges
+        for page in range(offset // PAGE_BYTES, -(-(offset + size) // PAGE_BYTES))
+    }
+    end, lost = os.fstat(volatile.descriptor).st_size, 0
+    for page in sorted(pages):
+        size = min(PAGE_BYTES, end - page * PAGE_BYTES)
+        if size > 0 and dice.random() >= keep:
+            lost += os.pwrite(volatile.descriptor, bytes(size), page * PAGE_BYTES)
+    return lost
+
+
+def _pid_space(pid: int) -> str:
+    """The PID namespace of a process, as the kernel names it; empty when it is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""

@@ -1,0 +1,197 @@
+"""The init of a node, its process 1: starts the node's command, signals and lists its processes, serves its metadata.
+
+Its end is the end of the node: the kernel then ends every other process there. This is the init of a container; those
+of a pod (`pod_init`) and of a lab's node (`lab_init`) build on it.
+
+    init NAME NODE…
+
+NAME is its own; NODE… are the names of all nodes that share the machine. What runs on the node has the same user, so
+this process is closed to it: its line to the harness must not be written by anybody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from harness.errors import UsageError
+from harness.node import boot, kernel, metadata, processes, server, spawn
+from harness.node.lab import Lab
+from harness.node.limits import Limits
+from harness.node.throttle import DutyCycle
+from harness.node.types import MemoryUse
+
+METADATA_ADDRESS = ("169.254.169.254", 80)
+TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
+# The kernel's own count of processes killed for lack of memory, in both versions of control groups.
+OOM_COUNTS = (pathlib.Path("/sys/fs/cgroup/memory/memory.oom_control"), pathlib.Path("/sys/fs/cgroup/memory.events"))
+
+
+class NodeLimits(Limits):
+    """Limits kept from within the node, whose init is the parent of the strangers that compete there, too."""
+
+    def members(self) -> list[processes.ProcEntry]:
+        strangers = {1, *self._burners, *self._fillers}
+        return [each for each in processes.every() if each.running and each.pid not in strangers]
+
+
+class Init:
+    def __init__(self, name: str, nodes: Sequence[str]):
+        self._endpoint = metadata.Endpoint(name)
+        self._main_pid = 0
+        self._lab = Lab("", True, "", iter(()))
+        self._limits: Limits = NodeLimits(self._lab, f"{name}.1", os.getpid(), lambda: nodes)
+        self._duty = DutyCycle(self._turn)
+        self._stopped: set[int | None] = set()  # on purpose; `None`: all of them
+        self._turns: asyncio.Task[None] | None = None
+        self._tell: server.Tell = server.tell
+        self._kills_before = _kernel_kills()
+
+    async def serve(self) -> None:
+        """Until the harness is gone."""
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        # `docker stop` tells only process 1; a host that is reclaimed tells everything on it.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._signal, signal.SIGTERM, None)
+        listener = listen()
+        await self._endpoint.serve(listener)
+        await server.serve(self.calls(), self._lab.reap, {"metadata": listener.getsockname()})
+
+    def calls(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "run": self._run,
+            "signal": self._signal,
+            "pids": self._pids,
+            "states": self._states,
+            "notice": self._endpoint.announce,
+            "notice_seen": lambda: self._endpoint.seen,
+            "throttle": self._throttle,
+            "crowd": self._crowd,
+            "cpu_use": self._cpu_use,
+            "watch_memory": self._watch_memory,
+            "memory_use": self._memory_use,
+            "fill_memory": lambda size_bytes, spare: self._limits.fill(size_bytes, spare),
+            "doom": self._doom,
+            "clock": time.time_ns,
+        }
+
+    def _run(self, command: Sequence[str], env: Mapping[str, str], log: str) -> int:
+        if self._main_pid:
+            raise UsageError("the node runs its command already")
+        self._main_pid = self._start(command, env, log)
+        self._lab.on_exit(self._main_pid, self._main_ended)
+        return self._main_pid
+
+    def _start(self, command: Sequence[str], env: Mapping[str, str], log: str) -> int:
+        return spawn.execute(command, boot.with_delivered({**os.environ, **env}, boot.place()), log)
+
+    def _main_ended(self, code: int) -> None:
+        self._main_pid = 0
+        self._tell({"event": "exit", "code": code})
+
+    # Processes
+
+    def _others(self) -> list[processes.ProcEntry]:
+        return sorted(self._limits.members(), key=lambda each: each.pid)
+
+    def _pids(self) -> list[int]:
+        return [process.pid for process in self._others()]
+
+    def _states(self) -> list[dict[str, object]]:
+        return [each.in_short(TICK_NS) for each in self._others()]
+
+    def _signal(self, signum: int, pid: int | None) -> int:
+        if signum == signal.SIGSTOP:
+            self._stopped.add(pid)
+        elif signum == signal.SIGCONT:
+            self._stopped = set() if pid is None else self._stopped - {pid}
+        return self._send(signum, pid)
+
+    def _turn(self, signum: int) -> None:
+        """One turn of the duty cycle; what was stopped on purpose stays so."""
+        if signum == signal.SIGCONT and None in self._stopped:
+            return
+        self._signal_in_turn(signum)
+        for pid in self._stopped if signum == signal.SIGCONT else ():
+            self._send(signal.SIGSTOP, pid)
+
+    def _signal_in_turn(self, signum: int) -> None:
+        self._signal_all(signum)
+
+    def _send(self, signum: int, pid: int | None) -> int:
+        if pid is None:
+            return self._signal_all(signum)
+        return sum(process.signal(signum) for process in self._others() if process.pid == pid)
+
+    def _signal_all(self, signum: int) -> int:
+        others = self._others()
+        # Outside a PID namespace of our own, -1 would mean every process of the user.
+        assert os.getpid() == 1, "only process 1 of a node may signal everything it sees"
+        with contextlib.suppress(ProcessLookupError):  # nothing but this process is left
+            os.kill(-1, signum)  # atomic: nothing can be forked in the middle
+        return len(others)
+
+    # The node's share of the machine
+
+    def _throttle(self, share: float | None) -> None:
+        if share is not None and not 0 < share <= 1:
+            raise UsageError(f"a share of {share}; it must be above 0 and at most 1")
+        self._duty.set_share(1.0 if share is None else share)
+        if self._duty.active and self._turns is None:
+            self._turns = asyncio.ensure_future(self._take_turns())
+
+    async def _take_turns(self) -> None:
+        while (pause_s := self._duty.tick()) is not None:
+            await asyncio.sleep(pause_s)
+        self._turns = None
+
+    def _crowd(self, kind: str, load: float | None) -> None:
+        self._limits.uncrowd() if load is None else self._limits.crowd(kind, load)
+
+    def _cpu_use(self) -> dict[str, int]:
+        used_ns = sum(process.cpu_ticks for process in self._others()) * TICK_NS
+        return {"used_ns": used_ns, "throttled_ns": self._duty.stopped_ns, "at_ns": time.monotonic_ns()}
+
+    def _watch_memory(self, limit_bytes: int | None) -> None:
+        if limit_bytes is None:
+            self._limits.lift_memory()
+        else:
+            self._limits.limit_memory(limit_bytes, "watchdog")
+
+    def _memory_use(self) -> dict[str, int]:
+        use = self._limits.memory_use()
+        return asdict(MemoryUse(use.used_bytes, use.kills + _kernel_kills() - self._kills_before))
+
+    def _doom(self, pid: int) -> None:
+        if pid not in self._pids():
+            raise UsageError(f"unknown process {pid} on this node")
+        pathlib.Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
+
+
+def _kernel_kills() -> int:
+    for path in OOM_COUNTS:
+        with contextlib.suppress(OSError):
+            table = dict(line.split() for line in path.read_text().splitlines())
+            return int(table.get("oom_kill", 0))
+    return 0
+
+
+def listen() -> socket.socket:
+    """The address every cloud uses, where the container has it; otherwise one on the loopback device."""
+    try:
+        return socket.create_server(METADATA_ADDRESS, backlog=64)
+    except OSError:  # the network gave no such address, or the port needs a privilege
+        return socket.create_server(("127.0.0.1", 0), backlog=64)
+
+
+if __name__ == "__main__":
+    serving: Callable[[], Any] = Init(sys.argv[1], sys.argv[2:]).serve
+    asyncio.run(serving())

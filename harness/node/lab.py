@@ -1,0 +1,102 @@
+"""What labd knows: its nodes, its children, and the one it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from typing import Any, Protocol
+
+from harness.errors import BackendError
+from harness.node import rpc
+from harness.node.children import Children
+from harness.node.limits import Limits
+from harness.node.net.rules import Hook, Where
+
+Call = Callable[..., Awaitable[Any]]  # takes the lab first; its result must be JSON
+
+
+class Host(Protocol):
+    """What the calls of other modules know of a node."""
+
+    name: str
+    address: str
+    init_pid: int
+    gone: asyncio.Event
+    limits: Limits | None
+
+    @property
+    def key(self) -> str: ...
+
+    async def call(self, method: str, **params: Any) -> Any: ...
+
+
+class Wired(Protocol):
+    """A node on a wire of its own: what it sends and receives is met at `device`, at these hooks."""
+
+    lab: Lab
+    address: str
+    device: str
+    hooks: Mapping[Where, Hook]
+    gone: asyncio.Event
+
+    @property
+    def key(self) -> str: ...
+
+
+class Disturbance(Protocol):
+    """Something done to the network that acts until it is ended."""
+
+    host: Wired
+
+    async def end(self) -> None: ...
+
+    async def counts(self) -> dict[str, int]: ...
+
+    def counter(self, source: str) -> str | None: ...
+
+
+class Lab(Children):
+    """`hosts` maps `<name>.<incarnation>` to the node, dead ones included."""
+
+    def __init__(self, run_id: str, namespaces: bool, control_address: str, addresses: Iterator[str]):
+        super().__init__()
+        self.run_id = run_id
+        self.namespaces = namespaces
+        self.control_address = control_address
+        self.hosts: dict[str, Host] = {}
+        self.disturbances: dict[int, Disturbance] = {}  # of the network, those that act
+        self.classifiers: dict[str, list[int]] = {}  # device → disturbances that need its packets sorted
+        self.unplugged: set[str] = set()
+        self.storage: dict[str, rpc.AsyncClient] = {}  # folder → the file system over it
+        self.control: tuple[int, asyncio.Event] | None = None  # of the control command: process id, and its end
+        self.kernel_limits = False  # whether nodes get control groups
+        self.writer: asyncio.StreamWriter | None = None
+        self._addresses = addresses
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def next_address(self) -> str:
+        """An address no node of this lab had before."""
+        address = next(self._addresses, None)
+        if address is None:
+            raise BackendError("this lab has no address left for another node")
+        return address
+
+    def send(self, message: rpc.Message) -> None:
+        if self.writer is not None and not self.writer.is_closing():
+            self.writer.write(rpc.pack(message))
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """An event for the harness."""
+        self.send({"event": event} | fields)
+
+    def note(self, text: str) -> None:
+        """A line in labd's log."""
+        print(f"{time.time():.3f} {text}", file=sys.stderr, flush=True)
+
+    def spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work` beside the calls; kept referenced, or the loop could drop it."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,211 @@
+"""The init of a node of the local lab: what the init of a container does, once it has built the node around itself.
+
+In namespaces it is process 1 of the node, and its death is the node's death. Without namespaces it is the subreaper of
+everything started on the node. It was forked from labd, and talks to it over one socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.node import kernel, own_view, processes, rpc, server, sockets, spawn
+from harness.node.emitter import groups
+from harness.node.init import Init
+from harness.node.limits import Limits
+from harness.node.net import links as net
+
+GROUPS = "/sys/fs/cgroup"
+NOTHING_SPECIAL = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+FREEZE_ROUNDS_MAX = 50
+FREEZE_S_MAX = 5.0
+LOOK_FOR_NEW_S = 0.5
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What labd tells a new init about its node."""
+
+    name: str
+    address: str
+    control: str
+    hosts: str  # the text of the node's /etc/hosts
+    metadata: tuple[str, int]  # where its metadata endpoint listens
+    namespaces: bool
+    run_dir: str  # empty: none
+    writable: tuple[str, ...]  # what of it the node may write
+
+
+@contextlib.contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Names the step in which the kernel refused something."""
+    try:
+        yield
+    except OSError as error:
+        raise rpc.StageError(name, error.errno or 0, str(error)) from error
+
+
+def main(link: socket.socket) -> None:
+    """Sets the node up as told in the first message, answers with what labd needs of it, serves until the end."""
+    link.settimeout(30.0)
+    message = rpc.receive(link)
+    setup = Setup(**message["setup"] | {"metadata": tuple(message["setup"]["metadata"])})
+    kernel.set_name(f"init-{setup.name}")
+    try:
+        if setup.namespaces:
+            _build(setup)
+        else:
+            kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+            os.setsid()
+        with stage("metadata endpoint"), sockets.open_diagnosis() as diagnosis:
+            listener = socket.create_server(setup.metadata, backlog=64)
+            socket.send_fds(link, [rpc.pack({"result": listener.getsockname()})], [diagnosis.fileno()])
+    except (OSError, rpc.StageError) as error:
+        rpc.send(link, {"error": rpc.error_to_message(error)})
+        return
+    asyncio.run((LabInit if setup.namespaces else PlainInit)(setup.name, link, listener).serve())
+
+
+def _build(setup: Setup) -> None:
+    with stage("node mounts"):
+        kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
+        kernel.mount("proc", "/proc", "proc", NOTHING_SPECIAL)
+        _mount_names(setup.hosts)
+        _mount_sysfs()
+        if setup.run_dir:
+            own_view.restrict(setup.run_dir, setup.writable)
+    with stage("node network"):
+        socket.sethostname(setup.name)
+        net.quiet_stack("eth0")
+        net.set_up("lo")
+        net.add_address("lo", setup.metadata[0])
+        net.add_address("eth0", setup.address)
+        net.set_up("eth0")
+        net.add_route("eth0", setup.control)
+        net.add_route("eth0", None, gateway=setup.control)
+
+
+def _mount_names(hosts: str) -> None:
+    """Name resolution of the node's own, without a file left anywhere: it lives in a filesystem only it refers to."""
+    kernel.mount("tmpfs", "/sys", "tmpfs", options="size=1m,mode=755")  # room for the names of 4096 nodes, twice
+    # There is no name server: nothing listens here, so that a lookup of an unknown name fails at once.
+    for name, text in (("hosts", hosts), ("resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")):
+        pathlib.Path(f"/sys/{name}").write_text(text)
+        if pathlib.Path(f"/etc/{name}").exists():
+            kernel.mount(f"/sys/{name}", f"/etc/{name}", flags=kernel.MS_BIND)
+    kernel.unmount("/sys")
+
+
+def _name(name: str, address: str) -> None:
+    """The name leads to this address from now on. The file stays the one that is mounted: it is written in place."""
+    with open("/etc/hosts", "r+", encoding="utf-8") as file:
+        others = [line for line in file if line.split()[1:] != [name]]
+        file.seek(0)
+        file.write("".join([*others, f"{address} {name}\n"]))
+        file.truncate()
+
+
+def _mount_sysfs() -> None:
+    """Some containers do not let a user mount /sys: the node then sees the devices of the outside there."""
+    outside = os.open(GROUPS, os.O_PATH | os.O_CLOEXEC) if os.path.isdir(GROUPS) else None
+    try:
+        kernel.mount("sysfs", "/sys", "sysfs", NOTHING_SPECIAL)
+        if outside is not None:
+            _show_groups(outside)
+    except PermissionError as error:
+        print(f"the node goes without a /sys of its own: {error}", file=sys.stderr, flush=True)
+    finally:
+        if outside is not None:
+            os.close(outside)
+
+
+def _show_groups(outside: int) -> None:
+    """A process may read the limits of its control group, as in a container; nobody on the node may write them."""
+    try:
+        kernel.mount(f"/proc/self/fd/{outside}", GROUPS, flags=kernel.MS_BIND | kernel.MS_REC)
+    except OSError as error:
+        print(f"the node does not see its control groups: {error}", file=sys.stderr, flush=True)
+        return
+    points = {GROUPS, *(str(mount.point) for mount in groups.mounts(pathlib.Path("/proc/self/mountinfo")))}
+    for point in sorted(each for each in points if each == GROUPS or each.startswith(f"{GROUPS}/")):
+        with contextlib.suppress(OSError):  # hidden by another one, or not ours to change
+            read_only = kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY
+            kernel.mount("none", point, flags=read_only | NOTHING_SPECIAL)
+
+
+class LabInit(Init):
+    """Process 1 of a node's namespaces."""
+
+    def __init__(self, name: str, link: socket.socket, listener: socket.socket):
+        super().__init__(name, [name])
+        self._link, self._listener = link, listener
+        self._tell = self._lab.send
+
+    async def serve(self) -> None:
+        """Until labd is gone."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._lab.reap)
+        await self._endpoint.serve(self._listener)
+        reader, self._lab.writer = await asyncio.open_connection(sock=self._link)
+        await server.answer_all(self.calls(), reader, self._tell)
+
+    def calls(self) -> dict[str, Callable[..., Any]]:
+        return super().calls() | {"freeze": self._freeze, "name": _name}
+
+    def _start(self, command: Sequence[str], env: Mapping[str, str], log: str) -> int:
+        return spawn.execute(command, env, log, own_view.give_up_mounting)
+
+    async def _freeze(self) -> None:
+        """Everything stands still when this returns: a stop signal acts only when its process is next scheduled."""
+        self._signal(signal.SIGSTOP, None)
+        deadline = time.monotonic() + FREEZE_S_MAX
+        while moving := [each.pid for each in self._others() if each.state in "RS"]:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"processes {moving} have not stopped within {FREEZE_S_MAX:g} s")
+            await asyncio.sleep(0.001)
+
+
+class PlainInit(LabInit):
+    """The parent of everything on a node without namespaces."""
+
+    def __init__(self, name: str, link: socket.socket, listener: socket.socket):
+        super().__init__(name, link, listener)
+        self._limits = Limits(self._lab, f"{name}.1", os.getpid(), lambda: [name])
+        self._members: list[processes.ProcEntry] = []
+        self._looked = 0.0
+
+    async def serve(self) -> None:
+        try:
+            await super().serve()
+        finally:
+            processes.kill_until_gone(self._limits.members, 5.0)
+
+    def _start(self, command: Sequence[str], env: Mapping[str, str], log: str) -> int:
+        return spawn.execute(command, env, log)
+
+    def _signal_all(self, signum: int) -> int:
+        """One round for most signals; SIGSTOP and SIGKILL until no process is found that did not get it."""
+        told: set[tuple[int, int]] = set()
+        rounds = FREEZE_ROUNDS_MAX if signum in (signal.SIGSTOP, signal.SIGKILL) else 1
+        for _ in range(rounds):
+            new = [each for each in self._others() if (each.pid, each.start) not in told]
+            if not new:
+                break
+            told |= {(each.pid, each.start) for each in new if each.signal(signum)}
+            time.sleep(0.001)
+        return len(told)
+
+    def _signal_in_turn(self, signum: int) -> None:
+        """Those there were a moment ago: to look at all of the machine's processes takes longer than a turn may."""
+        if time.monotonic() - self._looked > LOOK_FOR_NEW_S:
+            self._members, self._looked = self._others(), time.monotonic()
+        for process in self._members:
+            process.signal(signum)

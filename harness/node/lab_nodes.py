@@ -1,0 +1,340 @@
+"""Nodes as labd sees them: making one, running its command, signalling, killing.
+
+Two kinds share one interface: `NamespaceNode` is a little host of its own, `PlainNode` a process tree.
+`CALLS` are the calls this module answers; each takes the lab first.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import itertools
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from harness.errors import BackendError, NodeGone, UsageError
+from harness.node import kernel, lab_init, processes, rpc, sockets, spawn
+from harness.node.compat import TIMEOUTS
+from harness.node.init import METADATA_ADDRESS
+from harness.node.lab import Call, Lab
+from harness.node.limits import Limits
+from harness.node.net import links as net
+from harness.node.net import rules as net_rules
+
+SETUP_S_MAX = 20.0
+KILL_S_MAX = 15.0
+
+View = tuple[str, tuple[str, ...]]  # the run's folder, and what of it the node may write
+
+
+class LabNode(abc.ABC):
+    """One incarnation of a node."""
+
+    def __init__(self, lab: Lab, name: str, incarnation: int, address: str, view: View):
+        self.lab = lab
+        self.view = view
+        self.name = name
+        self.incarnation = incarnation
+        self.address = address
+        self.init_pid = 0
+        self.gone = asyncio.Event()
+        self._client: rpc.AsyncClient
+        self._held: list[socket.socket] = []
+        self._main_running = False
+        self.limits: Limits | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}.{self.incarnation}"
+
+    async def create(self) -> list[Any]:
+        """Brings the node up; returns host and port of its metadata endpoint. Leaves nothing when it fails."""
+        ours, theirs = socket.socketpair()
+        try:
+            with lab_init.stage("node processes"):
+                self.init_pid = self._fork(theirs)
+            theirs.close()
+            self.lab.on_exit(self.init_pid, self._reaped)
+            self.limits = self._limits()
+            ours.settimeout(SETUP_S_MAX)
+            where, *self._held = self._set_up(ours)
+        except BaseException:
+            ours.close()
+            theirs.close()
+            self._give_up()
+            raise
+        ours.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        self._client = rpc.AsyncClient(reader, writer, self._on_event)
+        return list(where)
+
+    def _limits(self) -> Limits:
+        def names() -> list[str]:
+            return [host.name for host in self.lab.hosts.values()]
+
+        accounted_for = self.lab.run_id if self.lab.kernel_limits else None
+        return Limits(self.lab, self.key, self.init_pid, names, accounted_for)
+
+    def _set_up(self, link: socket.socket) -> tuple[Any, ...]:
+        """Where the metadata endpoint is, and what of the node's the lab holds."""
+        self._connect()
+        rpc.send(link, {"setup": dataclasses.asdict(self._setup())})
+        # One small message: it arrives whole, together with the descriptor that rides on it.
+        try:
+            data, descriptors, _, _ = socket.recv_fds(link, 65536, 1)
+        except TIMEOUTS as error:
+            raise BackendError(f"node {self.name} was not ready within {SETUP_S_MAX:g} s") from error
+        if not data:
+            raise BackendError(f"the init of node {self.name} ended while it set the node up; see labd.log")
+        answer = rpc.unpack(data)
+        if "error" in answer:
+            raise rpc.to_error(answer["error"])
+        return answer["result"], *(socket.socket(fileno=descriptor) for descriptor in descriptors)
+
+    def _give_up(self) -> None:
+        self.lab.hosts.pop(self.key, None)
+        self._kill_init()
+
+    def _kill_init(self) -> None:
+        if self.init_pid:  # not reaped yet: the id is still this process's
+            os.kill(self.init_pid, signal.SIGKILL)
+
+    @abc.abstractmethod
+    def _fork(self, link: socket.socket) -> int:
+        """Starts the node's init with its end of `link`; returns its process id as labd sees it."""
+
+    @abc.abstractmethod
+    def _connect(self) -> None:
+        """Gives the node its place in the network."""
+
+    @abc.abstractmethod
+    def _setup(self) -> lab_init.Setup: ...
+
+    @abc.abstractmethod
+    async def _kill(self) -> None:
+        """SIGKILLs everything on the node, its init last."""
+
+    async def call(self, method: str, **params: Any) -> Any:
+        if self.gone.is_set():
+            raise NodeGone(f"node {self.key} is gone")
+        try:
+            return await self._client.call(method, **params)
+        except ConnectionError as error:
+            raise NodeGone(f"node {self.key} is gone") from error
+
+    async def start(self, command: list[str], env: dict[str, str], log: str) -> None:
+        if self._main_running:
+            raise UsageError(f"node {self.key} runs its command already")
+        self._main_running = True  # before the call: the command may end before its start is answered
+        try:
+            await self.call("run", command=command, env=env, log=log)
+        except Exception:
+            self._main_running = False
+            raise
+        self.lab.note(f"node {self.key} ({self.address}) runs {command}")
+
+    async def kill(self) -> float:
+        """Returns after how many seconds everything on the node was dead."""
+        if self.gone.is_set():
+            raise NodeGone(f"node {self.key} is gone")
+        begin = time.monotonic()
+        await self._kill()
+        try:
+            await asyncio.wait_for(self.gone.wait(), KILL_S_MAX)
+        except TIMEOUTS as error:
+            raise BackendError(f"node {self.key} is still there {KILL_S_MAX:g} s after SIGKILL") from error
+        return time.monotonic() - begin
+
+    def _on_event(self, event: rpc.Message) -> None:
+        self._main_running = False
+        self.lab.tell("exit", node=self.name, incarnation=self.incarnation, code=event["code"])
+
+    def _reaped(self, _code: int) -> None:
+        self.init_pid = 0
+        if self.limits is not None:
+            self.limits.end()
+        for held in self._held:  # a socket of the node's would hold its network namespace
+            held.close()
+        if hasattr(self, "_client"):
+            self.lab.spawn_task(self._finish())
+
+    async def _finish(self) -> None:
+        await self._client.closed.wait()  # an exit reported in the last moment comes first
+        if self._main_running:
+            self._main_running = False
+            self.lab.tell("exit", node=self.name, incarnation=self.incarnation, code=-signal.SIGKILL)
+        self.lab.tell("gone", node=self.name, incarnation=self.incarnation)
+        self.gone.set()
+
+
+class NamespaceNode(LabNode):
+    """A node in PID, network, mount, UTS and IPC namespaces of its own, routed through the lab's namespace."""
+
+    hooks = net_rules.LAB_END
+
+    def __init__(self, lab: Lab, name: str, incarnation: int, address: str, view: View):
+        super().__init__(lab, name, incarnation, address, view)
+        self.device = f"v{int(socket.inet_aton(address)[2]) * 256 + socket.inet_aton(address)[3]}"
+
+    def _fork(self, link: socket.socket) -> int:
+        read_end, write_end = os.pipe()
+        helper = spawn.fork(lambda: _fork_init(link, write_end), keep=(link.fileno(), write_end))
+        os.close(write_end)
+        with os.fdopen(read_end, "rb") as pipe:
+            report = pipe.read()
+        os.waitpid(helper, 0)
+        if not report:
+            raise BackendError("a node's init could not be forked; see labd.log")
+        answer = rpc.unpack(report)
+        if "error" in answer:
+            raise rpc.to_error(answer["error"])
+        return int(answer["result"])
+
+    def _connect(self) -> None:
+        with lab_init.stage("veth"):
+            net.add_veth(self.device, "eth0", self.init_pid)
+            net.quiet_stack(self.device)
+            net.set_up(self.device)
+            net.add_route(self.device, self.address, source=self.lab.control_address)
+
+    def _setup(self) -> lab_init.Setup:
+        hosts = _hosts_text(self.lab)
+        control = self.lab.control_address
+        return lab_init.Setup(self.name, self.address, control, hosts, METADATA_ADDRESS, True, *self.view)
+
+    async def _kill(self) -> None:
+        try:
+            # Stopped first, so that no process of the node sees another one die, nor its connections.
+            await self._client.call("signal", limit_s=1.0, signum=signal.SIGSTOP, pid=None)
+            for diagnosis in self._held:
+                sockets.reset_all(diagnosis)
+        except (OSError, BackendError) as error:
+            self.lab.note(f"node {self.key} is killed without a reset of its connections: {error}")
+        # The kernel ends every other process of the namespace before it lets us reap its init.
+        self._kill_init()
+
+
+def _hosts_text(lab: Lab) -> str:
+    """A name for every address of the lab: there is no name server, and a lookup must not wait for one.
+
+    A node's own name is that of its newest incarnation.
+    """
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"{lab.control_address} control"]
+    newest = {host.name: host.address for host in lab.hosts.values() if isinstance(host, LabNode)}
+    lines += [f"{address} {name}" for name, address in newest.items()]
+    lines.append(f"{METADATA_ADDRESS[0]} metadata.google.internal metadata")
+    for each in (lab.control_address, *itertools.islice(net.addresses(), 250)):
+        # Sockets that speak both protocols look their peers up in the mapped form.
+        lines += [f"{each} host-{each.replace('.', '-')}", f"::ffff:{each} host-{each.replace('.', '-')}"]
+    return "\n".join(lines) + "\n"
+
+
+async def _tell_names(lab: Lab, newcomer: LabNode) -> None:
+    """Every other node that is there learns where the newcomer's name leads to."""
+    others = [host for host in lab.hosts.values() if isinstance(host, LabNode) and host is not newcomer]
+    for host in others:
+        with contextlib.suppress(NodeGone):
+            await host.call("name", name=newcomer.name, address=newcomer.address)
+
+
+def _fork_init(link: socket.socket, report: int) -> None:
+    """The helper between labd and a node: only a fork *after* unshare is process 1 of the new namespace."""
+    flags = kernel.CLONE_NEWNET | kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID
+    try:
+        with lab_init.stage("node namespaces"):
+            kernel.unshare(flags)
+            pid = spawn.fork(lambda: lab_init.main(link), keep=(link.fileno(),))
+        os.write(report, rpc.pack({"result": pid}))
+    except rpc.StageError as error:
+        os.write(report, rpc.pack({"error": rpc.error_to_message(error)}))
+
+
+class PlainNode(LabNode):
+    """A node without namespaces: the processes below its init, and any that carry its mark."""
+
+    def _fork(self, link: socket.socket) -> int:
+        return spawn.fork(lambda: lab_init.main(link), keep=(link.fileno(),))
+
+    def _connect(self) -> None:
+        """Every address in 127.0.0.0/8 is there already."""
+
+    def _setup(self) -> lab_init.Setup:
+        return lab_init.Setup(
+            self.name, self.address, self.lab.control_address, "", (self.address, 0), False, *self.view
+        )
+
+    def _processes(self) -> list[processes.ProcEntry]:
+        marks = {
+            processes.RUN_ENV: self.lab.run_id,
+            "CHAOS_NODE": self.name,
+            "CHAOS_INCARNATION": str(self.incarnation),
+        }
+        return processes.union(processes.descendants(self.init_pid), processes.marked(**marks))
+
+    async def _kill(self) -> None:
+        deadline = time.monotonic() + KILL_S_MAX
+        while (left := self._processes()) and time.monotonic() < deadline:
+            for process in left:
+                process.signal(signal.SIGKILL)
+            await asyncio.sleep(0.002)
+        self._kill_init()
+
+
+def _host(lab: Lab, node: str) -> LabNode:
+    """The host named `<name>.<incarnation>`."""
+    host = lab.hosts.get(node)
+    if not isinstance(host, LabNode):
+        raise NodeGone(f"unknown node {node}")
+    return host
+
+
+async def create(
+    lab: Lab, name: str, incarnation: int, run_dir: str = "", writable: Sequence[str] = ()
+) -> dict[str, Any]:
+    """In namespaces the node can only read what is in `run_dir`, but for what is `writable` there."""
+    kind = NamespaceNode if lab.namespaces else PlainNode
+    host = kind(lab, name, incarnation, lab.next_address(), (run_dir, tuple(writable)))
+    if host.key in lab.hosts:
+        raise UsageError(f"node {host.key} exists already")
+    lab.hosts[host.key] = host
+    where = await host.create()
+    if lab.namespaces:
+        await _tell_names(lab, host)
+    return {"address": host.address, "metadata": where}
+
+
+async def start(lab: Lab, node: str, command: list[str], env: dict[str, str], log: str) -> None:
+    await _host(lab, node).start(command, env, log)
+
+
+async def send_signal(lab: Lab, node: str, signum: int, pid: int | None) -> int:
+    count: int = await _host(lab, node).call("signal", signum=signum, pid=pid)
+    return count
+
+
+async def kill(lab: Lab, node: str) -> float:
+    elapsed_s = await _host(lab, node).kill()
+    lab.note(f"node {node} killed: everything dead after {elapsed_s * 1e3:.1f} ms")
+    return elapsed_s
+
+
+async def _hand_on(call: str, lab: Lab, node: str, **params: Any) -> Any:
+    """What the node's init does by itself."""
+    return await _host(lab, node).call(call, **params)
+
+
+_BY_INIT = ("pids", "states", "freeze", "notice", "notice_seen", "throttle", "doom")
+CALLS: dict[str, Call] = {
+    "node.create": create,
+    "node.start": start,
+    "node.signal": send_signal,
+    "node.kill": kill,
+    **{f"node.{call}": functools.partial(_hand_on, call) for call in _BY_INIT},
+}

@@ -1,0 +1,63 @@
+"""What a lab may leave behind when everything that should clean up was killed, and how to remove it.
+
+Namespaces clean up by themselves. Left may be: processes of a lab without namespaces, when the harness, its
+keeper and labd were all killed at once. They carry our marker in their environment; nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from dataclasses import dataclass
+
+from harness.errors import BackendError
+from harness.node import processes
+from harness.node.processes import OWNER_ENV, RUN_ENV, ProcEntry
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A process of a lab that should be gone."""
+
+    process: ProcEntry
+    run_id: str
+    node: str
+    command: str
+
+
+def _command(pid: int) -> str:
+    try:
+        words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return "?"
+    return words.replace(b"\0", b" ").decode(errors="replace").strip()
+
+
+def leftovers(run_id: str | None = None) -> list[Leftover]:
+    """Processes of the run `run_id`; without it, those of any run whose harness is dead. Changes nothing."""
+    found = []
+    for process in processes.every():
+        marks = processes.environment(process.pid) if process.running else {}
+        if RUN_ENV not in marks or OWNER_ENV not in marks or process.pid == os.getpid():
+            continue
+        if marks[RUN_ENV] == run_id or (run_id is None and processes.owner_is_dead(marks[OWNER_ENV])):
+            node = f"{marks.get('CHAOS_NODE', '?')}.{marks.get('CHAOS_INCARNATION', '?')}"
+            found.append(Leftover(process, marks[RUN_ENV], node, _command(process.pid)))
+    return found
+
+
+def sweep(run_id: str | None = None, limit_s: float = 5.0, exempt: tuple[int, ...] = ()) -> int:
+    """Kills the leftovers but those with an id in `exempt`; returns how many there were. Idempotent.
+
+    Raises `BackendError` when some are still there after `limit_s`.
+    """
+
+    def find() -> list[ProcEntry]:
+        return [item.process for item in leftovers(run_id) if item.process.pid not in exempt]
+
+    count = len(find())
+    left = processes.kill_until_gone(find, limit_s)
+    if left:
+        pids = ", ".join(str(process.pid) for process in left)
+        raise BackendError(f"processes {pids} are still there {limit_s:g} s after SIGKILL")
+    return count

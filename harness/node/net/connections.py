@@ -1,0 +1,129 @@
+"""TCP connections of a network namespace with the bytes that each has carried, from the kernel's own counters.
+
+Layouts: linux/sock_diag.h, linux/inet_diag.h, `struct tcp_info` of linux/tcp.h.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import socket
+import struct
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from harness.node import processes
+from harness.node.net import netlink
+
+SOCK_DIAG = 4
+_BY_FAMILY, _DUMP, _DONE, _ERROR = 20, 0x300, 3, 2
+_INFO = 2  # attribute INET_DIAG_INFO; asked for by its bit
+_LIVING = sum(1 << state for state in (1, 4, 5, 8, 9, 11))  # established, and those that still close
+_REQUEST = struct.Struct("=BBBxI48x")
+_MESSAGE = struct.Struct("=4x2s2s16s16s4x8s16xI")  # ports, addresses, cookie, inode: of struct inet_diag_msg
+_ATTRIBUTES_AT = 72
+_ACKED_AT, _RECEIVED_AT, _SENT_AT = 120, 128, 200  # in struct tcp_info; bytes sent: since Linux 4.19
+_V4_IN_V6 = bytes(10) + b"\xff\xff"
+_RDMA = pathlib.Path("/sys/class/infiniband")
+_RDMA_COUNTERS = ("port_xmit_data", "port_rcv_data")
+_RDMA_UNIT_BYTES = 4  # these counters count in words
+
+Row = dict[str, Any]  # see `find`
+
+
+def find(inodes: Collection[int] | None) -> list[Row]:
+    """Connections of the caller's network namespace; with `inodes` only those sockets.
+
+    Each: `cookie` (a number that the kernel gives no other socket), `local` and `remote` address, `sent` and `received`
+    payload bytes since it began, what was sent again included. Raises `OSError` where the kernel does not tell.
+    """
+    rows = [row for family in (socket.AF_INET, socket.AF_INET6) for row in _dump(family)]
+    return [row for row in rows if inodes is None or row["inode"] in inodes]
+
+
+def _dump(family: int) -> Iterator[Row]:
+    with netlink.open_socket(SOCK_DIAG) as link:
+        body = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << _INFO - 1, _LIVING)
+        link.send(netlink.message(_BY_FAMILY, _DUMP, body))
+        while True:
+            for kind, _, part in netlink.messages(memoryview(link.recv(262144))):
+                if kind == _DONE:
+                    return
+                if kind == _ERROR:
+                    errno = -struct.unpack_from("=i", part)[0]
+                    raise OSError(errno, f"list TCP connections: {os.strerror(errno)}")
+                yield _row(family, part)
+
+
+def _row(family: int, body: memoryview) -> Row:
+    _, _, local, remote, cookie, inode = _MESSAGE.unpack_from(body)
+    info = next((bytes(value) for kind, value in netlink.attributes(body[_ATTRIBUTES_AT:]) if kind == _INFO), b"")
+    sent = _number(info, _SENT_AT) or _number(info, _ACKED_AT)
+    return {
+        "cookie": int.from_bytes(cookie, "little"),
+        "local": _address(family, local),
+        "remote": _address(family, remote),
+        "sent": sent,
+        "received": _number(info, _RECEIVED_AT),
+        "inode": inode,
+    }
+
+
+def _number(info: bytes, at: int) -> int:
+    return int(struct.unpack_from("=Q", info, at)[0]) if len(info) >= at + 8 else 0
+
+
+def _address(family: int, raw: bytes) -> str:
+    """A socket of IPv6 may carry IPv4: then that is its address."""
+    if family == socket.AF_INET:
+        return socket.inet_ntop(socket.AF_INET, raw[:4])
+    if raw.startswith(_V4_IN_V6):
+        return socket.inet_ntop(socket.AF_INET, raw[12:])
+    return socket.inet_ntop(socket.AF_INET6, raw)
+
+
+def inodes_of(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -> set[int] | None:
+    """The sockets of those candidates that their own PID namespace numbers as one of `pids`, and of what they started.
+
+    `None` without candidates, where the node's processes cannot be seen from here, and without `pids`.
+    """
+    if not candidates or not pids:
+        return None
+    wanted = {each.pid for each in candidates if _inner_pid(each.pid) in pids}
+    family = [below.pid for pid in wanted for below in processes.descendants(pid)]
+    return {inode for pid in wanted.union(family) for inode in _sockets(pid)}
+
+
+def _inner_pid(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    return pid
+
+
+def _sockets(pid: int) -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                target = os.readlink(f"/proc/{pid}/fd/{name}")
+                if target.startswith("socket:["):
+                    yield int(target[len("socket:[") : -1])
+
+
+def rdma_bytes() -> int | None:
+    """What all RDMA ports here have sent and received; `None` where there is none."""
+    files = [file for name in _RDMA_COUNTERS for file in _RDMA.glob(f"*/ports/*/counters/{name}")]
+    found = []
+    for file in files:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int(file.read_text()) * _RDMA_UNIT_BYTES)
+    return sum(found) if found else None
+
+
+def report(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -> dict[str, Any]:
+    """The answer to a node's call: `connections`, whether they are `of_processes` alone, and `rdma_bytes`."""
+    inodes = inodes_of(candidates, pids)
+    rows = [{key: value for key, value in row.items() if key != "inode"} for row in find(inodes)]
+    return {"connections": rows, "of_processes": inodes is not None, "rdma_bytes": rdma_bytes()}

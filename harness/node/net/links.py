@@ -1,0 +1,120 @@
+"""Links, addresses and routes through raw rtnetlink: no binary, no module, a millisecond a node.
+
+Message layouts: linux/rtnetlink.h, linux/if_link.h. All calls act in the network namespace of the caller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import socket
+import struct
+from collections.abc import Iterator
+
+from harness.node.net import netlink
+from harness.node.net.netlink import CREATE as _CREATE
+from harness.node.net.netlink import EXCL as _EXCL
+from harness.node.net.netlink import attribute as _attribute
+
+IFLA_IFNAME, IFLA_LINKINFO = 3, 18
+_NEWLINK, _DELLINK, _NEWADDR, _NEWROUTE, _DELROUTE = 16, 17, 20, 24, 25
+_IFLA_NET_NS_PID = 19
+_IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PREFSRC = 1, 4, 5, 7
+_IFF_UP = 0x1
+_TABLE_MAIN, _PROTOCOL_STATIC, _TYPE_UNICAST, _TYPE_BLACKHOLE = 254, 4, 1, 6
+_SCOPE_UNIVERSE, _SCOPE_LINK = 0, 253
+
+
+def link_header(index: int = 0, flags: int = 0, change: int | None = None) -> bytes:
+    """`flags` are the new values of the flags in `change` (by default: those given are switched on)."""
+    return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, flags, flags if change is None else change)
+
+
+def _name(text: str) -> bytes:
+    return _attribute(IFLA_IFNAME, text.encode() + b"\0")
+
+
+def _ipv4(address: str) -> bytes:
+    return socket.inet_aton(address)
+
+
+def _request(kind: int, flags: int, body: bytes, what: str) -> None:
+    netlink.request(netlink.ROUTE, kind, flags, body, what)
+
+
+def add_veth(name: str, peer: str, peer_pid: int) -> None:
+    """A pair of devices: `name` here, `peer` in the network namespace of process `peer_pid`."""
+    inside = link_header() + _name(peer) + _attribute(_IFLA_NET_NS_PID, struct.pack("=I", peer_pid))
+    data = _attribute(_IFLA_INFO_DATA, _attribute(_VETH_INFO_PEER, inside))
+    info = _attribute(IFLA_LINKINFO, _attribute(_IFLA_INFO_KIND, b"veth\0") + data)
+    _request(_NEWLINK, _CREATE | _EXCL, link_header() + _name(name) + info, f"add device {name}")
+
+
+def delete_link(name: str) -> None:
+    """Removes the device and its peer; one that is already gone is fine."""
+    with contextlib.suppress(OSError):
+        _request(_DELLINK, 0, link_header(socket.if_nametoindex(name)), f"delete device {name}")
+
+
+def set_up(name: str) -> None:
+    _request(_NEWLINK, 0, link_header(socket.if_nametoindex(name), _IFF_UP), f"set {name} up")
+
+
+def set_down(name: str) -> None:
+    """The other end of a veth sees its carrier go; routes through the device here are gone, too."""
+    header = link_header(socket.if_nametoindex(name), 0, _IFF_UP)
+    _request(_NEWLINK, 0, header, f"set {name} down")
+
+
+def add_address(name: str, address: str) -> None:
+    """`address`/32 on the device."""
+    header = struct.pack("=BBBBI", socket.AF_INET, 32, 0, _SCOPE_UNIVERSE, socket.if_nametoindex(name))
+    body = header + _attribute(_IFA_LOCAL, _ipv4(address)) + _attribute(_IFA_ADDRESS, _ipv4(address))
+    _request(_NEWADDR, _CREATE | _EXCL, body, f"add address {address} to {name}")
+
+
+def add_route(name: str, to: str | None, gateway: str | None = None, source: str | None = None) -> None:
+    """A route to the host `to` (`None`: the default route) through device `name`."""
+    scope = _SCOPE_UNIVERSE if gateway else _SCOPE_LINK
+    bits = 32 if to else 0
+    header = struct.pack("=8BI", socket.AF_INET, bits, 0, 0, _TABLE_MAIN, _PROTOCOL_STATIC, scope, _TYPE_UNICAST, 0)
+    addresses = ((_RTA_DST, to), (_RTA_GATEWAY, gateway), (_RTA_PREFSRC, source))
+    body = header + _attribute(_RTA_OIF, struct.pack("=I", socket.if_nametoindex(name)))
+    body += b"".join(_attribute(kind, _ipv4(value)) for kind, value in addresses if value)
+    _request(_NEWROUTE, _CREATE | _EXCL, body, f"add route to {to or 'default'} through {name}")
+
+
+def add_blackhole(to: str) -> None:
+    """Packets to the host `to` vanish, without a word to the sender."""
+    _request(_NEWROUTE, _CREATE | _EXCL, _blackhole(to), f"add black hole for {to}")
+
+
+def delete_blackhole(to: str) -> None:
+    _request(_DELROUTE, 0, _blackhole(to), f"delete black hole for {to}")
+
+
+def _blackhole(to: str) -> bytes:
+    kinds = (_PROTOCOL_STATIC, _SCOPE_UNIVERSE, _TYPE_BLACKHOLE)
+    return struct.pack("=8BI", socket.AF_INET, 32, 0, 0, _TABLE_MAIN, *kinds, 0) + _attribute(_RTA_DST, _ipv4(to))
+
+
+def set_sysctl(name: str, value: int) -> None:
+    """Sets `net.<name>` (with slashes) of the caller's network namespace."""
+    pathlib.Path(f"/proc/sys/net/{name}").write_text(str(value))
+
+
+def quiet_stack(device: str) -> None:
+    """No IPv6 on `device` (no address detection delays, one address a node), and dead sockets are soon gone."""
+    with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
+        set_sysctl(f"ipv6/conf/{device}/disable_ipv6", 1)
+    # Orphaned connections hold the network namespace: 3 retries end them after about 3 s instead of minutes.
+    set_sysctl("ipv4/tcp_orphan_retries", 3)
+
+
+def addresses() -> Iterator[str]:
+    """Addresses for the nodes of one lab, none given twice: 10.77.0.1 … 10.77.0.250, 10.77.1.1 …"""
+    for third in range(256):
+        for fourth in range(1, 251):
+            yield f"10.77.{third}.{fourth}"

@@ -1,0 +1,166 @@
+"""The two ends of a measured path, each in the network of its own node: packets really sent and really received.
+
+Nodes are containers of one host and so share its monotonic clock: one-way delays are plain differences.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import pathlib
+import select
+import socket
+import statistics
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from harness.node.compat import TIMEOUTS, pairs
+from harness.node.net import probe as net_probe
+from harness.node.net import shape as net_shape
+
+WAIT_S_MAX = 5.0  # for the other end to connect
+_PACKET = struct.Struct("=Id")
+
+
+class PacketReceiver:
+    """Receives in a thread until `finish`, and then until nothing comes any more."""
+
+    def __init__(self, address: str, count: int):
+        self._socket = net_probe._udp(address)
+        self.port: int = self._socket.getsockname()[1]
+        self._count = count
+        self._numbers: list[int] = []
+        self._delays_s: list[float] = []
+        self._all_sent = threading.Event()
+        self._wait_s = 0.0
+        self._counters = net_probe._open("/proc/net/snmp")
+        self._damaged_before = net_probe._checksum_errors(self._counters)
+        self._thread = threading.Thread(target=self._receive, daemon=True)
+        self._thread.start()
+
+    def finish(self, wait_s: float) -> dict[str, Any]:
+        """All has been sent: what has come, once nothing came for `wait_s`."""
+        self._wait_s = wait_s
+        self._all_sent.set()
+        self._thread.join()
+        damaged = net_probe._checksum_errors(self._counters) - self._damaged_before
+        self._socket.close()
+        self._counters.close()
+        numbers = self._numbers
+        late = sum(number < highest for highest, number in zip(itertools.accumulate(numbers, max), numbers))
+        return {"received": len(set(numbers)), "late": late, "damaged": damaged, "delays_s": self._delays_s}
+
+    def _receive(self) -> None:
+        silent_since = time.monotonic()
+        while len(self._numbers) < self._count:
+            if select.select([self._socket], [], [], 0.02)[0]:
+                self._take()
+                silent_since = time.monotonic()
+            elif not self._all_sent.is_set():
+                silent_since = time.monotonic()
+            elif time.monotonic() - silent_since > self._wait_s:
+                return
+
+    def _take(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                number, sent_s = _PACKET.unpack_from(self._socket.recv(65536))
+                self._delays_s.append(time.monotonic() - sent_s)
+                self._numbers.append(number)
+
+
+def send_packets(address: str, to: tuple[str, int], count: int, interval_s: float, size: int) -> None:
+    sender = net_probe._udp(address)
+    with sender:
+        for number in range(count):
+            net_probe._send(sender, _PACKET.pack(number, time.monotonic()).ljust(size, b"\0"), to)
+            time.sleep(interval_s)  # never a burst to catch up: it would measure the queues in between
+
+
+def median_rate(passed: Callable[[], int], seconds: float) -> float:
+    """Bits a second of what has `passed`, as the median over short windows, once the sender is up to speed."""
+    time.sleep(seconds * net_probe.RAMP_SHARE)
+    window_s = seconds * (1 - net_probe.RAMP_SHARE) / net_probe.WINDOWS
+    marks = []
+    for _ in range(net_probe.WINDOWS):
+        marks.append((time.monotonic(), passed()))
+        time.sleep(window_s)
+    rates = [(count - earlier) * 8 / (at - before) for (before, earlier), (at, count) in pairs(marks)]
+    return statistics.median(rates)
+
+
+class StreamReceiver:
+    """Takes one connection's bytes in a thread, as fast as they come."""
+
+    def __init__(self, address: str):
+        self._listener = socket.create_server((address, 0))
+        self._listener.settimeout(WAIT_S_MAX)
+        self.port: int = self._listener.getsockname()[1]
+        self._received = 0
+        self._begun = threading.Event()
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def rate(self, seconds: float) -> float:
+        """Bits a second on the wire: what was received, headers added."""
+        self._begun.wait(WAIT_S_MAX)
+        payload = median_rate(lambda: self._received, seconds)
+        return payload * (net_probe.SEGMENT_BYTES + net_probe.HEADER_BYTES) / net_probe.SEGMENT_BYTES
+
+    def _receive(self) -> None:
+        with self._listener:
+            try:
+                connection, _ = self._listener.accept()
+            except TIMEOUTS:
+                return  # the sender could not get through: its own error says so
+        self._begun.set()
+        with connection:
+            while data := connection.recv(1 << 20):
+                self._received += len(data)
+
+
+def send_stream(address: str, to: tuple[str, int], seconds: float) -> None:
+    """Raises `OSError` when there is no way to the other end."""
+    with socket.create_connection(to, WAIT_S_MAX, (address, 0)) as sender:
+        deadline, block = time.monotonic() + seconds, bytes(1 << 18)
+        sender.setblocking(False)
+        while (left := deadline - time.monotonic()) > 0:
+            if select.select([], [sender], [], left)[1]:
+                sender.send(block)
+
+
+def transmitted_bytes(device: str) -> int:
+    return net_shape.transmitted_bytes(device, pathlib.Path("/proc/net/dev").read_text())
+
+
+class Ends:
+    """The calls of a path's two ends; the receiving one is known by its port."""
+
+    def __init__(self) -> None:
+        self._packets: dict[int, PacketReceiver] = {}
+        self._streams: dict[int, StreamReceiver] = {}
+
+    def receive_packets(self, address: str, count: int) -> int:
+        receiver = PacketReceiver(address, count)
+        self._packets[receiver.port] = receiver
+        return receiver.port
+
+    async def send_packets(self, address: str, to: list[Any], count: int, interval_s: float, size: int) -> None:
+        await asyncio.to_thread(send_packets, address, (to[0], to[1]), count, interval_s, size)
+
+    async def received_packets(self, port: int, wait_s: float) -> dict[str, Any]:
+        return await asyncio.to_thread(self._packets.pop(port).finish, wait_s)
+
+    def receive_stream(self, address: str) -> int:
+        receiver = StreamReceiver(address)
+        self._streams[receiver.port] = receiver
+        return receiver.port
+
+    async def send_stream(self, address: str, to: list[Any], seconds: float) -> None:
+        await asyncio.to_thread(send_stream, address, (to[0], to[1]), seconds)
+
+    async def stream_rate(self, port: int, seconds: float) -> float:
+        return await asyncio.to_thread(self._streams.pop(port).rate, seconds)

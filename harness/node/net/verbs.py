@@ -1,0 +1,386 @@
+"""Network disturbances as labd sees them: each begins as a whole, ends as a whole, and leaves no trace.
+
+`CALLS` are the calls this module answers; each takes the lab first. Traffic travels as
+`{"direction": egress | ingress | both, "peers": null (everything) | "nodes" (all but the control host) | addresses,
+"spared": addresses}`.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import functools
+import itertools
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from harness.errors import BackendError, NodeGone, UsageError
+from harness.node import kernel, processes, rpc, spawn
+from harness.node.compat import TIMEOUTS
+from harness.node.lab import Call, Lab, Wired
+from harness.node.lab_nodes import NamespaceNode
+from harness.node.net import connections as net_connections
+from harness.node.net import delay_line as net_line
+from harness.node.net import links as net
+from harness.node.net import probe as net_probe
+from harness.node.net import rules as net_rules
+from harness.node.net import shape as net_shape
+from harness.node.net.rules import LAB_END, Field, Match, PacketRule, Where
+from harness.node.types import Impairment
+
+LINE_READY_S_MAX = 5.0
+LINE_END_S_MAX = 5.0
+PROBE_S_MAX = 20.0  # beyond the time it takes anyway
+Traffic = dict[str, Any]
+EVERYTHING: Traffic = {"direction": "both", "peers": None, "spared": []}
+
+_numbers = itertools.count(1)  # of disturbances, and so of queues, filters and tables
+
+
+def _wheres(traffic: Traffic) -> list[Where]:
+    ways: dict[str, list[Where]] = {"egress": ["sent"], "ingress": ["received"], "both": ["sent", "received"]}
+    return ways[traffic["direction"]]
+
+
+def _selections(host: Wired, where: Where, traffic: Traffic) -> list[tuple[Match, ...]]:
+    """What a packet must be to belong to `traffic`: any one of these."""
+    own: Field = "source" if where == "sent" else "destination"
+    other: Field = "destination" if where == "sent" else "source"
+    spared = list(traffic["spared"])
+    if isinstance(traffic["peers"], list):
+        return [
+            (Match(own, host.address), Match(other, address)) for address in traffic["peers"] if address not in spared
+        ]
+    if traffic["peers"] == "nodes":
+        spared.append(host.lab.control_address)
+    return [(Match(own, host.address), *(Match(other, address, equal=False) for address in spared))]
+
+
+def _rules(host: Wired, traffic: Traffic, queue: int | None = None) -> list[PacketRule]:
+    """A packet from a node to itself never gets to the wire: rules at the node's own end let it pass."""
+    rules = []
+    for where in _wheres(traffic):
+        away = Match("destination" if where == "sent" else "source", host.address, equal=False)
+        matches = _selections(host, where, traffic)
+        rules += [PacketRule(host.hooks[where], (*each, away), queue) for each in matches]
+    return rules
+
+
+class Disturbance(abc.ABC):
+    """Something done to the network of one node, until `end`."""
+
+    def __init__(self, lab: Lab, host: Wired):
+        self.lab = lab
+        self.host = host
+        self.number = next(_numbers)
+        self.undo = contextlib.AsyncExitStack()
+
+    async def begin(self) -> None:
+        """All of it, or none. Raises `OSError` with what the kernel refused."""
+        try:
+            await self._act()
+        except BaseException:
+            await self.end()
+            raise
+
+    async def end(self) -> None:
+        """Idempotent."""
+        await self.undo.aclose()
+
+    @abc.abstractmethod
+    async def _act(self) -> None:
+        """Acts step by step, and pushes what undoes each step on `undo`."""
+
+    async def counts(self) -> dict[str, int]:
+        return {}
+
+    def counter(self, source: str) -> str | None:
+        """The device through which all of the disturbed packets that node `source` sent pass, if there is one."""
+        return None
+
+    def _add_table(self, rules: list[PacketRule]) -> None:
+        name = f"chaos{self.number}"
+        net_rules.add_table(name, rules)
+        self.undo.callback(net_rules.delete_table, name)
+
+
+class Shape(Disturbance):
+    """A rate limit, each direction by itself."""
+
+    def __init__(self, lab: Lab, host: Wired, rate_bits: int, traffic: Traffic):
+        super().__init__(lab, host)
+        self._rate_bits = rate_bits
+        self._traffic = traffic
+        if traffic["spared"]:
+            raise UsageError("a rate limit cannot spare nodes: name those whose traffic is to be limited")
+        if traffic["peers"] == "nodes":  # the classifier knows no "all but"
+            alive = [each.address for each in lab.hosts.values() if not each.gone.is_set()]
+            self._traffic = traffic | {"peers": [address for address in alive if address != host.address]}
+
+    async def _act(self) -> None:
+        for where in _wheres(self._traffic):
+            self._detour(where, self._through(where))
+
+    def _detour(self, where: Where, through: str) -> None:
+        device, hook = self.host.device, self.host.hooks[where]
+        net_shape.add_ifb(through)
+        self.undo.callback(net.delete_link, through)
+        net_shape.set_rate(through, self._rate_bits)
+        self._use_classifier(device)
+        self.undo.callback(net_shape.delete_detour, device, hook, self.number)
+        for matches in _selections(self.host, where, self._traffic):
+            net_shape.add_detour(device, hook, self.number, matches, through)
+
+    def _use_classifier(self, device: str) -> None:
+        """The device's classifier is there as long as somebody needs it."""
+        users = self.lab.classifiers.setdefault(device, [])
+        if not users:
+            net_shape.add_classifier(device)
+        users.append(self.number)
+        self.undo.callback(self._leave_classifier, device)
+
+    def _leave_classifier(self, device: str) -> None:
+        users = self.lab.classifiers[device]
+        users.remove(self.number)
+        if not users:
+            net_shape.delete_classifier(device)
+
+    def counter(self, source: str) -> str:
+        return self._through("sent" if source == self.host.key else "received")
+
+    def _through(self, where: Where) -> str:
+        return f"{where[:4]}{self.number}"
+
+
+class Impaired(Disturbance):
+    """Packets delayed, lost, damaged or reordered by a delay line of their own."""
+
+    def __init__(self, lab: Lab, host: Wired, impairment: Impairment, traffic: Traffic):
+        super().__init__(lab, host)
+        self._impairment = impairment
+        self._traffic = traffic
+        self._line: rpc.AsyncClient
+
+    async def _act(self) -> None:
+        await self._start_line()
+        self._add_table(_rules(self.host, self._traffic, self.number))
+        self.undo.push_async_callback(self._let_pass)
+
+    async def _start_line(self) -> None:
+        ours, theirs = socket.socketpair()
+        ended = asyncio.Event()
+        with theirs:
+            pid = spawn.fork(lambda: net_line.main(theirs, self.number, self._impairment), keep=(theirs.fileno(),))
+        self.lab.on_exit(pid, functools.partial(self._line_ended, ended))
+        self.undo.push_async_callback(_end_process, pid, ended)
+        ours.settimeout(LINE_READY_S_MAX)
+        event = rpc.receive(ours)
+        if event["event"] == "failed":
+            ours.close()
+            raise OSError(event["errno"], event["error"]["message"])
+        ours.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        self._line = rpc.AsyncClient(reader, writer, lambda _: None)
+        self.undo.callback(writer.close)
+
+    def _line_ended(self, ended: asyncio.Event, code: int) -> None:
+        ended.set()
+        if code != 0:
+            self.lab.note(f"the delay line of node {self.host.key} ended with {code}: packets pass undisturbed")
+
+    async def counts(self) -> dict[str, int]:
+        try:
+            counts: dict[str, int] = await self._line.call("counts")
+        except ConnectionError as error:
+            raise BackendError(f"the delay line of node {self.host.key} has ended by itself; see labd.log") from error
+        return counts
+
+    async def _let_pass(self) -> None:
+        with contextlib.suppress(ConnectionError):  # it has ended by itself: then packets pass already
+            await self._line.call("pass")
+
+
+async def _end_process(pid: int, ended: asyncio.Event) -> None:
+    """Its socket is closed: it ends by itself, or is made to."""
+    try:
+        await asyncio.wait_for(ended.wait(), LINE_END_S_MAX)
+    except TIMEOUTS:
+        os.kill(pid, signal.SIGKILL)
+
+
+class Cut(Disturbance):
+    """Packets vanish, without a word to the sender."""
+
+    def __init__(self, lab: Lab, host: Wired, traffic: Traffic):
+        super().__init__(lab, host)
+        self._traffic = traffic
+
+    async def _act(self) -> None:
+        self._add_table(_rules(self.host, self._traffic))
+
+
+class Unplug(Disturbance):
+    """The cable is out: no carrier on the node, and what is sent to it vanishes."""
+
+    async def _act(self) -> None:
+        if self.host.key in self.lab.unplugged:
+            raise UsageError(f"the link of node {self.host.key} is down already")
+        self.lab.unplugged.add(self.host.key)
+        self.undo.callback(self.lab.unplugged.remove, self.host.key)
+        net.set_down(self.host.device)
+        self.undo.callback(self._plug)
+        net.add_blackhole(self.host.address)
+        self.undo.callback(net.delete_blackhole, self.host.address)
+
+    def _plug(self) -> None:
+        if not self.host.gone.is_set():
+            net.set_up(self.host.device)
+            net.add_route(self.host.device, self.host.address, source=self.lab.control_address)
+
+
+def _host(lab: Lab, node: str) -> NamespaceNode:
+    host = lab.hosts.get(node)
+    if host is None or host.gone.is_set():
+        raise NodeGone(f"node {node} is gone")
+    if not isinstance(host, NamespaceNode):
+        raise UsageError(f"node {node} has no network of its own")
+    return host
+
+
+async def _begin(disturbance: Disturbance, what: str) -> int:
+    try:
+        await disturbance.begin()
+    except OSError as error:
+        raise BackendError(f"node {disturbance.host.key}: {what}: {error}") from error
+    disturbance.lab.disturbances[disturbance.number] = disturbance
+    disturbance.lab.note(f"node {disturbance.host.key}: {what} begins ({disturbance.number})")
+    return disturbance.number
+
+
+async def shape(lab: Lab, host: Wired, rate_bits: int, traffic: Traffic) -> int:
+    return await _begin(Shape(lab, host, rate_bits, traffic), "rate limit")
+
+
+async def impair(lab: Lab, host: Wired, impairment: dict[str, Any], traffic: Traffic) -> int:
+    return await _begin(Impaired(lab, host, Impairment(**impairment), traffic), "impairment")
+
+
+async def cut(lab: Lab, host: Wired, traffic: Traffic) -> int:
+    return await _begin(Cut(lab, host, traffic), "cut")
+
+
+async def unplug(lab: Lab, host: Wired) -> int:
+    return await _begin(Unplug(lab, host), "link down")
+
+
+async def heal(lab: Lab, number: int) -> None:
+    """Ends a disturbance; one that has ended is fine."""
+    disturbance = lab.disturbances.get(number)
+    if disturbance is not None:
+        await disturbance.end()
+        del lab.disturbances[number]
+        lab.note(f"node {disturbance.host.key}: disturbance {number} has ended")
+
+
+async def counts(lab: Lab, number: int) -> dict[str, int]:
+    if number not in lab.disturbances:
+        raise UsageError(f"unknown disturbance {number}")
+    return await lab.disturbances[number].counts()
+
+
+async def examine(lab: Lab, host: Wired) -> dict[str, str]:
+    """Which verbs the kernel refuses, and why: found by doing each to the node."""
+    tries: dict[str, Disturbance] = {
+        "network rate": Shape(lab, host, 10**9, EVERYTHING),
+        "network delay": Impaired(lab, host, Impairment(delay_s=0.001), EVERYTHING),
+        "network loss": Impaired(lab, host, Impairment(loss_percent=50, damage_percent=50), EVERYTHING),
+        "network partition": Cut(lab, host, EVERYTHING),
+    }
+    if host.hooks == LAB_END:  # a node's own device is never taken down
+        tries["network link"] = Unplug(lab, host)
+    refused = {}
+    for verb, disturbance in tries.items():
+        try:
+            await disturbance.begin()
+            await disturbance.end()
+        except OSError as error:
+            refused[verb] = str(error)
+    return refused
+
+
+async def packets(
+    lab: Lab, source: str, destination: str, count: int, interval_s: float, size: int, wait_s: float
+) -> dict[str, Any]:
+    ends = _end(lab, source), _end(lab, destination)
+    work = functools.partial(net_probe.packets, *ends, count, interval_s, size, wait_s)
+    return await _probe(work, PROBE_S_MAX + count * interval_s + wait_s)
+
+
+async def transfer(lab: Lab, source: str, destination: str, seconds: float, through: int | None) -> dict[str, Any]:
+    counter = lab.disturbances[through].counter(source) if through in lab.disturbances else None
+    ends = _end(lab, source), _end(lab, destination)
+    return await _probe(functools.partial(net_probe.transfer, *ends, seconds, counter), PROBE_S_MAX + seconds)
+
+
+async def connections(lab: Lab, node: str, pids: list[int]) -> dict[str, Any]:
+    """The TCP connections of these processes of the node: see `net.connections`."""
+    host = _host(lab, node)
+
+    def look() -> dict[str, Any]:
+        candidates = processes.descendants(host.init_pid)
+        kernel.enter_network(host.init_pid)
+        return net_connections.report(candidates, pids)
+
+    return await _probe(look, PROBE_S_MAX)
+
+
+def _end(lab: Lab, node: str) -> net_probe.End:
+    if node == "control":
+        return net_probe.End(os.getpid(), lab.control_address)
+    host = _host(lab, node)
+    return net_probe.End(host.init_pid, host.address)
+
+
+async def _probe(work: Callable[[], dict[str, Any]], limit_s: float) -> dict[str, Any]:
+    read_end, write_end = os.pipe()
+    pid = spawn.fork(lambda: net_probe.run(write_end, work), keep=(write_end,))
+    os.close(write_end)
+    reader = asyncio.StreamReader(limit=rpc.FRAME_BYTES_MAX)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(read_end, "rb"))
+    try:
+        frame = await asyncio.wait_for(reader.read(), limit_s)
+    except TIMEOUTS as error:
+        os.kill(pid, signal.SIGKILL)
+        raise BackendError(f"the network probe gave no answer within {limit_s:g} s") from error
+    finally:
+        transport.close()
+    answer = (
+        rpc.unpack(frame) if frame else {"error": {"kind": "BackendError", "message": "the probe died; see labd.log"}}
+    )
+    if "error" in answer:
+        raise rpc.to_error(answer["error"])
+    result: dict[str, Any] = answer["result"]
+    return result
+
+
+def _to_node(verb: Call) -> Call:
+    return lambda lab, node, **params: verb(lab, _host(lab, node), **params)
+
+
+CALLS: dict[str, Call] = {
+    "net.shape": _to_node(shape),
+    "net.impair": _to_node(impair),
+    "net.cut": _to_node(cut),
+    "net.unplug": _to_node(unplug),
+    "net.heal": heal,
+    "net.counts": counts,
+    "net.examine": _to_node(examine),
+    "net.packets": packets,
+    "net.transfer": transfer,
+    "net.connections": connections,
+}

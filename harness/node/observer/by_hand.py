@@ -1,0 +1,60 @@
+"""What a trainer tells by hand, the observer does not tell again.
+
+Both write to one file, for one process is one life.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from harness.node.emitter import Emitter, Moment
+
+names: set[str] = set()  # of events that the trainer tells itself
+emitter: Emitter | None = None  # the trainer's own
+_ours: Emitter | None = None
+_open = Emitter.open
+
+_OF_KIND = {
+    "steps": {"step"},
+    "checkpoints": {"checkpoint.started", "checkpoint.committed", "checkpoint.failed"},
+    "restores": {"restored"},
+    "phases": {"started", "rendezvous", "phase"},
+    "exits": {"exiting"},
+}
+_ALL = set().union(*_OF_KIND.values())
+
+
+class _Joined(Emitter):
+    """The trainer's emitter where the observer had opened the log before: what is in it is not told again."""
+
+    def __init__(self, log: Emitter):
+        super().__init__(None)
+        self._log, self.path, self._fd = log, log.path, log._fd
+
+    def tell(self, event: str, fields: dict[str, Any], at: Moment | None = None) -> int:
+        return time.monotonic_ns() if event in _OF_KIND["phases"] else self._log.tell(event, fields, at)
+
+    def close(self) -> None:
+        """The observer still writes."""
+
+
+def open_ours(**identity: Any) -> Emitter:
+    global _ours
+    _ours = _open("trainer", **identity)
+    return _ours
+
+
+def _open_theirs(cls: type[Emitter], role: str, **identity: Any) -> Emitter:
+    global emitter
+    if role != "trainer":
+        return _open(role, **identity)
+    kinds = identity.get("tells")
+    names.update(_ALL if kinds is None else {name for kind in kinds for name in _OF_KIND.get(kind, ())})
+    emitter = _open(role, **identity) if _ours is None else _Joined(_ours)
+    return emitter
+
+
+def notice() -> None:
+    """From now on it is seen when the trainer opens an emitter."""
+    Emitter.open = classmethod(_open_theirs)  # type: ignore[method-assign, assignment, arg-type]

@@ -1,0 +1,43 @@
+"""What the signals of checkpoints share in one process: what is trained, the ledger, saves and restores."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.node.observer.ledger import Ledger
+from harness.node.observer.live import Live
+from harness.node.observer.restores import Restores
+from harness.node.observer.saves import Saves
+
+if TYPE_CHECKING:
+    from harness.node.observer.watch import Watch
+
+
+@dataclass
+class Checkpointing:
+    live: Live
+    saves: Saves
+    restores: Restores
+    quiet: threading.local = field(default_factory=threading.local)  # `on`: what is saved here is told by somebody else
+
+
+_OF: weakref.WeakKeyDictionary[Watch, Checkpointing] = weakref.WeakKeyDictionary()
+
+
+def of(watch: Watch) -> Checkpointing:
+    """The same one for all signals of a process."""
+    if watch not in _OF:
+        ledger, live = Ledger(), Live()
+        _OF[watch] = Checkpointing(live, Saves(watch, ledger, live), Restores(watch, ledger, live))
+    return _OF[watch]
+
+
+def path_of(target: Any) -> str | None:
+    """Where a file is that was named by its path or by an open file; none for a buffer in memory."""
+    name = target if isinstance(target, (str, os.PathLike)) else getattr(target, "name", None)
+    name = os.fspath(name) if isinstance(name, (str, os.PathLike)) else None
+    return os.path.realpath(name) if isinstance(name, str) and name and "://" not in name else None

@@ -1,0 +1,136 @@
+"""The ledger of a node: what was saved at which step. It outlives the processes that write it.
+
+It is a file beside the node's event log, `checkpoints.ledger`, of JSON lines; each is one `os.write` to an `O_APPEND`
+descriptor. The ledgers of the run's other nodes are read as well, where they can be: a checkpoint may be loaded
+elsewhere than it was saved. Nothing is believed but well-formed lines of regular files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Union
+
+from harness.node.emitter import EVENTS_DIR_ENV
+
+NAME = "checkpoints.ledger"
+BYTES_MAX = 64 * 2**20  # of one node's ledger; what is beyond is not read
+FOLDERS_MAX = 10_000
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One file, or one folder, that was saved: the step of its state, none where that was not known.
+
+    `each_alone`: whether each optimizer's step was counted as one.
+    """
+
+    path: str
+    step: int | None
+    lineage: str
+    each_alone: bool = False
+
+
+@dataclass(frozen=True)
+class Committed:
+    """One checkpoint that was whole. `files` are relative to `root`; `lineages` are theirs, in the same order."""
+
+    path: str  # as it is told: a file or a folder
+    root: str
+    step: int | None
+    content: str  # the digest of all of them
+    files: tuple[str, ...]
+    lineages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Began:
+    """The state of a rank's parameters before its first step, where nothing had been loaded."""
+
+    rank: int
+    state: str
+
+
+Entry = Union[Saved, Committed, Began]
+_KINDS: dict[str, type] = {"saved": Saved, "committed": Committed, "began": Began}
+
+
+class Ledger:
+    """Of this process's node. `folder` is the node's folder of events, by default the one that the environment names;
+    without it nothing is kept."""
+
+    def __init__(self, folder: pathlib.Path | None = None):
+        self._folder = folder
+
+    @property
+    def folder(self) -> pathlib.Path | None:
+        named = os.environ.get(EVENTS_DIR_ENV)
+        return self._folder or (pathlib.Path(named) if named else None)
+
+    def add(self, entry: Entry) -> None:
+        """Appends one entry. Raises `OSError` where the disk takes no more."""
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        kind = next(name for name, each in _KINDS.items() if isinstance(entry, each))
+        line = json.dumps({"kind": kind, "at": time.time_ns(), **asdict(entry)}) + "\n"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self.folder / NAME, flags, 0o644)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+    def entries(self) -> list[Entry]:
+        """Of all nodes whose ledger can be read, oldest first."""
+        found = [pair for path in self._paths() for pair in _read(path)]
+        return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
+
+    def _paths(self) -> list[pathlib.Path]:
+        folder = self.folder
+        if folder is None:
+            return []
+        mine = folder / NAME
+        others: list[pathlib.Path] = []
+        with contextlib.suppress(OSError), os.scandir(folder.parent) as folders:
+            names = (each.name for each, _ in zip(folders, range(FOLDERS_MAX)) if each.is_dir(follow_symlinks=False))
+            others = [folder.parent / name / NAME for name in names]
+        return [mine, *(path for path in others if path != mine)]
+
+
+def _read(path: pathlib.Path) -> Iterator[tuple[int, Entry]]:
+    """The whole lines of a ledger with their wall time."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return
+            for line in file.read(BYTES_MAX).splitlines():
+                with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
+                    yield _entry(line)
+
+
+def _entry(line: bytes) -> tuple[int, Entry]:
+    """Raises `ValueError`, `KeyError`, `TypeError`, `OverflowError` or `RecursionError` for a line that is none."""
+    told = json.loads(line)
+    if not isinstance(told, dict):
+        raise ValueError("no object")
+    at = int(told.pop("at"))
+    entry = _KINDS[told.pop("kind")](**told)
+    for name in ("path", "root", "lineage", "content", "state"):
+        if not isinstance(getattr(entry, name, ""), str):
+            raise ValueError(name)
+    step = getattr(entry, "step", None)
+    if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
+        raise ValueError("step")
+    if not isinstance(getattr(entry, "each_alone", False), bool):
+        raise ValueError("each_alone")
+    if isinstance(entry, Committed):
+        entry = replace(entry, files=tuple(map(str, entry.files)), lineages=tuple(map(str, entry.lineages)))
+    return at, entry

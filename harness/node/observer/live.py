@@ -1,0 +1,61 @@
+"""What is being trained in this process: the parameters of its optimizers, and their state."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from harness.node.observer.tensors import points, storage, tensors_in
+
+COMPARED = 4096  # tensors of one object, where copies are looked for
+
+
+class Live:
+    def __init__(self) -> None:
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def parameters(self) -> Iterator[Any]:
+        for optimizer in list(self.optimizers):
+            for group in optimizer.param_groups:
+                yield from group["params"]
+
+    def storages(self) -> set[int]:
+        """Names of all storages of parameters, and of what the optimizers keep for them."""
+        state = (tensor for optimizer in list(self.optimizers) for tensor in tensors_in(dict(optimizer.state)))
+        return {name for tensor in (*self.parameters(), *state) if (name := storage(tensor)) is not None}
+
+    def parts(self, held: set[int]) -> list[str]:
+        """Whose storages these are: the model's, the optimizers', or both."""
+        model = {name for tensor in self.parameters() if (name := storage(tensor)) is not None}
+        return [name for name, found in (("model", held & model), ("optimizer", held - model)) if found]
+
+    def held_by(self, value: Any) -> set[int]:
+        """Which live storages this object holds: shared, or else as equal copies of parameters.
+
+        Copies are compared by a few elements, and only where nothing is shared.
+        """
+        live = self.storages()
+        if not live:
+            return set()
+        tensors = list(tensors_in(value))
+        shared = live.intersection(name for each in tensors if (name := storage(each)) is not None)
+        return shared or self._copied(tensors)
+
+    def _copied(self, tensors: Iterable[Any]) -> set[int]:
+        mine = {known: name for each in self.parameters() if (known := points(each)) and (name := storage(each))}
+        shapes = {(known[0], known[1]) for known in mine}
+        alike = [each for each in tensors if (tuple(each.shape), str(each.dtype)) in shapes][:COMPARED]
+        return {mine[known] for each in alike if (known := points(each)) in mine}
+
+    def count(self) -> int | None:
+        """How many steps the optimizers' own state has seen, the largest where they differ; none: they do not count."""
+        counts = (_count(state) for optimizer in list(self.optimizers) for state in list(optimizer.state.values()))
+        return max((count for count in counts if count is not None), default=None)
+
+
+def _count(state: Any) -> int | None:
+    step = state.get("step") if isinstance(state, dict) else None
+    if step is None or isinstance(step, bool):
+        return None
+    return int(step.item() if hasattr(step, "item") else step)

@@ -1,0 +1,278 @@
+"""Checkpoints as they are loaded. `restored` is told when their state has entered a model or an optimizer.
+
+What a load brings is tagged by its storages. A state that enters is recognised by these tags, or else by equal
+elements. Which step it holds is told by the first of: the ledger (where the content leads back to), the framework, the
+count of the optimizer, the checkpoint's own entry. Where none of them knows, `restored` has no step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.node.observer import identity, tensors
+from harness.node.observer.ledger import Began, Committed, Ledger, Saved
+from harness.node.observer.live import Live
+from harness.node.observer.moments import Next
+
+if TYPE_CHECKING:
+    from harness.node.observer.watch import Watch
+
+STEP_ENTRIES = ("global_step", "step", "iteration", "iter_num", "iter", "num_steps", "steps", "current_step")
+LOADS_MAX = 64  # that are remembered; each holds no memory of the tensors
+LOOKS_MAX = 64  # loads that are looked up in the ledger at once: others read their data this way
+POINTS_MAX = 64  # tensors of one load that are known by their elements
+MODEL, OPTIMIZER = "model", "optimizer"
+
+
+@dataclass
+class Load:
+    """One file, or one DCP folder, that was read. `source`: what it is called; a path, or who sent it."""
+
+    source: str
+    lineage: str | None = None
+    own_step: int | None = None
+    committed: dict[str, Any] | None = None  # the checkpoint that it is of, as `restored` tells it
+    points: set[Any] = field(default_factory=set)
+    tags: list[Any] = field(default_factory=list)  # keep the names of its storages from being used again
+
+
+class Restores:
+    def __init__(self, watch: Watch, ledger: Ledger, live: Live):
+        self.watch, self.ledger, self.live = watch, ledger, live
+        self.framework_step: int | None = None
+        self._loads: list[Load] = []
+        self._of_storage: dict[int, Load] = {}
+        self._entered: dict[str, list[Load]] = {}  # by what it entered
+        self._refused: list[dict[str, str]] = []
+        self._during = threading.local()
+        self._first = True
+        self._looks = 0
+        self._next = Next(watch, watch.guard("restores")(self.told))
+        self._next.expect()
+
+    def await_step(self) -> None:
+        """From now on a state may enter as late as just before the step."""
+        self._next.steps_only = True
+
+    # Loading
+
+    def loaded(self, source: str, value: Any, lineage: str | None = None) -> Load:
+        """A file was read. What it holds is known from now on, until it is gone."""
+        load = Load(source, lineage or identity.lineage(source), _own_step(value))
+        self.tag(load, value)
+        self._looks += 1
+        if self._looks <= LOOKS_MAX:
+            load.committed = _committed([load], self.ledger.entries())
+        return load
+
+    def tag(self, load: Load, value: Any) -> None:
+        for tensor in tensors.tensors_in(value):
+            name = tensors.storage(tensor)
+            if name is not None:
+                load.tags.append(tensors.weak(tensor))
+                self._of_storage[name] = load
+            if len(load.points) < POINTS_MAX and (known := tensors.points(tensor)):
+                load.points.add(known)
+        if load.tags:
+            self._loads.append(load)
+            self._forget()
+
+    def _forget(self) -> None:
+        while len(self._loads) > LOADS_MAX:
+            gone = self._loads.pop(0)
+            self._of_storage = {name: load for name, load in self._of_storage.items() if load is not gone}
+
+    def refused(self, source: str, error: BaseException) -> None:
+        """A load that failed: told as passed over with the next `restored`, where it was a checkpoint of this run."""
+        if any(_holds(entry, source) for entry in self.ledger.entries()):
+            self._refused.append({"source": source, "reason": f"{type(error).__name__}: {error}"[:1000]})
+
+    @contextlib.contextmanager
+    def during(self, load: Load) -> Iterator[None]:
+        """Whatever enters a model or an optimizer meanwhile comes from this load."""
+        outer = getattr(self._during, "load", None)
+        self._during.load = load
+        try:
+            yield
+        finally:
+            self._during.load = outer
+
+    # Entering
+
+    def whence(self, state: Any) -> list[Load]:
+        """The loads that this state comes from."""
+        current = getattr(self._during, "load", None)
+        if current is not None:
+            return [current]
+        found: dict[int, Load] = {}
+        untagged = []
+        for tensor in tensors.tensors_in(state) if self._loads else ():
+            load = self._of_storage.get(tensors.storage(tensor) or -1)
+            if load is not None:
+                found[id(load)] = load
+            else:
+                untagged.append(tensor)
+        return list(found.values()) or self._alike(untagged)
+
+    def _alike(self, untagged: list[Any]) -> list[Load]:
+        """The last load that has one of these tensors as a copy."""
+        known = {each for tensor in untagged[:POINTS_MAX] if (each := tensors.points(tensor))}
+        return next(([load] for load in reversed(self._loads) if known & load.points), [])
+
+    def entered(self, part: str, loads: list[Load]) -> None:
+        """A state from these loads is in a model or an optimizer now."""
+        if not self._entered:
+            self.watch.state_replaced()
+        mine = self._entered.setdefault(part, [])
+        mine += [load for load in loads if load not in mine]
+        self._next.expect()
+
+    def took(self, load: Load, value: Any) -> None:
+        """A load that writes in place has filled this: has it written into what is being trained?"""
+        load.own_step = _own_step(value)
+        self.tag(load, value)
+        names = {tensors.storage(tensor) for tensor in tensors.tensors_in(value)}
+        parameters = {tensors.storage(tensor) for tensor in self.live.parameters()}
+        if names & parameters:
+            self.entered(MODEL, [load])
+        if names & (self.live.storages() - parameters):
+            self.entered(OPTIMIZER, [load])
+
+    # Telling
+
+    def told(self) -> None:
+        """Training goes on: tells what it goes on from."""
+        entered, self._entered = self._entered, {}
+        first, self._first = self._first, False
+        if entered:
+            self._tell(entered)
+        elif first:
+            self._began()
+
+    def _tell(self, entered: Mapping[str, list[Load]]) -> None:
+        entries = self.ledger.entries()
+        loads = [load for part in (MODEL, OPTIMIZER) for load in reversed(entered.get(part, []))]  # the last one first
+        steps = self._steps(loads, entries, OPTIMIZER in entered)
+        for source, step in steps.items():
+            self.watch.offer_step(source, step)
+        saved = next((found for load in loads if (found := _saved(load, entries))), None)
+        self.watch.each_alone = saved.each_alone if saved else self.watch.each_alone
+        committed = next((load.committed for load in loads if load.committed), None) or _committed(loads, entries)
+        told: dict[str, Any] = {"entered": sorted(entered)} | (committed or _uncommitted(loads[0]))
+        if steps:
+            source = next(iter(steps))
+            told |= {"step": steps[source], "step_by": source}
+        if self._refused:
+            told["fallback"], self._refused = self._refused, []
+        self.framework_step = None
+        self.watch.emit("restored", **told)
+
+    def _steps(self, loads: list[Load], entries: list[Any], with_optimizer: bool) -> dict[str, int]:
+        """Every source that knows the step, the most trusted one first."""
+        found = {
+            "ledger": next((found.step for load in loads if (found := _saved(load, entries))), None),
+            "framework": self.framework_step,
+            "optimizer": self.live.count() if with_optimizer else None,
+            "checkpoint": next((load.own_step for load in loads if load.own_step is not None), None),
+        }
+        if not any(step is not None for step in found.values()) and not with_optimizer and not _any_saved(entries):
+            found["checkpoint"] = 0  # weights from elsewhere, before this run has saved anything: training begins
+        return {source: step for source, step in found.items() if step is not None}
+
+    def _began(self) -> None:
+        """No load was seen. It is a start from scratch where that is proved, and else nothing is known."""
+        rank = self.watch.rank or 0
+        state = self._state()
+        before = [entry for entry in self.ledger.entries() if isinstance(entry, Began) and entry.rank == rank]
+        if self.framework_step:
+            self.watch.state_replaced()
+            self.watch.offer_step("framework", self.framework_step)
+            self.watch.emit("restored", step=self.framework_step, step_by="framework")
+        elif not before or state in {entry.state for entry in before} or self.framework_step == 0:
+            fallback = {"fallback": self._refused} if self._refused else {}
+            self._refused = []
+            self.watch.emit("restored", step=0, source="scratch", **fallback)
+        else:
+            self.watch.state_replaced()
+            self.watch.emit("restored")
+        self.framework_step = None
+        self.ledger.add(Began(rank, state))
+
+    def _state(self) -> str:
+        known = (tensors.points(tensor) for tensor in self.live.parameters())
+        return identity.text_of(repr([each for each in known if each][:POINTS_MAX]))
+
+
+def _own_step(value: Any) -> int | None:
+    """What the checkpoint itself says, at its top."""
+    for name in STEP_ENTRIES if isinstance(value, Mapping) else ():
+        step = value.get(name)
+        step = step.item() if hasattr(step, "item") and getattr(step, "numel", lambda: 0)() == 1 else step
+        if isinstance(step, int) and not isinstance(step, bool) and step >= 0:
+            return step
+    return None
+
+
+def _any_saved(entries: list[Any]) -> bool:
+    return any(isinstance(entry, (Saved, Committed)) for entry in entries)
+
+
+def _saved(load: Load, entries: list[Any]) -> Saved | None:
+    """The last save of this content at a known step."""
+    saved = (entry for entry in reversed(entries) if isinstance(entry, Saved) and entry.lineage == load.lineage)
+    return next((entry for entry in saved if entry.step is not None), None)
+
+
+def _holds(entry: Any, path: str) -> bool:
+    if isinstance(entry, Saved):
+        return entry.path == path
+    return isinstance(entry, Committed) and (entry.path == path or path in _files(entry, entry.root))
+
+
+def _files(commit: Committed, root: str) -> list[str]:
+    return [os.path.join(root, name) for name in commit.files]
+
+
+def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
+    """The checkpoint that these are of: where it is, what its files hold now, and what they held when committed. To be
+    asked when a file is loaded: a job may save at once, under the same name."""
+    commit, root = _commit_of(loads, entries)
+    if commit is None:
+        return None
+    files = _files(commit, root)
+    found = identity.of(files)
+    gone = [name for name, file in zip(commit.files, files) if not os.path.isfile(file)]
+    path = os.path.normpath(os.path.join(root, os.path.relpath(commit.path, commit.root)))
+    told = {"source": path, "saved": commit.content}
+    return told | {"content": found.digest if found else f"missing: {', '.join(gone)}"[:1000]}
+
+
+def _uncommitted(load: Load) -> dict[str, Any]:
+    found = identity.of(identity.files_below(load.source))
+    return {"source": load.source} | ({"content": found.digest} if found else {})
+
+
+def _commit_of(loads: list[Load], entries: list[Any]) -> tuple[Committed | None, str]:
+    """The checkpoint that these files belong to, and the folder that it is in now: it may have been copied."""
+    for load in loads:
+        for by_path in (True, False):
+            for commit in (entry for entry in reversed(entries) if isinstance(entry, Committed)):
+                root = _root_now(commit, load, by_path)
+                if root is not None:
+                    return commit, root
+    return None, ""
+
+
+def _root_now(commit: Committed, load: Load, by_path: bool) -> str | None:
+    file = os.path.join(load.source, identity.DCP_METADATA) if os.path.isdir(load.source) else load.source
+    for name, lineage in zip(commit.files, commit.lineages):
+        if by_path and os.path.join(commit.root, name) == file:
+            return commit.root
+        if not by_path and lineage and lineage == load.lineage and file.endswith("/" + name):
+            return file[: -len(name) - 1]
+    return None

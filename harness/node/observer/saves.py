@@ -1,0 +1,195 @@
+"""Checkpoints as they are saved: begun, and told as committed once they are whole.
+
+A file that holds live state belongs to the checkpoint of this step. Files beside it join, as long as they hold another
+part of the state, or none (a scheduler, a random generator). It is whole when somebody who knows says so (`commit`), or
+else before training goes on: once its files are written, and have a name that is not a temporary one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.node.observer import identity
+from harness.node.observer.ledger import Committed, Ledger, Saved
+from harness.node.observer.live import Live
+from harness.node.observer.moments import Next
+
+if TYPE_CHECKING:
+    from harness.node.observer.watch import Watch
+
+ERROR_CHARS_MAX = 1000
+PATHS_MAX = 1000  # told of one checkpoint
+_TEMPORARY = re.compile(  # a file's name
+    r"^(\.|tmp|temp([._-]|\d|$))|[._-](te?mp|part|partial|incomplete|writing|saving)([._-]|\d|$)|~$", re.IGNORECASE
+)
+
+
+@dataclass(eq=False)
+class Save:
+    """One checkpoint that is not known to be whole yet."""
+
+    step: int | None
+    begun_ns: int
+    files: list[str] = field(default_factory=list)
+    held: set[int] = field(default_factory=set)  # storages of live state that are in them
+    unwritten: set[str] = field(default_factory=set)  # files that another thread may still be writing
+
+    @property
+    def may_be_whole(self) -> bool:
+        return not self.unwritten and not any(_TEMPORARY.search(os.path.basename(file)) for file in self.files)
+
+
+class Saves:
+    def __init__(self, watch: Watch, ledger: Ledger, live: Live):
+        self.watch, self.ledger, self.live = watch, ledger, live
+        self.open: list[Save] = []
+        self._beside: list[str] = []  # files without live state, saved since the last step
+        self._lock = threading.RLock()
+        self._at_exit = False
+        self._next = Next(watch, watch.guard("checkpoints")(self.flush))
+        watch.after_step(self._stepped)
+
+    def begin(self, path: str, held: set[int]) -> Save:
+        """A file with live state is going to be written."""
+        folder = os.path.dirname(path)
+        with self._lock:
+            for save in self.open:
+                if os.path.dirname(save.files[0]) == folder and held and not held & save.held:
+                    return self._joined(save, path, held)
+            save = Save(self.watch.step, time.monotonic_ns(), [path], set(held), {path})
+            self.open.append(save)
+        self._told("checkpoint.started", save, path=path)
+        self._next.expect()
+        self._flush_at_exit()
+        return save
+
+    def _flush_at_exit(self) -> None:
+        """Registered late, so that it comes before the last word of the log."""
+        if not self._at_exit:
+            self._at_exit = True
+            atexit.register(self.watch.guard("checkpoints")(self.flush))
+
+    def _joined(self, save: Save, path: str, held: set[int]) -> Save:
+        save.files.append(path)
+        save.unwritten.add(path)
+        save.held |= held
+        return save
+
+    def begin_known(self, path: str) -> Save:
+        """The same of a file or folder whose writer says when it is whole, and writes all of it."""
+        save = Save(self.watch.step, time.monotonic_ns(), [path])
+        self._told("checkpoint.started", save, path=path)
+        return save
+
+    def whole(self, save: Save, path: str) -> None:
+        """The writer of this file or folder says so."""
+        self.written(save, path)
+        self._committed(save, path, identity.files_below(path))
+
+    def written(self, save: Save, path: str) -> None:
+        """The file is there: from now on its content leads back to its step."""
+        save.unwritten.discard(path)
+        self.wrote(identity.lineage(path), save.step, path)
+        if save in self.open:
+            self._next.expect()
+
+    def wrote(self, lineage: str | None, step: int | None, path: str = "") -> None:
+        if lineage is not None:
+            self.ledger.add(Saved(path, step, lineage, self.watch.each_alone))
+
+    def failed(self, save: Save, error: BaseException) -> None:
+        with self._lock:
+            if save in self.open:
+                self.open.remove(save)
+        self._told("checkpoint.failed", save, error=f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX])
+
+    def beside(self, path: str) -> None:
+        """A file without live state was written. It belongs to a checkpoint in the same folder, if there is one."""
+        self._beside.append(path)
+
+    def renamed(self, old: str, new: str) -> None:
+        """A file or folder has got another name: its checkpoint is whole where nothing of the live state is missing."""
+        with self._lock:
+            moved = [save for save in self.open if any(_below(file, old) for file in save.files)]
+            self._beside = [_moved(file, old, new) for file in self._beside]
+        for save in moved:
+            save.files = [_moved(file, old, new) for file in save.files]
+            save.unwritten = {_moved(file, old, new) for file in save.unwritten}
+            for file in save.files:
+                self.written(save, file)
+        whole = [save for save in moved if save.may_be_whole and self.live.storages() <= save.held]
+        self._flush(whole)
+
+    def flush(self) -> None:
+        """Training goes on, or the process ends: what is open and may be whole is whole."""
+        self._flush([save for save in self.open if save.may_be_whole])
+
+    def _flush(self, saves: list[Save]) -> None:
+        with self._lock:
+            self.open = [save for save in self.open if save not in saves]
+        for save in saves:
+            self._committed(save, _path(save.files), sorted({*save.files, *self._companions(save)}))
+
+    def commit(self, path: str, step: int | None = None) -> None:
+        """Somebody who knows says that the checkpoint in this folder is whole, as far as this process writes it.
+
+        Only files that were seen here are told as its own: another rank may still be writing beside them. `step`: as
+        the framework counts, for where the watch does not know.
+        """
+        mine = [save for save in self.open if any(_below(file, path) for file in save.files)]
+        if not mine:
+            return
+        first = mine[0]
+        first.step = step if first.step is None else first.step
+        files = [file for save in mine for file in save.files]
+        for file in files:
+            self.written(first, file)
+        with self._lock:
+            self.open = [save for save in self.open if save not in mine]
+        self._committed(first, path, sorted({*files, *(file for file in self._beside if _below(file, path))}))
+
+    def _companions(self, save: Save) -> list[str]:
+        folders = {os.path.dirname(file) for file in save.files}
+        return [file for file in self._beside if len(save.files) > 1 and os.path.dirname(file) in folders]
+
+    def _committed(self, save: Save, path: str, files: list[str]) -> None:
+        files = [file for file in files if os.path.isfile(file)]
+        found = identity.of(files)
+        if found is None:
+            return  # taken away again before it was whole
+        root = path if os.path.isdir(path) else os.path.dirname(path)
+        names = tuple(os.path.relpath(file, root) for file in files)
+        lineages = tuple(identity.lineage(file) or "" for file in files)
+        self.ledger.add(Committed(path, root, save.step, found.digest, names, lineages))
+        told: dict[str, Any] = {"path": path, "content": found.digest, "bytes": found.size}
+        told["files"] = list(names)[:PATHS_MAX]
+        if save.held:
+            told["holds"] = self.live.parts(save.held)
+        if save.held and (tensors := identity.tensors(save.files)):
+            told["tensors"] = tensors
+        self._told("checkpoint.committed", save, duration_ns=time.monotonic_ns() - save.begun_ns, **told)
+
+    def _told(self, event: str, save: Save, **fields: Any) -> None:
+        if save.step is not None:  # the log has no place for a checkpoint of an unknown step
+            self.watch.emit(event, step=save.step, **fields)
+
+    def _stepped(self, _: int | None) -> None:
+        self._beside.clear()
+
+
+def _path(files: list[str]) -> str:
+    return files[0] if len(files) == 1 else os.path.commonpath(files)
+
+
+def _below(file: str, path: str) -> bool:
+    return file == path or file.startswith(path.rstrip("/") + "/")
+
+
+def _moved(file: str, old: str, new: str) -> str:
+    return new + file[len(old) :] if _below(file, old) else file

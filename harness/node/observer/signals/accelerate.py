@@ -1,0 +1,29 @@
+"""accelerate: when the folder of `save_state` is whole. Loads are seen where their states enter."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from harness.node.observer import checkpointing
+from harness.node.observer.checkpointing import path_of
+from harness.node.observer.wrapping import around
+
+if TYPE_CHECKING:
+    from harness.node.observer.watch import Watch
+
+AFTER = "accelerate.accelerator"
+
+
+def install(watch: Watch, module: ModuleType) -> None:
+    state, guard = checkpointing.of(watch), watch.guard("accelerate")
+
+    def saving(accelerator: Any, *_: Any, **__: Any) -> Any:
+        return accelerator
+
+    def saved(_: Any, folder: Any) -> None:
+        path = path_of(folder)
+        if path is not None:
+            state.saves.commit(path)
+
+    around(module.Accelerator, "save_state", guard(saving), guard(saved))

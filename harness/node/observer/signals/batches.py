@@ -1,0 +1,316 @@
+"""Which samples each step consumed, and how long it waited for them.
+
+A loader says which indices a batch has; the outermost module says which batch it was given. Between the two a batch
+may wait (it was fetched ahead) or be passed over (a resumed job that skips). A module's input is the batch that holds
+the same memory, else the one whose content is the same in the places looked at; where no input can be recognised,
+the batches fetched last are taken, as many as there were backward passes. Of loaders that have no indices, and of
+scripts without a loader, a digest of the inputs is told. A step whose inputs are of no loader, in a script that has
+consumed known samples, consumed none: a generator's step on noise.
+
+Compilers trace a module's hook, and find it empty.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import gc
+import hashlib
+import itertools
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from harness.node.observer import content
+from harness.node.observer.runs import runs
+from harness.node.observer.watch import Watch
+from harness.node.observer.wrapping import around
+
+AFTER = "torch.utils.data.dataloader"
+BATCHES_MAX = 1024  # fetched, and not consumed yet
+RUNS_MAX = 4096  # of one step
+SUBSETS_MAX = 16  # one in another: a data set that passes on what it is asked seems to have no end
+
+
+class Batch:
+    """One batch as it left its loader."""
+
+    def __init__(self, source: Any, indices: list[int] | None, epoch: int | None, data: Any):
+        tensors = content.tensors(data)
+        self.source, self.indices, self.epoch = source, indices, epoch
+        self.alive = [weakref.ref(tensor) for tensor in tensors]
+        self.prints = {mark for mark in map(content.fingerprint, tensors) if mark is not None}
+        self.digest = content.digest(tensors) if indices is None else None
+
+    def likeness(self, inputs: list[Any], prints: set[Any]) -> int:
+        """How many of these tensors it holds; the same memory counts for more than the same content."""
+        mine = {content.memory(tensor) for tensor in (ref() for ref in self.alive) if tensor is not None}
+        same = sum(1 for tensor in inputs if content.memory(tensor) in mine)
+        return 1000 * same + len(self.prints & prints)
+
+
+class Batches:
+    def __init__(self, watch: Watch, torch: Any):
+        self._watch, self._torch = watch, torch
+        self._waiting: collections.deque[Batch] = collections.deque(maxlen=BATCHES_MAX)
+        self._consumed: list[Batch] = []
+        self._digests: list[str] = []
+        self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._hooks: weakref.WeakKeyDictionary[Any, tuple[int, Any]] = weakref.WeakKeyDictionary()
+        self._looked: set[str] = set()
+        self._backward = 0
+        self._indexed = False  # samples of known indices were consumed
+
+    def fetched(self, iterator: Any, data: Any, began_ns: int) -> None:
+        self._watch.add("data_ns", time.monotonic_ns() - began_ns)
+        self.look("batch")
+        indices = _indices_of(iterator)
+        self._waiting.append(Batch(weakref.ref(iterator), indices, _epoch_of(iterator), data))
+
+    def backward(self) -> None:
+        self._backward += 1
+        self.look("backward")
+
+    def look(self, moment: str) -> None:
+        """Watches the outermost modules, once at each of a few moments: some are wrapped only after the optimizer is
+        made, and all are there when the first batch is."""
+        if moment not in self._looked:
+            self._looked.add(moment)
+            for root in _outermost(self._torch):
+                if root not in self._roots:
+                    self._roots.add(root)
+                    self._watch_root(root)
+
+    def _watch_root(self, root: Any) -> None:
+        compiling = self._torch.compiler.is_compiling
+        given = self._watch.guard("batches")(self._given)
+
+        def hook(module: Any, args: Any, kwargs: Any) -> None:
+            if not compiling():
+                given(module, args, kwargs)
+
+        self._hooks[root] = root.register_forward_pre_hook(hook, with_kwargs=True).id, hook
+
+    def hidden(self, module: Any, *_: Any, **__: Any) -> list[Any] | None:
+        """Takes our hooks off this module and those in it, until `shown`."""
+        found = [each for each in _modules_in(module, self._torch) if each in self._hooks]
+        for each in found:
+            number, _ = self._hooks[each]
+            each._forward_pre_hooks.pop(number, None)
+            each._forward_pre_hooks_with_kwargs.pop(number, None)
+        return found or None
+
+    def shown(self, found: list[Any], _: Any) -> None:
+        for each in found:
+            number, hook = self._hooks[each]
+            each._forward_pre_hooks[number], each._forward_pre_hooks_with_kwargs[number] = hook, True
+
+    def without_hook(self, module: Any, reduced: Any) -> Any:
+        """What a module is pickled or copied as, without our hook."""
+        state = reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 and module in self._hooks else None
+        if not isinstance(state, dict):
+            return reduced
+        number, _ = self._hooks[module]
+        own = {name: _without(state[name], number) for name in _HOOKS if name in state}
+        return (*reduced[:2], {**state, **own}, *reduced[3:])
+
+    def _given(self, module: Any, args: Any, kwargs: Any) -> None:
+        if not module.training or not self._torch.is_grad_enabled():
+            return
+        inputs = content.tensors((args, kwargs))
+        prints = {mark for mark in map(content.fingerprint, inputs) if mark is not None}
+        if any(batch.likeness(inputs, prints) for batch in self._consumed):
+            return
+        best = max(self._waiting, key=lambda batch: batch.likeness(inputs, prints), default=None)
+        if best is not None and best.likeness(inputs, prints):
+            self._consume(best)
+        elif not self._waiting:
+            digest = content.digest(inputs) or ""
+            if self._digests[-1:] != [digest]:  # a module and the one that wraps it are given the same
+                self._digests.append(digest)
+
+    def _consume(self, batch: Batch) -> None:
+        """Those of the same loader that came before it were passed over."""
+        kept = [other for other in self._waiting if other.source != batch.source]
+        after = [other for other in self._waiting if other.source == batch.source]
+        self._consumed.append(batch)
+        self._waiting.clear()
+        self._waiting.extend(kept + after[after.index(batch) + 1 :])
+
+    def of_step(self) -> dict[str, Any] | None:
+        passes, self._backward = self._backward, 0
+        if not self._consumed and not self._digests:
+            for batch in list(self._waiting)[-passes:] if passes else ():
+                self._consume(batch)
+        consumed, self._consumed = self._consumed, []
+        digests, self._digests = self._digests, []
+        self._indexed |= any(batch.indices for batch in consumed)
+        none = {"samples": list[Any]()} if self._indexed and not consumed and digests else {}
+        return none | _fields(consumed, digests)
+
+
+def _fields(consumed: list[Batch], digests: list[str]) -> dict[str, Any]:
+    indices = [index for batch in consumed for index in batch.indices or ()]
+    digests += [batch.digest for batch in consumed if batch.digest]
+    fields: dict[str, Any] = {}
+    found = runs(indices)
+    if found and len(found) <= RUNS_MAX:
+        fields["samples"] = found
+    epochs = {batch.epoch for batch in consumed if batch.indices}
+    if len(epochs) == 1 and None not in epochs:
+        fields["epoch"] = epochs.pop()
+    if any(digests):
+        fields["digest"] = digests[0] if len(digests) == 1 else hashlib.sha1("".join(digests).encode()).hexdigest()
+    return fields
+
+
+def install(watch: Watch, module: Any) -> None:
+    torch = watch.torch
+    batches = Batches(watch, torch)
+    _watch_iterators(watch, batches, module._BaseDataLoaderIter)
+    _watch_epochs(watch, torch.utils.data.distributed.DistributedSampler)
+    _watch_backward(watch, batches, torch.autograd)
+    _leave_no_hook(watch, batches, torch)
+    watch.when_optimizer_made(lambda: batches.look("optimizer"))
+    watch.of_step(batches.of_step)
+
+
+_HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
+
+
+def _without(hooks: Any, number: int) -> Any:
+    copy = hooks.copy()
+    copy.pop(number, None)
+    return copy
+
+
+def _modules_in(value: Any, torch: Any) -> list[Any]:
+    return list(value.modules()) if isinstance(value, torch.nn.Module) else []
+
+
+def _leave_no_hook(watch: Watch, batches: Batches, torch: Any) -> None:
+    """A module is saved, copied and compiled to TorchScript as if nobody looked at it."""
+    guard, module = watch.guard("batches"), torch.nn.Module
+    reduce, without = module.__reduce_ex__, guard(batches.without_hook)
+
+    def reduce_ex(self: Any, protocol: Any) -> Any:
+        reduced = reduce(self, protocol)
+        return without(self, reduced) or reduced
+
+    module.__reduce_ex__ = reduce_ex
+    for name in ("script", "trace"):
+        around(torch.jit, name, guard(batches.hidden), guard(batches.shown), guard(batches.shown))
+
+
+def _watch_iterators(watch: Watch, batches: Batches, iterator: Any) -> None:
+    """An iterator's indices are asked for in the order in which its batches come."""
+    asked = watch.guard("batches")(_asked)
+    began = watch.guard("batches")(_began)
+    fetched, failpoint = watch.guard("batches")(batches.fetched), watch.guard("failpoint")(watch.failpoint)
+    next_index, following, reset = iterator._next_index, iterator.__next__, iterator._reset
+
+    @functools.wraps(next_index)
+    def watched_index(self: Any) -> Any:
+        index = next_index(self)
+        asked(self, index)
+        return index
+
+    @functools.wraps(following)
+    def watched_next(self: Any) -> Any:
+        begin = time.monotonic_ns()
+        failpoint("next_batch")
+        data = following(self)
+        fetched(self, data, begin)
+        return data
+
+    @functools.wraps(reset)
+    def watched_reset(self: Any, *args: Any, **kwargs: Any) -> Any:
+        began(self)
+        return reset(self, *args, **kwargs)
+
+    iterator._next_index, iterator.__next__, iterator._reset = watched_index, watched_next, watched_reset
+
+
+_ASKED, _EPOCH = "_chaos_asked", "_chaos_epoch"
+
+
+def _began(iterator: Any) -> None:
+    setattr(iterator, _ASKED, collections.deque())
+
+
+def _asked(iterator: Any, index: Any) -> None:
+    if getattr(iterator, "_in_order", True) is False:
+        return
+    if not hasattr(iterator, _ASKED):
+        _began(iterator)
+    getattr(iterator, _ASKED).append(list(index) if isinstance(index, (list, tuple)) else [index])
+
+
+def _indices_of(iterator: Any) -> list[int] | None:
+    """In the data set itself, where its loader's are known. Workers that deliver out of order tell none."""
+    asked = getattr(iterator, _ASKED, None)
+    if not asked or getattr(iterator, "_in_order", True) is False:
+        return None
+    own = asked.popleft()
+    if not all(hasattr(index, "__index__") for index in own):
+        return None
+    return _in_data_set(iterator._dataset, [int(index) for index in own])
+
+
+def _in_data_set(dataset: Any, indices: list[int]) -> list[int] | None:
+    """The places of a subset are no identities."""
+    for depth in itertools.count():
+        if not (hasattr(dataset, "indices") and hasattr(dataset, "dataset")):
+            break
+        if depth == SUBSETS_MAX:
+            return None
+        places = dataset.indices
+        indices, dataset = [int(places[index]) for index in indices], dataset.dataset
+    chosen = getattr(dataset, "_indices", None)  # of a Hugging Face data set
+    if chosen is not None and hasattr(chosen, "column"):
+        column = chosen.column(0)
+        indices = [int(column[index].as_py()) for index in indices]
+    return indices if all(index >= 0 for index in indices) else None
+
+
+def _epoch_of(iterator: Any) -> int | None:
+    """Where the script sets it: else a sampler's count stays where it began."""
+    sampler = getattr(iterator, "_index_sampler", None)
+    return getattr(getattr(sampler, "sampler", sampler), _EPOCH, None)
+
+
+def _watch_epochs(watch: Watch, sampler: Any) -> None:
+    set_epoch = sampler.set_epoch
+    note: Callable[[Any, str, int], None] = watch.guard("batches")(setattr)
+
+    @functools.wraps(set_epoch)
+    def watched(self: Any, epoch: int) -> None:
+        set_epoch(self, epoch)
+        note(self, _EPOCH, int(epoch))
+
+    sampler.set_epoch = watched
+
+
+def _watch_backward(watch: Watch, batches: Batches, autograd: Any) -> None:
+    backward = autograd.backward
+    note: Callable[[], None] = watch.guard("batches")(batches.backward)
+
+    @functools.wraps(backward)
+    def watched(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if grad_tensors is None:
+            note()
+        return backward(tensors, grad_tensors, *args, **kwargs)
+
+    autograd.backward = watched
+
+
+def _outermost(torch: Any) -> Iterator[Any]:
+    """Modules with parameters that are in no other module, and are not compiled in place."""
+    module = torch.nn.Module
+    found = [each for each in gc.get_objects() if issubclass(type(each), module)]
+    inner = {id(child) for each in found for child in each._modules.values() if child is not None}
+    for each in found:
+        in_place = getattr(each, "_compiled_call_impl", None) is not None
+        if id(each) not in inner and not in_place and next(each.parameters(), None) is not None:
+            yield each

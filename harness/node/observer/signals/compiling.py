@@ -1,0 +1,24 @@
+"""Tells torch's compiler to leave our hooks alone, as it would compile them and lose what they see.
+
+Hooks that lie on functions that it does trace are not among them: they look for themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.node.observer.watch import Watch
+
+AFTER = "torch._dynamo.trace_rules"
+LEFT_ALONE = (
+    "harness.node.emitter",
+    "harness.node.observer.watch",
+    "harness.node.observer.signals.loss",
+    "harness.node.observer.signals.steps",
+    "harness.node.observer.signals.worlds",
+)
+
+
+def install(_: Watch, module: Any) -> None:
+    for name in LEFT_ALONE:
+        module.add(name)

@@ -1,0 +1,39 @@
+"""The norm of the gradient, where the training clips it: what the clipping function returns.
+
+Compilers trace these functions, and find the original in place of the hook.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from harness.node.observer.arriving import Arriving
+from harness.node.observer.watch import Watch
+
+AFTER = "torch.nn.utils"
+
+
+def install(watch: Watch, module: Any) -> None:
+    torch = watch.torch
+    note = watch.guard("gradients")(functools.partial(_note, watch, torch))
+    clip = module.clip_grad_norm_
+
+    @functools.wraps(clip)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        norm = clip(*args, **kwargs)
+        if not torch.compiler.is_compiling():
+            note(norm)
+        return norm
+
+    module.clip_grad_norm_ = watched
+    module.clip_grad.clip_grad_norm_ = watched
+
+
+def _note(watch: Watch, torch: Any, norm: Any) -> None:
+    """Of a distributed tensor only this rank's part: to ask for the whole is a collective."""
+    norm = norm.to_local() if hasattr(norm, "to_local") else norm
+    if not getattr(norm, "is_cuda", False):
+        watch.note(grad_norm=float(norm))
+    elif not torch.cuda.is_current_stream_capturing():
+        watch.note(grad_norm=Arriving(torch, [norm.detach()], 0.0))

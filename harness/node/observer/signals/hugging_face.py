@@ -1,0 +1,37 @@
+"""Hugging Face's `Trainer`: when a `checkpoint-N` folder is whole, and the step that it goes on from."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from harness.node.observer import checkpointing
+
+if TYPE_CHECKING:
+    from harness.node.observer.watch import Watch
+
+AFTER = "transformers.trainer"
+
+
+def install(watch: Watch, module: ModuleType) -> None:
+    """Every `Trainer` makes one of `DEFAULT_CALLBACKS` each."""
+    state, guard = checkpointing.of(watch), watch.guard("hugging_face")
+
+    @guard
+    def began(args: Any, training: Any) -> None:
+        state.restores.framework_step = int(training.global_step)
+
+    @guard
+    def saved(args: Any, training: Any) -> None:
+        folder = os.path.join(args.output_dir, f"checkpoint-{training.global_step}")
+        state.saves.commit(os.path.realpath(folder), int(training.global_step))
+
+    class Observed(module.TrainerCallback):  # type: ignore[misc, name-defined]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            began(args, state)
+
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            saved(args, state)
+
+    module.DEFAULT_CALLBACKS.append(Observed)

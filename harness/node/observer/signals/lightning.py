@@ -1,0 +1,52 @@
+"""Lightning's `Trainer`: when a checkpoint is begun and whole, and the step that training goes on from."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from harness.node.observer import checkpointing
+from harness.node.observer.checkpointing import path_of
+from harness.node.observer.wrapping import around
+
+if TYPE_CHECKING:
+    from harness.node.observer.watch import Watch
+
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+AFTER = tuple(f"{package}.trainer.trainer" for package in PACKAGES)
+
+
+def install(watch: Watch, module: ModuleType) -> None:
+    state, guard = checkpointing.of(watch), watch.guard("lightning")
+    package = module.__name__.removesuffix(".trainer.trainer")
+
+    @guard
+    def began(trainer: Any) -> None:
+        if len(trainer.optimizers) == 1:  # it adds up the steps of all of them
+            state.restores.framework_step = int(trainer.global_step)
+
+    def made(trainer: Any, *_: Any, **__: Any) -> Any:
+        return trainer
+
+    def add(trainer: Any, _: Any) -> None:
+        base = sys.modules[f"{package}.callbacks"].Callback
+
+        class Observed(base):  # type: ignore[misc, valid-type]
+            def on_train_start(self, trainer: Any, module: Any) -> None:
+                began(trainer)
+
+        trainer.callbacks.append(Observed())
+
+    def saving(trainer: Any, filepath: Any = None, *_: Any, **__: Any) -> Any:
+        path = path_of(filepath)
+        return (state.saves.begin_known(path), path) if path and trainer.is_global_zero else None
+
+    def saved(token: Any, _: Any) -> None:
+        state.saves.whole(*token)
+
+    def not_saved(token: Any, error: BaseException) -> None:
+        state.saves.failed(token[0], error)
+
+    around(module.Trainer, "__init__", guard(made), guard(add))
+    around(module.Trainer, "save_checkpoint", guard(saving), guard(saved), guard(not_saved))

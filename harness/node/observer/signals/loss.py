@@ -1,0 +1,102 @@
+"""The loss: what `backward` was called on, summed over the micro-batches of a step. No device is waited for.
+
+A figure on a device is cloned when `backward` begins, and copied to the host while the device goes on; the step is
+told when it has arrived.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from harness.node.observer.arriving import Arriving
+from harness.node.observer.watch import Watch
+
+AFTER = "torch.autograd"
+TELLS = ("loss",)
+SCALED_MAX = 64
+
+
+def install(watch: Watch, module: Any) -> None:
+    torch = watch.torch
+    loss = Loss(watch, torch)
+    _watch_backward(loss, watch, module)
+    _watch_scale(loss, watch, getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler)
+    watch.of_step(loss.of_step)
+
+
+class Loss:
+    def __init__(self, watch: Watch, torch: Any):
+        self._watch, self._torch = watch, torch
+        self._host: list[float] = []
+        self._device: list[Any] = []
+        self._scaled: collections.deque[tuple[Any, Any]] = collections.deque(maxlen=SCALED_MAX)
+
+    def backward(self, tensors: Any, grad_tensors: Any) -> None:
+        """Only a number that nobody gave a gradient for is a loss: other calls are parts of a larger one."""
+        given = (tensors,) if isinstance(tensors, self._torch.Tensor) else tuple(tensors or ())
+        if grad_tensors is not None and any(each is not None for each in _several(grad_tensors)):
+            return
+        for tensor in given:
+            if tensor.numel() == 1 and not (self._watch.evaluates_again and (self._host or self._device)):
+                self._add(self._unscaled(tensor).detach())
+
+    def _add(self, value: Any) -> None:
+        value = value.to_local() if hasattr(value, "to_local") else value
+        if not value.is_cuda:
+            self._host.append(float(value))
+        elif not self._torch.cuda.is_current_stream_capturing():
+            self._device.append(value.float().clone())
+
+    def scaled(self, result: Any, outputs: Any) -> None:
+        if isinstance(result, self._torch.Tensor) and result is not outputs:
+            self._scaled.append((weakref.ref(result), outputs.detach()))
+
+    def _unscaled(self, tensor: Any) -> Any:
+        """What gradient scaling had made this tensor of."""
+        found = next((plain for scaled, plain in self._scaled if scaled() is tensor), None)
+        return tensor if found is None else found
+
+    def of_step(self) -> dict[str, Any] | None:
+        host, device = self._host, self._device
+        self._host, self._device = [], []
+        self._scaled.clear()
+        if device:
+            return {"loss": Arriving(self._torch, device, sum(host))}
+        return {"loss": sum(host)} if host else None
+
+
+def _several(given: Any) -> tuple[Any, ...]:
+    return tuple(given) if isinstance(given, (list, tuple)) else (given,)
+
+
+def _watch_backward(loss: Loss, watch: Watch, autograd: Any) -> None:
+    backward = autograd.backward
+    note = watch.guard("loss")(loss.backward)
+
+    @functools.wraps(backward)
+    def watched(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(tensors, Iterator):  # it can be read once
+            tensors = tuple(tensors)
+        if isinstance(grad_tensors, Iterator):
+            grad_tensors = tuple(grad_tensors)
+        note(tensors, grad_tensors)
+        return backward(tensors, grad_tensors, *args, **kwargs)
+
+    autograd.backward = watched
+
+
+def _watch_scale(loss: Loss, watch: Watch, scaler: Any) -> None:
+    scale = scaler.scale
+    note = watch.guard("loss")(loss.scaled)
+
+    @functools.wraps(scale)
+    def watched(self: Any, outputs: Any) -> Any:
+        result = scale(self, outputs)
+        note(result, outputs)
+        return result
+
+    scaler.scale = watched

@@ -1,0 +1,161 @@
+"""Steps: what the hooks around every optimizer's `step` tell.
+
+One step of the training is one call of each optimizer: a step is over when all of them have stepped. Once one steps
+again before all have, they do not take turns (a discriminator may step five times as often as its generator), and from
+then on every call is a step of its own. The ledger keeps that, so that a restart counts as its checkpoint did. Only the
+outermost call counts: a sharded optimizer steps one within itself. An update that gradient scaling skips, for it met
+an infinity, is a step that was tried: `applied` says that it changed nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import weakref
+from typing import Any
+
+from harness.node.emitter import Moment
+from harness.node.observer.watch import Watch, now
+
+AFTER = "torch.optim.optimizer"
+TELLS = ("steps",)
+
+
+def install(watch: Watch, module: Any) -> None:
+    torch = watch.torch
+    steps = Steps(watch)
+    begun = watch.guard("steps", steps.stop)(steps.begun)
+    ended = watch.guard("steps", steps.stop)(steps.ended)
+    steps.handles = [
+        module.register_optimizer_step_pre_hook(begun),
+        module.register_optimizer_step_post_hook(ended),
+    ]
+    _count(steps, module.Optimizer, watch)
+    atexit.register(watch.guard("steps")(steps.finish))
+    scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+    _watch_scaler(steps, scaler, watch)
+
+
+class Steps:
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.handles: list[Any] = []
+        self.made: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._inside: list[int] = []  # optimizers that step now, the outermost first
+        self._nested: set[int] = set()
+        self._done: dict[int, bool] = {}  # of this step: whether each optimizer's update was applied
+        self._last: Moment = now()
+        self.calls = 0  # of any optimizer's step
+
+    def stop(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+    def begun(self, optimizer: Any, *_: Any) -> None:
+        self.calls += 1
+        if self._watch.quiet:
+            return
+        me = id(optimizer)
+        if me in self._inside:  # it raised the last time: no optimizer steps within itself
+            self._inside.clear()
+        self._inside.append(me)
+        if len(self._inside) > 1:
+            self._nested.add(me)
+            return
+        self._again(me)
+        if not self._done:
+            _note_rate(self._watch, optimizer)
+        self._watch.evaluates_again = type(optimizer).__name__ == "LBFGS"
+
+    def ended(self, optimizer: Any, *_: Any) -> None:
+        if self._watch.quiet or id(optimizer) not in self._inside:
+            return
+        del self._inside[self._inside.index(id(optimizer)) :]
+        self._watch.evaluates_again = False
+        if not self._inside:
+            self.over(optimizer, applied=True)
+
+    def over(self, optimizer: Any, applied: bool) -> None:
+        """This optimizer is done with its part of the step."""
+        if self._watch.step is None and not self._watch.each_alone:
+            _offer(self._watch, optimizer, applied)
+        self._watch.freeze()
+        self._done[id(optimizer)] = applied
+        self._last = now()
+        expected = {id(each) for each in self.made} - self._nested
+        if self._watch.each_alone or expected <= self._done.keys():
+            self.close(self._last)
+
+    def _again(self, me: int) -> None:
+        """Closes the step where this optimizer has had its part of it already: others have not."""
+        if me in self._done:
+            self._watch.count_each_alone()
+            self.close(self._last)
+
+    def close(self, at: Moment) -> None:
+        applied = any(self._done.values())
+        self._done.clear()
+        self._watch.stepped(at, applied)
+
+    def finish(self) -> None:
+        """At the end of the process no further optimizer steps."""
+        if self._done and not self._watch.in_child:
+            self.close(self._last)
+
+    def tried(self, optimizer: Any) -> None:
+        """Gradient scaling skipped this optimizer's update."""
+        self._again(id(optimizer))
+        if not self._done:
+            _note_rate(self._watch, optimizer)
+        self.over(optimizer, applied=False)
+
+
+def _offer(watch: Watch, optimizer: Any, applied: bool) -> None:
+    """Adam and its kin count their updates: how many there were before this one."""
+    state = next(iter(optimizer.state.values()), None) if optimizer.state else None
+    count = state.get("step") if isinstance(state, dict) else None
+    if count is None or getattr(count, "is_cuda", False):
+        return
+    before = int(count) - applied
+    if before > 0:
+        watch.offer_step("optimizer", before)
+
+
+def _note_rate(watch: Watch, optimizer: Any) -> None:
+    """The learning rate of the first group; it is read before a scheduler changes it."""
+    groups = getattr(optimizer, "param_groups", None)
+    rate = groups[0].get("lr") if groups else None
+    if getattr(rate, "is_cuda", False):
+        return
+    if rate is not None:
+        watch.note(lr=float(rate))
+
+
+def _count(steps: Steps, base: Any, watch: Watch) -> None:
+    """Every optimizer that is made, so that the first step is over when all have stepped."""
+    made = base.__init__
+    note = watch.guard("steps")(steps.made.add)
+    tell = watch.optimizer_made
+
+    @functools.wraps(made)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        note(self)
+        tell()
+
+    base.__init__ = init
+
+
+def _watch_scaler(steps: Steps, scaler: Any, watch: Watch) -> None:
+    step = scaler.step
+    tried = watch.guard("steps")(steps.tried)
+
+    @functools.wraps(step)
+    def watched(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        before = steps.calls
+        result = step(self, optimizer, *args, **kwargs)
+        if steps.calls == before:
+            tried(optimizer)
+        return result
+
+    scaler.step = watched

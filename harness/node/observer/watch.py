@@ -1,0 +1,303 @@
+"""What the signals share: one process's place in the job, its step, its event log, and the guard around each hook."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from harness.node.emitter import Emitter, Moment
+from harness.node.observer import by_hand
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Who may say how many steps are done: the first that says anything is believed.
+SOURCES = ("ledger", "framework", "optimizer", "checkpoint")
+ERROR_CHARS_MAX = 1000
+ADD_UP = ("loss", "samples", "data_ns", "checkpoint_ns", "sync_ns")  # over the parts of a step
+UNWRITTEN_MAX = 64  # events that wait for a device
+SHOWS_TRAINER = ("step", "restored", "exiting")
+OWNER_ENV = "CHAOS_OBSERVED"  # the worker that this process is part of: its children are not the trainer
+
+
+class Later:
+    """A figure that a device still computes. Asking whether it is there does not wait."""
+
+    def ready(self) -> bool:
+        raise NotImplementedError
+
+    def value(self) -> Any:
+        raise NotImplementedError
+
+
+class _Both(Later):
+    """The sum of two figures, one of which at least is late."""
+
+    def __init__(self, *parts: Any):
+        self._parts = parts
+
+    def ready(self) -> bool:
+        return all(part.ready() for part in self._parts if isinstance(part, Later))
+
+    def value(self) -> Any:
+        return sum(part.value() if isinstance(part, Later) else part for part in self._parts)
+
+
+class Watch:
+    """One process, as seen by its signals."""
+
+    def __init__(self, began: Moment):
+        self.torch: Any = sys.modules["torch"]
+        self.tells: set[str] = set()
+        self.restarts = _number("TORCHELASTIC_RESTART_COUNT") or 0
+        self.fresh = True  # no state was put in from elsewhere: the first step is the first one of the training
+        self.quiet = 0  # above 0: what an optimizer does now is no step of the training
+        self.each_alone = False  # each optimizer's step is one of the training: they do not step equally often
+        self.spent_ns = 0  # in our own hooks, as far as they measure it
+        self.in_child = _belongs_to_another()
+        self._began = began
+        self._offers: dict[str, int] = {}
+        self._done: int | None = None
+        self.evaluates_again = False  # an optimizer that calls its closure several times is at work
+        self._fields: dict[str, Any] = {}
+        self._frozen: dict[str, Any] = {}
+        self._of_step: list[Callable[[], dict[str, Any] | None]] = []
+        self._when_made: list[Callable[[], None]] = []
+        self._after_step: list[Callable[[int | None], None]] = []
+        self._missing: dict[str, str] = {}
+        self._emitter: Emitter | None = None
+        self._unwritten: collections.deque[tuple[str, dict[str, Any], Moment]] = collections.deque()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    # Where this process is in the job
+
+    @property
+    def rank(self) -> int | None:
+        """In the job; `None` while nothing tells it. torchft's replicas each count from 0: they follow each other."""
+        rank, group = _of_group("get_rank", "RANK"), _number("REPLICA_GROUP_ID") or 0
+        return rank if rank is None else rank + group * (_of_group("get_world_size", "WORLD_SIZE") or 1)
+
+    @property
+    def world(self) -> int | None:
+        """How many ranks the job has, in all replicas of torchft."""
+        world = _of_group("get_world_size", "WORLD_SIZE")
+        return world if world is None else world * (_number("NUM_REPLICA_GROUPS") or 1)
+
+    @property
+    def local_rank(self) -> int | None:
+        return _number("LOCAL_RANK")
+
+    # The absolute step
+
+    @property
+    def step(self) -> int | None:
+        """How many steps of the whole training are done, restarts included. `None`: nothing tells it."""
+        return self._done
+
+    def state_replaced(self) -> None:
+        """A state from elsewhere was put in: how many steps it holds is unknown until the next offer."""
+        self._offers.clear()
+        self._done, self.fresh = None, False
+
+    def offer_step(self, source: str, step: int) -> None:
+        """Says how many steps the training has done by now, as one of `SOURCES` knows it.
+
+        Between two offers the steps are counted. A source of less trust than one that has spoken is not heard.
+        """
+        place = SOURCES.index(source)
+        self._offers[source] = step
+        if all(SOURCES.index(other) >= place for other in self._offers):
+            self._done = step
+
+    def count_each_alone(self) -> None:
+        """From now on each optimizer's step is one of the training. What anybody but the ledger said of the steps
+        before counts something else."""
+        if not self.each_alone and not self.fresh and "ledger" not in self._offers:
+            self.state_replaced()
+        self.each_alone = True
+
+    # The step that is being done
+
+    def note(self, **fields: Any) -> None:
+        """Fields of the event of the step that is being done; a value may be a `Later`."""
+        self._fields.update(fields)
+
+    def add(self, field: str, amount: int) -> None:
+        """Adds to a field of the step that is being done."""
+        self._fields[field] = self._fields.get(field, 0) + amount
+
+    def of_step(self, fields: Callable[[], dict[str, Any] | None]) -> None:
+        """Asks this for further fields whenever a step is done."""
+        self._of_step.append(self.guard("of_step")(fields))
+
+    def when_optimizer_made(self, callback: Callable[[], None]) -> None:
+        """Calls it whenever an optimizer was made: what it optimizes is there by then."""
+        self._when_made.append(self.guard("when_optimizer_made")(callback))
+
+    def optimizer_made(self) -> None:
+        for callback in self._when_made:
+            callback()
+
+    def after_step(self, callback: Callable[[int | None], None]) -> None:
+        """Calls it after every step with the absolute step."""
+        self._after_step.append(self.guard("after_step")(callback))
+
+    def freeze(self) -> None:
+        """What was gathered so far belongs to the step that is being done, whatever comes before it is told."""
+        for ask in self._of_step:
+            self._fields.update(ask() or {})
+        for name, value in self._fields.items():
+            self._frozen[name] = _together(name, self._frozen[name], value) if name in self._frozen else value
+        self._fields = {}
+
+    def stepped(self, at: Moment, applied: bool = True) -> None:
+        """One more step is done, with what is frozen: called by the signal `steps`. A step of an unknown number is
+        not told."""
+        if self._done is None and self.fresh:
+            self._done = 0
+        fields, self._frozen = self._frozen, {}
+        if self._done is None:
+            self.missing("steps", ValueError("a state was loaded, but its number of steps is unknown"))
+        else:
+            self._done += 1
+            self._tell("step", {"step": self._done, **fields, **({} if applied else {"applied": False})}, at)
+        for callback in self._after_step:
+            callback(self._done)
+
+    # The log
+
+    def emit(self, event: str, /, **fields: Any) -> None:
+        """Writes one event to this process's file. Nothing in a child, which is not the trainer."""
+        self._tell(event, fields, now())
+
+    @property
+    def active(self) -> bool:
+        """Whether this process has told anything of a training."""
+        return self._emitter is not None
+
+    def failpoint(self, name: str) -> None:
+        """A named place where a plan may want to stop this process."""
+        log = by_hand.emitter or self._emitter
+        if log is not None and not self.in_child:
+            log.failpoint(name)
+
+    def flush(self, wait: bool = False) -> None:
+        """Writes what has waited for a device; with `wait` all of it."""
+        while self._unwritten:
+            name, fields, at = self._unwritten[0]
+            late = [value for value in fields.values() if isinstance(value, Later)]
+            full = len(self._unwritten) > UNWRITTEN_MAX
+            if not wait and not full and not all(value.ready() for value in late):
+                return
+            self._unwritten.popleft()
+            told = {key: _of_device(value, wait or not full) for key, value in fields.items()}
+            self._write(name, {key: value for key, value in told.items() if value is not None}, at)
+
+    def _tell(self, name: str, fields: dict[str, Any], at: Moment) -> None:
+        if self.in_child:
+            return
+        self._unwritten.append((name, fields, at))
+        if self._emitter is None and name not in SHOWS_TRAINER and (self.rank is None or name == "observer.failed"):
+            return  # until the process knows who it is, and that it trains
+        self.flush()
+
+    def _write(self, name: str, fields: dict[str, Any], at: Moment) -> None:
+        if self._emitter is None:
+            identity: dict[str, Any] = {"rank": self.rank or 0, "world_size": self.world or 1}
+            if self.local_rank is not None:
+                identity["local_rank"] = self.local_rank
+            identity |= {"began": self._began, "tells": sorted(self.tells)}
+            self._emitter = by_hand.emitter or by_hand.open_ours(**identity)
+            if by_hand.emitter is None:
+                self._emitter.tell("started", {}, self._began)
+        if name not in by_hand.names:
+            self._emitter.tell(name, fields, at)
+
+    def _forked(self) -> None:
+        """A child that turns out to train (`torch.multiprocessing.spawn` by fork) has a log of its own."""
+        self._emitter = None
+        self._unwritten.clear()
+        self.in_child = "RANK" in os.environ
+        self._began = now()
+
+    # Failing alone
+
+    def missing(self, signal: str, error: BaseException) -> None:
+        """Says once that a signal is not observed any more, and why."""
+        if signal not in self._missing:
+            self._missing[signal] = text = f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]
+            self.emit("observer.failed", signal=signal, error=text)
+
+    def guard(self, signal: str, remove: Callable[[], None] = lambda: None) -> Callable[[F], F]:
+        """A decorator for hooks: what a hook raises is told once, `remove` is called, and it does nothing any more."""
+
+        def around(hook: F) -> F:
+            dead = False
+
+            @functools.wraps(hook)
+            def guarded(*args: Any, **kwargs: Any) -> Any:
+                nonlocal dead
+                if dead:
+                    return None
+                begin = time.perf_counter_ns()
+                try:
+                    return hook(*args, **kwargs)
+                except Exception as error:
+                    dead = True
+                    self.missing(signal, error)
+                    remove()
+                    return None
+                finally:
+                    self.spent_ns += time.perf_counter_ns() - begin
+
+            return guarded  # type: ignore[return-value]
+
+        return around
+
+
+def now() -> Moment:
+    return time.time_ns(), time.monotonic_ns()
+
+
+def _together(name: str, first: Any, more: Any) -> Any:
+    """A field that two parts of a step tell. Of what does not add up, the first counts."""
+    if name not in ADD_UP:
+        return first
+    late = isinstance(first, Later) or isinstance(more, Later)
+    return _Both(first, more) if late else first + more
+
+
+def _of_device(value: Any, may_wait: bool) -> Any:
+    if not isinstance(value, Later):
+        return value
+    return value.value() if may_wait or value.ready() else None
+
+
+def _belongs_to_another() -> bool:
+    """Whether this process was started by an observed worker: a loader of data, a compiler, a program of its own."""
+    if "RANK" not in os.environ:
+        return False
+    pid, job = str(os.getpid()), os.environ.get("TORCHELASTIC_RUN_ID", "")
+    owner, _, its_job = os.environ.get(OWNER_ENV, "").partition(" ")
+    if owner and owner != pid and its_job == job:
+        return True
+    os.environ[OWNER_ENV] = f"{pid} {job}"
+    return False
+
+
+def _of_group(getter: str, variable: str) -> int | None:
+    """As the process group says; else as the launcher did."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return int(getattr(dist, getter)())
+    return _number(variable)
+
+
+def _number(variable: str) -> int | None:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else None

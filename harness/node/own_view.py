@@ -1,0 +1,58 @@
+"""What a node sees of the run's folder: all of it to read, and only its own part to write.
+
+The run's folder is bound over itself read-only, and what the node may write is bound over that. The folders of ours
+around it are read-only, too: the run that a restore drill belongs to, and the fault-free runs that are kept beside it.
+This is a view: who may mount on the node can undo it, so commands of a node are started without that right.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from harness.node import kernel
+
+# What a mount was made with must be said again when it is changed: as statvfs(3) and mount(2) call it.
+_KEPT = (
+    (os.ST_NOSUID, kernel.MS_NOSUID),
+    (os.ST_NODEV, kernel.MS_NODEV),
+    (os.ST_NOEXEC, kernel.MS_NOEXEC),
+    (os.ST_NOATIME, kernel.MS_NOATIME),
+    (os.ST_NODIRATIME, kernel.MS_NODIRATIME),
+    (os.ST_RELATIME, kernel.MS_RELATIME),
+)
+
+
+KEPT = ".fault-free"  # beside the runs: the fault-free runs that are kept
+_MARK = "undo.jsonl"  # in the folder of every run
+
+
+def restrict(run_dir: str, writable: Sequence[str]) -> None:
+    """The caller, in a mount namespace of its own, and its children write nothing below `run_dir` but `writable`.
+
+    These are files and folders relative to it, which must be there. Raises `OSError` where the kernel refuses.
+    """
+    closed = [*around(run_dir), run_dir]
+    for path in (*closed, *(f"{run_dir}/{name}" for name in writable)):
+        kernel.mount(path, path, flags=kernel.MS_BIND | kernel.MS_REC)
+    for path in closed:  # last: what is bound from a read-only mount would be read-only, too
+        given = os.statvfs(path).f_flag
+        kept = sum(flag for told, flag in _KEPT if given & told)
+        kernel.mount("none", path, flags=kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY | kept)
+
+
+def around(run_dir: str) -> list[str]:
+    """The folders around this run's that are the harness's, too; the outermost first."""
+    found: list[str] = []
+    place = os.path.dirname(os.path.abspath(run_dir))
+    while os.path.basename(place) == KEPT or os.path.lexists(f"{place}/{_MARK}"):
+        found.insert(0, place)
+        place = os.path.dirname(place)
+    beside = f"{place}/{KEPT}"
+    return found if beside in found or not os.path.isdir(beside) else [beside, *found]
+
+
+def give_up_mounting() -> None:
+    """What the caller executes next cannot change what is mounted. Nothing to do for who could not anyway."""
+    if os.geteuid() == 0:
+        kernel.prctl(kernel.PR_CAPBSET_DROP, kernel.CAP_SYS_ADMIN)

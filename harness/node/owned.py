@@ -1,0 +1,75 @@
+"""Names that tell which process made a thing, so that what a killed one leaves is found without a journal.
+
+A probe, a compiler run, a private socket: short-lived things that no run's journal speaks of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+from harness.node import processes
+
+OVER_AFTER_S = 3600.0  # so long nothing lasts that is named so, wherever it was made
+_NAME = re.compile(r"(?P<kind>[a-z]+)-(?P<since>\d{9,11})-(?P<boot>[0-9a-f]{8})-(?P<owner>\d+-\d+-\d+)-[0-9a-f]{8}")
+_FOLDER = "chaos-tmp-"
+
+
+def new_name(kind: str) -> str:
+    """`KIND-since-boot-owner-random`: letters, digits and hyphens."""
+    return f"{kind}-{int(time.time())}-{_boot()}-{processes.owner_text()}-{secrets.token_hex(4)}"
+
+
+def is_over(name: str, kind: str, by_age: bool = True) -> bool:
+    """Whether this is a name of ours, of a process that is gone: on this boot of this machine, or by its age."""
+    found = _NAME.fullmatch(name)
+    if found is None or found["kind"] != kind:
+        return False
+    if found["boot"] == _boot() and processes.owner_is_dead(found["owner"]):
+        return True
+    return by_age and time.time() - int(found["since"]) > OVER_AFTER_S
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[pathlib.Path]:
+    """An empty folder that this user alone can read, removed at the end. What stays is said, and swept later."""
+    folder = pathlib.Path(tempfile.gettempdir()) / f"{_FOLDER}{new_name('folder')}"
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            print(f"{folder}: cannot be removed: {error}", file=sys.stderr, flush=True)
+
+
+def sweep_folders() -> tuple[int, list[str]]:
+    """Removes such folders of this user whose processes are gone. Returns how many, and a message for each that stays.
+
+    They are private to this machine: age alone proves nothing.
+    """
+    count, problems = 0, list[str]()
+    for entry in list(os.scandir(tempfile.gettempdir())):
+        ours = entry.name.startswith(_FOLDER) and is_over(entry.name.removeprefix(_FOLDER), "folder", by_age=False)
+        try:
+            if ours and entry.is_dir(follow_symlinks=False) and entry.stat().st_uid == os.geteuid():
+                shutil.rmtree(entry.path)
+                count += 1
+        except FileNotFoundError:
+            continue  # somebody else sweeps, too
+        except OSError as error:
+            problems.append(f"{entry.path}: cannot be removed: {error}")
+    return count, problems
+
+
+def _boot() -> str:
+    return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text()[:8]

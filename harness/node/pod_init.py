@@ -1,0 +1,210 @@
+"""Process 1 of a pod: what the init of a container node does, over a line that Kubernetes keeps (attach).
+
+    pod_init node|control
+
+Nothing is told before the harness has said hello: what comes before anybody is attached is lost. All that the node
+writes to its events, its answers and the logs goes over the line as it is written. When the harness has been silent
+for a minute, or the line ends, the pod ends. SIGTERM from the kubelet means that this node is reclaimed: everything
+on it is told, and the pod ends as soon as the command has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.errors import UsageError
+from harness.node import boot, init, kernel, server
+from harness.node.emitter import clock_id
+from harness.node.follow import Follower
+from harness.node.net import paths
+from harness.node.places import POD_RUN_DIR as RUN_DIR
+from harness.node.places import SCRATCH, SHARED
+from harness.node.vault import Copies, Vault
+
+SILENT_S_MAX = 60.0
+LOOK_S = 0.1
+TAKEN_BACK = 143  # of a command that left with 0 because of the notice: with 0 the engine would call the job done
+CONTROL = "control"
+_SIOCGIFADDR = 0x8915
+
+
+class PodInit(init.Init):
+    def __init__(self, role: str, root: pathlib.Path = pathlib.Path(RUN_DIR)):
+        super().__init__(role, [role])
+        self._role, self._root = role, root
+        self._heard_s = time.monotonic()
+        self._leaving = False
+        name = CONTROL if role == CONTROL else f"node{index_here()}"
+        self._follower = Follower(root, (f"events/{name}", f"answers/{name}", "logs"), server.tell)
+        self._copies: Copies | None = None
+        self._vault: Vault | None = None
+        self._ends = paths.Ends()
+
+    async def serve(self) -> None:
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._reclaimed)
+        loop.add_reader(self._follower.descriptor, self._follower.absorb)
+        watching = asyncio.ensure_future(self._watch())
+        listener = init.listen()
+        await self._endpoint.serve(listener)
+        self._metadata = "{}:{}".format(*listener.getsockname())
+        calls = self.calls() | self._more_calls()
+        await server.serve(calls, self._lab.reap, {})
+        watching.cancel()
+
+    def _more_calls(self) -> dict[str, Any]:
+        return {
+            "hello": self._hello,
+            "beat": self._beat,
+            "clock": lambda: {"wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()},
+            "configure": self._configure,
+            "open_vault": self._open_vault,
+            "put": self._put,
+            "run": self._run_here,
+            "die": lambda: self._die(),
+            "flush": self._flush,
+            "remove_shared": self._remove_shared,
+            "receive_packets": self._ends.receive_packets,
+            "send_packets": self._ends.send_packets,
+            "received_packets": self._ends.received_packets,
+            "receive_stream": self._ends.receive_stream,
+            "send_stream": self._ends.send_stream,
+            "stream_rate": self._ends.stream_rate,
+        }
+
+    def _hello(self) -> dict[str, Any]:
+        """Who this is."""
+        self._heard_s = time.monotonic()
+        address = os.environ.get("POD_IP") or socket.gethostbyname(socket.gethostname())
+        trainers = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+        return {
+            "role": self._role,
+            "index": index_here() if self._role != CONTROL else -1,
+            "address": address,
+            "device": device_of(address),
+            "host": socket.gethostname(),
+            "clock": clock_id(),
+            "metadata": self._metadata,
+            "digest": boot.archive_digest(),
+            "trainer": boot.trainer_digest(trainers),
+        }
+
+    def _beat(self) -> None:
+        self._heard_s = time.monotonic()
+
+    async def _watch(self) -> None:
+        """Ends the pod when nobody of ours is there any more."""
+        while time.monotonic() - self._heard_s < SILENT_S_MAX:
+            await asyncio.sleep(LOOK_S)
+        print(f"the harness has been silent for {SILENT_S_MAX:g} s", file=sys.stderr, flush=True)
+        self._die(0)  # with any other code a job would bring it back, for nobody
+
+    async def _configure(self, url: str, token: str, shared: str) -> None:
+        """How this node comes to its checkpoints: `shared` is the run's folder on a volume; else a vault's address."""
+        checkpoints = self._root / "checkpoints"
+        if shared:
+            folder = pathlib.Path(SHARED) / shared
+            folder.mkdir(parents=True, exist_ok=True)
+            checkpoints.symlink_to(folder)
+            return
+        self._copies = Copies(checkpoints, url, token)
+        await asyncio.to_thread(self._copies.start)
+
+    def _open_vault(self, token: str) -> str:
+        self._vault = self._vault or Vault(pathlib.Path(SCRATCH) / "vault", str(self._hello()["address"]), token)
+        return self._vault.url
+
+    def _remove_shared(self, shared: str) -> None:
+        """Raises `OSError` for what cannot be removed."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(pathlib.Path(SHARED) / shared)
+
+    def _put(self, name: str, data: str | None, append: bool = False) -> None:
+        """A file of the run as the harness has it; `None`: it is gone there. Written in place: it may be mapped."""
+        path = (self._root / name).resolve()
+        if not path.is_relative_to(self._root.resolve()):
+            raise UsageError(f"{name!r} is not below the run's folder")
+        if data is None:
+            path.unlink(missing_ok=True)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else 0), 0o644)
+        try:
+            content = data.encode("latin-1")
+            os.write(descriptor, content)
+            if not append:
+                os.ftruncate(descriptor, len(content))
+        finally:
+            os.close(descriptor)
+
+    def _run_here(self, command: Sequence[str], env: Mapping[str, str], name: str) -> int:
+        (self._root / "holds").mkdir(exist_ok=True)
+        return self._run(command, env, str(self._root / "logs" / f"{name}.log"))
+
+    def _main_ended(self, code: int) -> None:
+        """What was written comes before the news of the end."""
+        self._follower.flush()
+        super()._main_ended(code)
+        if self._leaving:
+            self._leave(code or TAKEN_BACK)
+
+    def _reclaimed(self) -> None:
+        self._leaving = True
+        if self._main_pid:
+            self._signal(signal.SIGTERM, None)
+        else:
+            self._leave(TAKEN_BACK)
+
+    def _leave(self, code: int) -> None:
+        """In order: the last checkpoint is at the vault, the last line is told."""
+        self._flush()
+        if self._copies is not None:
+            try:
+                self._copies.push()
+            except OSError as error:
+                print(f"the last checkpoint is not at the vault: {error}", file=sys.stderr, flush=True)
+        os._exit(code)
+
+    def _flush(self) -> None:
+        self._follower.flush()
+
+    def _die(self, code: int = 128 + signal.SIGKILL) -> None:
+        """At once, as when the power fails: nobody here gets to do anything more."""
+        self._send(signal.SIGKILL, None)
+        os._exit(code)
+
+
+def index_here() -> int:
+    """The pod's place in the job. Kubeflow's PyTorchJob numbers its pods in RANK, all others by completion index."""
+    return int(os.environ.get("JOB_COMPLETION_INDEX", os.environ.get("RANK", "-1")))
+
+
+def device_of(address: str) -> str:
+    """The network device with this address; empty when there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            wanted = struct.pack("256s", name.encode()[:15])
+            try:
+                found = fcntl.ioctl(probe, _SIOCGIFADDR, wanted)[20:24]
+            except OSError:
+                continue  # it has no address
+            if socket.inet_ntoa(found) == address:
+                return name
+    return ""
+
+
+if __name__ == "__main__":
+    asyncio.run(PodInit(sys.argv[1]).serve())

@@ -1,0 +1,85 @@
+"""Runs beside a node, in its network: disturbs the node's traffic and measures paths.
+
+The mechanisms are the lab's; they act here at the node's own end of the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from harness.errors import UsageError
+from harness.node import processes, server
+from harness.node.lab import Call, Lab, Wired
+from harness.node.net import connections as net_connections
+from harness.node.net import paths
+from harness.node.net import verbs as net_verbs
+from harness.node.net.rules import NODE_END
+
+DEVICE = "eth0"
+HERE = "here"  # the node, as the lab's disturbances know it
+
+
+class Sidecar:
+    def __init__(self) -> None:
+        self._lab = Lab("", True, "", iter(()))
+        self._ends = paths.Ends()
+
+    async def serve(self) -> None:
+        """Until the harness is gone."""
+        await server.serve(self.calls(), self._lab.reap, {})
+
+    def calls(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "shape": self._to_here(net_verbs.shape),
+            "impair": self._to_here(net_verbs.impair),
+            "cut": self._to_here(net_verbs.cut),
+            # The node's own device keeps its carrier: its other end is the daemon's.
+            "unplug": self._to_here(functools.partial(net_verbs.cut, traffic=net_verbs.EVERYTHING)),
+            "heal": functools.partial(net_verbs.heal, self._lab),
+            "counts": functools.partial(net_verbs.counts, self._lab),
+            "examine": self._to_here(net_verbs.examine),
+            "receive_packets": self._ends.receive_packets,
+            "send_packets": self._ends.send_packets,
+            "received_packets": self._ends.received_packets,
+            "receive_stream": self._ends.receive_stream,
+            "send_stream": self._ends.send_stream,
+            "stream_rate": self._ends.stream_rate,
+            "device_rate": self._device_rate,
+            "connections": self._connections,
+        }
+
+    def _to_here(self, verb: Call) -> Call:
+        return lambda place, **params: verb(self._lab, self._host(place), **params)
+
+    def _host(self, place: dict[str, Any]) -> Wired:
+        """What the lab's disturbances want to know of a node. `place`: own address, control's, other nodes'."""
+        self._lab.control_address = place["control"]
+        gone = asyncio.Event()
+        others = [SimpleNamespace(address=address, gone=gone) for address in place["others"]]
+        own = {"key": HERE, "address": place["address"], "device": DEVICE, "hooks": NODE_END}
+        host = SimpleNamespace(**own, lab=self._lab, gone=gone)
+        self._lab.hosts = {str(number): cast(Any, each) for number, each in enumerate([host, *others])}
+        return cast(Wired, host)
+
+    def _connections(self, pids: list[int]) -> dict[str, Any]:
+        """The node's TCP connections. Its network is its own; its processes cannot be seen from here."""
+        return net_connections.report(self._candidates(), pids)
+
+    def _candidates(self) -> list[processes.ProcEntry]:
+        return []
+
+    async def _device_rate(self, number: int, sent_here: bool, seconds: float) -> float:
+        """Bits a second of all that passes a rate limit one way, whoever sent it."""
+        disturbance = self._lab.disturbances.get(number)
+        device = disturbance.counter(HERE if sent_here else "") if disturbance is not None else None
+        if device is None:
+            raise UsageError(f"disturbance {number} counts no bytes")
+        return await asyncio.to_thread(paths.median_rate, lambda: paths.transmitted_bytes(device), seconds)
+
+
+if __name__ == "__main__":
+    asyncio.run(Sidecar().serve())

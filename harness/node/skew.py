@@ -1,0 +1,85 @@
+"""A wall clock of a node's own: a small C library loaded into every process there, and one file with the offset.
+
+Nothing touches the machine's clock. Only programs that ask the C library for the time are fooled: what the kernel
+stamps (file times), static binaries and monotonic clocks are not.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from harness.errors import CannotRunError
+from harness.node import owned
+
+SOURCE = pathlib.Path(__file__).with_name("skew.c")
+COMPILERS = ("cc", "gcc", "clang")
+COMPILE_S_MAX = 60.0
+PROBE_OFFSET_S = 7200
+_OFFSET = struct.Struct("=q")
+
+
+def _folder(run_dir: pathlib.Path) -> pathlib.Path:
+    return run_dir / "clock"
+
+
+def prepare(run_dir: pathlib.Path) -> dict[str, str]:
+    """Builds the library in the run's folder; returns the environment that processes of nodes must be started with.
+
+    Raises `CannotRunError` where there is no C compiler.
+    """
+    folder = _folder(run_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    library = folder / "libskew.so"
+    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
+    if compiler is None:
+        raise CannotRunError(f"no C compiler ({', '.join(COMPILERS)}): install one, e.g. the package gcc")
+    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S_MAX)
+    if done.returncode != 0:
+        raise CannotRunError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
+    return {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(folder)}
+
+
+def make_offsets(run_dir: pathlib.Path, nodes: Sequence[str]) -> None:
+    """Each node has its file before a process there looks for it. Nothing where no clock is to be skewed."""
+    folder = _folder(run_dir)
+    for node in nodes if folder.is_dir() else ():
+        if not (folder / node).exists():
+            set_offset(run_dir, node, 0.0)
+
+
+def set_offset(run_dir: pathlib.Path, node: str, offset_s: float) -> None:
+    """The node's wall clock is off by this from now on, also in processes that run already."""
+    descriptor = os.open(_folder(run_dir) / node, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    try:
+        os.pwrite(descriptor, _OFFSET.pack(round(offset_s * 1e9)), 0)  # in place: it is mapped
+    finally:
+        os.close(descriptor)
+
+
+@functools.cache
+def why_not() -> str | None:
+    """Builds the library and asks a process for its time; the reason when that does not work here."""
+    code = "import time; print(time.time(), time.monotonic())"
+    with owned.temporary_folder() as run_dir:
+        try:
+            marks = prepare(run_dir) | {"CHAOS_NODE": "probe"}
+            set_offset(run_dir, "probe", PROBE_OFFSET_S)
+            environment = os.environ | marks
+            command = [sys.executable, "-S", "-c", code]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=COMPILE_S_MAX)
+            wall_s, monotonic_s = map(float, done.stdout.split())
+        except CannotRunError as error:
+            return str(error)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            return f"a library cannot be loaded into a process here: {error}"
+    fooled = abs(wall_s - time.time() - PROBE_OFFSET_S) < 60 and abs(monotonic_s - time.monotonic()) < 60
+    return None if fooled else "a library that is loaded into a process does not change its clock here"

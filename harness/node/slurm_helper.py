@@ -1,0 +1,97 @@
+"""Beside the job's task on a Slurm node, in the job's own allocation: what is done to that task's processes.
+
+The init of a container does the same; but this one is not the first process of anything, the node is the site's, and
+what belongs to the run there is known by the run's marks alone.
+
+    python -m harness.node.slurm_helper NAME RUN_ID
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from harness.node import processes, rpc, server
+from harness.node import slurm_storage as storage
+from harness.node.fuse import verbs as fuse_verbs
+from harness.node.init import Init
+from harness.node.lab import Lab
+from harness.node.limits import Limits
+
+
+async def until_told(serving: Coroutine[Any, Any, None]) -> None:
+    """Until it ends, or until Slurm says that the job does, which then waits for everything of ours to go."""
+    task = asyncio.ensure_future(serving)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+class JobLimits(Limits):
+    def __init__(self, lab: Lab, name: str, run_id: str):
+        super().__init__(lab, f"{name}.1", os.getpid(), lambda: [name])
+        self._marks = {"CHAOS_RUN_ID": run_id, "CHAOS_NODE": name}
+
+    def members(self) -> list[processes.ProcEntry]:
+        """What carries the marks, and everything below it. Strangers that crowd the node are not among it."""
+        running = [each for each in processes.every() if each.running]
+        found = {each.pid for each in running if self._marks.items() <= processes.environment(each.pid).items()}
+        while more := {each.pid for each in running if each.parent in found} - found:
+            found |= more
+        return [each for each in running if each.pid in found - {*self._burners, *self._fillers}]
+
+
+class Agent(Init):
+    def __init__(self, name: str, run_id: str):
+        super().__init__(name, [name])
+        self._limits = JobLimits(self._lab, name, run_id)
+
+    async def serve(self) -> None:
+        """Until the harness is gone."""
+        try:
+            await until_told(server.serve(self.calls(), self._lab.reap, {"host": socket.gethostname()}))
+        finally:
+            self._duty.set_share(1.0)  # nothing may be left standing in the middle of a turn
+
+    def calls(self) -> dict[str, Callable[..., Any]]:
+        return super().calls() | {
+            "storage.add": self._add_rule,
+            "storage.remove": functools.partial(fuse_verbs.remove, self._lab),
+            "storage.counts": functools.partial(fuse_verbs.counts, self._lab),
+            "storage.try_out": self._try_out,
+        }
+
+    async def _add_rule(self, folder: str, node: str, rule: dict[str, Any]) -> int:
+        number: int = await (await self._file_system(folder, node)).call("add", rule=rule, pid=None)
+        return number
+
+    async def _try_out(self, folder: str, node: str, rule: dict[str, Any]) -> dict[str, int]:
+        found: dict[str, int] = await (await self._file_system(folder, node)).call("try_out", rule=rule, pid=None)
+        return found
+
+    async def _file_system(self, folder: str, node: str) -> rpc.AsyncClient:
+        """Whatever comes to it comes from this node."""
+        if folder not in self._lab.storage:
+            self._lab.storage[folder] = await storage.connect(node, folder)
+        return self._lab.storage[folder]
+
+    def _signal_all(self, signum: int) -> int:
+        """What is forked while all are being stopped is stopped in the next round."""
+        told: set[int] = set()
+        while new := [each for each in self._others() if each.pid not in told]:
+            told |= {each.pid for each in new if each.signal(signum)}
+            if len(told) < len(new):
+                break  # some ended just now
+        return len(told)
+
+
+if __name__ == "__main__":
+    asyncio.run(Agent(sys.argv[1], sys.argv[2]).serve())

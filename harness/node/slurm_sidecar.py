@@ -1,0 +1,35 @@
+"""A container's sidecar on a Slurm node. The node stays when the job has gone, so it undoes all it did when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from harness.node import processes
+from harness.node import slurm_storage as storage
+from harness.node.net import verbs as net_verbs
+from harness.node.sidecar import Sidecar
+from harness.node.slurm_helper import until_told
+
+
+class JobSidecar(Sidecar):
+    def calls(self) -> dict[str, Callable[..., Any]]:
+        return super().calls() | {"storage.examine": functools.partial(storage.examine, self._lab)}
+
+    def _candidates(self) -> list[processes.ProcEntry]:
+        """The node's network is shared with whatever else runs there: only the workers' own connections count."""
+        return processes.every()
+
+    async def serve(self) -> None:
+        """Until the harness is gone, or Slurm ends the job."""
+        try:
+            await until_told(super().serve())
+        finally:
+            for disturbance in list(self._lab.disturbances):
+                await net_verbs.heal(self._lab, disturbance)
+
+
+if __name__ == "__main__":
+    asyncio.run(JobSidecar().serve())

@@ -1,0 +1,106 @@
+"""Storage of a Slurm node that can be disturbed: the lab's file system, where the job's own task alone sees it.
+
+What starts the command of a node (`slurm_task`) has mounts of its own, and gets a process for each folder that does
+the file operations there. The site's mounts stay as they are; ours end with the last process that sees them, and
+none outlives the job. The node's helper hands them the rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import hmac
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Sequence
+
+from harness.errors import BackendError
+from harness.node import boot, kernel, refusals, rpc, spawn
+from harness.node.fuse import filesystem as fuse
+from harness.node.fuse import verbs as fuse_verbs
+from harness.node.lab import Lab
+
+_RUN_KEY = "key"  # beside what was delivered, in the run's folder
+_PEER = struct.Struct("3i")  # process, user and group
+
+
+def mount(key: str, folders: Sequence[str]) -> None:
+    """What the caller starts from now on sees the folders of node `key` through file systems that can be disturbed.
+
+    The caller is in a mount namespace of its own.
+    Raises `OSError` or `StageError` where the kernel refuses.
+    """
+    for folder in folders:
+        ours, theirs = socket.socketpair()
+        with ours, theirs, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(_address(key, folder))
+            listener.listen()
+            serving = functools.partial(_serve, theirs, listener, folder, os.getpid())
+            spawn.fork(serving, keep=(theirs.fileno(), listener.fileno()))
+            theirs.close()  # or its end would not be seen
+            fuse.wait_ready(ours)
+
+
+def _serve(link: socket.socket, listener: socket.socket, folder: str, starter: int) -> None:
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != starter:
+        return
+    # Slurm tells every process of the job to end; the command then still wants to save.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    system = fuse.start(link, folder)
+    while system is not None:
+        caller, _ = listener.accept()
+        with caller:
+            if _is_ours(caller):
+                fuse.answer(caller, system)
+                system.clear()  # nobody is left who would heal it
+
+
+def _is_ours(peer: socket.socket) -> bool:
+    _, uid, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return bool(uid == os.getuid())
+
+
+def _address(key: str, folder: str) -> str:
+    """A name that only this run's user can know, and so nobody else can take first.
+
+    It has no file: one in the run's folder would have to lie on the site's shared storage, one in /tmp would outlive a
+    task that is killed. Raises `OSError` where the run's key cannot be read.
+    """
+    descriptor = os.open(f"{os.path.dirname(boot.place())}/{_RUN_KEY}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        secret = os.read(descriptor, 1024)
+    finally:
+        os.close(descriptor)
+    return f"\0chaos-{hmac.new(secret, f'{key}:{folder}'.encode(), hashlib.sha256).hexdigest()}"
+
+
+async def connect(key: str, folder: str) -> rpc.AsyncClient:
+    """To the file system over `folder`. Raises `BackendError` where there is none, or not soon, or not ours."""
+    deadline = time.monotonic() + fuse.READY_S_MAX
+    while True:
+        try:
+            reader, writer = await asyncio.open_unix_connection(_address(key, folder))
+            if not _is_ours(writer.get_extra_info("socket")):
+                writer.close()
+                raise BackendError(f"{folder}: another user of {key} answers in the place of its file system")
+            return rpc.AsyncClient(reader, writer, lambda _: None)
+        except ConnectionRefusedError as error:
+            if time.monotonic() > deadline:
+                raise BackendError(f"{folder}: no file system of ours is over it on {key}") from error
+            await asyncio.sleep(0.05)
+
+
+async def examine(lab: Lab) -> str:
+    """Why a task cannot have one here; empty if it can. The caller is left with mounts of its own."""
+    try:
+        kernel.enter_mount_namespace()
+    except OSError as error:
+        remedy = refusals.explain("user namespace", error.errno or 0, "root" if os.geteuid() == 0 else "user")
+        return f"a Slurm node refuses a task mounts of its own: {remedy}"
+    return await fuse_verbs.examine(lab)

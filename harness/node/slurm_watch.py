@@ -1,0 +1,59 @@
+"""Waits in a Slurm job until its harness is gone, then runs a command that ends what is left.
+
+    slurm_watch FILE SECONDS [COMMAND…]
+
+The harness writes something new to FILE every few seconds. It is taken for dead when FILE stayed the same for that
+many SECONDS by this node's own clock, or could not be read. Dies with what started it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from harness.node import kernel
+
+LOOK_S = 1.0
+_BYTES_MAX = 64
+
+
+def main(file: str, seconds: float, command: Sequence[str]) -> None:
+    parent = os.getppid()
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    wait(lambda: content(file), seconds)
+    print(f"the harness has been silent for {seconds:g} s: this job ends", file=sys.stderr, flush=True)
+    if command:
+        os.execvp(command[0], list(command))
+
+
+def wait(look: Callable[[], bytes], seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Returns when what `look` sees was the same, or nothing, for so long."""
+    seen, since = b"", time.monotonic()
+    while time.monotonic() - since < seconds:
+        now = look()
+        if now and now != seen:
+            seen, since = now, time.monotonic()
+        sleep(LOOK_S)
+
+
+def content(file: str) -> bytes:
+    """What it holds now: opened anew each time, or a network file system would show what it remembers."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, _BYTES_MAX)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,40 @@
+"""The rendezvous store of a job under torchrun or accelerate, in a process beside the nodes that outlives all of them.
+
+It runs with the trainer's own Python and torch: `python -m harness.node.torch_store ADDRESS PORT`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+
+def main(address: str, port: int) -> None:
+    """Serves until SIGTERM or SIGINT, and says so in one line once it listens."""
+    signals = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        distributed = importlib.import_module("torch.distributed")  # the harness itself never loads torch
+    except ImportError as error:
+        raise SystemExit(f"Error: the rendezvous store needs torch, which {sys.executable} lacks: {error}") from error
+    listener = socket.create_server((address, port))  # torch by itself would listen at every address
+    store = _serve(distributed, address, port, listener)
+    print(f"rendezvous store at {address}:{store.port}", flush=True)
+    signal.sigwait(signals)
+
+
+def _serve(distributed: Any, address: str, port: int, listener: socket.socket) -> Any:
+    """On the listening socket. Before torch 2.8 only the store's older backend can take one over."""
+    how: dict[str, Any] = {"is_master": True, "wait_for_workers": False}
+    try:
+        return distributed.TCPStore(address, port, master_listen_fd=os.dup(listener.fileno()), **how)
+    except NotImplementedError:
+        return distributed.TCPStore(address, port, master_listen_fd=listener.detach(), use_libuv=False, **how)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
