@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from harness.backends.agent import processes
+from harness.node import processes
 
 ANY_RUN = "any run"
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -110,13 +110,21 @@ def _marked() -> list[tuple[str, str]]:
     found = []
     for process in processes.every():
         marks = processes.environment(process.pid)
-        if "CHAOS_RUN_ID" in marks and process.running and process.pid != os.getpid():
+        if "CHAOS_RUN_ID" in marks and process.running and process.pid != os.getpid() and _ours(process.pid):
             node = f"{marks.get('CHAOS_NODE', '?')}.{marks.get('CHAOS_INCARNATION', '?')}"
             found.append((marks["CHAOS_RUN_ID"], f"process {process.pid} of {node}: {process}"))
     mounts = pathlib.Path("/proc/mounts").read_text().splitlines()
     found += [(ANY_RUN, f"mount {line}") for line in mounts if "chaos" in line.split()[0]]
     groups = pathlib.Path("/sys/fs/cgroup").glob("*/chaos-*@*@*")
     return found + [(path.name.split("@")[1], f"cgroup {path}") for path in groups]
+
+
+def _ours(pid: int) -> bool:
+    """Root sees everybody's: another user of this machine may run these tests too."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == os.getuid()
+    except FileNotFoundError:
+        return False
 
 
 _EARLIER = frozenset(what for _, what in _marked())  # of a run that was killed with all that would have undone it
