@@ -17,7 +17,7 @@ def test_what_it_prints_is_the_answer() -> None:
 @pytest.mark.parametrize(
     ("command", "limit_s", "said"),
     [
-        (["no-such-program"], 10, "no-such-program: No such file"),
+        (["no-such-program"], 10, "no-such-program: not found, or not executable"),
         (["sh", "-c", "echo first >&2; echo quota exceeded >&2; exit 3"], 10, "quota exceeded"),
         (["sh", "-c", "exit 7"], 10, "exit code 7"),
         (["sleep", "60"], 0.2, r"sleep did not answer within 0\.2 s"),
