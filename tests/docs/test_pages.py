@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 
 import pytest
@@ -89,3 +90,15 @@ def test_every_alert_is_on_the_page() -> None:
     rules = yaml.safe_load((ROOT / "examples" / "monitoring" / "alerts.yaml").read_text())["groups"][0]["rules"]
     alerts = [[f"`{rule['alert']}`", rule["labels"]["severity"]] for rule in rules if "alert" in rule]
     assert [row[:2] for row in rows("monitoring.md", "Alert rules")] == alerts
+
+
+def test_the_forms_of_one_fault_are_there() -> None:
+    section = (DOCS / "architecture.md").read_text().split("\n### The forms of one fault\n")[1].split("\n## ")[0]
+    named = re.findall(r"`((?:\w+\.)+[A-Z]\w+)`", section)
+    assert len(named) == 11
+    for module, _, name in (each.rpartition(".") for each in named):
+        assert isinstance(getattr(importlib.import_module(f"harness.{module}"), name), type), name
+    files = re.findall(r"`([\w/]+\.py)`", section.split("The files, in order of the rooms:")[1])
+    assert all((ROOT / "harness" / file).is_file() for file in files)
+    said = dict(re.findall(r"\| (files on its way|rooms that it enters) \| \d+ \| (\d+) \|", section))
+    assert [len(set(files)), len({file.split("/")[0] for file in files})] == [int(each) for each in said.values()]
