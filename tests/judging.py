@@ -77,5 +77,15 @@ def steps(lines: list[dict[str, Any]], first: int = 1, last: int = 10**9) -> lis
     return [line for line in lines if line.get("event") == "step" and first <= line["step"] <= last]
 
 
+def acted_as(logs: Logs, kind: str, **what: Any) -> dict[str, Any]:
+    """The first fault was of another kind, as the plan says, too; its `fault.injected`, with `what` beside that."""
+    injected = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
+    plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
+    for fault in plan["faults"]:
+        fault.update({"fault": kind} if fault["id"] == injected["fault"] else {})
+    injected.update(kind=kind, **what)
+    return injected
+
+
 def remove(lines: list[dict[str, Any]], unwanted: Callable[[dict[str, Any]], bool]) -> None:
     lines[:] = [line for line in lines if not unwanted(line)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.log.reading import Writer
 
-SCRATCH = "scratch"  # the source of a state that no checkpoint holds
+SCRATCH, PEER = "scratch", "peer"  # the sources of a state that no checkpoint holds
 _Commits = dict[tuple[str, object], list[tuple[int, int]]]  # (field, its value) → (when, step), in order of time
 
 

@@ -60,6 +60,18 @@ def restored_is(**changed: Any) -> Callable[[Logs], None]:
     return bend
 
 
+def restored_from(folder: str) -> Callable[[Logs], None]:
+    """All is saved in `/run/checkpoints`; rank 1 took its state out of this folder."""
+
+    def bend(logs: Logs) -> None:
+        for line in (line for lines in trainers(logs) for line in lines if line.get("step")):
+            if str(line.get("event")).startswith("checkpoint."):
+                line["path"] = f"/run/checkpoints/step-{line['step']}"
+        restored_is(source=f"{folder}/step-10")(logs)
+
+    return bend
+
+
 def later(line: Line, by: int) -> Line:
     return line | {key: line[key] + by for key in ("mono_ns", "wall_ns", "begin_ns") if key in line}
 
@@ -103,6 +115,8 @@ def without_the_launcher_of(logs: Logs, node: str) -> None:
         (lambda logs: without_restored(logs, 0, 1), "did not report what it restored"),
         (lambda logs: without_restored(logs, 1), "did not report what it restored"),
         (restored_is(source="scratch"), "but from scratch, which is of step 0"),
+        (restored_is(source="peer"), "from a peer, but no peer that had done it was there"),
+        (restored_from("/another/checkpoints"), "but this run saved it as /run/checkpoints/step-10"),
         (lambda logs: again(logs, 45, 45), "did not report what it restored"),
         (lambda logs: again(logs, 41, 49), "did not report what it restored"),
         (lambda logs: left_out(logs, 30, 70, 0, 1), "41 steps left their update out"),
@@ -116,6 +130,10 @@ def test_it_is_no_pass_and_no_failure(bend: Callable[[Logs], None], reason: str)
     card = judged(bend)
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
     assert reason in " · ".join(card.reasons)
+
+
+def test_a_state_from_where_it_was_saved_is_not_accused() -> None:
+    assert judged(restored_from("/run/checkpoints")).verdict is Verdict.PASS
 
 
 def swapped(logs: Logs, step: int) -> None:

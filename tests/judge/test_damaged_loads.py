@@ -58,6 +58,17 @@ def published(logs: Logs, sha256: str) -> None:
     logs["harness"].insert(after, stamp | told)
 
 
+def told_anew(logs: Logs) -> None:
+    """Rank 0 says that it saved the checkpoint once more, between the damage and the restore."""
+    damage = next(line for line in logs["harness"] if line.get("event") == "fault.damaged")
+    lines = next(lines for lines in trainers(logs) if lines[0]["rank"] == 0)
+    at = next(n for n, line in enumerate(lines) if line["mono_ns"] > damage["mono_ns"] + 1_000_000)
+    stamp = {key: damage[key] + 1_000_000 for key in ("mono_ns", "wall_ns")}
+    lines[at:at] = [
+        stamp | {"event": f"checkpoint.{what}", "step": 30, "path": SOURCE} for what in ("started", "committed")
+    ]
+
+
 def judged(*bends: Callable[[Logs], object]) -> Scorecard:
     def bend(logs: Logs) -> None:
         for each in bends:
@@ -103,6 +114,17 @@ def test_it_is_proved(bends: tuple[Callable[[Logs], object], ...]) -> None:
 def test_a_neighbour_is_not_accused(bends: tuple[Callable[[Logs], object], ...]) -> None:
     card = judged(*bends)
     assert SAID not in " ".join(card.reasons), card.reasons
+
+
+def test_the_trainers_word_for_a_new_save_is_enough_where_the_harness_does_not_look() -> None:
+    card = judged(rotten, sourced, told_anew)
+    assert SAID not in " ".join(card.reasons), card.reasons
+
+
+def test_a_new_save_that_the_harness_should_have_seen_is_not_believed() -> None:
+    card = judged(rotten, sourced, told_anew, lambda logs: published(logs, "left"))
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert SAID in card.reasons[0] and "had saved that anew, and the harness did not see it" in card.reasons[0]
 
 
 def test_damage_after_the_restore_accuses_nobody() -> None:

@@ -60,6 +60,7 @@ def frozen_before(logs: Logs) -> None:
         (told("fault.effect", measured=2, expected=0, unit="processes left", ok=True), "measured 2 processes left"),
         (told("fault.effect", measured=0.0, expected=7.5, unit="% of packets", ok=True), "measured 0.0 % of packets"),
         (planned(when={"step": 40}), "struck after step 17, and was planned for step 40"),
+        (planned(fault="nic_loss"), "was a `rank_kill`, and a `nic_loss` was planned"),
         (frozen_before, "froze rank 1, but the rank did"),
     ],
 )

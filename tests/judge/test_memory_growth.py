@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from judging import EXPECT, Logs, trainers, verdict
+from judging import EXPECT, Logs, acted_as, trainers, verdict
 from simulator import Job, Outage, simulate
 
 from harness.judge.score import Scorecard, Verdict
@@ -17,9 +17,7 @@ FORESEEN = EXPECT | {"memory_growth": {"foreseen": True}}
 
 def leaking(logs: Logs, told_s: float | None, suspect: int = 1) -> None:
     """The kill was that of a leak, which the trainer told of `told_s` after the fault's begin, or never."""
-    harness = logs["harness"]
-    injected = next(line for line in harness if line.get("event") == "fault.injected")
-    injected |= {"kind": "memory_leak", "leaks": True, "stops": True}
+    injected = acted_as(logs, "memory_leak", leaks=True, stops=True)
     if told_s is not None:
         lines = trainers(logs, rank=0, life=0)[0]
         stamp = {key: injected[key] + round(told_s * 1e9) for key in ("mono_ns", "wall_ns")}

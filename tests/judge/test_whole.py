@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Logs, expecting, fault_free_of, load, steps, trainers, verdict
+from judging import EXPECT, Logs, acted_as, expecting, fault_free_of, load, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 from whole import drilled, effect_ended, exit_takes, others_take, saved_late, slower, stalls, without_saves
 
@@ -315,8 +315,7 @@ def test_the_drill_s_log_is_read_whatever_it_holds(tmp_path: pathlib.Path) -> No
 
 
 def gentle(logs: Logs) -> None:
-    injected = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
-    injected.update(kind="hang", kills=False, stops=True, spoils=False)
+    acted_as(logs, "hang", kills=False, stops=True, spoils=False)
 
 
 @pytest.mark.parametrize(("ok", "expected"), [(True, Verdict.PASS), (False, Verdict.INVALID)])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from judging import Logs, remove, steps, trainers, verdict
+from judging import Logs, acted_as, remove, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 from whole import drilled, effect_ended, exit_takes, saved_late, slower, without_saves
 
@@ -171,14 +171,12 @@ def starts_from_scratch(logs: Logs) -> None:
 def starts_from_scratch_after_a_hang(logs: Logs) -> None:
     """The same where nothing was killed: the job had to stop over the fault, and its checkpoints are as they were."""
     starts_from_scratch(logs)
-    injected = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
-    injected.update(kind="hang", kills=False, stops=True, spoils=False)
+    acted_as(logs, "hang", kills=False, stops=True, spoils=False)
 
 
 def fails_of_its_own_beside_a_hang(logs: Logs) -> None:
     """Rank 1 hangs, over which a healthy job may have to stop; rank 0 falls over a bug of its own meanwhile."""
-    injected = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
-    injected.update(kind="hang", kills=False, stops=True, spoils=False)
+    acted_as(logs, "hang", kills=False, stops=True, spoils=False)
     said = next(line for line in trainers(logs, rank=0, life=0)[0] if line.get("event") == "exiting")
     said.update(reason="error")
 
@@ -191,7 +189,15 @@ def healed_too_early(logs: Logs) -> None:
     template = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
     target = [{"node": "node0", "incarnation": 1, "rank": None}]
     injected = template | {"fault": "slow", "kind": "nic_bandwidth", "targets": target, "kills": False, "mono_ns": at}
-    effect = {"event": "fault.effect", "fault": "slow", "measured": 1, "expected": 1, "unit": "mbit", "ok": True}
+    effect = {
+        "event": "fault.effect",
+        "fault": "slow",
+        "kind": "nic_bandwidth",
+        "measured": 1,
+        "expected": 1,
+        "unit": "mbit",
+        "ok": True,
+    }
     healed = {"event": "fault.healed", "fault": "slow", "mono_ns": at + 10**6, "wall_ns": template["wall_ns"]}
     logs["harness"] += [injected, template | effect | {"mono_ns": at + 1}, healed]
     logs["harness"].sort(key=lambda line: line["mono_ns"])
@@ -253,8 +259,7 @@ def replacement_never_used(logs: Logs) -> None:
 
 def a_link_stays_slow(logs: Logs) -> None:
     """The fault was healed, and what was measured then says that it was not."""
-    injected = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
-    injected.update(kind="partition", kills=False, stops=True, spoils=False)
+    acted_as(logs, "partition", kills=False, stops=True, spoils=False)
     effect_ended(logs, ok=False)
 
 

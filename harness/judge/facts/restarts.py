@@ -47,6 +47,7 @@ class Restore:
     step: int | None  # 0: from scratch; `None`: it is not known
     source: str
     other_step: int | None  # of which its source is, where that is not of this step
+    elsewhere: str  # where this run saved what has this name, if it never did so at the source
     content: str
     saved: str  # the content that was committed there
     entered: tuple[str, ...]  # whose state
@@ -54,9 +55,9 @@ class Restore:
     went_on: int
 
     def took(self, damage: Damage, margin_ns: int) -> bool:
-        """Whether it took this checkpoint as the damage had left it. One that names no source has taken it if no other
-        checkpoint was of the same step."""
-        if not self.step or self.step != damage.step or not damage.at + margin_ns < self.at <= damage.until:
+        """Whether it took this checkpoint as the damage had left it, or had done if the harness saw each save anew. One
+        that names no source has taken it if no other checkpoint was of the same step."""
+        if not self.step or self.step != damage.step or not damage.at + margin_ns < self.at <= damage.unseen_until:
             return False
         return damage.is_named(self.source) if self.source else not damage.copies
 
@@ -187,6 +188,7 @@ def restore(run: Timeline, saves: Saves, process: int, told: Mapping[str, Any], 
         step=step,
         source=source,
         other_step=other,
+        elsewhere=saves.elsewhere(source, told["at"] + run.uncertainty_ns),
         content=str(told.get("content") or ""),
         saved=str(told.get("saved") or ""),
         entered=tuple(told.get("entered") or ()),

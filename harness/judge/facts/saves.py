@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from harness.judge.facts.store import NoSave, Store, grouped
+from harness.judge.facts.store import NoSave, Store, grouped, last_name
 from harness.judge.facts.store import Save as Save
 from harness.timeline.lineage import NEVER
 from harness.timeline.saves import COMMITTED, FAILED, PART, PUBLISHED, STARTED
@@ -29,7 +29,8 @@ class Damage:
 
     fault: str
     at: int
-    until: int  # when somebody wrote it anew
+    until: int  # when somebody wrote it anew, by the trainer's word or as the harness saw it
+    unseen_until: int  # the same as the harness saw it, where it watches this checkpoint
     step: int | None
     names: frozenset[str]  # what a restore may call it
     copies: bool  # whether other checkpoints hold the same step
@@ -147,6 +148,13 @@ class Saves:
         place = bisect.bisect_right(told, until, key=lambda each: each[0])
         return told[place - 1][1] if place and self._first_at_path.get((path, step), NEVER) > until else None
 
+    def elsewhere(self, path: str, until: int) -> str:
+        """Where a checkpoint of this name had been saved last by then, if none ever was at this absolute path; else an
+        empty text."""
+        told = self._by_last_name.get(last_name(path), []) if path.startswith("/") else []
+        place = bisect.bisect_right(told, until, key=lambda each: each[0])
+        return told[place - 1][1] if place and path.rstrip("/") not in self._absolute else ""
+
     def named(self, names: Iterable[str], before: int) -> int | None:
         """The step that the trainer told when it committed the last checkpoint of one of these names."""
         told = (self._by_name.get(name, []) for name in names)
@@ -210,10 +218,13 @@ class Saves:
             for event in self._published.get(told.get("checkpoint"), ())
             if event["at"] > at and event.get("sha256") != told.get("sha256")
         )
+        told_anew = NEVER if step is None else self.again(step, at)
+        seen_anew = next(anew, NEVER if told.get("checkpoint") in self._published else told_anew)
         return Damage(
             fault=fault.id,
             at=at,
-            until=min(next(anew, NEVER), NEVER if step is None else self.again(step, at)),
+            until=min(seen_anew, told_anew),
+            unseen_until=seen_anew,
             step=step,
             names=names,
             copies=bool(told.get("copies")),
@@ -235,6 +246,15 @@ class Saves:
     def _by_path(self) -> Mapping[str, Sequence[tuple[int, int]]]:
         """When it was told of, and of which step; a path may be used again."""
         return grouped((save.path, (save.at, save.step)) for save in self.all if save.path and save.step >= 0)
+
+    @cached_property
+    def _by_last_name(self) -> Mapping[str, Sequence[tuple[int, str]]]:
+        """By the last part of an absolute path: when it was told of, and the whole of it."""
+        return grouped((last_name(save.path), (save.at, save.path)) for save in self.all if save.path.startswith("/"))
+
+    @cached_property
+    def _absolute(self) -> frozenset[str]:
+        return frozenset(save.path.rstrip("/") for save in self.all if save.path.startswith("/"))
 
     @cached_property
     def _first_at_path(self) -> Mapping[tuple[str, int], int]:

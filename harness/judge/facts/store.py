@@ -92,19 +92,19 @@ class Store:
     def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: Store | None):
         self._run, self._usual, self._sound_at = run, usual, sound_at
         self._whole = [save for save in whole if save.step >= 0]
-        self._removed = grouped((_name(str(event.get("path"))), event["at"]) for event in run.removed)
+        self._removed = grouped((last_name(str(event.get("path"))), event["at"]) for event in run.removed)
         self.seen = list(map(_seen, run.published))
-        self._by_name = grouped((_name(seen.path), seen) for seen in self.seen)
+        self._by_name = grouped((last_name(seen.path), seen) for seen in self.seen)
         self._by_step = grouped((seen.step, seen) for seen in self.seen if seen.step is not None)
         self._left: Mapping[str, Mapping[str, Any]] | None = None  # all that was there when all nodes had ended
         if run.left is not None and not run.unseen and not run.beside.job_goes_on:
             told = run.left.get("checkpoints") or ()
-            left = {_name(each["path"]): each for each in told}
+            left = {last_name(each["path"]): each for each in told}
             self._left = left if len(left) == run.left.get("count") else None
 
     def _is_going(self, seen: Seen) -> bool:
         """Whether it was removed right after: its files go one after the other, and the harness may see the rest."""
-        moments = self._removed.get(_name(seen.path), [])
+        moments = self._removed.get(last_name(seen.path), [])
         place = bisect.bisect_left(moments, seen.at)
         return place < len(moments) and moments[place] - seen.at < REMOVAL_NS
 
@@ -417,7 +417,7 @@ def _seen(event: Mapping[str, Any]) -> Seen:
     )
 
 
-def _name(path: str) -> str:
+def last_name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 

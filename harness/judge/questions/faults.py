@@ -61,6 +61,7 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
 def _flaws(evidence: Analysis, work: _Work, fault: FaultRecord, planned: dict[str, Any]) -> Iterator[_Flaw]:
     """Of one that struck."""
     run, places = evidence.run, evidence.places
+    yield from _another(fault, planned)
     yield from _too_early(work, run, fault, planned)
     yield from _effect(run, fault)
     yield from _no_damage(work, fault)
@@ -129,6 +130,12 @@ def _never_struck(found: list[FaultRecord]) -> Iterator[_Flaw]:
     held_back = next((record.held_back for record in found if record.held_back), "")
     why = f"it was due, but held back: {held_back}" if held_back else "its trigger never came"
     yield Code.FAULT_NEVER_STRUCK, f"never struck: {why}"
+
+
+def _another(fault: FaultRecord, planned: Mapping[str, Any]) -> Iterator[_Flaw]:
+    """It is what was planned under its id."""
+    if fault.kind and planned.get("fault", fault.kind) != fault.kind:
+        yield Code.FAULT_NOT_AS_PLANNED, f"was a `{fault.kind}`, and a `{planned['fault']}` was planned"
 
 
 def _too_early(work: _Work, run: Timeline, fault: FaultRecord, planned: Mapping[str, Any]) -> Iterator[_Flaw]:

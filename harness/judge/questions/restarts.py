@@ -18,6 +18,7 @@ from harness.judge.facts.restarts import PassedOver, Restart, Restore
 from harness.judge.facts.saves import Damage, Newest, Save
 from harness.judge.score import Bounds, S, Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
+from harness.timeline.joined import PEER
 
 IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed costs one interval more
 Open = tuple[Code, str]  # what may be, and in words
@@ -87,8 +88,9 @@ def _of_no_save(evidence: Analysis) -> Iterator[Claim]:
 
 def _damaged(evidence: Analysis) -> Iterator[Claim]:
     """Proved where all of this is in the log: bytes of tensors of this checkpoint were lost or changed; a later restore
-    took it, by its step and its name, and told of none that it passed over; and nobody saved it again in between, by
-    the trainer's word or by the digests that the harness took. A restore without its step is not judged."""
+    took it, by its step and its name, and told of none that it passed over; and nobody saved it again in between. Where
+    the harness watches this checkpoint, the trainer's word for that is not enough. A restore without its step is not
+    judged."""
     damage = [each for damaged in evidence.saves.damage.values() for each in damaged]
     by_step: dict[int, list[tuple[Restart, Restore]]] = {}
     for restart in evidence.restarts if damage else ():
@@ -100,7 +102,12 @@ def _damaged(evidence: Analysis) -> Iterator[Claim]:
             if not known and restore.took(each, evidence.run.uncertainty_ns):
                 text = f"the job resumed from the checkpoint that `{each.fault}` damaged, and did not report the damage"
                 done = f"{each.how}, {each.tensor_bytes} byte{'s' * (each.tensor_bytes != 1)} of tensors"
-                yield failed(Code.RESTART_DAMAGED_LOAD, f"{text} ({done} in {each.path})")
+                text = f"{text} ({done} in {each.path})"
+                if restore.at <= each.until:
+                    yield failed(Code.RESTART_DAMAGED_LOAD, text)
+                else:
+                    unseen = "the trainer said it had saved that anew, and the harness did not see it"
+                    yield unknown(Code.RESTART_DAMAGED_LOAD, f"{text}; {unseen}")
     yield from _damage_never_met(evidence)
 
 
@@ -244,14 +251,24 @@ def _further_than_planned(evidence: Analysis) -> Iterator[Claim]:
 
 
 def _contradicted(evidence: Analysis) -> Iterator[Open]:
-    """Restores whose source is that of another state, or of a checkpoint that they say they passed over."""
+    """Restores whose source is of another state, or lies where this run saved nothing, or was passed over as they say;
+    or a peer, where none is there."""
     for each in _restores(evidence.restarts):
         if each.other_step is not None:
             text = f"{_said(each)}, but from {each.source}, which is of step {each.other_step}"
             yield Code.RESTART_OTHER_SOURCE, text
+        if each.elsewhere and not each.content:
+            yield (
+                Code.RESTART_OTHER_SOURCE,
+                f"{_said(each)} from {each.source}, but this run saved it as {each.elsewhere}",
+            )
         if each.source and any(item.place == each.source for item in each.passed_over):
             text = f"rank {each.rank} said it passed {each.source} over, and that it restored it"
             yield Code.RESTART_TOOK_PASSED_OVER, text
+    for restart in evidence.restarts[1:]:
+        there = max(restart.from_a_member, 0) + evidence.run.stride
+        for each in (each for each, step in restart.states if each.source == PEER and step >= there):
+            yield Code.RESTART_OTHER_SOURCE, f"{_said(each)} from a peer, but no peer that had done it was there"
 
 
 def _untold(evidence: Analysis) -> Iterator[Open]:
