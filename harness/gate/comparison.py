@@ -6,8 +6,8 @@ disturbed run must not hide a difference. The rest is the t-test for unequal sca
 because figures that are counted in heartbeats may agree by chance. Success is compared by Fisher's exact test (1935).
 
 *Worse*: more than `TOLERATED`, and the test says so after correction for all comparisons of the gate (Holm 1979).
-*Not worse*: with 95 % confidence less than `FOUND`. Neither: inconclusive, with the runs that would settle it. Fewer
-than `RUNS_MIN` judged runs on a side are never *not worse*, whatever was compared.
+*Not worse*: with 95 % confidence less than `FOUND`. Otherwise inconclusive; the answer says how many more runs would
+settle it. Fewer than `RUNS_MIN` judged runs on a side are never *not worse*, whatever was compared.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ class Verdict(enum.StrEnum):
     FAIL = "fail"
 
 
+UNTRUE = "the times that are told are not true"
 PRIORITY = [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID, Verdict.FAIL]
 EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3, Verdict.INVALID: 3}
 

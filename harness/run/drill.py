@@ -269,7 +269,7 @@ def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
 def _undo(run_dir: pathlib.Path, names: list[str], folder: str = FOLDER) -> None:
     """Removes the copies. Raises `FaultError` for the first one that stays, having tried all."""
     if folder not in (FOLDER, SECOND):
-        raise FaultError(f"its arguments differ from those in the journal: folder {folder!r}")
+        raise FaultError(f"the undo journal is wrong: {folder!r} is not a folder of a drill")
     problems = []
     for name in names:
         try:

@@ -4,8 +4,8 @@
 
 *Pace:* the time of all undisturbed steps after the last recovery over what the same steps took in the fault-free run,
 at the same world size: pauses count, and so do its own. Beside it the median step, which a pause in the fault-free run
-does not move. A busy host slows a healthy job, too: so it is told as well what pace the run had before the first fault,
-what its best stretch was, and what the worst one of the fault-free runs.
+does not move. A busy host also slows a healthy job. So the pace of the run before its first fault is measured, its best
+stretch, and the worst stretch of the fault-free runs.
 """
 
 from __future__ import annotations
@@ -244,11 +244,10 @@ class Slowed:
 
     @cached_property
     def unmeasurable(self) -> list[FaultRecord]:
-        """Faults that stopped nothing, and of which cannot be told whether they slowed the job: no step from then on
-        (of those at work with the fault, if there are any) was done by as many ranks as some fault-free run has; or
-        most were slower than steps in a row ever were without it, and a pause in the fault-free runs has widened the
-        band so much that they are in it; or the job was so much faster before the fault that steps might be twice as
-        slow within it."""
+        """Faults that stopped nothing, and whose slowdown cannot be measured, for one of three reasons. The steps at the
+        time of the fault, or after it, had a world size that no fault-free run has. Most of them were slower than any
+        stretch without a fault, but a pause in the fault-free runs widened the band. Or the job was so fast before the
+        fault that steps in the band may be twice as slow."""
         steps = self._steps
         known = np.append(0, np.cumsum(steps.steady > 0))
         slower = np.append(0, np.cumsum(steps.taken > steps.steady))

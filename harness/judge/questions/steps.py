@@ -18,12 +18,11 @@ from harness.judge.facts.ends import listed
 from harness.judge.facts.losses import MISSING_MAX
 from harness.judge.facts.reported import blindness, usual_strides
 from harness.judge.score import Bounds, Score, ScoreResult
-from harness.judge.verdict import Claim, Code, Ground, Hole, Kind, Wrong, claims, failed
+from harness.judge.verdict import UNTRUE, Claim, Code, Ground, Hole, Kind, Wrong, claims, failed
 from harness.timeline.timeline import Epoch, Ints, Stretch, Timeline
 from harness.units import counted
 
 NAMED_STEPS = 5
-UNTRUE = "the times that are told are not true"
 UPDATES_LEFT_OUT, UPDATES_LEFT_OUT_SHARE = 10, 0.05  # more of a run's steps than in the fault-free run are too many
 
 

@@ -28,7 +28,7 @@ from harness.judge.facts.by_time import Window
 from harness.judge.facts.saves import Saves
 from harness.judge.facts.usual import FAST_BEFORE, SLOWDOWN_MAX, Pace, Times
 from harness.judge.score import Bounds, DurationNs, Expectation, Percent, S, Score, ScoreResult, at_most, line
-from harness.judge.verdict import Claim, Code, Ground, Kind, unknown
+from harness.judge.verdict import UNTRUE, Claim, Code, Ground, Kind, unknown
 from harness.node.emitter import EXIT_LEFT, abnormal
 from harness.timeline.timeline import Bools, Ints, Slot, Timeline
 from harness.units import format_duration
@@ -145,7 +145,7 @@ def _told_too_fast(evidence: Analysis) -> Iterator[Claim]:
         text = (
             f"{_figures(pace)} times as long; the job ended {format_duration(hidden)} later than usual after the last"
         )
-        yield unknown(Code.PACE_TOO_FAST, f"{text}: the times that are told are not true")
+        yield unknown(Code.PACE_TOO_FAST, f"{text}: {UNTRUE}, or the host was busier in the fault-free run")
 
 
 class RhythmBounds(Bounds):
