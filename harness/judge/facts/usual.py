@@ -244,10 +244,10 @@ class Slowed:
 
     @cached_property
     def unmeasurable(self) -> list[FaultRecord]:
-        """Faults that stopped nothing, and whose slowdown cannot be measured, for one of three reasons. The steps at the
-        time of the fault, or after it, had a world size that no fault-free run has. Most of them were slower than any
-        stretch without a fault, but a pause in the fault-free runs widened the band. Or the job was so fast before the
-        fault that steps in the band may be twice as slow."""
+        """Faults that stopped nothing, and whose slowdown cannot be measured, for one of three reasons. The steps at
+        the time of the fault, or after it, had a world size that no fault-free run has. Most were slower than any
+        stretch of the fault-free runs, but a pause there widened the band. Or the job was so fast before the fault
+        that steps in the band may be twice as slow."""
         steps = self._steps
         known = np.append(0, np.cumsum(steps.steady > 0))
         slower = np.append(0, np.cumsum(steps.taken > steps.steady))
