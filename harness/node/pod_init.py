@@ -77,12 +77,7 @@ class PodInit(init.Init):
             "die": lambda: self._die(),
             "flush": self._flush,
             "remove_shared": self._remove_shared,
-            "receive_packets": self._ends.receive_packets,
-            "send_packets": self._ends.send_packets,
-            "received_packets": self._ends.received_packets,
-            "receive_stream": self._ends.receive_stream,
-            "send_stream": self._ends.send_stream,
-            "stream_rate": self._ends.stream_rate,
+            **self._ends.calls,
         }
 
     def _hello(self) -> dict[str, Any]:

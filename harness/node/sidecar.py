@@ -42,12 +42,7 @@ class Sidecar:
             "heal": functools.partial(net_verbs.heal, self._lab),
             "counts": functools.partial(net_verbs.counts, self._lab),
             "examine": self._to_here(net_verbs.examine),
-            "receive_packets": self._ends.receive_packets,
-            "send_packets": self._ends.send_packets,
-            "received_packets": self._ends.received_packets,
-            "receive_stream": self._ends.receive_stream,
-            "send_stream": self._ends.send_stream,
-            "stream_rate": self._ends.stream_rate,
+            **self._ends.calls,
             "device_rate": self._device_rate,
             "connections": self._connections,
         }

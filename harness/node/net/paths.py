@@ -164,3 +164,9 @@ class Ends:
 
     async def stream_rate(self, port: int, seconds: float) -> float:
         return await asyncio.to_thread(self._streams.pop(port).rate, seconds)
+
+    @property
+    def calls(self) -> dict[str, Callable[..., Any]]:
+        """By their names."""
+        packets = self.receive_packets, self.send_packets, self.received_packets
+        return {call.__name__: call for call in (*packets, self.receive_stream, self.send_stream, self.stream_rate)}
