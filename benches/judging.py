@@ -23,6 +23,10 @@ from harness.campaign.gameday import FILE
 from harness.campaign.gameday_plan import plan_day
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+ALONE = """
+import sys
+sys.meta_path[:] = [each for each in sys.meta_path if "editable" not in each.__module__]  # the code that is installed
+"""
 TIMED = """
 import importlib, json, pathlib, resource, sys, time
 import harness
@@ -101,7 +105,7 @@ def _times(at: int) -> dict[str, int]:
 def timed(checkout: pathlib.Path, run_dir: pathlib.Path, program: str) -> tuple[float, float, float, str]:
     """Seconds to read, seconds to judge, seconds of CPU to judge, and the verdict."""
     environment = os.environ | {"PYTHONPATH": str(checkout)}
-    command = [sys.executable, "-c", program, checkout, run_dir]
+    command = [sys.executable, "-c", ALONE + program, checkout, run_dir]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=run_dir)
     if done.returncode:
         sys.exit(done.returncode)
