@@ -29,7 +29,7 @@ def judged(bend: Callable[[Logs], object], *outages: Outage, job: Job = JOB) -> 
 def unexplained(card: Scorecard) -> list[str]:
     """What is said of them, without where and when."""
     run = card.evidence.run
-    found = [death.describe(run.begin) for death in ends.unexplained(run)]
+    found = [death.describe(run.begin) for death in ends.unexplained(run, ends.ends_of(run))]
     assert card.metrics["deaths_unexplained"] == len(found)
     assert any(text.startswith("unexplained death") for text in card.reasons) == bool(found)
     assert card.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) or not found

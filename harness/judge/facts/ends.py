@@ -121,18 +121,13 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
 
-def deaths(run: Timeline) -> list[End]:
-    return [death for death in _ends(run) if death.code != 0]
-
-
-def unexplained(run: Timeline) -> Iterator[End]:
-    """Deaths that no injected fault accounts for, while the run was going on; and workers that quit as little: that
-    ended with 0 before the last step had begun."""
+def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
+    """The deaths among these ends that no injected fault accounts for, while the run was going on. Workers that ended
+    with 0 before the last step had begun quit as little."""
     over = max((slot.released for slot in run.slots), default=run.end)  # later ones are the harness's own doing
     if run.aborted is not None:
         over = min(over, run.aborted)
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
-    ends = _ends(run)
     dead = [end for end in ends if end.code != 0]
     inquest = _Inquest(run, dead)
     for death in (*dead, *(end for end in ends if end.code == 0 and end.rank is not None and end.at < last)):
@@ -170,7 +165,7 @@ def _node(event: Mapping[str, Any]) -> Node:
     return event["node"], event["incarnation"]
 
 
-def _ends(run: Timeline) -> list[End]:
+def ends_of(run: Timeline) -> list[End]:
     """Of all commands and workers, also those that ended well."""
     looked_up = _Places(run)
     return [*(looked_up.end(exit_) for exit_ in (*run.exits, *_last_words(run))), *_vanished(run)]

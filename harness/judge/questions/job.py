@@ -44,7 +44,8 @@ class JobScore(Score):
 
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:
         run, places = evidence.run, evidence.places
-        unexplained = list(ends.unexplained(run))
+        found = ends.ends_of(run)
+        unexplained = list(ends.unexplained(run, found))
         blind = blindness(run, evidence.fault_free)
         wrong = *_ended_badly(run, bool(blind)), *_left_without_notice(run, places), *_worlds(run)
         holes = (
@@ -59,7 +60,7 @@ class JobScore(Score):
             "job_success": run.finished and run.outcome == "completed",
             "steps_done": run.reached_step,
             "steps_planned": run.planned_steps,
-            "deaths": len(ends.deaths(run)),
+            "deaths": sum(end.code != 0 for end in found),
             "deaths_unexplained": len(unexplained),
             "events_dropped": run.dropped,
             "logs_torn": len(run.torn),

@@ -121,7 +121,7 @@ def _expectations(
     evidence: Analysis, bounds: RecoveryBounds, slow: Sequence[Degraded], unmeasured: str
 ) -> list[Expectation]:
     run = evidence.run
-    episodes = [(episode, _stuck(run, episode)) for episode in run.episodes]
+    episodes = [(each, "" if each.t_regained is not None else _stuck(run, each)) for each in run.episodes]
     seen: dict[int | None, int] = {told: at for _, told, at in times.seen_recoveries(run)}  # outweighs what was told
     lines = []
     if bounds.max is not None:
