@@ -304,6 +304,21 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
     return worlds
 
 
+def groups_of_two_names(lives: Sequence[Life]) -> list[str]:
+    """The first group that its ranks call by different names: it is several."""
+    names: dict[int, dict[str, int]] = {}
+    for life in lives:
+        told = {e["at"]: e.get("world") for e in life.writer.events if e.get("event") == "rendezvous"}
+        for number, at in zip(life.worlds, life.joins, strict=False):
+            if name := told.get(at):
+                names.setdefault(number, {}).setdefault(str(name), life.rank)
+    split = next((each for _, each in sorted(names.items()) if len(each) > 1), {})
+    told_by = [f"rank {rank} was in {name!r}" for rank, name in sorted((rank, name) for name, rank in split.items())][
+        :2
+    ]
+    return [f"ranks of one world were in different groups: {' and '.join(told_by)}"] if split else []
+
+
 def _fits(world: World, life: Life, order: int, at: int) -> bool:
     """A survivor (`order`: how many worlds it was in) joins what formed after the loss, a newcomer what it was
     started for. Where survivors take part, ranks are given anew."""

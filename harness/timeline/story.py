@@ -90,8 +90,11 @@ class Story:
         return {name: at for at, name in events}
 
     def drill(self, name: str) -> dict[str, Any] | None:
-        """What the harness told last of this restart after the run; `None` when none was begun."""
-        return self._last(f"{name}.finished") or self._last(f"{name}.started") or None
+        """What the harness told last of this restart after the run, and how it told the begin (`begun`); `None` when
+        none was begun."""
+        begun = self._last(f"{name}.started")
+        told = self._last(f"{name}.finished") or begun
+        return {**told, "begun": begun} if told else None
 
     def unread(self) -> list[str]:
         """What of the trainer's own files the harness did not read on."""

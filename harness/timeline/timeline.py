@@ -107,6 +107,7 @@ class Process:
     exit_code: int | None  # from the launcher, or from the worker's own `exiting`
     exit_reason: str | None
     first_step: int | None = None  # the number of the first step it did
+    left: int | None = None  # when it said that it exits
     torn: bool = False  # its log ends in the middle of a line
     tells: frozenset[str] | None = None  # the kinds of evidence that its header declares; `None`: it declares nothing
     dropped: int = 0  # events of its own that it lost to a full disk
@@ -157,13 +158,15 @@ class Timeline:
     evidence: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # when somebody in the job noticed something
     launchers: frozenset[Key] = frozenset()  # node incarnations with a launcher that writes into the log
     uncertainty_ns: int = 0  # of the clocks of other hosts against the harness's
+    clock: str = ""  # the harness's, on which all times are; without a log of it, that of the log's first writer
     drills: bool = False  # the harness went on to make the following two
-    drill: Mapping[str, Any] | None = None  # the harness's last event of the restore drill; `None`: none was begun
+    drill: Mapping[str, Any] | None = None  # the harness's last event of the restore drill, with the one that told its
+    # begin as `begun`; `None`: none was begun
     second_restart: Mapping[str, Any] | None = None  # the same of the second restart
     told_events: Mapping[str, int] = field(default_factory=dict)  # what workers and launchers told, and when last
     apart: bool = False  # the steps of some process cannot be joined with those before its restart
     samples: Samples = field(default_factory=Samples)  # what the steps consumed, where they tell it
-    data_samples: int | None = None  # samples in one pass over the data, where a worker tells it
+    data_sizes: Sequence[int] = ()  # what workers tell of the samples in one pass over the data: each size once
     usage: Sequence[dict[str, Any]] = field(default=())  # counters of links and GPUs, by node
     host_load: Sequence[dict[str, Any]] = field(default=())  # `host.load`, as the harness saw it
     collectives: Sequence[dict[str, Any]] = field(default=())  # `flight_recorder`, told by ranks that hung
@@ -171,6 +174,11 @@ class Timeline:
     nodes: Sequence[str] = field(default=())  # in the order in which the job got them, before a window, too
     steps_before: int = 0  # the last complete step before a window
     beside: Beside = field(default_factory=Beside)
+
+    @property
+    def data_samples(self) -> int | None:
+        """Samples in one pass over the data, where workers tell it."""
+        return max(self.data_sizes, default=None)
 
     @property
     def planned_steps(self) -> int | None:
@@ -281,12 +289,12 @@ def build(log: reading.Log) -> Timeline:
         stretches=stretches,
         aborted=story.abort.get("at"),
         uncertainty_ns=log.uncertainty_ns,
+        clock=str((log.harness or log.writers[0]).header.get("clock") or ""),
         drills=bool(story.finish.get("drills")),
         drill=story.drill("drill"),
         second_restart=story.drill("second_restart"),
         told_events=story.told_events(),
-        data_samples=max((event.get("data_samples", 0) for event in story.of_trainers("rendezvous")), default=0)
-        or None,
+        data_sizes=sorted({e["data_samples"] for e in story.of_trainers("rendezvous") if e.get("data_samples")}),
         samples=log.samples,
         apart=any(life.apart for life in story.lives),
         evidence=np.array(marks.noticed(story), np.int64),
@@ -309,7 +317,7 @@ def _steps(rows: lineage.Rows) -> Steps:
 def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
     """What is wrong with the evidence itself, one sentence each."""
     own = [*log.problems, *story.clock_problems, *story.slot_problems, *story.unread()]
-    return [*own, *_two_worlds_at_once(progress)]
+    return [*own, *_two_worlds_at_once(progress), *lineage.groups_of_two_names(story.lives)]
 
 
 def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
@@ -369,6 +377,7 @@ def _process(life: Life, launched: int) -> Process:
         exit_reason=told.get("reason"),
         exit_error=told.get("error"),
         first_step=life.first_step,
+        left=told.get("at"),
         torn=life.writer.torn,
         tells=_declared(life.writer.header.get("tells")),
         dropped=life.writer.dropped,

@@ -13,6 +13,7 @@ from simulator import Job, Outage, simulate
 
 from harness.judge.facts import restarts
 from harness.judge.facts.saves import Saves
+from harness.judge.questions.steps import _in_parts
 from harness.judge.score import Scorecard, Verdict
 
 JOB = Job(nodes=2, steps=80, every=10)
@@ -72,6 +73,55 @@ def restored_from(folder: str) -> Callable[[Logs], None]:
     return bend
 
 
+def in_groups(*names: str) -> Callable[[Logs], None]:
+    """What the ranks call the group of their second life."""
+
+    def bend(logs: Logs) -> None:
+        for lines, name in zip(second_lives(logs), names, strict=True):
+            next(line for line in lines if line.get("event") == "rendezvous")["world"] = name
+
+    return bend
+
+
+def with_data_of(*sizes: int) -> Callable[[Logs], None]:
+    def bend(logs: Logs) -> None:
+        for lines, size in zip(second_lives(logs), sizes, strict=True):
+            next(line for line in lines if line.get("event") == "rendezvous")["data_samples"] = size
+
+    return bend
+
+
+def exits_before_its_last_steps(logs: Logs) -> None:
+    lines = second_lives(logs)[1]
+    said, until = next(line for line in lines if line.get("event") == "exiting"), steps(lines, 70, 70)[0]
+    said |= {key: until[key] for key in ("mono_ns", "wall_ns")}
+
+
+def speaks_after_its_end(logs: Logs) -> None:
+    lines = second_lives(logs)[1]
+    lines.append(later(lines[-1], 5 * 10**9) | {"event": "notice", "source": "peer"})
+
+
+def copied(logs: Logs) -> None:
+    """Rank 1's log is rank 0's."""
+    mine, other = second_lives(logs)
+    other[1:] = [line for line in other[1:] if line.get("event") != "step"]
+    other += [dict(line) for line in mine if line.get("event") == "step"]
+    other[1:] = sorted(other[1:], key=lambda line: line["mono_ns"])
+
+
+def committed_as(content: str) -> Callable[[Logs], None]:
+    """The checkpoints of step 10 held this, and rank 1 restored something else."""
+
+    def bend(logs: Logs) -> None:
+        for line in (line for lines in trainers(logs) for line in lines if line.get("step") == 10):
+            if line.get("event") == "checkpoint.committed":
+                line["content"] = content
+        restored_is(content="another")(logs)
+
+    return bend
+
+
 def later(line: Line, by: int) -> Line:
     return line | {key: line[key] + by for key in ("mono_ns", "wall_ns", "begin_ns") if key in line}
 
@@ -117,6 +167,12 @@ def without_the_launcher_of(logs: Logs, node: str) -> None:
         (restored_is(source="scratch"), "but from scratch, which is of step 0"),
         (restored_is(source="peer"), "from a peer, but no peer that had done it was there"),
         (restored_from("/another/checkpoints"), "but this run saved it as /run/checkpoints/step-10"),
+        (in_groups("g0", "g1"), "different groups: rank 0 was in 'g0' and rank 1 was in 'g1'"),
+        (with_data_of(800, 1600), "samples in the data is not the same everywhere: 800, 1,600"),
+        (exits_before_its_last_steps, "after its process had ended"),
+        (speaks_after_its_end, "told something 5."),
+        (copied, "in the same nanoseconds: one log is a copy of the other"),
+        (committed_as("saved"), "which no longer holds what was committed there"),
         (lambda logs: again(logs, 45, 45), "did not report what it restored"),
         (lambda logs: again(logs, 41, 49), "did not report what it restored"),
         (lambda logs: left_out(logs, 30, 70, 0, 1), "41 steps left their update out"),
@@ -130,6 +186,34 @@ def test_it_is_no_pass_and_no_failure(bend: Callable[[Logs], None], reason: str)
     card = judged(bend)
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
     assert reason in " · ".join(card.reasons)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "epoch", "usual", "words"),
+    [
+        ((2, 2), {}, {}, ""),
+        ((2, 1), {}, {}, "rank 1 began step 11 in a group of 1, and others did it in a group of 2"),
+        ((3, 3), {"size": 3}, {}, "1 of 3 ranks did none of the steps 11 to 40, though they have logs"),
+        ((3, 3), {"size": 3, "unheard": 1}, {}, ""),  # that is told elsewhere
+        ((3, 3), {"size": 3}, {"size": 3}, ""),  # without a fault, too
+    ],
+)
+def test_a_group_is_one(sizes: tuple[int, int], epoch: dict[str, int], usual: dict[str, int], words: str) -> None:
+    def of(told: dict[str, int]) -> Any:
+        whole = {"size": 2, "processes": (0, 1), "unheard": 0, "first": 11, "last": 40, "kept": 40} | told
+        stretches = [SimpleNamespace(process=row, epoch=0, first=11) for row in (0, 1)]
+        processes = [SimpleNamespace(rank=rank, world_size=size) for rank, size in enumerate(sizes)]
+        return SimpleNamespace(
+            epochs=[SimpleNamespace(**whole)], stretches=stretches, processes=processes, dropped=0, data_sizes=()
+        )
+
+    found = [text for _, text in _in_parts(of(epoch), of(usual))]
+    assert [text.startswith(words) for text in found] == [True] * bool(words)
+
+
+@pytest.mark.parametrize("bend", [in_groups("g1", "g1"), with_data_of(800, 800), committed_as("another")])
+def test_who_says_the_same_as_the_others_is_believed(bend: Callable[[Logs], None]) -> None:
+    assert judged(bend).verdict is Verdict.PASS
 
 
 def test_a_state_from_where_it_was_saved_is_not_accused() -> None:

@@ -12,7 +12,17 @@ from judging import EXPECT, Logs, fault_free_of, verdict
 from simulator import Job, Outage, simulate
 
 from harness.judge.facts.by_time import Places
-from harness.judge.questions.faults import _healed_early, _no_damage, _outlived, _too_late, _Work, _wrong_target
+from harness.judge.questions.faults import (
+    _already_ended,
+    _healed_early,
+    _no_damage,
+    _otherwise,
+    _outlived,
+    _replaced,
+    _too_late,
+    _Work,
+    _wrong_target,
+)
 from harness.judge.questions.figures import _detection, _episode_ends
 from harness.judge.questions.job import _left_without_notice
 from harness.judge.verdict import Code, Verdict
@@ -39,6 +49,19 @@ def planned(**fields: Any) -> Bend:
     return bend
 
 
+def moved(event: str, seconds: float) -> Bend:
+    """To so long after the fault's begin."""
+
+    def bend(logs: Logs) -> None:
+        begun = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
+        for line in logs["harness"]:
+            if line.get("event") == event:
+                line |= {key: begun[key] + round(seconds * 10**9) for key in ("mono_ns", "wall_ns")}
+        logs["harness"][1:] = sorted(logs["harness"][1:], key=lambda line: line["mono_ns"])
+
+    return bend
+
+
 def frozen_before(logs: Logs) -> None:
     """A freeze of rank 1 two seconds earlier, in the middle of its steps."""
     planned(fault="hang", parameters=FROZE)(logs)
@@ -59,7 +82,12 @@ def frozen_before(logs: Logs) -> None:
         (told("fault.effect", measured=1, expected=2, unit="processes stopped", ok=True), "measured 1 processes"),
         (told("fault.effect", measured=2, expected=0, unit="processes left", ok=True), "measured 2 processes left"),
         (told("fault.effect", measured=0.0, expected=7.5, unit="% of packets", ok=True), "measured 0.0 % of packets"),
+        (told("fault.effect", measured=0, expected=0, unit="processes gone", ok=True), "measured 0 processes gone"),
         (planned(when={"step": 40}), "struck after step 17, and was planned for step 40"),
+        (told("fault.effect", measured=float("inf"), expected=1, unit="processes gone", ok=True), "measured inf"),
+        (told("fault.effect", measured="nan", expected=1, unit="processes gone", ok=True), "measured nan"),
+        (told("fault.effect", measured=None, expected=None, unit="processes gone", ok=True), "measured None"),
+        (moved("fault.healed", -2), "was undone 2.00 s before it acted"),
         (planned(fault="nic_loss"), "was a `rank_kill`, and a `nic_loss` was planned"),
         (frozen_before, "froze rank 1, but the rank did"),
     ],
@@ -79,6 +107,40 @@ def test_a_notice_lasts_as_long_as_it_promises(seconds: float, expected: Verdict
     card = verdict(simulate(JOB, [Outage(17, "notice", victim=1)], seed=5), promised, EXPECT, fault_free_of(JOB))
     assert card.verdict is expected, card.reasons
     assert expected is Verdict.PASS or "after its notice; 1.00 s were planned" in card.reasons[0]
+
+
+def test_a_notice_does_not_last_much_longer_either() -> None:
+    run: Any = SimpleNamespace(outcome="completed", steps=[1])
+    strikes = {"injected": 0, "notice_ns": 5 * 10**9, "kills": True, "targets": (), "id": "evict"}
+    evidence: Any = SimpleNamespace(run=run, places=None)
+    for seconds, expected in (
+        (4.9, []),
+        (12, []),
+        (20, ["took the node 20.00 s after its notice; 5.00 s were planned"]),
+    ):
+        fault: Any = SimpleNamespace(**strikes, strikes=(round(seconds * 10**9),))
+        work: Any = SimpleNamespace(over=10**12)
+        assert [text for _, text in _otherwise(evidence, work, fault)] == expected
+
+
+@pytest.mark.parametrize(("back", "flaws"), [(None, 0), (False, 1), (True, 0)])
+def test_where_no_replacement_was_planned_none_comes(back: bool | None, flaws: int) -> None:
+    slots = [SimpleNamespace(node="a", incarnation=number, allocated=20 * number) for number in (1, 2)]
+    target = {"node": "a", "incarnation": 1, "rank": None}
+    fault: Any = SimpleNamespace(replaced=back, targets=(target,), injected=30)
+    assert len([*_replaced(SimpleNamespace(slots=slots), fault)]) == flaws  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("ended", "alive", "flaws"), [(2, False, 1), (2, True, 0), (9.9, False, 0), (11, False, 0)])
+def test_a_node_that_had_ended_was_not_struck(ended: float, alive: bool, flaws: int) -> None:
+    exits = [{"rank": None, "at": round(ended * 10**9)}, {"rank": 1, "at": 1}]
+    there: Any = SimpleNamespace(
+        exits=lambda target, first, last: (each for each in exits if first <= each["at"] <= last),
+        alive=lambda target, moment: iter([1] if alive else []),
+    )
+    fault: Any = SimpleNamespace(injected=10**10, targets=({"node": "a", "rank": None}, {"node": "a", "rank": 1}))
+    run: Any = SimpleNamespace(uncertainty_ns=0)
+    assert [code for code, _ in _already_ended(there, run, fault)] == [Code.FAULT_NOT_OF_JOB] * flaws
 
 
 @pytest.mark.parametrize(

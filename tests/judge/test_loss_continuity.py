@@ -260,3 +260,16 @@ def test_a_rank_that_tells_two_losses_hides_no_other_rank(wrong: bool) -> None:
     assert [text.partition(" differs")[0] for text in told] == [
         "loss_continuity: at step 11 the loss of rank 1"
     ] * wrong
+
+
+@pytest.mark.parametrize(("mine", "usual", "claims"), [(1.0, None, 1), (1.0, 1.0, 0), (None, None, 0)])
+def test_a_norm_that_never_changes_is_not_measured(mine: float | None, usual: float | None, claims: int) -> None:
+    """But for a trainer that tells one number at each step without a fault, too."""
+    count, numbers = 30, list(range(30))
+
+    def told(value: float | None) -> Curve:
+        norms = [value] * count if value is not None else [1 + 0.1 * number for number in numbers]
+        return curve(numbers, [1] * count, grad_norm=norms)
+
+    found = [*loss_continuity._never_changes(compare(told(mine), told(usual)))]
+    assert [claim.code for claim in found] == [Code.LOSS_NEVER_CHANGES] * claims

@@ -6,6 +6,7 @@ import copy
 import functools
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from judging import EXPECT, Logs, expecting, fault_free_of, load, remove, traine
 from simulator import Job, Outage, simulate
 
 from harness.judge.facts.evidence import Evidence
-from harness.judge.questions.drills import _crashed
+from harness.judge.questions.drills import _another_plan, _another_step, _another_time, _crashed
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline
@@ -331,3 +332,38 @@ def test_a_world_of_another_size_proves_no_figures() -> None:
     card = judged(small)
     assert card.verdict is Verdict.PASS, card.reasons
     assert "the run ended with 2 ranks, and it had 1" in card.not_judged["second restart"]
+
+
+S = 10**9
+MADE = {"event": "drill.finished", "at": 130 * S, "step": 20, "begun": {"event": "drill.started", "at": 110 * S}}
+
+
+@pytest.mark.parametrize(
+    ("told", "started", "restored", "text"),
+    [
+        ({}, 111, 120, ""),
+        ({"begun": {}}, 11, 12, ""),  # told by an older version
+        ({}, 109.5, 130.5, ""),
+        ({}, 80, 120, "worker of rank 3 started 30.00 s before it was begun"),
+        ({}, 111, 190, "worker of rank 3 restored 60.00 s after it was over"),
+        ({"begun": {"at": 90 * S}}, 111, 120, "was begun 10.00 s before the last step of the run was over"),
+        ({"at": 105 * S}, 111, None, "was over 5.00 s before it was begun"),
+    ],
+)
+def test_it_is_made_after_the_run_and_while_the_harness_says_so(
+    told: dict[str, Any], started: float, restored: float | None, text: str
+) -> None:
+    run: Any = SimpleNamespace(steps=SimpleNamespace(end=np.array([50 * S, 100 * S])), uncertainty_ns=0, clock="boot")
+    worker = SimpleNamespace(rank=3, started=round(started * S), restored=restored and round(restored * S))
+    log: Any = SimpleNamespace(processes=[worker], uncertainty_ns=0, clock="boot")
+    assert next(_another_time(run, MADE | told, log), "") == text
+    if "worker" in text:
+        log.clock = "of another host"
+        assert not [*_another_time(run, MADE | told, log)]
+
+
+def test_it_is_made_from_the_plan_and_the_save_of_the_run() -> None:
+    run, log = (SimpleNamespace(plan={"seed": seed}) for seed in (1, 9))
+    assert [*_another_plan(run, log)] == ["log has the seed 9, and the run has 1"]  # type: ignore[arg-type]
+    assert not [*_another_plan(run, run)]  # type: ignore[arg-type]
+    assert [*_another_step(MADE | {"begun": {"step": 10}})] and not [*_another_step(MADE | {"begun": {"step": 20}})]

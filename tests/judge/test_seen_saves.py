@@ -149,6 +149,8 @@ def test_a_job_whose_saves_are_seen_is_well() -> None:
         ([with_seen(40, bytes=0)], "the checkpoint of step 40 is none: the harness saw 0 bytes, and at least 1,000"),
         ([with_seen(40, bytes=100)], "is none: the harness saw 100 bytes, and at least 1,000 of each without a fault"),
         ([told(bytes=0)], "is none: the trainer told 0 bytes"),
+        ([with_seen(40, bytes=660)], "is none: the harness saw 660 bytes, and at least 1,000 of each without a fault"),
+        ([told(path="checkpoints/step-30")], "is none: it lies where the checkpoint of step 30 lay"),
         ([with_seen(40, sha256="s30")], "the harness saw in it the content of the checkpoint of step 30"),
         ([with_seen(50, tensors="t40")], "the checkpoint of step 50 is none: the harness saw in it the content of"),
         ([with_seen(40, zero_bytes=600)], "the harness saw 67% of its tensors' bytes in tensors of zeros"),
@@ -159,6 +161,32 @@ def test_a_job_whose_saves_are_seen_is_well() -> None:
 def test_a_save_that_the_store_does_not_hold_is_none(bends: list[Bend], reason: str) -> None:
     card = judged(*bends)
     assert card.verdict is Verdict.FAIL and reason in said(card), card.reasons
+
+
+def test_a_harness_that_was_killed_may_have_seen_more() -> None:
+    def cut(logs: Logs) -> None:
+        last = next(seen(logs, 50, 50))["mono_ns"]
+        remove(logs["harness"], lambda line: line["mono_ns"] > last)
+
+    card = judged(cut)
+    assert card.verdict is Verdict.INCONCLUSIVE and "the harness never saw it" not in said(card), card.reasons
+
+
+def test_sizes_that_differ_without_a_fault_may_differ_with_one() -> None:
+    card = judged(with_seen(40, bytes=900), without=(watched, with_seen(10, 10, bytes=850)))
+    assert card.verdict is Verdict.PASS, card.reasons
+
+
+def test_a_restart_from_a_save_that_was_only_begun_and_never_seen_is_not_known() -> None:
+    def only_begun(logs: Logs) -> None:
+        for line in commits(logs, 30, 30):
+            line["event"] = "checkpoint.started"
+        unseen(30, 30)(logs)
+        left_are(10, 20, 40, 50, 60, 70, 80)(logs)
+
+    card = judged(only_begun)
+    assert "said it restored step 30, but that checkpoint was only begun, and the harness never saw it" in said(card)
+    assert card.verdict is Verdict.INCONCLUSIVE
 
 
 def seen_again(logs: Logs) -> None:

@@ -130,7 +130,7 @@ def killed_at_the_end(logs: Logs, restored: int, last: int) -> None:
     for rank in (0, 1):
         before = trainers(logs, rank=rank)[0]
         remove(before, lambda line: line.get("event") == "exiting" or (line.get("step") == 40 and "path" in line))
-        begin, stamp = end + 5 * 10**8, {"wall_ns": before[0]["wall_ns"]}
+        begin, stamp = end + 5 * 10**8 + rank, {"wall_ns": before[0]["wall_ns"]}
         came: dict[str, Any] = {"event": "restored", "step": restored, "source": "x", "mono_ns": begin + 2} | stamp
         joined = stamp | {"event": "rendezvous", "world_size": 2, "mono_ns": begin + 1}
         later = {key: before[0][key] + begin - before[0]["mono_ns"] for key in ("wall_ns", "mono_ns")}

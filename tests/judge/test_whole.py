@@ -192,7 +192,8 @@ def test_without_a_replacement_the_job_may_do_without_others_too() -> None:
         plan["faults"][0]["parameters"] = {"replacement": "none"}
 
     card = shrunk(planned, {"loss_continuity": {"mode": "envelope"}})
-    assert card.verdict is Verdict.PASS and "GPUs in use" in card.not_judged, card.reasons
+    assert "brings no replacement" in card.not_judged["GPUs in use"]
+    assert card.reasons == ["fault fault1 was to bring no replacement, and node1 came back"]
 
 
 def test_a_node_that_was_excluded_with_a_word_is_not_missed() -> None:

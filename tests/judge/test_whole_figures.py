@@ -24,7 +24,7 @@ def test_time_requeues_and_cost() -> None:
     samples = _samples_of(run)
     assert _whole(priced)["dollars_per_million_samples"] == pytest.approx(gpu_s * 1000 / samples)
     assert _whole(priced)["dollars_per_epoch"] is None, "nobody tells how many samples a pass has"
-    epoch = _whole(replace(priced, data_samples=5000))["dollars_per_epoch"]
+    epoch = _whole(replace(priced, data_sizes=[5000]))["dollars_per_epoch"]
     assert epoch == pytest.approx(gpu_s * 1000 / samples * 5000 / 1e6)
 
 

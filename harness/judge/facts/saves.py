@@ -134,6 +134,10 @@ class Saves:
         place = bisect.bisect_right(words, until, key=lambda word: word[0])
         return place > 0 and words[place - 1][1] != FAILED
 
+    def only_begun(self, step: int) -> Save | None:
+        """The first save of this step, if nobody told that one was committed."""
+        return self._uncommitted.get(step)
+
     def again(self, step: int, after: int) -> int:
         """When the next save of this step began. A commit that is told late is of the save before; where nobody tells
         when a save begins, it stands for that."""
@@ -146,7 +150,7 @@ class Saves:
         """The step of which this path was at last, where by then it had never been of the one that is given."""
         told = self._by_path.get(path, [])
         place = bisect.bisect_right(told, until, key=lambda each: each[0])
-        return told[place - 1][1] if place and self._first_at_path.get((path, step), NEVER) > until else None
+        return told[place - 1][1] if place and self._first_at_path.get((path, step), NEVER + 1) > until else None
 
     def elsewhere(self, path: str, until: int) -> str:
         """Where a checkpoint of this name had been saved last by then, if none ever was at this absolute path; else an
@@ -154,6 +158,12 @@ class Saves:
         told = self._by_last_name.get(last_name(path), []) if path.startswith("/") else []
         place = bisect.bisect_right(told, until, key=lambda each: each[0])
         return told[place - 1][1] if place and path.rstrip("/") not in self._absolute else ""
+
+    def content_of(self, step: int | None, until: int) -> str:
+        """What all had told by then of the content of the checkpoints of this step, if it was one and the same."""
+        told = self._contents.get(-1 if step is None else step, [])
+        contents = {content for at, content in told[: bisect.bisect_right(told, (until, "\U0010ffff"))]}
+        return contents.pop() if len(contents) == 1 else ""
 
     def named(self, names: Iterable[str], before: int) -> int | None:
         """The step that the trainer told when it committed the last checkpoint of one of these names."""
@@ -236,6 +246,16 @@ class Saves:
     @cached_property
     def _published(self) -> Mapping[object, Sequence[Mapping[str, Any]]]:
         return grouped((event.get("path"), event) for event in self._run.published)
+
+    @cached_property
+    def _uncommitted(self) -> Mapping[int, Save]:
+        done = {save.step for save in self.all if save.how in (COMMITTED, PART)}
+        return {save.step: save for save in reversed(self.all) if save.step not in done}
+
+    @cached_property
+    def _contents(self) -> Mapping[int, Sequence[tuple[int, str]]]:
+        told = (event for event in self._run.checkpoints if event["event"] == COMMITTED and event.get("content"))
+        return grouped((int(event.get("step", -1)), (event["at"], str(event["content"]))) for event in told)
 
     @cached_property
     def _words(self) -> Mapping[int, Sequence[tuple[int, str]]]:

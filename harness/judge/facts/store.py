@@ -25,6 +25,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 SoundAt = Callable[[int], Callable[["Save"], bool]]  # whether no fault had damaged a save by then
 SMALLER = 0.5  # of the smallest that was saved without a fault
+SMALLER_STEADY, STEADY, STEADY_SAVES = 0.9, 0.97, 3  # the same, where so many differ by no more than this
 ZEROS_MORE = 0.1  # of all bytes of tensors
 LATE_STEPS = 5  # further at the most, when a save is begun: it may be begun beside the steps
 REMOVAL_NS = 1_000_000_000  # from the first file of a checkpoint that goes until the harness sees that it is gone
@@ -121,6 +122,12 @@ class Store:
         last = bisect.bisect_left(found, until, key=lambda seen: seen.at)
         return [seen for seen in found[first:last] if seen.step is None or save.step in (-1, seen.step)]
 
+    def never_saw(self, step: int, since: int) -> bool:
+        """Whether it would have seen a checkpoint of this step, and saw none, nor found one at the end."""
+        watched = any(self._is_watched(series) for series in {save.series for save in self._whole})
+        known = self._by_step.keys() | {each.get("step") for each in (self._left or {}).values()}
+        return watched and None not in known and step not in known and not self.is_hidden(since, NEVER)
+
     @cached_property
     def sights(self) -> Mapping[Save, Sequence[Seen]]:
         """How each save looked that was seen: its files may come one after the other."""
@@ -159,7 +166,7 @@ class Store:
 
     def _unlike_its_name(self) -> Iterator[NoSave]:
         """Of saves that are named by their step; not in a way in which they are without a fault, too."""
-        for rule in (Store._changed, Store._too_early, Store._holds_another):
+        for rule in (Store._changed, Store._too_early, Store._holds_another, Store._in_anothers_place):
             if self._usual is None or not any(rule(self._usual)):
                 yield from rule(self)
 
@@ -173,7 +180,8 @@ class Store:
         if usual is not None and usual.sights and any(each.save.series == series for each in usual.missing):
             return False
         known = usual if usual is not None and usual.sights else self
-        return not self._run.unseen and any(save.series == series for save in known.sights)
+        cut = self._run.outcome is None  # the harness was killed, or its log was cut: what it saw then is not told
+        return not (self._run.unseen or cut) and any(save.series == series for save in known.sights)
 
     @cached_property
     def missing(self) -> Sequence[NoSave]:
@@ -247,19 +255,25 @@ class Store:
         return union((begin, max(begin, end)) for begin, end in windows if begin is not None)
 
     def _too_small(self) -> Iterator[NoSave]:
-        """Far smaller than any before the first fault, as seen or told; or than any of the fault-free run."""
+        """Far smaller than any before the first fault, as seen or told; or than any of the fault-free run. Where those
+        hardly differ, a smaller one lacks something."""
         usual = self._usual
+        shrunk = min((epoch.size for epoch in self._run.epochs), default=1) / max(self._run.largest_world, 1)
         for seen_by_us in (True, False):
-            least = _least(self._sizes(seen_by_us), self._struck)
+            known = _by_series(self._sizes(seen_by_us), self._struck)
+            steady = set[str]()
             if usual is not None:
-                least = {**least, **_least(usual._sizes(seen_by_us), NEVER)}
-            shrunk = min((epoch.size for epoch in self._run.epochs), default=1) / max(self._run.largest_world, 1)
+                theirs = _by_series(usual._sizes(seen_by_us), NEVER)
+                known |= theirs
+                many = ((series, sizes) for series, sizes in theirs.items() if len(sizes) >= STEADY_SAVES)
+                steady = {series for series, sizes in many if shrunk == 1 and min(sizes) >= STEADY * max(sizes)}
             for save, size in self._sizes(seen_by_us):
-                smallest = least.get(save.series, 0)
-                if size < SMALLER * shrunk * smallest:
+                smallest = min(known.get(save.series, [0]))
+                tiny = size < SMALLER * shrunk * smallest
+                if tiny or (save.series in steady and size < SMALLER_STEADY * smallest):
                     who = "the harness saw" if seen_by_us else "the trainer told"
                     why = f"{who} {size:,} bytes, and at least {smallest:,} of each without a fault"
-                    yield NoSave(save, why)
+                    yield NoSave(save, why, proved=tiny)
 
     def _empty(self) -> Iterator[NoSave]:
         """Zeros where there are none without a fault: weights or an optimizer's state that were never filled."""
@@ -302,6 +316,17 @@ class Store:
             steps = {each.step for each in looks if each.step is not None}
             if steps and save.step not in steps:
                 yield NoSave(save, f"the harness saw that it holds step {min(steps)}", proved=self._usual is not None)
+
+    def _in_anothers_place(self) -> Iterator[NoSave]:
+        """Where each checkpoint has a place of its own without a fault, it lies where one of another step lay."""
+        theirs = {(save.path, save.step) for save in self._usual._whole} if self._usual is not None else set()
+        if len(theirs) < STEADY_SAVES or len({path for path, _ in theirs}) < len(theirs):
+            return
+        first: dict[str, Save] = {}
+        for save in self._whole:
+            if save.path and first.setdefault(save.path, save).step != save.step:
+                why = f"it lies where the checkpoint of step {first[save.path].step} lay"
+                yield NoSave(save, why, proved=False)
 
     def _sizes(self, seen: bool) -> list[tuple[Save, int]]:
         if seen:
@@ -388,13 +413,9 @@ def _told(fault: FaultRecord) -> bool:
     return bool(fault.damaged) and all(isinstance(damage.get("step"), int) for damage in fault.damaged)
 
 
-def _least(sizes: Iterable[tuple[Save, int]], until: int) -> dict[str, int]:
-    """The smallest of each series until then."""
-    found: dict[str, int] = {}
-    for save, size in sizes:
-        if save.last_at < until:
-            found[save.series] = min(size, found.get(save.series, size))
-    return found
+def _by_series(sizes: Iterable[tuple[Save, int]], until: int) -> dict[str, list[int]]:
+    """The sizes of what was saved until then."""
+    return grouped((save.series, size) for save, size in sizes if save.last_at < until)
 
 
 def _changes(digests: Mapping[Save, str]) -> bool:

@@ -29,6 +29,7 @@ ALLOCATED_NS = 3 * S  # a scheduler's node may be seen so late
 SEEN_NS = 3 * S  # and the steps of a job, on a busy host
 USUAL_FACTOR = 2  # so many times what is usual without a fault
 STEPS_LOOKED_AT = 4096  # for how coarse the clocks are
+COPIED_STEPS, FINE_NS = 5, 10**5  # so many steps at times so fine are not the same by chance
 LATE_SAVES = 3  # so many in a row were seen late
 PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint", "sync_ns": "waits for the other ranks"}
 
@@ -54,6 +55,8 @@ def impossible(run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Se
             yield Impossible(words.format(step=steps.named(worst), apart=format_duration(int(over[worst]))))
     yield from _before_their_peers(steps, [other for other in usual if other.run.largest_world > 1], margin)
     yield from _two_in_one_place(run, margin)
+    yield from _copies(steps)
+    yield from _last_words(run, fault_free_runs)
     for fault, told, seen in itertools.islice(seen_recoveries(run), 1):
         text = f"the job tells that it had recovered from {fault} {format_duration(seen - told)} before"
         yield Impossible(f"{text} the harness saw a step that was new")
@@ -95,6 +98,11 @@ def _before_its_process(told: _Told) -> Ints:
     return told.started - told.begin
 
 
+def _after_its_end(told: _Told) -> Ints:
+    ends = [min(each.left or NEVER, each.exited or NEVER) for each in told.run.processes]
+    return told.end - np.array(ends, np.int64)[told.process]
+
+
 def _before_the_last(told: _Told) -> Ints:
     return np.where(told.first, 0, told.free - told.begin)
 
@@ -108,6 +116,7 @@ def _longer_than_its_step(part: str) -> Callable[[_Told], Ints]:
 
 _KINDS: Sequence[tuple[Callable[[_Told], Ints], int, str]] = (
     (_before_its_process, COARSE_NS, "{step} began {apart} before its process"),
+    (_after_its_end, COARSE_NS, "{step} ended {apart} after its process had ended"),
     (_before_the_last, COARSE_NS, "{step} began {apart} before the one before it was over"),
     *(
         (_longer_than_its_step(part), COARSE_NS, f"{{step}} {words} {{apart}} longer than it takes")
@@ -139,10 +148,37 @@ def _outside(told: _Told) -> Iterator[Impossible]:
             yield Impossible(f"{told.named(worst)} {words} for {took}, but the job had its node for {length}", certain)
 
 
+def _last_words(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[Impossible]:
+    """A process says nothing after its end."""
+
+    def late(process: Process) -> int:
+        return process.last_seen - min(process.left or NEVER, process.exited or NEVER)
+
+    usual = max((late(process) for other in fault_free_runs for process in other.processes), default=0)
+    worst = max(run.processes, key=late, default=None)
+    if worst is not None and late(worst) > max(S, USUAL_FACTOR * usual) + run.uncertainty_ns:
+        text = f"rank {worst.rank} on {worst.node} told something {format_duration(late(worst))} after it had ended"
+        yield Impossible(text)
+
+
+def _copies(told: _Told) -> Iterator[Impossible]:
+    """Two processes do not end many steps in the same nanosecond, if their clocks are fine enough to tell."""
+    _, places = told.run.rows_by_process
+    first: dict[bytes, int] = {}
+    for row, (begin, end) in enumerate(itertools.pairwise(places.tolist() if 0 < told.grain < FINE_NS else ())):
+        if end - begin >= COPIED_STEPS:
+            other = first.setdefault(told.end[begin:end].tobytes(), row)
+            if other != row:
+                one, two = (told.run.processes[each] for each in (other, row))
+                text = f"rank {one.rank} on {one.node} and rank {two.rank} on {two.node} ended {end - begin} steps"
+                yield Impossible(f"{text} in the same nanoseconds: one log is a copy of the other")
+                return
+
+
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
-    """Since when it may have done steps: a replacement from when the job had it, others from the run's begin."""
-    if slot and slot.incarnation > 1 and slot.allocated > run.begin:
-        return slot.allocated
+    """Since when it may have done steps: from when the job had its node; the first ones may be told of late."""
+    if slot and slot.allocated > run.begin:
+        return slot.allocated - (0 if slot.incarnation > 1 else ALLOCATED_NS)
     return run.begin if process.started >= run.begin else -NEVER
 
 

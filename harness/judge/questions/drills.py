@@ -34,7 +34,7 @@ from harness.timeline.lineage import NEVER
 from harness.timeline.saves import FAILED
 from harness.timeline.story import CLEAN_CODES
 from harness.timeline.timeline import Floats, Process, Timeline
-from harness.units import counted
+from harness.units import counted, format_duration
 
 NAME = "last_checkpoint.max_steps_behind"
 CHECKPOINTS = "checkpoints"  # the folder, where the plan names none
@@ -42,6 +42,7 @@ BAND_FACTOR, FLOOR_ULPS = 3.0, 16.0  # times the run's own distance, and of roun
 SAMPLES = {"first": "position", "count": "number of samples", "digest": "digest"}  # in words
 OF_EACH_RANK = {**WORDS, "weights": "digest of the weights", "rank_samples": "number of samples"}
 CRASHES = {-number for number in (SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV)}
+MARGIN_NS = 10**9  # a harness may be held up for a moment between what it does and what it tells
 NO_END, NO_LOG = "no end", "no log"
 Answer = tuple[bool | None, Code, str]  # whether it is good (`None`: that is left open), what is claimed, and in words
 
@@ -168,7 +169,9 @@ def _loaded(evidence: Analysis, told: Mapping[str, Any], newest: int, behind: in
             yield failed(Code.DRILL_OLDER, text)
         else:
             elsewhere = _from_elsewhere(evidence, workers, step, DRILL)
+            another = (*_another_time(run, told, log), *_another_plan(run, log), *_another_step(told))
             left_open = itertools.chain(
+                ((Code.DRILL_ANOTHER_TIME, f"the restore drill's {text}") for text in another),
                 ((Code.DRILL_FAILED, f"the restore drill's {text}") for text in _crashed(log)),
                 _by_few(run, workers),
                 _not_committed(evidence.saves, step),
@@ -192,6 +195,13 @@ def _went_on_from(worker: Process, step: int, stride: int) -> bool:
     if worker.restored_step is not None:
         return worker.restored_step == step
     return worker.first_step is not None and step < worker.first_step <= step + stride
+
+
+def _another_step(told: Mapping[str, Any]) -> Iterator[str]:
+    """The harness names one save at its begin and at its end."""
+    steps = (told.get("begun") or {}).get("step"), told.get("step")
+    if None not in steps and steps[0] != steps[1]:
+        yield f"save was of step {steps[0]} when it was begun, and of step {steps[1]} when it was over"
 
 
 def _by_few(run: Timeline, workers: Sequence[Process]) -> Iterator[tuple[Code, str]]:
@@ -233,6 +243,31 @@ def _other_copy(run: Timeline, log: Timeline, step: int, code: Code) -> Iterator
     mine, other = _tensors(run).get(step), _tensors(log).get(step)
     if mine and other and mine != other:
         yield code, f"the copy of the save of step {step} holds other tensors than the harness had seen in it"
+
+
+def _another_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iterator[str]:
+    """It comes after the last step of the run, and its workers start and restore while the harness says it is made.
+    The times of one clock are compared."""
+    begun, over = (told.get("begun") or {}).get("at"), told.get("at")
+    if begun is None or over is None:
+        return
+    last, margin = int(run.steps.end.max(initial=0)), MARGIN_NS + run.uncertainty_ns + log.uncertainty_ns
+    if begun < last - margin:
+        yield f"was begun {format_duration(last - begun)} before the last step of the run was over"
+    if over < begun:
+        yield f"was over {format_duration(begun - over)} before it was begun"
+    for each in log.processes if run.clock == log.clock else ():
+        restored = each.started if each.restored is None else each.restored
+        if each.started < begun - margin:
+            yield f"worker of rank {each.rank} started {format_duration(begun - each.started)} before it was begun"
+        elif restored > over + margin:
+            yield f"worker of rank {each.rank} restored {format_duration(restored - over)} after it was over"
+
+
+def _another_plan(run: Timeline, log: Timeline) -> Iterator[str]:
+    seeds = run.plan.get("seed"), log.plan.get("seed")
+    if None not in seeds and seeds[0] != seeds[1]:
+        yield f"log has the seed {seeds[1]}, and the run has {seeds[0]}"
 
 
 def _crashed(log: Timeline) -> Iterator[str]:
@@ -340,7 +375,9 @@ class SecondRestart(Score):
         came = [*_ended_well(log), *_restored(log, step), *_all_steps(evidence, log, step, told)]
         if came:
             return ScoreResult(values, reasons=_worst(came))
-        left_open: list[Answer] = [(None, *each) for each in _on_all_ranks(evidence, log, step)]
+        another = (*_another_time(run, told, log), *_another_plan(run, log))
+        left_open: list[Answer] = [(None, Code.SECOND_ANOTHER_TIME, f"its {text}") for text in another]
+        left_open += [(None, *each) for each in _on_all_ranks(evidence, log, step)]
         why = _no_comparison(evidence, log, compared, step)
         if why and not left_open:
             return ScoreResult(values, not_judged=[(SECOND.item, why)])

@@ -5,6 +5,7 @@ Did a network fault meet the training's own bytes, and was each effect over once
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -22,9 +23,12 @@ from harness.timeline.timeline import FaultRecord, Ints, Timeline
 from harness.units import counted, format_duration
 
 EARLY_STEPS = 2  # so many before its step may be the last one that was told when a fault strikes
+GONE = " gone"  # of none of them nobody is struck
 NOTICE_SHARE = 0.9  # of the time that a notice promises, at the least
+NOTICE_LATE_NS = 10 * 10**9  # so much later an engine may take a node that was given notice
 KILLED = (None, -9, 137, -15, 143)  # how one ends that cannot do anything, or is woken to be ended
 COUNTED = ("process", "node")  # what all of them must have been struck of, as units of effects begin
+REPORTED_SOON_NS = 2 * 10**8  # a fault is told a moment after it began to act
 REPORTED_WITHIN_NS = 10**9  # a fault sees that its victim is gone before the launcher there has said so
 
 
@@ -69,8 +73,11 @@ def _flaws(evidence: Analysis, work: _Work, fault: FaultRecord, planned: dict[st
     yield from _not_frozen(places, run, fault)
     yield from _too_late(work, run, fault)
     yield from _wrong_target(places, run, fault, planned)
+    yield from _already_ended(places, run, fault)
     yield from _otherwise(evidence, work, fault)
     yield from _healed_early(places, work, run, fault)
+    yield from _over_before(run, fault)
+    yield from _replaced(run, fault)
 
 
 _Flaw = tuple[Code, str]
@@ -134,7 +141,7 @@ def _never_struck(found: list[FaultRecord]) -> Iterator[_Flaw]:
 
 def _another(fault: FaultRecord, planned: Mapping[str, Any]) -> Iterator[_Flaw]:
     """It is what was planned under its id."""
-    if fault.kind and planned.get("fault", fault.kind) != fault.kind:
+    if fault.kind and planned.get("fault") not in (None, fault.kind):
         yield Code.FAULT_NOT_AS_PLANNED, f"was a `{fault.kind}`, and a `{planned['fault']}` was planned"
 
 
@@ -164,11 +171,16 @@ def _effect(run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
         if effect["at"] < fault.injected - run.uncertainty_ns:
             early = format_duration(fault.injected - effect["at"])
             yield Code.FAULT_LATER_THAN_EFFECT, f"acted only {early} after its effect was measured"
-        if not effect.get("ok", False) or _falls_short(effect):
+        if not effect.get("ok", False) or _falls_short(effect) or not _is_measured_as_number(effect):
             measured = f"{effect.get('measured')} {effect.get('unit', '')}".strip()
             detail = f" ({effect['detail']})" if effect.get("detail") else ""
             text = f"did not act as planned: measured {measured}, expected {effect.get('expected')}{detail}"
             yield Code.FAULT_NOT_AS_PLANNED, text
+
+
+def _is_measured_as_number(effect: Mapping[str, Any]) -> bool:
+    numbers = [effect.get(name) for name in ("measured", "expected")]
+    return all(isinstance(each, (int, float)) and math.isfinite(each) for each in numbers)
 
 
 def _falls_short(effect: Mapping[str, Any]) -> bool:
@@ -177,8 +189,9 @@ def _falls_short(effect: Mapping[str, Any]) -> bool:
     measured, expected = effect.get("measured"), effect.get("expected")
     if not isinstance(measured, (int, float)) or not isinstance(expected, (int, float)):
         return False
-    least = expected if str(effect.get("unit", "")).startswith(COUNTED) else np.nextafter(0, 1)
-    return measured > 0 if not expected else measured < least <= expected
+    unit = str(effect.get("unit", ""))
+    least = expected if unit.startswith(COUNTED) else np.nextafter(0, 1)
+    return measured > 0 or unit.endswith(GONE) if not expected else measured < least <= expected
 
 
 def _not_frozen(places: Places, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
@@ -253,6 +266,17 @@ def _wrong_target(places: Places, run: Timeline, fault: FaultRecord, planned: di
             yield Code.FAULT_NOT_OF_JOB, text
 
 
+def _already_ended(places: Places, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
+    """A node was still at work when it struck."""
+    assert fault.injected is not None
+    until = fault.injected - run.uncertainty_ns - REPORTED_SOON_NS
+    for target in (each for each in fault.targets if each.get("rank") is None):
+        ended = [each["at"] for each in places.exits(target, 0, until) if each["rank"] is None]
+        if ended and not [*places.alive(target, fault.injected)]:
+            early = format_duration(fault.injected - ended[-1])
+            yield Code.FAULT_NOT_OF_JOB, f"struck {target.get('node')}, whose command had ended {early} before"
+
+
 _Aim = tuple[str, Any]  # ("rank", number) or ("node", name)
 
 
@@ -292,8 +316,9 @@ def _otherwise(evidence: Analysis, work: _Work, fault: FaultRecord) -> Iterator[
             if target.get("rank") is None and node_of(target) in places.kept:
                 yield Code.FAULT_NODE_NOT_TAKEN, f"gave {target.get('node')} a notice, but never took the node"
         given = [at - (fault.injected or 0) for at in fault.strikes if len(run.steps) and at < work.over]
-        short = [each for each in given if 0 < each < fault.notice_ns * NOTICE_SHARE]
-        for each in short[:1]:
+        latest = fault.notice_ns / NOTICE_SHARE + NOTICE_LATE_NS
+        other = [each for each in given if 0 < each < fault.notice_ns * NOTICE_SHARE or each > latest]
+        for each in other[:1]:
             after, asked = format_duration(each), format_duration(fault.notice_ns)
             yield Code.FAULT_NOT_AS_PLANNED, f"took the node {after} after its notice; {asked} were planned"
         return
@@ -325,6 +350,23 @@ def _healed_early(places: Places, work: _Work, run: Timeline, fault: FaultRecord
     if not any(at <= fault.healed for at in ends):
         lasted = format_duration(fault.healed - fault.injected)
         yield Code.FAULT_UNDONE_EARLY, f"was undone after {lasted}; its planned duration is {fault.lasts}"
+
+
+def _over_before(run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
+    """It is not over before it acts."""
+    for what, at in (("undone", fault.healed), ("recovered from", fault.recovered)):
+        if at is not None and at < (fault.injected or 0) - run.uncertainty_ns:
+            early = format_duration((fault.injected or 0) - at)
+            yield Code.FAULT_UNDONE_EARLY, f"was {what} {early} before it acted"
+
+
+def _replaced(run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
+    """Where no replacement was planned, none comes."""
+    gone = {node_of(target) for target in fault.targets if fault.replaced is False and target.get("rank") is None}
+    for slot in run.slots:
+        if (slot.node, slot.incarnation - 1) in gone and slot.allocated > (fault.injected or 0):
+            yield Code.FAULT_NOT_AS_PLANNED, f"was to bring no replacement, and {slot.node} came back"
+            return
 
 
 # The training's own bytes went through what each network fault disturbed (`fault.traffic`), else the run is invalid.

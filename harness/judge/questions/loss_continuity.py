@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import model_validator
 
-from harness.judge.facts import ranks, samples
+from harness.judge.facts import by_time, ranks, samples
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.envelope import Envelope, Sight
@@ -38,6 +38,7 @@ COMPUTED, ORDER = Ground(Kind.LOSSES), Ground(Kind.ORDER)
 SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size"}  # in words
 SOONER = "fault-free runs are alike for longer, but how fast rounding grows depends on where training is"
 
+SAME_STEPS = 10  # in a row
 NO_BOUND = "the scenario sets no bound on it"
 _SAMPLE_BOUNDS = ("max_samples_repeated", "max_samples_skipped")
 
@@ -98,7 +99,7 @@ class LossContinuity(Score):
             lines.append(at_most("loss_continuity.max_spike", spike, bounds.max_spike, lambda x: f"{x:.4g}"))
         moved = bool(bounds.max_samples_repeated or bounds.max_samples_skipped)  # then positions may be others
         followed = evidence.consumed is not None or not judged
-        reasons = [*_ranks_agree(evidence, bounds, moved, followed)]
+        reasons = [*_ranks_agree(evidence, bounds, moved, followed), *_never_changes(comparison)]
         if judged and evidence.consumed is None:
             reasons += _other_samples(comparison, bounds, evidence.left_out)
         elif judged and evidence.consumed is not None:  # the cause of other losses, so they are named first
@@ -364,6 +365,20 @@ def _own_losses(evidence: Analysis) -> bool:
         return False
     usual = evidence.fault_free.steps
     return ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
+
+
+def _never_changes(comparison: Comparison | None) -> Iterator[Claim]:
+    """A figure that is the same in so many steps, and in no two of them without a fault, is not measured."""
+    if comparison is None:
+        return
+    for name in ("loss", "grad_norm"):
+        mine, usual = getattr(comparison.run, name), getattr(comparison.fault_free, name)
+        for part in by_time.stretches(mine[1:] == mine[:-1]):
+            if part.stop - part.start >= SAME_STEPS and not (usual[1:] == usual[:-1])[part].any():
+                first, last = comparison.step[part.start], comparison.step[part.stop]
+                text = f"the {WORDS[name]} is {mine[part.start]:g} in all steps {first} to {last}"
+                yield unknown(Code.LOSS_NEVER_CHANGES, f"{text}, and changes at each of them without a fault")
+                return
 
 
 def _other_samples(

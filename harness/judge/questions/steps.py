@@ -8,6 +8,7 @@ dropped, a log that is known to be cut.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -47,6 +48,8 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
     holes = (
         *_not_applied(run, fault_free),
         *_unheard(run, fault_free),
+        *_in_parts(run, fault_free),
+        *_other_data(run, fault_free),
         *((Code.TIME_IMPOSSIBLE, f"{each.words}: {UNTRUE}") for each in impossible if not each.seen),
     )
     yield from _went_ahead(run)
@@ -169,6 +172,37 @@ def _unheard(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
             text = f"{epoch.unheard} of {epoch.size} ranks left no log of steps {epoch.first} to {epoch.last}"
             yield Code.STEP_UNHEARD, f"{text}: what they did is not known"
             return
+
+
+def _in_parts(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
+    """Processes that tell another size of their group than it has, and groups whose ranks did not all do the steps that
+    count, though they have logs. Where it is the same without a fault, ranks may be silent."""
+    if fault_free is None or any(_absentees(epoch) for epoch in fault_free.epochs):
+        return
+    stayed = Counter(each.process for each in run.stretches)
+    for each in run.stretches:
+        process, epoch = run.processes[each.process], run.epochs[each.epoch]
+        if stayed[each.process] == 1 and process.world_size != epoch.size:
+            text = f"rank {process.rank} began step {each.first} in a group of {process.world_size}"
+            yield Code.WORLD_IN_PARTS, f"{text}, and others did it in a group of {epoch.size}"
+            return
+    for epoch in run.epochs:
+        if _absentees(epoch) and epoch.kept - epoch.first >= epoch.size and not run.dropped:
+            text = f"{_absentees(epoch)} of {epoch.size} ranks did none of the steps {epoch.first} to {epoch.kept}"
+            yield Code.WORLD_IN_PARTS, f"{text}, though they have logs: the group was not one"
+            return
+
+
+def _absentees(epoch: Epoch) -> int:
+    return max(0, epoch.size - len(epoch.processes) - epoch.unheard)
+
+
+def _other_data(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
+    """The data has one size, in all processes and without a fault."""
+    sizes = sorted({*run.data_sizes, *(fault_free.data_sizes if fault_free else ())})
+    if len(sizes) > 1:
+        told = ", ".join(f"{size:,}" for size in sizes[:NAMED_STEPS])
+        yield Code.SAMPLES_OTHER_DATA, f"the number of samples in the data is not the same everywhere: {told}"
 
 
 SCORES = (StepsDone(),)
