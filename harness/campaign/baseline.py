@@ -75,7 +75,7 @@ def _gate(name: str, reports: pathlib.Path) -> pathlib.Path | None:
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
     """All judged runs of one commit.
 
-    Runs of a scenario that may be compared with each other are a set. Each scenario gives one: the set that fits
+    The runs of a scenario are sorted into sets that may be compared. One set of each scenario counts: the one that fits
     `wanted`, or else the largest.
 
     What cannot be read is no evidence and is left out. Raises `UsageError` where the text begins several commits.

@@ -313,9 +313,8 @@ def groups_of_two_names(lives: Sequence[Life]) -> list[str]:
             if name := told.get(at):
                 names.setdefault(number, {}).setdefault(str(name), life.rank)
     split = next((each for _, each in sorted(names.items()) if len(each) > 1), {})
-    told_by = [f"rank {rank} was in {name!r}" for rank, name in sorted((rank, name) for name, rank in split.items())][
-        :2
-    ]
+    first = sorted((rank, name) for name, rank in split.items())[:2]
+    told_by = (f"rank {rank} was in {name!r}" for rank, name in first)
     return [f"ranks of one world were in different groups: {' and '.join(told_by)}"] if split else []
 
 

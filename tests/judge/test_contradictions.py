@@ -199,7 +199,7 @@ def test_it_is_no_pass_and_no_failure(bend: Callable[[Logs], None], reason: str)
     ],
 )
 def test_a_group_is_one(sizes: tuple[int, int], epoch: dict[str, int], usual: dict[str, int], words: str) -> None:
-    def of(told: dict[str, int]) -> Any:
+    def of(told: dict[str, int], sizes: tuple[int, int]) -> Any:
         whole = {"size": 2, "processes": (0, 1), "unheard": 0, "first": 11, "last": 40, "kept": 40} | told
         stretches = [SimpleNamespace(process=row, epoch=0, first=11) for row in (0, 1)]
         processes = [SimpleNamespace(rank=rank, world_size=size) for rank, size in enumerate(sizes)]
@@ -207,7 +207,7 @@ def test_a_group_is_one(sizes: tuple[int, int], epoch: dict[str, int], usual: di
             epochs=[SimpleNamespace(**whole)], stretches=stretches, processes=processes, dropped=0, data_sizes=()
         )
 
-    found = [text for _, text in _in_parts(of(epoch), of(usual))]
+    found = [text for _, text in _in_parts(of(epoch, sizes), of(usual, (usual.get("size", 2),) * 2))]
     assert [text.startswith(words) for text in found] == [True] * bool(words)
 
 

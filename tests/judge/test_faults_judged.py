@@ -125,17 +125,16 @@ def test_a_notice_does_not_last_much_longer_either() -> None:
 
 @pytest.mark.parametrize(("back", "flaws"), [(None, 0), (False, 1), (True, 0)])
 def test_where_no_replacement_was_planned_none_comes(back: bool | None, flaws: int) -> None:
-    slots = [SimpleNamespace(node="a", incarnation=number, allocated=20 * number) for number in (1, 2)]
     target = {"node": "a", "incarnation": 1, "rank": None}
     fault: Any = SimpleNamespace(replaced=back, targets=(target,), injected=30)
-    assert len([*_replaced(SimpleNamespace(slots=slots), fault)]) == flaws  # type: ignore[arg-type]
+    there: Any = SimpleNamespace(given={("a", 1): 20, ("a", 2): 40})
+    assert len([*_replaced(there, fault)]) == flaws
 
 
 @pytest.mark.parametrize(("ended", "alive", "flaws"), [(2, False, 1), (2, True, 0), (9.9, False, 0), (11, False, 0)])
 def test_a_node_that_had_ended_was_not_struck(ended: float, alive: bool, flaws: int) -> None:
-    exits = [{"rank": None, "at": round(ended * 10**9)}, {"rank": 1, "at": 1}]
     there: Any = SimpleNamespace(
-        exits=lambda target, first, last: (each for each in exits if first <= each["at"] <= last),
+        ended={("a", 1): round(ended * 10**9)},
         alive=lambda target, moment: iter([1] if alive else []),
     )
     fault: Any = SimpleNamespace(injected=10**10, targets=({"node": "a", "rank": None}, {"node": "a", "rank": 1}))

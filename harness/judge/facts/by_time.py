@@ -120,11 +120,16 @@ class Places:
             )
         self._lives = {node: {rank: Spans(each) for rank, each in ranks.items()} for node, ranks in lives.items()}
         had: dict[Node, list[tuple[int, int, None]]] = {}
+        self.given: dict[Node, int] = {}  # when the job got each node first
         for slot in run.slots:
+            self.given.setdefault((slot.node, slot.incarnation), slot.allocated)
             had.setdefault((slot.node, slot.incarnation), []).append((slot.allocated, slot.released, None))
         self._had = {node: Spans(each) for node, each in had.items()}
         exits: dict[Node, list[tuple[int, Mapping[str, Any]]]] = {}
+        self.ended: dict[Node, int] = {}  # when the command of each node ended first
         for exit_ in run.exits:
+            if exit_["rank"] is None:
+                self.ended.setdefault((exit_["node"], exit_["incarnation"]), exit_["at"])
             exits.setdefault((exit_["node"], exit_["incarnation"]), []).append((exit_["at"], exit_))
         self._exits = {node: Moments(each) for node, each in exits.items()}
 

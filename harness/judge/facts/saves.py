@@ -160,10 +160,9 @@ class Saves:
         return told[place - 1][1] if place and path.rstrip("/") not in self._absolute else ""
 
     def content_of(self, step: int | None, until: int) -> str:
-        """What all had told by then of the content of the checkpoints of this step, if it was one and the same."""
-        told = self._contents.get(-1 if step is None else step, [])
-        contents = {content for at, content in told[: bisect.bisect_right(told, (until, "\U0010ffff"))]}
-        return contents.pop() if len(contents) == 1 else ""
+        """What a checkpoint of this step held that was committed by then, if all ever told one and the same content."""
+        at, content = self._contents.get(-1 if step is None else step, (NEVER, ""))
+        return content if at <= until else ""
 
     def named(self, names: Iterable[str], before: int) -> int | None:
         """The step that the trainer told when it committed the last checkpoint of one of these names."""
@@ -253,9 +252,14 @@ class Saves:
         return {save.step: save for save in reversed(self.all) if save.step not in done}
 
     @cached_property
-    def _contents(self) -> Mapping[int, Sequence[tuple[int, str]]]:
-        told = (event for event in self._run.checkpoints if event["event"] == COMMITTED and event.get("content"))
-        return grouped((int(event.get("step", -1)), (event["at"], str(event["content"]))) for event in told)
+    def _contents(self) -> Mapping[int, tuple[int, str]]:
+        """By step: when its content was told first, and that; an empty text where it was not always the same."""
+        found: dict[int, tuple[int, str]] = {}
+        for event in (each for each in self._run.checkpoints if each["event"] == COMMITTED and each.get("content")):
+            at, content = found.setdefault(int(event.get("step", -1)), (event["at"], str(event["content"])))
+            if content != event["content"]:
+                found[int(event.get("step", -1))] = at, ""
+        return found
 
     @cached_property
     def _words(self) -> Mapping[int, Sequence[tuple[int, str]]]:

@@ -124,9 +124,14 @@ class Store:
 
     def never_saw(self, step: int, since: int) -> bool:
         """Whether it would have seen a checkpoint of this step, and saw none, nor found one at the end."""
+        return self._all_steps is not None and step not in self._all_steps and not self.is_hidden(since, NEVER)
+
+    @cached_property
+    def _all_steps(self) -> frozenset[int] | None:
+        """The steps of all that it saw; `None` where it does not see all, or not of which step that is."""
+        known = {each.step for each in self.seen} | {each.get("step") for each in (self._left or {}).values()}
         watched = any(self._is_watched(series) for series in {save.series for save in self._whole})
-        known = self._by_step.keys() | {each.get("step") for each in (self._left or {}).values()}
-        return watched and None not in known and step not in known and not self.is_hidden(since, NEVER)
+        return None if None in known or not watched else frozenset(step for step in known if step is not None)
 
     @cached_property
     def sights(self) -> Mapping[Save, Sequence[Seen]]:

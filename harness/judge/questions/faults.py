@@ -77,7 +77,7 @@ def _flaws(evidence: Analysis, work: _Work, fault: FaultRecord, planned: dict[st
     yield from _otherwise(evidence, work, fault)
     yield from _healed_early(places, work, run, fault)
     yield from _over_before(run, fault)
-    yield from _replaced(run, fault)
+    yield from _replaced(places, fault)
 
 
 _Flaw = tuple[Code, str]
@@ -271,9 +271,9 @@ def _already_ended(places: Places, run: Timeline, fault: FaultRecord) -> Iterato
     assert fault.injected is not None
     until = fault.injected - run.uncertainty_ns - REPORTED_SOON_NS
     for target in (each for each in fault.targets if each.get("rank") is None):
-        ended = [each["at"] for each in places.exits(target, 0, until) if each["rank"] is None]
-        if ended and not [*places.alive(target, fault.injected)]:
-            early = format_duration(fault.injected - ended[-1])
+        ended = places.ended.get(node_of(target), NEVER)
+        if ended <= until and not [*places.alive(target, fault.injected)]:
+            early = format_duration(fault.injected - ended)
             yield Code.FAULT_NOT_OF_JOB, f"struck {target.get('node')}, whose command had ended {early} before"
 
 
@@ -360,13 +360,12 @@ def _over_before(run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
             yield Code.FAULT_UNDONE_EARLY, f"was {what} {early} before it acted"
 
 
-def _replaced(run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
+def _replaced(places: Places, fault: FaultRecord) -> Iterator[_Flaw]:
     """Where no replacement was planned, none comes."""
-    gone = {node_of(target) for target in fault.targets if fault.replaced is False and target.get("rank") is None}
-    for slot in run.slots:
-        if (slot.node, slot.incarnation - 1) in gone and slot.allocated > (fault.injected or 0):
-            yield Code.FAULT_NOT_AS_PLANNED, f"was to bring no replacement, and {slot.node} came back"
-            return
+    for target in fault.targets if fault.replaced is False else ():
+        node, incarnation = target.get("node"), target.get("incarnation") or 1
+        if target.get("rank") is None and places.given.get((node, incarnation + 1), -NEVER) > (fault.injected or 0):
+            yield Code.FAULT_NOT_AS_PLANNED, f"was to bring no replacement, and {node} came back"
 
 
 # The training's own bytes went through what each network fault disturbed (`fault.traffic`), else the run is invalid.

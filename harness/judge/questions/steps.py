@@ -8,6 +8,7 @@ dropped, a log that is known to be cut.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -175,22 +176,24 @@ def _unheard(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
 
 
 def _in_parts(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
-    """Processes that tell another size of their group than it has, and groups whose ranks did not all do the steps that
-    count, though they have logs. Where it is the same without a fault, ranks may be silent."""
-    if fault_free is None or any(_absentees(epoch) for epoch in fault_free.epochs):
-        return
+    """Groups that are not one. Where it is the same without a fault, that is this trainer's way of telling."""
+    if fault_free is not None and not any(True for _ in _parts(fault_free)):
+        yield from itertools.islice(_parts(run), 1)
+
+
+def _parts(run: Timeline) -> Iterator[Hole]:
+    """Processes that tell another size of their group than it has; groups whose ranks did not all do the steps that
+    count, though they have logs."""
     stayed = Counter(each.process for each in run.stretches)
     for each in run.stretches:
         process, epoch = run.processes[each.process], run.epochs[each.epoch]
         if stayed[each.process] == 1 and process.world_size != epoch.size:
             text = f"rank {process.rank} began step {each.first} in a group of {process.world_size}"
             yield Code.WORLD_IN_PARTS, f"{text}, and others did it in a group of {epoch.size}"
-            return
     for epoch in run.epochs:
         if _absentees(epoch) and epoch.kept - epoch.first >= epoch.size and not run.dropped:
             text = f"{_absentees(epoch)} of {epoch.size} ranks did none of the steps {epoch.first} to {epoch.kept}"
             yield Code.WORLD_IN_PARTS, f"{text}, though they have logs: the group was not one"
-            return
 
 
 def _absentees(epoch: Epoch) -> int:
