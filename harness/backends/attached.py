@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -48,6 +48,14 @@ class Undo:
 
     action: str
     arguments: dict[str, Any]
+
+
+def all_stopped(states: Collection[str]) -> bool:
+    """Whether processes with these states in /proc run no more: stopped, or waiting in the kernel beside one that is.
+
+    A process waits there (D) for a child that was stopped between vfork and exec. It stops before it runs again.
+    """
+    return not {"T", "t"}.isdisjoint(states) and {"T", "t", "D"}.issuperset(states)
 
 
 class AttachedJob(abc.ABC):

@@ -311,4 +311,5 @@ def _unpack(archive: pathlib.Path, folder: pathlib.Path) -> None:
             parts = pathlib.PurePosixPath(member.name).parts
             if not (member.isreg() or member.isdir()) or member.name.startswith("/") or ".." in parts:
                 raise tarfile.TarError(f"{member.name!r} has no place in a checkpoint")
+        tar.extraction_filter = getattr(tarfile, "data_filter", tar.extraction_filter)  # some 3.11 have none
         tar.extractall(folder)

@@ -208,9 +208,14 @@ def test_jitter_keeps_the_order_and_reordering_does_not(cluster: LocalCluster) -
         found = look()
         return found.late > 20 and min(found.delays_s) < 0.02
 
-    jitter = run(cluster, "nic_latency", {"delay": "30ms", "jitter": "10ms", "direction": "egress"}, look).seen[0]
-    assert max(jitter.delays_s) - min(jitter.delays_s) > 0.005
-    assert jitter.late == 0
+    def spread() -> bool:
+        """Where other work lets packets out together, all may wait for the slowest of them."""
+        found = look()
+        assert found.late == 0
+        return max(found.delays_s) - min(found.delays_s) > 0.005
+
+    jitter = lambda: waiting.until(spread, "packets that are not as late as each other")  # noqa: E731
+    run(cluster, "nic_latency", {"delay": "30ms", "jitter": "10ms", "direction": "egress"}, jitter)
     again = lambda: waiting.until(overtaking, "packets that overtake others")  # noqa: E731
     run(cluster, "nic_latency", {"delay": "20ms", "reorder_percent": 30, "direction": "egress"}, again)
 

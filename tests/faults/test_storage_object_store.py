@@ -129,6 +129,7 @@ def test_who_has_not_the_key_of_the_run_gets_nothing(store: Store, wrong: dict[s
     with pytest.raises(urllib.error.HTTPError) as unsigned:
         urllib.request.urlopen(f"http://127.0.0.1:{store.port}/checkpoints/ours")
     assert unsigned.value.code == 403
+    unsigned.value.close()
 
 
 def test_a_key_with_odd_characters_is_signed_as_the_client_signs_it(store: Store) -> None:

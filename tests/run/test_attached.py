@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.backends import attached as contract
-from harness.backends.attached import AttachedJob, Seen, Undo, refuse_unasked
+from harness.backends.attached import AttachedJob, Seen, Undo, all_stopped, refuse_unasked
 from harness.errors import ScenarioError, UsageError
 from harness.gameday.attached_verdict import judge_attached
 from harness.judge.score import Verdict
@@ -287,3 +287,10 @@ def test_mistakes_in_a_plan_are_told_with_their_place(text: str, said: str, tmp_
     with pytest.raises(ScenarioError) as wrong:
         load_attached(path)
     assert said in str(wrong.value) and "plan.yaml:" in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("states", "stopped"), [("T", True), ("tT", True), ("TD", True), ("", False), ("D", False), ("TS", False)]
+)
+def test_a_process_that_waits_for_a_stopped_child_is_stopped_too(states: str, stopped: bool) -> None:
+    assert all_stopped(states) is stopped

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from harness.backends.attached import NEEDS_KILL, OPT_IN, RUNNING, AttachedJob, Seen, Undo, refuse_unasked
+from harness.backends.attached import NEEDS_KILL, OPT_IN, RUNNING, AttachedJob, Seen, Undo, all_stopped, refuse_unasked
 from harness.backends.contract import environment_as_recorded
 from harness.backends.kubernetes import ephemeral, others
 from harness.backends.kubernetes.api import Api, Refused
@@ -145,7 +145,7 @@ class KubernetesJob(AttachedJob):
             after = others.seen(self.api.pod(others.name_of(pod)), pod)  # it may have ended meanwhile
             return after if after != found else replace(found, state=UNREACHABLE)
         left = self._left[node] = {each for each in self._signalled[node] if each in rows}
-        stopped = bool(left) and all(rows[each] in "Tt" for each in left)
+        stopped = all_stopped([rows[each] for each in left])
         return Seen("stopped", found.life, told=found.told) if stopped else found
 
     def _log_tail(self, pod: Object) -> Sequence[str]:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import pathlib
 import re
+import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -60,16 +61,17 @@ class Mirror:
     def push(self) -> None:
         """What changed here is so in every pod when this returns."""
         with self._lock:
-            now = self._found(PUSHED)
+            gone = self._sent.keys() - self._found(PUSHED).keys()
+            now = self._found(PUSHED)  # a look beside a renaming may see neither name: two in a row do not
+            gone -= now.keys()
             changed = [name for name, stamp in now.items() if self._sent.get(name) != stamp]
-            gone = self._sent.keys() - now.keys()
             for line in self._lines() if changed or gone else ():
                 with contextlib.suppress(BackendError):  # it died just now; who has to know is told by its line
                     for name in changed:
                         self._send(line, name)
                     for name in sorted(gone):
                         line.call("put", name=name, data=None)
-            self._sent = now
+            self._sent = {name: stamp for name, stamp in self._sent.items() if name not in gone} | now
 
     def take(self, node: str, event: dict[str, Any]) -> bool:
         """Writes down what a pod of this node has told; false for an event that is not about files.
@@ -115,10 +117,10 @@ class Mirror:
 
     def _files(self, name: str) -> Iterator[tuple[pathlib.Path, Stamp]]:
         root = self._run_dir / name
-        with contextlib.suppress(FileNotFoundError):
-            for path in [*root.iterdir()] if root.is_dir() else [root]:
+        for path in [*root.iterdir()] if root.is_dir() else [root]:
+            with contextlib.suppress(FileNotFoundError):
                 status = path.stat()
-                if path.is_file():
+                if stat.S_ISREG(status.st_mode):
                     yield path, (status.st_mtime_ns, status.st_size, status.st_ino)
 
     def _send(self, line: Caller, name: str) -> None:

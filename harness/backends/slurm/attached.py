@@ -11,7 +11,7 @@ import pathlib
 import re
 from collections.abc import Mapping, Sequence
 
-from harness.backends.attached import ENDED, OPT_IN, RUNNING, AttachedJob, Seen, Undo, refuse_unasked
+from harness.backends.attached import ENDED, OPT_IN, RUNNING, AttachedJob, Seen, Undo, all_stopped, refuse_unasked
 from harness.backends.contract import environment_as_recorded
 from harness.backends.slurm.backend import BACKEND
 from harness.backends.slurm.engine import Slurm, find_slurm
@@ -122,7 +122,7 @@ def _seen(lines: Sequence[str]) -> Seen:
     rows = [line.rpartition(")")[2].split() for line in lines]
     living = [row for row in rows if len(row) > 19 and row[0] != "Z"]
     used_s = sum(int(row[11]) + int(row[12]) for row in living) / os.sysconf("SC_CLK_TCK")
-    stopped = bool(living) and all(row[0] in "Tt" for row in living)
+    stopped = all_stopped([row[0] for row in living])
     life = ",".join(sorted(row[19] for row in living))
     return Seen("stopped" if stopped else RUNNING if living else "without tasks", life, None, used_s)
 

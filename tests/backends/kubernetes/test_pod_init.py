@@ -148,6 +148,25 @@ def test_a_claim_comes_here_and_its_grant_goes_there(pod: LocalPod, here: pathli
     pod.mirror.close()
 
 
+def test_a_look_beside_a_renaming_takes_nothing_away(here: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a look may show neither the old name nor the new one."""
+    there: set[str] = set()
+
+    class Line:
+        def call(self, method: str, *, name: str, data: str | None, **_: Any) -> None:
+            there.discard(name) if data is None else there.add(name)
+            assert there, "one of the names is there at any time"
+
+    mirror = Mirror(here, lambda: [Line()])  # type: ignore[list-item]
+    (here / "holds" / "token").touch()
+    mirror.push()
+    (here / "holds" / "token").rename(here / "holds" / f"token.{NODE}")
+    found, looks = mirror._found, iter([{}, None])
+    monkeypatch.setattr(mirror, "_found", lambda names: found(names) if (seen := next(looks, None)) is None else seen)
+    mirror.push()
+    assert there == {f"holds/token.{NODE}"}
+
+
 OUTSIDE = [
     "../plan.json",
     f"events/{NODE}/../../plan.json",
