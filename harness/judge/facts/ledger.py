@@ -46,14 +46,14 @@ ACCOUNTS = (
     "unattributed",
 )
 _INDEX = {name: index for index, name in enumerate(ACCOUNTS)}
-# What a slot does outside its steps while the job is in this phase. `running` and `recompute` are decided by
-# whether the slot has a worker in the world that steps.
+# What a slot does outside its steps while the job is in this phase, and the slot has a worker in the world that steps.
 _ACCOUNT_OF_PHASE = {phase: phase for phase in ACCOUNTS} | {
+    "running": "unattributed",
+    "recompute": "unattributed",
     "interrupted_step": "recompute",  # executed and lost
     "first_step": "startup",  # ready to step, but not yet stepping
     "finish": "teardown",
 }
-_BETWEEN_STEPS = ("running", "recompute")
 
 
 @dataclass(frozen=True)
@@ -81,23 +81,18 @@ def settle(timeline: Timeline, baselines: Mapping[int, Band], windows: Sequence[
     """
     windows = by_time.union(windows)
     segments = _split(timeline.segments, windows)
-    of_faults = _inside(np.array([segment.end for segment in segments], np.int64), windows).tolist()
+    of_faults = _inside(np.array([segment.end for segment in segments], np.int64), windows)
     shares = _StepShares(timeline, baselines)
     total, blamed = _Book(), _Book()
-    rows_of, epochs = _rows_by_slot(timeline), _epochs_by_slot(timeline)
-    unheard = {number for number, epoch in enumerate(timeline.epochs) if epoch.unheard}
+    rows_of, between = _rows_by_slot(timeline), _Between(timeline, segments)
     for number, slot in enumerate(timeline.slots):
         before = sum(total.amounts)
         steps, rest = shares.of(slot, rows_of[number])
         total.add_steps(steps)
         blamed.add_steps(steps, _inside(steps.end, windows))
-        working = epochs.get((slot.node, slot.incarnation, slot.local_rank), set())
-        amounts = rest.by_segment(segments)
-        for place in np.flatnonzero(amounts).tolist():
-            account, amount = _account(segments[place], working, unheard), int(amounts[place])
-            total.add(account, amount)
-            if of_faults[place]:
-                blamed.add(account, amount)
+        accounts, amounts = between.accounts(slot), rest.by_segment(segments)
+        total.add_rest(accounts, amounts)
+        blamed.add_rest(accounts[of_faults], amounts[of_faults])
         booked = sum(total.amounts) - before
         assert booked == slot.released - slot.allocated, f"{slot}: {booked} ns booked"
     blamed.amounts[_INDEX["productive"]] = 0
@@ -111,12 +106,14 @@ class _Book:
     def __init__(self) -> None:
         self.amounts = [0] * len(ACCOUNTS)
 
-    def add(self, account: str, amount: int) -> None:
-        self.amounts[_INDEX[account]] += amount
-
     def add_steps(self, steps: _SlotSteps, chosen: Bools | None = None) -> None:
         for account, column in steps.shares.items():
-            self.add(account, int(column.sum() if chosen is None else column[chosen].sum()))
+            self.amounts[_INDEX[account]] += int(column.sum() if chosen is None else column[chosen].sum())
+
+    def add_rest(self, accounts: Ints, amounts: Ints) -> None:
+        sums = np.zeros(len(ACCOUNTS), np.int64)  # of one slot; those of all slots may not fit into 64 bits
+        np.add.at(sums, accounts, amounts)
+        self.amounts = [before + more for before, more in zip(self.amounts, sums.tolist(), strict=True)]
 
     def named(self) -> dict[str, int]:
         return dict(zip(ACCOUNTS, self.amounts, strict=True))
@@ -194,22 +191,28 @@ def _rows_by_slot(timeline: Timeline) -> list[Ints]:
     return [order[cuts[i] : cuts[i + 1]] for i in range(len(timeline.slots))]
 
 
-def _epochs_by_slot(timeline: Timeline) -> dict[tuple[str, int, int], set[int]]:
-    """Per slot the epochs in which it has a worker."""
-    found: dict[tuple[str, int, int], set[int]] = {}
-    for number, epoch in enumerate(timeline.epochs):
-        for index in epoch.processes:
-            process = timeline.processes[index]
-            found.setdefault((process.node, process.incarnation, process.local_rank), set()).add(number)
-    return found
+class _Between:
+    """The account of what a slot does outside its steps, by segment."""
 
+    def __init__(self, timeline: Timeline, segments: Sequence[Segment]):
+        self._worked: dict[tuple[str, int, int], list[int]] = {}  # per slot the epochs in which it has a worker
+        for number, epoch in enumerate(timeline.epochs):
+            for index in epoch.processes:
+                process = timeline.processes[index]
+                self._worked.setdefault((process.node, process.incarnation, process.local_rank), []).append(number)
+        self._at_work = np.array([_INDEX[_ACCOUNT_OF_PHASE[each.phase]] for each in segments], np.int64)
+        others = [  # a rank without a log may well have worked; else others step, and this GPU has no part in it
+            _INDEX["unattributed" if timeline.epochs[each.epoch].unheard else "idle"] if each.epoch >= 0 else account
+            for each, account in zip(segments, self._at_work.tolist(), strict=True)
+        ]
+        self._apart = np.array(others, np.int64)
+        self._epoch = np.array([each.epoch for each in segments], np.int64)  # -1: the last of the places below
+        self._epochs = len(timeline.epochs) + 1
 
-def _account(segment: Segment, working: set[int], unheard: set[int]) -> str:
-    if segment.epoch in unheard - working:
-        return "unattributed"  # a rank without a log may well have worked on it
-    if segment.epoch >= 0 and segment.epoch not in working:
-        return "idle"  # others step; this GPU is allocated and has no part in it
-    return "unattributed" if segment.phase in _BETWEEN_STEPS else _ACCOUNT_OF_PHASE[segment.phase]
+    def accounts(self, slot: Slot) -> Ints:
+        works = np.zeros(self._epochs, np.bool_)
+        works[self._worked.get((slot.node, slot.incarnation, slot.local_rank), [])] = True
+        return np.where(works[self._epoch], self._at_work, self._apart)
 
 
 def _split(segments: Sequence[Segment], windows: Sequence[Window]) -> list[Segment]:

@@ -9,6 +9,7 @@ What a trainer does in its fault-free run as well is its way of telling, and hel
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class _Told:
         steps, process = self.run.steps, self.run.processes[self.process[row]]
         return f"step {steps.step[self.order[row]]} of rank {process.rank} on {process.node}"
 
-    @property
+    @functools.cached_property
     def grain(self) -> int:
         """What times of one process are multiples of, where clocks are coarse."""
         taken = (self.end - self.free)[~self.first]

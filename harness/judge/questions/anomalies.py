@@ -137,7 +137,7 @@ class Replicas(Sign):
         if struck and not told:
             return Look(values, why_not="the log holds no digest of the weights")
         found = [Seen(each, each.begin, each.survives) for each in apart]
-        unnoticed = claims(_unnoticed(run, struck, said), ())
+        unnoticed = claims(_unnoticed(run, struck, said), ()) if struck else ()
         beside = itertools.chain(unnoticed, _other_weights(evidence), _same_weights(evidence))
         return Look(values, found, beside)
 

@@ -116,6 +116,8 @@ def _damaged(evidence: Analysis) -> Iterator[Claim]:
 
 def _damage_never_met(evidence: Analysis) -> Iterator[Claim]:
     """No restart took the damaged checkpoint, passed it over, or found none as new; and there was a restart."""
+    if not any(evidence.saves.damage.values()):
+        return
     states = sorted((each.at, step) for restart in evidence.restarts for each, step in restart.states)
     lowest = list(itertools.accumulate((step for _, step in reversed(states)), min))[::-1]  # of it and all after it
     passed_over = {item for restart in evidence.restarts for item in restart.passed_over}
