@@ -248,8 +248,7 @@ def forecast(run: Timeline, booked: Ledger) -> dict[str, Any]:
     planned = run.planned_size.world_size
     if not over or not span or not planned or not interval:
         return values
-    lost = sum(_length_s(episode, lost=True) for episode in over) / len(over)
-    restart = sum(_length_s(episode, lost=False) for episode in over) / len(over)
+    lost, restart = (sum(_length_ns(episode, lost) for episode in over) / S / len(over) for lost in (True, False))
     mean = span / len(over)
     return values | {
         "mean_time_to_failure_s": mean,
@@ -265,8 +264,8 @@ def forecast(run: Timeline, booked: Ledger) -> dict[str, Any]:
     }
 
 
-def _length_s(episode: Episode, lost: bool) -> float:
-    return sum(s.end - s.begin for s in episode.segments if (s.phase in _LOST) == lost) / S
+def _length_ns(episode: Episode, lost: bool) -> int:
+    return sum(s.end - s.begin for s in episode.segments if (s.phase in _LOST) == lost)
 
 
 def _interval_s(run: Timeline) -> float | None:
