@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import math
 import multiprocessing
 import operator
 import pathlib
@@ -54,13 +55,16 @@ DRIFT_MAX = 500e-6  # of two clocks against each other; NTP slews no faster
 JUMP_NS_MIN = 128_000_000  # RFC 5905: what is less is slewed
 APART_NS_MAX = 366 * 86400 * 10**9  # of anything in a log from the harness's first line
 NOT_TOLD = int(np.iinfo(np.int64).min)
+UNTOLD = -math.nan  # of a float column; "nan" is read without the sign
 
 
 def _line_type() -> type[msgspec.Struct]:
     """One line of a file, as far as a step needs it. What a step does not tell holds what its column says then."""
 
     def one(each: Field) -> tuple[str, Any, Any]:
-        if each.kind in (vocabulary.NUMBER, vocabulary.LABEL):
+        if each.kind == vocabulary.NUMBER:
+            return each.name, records.kind_of(each) | None, UNTOLD
+        if each.kind == vocabulary.LABEL:
             return each.name, records.kind_of(each) | None, None
         return each.name, records.kind_of(each), NOT_TOLD if each.otherwise is None else each.otherwise
 
@@ -283,11 +287,19 @@ def _columns(lines: Sequence[Any]) -> tuple[dict[str, Column], Samples]:
     return columns | {"samples": numbers}, consumed
 
 
+def is_told(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Which floats of a column a line told, be it as "nan"."""
+    return np.asarray(~(np.isnan(values) & np.signbit(values)), np.bool_)
+
+
 def _column(each: Field, lines: Sequence[Any], kind: type) -> Column:
     values: Iterable[Any] = map(operator.attrgetter(each.name), lines)
     if each.kind == vocabulary.LABEL:
         values = map(_fingerprint, values)
     column: Column = np.fromiter(values, kind, len(lines))  # None and "nan" are floats to numpy
+    if kind is np.float64:
+        unsigned = np.flatnonzero(np.isnan(column) & ~np.signbit(column)).tolist()
+        column[[row for row in unsigned if getattr(lines[row], each.name) is None]] = UNTOLD
     if not each.optional and NOT_TOLD in column:
         raise ValueError(each.name)
     return column

@@ -330,6 +330,31 @@ def test_two_losses_that_are_both_no_number_are_not_the_same_loss(value: object)
     assert card.reasons == ["loss_continuity.mode: the fault-free run reports no finite loss after step 14"]
 
 
+@pytest.mark.parametrize("mode", ["exact", "ulp"])
+@pytest.mark.parametrize("value, expected", [(None, Verdict.INCONCLUSIVE), ("nan", Verdict.FAIL)])
+def test_a_loss_that_is_not_told_is_not_one_that_is_no_number(value: object, expected: Verdict, mode: str) -> None:
+    expect = {"loss_continuity": {"mode": mode}}
+    card = verdict(simulate(JOB, KILL, seed=5), loss_from(15, lambda loss: value), expect)
+    assert card.verdict is expected, card.reasons
+    told = "rank 0 does not tell its loss at step 15, where it does in the fault-free run"
+    assert any(told in text for text in card.reasons) is (value is None)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", ["loss", "grad_norm", "lr"])
+def test_one_step_that_one_rank_does_not_tell_is_no_pass_and_accuses_nobody(name: str, rank: int) -> None:
+    def hole(logs: Logs) -> None:
+        for lines in trainers(logs, rank=rank):
+            for line in steps(lines, 25, 25):
+                line[name] = None
+
+    card = verdict(simulate(JOB, KILL, seed=5), hole, EXACT)
+    assert card.verdict is Verdict.INCONCLUSIVE and len(card.reasons) == 1, card.reasons
+    assert f"rank {rank} does not tell its" in card.reasons[0] and "at step 25" in card.reasons[0]
+    only_theirs = verdict(simulate(JOB, KILL, seed=5), expect=EXACT, fault_free=bent_fault_free(hole))
+    assert only_theirs.verdict is Verdict.PASS, only_theirs.reasons
+
+
 def test_a_loss_that_is_told_now_and_then_is_compared_where_it_is() -> None:
     def sparse(logs: Logs) -> None:
         for lines in trainers(logs):

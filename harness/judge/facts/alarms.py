@@ -18,6 +18,7 @@ import numpy as np
 
 from harness.judge.facts import losses
 from harness.judge.facts.by_time import SETTLING_STEPS, Moments, Spans
+from harness.log.reading import is_told
 from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
@@ -67,17 +68,15 @@ def seldom(run: Timeline) -> bool:
 
 
 def _rows_of_one_rank(run: Timeline) -> Ints:
-    """Of the lowest rank that tells a loss, in order of time, without steps whose update a loss scale left out.
-
-    No number is a loss that is no number where most steps have one, else one that was not told.
-    """
+    """Where the lowest rank that tells a loss does so, in order of time, without steps whose update a loss scale left
+    out."""
     steps = run.steps
-    finite = np.isfinite(steps.loss)
-    if not finite.any():
+    told = is_told(steps.loss)
+    if not told.any():
         return np.zeros(0, np.int64)
-    rows: Ints = np.flatnonzero(steps.rank == steps.rank[finite].min())
+    rows: Ints = np.flatnonzero(steps.rank == steps.rank[told].min())
     rows = rows[~_scaled(steps, rows)]
-    return rows if 2 * int(finite[rows].sum()) > len(rows) else rows[finite[rows]]
+    return rows[told[rows]]
 
 
 def _scaled(steps: Steps, rows: Ints) -> Bools:

@@ -16,6 +16,7 @@ from harness.errors import EventLogError
 from harness.judge.facts import ends, losses
 from harness.judge.facts.losses import Comparison
 from harness.log import files
+from harness.log.reading import is_told
 from harness.timeline import timeline, window
 from harness.timeline.timeline import Timeline
 from harness.units import counted
@@ -25,7 +26,6 @@ _FOLDERS = (FAULT_FREE, "twin")  # the second one: of older versions
 CALIBRATION = "calibration-"
 RESUMED = "resumed-"  # see `harness.campaign.resumed`
 BEFORE, SAME = RESUMED + "before", RESUMED + "same"
-HOLES_MAX = 1  # steps without a loss of a rank that tells one in every step: a lost field; more are NaN
 LASTING = 0.9  # of the steps from the first one on that differs
 BEFORE_NS = 100_000_000  # a fault is told a moment after it began to act
 DRILL, SECOND = "drill", "second-restart"  # what the job's command did once more, after the run, on a copy of its saves
@@ -113,22 +113,13 @@ def _is_copy(run: Timeline, other: Timeline) -> bool:
 
 
 def _has_nan(timeline: Timeline) -> bool:
-    """Whether the lowest rank that tells a loss left it out in several steps, where it tells one in most; or before its
-    first or after its last one for longer than it ever does in between, as trainers that tell it now and then do."""
+    """Whether the lowest rank that tells a loss tells one that is no number, but for overflows that a loss scale is
+    there for."""
     steps = timeline.steps
-    finite = np.isfinite(steps.loss)
-    if not finite.any():
-        return False
-    rows = steps.rank == steps.rank[finite].min()
-    mine = finite[rows]
-    if len(steps.applied):
-        mine |= losses.by_scale(~mine & (steps.applied[rows] == 0))  # an overflow that gradient scaling is there for
-    told = np.flatnonzero(mine)
-    gaps = np.diff(told)
-    usual = int(gaps.max(initial=HOLES_MAX))
-    if told[0] > usual or len(mine) - 1 - told[-1] > usual:
-        return True
-    return bool(len(gaps) and np.median(gaps) == 1 and (gaps - 1).sum() > HOLES_MAX)
+    told = is_told(steps.loss)
+    rows = steps.rank == steps.rank[told].min(initial=np.iinfo(np.int64).max)
+    odd = (told & ~np.isfinite(steps.loss))[rows]
+    return bool((odd & ~losses.by_scale(odd & (steps.applied[rows] == 0))).any())
 
 
 def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Comparison | None) -> str:

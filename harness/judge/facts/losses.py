@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.log.reading import is_told
 from harness.timeline.lineage import cells
 from harness.timeline.timeline import Bools, Floats, Ints, Steps
 
@@ -104,6 +105,12 @@ class Comparison:
             return None
         return float(np.max(self.apart("loss"), initial=0.0))
 
+    def alone(self, curve: str) -> Ints:
+        """The steps at which only one of the two tells this, but for one that the fault-free run left out by chance."""
+        mine, other = is_told(getattr(self.run, curve)), is_told(getattr(self.fault_free, curve))
+        only_mine = mine & ~other
+        return self.step[mine != other if only_mine.sum() > HOLES_MAX else other & ~mine]
+
     def apart(self, curve: str) -> Floats:
         return distance(getattr(self.run, curve), getattr(self.fault_free, curve))
 
@@ -142,7 +149,8 @@ class Comparison:
     @property
     def identical(self) -> bool:
         """Bit for bit, in all steps that were compared; at least one was."""
-        return bool(len(self.step)) and self.first_divergent_step is None
+        alone = any(len(self.alone(name)) for name in CURVES)
+        return bool(len(self.step)) and self.first_divergent_step is None and not alone
 
     @property
     def first_divergent_step(self) -> int | None:
@@ -150,17 +158,10 @@ class Comparison:
         return int(self.step[rows[0]]) if len(rows) else None
 
 
-def _differ(mine: Floats, fault_free: Floats) -> Bools:
-    """Bit for bit. One hole in the fault-free run is no difference; it hides none either, as other steps are told."""
-    unlike = bits(mine) != bits(fault_free)
-    hole = np.isnan(fault_free) & np.isfinite(mine)
-    return np.asarray(unlike & ~hole if int(hole.sum()) <= HOLES_MAX else unlike, np.bool_)
-
-
 def compare(run: Curve, fault_free: Curve) -> Comparison:
     step, mine, other = np.intersect1d(run.step, fault_free.step, assume_unique=True, return_indices=True)
     left, right = run.at(mine), fault_free.at(other)
-    differs = {name: _differ(getattr(left, name), getattr(right, name)) for name in CURVES}
+    differs = {name: unlike(getattr(left, name), getattr(right, name)) for name in CURVES}
     return Comparison(step, left, right, differs, int(fault_free.step[-1]) if len(fault_free) else 0, len(run))
 
 
@@ -169,11 +170,16 @@ def bits(values: Floats) -> Ints:
     return np.ascontiguousarray(np.where(np.isnan(values), np.nan, values)).view(np.int64)
 
 
+def unlike(a: Floats, b: Floats) -> Bools:
+    """Bit for bit. What only one of them tells is compared nowhere: see `Comparison.alone`."""
+    return np.asarray((bits(a) != bits(b)) & is_told(a) & is_told(b), np.bool_)
+
+
 def distance(a: Floats, b: Floats) -> Floats:
     """|a - b|, where equal infinities and two NaNs are no distance, and one NaN is an infinite one."""
     with np.errstate(over="ignore", invalid="ignore"):
         apart = np.abs(a - b)
-    return np.asarray(np.where(bits(a) == bits(b), 0.0, np.where(np.isnan(apart), np.inf, apart)))
+    return np.asarray(np.where(unlike(a, b), np.where(np.isnan(apart), np.inf, apart), 0.0))
 
 
 def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:

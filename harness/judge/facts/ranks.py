@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.judge.facts.losses import CURVES, HOLES_MAX, bits, by_rank, distance, ulps
+from harness.judge.facts.losses import CURVES, bits, by_rank, distance, ulps, unlike
+from harness.log.reading import is_told
 from harness.timeline.lineage import NEVER, cells
 from harness.timeline.timeline import Bools, Ints, Steps
 
@@ -171,7 +172,7 @@ def parts(steps: Steps, rows: Ints) -> Parts:
 def _told(steps: Steps, name: str, rows: Ints) -> Bools:
     values = getattr(steps, name)[rows]
     if name in CURVES:
-        return np.asarray(~np.isnan(values), np.bool_)
+        return is_told(values)
     return np.asarray(values != 0 if name in ("digest", "weights") else values >= 0, np.bool_)
 
 
@@ -221,10 +222,12 @@ def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> B
 def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
     """The first surviving step on which ranks that tell this disagree, and two of them."""
     rows = _rows_of(steps, telling)
-    if name in ("first", "count"):  # a hole there is found where the samples are followed
+    if name in (
+        "first",
+        "count",
+        *CURVES,
+    ):  # a hole is found where the samples are followed, and by who stopped telling
         rows = rows[_told(steps, name, rows)]
-    elif name in CURVES:
-        rows = rows[~_by_chance(steps, name, rows)]
     cell, count = cells(steps.step[rows])
     bad = np.flatnonzero(_differing(steps, name, rows, cell, count))
     if not len(bad):
@@ -234,11 +237,12 @@ def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
     return int(steps.step[rows[one]]), " and ".join(sorted(str(steps.rank[rows[row]]) for row in (one, other)))
 
 
-def _by_chance(steps: Steps, name: str, rows: Ints) -> Bools:
-    """Which rows lack the value, of ranks that leave it out hardly ever: a field was lost, no number became none."""
-    silent = ~_told(steps, name, rows)
-    holes = np.bincount(steps.rank[rows], weights=silent)
-    return np.asarray(silent & (holes[steps.rank[rows]] <= HOLES_MAX), np.bool_)
+def holes(run: Steps, fault_free: Steps, name: str) -> Ints:
+    """Rows that do not tell this, where the same rank does in that step of the fault-free run."""
+    ours, theirs = by_rank(run), by_rank(fault_free)
+    _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
+    rows = ours.row[left]
+    return rows[_told(fault_free, name, theirs.row[right]) & ~_told(run, name, rows)]
 
 
 def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float) -> int | None:
@@ -252,7 +256,7 @@ def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: fl
     elif max_ulp:
         off = distance(mine, other) > max_ulp * ulps(other)
     else:
-        off = bits(mine) != bits(other)
+        off = unlike(mine, other)
     lowest = run.rank.min() if len(run.rank) else 0
     found = np.flatnonzero(off & (run.rank[rows] > lowest))
     return int(rows[found[0]]) if len(found) else None

@@ -26,7 +26,7 @@ from harness.judge.facts import by_time, losses, ranks
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import DRILL
 from harness.judge.facts.evidence import SECOND as SECOND_FOLDER
-from harness.judge.facts.losses import CURVES, HOLES_MAX, WORDS, Comparison
+from harness.judge.facts.losses import CURVES, WORDS, Comparison
 from harness.judge.facts.saves import Save, Saves
 from harness.judge.score import Bounds, Expectation, Score, ScoreResult, Verdict
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
@@ -510,11 +510,10 @@ def _losses(evidence: Analysis, compared: Comparison) -> Iterator[Answer]:
     bands, found = _bands(evidence, compared), list[tuple[int, str]]()
     for name in CURVES:
         mine, other = getattr(compared.run, name), getattr(compared.fault_free, name)
-        untold = np.isfinite(mine) & np.isnan(other)
-        if untold.sum() > HOLES_MAX:
-            text = f"{counted(int(untold.sum()), 'step')} without a number for its {WORDS[name]}, which the run has"
+        if len(alone := compared.alone(name)):
+            text = f"{counted(len(alone), 'step')} at which only it, or only the run, tells the {WORDS[name]}"
             yield None, Code.SECOND_OTHER_LOSS, text
-        rows = np.flatnonzero(np.isfinite(mine) & ~untold & (losses.distance(mine, other) > bands[name]))
+        rows = np.flatnonzero(np.isfinite(mine) & (losses.distance(mine, other) > bands[name]))
         found += [(int(row), name) for row in rows[:1]]
     for row, name in sorted(found)[:1]:
         mine, other = getattr(compared.run, name)[row], getattr(compared.fault_free, name)[row]

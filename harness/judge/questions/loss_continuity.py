@@ -30,6 +30,7 @@ from harness.judge.facts.losses import (
 from harness.judge.facts.samples import Consumed
 from harness.judge.score import Bounds, Expectation, Percent, Score, ScoreResult, Verdict, at_most
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
+from harness.log.reading import is_told
 from harness.timeline.timeline import Bools, Timeline
 from harness.units import counted
 
@@ -99,7 +100,7 @@ class LossContinuity(Score):
             lines.append(at_most("loss_continuity.max_spike", spike, bounds.max_spike, lambda x: f"{x:.4g}"))
         moved = bool(bounds.max_samples_repeated or bounds.max_samples_skipped)  # then positions may be others
         followed = evidence.consumed is not None or not judged
-        reasons = [*_ranks_agree(evidence, bounds, moved, followed), *_never_changes(comparison)]
+        reasons = [*_ranks_agree(evidence, bounds, moved, followed), *_never_changes(comparison), *_untold(evidence)]
         if judged and evidence.consumed is None:
             reasons += _other_samples(comparison, bounds, evidence.left_out)
         elif judged and evidence.consumed is not None:  # the cause of other losses, so they are named first
@@ -213,7 +214,7 @@ def _percent(value: float | None) -> str:
 def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
     """Surviving steps whose loss is no number; `None` for a trainer that reports no loss."""
     reported = comparison is not None and np.isfinite(comparison.fault_free.loss).any()
-    odd = ~np.isfinite(curve.loss)
+    odd = is_told(curve.loss) & ~np.isfinite(curve.loss)
     counts = odd & ~by_scale(odd & (curve.applied == 0))  # of an update that was skipped nothing came
     return int(counts.sum()) if reported else None
 
@@ -365,6 +366,24 @@ def _own_losses(evidence: Analysis) -> bool:
         return False
     usual = evidence.fault_free.steps
     return ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
+
+
+def _untold(evidence: Analysis) -> Iterator[Claim]:
+    """What only one of the two runs tells cannot be compared. It is told once: most lack all figures of a step."""
+    run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
+    if fault_free is None or comparison is None:
+        return
+    for name in CURVES:
+        if len(rows := ranks.holes(run.steps, fault_free.steps, name)):
+            text = f"rank {run.steps.rank[rows[0]]} does not tell its {WORDS[name]} at step {run.steps.step[rows[0]]}"
+            text += f", where it does in the fault-free run ({counted(len(rows), 'such value')})"
+        elif len(steps := comparison.alone(name)):
+            text = f"the {WORDS[name]} of {counted(len(steps), 'step')} is told by one of the two runs only"
+            text += f", first at step {steps[0]}"
+        else:
+            continue
+        yield unknown(Code.LOSS_UNTOLD, f"loss_continuity: {text}")
+        return
 
 
 def _never_changes(comparison: Comparison | None) -> Iterator[Claim]:
