@@ -113,6 +113,7 @@ class Process:
     dropped: int = 0  # events of its own that it lost to a full disk
     cut: bool = False  # its log lost its end, though nothing killed it
     exit_error: str | None = None  # the first error that it met, as it told it itself
+    took: Mapping[str, Any] | None = None  # its first `restored` event, whole
 
 
 @dataclass(frozen=True)
@@ -382,6 +383,7 @@ def _process(life: Life, launched: int) -> Process:
         tells=_declared(life.writer.header.get("tells")),
         dropped=life.writer.dropped,
         cut=life.cut,
+        took=life.restored,
     )
 
 

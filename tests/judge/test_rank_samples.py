@@ -166,3 +166,16 @@ def test_ranks_are_silent_only_where_they_are_in_the_fault_free_run(silent: set[
     everybody = {0, 1, 2}
     hidden = silent != everybody if usual == everybody else not silent <= usual
     assert bool(accused(card)) == (hidden and bool(silent))
+
+
+def test_a_rank_without_a_log_had_samples_that_nobody_knows() -> None:
+    job = Job(nodes=2, steps=40, every=10)
+
+    def second_life_unheard(logs: Logs) -> None:
+        telling(job)(logs)
+        lost = trainers(logs, rank=1, life=1)[0]
+        del logs[next(name for name, lines in logs.items() if lines is lost)]
+
+    history = simulate(job, [Outage(12, "rank", victim=1)], 3)
+    card = verdict(history, second_life_unheard, EXPECT, fault_free=fault_free_of(job))
+    assert card.verdict is Verdict.INCONCLUSIVE and not accused(card), card.reasons

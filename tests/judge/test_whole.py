@@ -230,6 +230,13 @@ def drill_log(*told: tuple[int | None, str, int | None], world: int = 2) -> Time
     return replace(FAULT_FREE, processes=workers)
 
 
+def drill_took(**told: Any) -> Timeline:
+    """Both ranks restored the save of step 80, and rank 1 told more of it."""
+    drill = restored(80, 80)
+    took = [{"at": 1, "step": 80} | more for more in ({}, told)]
+    return replace(drill, processes=[replace(p, took=each) for p, each in zip(drill.processes, took, strict=True)])
+
+
 def restored(*steps: int | None, world: int = 2) -> Timeline:
     """One rank each."""
     return drill_log(*((step, "", None) for step in steps), world=world)
@@ -349,6 +356,7 @@ def test_a_part_of_a_run_keeps_the_drill() -> None:
             drill_log((80, "", None), (80, "/elsewhere/step-00000080", None)),
             "rank 1 restored /elsewhere/step-00000080, which is",
         ),
+        (drill_took(content="other", saved="committed"), "rank 1 restored a state, which no longer holds what was"),
         (restored(80, None), "do not say that they restored step 80"),
         (drill_log((80, "", None), (None, "", 62)), "do not say that they restored step 80"),
     ],
@@ -357,6 +365,17 @@ def test_a_drill_proves_a_committed_checkpoint_on_every_rank(drill: Timeline, re
     step = drill.processes[0].restored_step
     card = drill_card(drill, outcome="restored", restored_step=step)
     assert card.verdict is Verdict.INCONCLUSIVE and any(reason in text for text in card.reasons), card.reasons
+
+
+@pytest.mark.parametrize("restarts_took", [["model", "optimizer"], ["model"]])
+def test_a_drill_restores_as_much_as_the_restarts_of_the_run_did(restarts_took: list[str]) -> None:
+    def bend(logs: Logs) -> None:
+        for line in (line for lines in trainers(logs) for line in lines if line.get("event") == "restored"):
+            line["entered"] = restarts_took
+
+    card = drill_card(drill_took(entered=["model"]), bend, outcome="restored", restored_step=80)
+    alone = [text for text in card.reasons if "rank 1 restored its model alone" in text]
+    assert bool(alone) is (len(restarts_took) > 1), card.reasons
 
 
 @pytest.mark.parametrize(

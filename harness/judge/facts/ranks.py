@@ -15,7 +15,7 @@ import numpy as np
 from harness.judge.facts.losses import CURVES, bits, by_rank, distance, ulps, unlike
 from harness.log.reading import is_told
 from harness.timeline.lineage import NEVER, cells
-from harness.timeline.timeline import Bools, Ints, Steps
+from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 
 LOCAL_SHARE = 0.5  # of the steps: who disagrees at more of them tells values of its own
 
@@ -124,9 +124,10 @@ def tells_samples(steps: Steps) -> Bools:
     return np.asarray((steps.rank_samples >= 0) & (steps.count >= 0), np.bool_)
 
 
-def samples_counted(steps: Steps) -> Ints:
+def samples_counted(run: Timeline) -> Ints:
     """Rows of surviving steps that all ranks did, and of which all ranks tell their samples and those of the batch."""
-    rows = np.flatnonzero(steps.survives & steps.complete)
+    steps, heard = run.steps, np.array([not epoch.unheard for epoch in run.epochs] + [True], np.bool_)
+    rows = np.flatnonzero(steps.survives & steps.complete & heard[steps.epoch])
     told = tells_samples(steps)[rows]
     cell, count = cells(steps.epoch[rows], steps.step[rows])
     untold = np.bincount(cell[~told], minlength=count) > 0

@@ -213,7 +213,7 @@ class RankSamples(Sign):
 
     def look(self, evidence: Analysis, said: Said) -> Look:
         run, fault_free = evidence.run, evidence.fault_free
-        rows, untold = ranks.samples_counted(run.steps), claims((), _untold(run, fault_free))
+        rows, untold = ranks.samples_counted(run), claims((), _untold(run, fault_free))
         if not len(rows):
             return Look({}, (), untold)
         short = ranks.samples_short(run.steps, rows)
@@ -221,7 +221,7 @@ class RankSamples(Sign):
         totals = totals[np.unique(run.steps.rank[rows])]
         values = {"rank_samples_min": int(totals.min()), "rank_samples_max": int(totals.max())}
         values |= {"batches_short": len(short)}
-        if fault_free is not None and ranks.samples_short(fault_free.steps, ranks.samples_counted(fault_free.steps)):
+        if fault_free is not None and ranks.samples_short(fault_free.steps, ranks.samples_counted(fault_free)):
             return Look(values, why_not="the ranks of the fault-free run leave samples out, too")
         found = [Seen(each, each.begin, True, (each.step, each.step)) for each in short]
         return Look(values, found, itertools.chain(_unlike_shares(run, fault_free, rows), untold))
@@ -236,7 +236,7 @@ def _unlike_shares(run: Timeline, fault_free: Timeline | None, rows: Ints) -> It
     none = (samples[found.least] == 0) & (asked[found.least] >= found.size)
     known = np.zeros(len(none), np.bool_)
     if fault_free is not None:
-        usual = ranks.parts(fault_free.steps, ranks.samples_counted(fault_free.steps))
+        usual = ranks.parts(fault_free.steps, ranks.samples_counted(fault_free))
         least, most = fault_free.steps.rank_samples[usual.least], fault_free.steps.rank_samples[usual.most]
         for size in np.unique(usual.size):
             same = usual.size == size

@@ -27,6 +27,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import DRILL
 from harness.judge.facts.evidence import SECOND as SECOND_FOLDER
 from harness.judge.facts.losses import CURVES, WORDS, Comparison
+from harness.judge.facts.restarts import restore
 from harness.judge.facts.saves import Save, Saves
 from harness.judge.score import Bounds, Expectation, Score, ScoreResult, Verdict
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
@@ -168,7 +169,7 @@ def _loaded(evidence: Analysis, told: Mapping[str, Any], newest: int, behind: in
             text = f"only the checkpoint of step {step} could be loaded, though one of step {newest} had been committed"
             yield failed(Code.DRILL_OLDER, text)
         else:
-            elsewhere = _from_elsewhere(evidence, workers, step, DRILL)
+            elsewhere = (*_from_elsewhere(evidence, workers, step, DRILL), *_less_than_saved(evidence, log))
             another = (*_another_time(run, told, log), *_another_plan(run, log), *_another_step(told))
             left_open = itertools.chain(
                 ((Code.DRILL_ANOTHER_TIME, f"the restore drill's {text}") for text in another),
@@ -236,6 +237,20 @@ def _from_elsewhere(evidence: Analysis, workers: Sequence[Process], step: int, f
         other = saves.other_at_path(path.replace(f"/{folder}/", "/", 1), step, NEVER)
         if other is not None:
             yield f"{text} of step {other}, not of step {step}"
+
+
+def _less_than_saved(evidence: Analysis, log: Timeline) -> Iterator[str]:
+    """Which rank restored other bytes than were committed, or a model alone where the run's own restarts took more."""
+    usual = [each.entered for restart in evidence.restarts[1:] for each in restart.restores]
+    for number, worker in enumerate(log.processes):
+        if worker.took is None:
+            continue
+        each = restore(log, evidence.saves, number, worker.took, worker.first_step or 0)
+        if each.content and each.saved and each.content != each.saved:
+            text = f"rank {each.rank} restored {each.source or 'a state'}"
+            yield f"{text}, which no longer holds what was committed there"
+        if each.entered == ("model",) and any(len(entered) > 1 for entered in usual):
+            yield f"rank {each.rank} restored its model alone, and the run's restarts its optimizer's state as well"
 
 
 def _other_copy(run: Timeline, log: Timeline, step: int, code: Code) -> Iterator[tuple[Code, str]]:
