@@ -188,7 +188,6 @@ class Code(enum.StrEnum):
     LEDGER_UNATTRIBUTED = "ledger.unattributed"
     LOSS_NEVER_CHANGES = "loss.never-changes"
     LOSS_RANK_DIFFERS = "loss.rank-differs"
-    LOSS_UNTOLD = "loss.untold"
     NODE_UNUSED = "node.unused"
     PACE_SLOW = "pace.max_slowdown"
     PACE_SLOW_AGAIN = "pace.slow-again"

@@ -81,6 +81,8 @@ class LossContinuity(Score):
             return ScoreResult(values, not_judged=_in_passing(consumed))
         line, reach = _curve_line(evidence, bounds)
         values |= reach
+        if line.verdict is Verdict.PASS and (why := _untold(evidence)):
+            line = replace(line, observed="—", verdict=Verdict.INCONCLUSIVE, reason=why, doubt=Doubt.NOT_COMPARABLE)
         asked, judged = not bounds.model_fields_set.isdisjoint(_SAMPLE_BOUNDS), bounds.samples == "judged"
         lines = [line]
         if judged and (consumed.comparable or asked):
@@ -100,7 +102,7 @@ class LossContinuity(Score):
             lines.append(at_most("loss_continuity.max_spike", spike, bounds.max_spike, lambda x: f"{x:.4g}"))
         moved = bool(bounds.max_samples_repeated or bounds.max_samples_skipped)  # then positions may be others
         followed = evidence.consumed is not None or not judged
-        reasons = [*_ranks_agree(evidence, bounds, moved, followed), *_never_changes(comparison), *_untold(evidence)]
+        reasons = [*_ranks_agree(evidence, bounds, moved, followed), *_never_changes(comparison)]
         if judged and evidence.consumed is None:
             reasons += _other_samples(comparison, bounds, evidence.left_out)
         elif judged and evidence.consumed is not None:  # the cause of other losses, so they are named first
@@ -368,22 +370,19 @@ def _own_losses(evidence: Analysis) -> bool:
     return ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
 
 
-def _untold(evidence: Analysis) -> Iterator[Claim]:
-    """What only one of the two runs tells cannot be compared. It is told once: most lack all figures of a step."""
+def _untold(evidence: Analysis) -> str:
+    """What only one of the two runs tells, so that it cannot be compared; an empty text: nothing."""
     run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
     if fault_free is None or comparison is None:
-        return
+        return ""
     for name in CURVES:
         if len(rows := ranks.holes(run.steps, fault_free.steps, name)):
             text = f"rank {run.steps.rank[rows[0]]} does not tell its {WORDS[name]} at step {run.steps.step[rows[0]]}"
-            text += f", where it does in the fault-free run ({counted(len(rows), 'such value')})"
-        elif len(steps := comparison.alone(name)):
+            return f"{text}, where it does in the fault-free run ({counted(len(rows), 'such value')})"
+        if len(steps := comparison.alone(name)):
             text = f"the {WORDS[name]} of {counted(len(steps), 'step')} is told by one of the two runs only"
-            text += f", first at step {steps[0]}"
-        else:
-            continue
-        yield unknown(Code.LOSS_UNTOLD, f"loss_continuity: {text}")
-        return
+            return f"{text}, first at step {steps[0]}"
+    return ""
 
 
 def _never_changes(comparison: Comparison | None) -> Iterator[Claim]:
