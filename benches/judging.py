@@ -19,8 +19,8 @@ from typing import Any
 
 from scoring import write_log
 
-from harness.campaign.gameday import FILE
-from harness.campaign.gameday_plan import plan_day
+from harness.gameday.day import FILE
+from harness.gameday.planning import plan_day
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 ALONE = """
@@ -56,7 +56,7 @@ print(json.dumps([times[1] - times[0], times[2] - times[1], cpu[2] - cpu[1], str
 A_DAY = """
 import json, pathlib, resource, sys, time
 import harness
-from harness.campaign.gameday import judge_stored
+from harness.gameday.day import judge_stored
 
 here = pathlib.Path(next(iter(harness.__path__))).resolve().parent
 assert here == pathlib.Path(sys.argv[1]).resolve(), f"this would be the code of {here}"

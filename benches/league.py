@@ -26,8 +26,8 @@ from typing import Any
 
 import yaml
 
-from harness.campaign.adoption.first_look import Facts
-from harness.campaign.adoption.proposal import REHEARSALS, propose
+from harness.adopt.first_look import Facts
+from harness.adopt.proposal import REHEARSALS, propose
 from harness.node.emitter import TELLS
 from harness.report.model import Report, read
 

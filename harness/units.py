@@ -163,9 +163,9 @@ class Rate(_Quantity):
         object.__setattr__(self, "bits_per_s", parse_rate_bits(self.text))
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 step`, `1,024 steps`."""
-    return f"{number:,} {noun if number == 1 else noun + 's'}"
+def counted(number: int, noun: str, many: str = "") -> str:
+    """`1 step`, `1,024 steps`, `2 entries`."""
+    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 
 def format_duration(ns: int) -> str:

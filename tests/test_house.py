@@ -6,7 +6,7 @@ import ast
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "benches"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "benches"))
 
 import house
 

@@ -13,8 +13,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = sorted(path for package in ("harness", "reference_trainer") for path in (ROOT / package).rglob("*.py"))
 
 ANYBODY = {"errors", "extras", "units", "parameters", "programs", "plugins", "nvml"}
-_JUDGING = {"log", "node.emitter", "timeline", "judge.facts", "judge", "gate", "matrix", "gameday", "theory"}
+_JUDGING = {"log", "node.emitter", "timeline", "judge.facts", "judge", "theory"}
 _ACTING = {"log", "node.emitter", "node", "backends", "faults", "trainers", "trainers.checkpoints"}
+
+_TRUNK = _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words"}
 
 # What each room may import, besides itself and `ANYBODY`.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -33,9 +35,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "timeline": {"log", "node.emitter"},
     "judge.facts": {"log", "node.emitter", "timeline", "theory"},  # no verdict in there
     "judge": {"log", "node.emitter", "timeline", "judge.facts", "theory"},
-    "gate": {"judge", "timeline"},  # several runs side by side; a game day; a checkpoint matrix: never one run
-    "gameday": {"judge"},
-    "matrix": {"log"},
     "report.words": {"timeline"},  # the names of phases
     "report.charts": {"report.words"},  # plain data in, a picture out
     "report": _JUDGING | {"report.words", "report.charts"},
@@ -47,14 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spec": _ACTING,
     "plan": _ACTING | {"spec"},
     "run": _ACTING | {"spec", "plan"},
-    "page": {
-        "log",
-        "node.emitter",
-        "run",
-        "report.charts",
-        "report.words",
-    },  # a live page: shows, and hands on what is asked
-    "campaign": _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words"},
+    "campaign": _TRUNK,
     # Metrics of a job: counts what an observer hears. Its trace: of a run that is over.
     "monitoring": {
         "log",
@@ -67,12 +59,24 @@ MAY_IMPORT: dict[str, set[str]] = {
         "report",
         "report.words",
     },
-    "cli": _ACTING
-    | _JUDGING
-    | {"spec", "plan", "run", "report", "report.words", "campaign", "page", "monitoring", "report.charts"},
-    "__main__": {"cli"},
+    # What commands share, and those of the trunk. The one file that collects all commands stands on top of the house.
+    "cli": _TRUNK | {"report.charts", "campaign", "monitoring"},
+    "cli.main": {"cli", "report.words", "adopt", "gameday", "gate", "matrix"},
+    "__main__": {"cli.main"},
     "": set(),
 }
+
+# A wing imports the trunk and never another wing. What judges in a wing is pure: logs, judged runs and its like.
+WINGS = {
+    "adopt": (),
+    "gameday": ("day_verdict", "attach.attached_verdict"),
+    "gate": ("changes", "comparison", "difference", "objectives", "student"),
+    "matrix": ("restart_log",),
+}
+for wing, judging in WINGS.items():
+    pure = {f"{wing}.{name}" for name in judging}
+    MAY_IMPORT[wing] = MAY_IMPORT["cli"] | {"cli"} | pure
+    MAY_IMPORT |= {name: {"log", "timeline", "judge"} | pure for name in pure}
 
 # A plug-in knows its contract and what its family shares, never a sibling.
 PLUGINS = {

@@ -9,6 +9,7 @@ from typing import Any
 from harness.campaign.store import Store
 from harness.judge.score import load_score, score_names
 from harness.plan import stored
+from harness.plan.making import make_plan
 from harness.plan.model import Plan
 from harness.spec import scenario, schema
 from harness.spec.bounds import Allowed, ScoreBounds
@@ -26,6 +27,11 @@ def load_scenario(
 ) -> Scenario:
     """Raises `ScenarioError` with every mistake found, `UsageError` for an unknown profile."""
     return scenario.load_scenario(path, profile, overrides, score_bounds())
+
+
+def check_plan(spec: Scenario, profile: str | None) -> None:
+    """Raises `UsageError` for a scenario of which no plan can be made."""
+    make_plan(spec, 1, "local", "validate", profile)
 
 
 def json_schema() -> dict[str, Any]:

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from harness.campaign.wings import StoredKind, stored_kind_of, stored_kinds
 from harness.errors import UsageError
 from harness.judge.score import Verdict
-from harness.report import gameday, model
+from harness.report import model
 from harness.report.words import one_line
 
 INDEX = ".runs.sqlite"
@@ -203,9 +204,10 @@ def _folders(reports: pathlib.Path) -> Iterator[tuple[str, str]]:
         entries = sorted(os.scandir(reports), key=lambda entry: entry.name)
     except OSError:
         return
+    names = ("plan.json", "report.json", *(kind.report for kind in stored_kinds()))
     for entry in entries:
         if not entry.name.startswith(".") and (entry.is_dir(follow_symlinks=False) or entry.is_symlink()):
-            stamps = [_stamp(os.path.join(entry.path, name)) for name in ("plan.json", "report.json", gameday.REPORT)]
+            stamps = [_stamp(os.path.join(entry.path, name)) for name in names]
             if stamps[0]:
                 yield entry.name, f"{'link' if entry.is_symlink() else ''} {stamps}"
 
@@ -236,8 +238,8 @@ def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
     if not _RUN_ID.match(folder.name):
         raise NotARun("not the name of a run")
     try:
-        if gameday.is_day(folder):
-            return _day(folder), ""
+        if kind := stored_kind_of(folder):
+            return _of_parts(kind, folder), ""
         if not os.path.lexists(folder / "report.json"):
             return _planned(folder), ""
         return _judged(model.read(folder / "report.json"), folder), ""
@@ -258,11 +260,11 @@ def _judged(report: model.Report, folder: pathlib.Path) -> StoredRun:
     )
 
 
-def _day(folder: pathlib.Path) -> StoredRun:
-    if not os.path.lexists(folder / gameday.REPORT):
+def _of_parts(kind: StoredKind, folder: pathlib.Path) -> StoredRun:
+    if not os.path.lexists(folder / kind.report):
         return _planned(folder)
-    day = gameday.read(folder)
-    return dataclasses.replace(_planned(folder), verdict=day.verdict, headline=(day.reasons or [""])[0])
+    found = kind.read(folder)
+    return dataclasses.replace(_planned(folder), verdict=found.verdict, headline=(found.reasons or [""])[0])
 
 
 class _Named(msgspec.Struct):

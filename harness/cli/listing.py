@@ -8,7 +8,7 @@ import pathlib
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 import typer
 from rich.table import Table
@@ -21,7 +21,6 @@ from harness.cli.output import STYLES, note, out, print_json, print_table, safe,
 from harness.errors import UsageError
 from harness.faults.contract import load_fault
 from harness.judge.score import Verdict
-from harness.report.history import Moment
 from harness.report.words import short_commit
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])\Z")
@@ -38,7 +37,24 @@ def parse_since(text: str, now_s: float | None = None) -> float:
         raise UsageError(f"--since {text}: write a time like 2026-11-22, or how long ago, like 2h or 7d") from error
 
 
-Run = TypeVar("Run", StoredRun, Moment)
+class Shown(Protocol):
+    """What a list of runs shows of each."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def begun_at(self) -> str: ...
+    @property
+    def scenario(self) -> str: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def commit(self) -> str: ...
+    @property
+    def verdict(self) -> Verdict | None: ...
+
+
+Run = TypeVar("Run", bound=Shown)
 OfBackend = Annotated[str | None, typer.Option("--backend", help="Only the runs on this backend.")]
 OfCommit = Annotated[str | None, typer.Option("--commit", help="Only those of this commit, or of its first digits.")]
 OfVerdict = Annotated[Verdict | None, typer.Option("--verdict", help="Only those with this verdict.")]

@@ -45,36 +45,28 @@ def make_app() -> typer.Typer:
     """The command line with all its commands."""
     import typer
 
-    from harness.cli import (
-        export,
-        gameday,
-        gate,
-        history,
-        init,
-        listing,
-        machine,
-        matrix,
-        options,
-        run,
-        runs,
-        scenarios,
-    )
+    from harness.adopt.init_command import InitCommand, init
+    from harness.cli import export, listing, machine, options, run, runs, scenarios
+    from harness.gameday import day_command
+    from harness.gate.gate_command import GateCommand, baseline, gate
+    from harness.gate.history_command import compare, history
+    from harness.matrix.matrix_command import matrix
 
     app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP)
     panels: dict[str, list[Callable[..., None]]] = {
-        "Run": [run.run, gate.gate, init.init, matrix.matrix],
+        "Run": [run.run, gate, init, matrix],
         "Scenarios": [listing.list_, scenarios.explain, scenarios.plan, scenarios.validate, scenarios.schema],
-        "Stored runs": [runs.show, history.history, history.compare, runs.score, runs.report, export.export],
+        "Stored runs": [runs.show, history, compare, runs.score, runs.report, export.export],
         "This machine": [machine.doctor, machine.heal],
     }
-    own_parsing = {gate.gate: gate.GateCommand, init.init: init.InitCommand}
+    own_parsing = {gate: GateCommand, init: InitCommand}
     for panel, commands in panels.items():
         for command in commands:
             cls = own_parsing.get(command)
             app.command(command.__name__.rstrip("_"), cls=cls, rich_help_panel=panel)(command)
 
-    app.add_typer(gate.baseline, name="baseline", rich_help_panel="Stored runs")
-    app.add_typer(gameday.make_group(), name="gameday", rich_help_panel="Run")
+    app.add_typer(baseline, name="baseline", rich_help_panel="Stored runs")
+    app.add_typer(day_command.make_group(), name="gameday", rich_help_panel="Run")
     app.callback()(options.chaos)
     return app
 

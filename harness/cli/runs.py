@@ -8,19 +8,18 @@ import urllib.parse
 from collections.abc import Iterator
 from typing import Annotated
 
-import msgspec
 import typer
 
-from harness.campaign.gameday import judge_stored, write_day
 from harness.campaign.store import Store
+from harness.campaign.wings import StoredKind, stored_kind_of
 from harness.cli.options import REPORTS, JsonOption, ReportsOption, RunArg
 from harness.cli.output import note, out, print_json
-from harness.cli.terminal import print_day, print_report, print_verdict
+from harness.cli.terminal import print_report, print_result
 from harness.errors import UsageError
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import EXIT_CODES, Verdict, judge
 from harness.log import hostile
-from harness.report import gameday, markdown, model, write_reports
+from harness.report import markdown, model, write_reports
 
 
 def show(
@@ -36,8 +35,8 @@ def show(
     Example: chaos show last
     """
     folder = Store(reports).find(run)
-    if gameday.is_day(folder):
-        return _show_day(folder, json, as_markdown)
+    if kind := stored_kind_of(folder):
+        return _show_parts(kind, folder, json, as_markdown)
     if not (folder / "report.json").exists():
         raise UsageError(f"{folder} was not judged yet; judge it with: chaos score {folder.name}")
     report = model.read(folder / "report.json")
@@ -71,23 +70,23 @@ def report(run: RunArg, reports: ReportsOption = REPORTS) -> None:
     _judge(Store(reports).find(run), must_write=True)
 
 
-def _show_day(folder: pathlib.Path, json: bool, as_markdown: bool) -> None:
+def _show_parts(kind: StoredKind, folder: pathlib.Path, json: bool, as_markdown: bool) -> None:
     if json:
-        print_json(msgspec.to_builtins(gameday.read(folder)))
+        print_json(kind.values(folder))
     elif as_markdown:
         out.file.write(model.read_regular(folder / "report.md").decode(errors="replace"))
     else:
-        print_day(folder)
+        print_result(kind.read(folder), folder)
 
 
 def _judge(folder: pathlib.Path, rehearsal: str | None = None, must_write: bool = False) -> Verdict:
     """Prints the verdict also where the report cannot be written, unless that is what was asked for."""
-    if rehearsal is None and gameday.is_day(folder):  # by its windows, and by what people and alerts did
-        result, cards = judge_stored(folder)
+    if rehearsal is None and (kind := stored_kind_of(folder)):
+        result, write = kind.judge(folder)
         with _written_if_it_can_be(folder, must_write):
-            write_day(folder, result, cards)
-            return print_day(folder)
-        return print_verdict(gameday.to_store(result))
+            write()
+            return print_result(result, folder)
+        return print_result(result)
     card = judge(load_evidence(folder, rehearsal), folder.resolve().name)
     page = None
     with _written_if_it_can_be(folder, must_write):

@@ -8,9 +8,10 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from harness.campaign.wings import Result
 from harness.cli.output import PLAIN_WIDTH, SIGNS, STYLES, out, safe, say
 from harness.judge.score import Verdict
-from harness.report import gameday, view
+from harness.report import view
 from harness.report.model import Report
 from harness.report.words import one_line
 
@@ -56,18 +57,14 @@ def _figures(report: Report) -> Table:
     return table
 
 
-def print_day(folder: pathlib.Path) -> Verdict:
-    """The last words of a game day that was judged. Raises `ReportError` where it was not."""
-    verdict = print_verdict(gameday.read(folder))
-    say(f"Report: {folder / 'report.html'}", "dim")
-    return verdict
-
-
-def print_verdict(day: gameday.StoredDay) -> Verdict:
-    """That of a game day, after those of its rehearsals."""
-    for act in day.rehearsals:
-        sign = f"[{STYLES[act.verdict]}]{act.verdict.value:13}[/]"
-        out.print(f"  {sign} {safe(act.name)}: {safe((act.reasons or [''])[0])}", soft_wrap=True)
-    reason = safe((day.reasons or [""])[0])
-    out.print(f"[{STYLES[day.verdict]}]{day.verdict.value.upper()}[/]  {reason}", soft_wrap=True)
-    return day.verdict
+def print_result(result: Result, folder: pathlib.Path | None = None) -> Verdict:
+    """The last words of a result that is more than one run: its verdict after those of its parts, and where its report
+    is, if it could be written."""
+    for part in result.parts:
+        sign = f"[{STYLES[part.verdict]}]{part.verdict.value:13}[/]"
+        out.print(f"  {sign} {safe(part.name)}: {safe((part.reasons or [''])[0])}", soft_wrap=True)
+    reason = safe((result.reasons or [""])[0])
+    out.print(f"[{STYLES[result.verdict]}]{result.verdict.value.upper()}[/]  {reason}", soft_wrap=True)
+    if folder is not None:
+        say(f"Report: {folder / 'report.html'}", "dim")
+    return result.verdict

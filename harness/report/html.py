@@ -68,7 +68,9 @@ def unbroken(words: object) -> str:
 
 @functools.cache
 def resource(name: str) -> str:
-    return (importlib.resources.files(__package__) / name).read_text(encoding="utf-8")
+    """The text of `PACKAGE/FILE`; without a package, of a file beside this one."""
+    package, _, file = name.rpartition("/")
+    return (importlib.resources.files(package or __package__) / file).read_text(encoding="utf-8")
 
 
 def script_policy(script: str) -> str:

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.campaign.history import moments
 from harness.campaign.store import INDEX, Store, Wanted
 from harness.errors import UsageError
+from harness.gate.stored_moments import moments
 from harness.judge.score import Verdict
 from harness.report import model
 

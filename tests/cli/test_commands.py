@@ -22,10 +22,10 @@ import harness.report
 from harness import extras
 from harness.backends.contract import Capability, Verb
 from harness.backends.local.backend import LocalBackend
-from harness.campaign.figures import Figures
-from harness.campaign.gameday import find_day
 from harness.cli import doctor, listing, main, output
 from harness.errors import CannotRunError, UsageError
+from harness.gameday.day import find_day
+from harness.gate.run_figures import Figures
 from harness.plan import capabilities
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

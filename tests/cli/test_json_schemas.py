@@ -11,9 +11,9 @@ import report_runs
 from typer.testing import CliRunner
 
 import harness.report
-from harness.campaign import baseline
-from harness.campaign.figures import Figures, Identity, RunFigures, ScenarioFigures
 from harness.cli import main
+from harness.gate import baseline
+from harness.gate.run_figures import Figures, Identity, RunFigures, ScenarioFigures
 from harness.judge.score import Verdict
 
 Shape = Any

@@ -10,10 +10,12 @@ import yaml
 from docs.pages import DOCS, PAGES
 
 from harness.backends import run_folder
-from harness.campaign import attached, baseline, gameday
 from harness.faults.contract import fault_names, load_fault
-from harness.report.gameday import PLAN, REPORT
-from harness.run.attached import LOG
+from harness.gameday import day
+from harness.gameday.attach import attached_day
+from harness.gameday.attach.striking import LOG
+from harness.gameday.day_report import PLAN, REPORT
+from harness.gate import baseline
 from harness.run.drill import FOLDER
 
 ROOT = DOCS.parent
@@ -82,7 +84,7 @@ def test_what_is_in_the_folder_of_a_run_is_told() -> None:
     """What a real run leaves there is compared by tests/e2e/test_scenarios.py."""
     text = (ROOT / "reports" / "README.md").read_text()
     names = [run_folder.KEY, run_folder.EVENTS, run_folder.LOGS, run_folder.ANSWERS, *run_folder.FOR_NODES, FOLDER]
-    names += [PLAN, REPORT, gameday.REHEARSALS, LOG, attached.REPORT, baseline.FIGURES]
+    names += [PLAN, REPORT, day.REHEARSALS, LOG, attached_day.REPORT, baseline.FIGURES]
     assert [name for name in names if f"`{name}" not in text] == []
 
 

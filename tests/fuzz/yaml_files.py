@@ -19,11 +19,11 @@ import yaml
 
 from harness.campaign.reading import score_bounds
 from harness.errors import ScenarioError, UsageError
+from harness.gate.suite_file import parse_suite
 from harness.plan.making import make_plan
 from harness.plan.model import Plan
 from harness.plan.stored import parse_plan
 from harness.spec.scenario import parse_scenario
-from harness.spec.suite import parse_suite
 
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 CASE_S_MAX = 20.0  # of CPU, for one file; far above what any takes

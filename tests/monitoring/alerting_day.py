@@ -19,14 +19,14 @@ from monitoring.prometheus_servers import alerting
 
 from harness import units
 from harness.backends.local.backend import BACKEND
-from harness.campaign.gameday import run_day
-from harness.campaign.gameday_plan import plan_day
+from harness.gameday.day import run_day
 from harness.gameday.day_verdict import DayResult
+from harness.gameday.director import Director
+from harness.gameday.page.page_server import PageAddress
+from harness.gameday.page.page_server import serving as page_serving
+from harness.gameday.planning import plan_day
 from harness.log.events import read_log
 from harness.monitoring.server import serving
-from harness.page.server import PageAddress
-from harness.page.server import serving as page_serving
-from harness.run.director import Director
 from harness.run.injection import LiveJob
 from harness.run.stop import StopRequest
 

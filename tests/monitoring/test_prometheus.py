@@ -22,15 +22,15 @@ from tools import need
 from waiting import HANG_S
 
 from harness.backends.local.backend import BACKEND
-from harness.campaign.gameday import run_day
-from harness.campaign.gameday_plan import plan_day
 from harness.campaign.observers import Stage
+from harness.gameday.day import run_day
 from harness.gameday.day_verdict import DayResult
+from harness.gameday.director import Director
+from harness.gameday.planning import plan_day
 from harness.judge.facts.ledger import ACCOUNTS
 from harness.log.events import read_log
 from harness.monitoring.monitor import Monitor, show_ledger
 from harness.monitoring.server import serving
-from harness.run.director import Director
 from harness.run.injection import LiveJob
 from harness.run.stop import StopRequest
 
@@ -124,8 +124,8 @@ class Seen:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     need("prometheus", "prometheus-alertmanager", "setpriv")
-    from harness.page.server import PageAddress
-    from harness.page.server import serving as page_serving
+    from harness.gameday.page.page_server import PageAddress
+    from harness.gameday.page.page_server import serving as page_serving
 
     folder = tmp_path_factory.mktemp("watched")
     path = folder / "day.yaml"

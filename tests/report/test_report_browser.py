@@ -11,18 +11,20 @@ from typing import Any
 import pytest
 import report_runs
 import tools
-from judge.test_gameday_verdict import card as act_card
-from judge.test_gameday_verdict import day, rehearsed, verdict_of
+from gameday.test_gameday_verdict import card as act_card
+from gameday.test_gameday_verdict import day, rehearsed, verdict_of
 from test_report_history import risen
 from waiting import HANG_S
 
+from harness.gameday import day_report
 from harness.gameday.day_verdict import Expected
+from harness.gate import gate_report, history_report
 from harness.gate.comparison import Question, Regressions, Success, compare
+from harness.gate.comparison_report import compare as compare_runs
+from harness.gate.comparison_report import render as render_comparison
 from harness.judge.repeats import repeat_verdict
 from harness.judge.score import Scorecard, Verdict
-from harness.report import gameday, history, html, model, suite
-from harness.report.comparison import compare as compare_runs
-from harness.report.comparison import render as render_comparison
+from harness.report import html, model
 
 CARDS: list[Callable[[], Scorecard]] = [
     report_runs.spot_evict,
@@ -47,12 +49,12 @@ def compared() -> str:
 def gate() -> str:
     """A gate that is worse than its baseline, and left something out."""
     card = report_runs.spot_evict()
-    row = suite.SuiteRow("spot-evict", card.title, repeat_verdict([card]), (card,))
+    row = gate_report.SuiteRow("spot-evict", card.title, repeat_verdict([card]), (card,))
     slower = Question("spot-evict", "recovery_time", (7.0, 7.1, 7.2, 7.3), (10.6, 10.7, 10.9, 10.8), 0.1)
     held = Regressions("last-week", compare([slower], [Success("spot-evict", 0, 4, 0, 4)]), ["node-loss"], ["a: b"])
-    part = suite.Part(3, 3, left_out=(suite.LeftOut("double-evict", "it takes about 240 s", True),))
+    part = gate_report.Part(3, 3, left_out=(gate_report.LeftOut("double-evict", "it takes about 240 s", True),))
     told = ("pre-launch", "Before a long run", "pre-launch-1", Verdict.FAIL, held.reasons[0], row, (row,), held, part)
-    return suite.render(suite.GateResult(*told))["report.html"]
+    return gate_report.render(gate_report.GateResult(*told))["report.html"]
 
 
 def game_day() -> str:
@@ -60,12 +62,12 @@ def game_day() -> str:
     cards = {name: replace(act_card(), reasons=reasons) for name in ("checkpoint-corrupt-latest", "b")}
     events = day(rehearsed("checkpoint-corrupt-latest", 10), rehearsed("b", 50))
     result = verdict_of(events, Expected("checkpoint-corrupt-latest", 0), Expected("b", 1), cards=cards)
-    return gameday.render(gameday.Day("plan", "A day", "day-1", "local", 1), result)["report.html"]
+    return day_report.render(day_report.Day("plan", "A day", "day-1", "local", 1), result)["report.html"]
 
 
 OTHER_PAGES: dict[str, Callable[[], str]] = {
-    "history": lambda: history.render(risen()),
-    "no_history": lambda: history.render([]),
+    "history": lambda: history_report.render(risen()),
+    "no_history": lambda: history_report.render([]),
     "comparison": compared,
     "gate": gate,
     "game_day": game_day,

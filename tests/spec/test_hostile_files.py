@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from harness.campaign.reading import score_bounds
 from harness.errors import ScenarioError
+from harness.gate.suite_file import parse_suite
 from harness.plan.making import make_plan
 from harness.spec.document import PROBLEMS_MAX, VALUES_MAX, Document
 from harness.spec.scenario import FAULTS_MAX, parse_scenario
 from harness.spec.schema import json_schema
-from harness.spec.suite import parse_suite
 
 HEAD = "version: 1\nname: x\ntitle: X\n"
 KILL = "- {{id: a{}, fault: rank_kill, when: {{step: 3}}, target: {{rank: 0}}}}\n"

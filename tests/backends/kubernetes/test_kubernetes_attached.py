@@ -19,9 +19,9 @@ from waiting import until
 
 from harness.backends.kubernetes import attached
 from harness.errors import BackendError, UsageError
-from harness.run.attached import check
+from harness.gameday.attach.strikes_file import AttachedDay
+from harness.gameday.attach.striking import check
 from harness.run.undo import undo_open
-from harness.spec.attached import AttachedDay
 
 PLAN = """version: 1
 name: one-of-two

@@ -1,0 +1,155 @@
+"""`chaos init`: from the command that starts a training to scenarios for it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shlex
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+import yaml
+from typer.core import TyperCommand
+
+from harness.adopt.copying import moved, original, working_in_copy
+from harness.adopt.first_look import Facts, look
+from harness.adopt.proposal import REHEARSALS, propose, workload_of
+from harness.adopt.recognise import Recognised, recognise
+from harness.backends.contract import load_backend
+from harness.campaign.experiment import new_run_id
+from harness.cli import given
+from harness.cli.display import Display
+from harness.cli.options import REPORTS, BackendOption, ReportsOption, SeedOption
+from harness.cli.output import out, safe, say
+from harness.cli.run import stop
+from harness.errors import UsageError
+from harness.judge.facts.reported import BY_FAULT, ITEMS, stood_in_for
+from harness.plan.making import make_plan
+from harness.spec.scenario import parse_scenario
+from harness.trainers.shared.rendezvous import USUAL_RESTARTS
+from harness.units import counted
+
+
+class InitCommand(TyperCommand):
+    """Refuses options of the training that could be taken for its own: they belong after `--`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.allow_interspersed_args = False
+        separated = "--" in args
+        left = super().parse_args(ctx, args)
+        command = ctx.params.get("command") or []
+        if not separated and any(word.startswith("-") for word in command):
+            raise UsageError(f"write -- before your command: chaos init -- {shlex.join(command)}")
+        return list(left)
+
+
+def init(
+    command: Annotated[list[str], typer.Argument(help="What starts your training, after --.", metavar="COMMAND…")],
+    folder: Annotated[
+        pathlib.Path,
+        typer.Option("--folder", help="Where the scenarios are written.", callback=given.folder("--folder")),
+    ] = pathlib.Path("chaos"),
+    steps: Annotated[int, typer.Option(min=2, help="How many steps are watched.")] = 20,
+    backend: BackendOption = "local",
+    seed: SeedOption = 1,
+    reports: ReportsOption = REPORTS,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing scenarios.")] = False,
+) -> None:
+    """Watch your own training, unchanged, and write scenarios for it.
+
+    The training runs unchanged for some steps on two virtual nodes, in a copy of the working directory. Write
+    {checkpoints} where the command names its folder for checkpoints: every run gets an empty one.
+
+    Example: chaos init -- torchrun --nproc-per-node 2 train.py --out {checkpoints}
+    """
+    found = recognise(command)
+    if not force:
+        _refuse_to_write_over(folder, (f"{each.name}.yaml" for each in REHEARSALS))
+    say(_recognised_in_words(found))
+    if found.launcher in ("torchrun", "accelerate") and "max_restarts" not in found.trainer:
+        say("Your command names no --max-restarts. By default it is 0: the first dead worker ends your job for good.")
+        say(f"The scenarios use --max-restarts {USUAL_RESTARTS}. Give your real job the same.")
+    here = pathlib.Path.cwd()
+    run_dir = reports.resolve() / new_run_id("init")
+    with working_in_copy(reports.resolve()) as copy:
+        shown = recognise([command[0], *(moved(word, here, copy) for word in command[1:])])
+        facts = _look(workload_of(shown, copy), copy, run_dir, backend, seed, steps)
+    files = tuple(original(name, copy, here) for name in facts.files)
+    facts = replace(facts, elastic=found.framework == "torchft", files=files)
+    _print_facts(facts, run_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder, propose(workload_of(found, folder), facts), force)
+
+
+def _look(
+    workload: dict[str, object], folder: pathlib.Path, run_dir: pathlib.Path, backend: str, seed: int, steps: int
+) -> Facts:
+    text = yaml.safe_dump({"version": 1, "name": "init", "title": "A first look, without faults", "workload": workload})
+    scenario = parse_scenario(text, str(folder / "init.yaml"))
+    plan = make_plan(scenario, seed, backend, run_dir.name)
+    engine = load_backend(backend)
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    with Display(out) as display:
+        return look(plan, run_dir, engine, steps, display, stop)
+
+
+def _recognised_in_words(found: Recognised) -> str:
+    what = found.script or "a module"
+    text = f"{found.launcher} starts {what}, {counted(found.ranks, 'rank')}, {found.framework}"
+    return f"{text}; set by the harness instead: {', '.join(found.left_out)}" if found.left_out else text
+
+
+def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
+    end = "the job was still running" if facts.steps_total is None else "then the job ended by itself"
+    times = f"{facts.step_s * 1e3:.0f} ms each, the first after {facts.start_s:.1f} s"
+    say(f"Seen: {counted(facts.steps_seen, 'step')}, {times}; {end}.")
+    judged, unseen, later = seen_and_unseen(facts)
+    say(f"  judged from: {', '.join(judged)}")
+    if later:
+        say(f"  to be seen only at its end or at a restart: {', '.join(later)}")
+    if unseen:
+        say(f"  not seen, so not judged: {', '.join(unseen)}")
+    if facts.saves:
+        say(f"  checkpoints at step{'' if len(facts.saves) == 1 else 's'} {', '.join(map(str, facts.saves[:5]))}")
+    else:
+        say("  no checkpoint was seen. A job that never saves starts again from nothing after every fault.")
+    if stray := [
+        name for name in facts.files if os.path.isabs(name) and not pathlib.Path(name).is_relative_to(run_dir)
+    ]:
+        say(f"  its checkpoints go to {stray[0]}, which all runs would share: one run would go on with another's.")
+        raise UsageError("nothing was written: call chaos init again with {checkpoints} in the place of that folder")
+
+
+def seen_and_unseen(facts: Facts) -> tuple[list[str], list[str], list[str]]:
+    """What is judged, what is not, and what this look was too short to see."""
+    seen = stood_in_for(facts.told)
+    untold = [kind for kind in ITEMS if kind not in seen and kind not in BY_FAULT]
+    due = {"restores"} if facts.steps_total is not None else {"restores", "exits"}
+    judged = dict.fromkeys(ITEMS[kind] for kind in ITEMS if kind in seen)
+    unseen = dict.fromkeys(ITEMS[kind] for kind in untold if kind not in due)
+    return list(judged), list(unseen), [ITEMS[kind] for kind in untold if kind in due]
+
+
+def _refuse_to_write_over(folder: pathlib.Path, names: Iterable[str]) -> None:
+    if taken := [name for name in names if os.path.lexists(folder / name)]:
+        raise UsageError(
+            f"{folder}: {', '.join(taken)} exists already; use --force to overwrite it or --folder for another place"
+        )
+
+
+def _write(folder: pathlib.Path, texts: dict[str, str], force: bool) -> None:
+    """A file that came there since the first look is not written over either."""
+    for name, text in texts.items():
+        if force:
+            (folder / name).unlink(missing_ok=True)
+        try:
+            with (folder / name).open("x") as file:
+                file.write(text)
+        except FileExistsError:
+            _refuse_to_write_over(folder, [name])
+        say(f"Wrote {folder / name}")
+    if texts:
+        first = folder / next(iter(texts))
+        out.print(f"Next: [bold]chaos run {safe(str(first))}[/]", soft_wrap=True)

@@ -1,0 +1,207 @@
+"""Scenarios for a trainer that was looked at: YAML with comments, as a person would write it. Pure."""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from harness.adopt.first_look import Facts
+from harness.adopt.recognise import Recognised
+
+MARGIN_S = 30.0  # of the bound on recovery, beside what the first look measured
+SAVE_EVERY = 10  # steps, where no checkpoint was seen
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """One proposed scenario. `faults` is YAML; `{step}` is filled in. `saves`: the checkpoints that must be there."""
+
+    name: str
+    title: str
+    why: str
+    faults: str
+    saves: int = 1
+
+
+REHEARSALS = (
+    Proposed(
+        "rank-kill",
+        "A worker dies by SIGKILL",
+        "The most frequent failure of all: a GPU or a driver error takes one process away.",
+        """
+  - id: kill
+    fault: rank_kill
+    when: {{step: {step}}}
+    target: {{rank: {{not_rank: 0}}}}
+""",
+    ),
+    Proposed(
+        "spot-evict",
+        "A node is reclaimed with a notice of 5 s, and a replacement arrives",
+        "The notice is a SIGTERM. A trainer that takes no notice of it loses the steps since its last checkpoint.",
+        """
+  - id: evict
+    fault: preemption
+    when: {{step: {step}}}
+    target: {{node: any}}
+    notice: 5s
+    replacement: {{after: 5s}}
+""",
+    ),
+    Proposed(
+        "node-loss",
+        "A node dies without notice, and a replacement arrives",
+        "Everything on the node ends at once: its workers, their launcher, its open connections.",
+        """
+  - id: loss
+    fault: node_loss
+    when: {{step: {step}}}
+    target: {{node: 1}}
+    replacement: {{after: 5s}}
+""",
+    ),
+    Proposed(
+        "checkpoint-bit-flip",
+        "One bit of the newest checkpoint has rotted when a worker dies",
+        "torch.load, DCP and safetensors load it without a word. The job must notice it, or fall back.",
+        """
+  - id: rot
+    fault: checkpoint_corruption
+    when: {{step: {step}}}
+    target: {{node: 0}}
+    kind: bit_flip
+    what: tensor
+  - id: kill
+    fault: rank_kill
+    when: {{following: rot, event: effect}}
+    target: {{rank: {{not_rank: 0}}}}
+""",
+        saves=2,
+    ),
+    Proposed(
+        "checkpoint-truncated",
+        "The newest checkpoint has lost its end when a worker dies",
+        "A save that a full disk or a crash cut short. The job must fall back to the checkpoint before.",
+        """
+  - id: cut
+    fault: checkpoint_corruption
+    when: {{step: {step}}}
+    target: {{node: 0}}
+    kind: truncate
+  - id: kill
+    fault: rank_kill
+    when: {{following: cut, event: effect}}
+    target: {{rank: {{not_rank: 0}}}}
+""",
+        saves=2,
+    ),
+    Proposed(
+        "kill-during-checkpoint",
+        "The power of a node fails in the middle of a checkpoint",
+        "What is on the disk by then is half a checkpoint. It must never be taken for a whole one.",
+        """
+  - id: tear
+    fault: checkpoint_torn_write
+    when: {{step: {step}}}
+    target: {{node: 0}}
+    after_bytes: 4KiB
+    replacement: {{after: 5s}}
+""",
+        saves=2,
+    ),
+)
+
+
+def workload_of(found: Recognised, folder: pathlib.Path) -> dict[str, Any]:
+    """The workload of a scenario in `folder`: two nodes, so that one can be lost."""
+    trainer = dict(found.trainer)
+    if found.script:
+        for key, value in trainer.items():
+            at = value.index(found.script) if isinstance(value, list) and found.script in value else None
+            if value == found.script:
+                trainer[key] = _beside(found.script, folder)
+            elif at is not None and key == "command":
+                trainer[key] = [*value[:at], "{scenario_dir}/" + _beside(found.script, folder), *value[at + 1 :]]
+    return {"trainer": trainer, "nodes": 2, "ranks_per_node": max(1, math.ceil(found.ranks / 2))}
+
+
+def propose(workload: Mapping[str, Any], facts: Facts) -> dict[str, str]:
+    """File name → text of every proposed scenario: those that the job is long enough for, as far as is known."""
+    workload = {**workload, "min_nodes": 1} if facts.elastic else workload
+    fitting = [each for each in REHEARSALS if facts.steps_total is None or _step(each, facts) < facts.steps_total]
+    return {f"{each.name}.yaml": _text(each, workload, facts) for each in fitting}
+
+
+def _text(rehearsal: Proposed, workload: Mapping[str, Any], facts: Facts) -> str:
+    return f"""\
+# {rehearsal.why}
+version: 1
+name: {rehearsal.name}
+title: {rehearsal.title}
+tags: [proposed]
+workload:
+{_yaml(dict(workload))}
+faults:  # {_saves_in_words(facts)}
+{rehearsal.faults.strip(chr(10)).format(step=_step(rehearsal, facts))}
+expect:
+  # Twice the start-up ({facts.start_s:.0f} s), the steps since a checkpoint once more, and {MARGIN_S:.0f} s.
+  recovery_time: {{max: {_recovery_s(facts)}s}}
+{_continuity(facts)}
+abort:
+  wall_clock: {_wall_clock_s(facts)}s
+"""
+
+
+def _step(rehearsal: Proposed, facts: Facts) -> int:
+    """Half-way between two checkpoints, after as many of them as the rehearsal needs."""
+    every = facts.save_every or SAVE_EVERY
+    first = facts.saves[0] if facts.saves else SAVE_EVERY
+    return first + (rehearsal.saves - 1) * every + max(1, every // 2)
+
+
+def _recovery_s(facts: Facts) -> int:
+    """Seconds, rounded up to ten."""
+    again = (facts.save_every or SAVE_EVERY) * facts.step_s
+    return math.ceil((2 * facts.start_s + again + MARGIN_S) / 10) * 10
+
+
+def _wall_clock_s(facts: Facts) -> int:
+    """Ten minutes, or four times what an undisturbed job needs."""
+    whole = facts.start_s + (facts.steps_total or 0) * facts.step_s
+    return max(600, math.ceil(4 * whole / 60) * 60)
+
+
+def _continuity(facts: Facts) -> str:
+    if "loss" not in facts.told:
+        return "  # The loss could not be observed, so nothing is expected of it."
+    if facts.elastic:
+        text = "  # With fewer replicas a step has fewer samples, and another loss: the last ones are compared.\n"
+        text += "  # 5% is a first guess. Set it from how far runs without a fault differ.\n"
+        text += "  # A replica that comes back begins its data again: samples are reported, not judged.\n"
+        text += "  # Leave out samples: reported, if your loader keeps its place.\n"
+        return f"{text}  loss_continuity: {{mode: final, max_final_gap: 5%, samples: reported}}"
+    return (
+        "  # Bit for bit that of a run without faults. On GPUs, or where the world shrinks, use mode: envelope.\n"
+        "  loss_continuity: {mode: exact}"
+    )
+
+
+def _saves_in_words(facts: Facts) -> str:
+    if not facts.saves:
+        return "no checkpoint was seen; choose steps after the first one"
+    return f"a checkpoint was seen at step {', '.join(map(str, facts.saves[:5]))}"
+
+
+def _yaml(data: dict[str, Any]) -> str:
+    text: str = yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=100)
+    return "\n".join(f"  {line}" for line in text.rstrip().splitlines())
+
+
+def _beside(path: str, folder: pathlib.Path) -> str:
+    return path if os.path.isabs(path) else os.path.relpath(path, folder)

@@ -1,1 +1,0 @@
-"""`chaos init`: from the command that starts a trainer of the user's to scenarios for it."""

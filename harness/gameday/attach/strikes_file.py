@@ -1,0 +1,98 @@
+"""YAML → AttachedDay, typed: what is done to a job that somebody else started, in order. Mistakes carry their place."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from harness import units
+from harness.errors import ScenarioError
+from harness.gameday.day_file import Probe
+from harness.parameters import Parameters
+from harness.spec.document import Document, read_text
+from harness.spec.scenario import Line, Name
+from harness.units import Duration
+
+ENTRIES_MAX = 200
+LASTS_S_MAX = 3600.0
+Verb = Literal["pause", "stop", "disconnect", "kill", "evict", "delete"]
+
+
+def _one_number(text: str) -> str:
+    try:
+        groups = re.compile(text).groups
+    except re.error as error:
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from None
+    if groups != 1:
+        raise ValueError(rf"{text!r} has {groups} groups; write exactly one, around the number: step (\d+)")
+    return text
+
+
+def _short_enough(value: Duration) -> Duration:
+    if not 0 < value.s <= LASTS_S_MAX:
+        raise ValueError(f"{value} is not allowed; more than 0s, at most 1h")
+    return value
+
+
+Time = Annotated[Duration, AfterValidator(_short_enough)]
+
+
+class Progress(Parameters):
+    """What shows that the job goes on: a number in its log that rises. Without it no strike can pass."""
+
+    log: Annotated[Line, AfterValidator(_one_number)] = Field(description=r"With one group: step (\d+).")
+    within: Time = Field(Duration("2m"), description="It must rise before a strike, and pass its highest after it.")
+
+
+class AttachedEntry(Parameters):
+    """Exactly one of `strike` and `rest`."""
+
+    strike: Verb | None = None
+    nodes: int = Field(1, ge=1, description="How many at once; the seed decides which.")
+    lasts: Time = Field(Duration("10s"), description="Then it is undone.")
+    rest: Time | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> AttachedEntry:
+        if (self.strike is None) == (self.rest is None):
+            raise ValueError("write exactly one of: strike, rest")
+        return self
+
+
+class Limits(Parameters):
+    nodes: Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=100)] = Field(
+        50.0, description="At most this part of the job's nodes at once."
+    )
+
+
+class AttachedDay(Parameters):
+    version: Literal[1]
+    name: Name
+    title: Line
+    progress: Progress | None = None
+    limits: Limits = Limits()
+    probes: list[Probe] = Field([], max_length=50)
+    entries: list[AttachedEntry] = Field(min_length=1, max_length=ENTRIES_MAX)
+
+    def nodes_max(self, nodes: int) -> int:
+        """How many of so many nodes may be struck at once; none of a single one, unless all may be."""
+        return int(nodes * self.limits.nodes / 100 + 1e-9)
+
+
+def load_attached(path: pathlib.Path) -> AttachedDay:
+    """Reads and checks a file. Raises `ScenarioError` with every mistake found."""
+    document = Document(read_text(path), str(path))
+    data = document.data
+    if isinstance(data, dict) and any(key in data for key in ("workload", "steady", "budget")):
+        why = "this is the plan of a job that the harness starts; with --attach write strikes, as docs/gameday.md says"
+        raise ScenarioError([document.at((), why)])
+    day = document.check(AttachedDay, data)
+    document.raise_problems()
+    if day is None:
+        raise ScenarioError([document.at((), "a plan is a mapping that starts with version: 1")])
+    if not any(entry.strike for entry in day.entries):
+        raise ScenarioError([document.at(("entries",), "no entry strikes: nothing is rehearsed")])
+    return day

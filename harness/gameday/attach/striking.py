@@ -1,0 +1,321 @@
+"""Strikes on a job that somebody else started: `AttachedRun.run` has the order of events. Nothing is judged here.
+
+Every strike is written to the undo journal before it is done, and undone also when the harness is killed. What was
+seen is appended to `attached.jsonl` in the run's folder, one record a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import random
+import re
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from harness.backends.attached import ENDED, NEEDS_KILL, OPT_IN, RUNNING, AttachedJob, Seen, Undo
+from harness.errors import BackendError, FaultError, UsageError
+from harness.gameday.attach.strikes_file import AttachedDay, AttachedEntry
+from harness.gameday.probes import Answer, Asking
+from harness.log.journal import Journal
+from harness.run.stop import StopRequest
+from harness.run.undo import close, resolve, start_reverter
+from harness.units import counted
+
+LOG = "attached.jsonl"
+LOOK_EVERY_S = 1.0
+EFFECT_S_MAX = 10.0  # until a strike must show
+MATCHES_MAX = 1e15  # a larger number is no step
+
+
+def check(day: AttachedDay, job: AttachedJob) -> None:
+    """Raises `UsageError` for what may not, or cannot, be done to this job. Touches nothing."""
+    for number, entry in enumerate(day.entries, 1):
+        if entry.strike is None:
+            continue
+        if why := _refusal(day, job, entry.strike, entry.nodes):
+            raise UsageError(f"entry {number}: {why}")
+        for node in job.nodes:
+            job.undo_of(entry.strike, node)
+
+
+def _refusal(day: AttachedDay, job: AttachedJob, verb: str, nodes: int) -> str:
+    allowed = day.nodes_max(len(job.nodes))
+    if verb not in job.verbs:
+        why = f" ({job.lacks[verb]})" if verb in job.lacks else ""
+        return f"{job.name}: {verb} cannot be done to it{why}; allowed: {', '.join(job.verbs)}"
+    if verb in NEEDS_KILL and not job.allows_kill:
+        return f"{verb} ends processes: the job's owner must set {OPT_IN}=kill for it"
+    if nodes > allowed:
+        limit = f"{day.limits.nodes:g}% of its {counted(len(job.nodes), 'node')} is {allowed}"
+        return f"too many nodes at once: {nodes}; {limit} (limits.nodes)"
+    return ""
+
+
+class _Over(Exception):
+    """The schedule ends here: how, and why."""
+
+    def __init__(self, outcome: str, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+
+
+def run_attached(
+    day: AttachedDay,
+    job: AttachedJob,
+    run_dir: pathlib.Path,
+    seed: int,
+    stop: StopRequest,
+    say: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Does the schedule and undoes everything, whatever happens. Raises `FaultError` for what could not be undone.
+
+    `say` hears what is being done."""
+    run_dir.mkdir(parents=True)
+    (run_dir / "logs").mkdir()
+    journal = Journal(run_dir)
+    reverter = start_reverter(run_dir)
+    try:
+        with stop.attended():
+            AttachedRun(day, job, journal, seed, stop, say).run()
+    finally:
+        _clean_up(journal, reverter)
+
+
+def _clean_up(journal: Journal, reverter: subprocess.Popen[bytes]) -> None:
+    """What cannot be undone now is tried again by the reverter, which then outlives this process."""
+    try:
+        close(journal)
+    except FaultError:
+        reverter.returncode = 0  # not waited for
+        raise
+    reverter.kill()
+    reverter.wait()
+
+
+class AttachedRun:
+    def __init__(
+        self,
+        day: AttachedDay,
+        job: AttachedJob,
+        journal: Journal,
+        seed: int,
+        stop: StopRequest,
+        say: Callable[[str], None],
+    ) -> None:
+        self.day, self.job, self.journal, self.stop = day, job, journal, stop
+        self._say, self._begin_s = say, time.monotonic()
+        self.dice = random.Random(seed)
+        self.path = journal.run_dir / LOG
+        self._answers = deque[Answer]()
+        self._questions = Asking(self._answers.append)
+        self._asked_s: dict[str, float] = {}  # probe → when it was asked last, of those during
+
+    def run(self) -> None:
+        self._tell("begun", job=self.job.name, nodes=list(self.job.nodes), told=self.day.progress is not None)
+        try:
+            for number, entry in enumerate(self.day.entries):
+                if entry.rest is not None:
+                    self._doing(number, f"rest for {entry.rest}")
+                    self._wait(entry.rest.s)
+                else:
+                    self._strike(number, entry)
+            outcome, reason = "completed", ""
+        except _Over as over:
+            outcome, reason = over.outcome, str(over)
+        except (BackendError, UsageError) as error:
+            outcome, reason = "broken", str(error)
+        self._tell("finished", outcome=outcome, reason=reason)
+
+    def _strike(self, number: int, entry: AttachedEntry) -> None:
+        """Healthy before, struck, undone, watched until it goes on: each is told."""
+        assert entry.strike is not None
+        progress = self.day.progress
+        self._doing(number, f"looking whether the job {'goes on' if progress else 'is whole'}")
+        self._healthy()
+        self._ask("before", number)
+        verb, job = entry.strike, self.job
+        targets = sorted(self.dice.sample(list(job.nodes), entry.nodes))
+        before = self._progress(targets)
+        undos = {node: job.undo_of(verb, node) for node in targets}
+        self._doing(number, f"{verb} of {', '.join(targets)} for {entry.lasts}")
+        try:
+            for node, undo in undos.items():
+                self.journal.record(undo.action, undo.arguments)
+                job.act(verb, node)
+            seen = self._until(targets, lambda node, now: job.acted(verb, node, now))
+            acted = {node: job.acted(verb, node, seen[node]) for node in targets}
+            self._tell("struck", entry=number, verb=verb, acted=acted, seen=_plain(seen))
+            self._hold(number, entry.lasts.s)
+        finally:
+            try:
+                highest = _highest_of(before, self._progress(before or targets))
+            finally:
+                for undo in undos.values():
+                    _take_back(undo)
+        back = self._until(targets, lambda _, now: now.state == RUNNING)
+        healed = {node: job.healed(verb, back[node]) for node in targets}
+        self._tell("undone", entry=number, healed=healed, seen=_plain(back))
+        self._doing(number, f"undone; waiting until the job {'goes on' if progress else 'is whole'}")
+        self._watch(number, highest)
+        self._ask("after", number)
+
+    def _ask(self, moment: str, number: int) -> None:
+        """Raises `_Over` for a probe that does not hold, also for one that was asked during the strike."""
+        for probe in self.day.probes:
+            if moment in probe.when:
+                self._questions.ask(probe, moment, "")
+        while self._questions.is_open(moment) or self._questions.is_open("during"):
+            self._wait(0.05)
+        self._hear(number)
+
+    def _hold(self, number: int, seconds: float) -> None:
+        """The strike lasts so long, unless a probe does not hold."""
+        deadline = time.monotonic() + seconds
+        while (left_s := deadline - time.monotonic()) > 0:
+            for probe in self.day.probes:
+                due = time.monotonic() - self._asked_s.get(probe.name, -math.inf) >= probe.every.s
+                if "during" in probe.when and due and not self._questions.is_open("during", probe.name):
+                    self._asked_s[probe.name] = time.monotonic()
+                    self._questions.ask(probe, "during", "")
+            self._wait(min(left_s, LOOK_EVERY_S))
+            self._hear(number)
+
+    def _hear(self, number: int) -> None:
+        while self._answers:
+            heard = self._answers.popleft()
+            about = {"name": heard.probe, "moment": heard.moment, "ok": heard.ok, "detail": heard.detail}
+            self._tell("probe", entry=number, **about)
+            if not heard.ok:
+                raise _Over("probe_failed", f"probe {heard.probe} failed ({heard.moment}): {heard.detail}")
+
+    def _healthy(self) -> None:
+        """Raises `_Over` where the job is not whole before anything is done to it."""
+        looked = self.job.look()
+        if any(_is_done(seen) for seen in looked.values()):  # the others may need a moment longer
+            looked = self._until(list(looked), lambda _, now: _is_done(now))
+        if all(_is_done(seen) for seen in looked.values()):
+            raise _Over("job_ended", "the job has ended with 0")
+        bad = [f"{node} is {seen.state}" for node, seen in looked.items() if seen.state != RUNNING]
+        if bad:
+            raise _Over("not_steady", f"the job is not whole, so nothing more is done to it: {', '.join(bad)}")
+        progress = self.day.progress
+        if progress is None:
+            return
+        first, deadline = self._highest(), time.monotonic() + progress.within.s
+        while (now := self._highest()) is None or first is None or now <= first:
+            first = now if first is None else first
+            if time.monotonic() > deadline:
+                raise _Over("not_steady", f"no progress within {progress.within}: {_at(now)} before the strike")
+            self._wait(LOOK_EVERY_S)
+
+    def _watch(self, number: int, before: Mapping[str, float]) -> None:
+        """Until the job has passed its highest numbers, or is over, or the time is."""
+        begin, progress = time.monotonic(), self.day.progress
+        limit_s = progress.within.s if progress else LOOK_EVERY_S
+        while True:
+            seen, after = self.job.look(), self._progress(before)
+            codes = {node: each.code for node, each in seen.items() if each.state == ENDED}
+            over = len(codes) == len(seen) or any(codes.values())
+            highest, now = _slowest(before, after)
+            passed = now is not None and highest is not None and now > highest
+            whole = all(each.state in (RUNNING, ENDED) for each in seen.values())
+            took_s = time.monotonic() - begin
+            if (passed and whole) or over or took_s > limit_s:
+                break
+            self._wait(LOOK_EVERY_S)
+        self._tell("after", entry=number, highest=highest, now=now, codes=codes, took_s=took_s, seen=_plain(seen))
+
+    def _until(self, targets: Sequence[str], holds: Callable[[str, Seen], bool]) -> Mapping[str, Seen]:
+        deadline = time.monotonic() + EFFECT_S_MAX
+        while True:
+            seen = self.job.look()
+            if all(holds(node, seen[node]) for node in targets) or time.monotonic() > deadline:
+                return seen
+            time.sleep(LOOK_EVERY_S / 5)
+
+    def _highest(self) -> float | None:
+        return max(self._numbers().values(), default=None)
+
+    def _progress(self, names: Iterable[str]) -> dict[str, float]:
+        """The highest numbers of those that log one of their own: another node's says nothing of a node that was
+        struck. Where none of them does, as where rank 0 alone logs, the highest of the job, under the empty name."""
+        numbers = self._numbers()
+        own = {name: numbers[name] for name in names if name in numbers}
+        return own or ({"": max(numbers.values())} if numbers else {})
+
+    def _numbers(self) -> dict[str, float]:
+        """The highest number that each log holds."""
+        if self.day.progress is None:
+            return {}
+        pattern, found = re.compile(self.day.progress.log), {}
+        for name, lines in self.job.log_tails().items():
+            if numbers := [number for line in lines for number in _numbers(pattern, line)]:
+                found[name] = max(numbers)
+        return found
+
+    def _wait(self, seconds: float) -> None:
+        """Raises `_Over` when the user wants the end; what acts is undone on the way."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.stop.asked:
+                raise _Over("interrupted", self.stop.reason)
+            time.sleep(min(0.1, seconds))
+
+    def _doing(self, number: int, what: str) -> None:
+        self._say(f"  {time.monotonic() - self._begin_s:6.1f} s  {number + 1}. {what}")
+
+    def _tell(self, what: str, **more: Any) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps({"what": what, "wall_ns": time.time_ns(), **more}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _is_done(seen: Seen) -> bool:
+    return seen.state == ENDED and seen.code == 0
+
+
+def _take_back(undo: Undo) -> None:
+    """What fails now is told by what is seen next, and tried again at the end, by the journal."""
+    with contextlib.suppress(BackendError):
+        resolve(undo.action)(**undo.arguments)
+
+
+def _highest_of(before: Mapping[str, float], after: Mapping[str, float]) -> Mapping[str, float]:
+    """By name the higher one: the log of what was taken is gone with it, and that of its successor begins anew."""
+    return {name: max(number, after.get(name, number)) for name, number in before.items()} if before else after
+
+
+def _slowest(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float | None, float | None]:
+    """The number before and after of the one that has come least far since. One that logs none any more comes first."""
+    pairs = [(number, after.get(name)) for name, number in before.items()]
+    return min(pairs, key=lambda pair: -math.inf if pair[1] is None else pair[1] - pair[0], default=(None, None))
+
+
+def _plain(seen: Mapping[str, Seen]) -> dict[str, dict[str, Any]]:
+    return {node: dataclasses.asdict(each) for node, each in seen.items()}
+
+
+def _numbers(pattern: re.Pattern[str], line: str) -> list[float]:
+    """Those that a line holds; what is no number, or no possible step, counts as nothing."""
+    found = []
+    for match in pattern.finditer(line):
+        try:
+            value = float(match[1])
+        except (TypeError, ValueError):
+            continue
+        if 0 <= value < MATCHES_MAX:
+            found.append(value)
+    return found
+
+
+def _at(number: float | None) -> str:
+    return "no such number is in its log" if number is None else f"it stays at {number:g}"

@@ -1,0 +1,337 @@
+"""Commands of a game day: `chaos gameday PLAN.yaml`, `chaos gameday resume` and `chaos gameday note`."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import pathlib
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from harness.backends.contract import Backend, load_backend
+from harness.campaign.experiment import new_run_id
+from harness.campaign.observers import SilentCampaign, Stage, Together
+from harness.cli.display import Display
+from harness.cli.monitoring import MetricsOption, watched
+from harness.cli.options import (
+    REPORTS,
+    SCENARIOS,
+    BackendOption,
+    GpuHoursOption,
+    LabelOption,
+    ReportsOption,
+    RunArg,
+    ScenariosOption,
+    SeedOption,
+    cap_of,
+    labels_of,
+)
+from harness.cli.output import out, safe, say
+from harness.cli.run import stop
+from harness.cli.terminal import print_result
+from harness.errors import INTERRUPTED, CannotRunError, UsageError
+from harness.extras import how_to_install
+from harness.gameday import day_view
+from harness.gameday.attach.attach_command import run_attached_day
+from harness.gameday.day import Ended, find_day, resume_day, run_day, twin_line
+from harness.gameday.day_file import find_gameday
+from harness.gameday.day_plan import DayPlan, schedule, steps_needed
+from harness.gameday.day_view import DayView, NewsView
+from harness.gameday.desk import TEXT_MAX
+from harness.gameday.director import Director
+from harness.gameday.planning import plan_day
+from harness.gameday.wing import WING
+from harness.judge.score import EXIT_CODES
+from harness.plan.capabilities import check_capabilities
+from harness.run.injection import LiveJob
+from harness.units import counted
+
+PAGES = ".gamedays"  # beside the runs, for this user alone: where the page of a day is, and its tokens
+LINGER_S = 3.0  # after the day, so that every browser has its last state
+NOTE_S = 10.0
+
+
+def run(
+    plan: Annotated[str, typer.Argument(help="A name in scenarios/gamedays/, or a path to a YAML file.")],
+    backend: BackendOption = "local",
+    seed: SeedOption = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the schedule with times; start nothing.")] = False,
+    step_time: Annotated[
+        float, typer.Option(min=0, help="With --dry-run: seconds that a step takes, to turn steps into times.")
+    ] = 0.0,
+    page: Annotated[bool, typer.Option("--page/--no-page", help="Serve the live page.")] = True,
+    address: Annotated[
+        str, typer.Option(help="Where the page is served; any but this host's own needs TLS.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes any free one.")] = 0,
+    tls_cert: Annotated[pathlib.Path | None, typer.Option(help="Certificate of the page, PEM.")] = None,
+    tls_key: Annotated[pathlib.Path | None, typer.Option(help="Its key, PEM.")] = None,
+    label: LabelOption = None,
+    max_gpu_hours: GpuHoursOption = None,
+    metrics: MetricsOption = "",
+    attach: Annotated[
+        str,
+        typer.Option(
+            metavar="docker:KEY=VALUE|slurm:JOBID|kubernetes:SELECTOR",
+            help="Strike a job that runs already and whose owner allows it; PLAN then has strikes. No page is served.",
+        ),
+    ] = "",
+    reports: ReportsOption = REPORTS,
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """Run a game day: a schedule of scenarios on one job that keeps running, with a live page.
+
+    Exits with 0 pass, 1 fail, 3 inconclusive or invalid, 4 this machine cannot run it.
+
+    Example: chaos gameday pre-launch --dry-run
+
+    Example: chaos gameday --attach docker:job=llama my-strikes.yaml
+    """
+    if attach:
+        raise typer.Exit(run_attached_day(attach, plan, seed, dry_run, reports, scenarios))
+    engine = load_backend(backend)
+    path = find_gameday(plan, scenarios)
+    day = plan_day(path, seed, backend, new_run_id(path.stem), scenarios).labelled(labels_of(label))
+    stop.cap = cap_of(max_gpu_hours)
+    out.print(f"[bold]{safe(day.name)}[/] · {safe(day.title)} · backend {safe(backend)} · seed {seed}", soft_wrap=True)
+    first, later = day.losses_unproven()
+    if later:
+        say(
+            f"{first} may change what the job computes. Where these find other losses than the fault-free run's, they"
+            f" are inconclusive: {', '.join(later)}. Rehearse {first} last, or on a day of its own."
+        )
+    expecting = [act.name for act in day.acts if "loss_continuity" in act.plan.expect]
+    if expecting and not day.fault_free:
+        say(
+            "fault_free is false, so there is nothing to compare losses with. These expect the losses of the fault-free"
+            f" run, and will be inconclusive: {', '.join(expecting)}."
+        )
+    if dry_run:
+        _rehearse_dry(day, path, step_time, engine)
+        return
+    paused = next((number for number, scene in enumerate(day.scenes, 1) if scene.kind == "pause"), None)
+    if paused and not page:
+        raise UsageError(
+            f"{path}: entry {paused} is a pause, which only a press on the page ends: run without --no-page"
+        )
+    capability = engine.probe()
+    for act in day.acts:
+        check_capabilities(act.plan, capability)
+    place = (address, port, tls_cert, tls_key) if page else None
+    budget = day.budget.wasted_percent
+    with Display(out) as display, watched(display, metrics, None if budget is None else budget / 100) as observer:
+        director = Director(day)
+        with _page(day, director, reports.resolve(), place) as shown:
+            ended = run_day(day, reports.resolve(), engine, director, Together(observer, shown), stop)
+            shown.day_judged(ended)
+    raise typer.Exit(_tell(ended))
+
+
+def _rehearse_dry(day: DayPlan, path: pathlib.Path, step_s: float, engine: Backend) -> None:
+    """Prints the schedule, then refuses what can be known to go wrong, and says what cannot be known."""
+    for line in schedule(day, step_s or None):
+        say(line)
+    say("Times are the earliest ones. Nothing was launched.")
+    steps, needed = day.job.workload.steps, steps_needed(day, step_s)
+    if steps is not None and steps < needed:
+        raise UsageError(
+            f"{path}: workload.steps: the job ends after {counted(steps, 'step')}, before its schedule is over; "
+            f"allowed: at least {needed}, and more for pauses, rests and recoveries"
+        )
+    if steps is None:
+        say("Not checked: whether the job outlasts its schedule; nobody knows how many steps it does.")
+    elif not step_s:
+        say(f"Not checked: whether {steps} steps outlast these times; give --step-time, in seconds.")
+    capability = engine.probe()
+    for act in day.acts:
+        check_capabilities(act.plan, capability)
+    say(f"Backend {day.job.backend} can do every fault of it here.")
+
+
+Where = tuple[str, int, pathlib.Path | None, pathlib.Path | None]
+
+
+class Shown(SilentCampaign):
+    """Shows a page the day as it goes on, then that the job is over, then the verdict. Tells the terminal of pauses."""
+
+    def __init__(self, publish: Callable[[DayView, Sequence[NewsView]], None], url: str = ""):
+        self._publish, self._url, self._begin_ns = publish, url, time.monotonic_ns()
+        self._newest: tuple[Director, LiveJob] | None = None
+        self._pauses_told = set[int]()
+
+    def watch(self, director: Director, job: LiveJob, now_ns: int) -> None:
+        self._newest = director, job
+        if director.state == "paused" and director.scene not in self._pauses_told:
+            self._pauses_told.add(director.scene)
+            say(f"  pause: {director.day.scenes[director.scene].what}")
+            say(f"  waiting for a person to press Continue: {self._url}")
+        self._show(lambda view: view)
+
+    def stage_ended(self, stage: Stage, how: str) -> None:
+        if stage.kind == "run with faults":
+            self._show(day_view.ended)
+
+    def day_judged(self, ended: Ended) -> None:
+        result, path = ended.result, ended.folder / "report.html"
+        self._show(lambda view: day_view.ended(view, result.verdict.value, result.reasons[0], str(path)))
+
+    def _show(self, change: Callable[[DayView], DayView]) -> None:
+        if self._newest is not None:
+            director, job = self._newest
+            view = day_view.view_of(director, job, self._begin_ns, time.monotonic_ns())
+            self._publish(change(view), day_view.feed_for_participants(director.feed, self._begin_ns))
+
+
+@contextlib.contextmanager
+def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where | None) -> Iterator[Shown]:
+    """The live page for as long as this lasts; nothing is shown without `where`."""
+    if where is None:
+        yield Shown(lambda view, feed: None)
+        return
+    try:
+        from harness.gameday.page.chart import drawing
+        from harness.gameday.page.page_server import PageAddress, serving
+    except ImportError as error:
+        needs = f"{error.name}: {how_to_install('gameday')}"
+        raise CannotRunError(f"the live page needs {needs}, or run it with --no-page") from error
+    run_dir = reports / day.job.run_id
+    chart = drawing(director.course, lambda: twin_line(run_dir))
+    with serving(PageAddress(*where), director.desk, run_dir, chart) as served:
+        shown = Shown(served.hub.publish, served.url("master"))
+        director.watcher = shown.watch
+        for role, words in (("master", "game master"), ("participant", "participants"), ("observer", "observers")):
+            say(f"  page for the {words}: {served.url(role)}")
+        say(f"  alerts: POST {served.address}/alerts with Authorization: Bearer {served.access.tokens['alerts']}")
+        found = {
+            "address": served.address,
+            "token": served.access.tokens["participant"],
+            "certificate": str(where[2] or ""),
+        }
+        with _known(reports, day.job.run_id, found):
+            yield shown
+        time.sleep(LINGER_S)
+
+
+@contextlib.contextmanager
+def _known(reports: pathlib.Path, run_id: str, found: Mapping[str, str]) -> Iterator[None]:
+    """While the page is served, this user finds it again: `chaos gameday note`."""
+    folder = reports / PAGES
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f"{run_id}.json"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(found))
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _tell(ended: Ended) -> int:
+    verdict = print_result(WING.stored[0].read(ended.folder), ended.folder)
+    if ended.interrupted:
+        say("Stopped by you, so the job was ended early.")
+    return INTERRUPTED if ended.interrupted else EXIT_CODES[verdict]
+
+
+def resume(
+    run: Annotated[str, typer.Argument(help="The day's folder, its id or the beginning of it, or 'last'.")],
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """After a crash of the harness in the middle of a day: heal what was injected, and judge what was done.
+
+    Example: chaos gameday resume last
+    """
+    with Display(out) as display:
+        ended = resume_day(find_day(run, reports), display)
+    (reports / PAGES / f"{ended.folder.name}.json").unlink(missing_ok=True)
+    raise typer.Exit(_tell(ended))
+
+
+def note(
+    run: RunArg,
+    text: Annotated[str, typer.Argument(help="What you saw or did.")] = "",
+    who: Annotated[str, typer.Option(help="Your name.")] = "",
+    detected: Annotated[bool, typer.Option("--detected", help="You see that something is wrong.")] = False,
+    acknowledged: Annotated[bool, typer.Option("--acknowledged", help="You take it.")] = False,
+    mitigated: Annotated[bool, typer.Option("--mitigated", help="It is mitigated.")] = False,
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Leave a note on a game day that is going on, or say that a problem was detected, acknowledged, mitigated.
+
+    Example: chaos gameday note last "loss is flat since 10:14" --detected
+    """
+    given = {"detected": detected, "acknowledged": acknowledged, "mitigated": mitigated}
+    actions = [name for name, said in given.items() if said]
+    if len(actions) > 1:
+        raise UsageError(f"--{actions[0]} and --{actions[1]}: give one of them")
+    if not actions and not text:
+        raise UsageError("write what you saw, or give --detected, --acknowledged or --mitigated")
+    if len(text) > TEXT_MAX:
+        raise UsageError(f"a note has at most {TEXT_MAX} characters")
+    refused = _post(_page_of(run, reports), {"action": (actions or ["note"])[0], "text": text, "who": who})
+    if refused:
+        raise UsageError(refused)
+    say("The note is kept.")
+
+
+def _page_of(run: str, reports: pathlib.Path) -> dict[str, str]:
+    """Where the page of a day is that is going on: its `address`, the participants' `token`, its `certificate`."""
+    known = {path.stem: path for path in (reports / PAGES).glob("*.json")}
+    names = list(known) if run == "last" else [name for name in known if name.startswith(pathlib.Path(run).name)]
+    if not names:
+        raise UsageError(f"no game day {run!r} is running here, or it has no page")
+    newest = max(names, key=lambda name: known[name].stat().st_mtime)
+    try:
+        found = json.loads(known[newest].read_text())
+        return {key: str(found[key]) for key in ("address", "token", "certificate")}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UsageError(f"{known[newest]}: cannot be read: {error}") from error
+
+
+def _post(page: Mapping[str, str], body: Mapping[str, str]) -> str:
+    """Why it was refused; empty: it was not. The page's own certificate is the one that is trusted."""
+    headers = {"Authorization": f"Bearer {page['token']}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{page['address']}/notes", json.dumps(body).encode(), headers, method="POST")
+    try:
+        trusted = ssl.create_default_context(cafile=page["certificate"]) if page["certificate"] else None
+        # Without proxies: the token must not leave this machine.
+        direct = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted)
+        )
+        with direct.open(request, timeout=NOTE_S):
+            return ""
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(4096)
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            return str(json.loads(said)["refused"])
+        return f"HTTP {error.code}"
+    except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
+        return f"the page at {page['address']} does not answer: {getattr(error, 'reason', error)}"
+
+
+class PlanFirst(TyperGroup):
+    """`chaos gameday PLAN.yaml` is short for `chaos gameday run PLAN.yaml`."""
+
+    def parse_args(self, context: Any, args: list[str]) -> list[str]:
+        if args and args[0] != "--help" and args[0] not in self.commands:
+            args = ["run", *args]
+        return list(super().parse_args(context, args))
+
+
+def make_group() -> typer.Typer:
+    group = typer.Typer(
+        cls=PlanFirst, no_args_is_help=True, help="Run a schedule of scenarios on one job, with a live page."
+    )
+    commands: list[Callable[..., None]] = [run, resume, note]
+    for command in commands:
+        group.command(command.__name__)(command)
+    return group

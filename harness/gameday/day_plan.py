@@ -1,0 +1,405 @@
+"""The plan of a game day: every rehearsal with its faults and targets, and when each begins. Nothing is left to chance.
+
+Typed, and the same in `gameday.json` as here. A trigger of a scenario on a step counts from the begin of its rehearsal:
+the job is going already.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from harness import units
+from harness.errors import ScenarioError, UsageError
+from harness.gameday.day_file import Alert, Budget, DayEntry, GameDay, People, Probe, Rehearse, Replay, Steady
+from harness.gameday.trace import Happening
+from harness.plan.making import make_plan
+from harness.plan.model import Plan, PlannedFault, When
+from harness.spec.document import Document, Path
+from harness.spec.scenario import Scenario, TargetSpec
+from harness.spec.scenario import When as Trigger
+from harness.trainers.contract import Workload
+from harness.units import Duration
+
+NAME_MAX = 40  # characters of a rehearsal's name: it stands before the ids of its faults
+ACTS_MAX = 2000
+SETTLED_STEPS = 10
+
+Load = Callable[[Rehearse], Scenario]
+LoadTrace = Callable[[Replay], Sequence[Happening]]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Act(_Model):
+    """One rehearsal of the day. `after_ns` counts from the begin of its entry."""
+
+    name: str
+    plan: Plan
+    after_ns: int = Field(0, ge=0)
+    runbook: str | None = None
+    alerts: tuple[Alert, ...] = ()
+    people: People = People()
+
+    @property
+    def expects_same_losses(self) -> bool:
+        bounds = self.plan.expect.get("loss_continuity")
+        return isinstance(bounds, Mapping) and bounds.get("mode", "exact") == "exact"
+
+    @property
+    def lasts_s(self) -> float:
+        """What is known of its length: the times that its faults wait and act."""
+        return max((_lasts_s(fault) for fault in self.plan.faults), default=0.0)
+
+    @property
+    def waits_steps(self) -> int:
+        """Complete steps until its last fault fires, and those that it needs to settle."""
+        return max((fault.when.more_steps or 0 for fault in self.plan.faults), default=0) + SETTLED_STEPS
+
+
+class Scene(_Model):
+    """One entry of the day: its rehearsals, or a pause until a person goes on, or a rest."""
+
+    kind: Literal["scenario", "parallel", "pause", "random", "replay", "rest"]
+    what: str
+    acts: tuple[Act, ...] = ()
+    rest_ns: int = 0
+
+
+class DayPlan(_Model):
+    version: Literal[1] = 1
+    name: str
+    title: str
+    seed: int
+    job: Plan
+    fault_free: bool = True
+    steady: Steady
+    scenes: tuple[Scene, ...] = Field(min_length=1)
+    budget: Budget = Budget()
+    probes: tuple[Probe, ...] = ()
+
+    @property
+    def acts(self) -> list[Act]:
+        return [act for scene in self.scenes for act in scene.acts]
+
+    def losses_unproven(self) -> tuple[str, list[str]]:
+        """The first rehearsal that does not expect the losses of the fault-free run, and those beside or after it that
+        do: other losses prove nothing there."""
+        for number, scene in enumerate(self.scenes):
+            if first := next((act.name for act in scene.acts if not act.expects_same_losses), None):
+                later = [act for other in self.scenes[number:] for act in other.acts if act.expects_same_losses]
+                return first, [act.name for act in later]
+        return "", []
+
+    def labelled(self, labels: Mapping[str, str]) -> DayPlan:
+        """The job and every rehearsal with the labels of the day, and these over them."""
+        every = {**self.job.scenario.labels, **labels}
+        scenes = []
+        for scene in self.scenes:
+            acts = tuple(act.model_copy(update={"plan": act.plan.labelled(every)}) for act in scene.acts)
+            scenes.append(scene.model_copy(update={"acts": acts}))
+        return self.model_copy(update={"job": self.job.labelled(labels), "scenes": tuple(scenes)})
+
+    def to_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True)
+
+
+def _lasts_s(fault: PlannedFault) -> float:
+    """Of what is written in its parameters: how long it waits, acts, and until a replacement comes."""
+    given = fault.action.model_dump()
+    after_s = (fault.when.after_ns or 0) / 1e9
+    own = [given.get(key) for key in ("duration", "notice")]
+    replacement = given.get("replacement")
+    own.append(replacement.get("after") if isinstance(replacement, Mapping) else None)
+    return after_s + sum(_seconds(value) for value in own)
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, Duration):
+        return value.s
+    return units.parse_duration_ns(value) / 1e9 if isinstance(value, str) and value[:1].isdigit() else 0.0
+
+
+def make_day(
+    spec: GameDay, document: Document, seed: int, backend: str, run_id: str, load: Load, load_trace: LoadTrace
+) -> DayPlan:
+    """Pure but for `load` and `load_trace`, which read what the plan names. Raises `ScenarioError` with every place."""
+    return _Making(spec, document, seed, backend, run_id, load, load_trace).make()
+
+
+_SHARES = ("max_percent", "max_percent_by_faults")
+
+
+class _Making:
+    def __init__(
+        self,
+        spec: GameDay,
+        document: Document,
+        seed: int,
+        backend: str,
+        run_id: str,
+        load: Load,
+        load_trace: LoadTrace,
+    ):
+        self.spec, self.document, self.seed, self.backend, self.run_id = spec, document, seed, backend, run_id
+        self.load, self.load_trace = load, load_trace
+        self.names: dict[str, int] = {}
+        self.acts = 0
+
+    def make(self) -> DayPlan:
+        scenes = [scene for place, entry in enumerate(self.spec.entries) if (scene := self._scene(place, entry))]
+        self.document.raise_problems()
+        if not any(scene.acts for scene in scenes):
+            raise ScenarioError([self.document.at(("entries",), "no entry injects anything: nothing is rehearsed")])
+        spec = self.spec
+        return DayPlan(
+            name=spec.name,
+            title=spec.title,
+            seed=self.seed,
+            job=self._job(),
+            fault_free=spec.fault_free,
+            steady=spec.steady,
+            scenes=tuple(scenes),
+            budget=spec.budget,
+            probes=tuple(spec.probes),
+        )
+
+    def _job(self) -> Plan:
+        spec = self.spec
+        empty = Scenario(
+            version=1,
+            name=spec.name,
+            title=spec.title,
+            workload=spec.workload,
+            expect={},
+            abort=spec.abort,
+            limits=spec.limits,
+            price_per_gpu_hour=spec.price_per_gpu_hour,
+            labels=spec.labels,
+        )
+        return make_plan(empty, self.seed, self.backend, self.run_id)
+
+    def _scene(self, place: int, entry: DayEntry) -> Scene | None:
+        """`None`: what is wrong with it is a problem of the document."""
+        at: Path = ("entries", place)
+        try:
+            acts = tuple(self._acts(place, entry))
+        except UsageError as error:
+            self.document.problem(at, str(error).replace("\n", "; "))
+            return None
+        what = {"pause": entry.pause, "rest": f"rest for {entry.rest} or longer"}.get(entry.kind)
+        named = ", ".join(act.name for act in acts[:5]) + (f" and {len(acts) - 5} more" if len(acts) > 5 else "")
+        rest_ns = entry.rest.ns if entry.rest else 0
+        return Scene(kind=entry.kind, what=what or named, acts=acts, rest_ns=rest_ns)
+
+    def _acts(self, place: int, entry: DayEntry) -> Iterator[Act]:
+        for number, each in enumerate(entry.rehearses):
+            yield self._act(each, self._load(each), f"{place}/{number}")
+        if entry.random:
+            dice = random.Random(f"{self.seed}/entry {place}")
+            mean_ns, at_ns = 3600e9 / units.parse_per_hour(entry.random.rate), 0
+            for number in range(entry.random.times):
+                at_ns += round(-math.log(1.0 - dice.random()) * mean_ns)
+                each = Rehearse(scenario=dice.choice(entry.random.scenarios), runbook=entry.runbook)
+                yield self._act(each, _immediate(self._load(each)), f"{place}/{number}", at_ns)
+        if entry.replay:
+            yield from self._replayed(place, entry, entry.replay)
+
+    def _replayed(self, place: int, entry: DayEntry, replay: Replay) -> Iterator[Act]:
+        rows = [row for row in self.load_trace(replay) if row.event in replay.events]
+        if not rows:
+            known = ", ".join(replay.events)
+            raise ScenarioError([f"no event in the trace has a scenario; events with one: {known}"])
+        nodes = {node: number for number, node in enumerate(dict.fromkeys(row.node for row in rows))}
+        for row in rows[: replay.first]:
+            each = Rehearse(scenario=replay.events[row.event], runbook=entry.runbook)
+            index = nodes[row.node] % self.spec.workload.nodes
+            scenario = _aimed(_immediate(self._load(each)), index, self.spec.workload)
+            yield self._act(each, scenario, f"{place}/{row.line}", round(row.at_s / replay.speed * 1e9))
+
+    def _load(self, each: Rehearse) -> Scenario:
+        scenario = self.load(each)
+        if not scenario.faults:
+            raise ScenarioError([f"scenario {scenario.name}: it has no fault, so there is nothing to rehearse"])
+        if "fail_fast" in scenario.expect:
+            raise ScenarioError([f"scenario {scenario.name}: it expects that the job fails; a game day's job goes on"])
+        of_the_day = {"workload": self.spec.workload, "limits": self.spec.limits, "expect": _expected(scenario, each)}
+        return scenario.model_copy(update=of_the_day)
+
+    def _act(self, each: Rehearse, scenario: Scenario, salt: str, after_ns: int = 0) -> Act:
+        self.acts += 1
+        if self.acts > ACTS_MAX:
+            raise ScenarioError([f"more than {ACTS_MAX:,} rehearsals"])
+        name = self._name(each.name or scenario.name)
+        seed = random.Random(f"{self.seed}/{salt}").getrandbits(63)
+        plan = make_plan(_without_steps(scenario), seed, self.backend, self.run_id)
+        plan = _named(_with_steps(plan, scenario), name)
+        plan = plan.model_copy(update={"seed": self.seed, "workload": self.spec.workload})
+        return Act(
+            name=name,
+            plan=Plan.from_json(plan.to_json()),
+            after_ns=after_ns,
+            runbook=each.runbook,
+            alerts=tuple(each.expect.alerts),
+            people=each.expect.people,
+        )
+
+    def _name(self, wanted: str) -> str:
+        """A name of its own: `rank-kill`, `rank-kill-2`."""
+        wanted = wanted[:NAME_MAX]
+        self.names[wanted] = number = self.names.get(wanted, 0) + 1
+        name = wanted if number == 1 else f"{wanted[: NAME_MAX - 5]}-{number}"
+        return name if number == 1 or name not in self.names else self._name(name)
+
+
+def _expected(scenario: Scenario, each: Rehearse) -> dict[str, Any]:
+    """What the scenario expects, without its shares of wasted GPU time: they are of its own job. A rehearsal's window
+    ends with the recovery, so an outage may fill it. The day's budget counts, and a share that the entry names itself.
+    """
+    bounds = scenario.expect.get("wasted_gpu_hours")
+    if not isinstance(bounds, dict):
+        return dict(scenario.expect)
+    named = (each.overrides.get("expect") or {}).get("wasted_gpu_hours") or {}
+    kept = {name: bound for name, bound in bounds.items() if name not in _SHARES or name in named}
+    others = {name: bound for name, bound in scenario.expect.items() if name != "wasted_gpu_hours"}
+    return others | ({"wasted_gpu_hours": kept} if kept else {})
+
+
+def _without_steps(scenario: Scenario) -> Scenario:
+    """Triggers on a step become immediate, so that the job's own count of steps is no limit to them."""
+    faults = []
+    for fault in scenario.faults:
+        if fault.when.step is not None:
+            now = Trigger(phase=fault.when.phase) if fault.when.phase else Trigger(after=Duration("0s"))
+            fault = fault.model_copy(update={"when": now})
+        faults.append(fault)
+    return scenario.model_copy(update={"faults": faults})
+
+
+def _with_steps(plan: Plan, scenario: Scenario) -> Plan:
+    steps = {fault.id: _steps(fault.when) for fault in scenario.faults if _steps(fault.when) is not None}
+    faults = []
+    for planned in plan.faults:
+        if planned.id in steps:
+            when = When(more_steps=steps[planned.id], phase=planned.when.phase)
+            planned = planned.model_copy(update={"when": when})
+        faults.append(planned)
+    return plan.model_copy(update={"faults": tuple(faults)})
+
+
+def _steps(when: Trigger) -> int | None:
+    """At once is no step later; the trainer then stands there, too, so that the moment is exact."""
+    now = when.after is not None and when.after.ns == 0 and when.following is None
+    return 0 if now else when.step
+
+
+def _immediate(scenario: Scenario) -> Scenario:
+    """Its first faults act when the rehearsal begins; those that follow another one still do."""
+    now = Trigger(after=Duration("0s"))
+    faults = [
+        fault.model_copy(update={"when": now}) if fault.when.step is not None and not fault.when.phase else fault
+        for fault in scenario.faults
+    ]
+    return scenario.model_copy(update={"faults": faults})
+
+
+def _aimed(scenario: Scenario, node: int, workload: Workload) -> Scenario:
+    """All its faults on this node, or on its first rank."""
+    faults = []
+    for fault in scenario.faults:
+        if fault.action.aims_at == "node":
+            target = TargetSpec(node=node)
+        else:
+            target = TargetSpec(rank=node * workload.ranks_per_node)
+        faults.append(fault.model_copy(update={"target": target}))
+    return scenario.model_copy(update={"faults": faults})
+
+
+def _named(plan: Plan, name: str) -> Plan:
+    """With its faults called `name-id`, so that all rehearsals share one log, and the name as its scenario's."""
+    faults = []
+    for planned in plan.faults:
+        followed = planned.when.following
+        when = planned.when.model_copy(update={"following": f"{name}-{followed}"}) if followed else planned.when
+        identity = f"{name}-{planned.id}"
+        if len(identity) > 63:
+            raise ScenarioError([f"{identity}: longer than the 63 characters of a fault's id; give it a shorter name:"])
+        faults.append(planned.model_copy(update={"id": identity, "when": when}))
+    return plan.model_copy(update={"faults": tuple(faults)})
+
+
+def ends_s(day: DayPlan, step_s: float) -> float:
+    """When the last entry is over at the earliest, in seconds from the job's start."""
+    return day.steady.steps * step_s + sum(_lasts(scene, step_s) for scene in day.scenes)
+
+
+def steps_needed(day: DayPlan, step_s: float) -> int:
+    """Steps that the job must have for its schedule, at the least; without a step's time (0) those that the schedule
+    itself waits for."""
+    if step_s:
+        return math.ceil(ends_s(day, step_s) / step_s)
+    waits = [max((act.waits_steps for act in scene.acts), default=0) for scene in day.scenes]
+    return day.steady.steps + sum(waits)
+
+
+def _lasts(scene: Scene, step_s: float) -> float:
+    ends = [act.after_ns / 1e9 + act.lasts_s + act.waits_steps * step_s for act in scene.acts]
+    return max(ends, default=scene.rest_ns / 1e9)
+
+
+def schedule(day: DayPlan, step_s: float | None = None) -> list[str]:
+    """The day in words, with times from its begin. Times are the earliest ones: how long the job takes to recover, and
+    a person to press continue, nobody knows. `step_s`: what a step takes, where that is known."""
+    lines, at_s = [], 0.0
+    steady = day.steady
+    lines.append(
+        f"{_clock(at_s)}  the job starts; it must be steady for {steady.steps} steps before anything is injected"
+    )
+    at_s += steady.steps * (step_s or 0)
+    for number, scene in enumerate(day.scenes, 1):
+        if scene.kind in ("pause", "rest"):
+            said = f"pause: {scene.what}" if scene.kind == "pause" else scene.what
+            lines.append(f"{_clock(at_s)}  {number}. {said}")
+            at_s += _lasts(scene, step_s or 0)
+            continue
+        lines.append(f"{_clock(at_s)}  {number}. {scene.kind}: {scene.what}")
+        for act in scene.acts:
+            lines += [f"{_clock(at_s + act.after_ns / 1e9)}       {line}" for line in _act_lines(act)]
+        at_s += _lasts(scene, step_s or 0)
+    lines.append(f"{_clock(at_s)}  at the earliest the last entry is over; the job goes on to its end")
+    return lines
+
+
+def _act_lines(act: Act) -> list[str]:
+    lines = []
+    for fault in act.plan.faults:
+        when = _when(fault.when)
+        lines.append(f"{act.name}: {when}{fault.in_words()}")
+    watched = [f"alert {alert.name} within {alert.within}" for alert in act.alerts]
+    watched += [f"people {name} within {value}" for name, value in act.people if value is not None]
+    return lines + ([f"{act.name}: expects {', '.join(watched)}"] if watched else [])
+
+
+def _when(when: When) -> str:
+    parts = []
+    if when.more_steps:
+        parts.append(f"{when.more_steps} steps later")
+    if when.after_ns:
+        parts.append(f"{when.after_ns / 1e9:g} s later")
+    if when.following:
+        parts.append(f"once {when.following} is {when.event}")
+    if when.phase:
+        parts.append(f"when a rank enters {when.phase}")
+    return f"{', '.join(parts)}, " if parts else ""
+
+
+def _clock(at_s: float) -> str:
+    minutes, seconds = divmod(round(at_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{seconds:02}"

@@ -1,0 +1,238 @@
+"""The report of a game day: gameday-report.json, report.html, and report.md as the draft of a post-mortem."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from harness.gameday.day_verdict import ActResult, DayResult, TimedCheck
+from harness.judge.score import Scorecard, Verdict
+from harness.report import html as page
+from harness.report import markdown, model
+from harness.report.words import DASH, expectation_name, gpu_seconds, words
+from harness.units import format_duration
+
+PLAN, REPORT = "gameday.json", "gameday-report.json"
+
+SCHEMA = 1
+MOMENTS_MAX = 400  # shown
+HEAD = ("Verdict", "Rehearsal", "Recovery", "Wasted by its faults", "Detected", "Acknowledged", "Mitigated", "Why")
+
+
+@dataclass(frozen=True)
+class Day:
+    """What a report says of the day itself."""
+
+    name: str
+    title: str
+    run_id: str
+    backend: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rehearsal, in words."""
+
+    act: ActResult
+
+    @property
+    def name(self) -> str:
+        return self.act.expected.name
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        after = [self.act.reactions.get(name) for name in ("detect", "acknowledge", "mitigate")]
+        took = [DASH if ns is None else format_duration(ns) for ns in after]
+        recovery = DASH if self.act.recovery_s is None else format_duration(round(self.act.recovery_s * 1e9))
+        wasted = gpu_seconds(self.act.wasted_gpu_s) if self.act.card else DASH
+        return self.act.verdict.value, self.name, recovery, wasted, *took, self.why
+
+    @property
+    def why(self) -> str:
+        said = [watch.reason for watch in self.act.watches if watch.reason]
+        said = [*(_in_words(reason, self.act.card) for reason in self.act.reasons[:1]), *said]
+        return "; ".join(said)
+
+    @property
+    def has_report(self) -> bool:
+        return self.act.card is not None
+
+    @property
+    def runbook(self) -> str:
+        return self.act.expected.runbook
+
+    @property
+    def longest_phase(self) -> str:
+        scores = self.act.card.scores if self.act.card else {}
+        phases: Mapping[str, float] = scores.get("recovery_time", {}).get("phases") or {}
+        if not phases:
+            return ""
+        name, took_s = max(phases.items(), key=lambda item: item[1])
+        return f"{words(name).lower()}, {format_duration(round(took_s * 1e9))}"
+
+
+def _in_words(reason: str, card: Scorecard | None) -> str:
+    """With the name of an expectation as the other reports have it."""
+    name, colon, rest = reason.partition(": ")
+    known = {line.name for line in card.expectations} | set(card.scores) if card else set()
+    return f"{expectation_name(name)}: {rest}" if colon and name in known else reason
+
+
+def _reasons(result: DayResult) -> list[str]:
+    """And what was not judged in the rehearsals. A day that passed says that in its headline."""
+    told = list(result.reasons)
+    untold = dict.fromkeys(item for act in result.acts if act.card for item in act.card.not_judged)
+    if not untold:
+        return told
+    said = f"not judged in one rehearsal or more: {', '.join(untold)}"
+    return [f"{told[0]}; {said}", *told[1:]] if result.verdict is Verdict.PASS else [*told, said]
+
+
+def _sentences(result: DayResult) -> list[str]:
+    """For people: names of expectations in words, and a capital where no rehearsal's name comes first."""
+    cards = {act.expected.name: act.card for act in result.acts}
+    found = []
+    for reason in _reasons(result):
+        name, _, rest = reason.partition(": ")
+        whole = name == "the job as a whole"
+        said = f"{name}: {_in_words(rest, result.job if whole else cards.get(name))}" if rest else reason
+        found.append(said if name in cards else said[:1].upper() + said[1:])
+    return found
+
+
+class StoredAct(msgspec.Struct):
+    name: str
+    verdict: Verdict
+    reasons: list[str]
+
+
+class StoredDay(msgspec.Struct):
+    """As much of a day's report as a terminal and the list of runs show."""
+
+    verdict: Verdict
+    reasons: list[str]
+    rehearsals: list[StoredAct]
+
+
+def is_day(folder: pathlib.Path) -> bool:
+    """Whether this run is a game day, judged or not: its rehearsals have reports of their own, and it has no other."""
+    return os.path.lexists(folder / PLAN)
+
+
+def read(folder: pathlib.Path) -> StoredDay:
+    """Raises `ReportError` where the day was not judged, or its report cannot be read."""
+    try:
+        return msgspec.json.decode(model.read_regular(folder / REPORT), type=StoredDay)
+    except FileNotFoundError as error:
+        raise model.ReportError(f"{folder} was not judged yet; judge it with: chaos score {folder.name}") from error
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise model.ReportError(f"{folder / REPORT}: {error}") from error
+
+
+def to_store(result: DayResult) -> StoredDay:
+    """What `read` gives once this is written."""
+    acts = [StoredAct(act.expected.name, act.verdict, list(act.reasons)) for act in result.acts]
+    return StoredDay(result.verdict, list(result.reasons), acts)
+
+
+def render(day: Day, result: DayResult) -> dict[str, str]:
+    """File name → content. Pure."""
+    rows = [Row(act) for act in result.acts]
+    to_fix = [Row(act) for act in result.to_fix]
+    reasons = _sentences(result)
+    shown: dict[str, Any] = {"day": day, "result": result, "rows": rows, "to_fix": to_fix, "head": HEAD}
+    shown |= {"reasons": reasons}
+    moments = [(_clock(each.at_ns), each.kind, each.what) for each in result.moments]
+    return {
+        REPORT: _json(day, result),
+        "report.html": page.fill(
+            f"{__package__}/gameday.jinja", **shown, moments=moments[:MOMENTS_MAX], all_moments=len(moments)
+        ),
+        "report.md": _markdown(day, result, reasons, rows, to_fix),
+    }
+
+
+def _clock(at_ns: int) -> str:
+    minutes, seconds = divmod(at_ns / 1e9, 60)
+    return f"{int(minutes)}:{seconds:04.1f}"
+
+
+def _json(day: Day, result: DayResult) -> str:
+    content = {
+        "schema": SCHEMA,
+        "name": day.name,
+        "run_id": day.run_id,
+        "backend": day.backend,
+        "seed": day.seed,
+        "verdict": result.verdict.value,
+        "reasons": _reasons(result),
+        "sides": {name: side and side.value for name, side in result.sides.items()},
+        "outcome": result.outcome,
+        "rehearsals": [_json_act(act) for act in result.acts],
+        "timeline": [{"at_s": each.at_ns / 1e9, "kind": each.kind, "what": each.what} for each in result.moments],
+    }
+    return model.json_text(content)
+
+
+def _json_act(act: ActResult) -> dict[str, Any]:
+    return {
+        "name": act.expected.name,
+        "verdict": act.verdict.value,
+        "machine": act.machine.value,
+        "outcome": act.outcome,
+        "reasons": list(act.reasons),
+        "recovery_s": act.recovery_s,
+        "gpu_seconds_wasted_by_faults": act.wasted_gpu_s if act.card else None,
+        "people_s": {name: None if took is None else took / 1e9 for name, took in act.reactions.items()},
+        "expectations": [_json_watch(watch) for watch in act.watches],
+        "runbook": act.expected.runbook or None,
+    }
+
+
+def _json_watch(watch: TimedCheck) -> dict[str, Any]:
+    took_s = None if watch.took_ns is None else watch.took_ns / 1e9
+    return {"what": watch.what, "within_s": watch.within_ns / 1e9, "took_s": took_s, "verdict": watch.verdict.value}
+
+
+def _markdown(day: Day, result: DayResult, reasons: Sequence[str], rows: Sequence[Row], to_fix: Sequence[Row]) -> str:
+    text = markdown.text
+    moments = [(_clock(each.at_ns), each.kind, each.what) for each in result.moments[:MOMENTS_MAX]]
+    parts = [
+        f"# {markdown.SIGNS[result.verdict]} {result.verdict.value.capitalize()}: {text(reasons[0])}",
+        f"**{text(day.title)}** · game day {markdown.code(day.name)} · backend {markdown.code(day.backend)} · seed "
+        f"{markdown.code(str(day.seed))} · run {markdown.code(day.run_id)}",
+        "\n".join(f"- {text(reason)}" for reason in reasons[1:]),
+        "## Scorecard\n\n" + " · ".join(f"{name}: {side or 'not judged'}" for name, side in result.sides.items()),
+        markdown.table(HEAD, [row.cells for row in rows]),
+        "## What to fix, most expensive first\n\n" + _fixes(to_fix),
+        "## Timeline\n\n" + markdown.table(("At", "What kind", "What"), moments),
+        "## Post-mortem\n\n" + _questions(rows),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _fixes(to_fix: Sequence[Row]) -> str:
+    if not to_fix:
+        return "Nothing: every rehearsal passed and cost nothing."
+    lines = []
+    for row in to_fix:
+        phase = f"; the longest phase: {row.longest_phase}" if row.longest_phase else ""
+        wasted = gpu_seconds(row.act.wasted_gpu_s)
+        lines.append(f"1. **{markdown.text(row.name)}**: {wasted} wasted by its faults{markdown.text(phase)}")
+        lines.append("   - [ ] Action: … Owner: … Due: …")
+    return "\n".join(lines)
+
+
+def _questions(rows: Sequence[Row]) -> str:
+    lines = ["- What did people see first, and where?", "- What was missing on the dashboards?"]
+    lines += ["- Which alert came late, or not at all?"]
+    for row in rows:
+        if row.runbook:
+            lines.append(f"- Did the runbook of {markdown.text(row.name)} help? {markdown.text(row.runbook)}")
+    return "\n".join(lines)

@@ -1,0 +1,300 @@
+"""A game day as it is now, for a live page: plain data, made in the job's loop, so that no lock is needed.
+
+Words of a trainer are in it (phases, names): whoever shows it escapes them.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from harness.faults.contract import TakesNodes
+from harness.gameday.day_phases import phase_now, phases_of
+from harness.gameday.director import Cue, Director, News
+from harness.gameday.steady import step_times_ns
+from harness.run.injection import LiveJob
+from harness.run.live import LiveProgress
+from harness.run.trigger import Firing
+
+RANKS_LISTED_MAX = 64
+EXTREMES = 8
+FEED_MAX = 60
+STANDING_TIMES = 5  # no step for so many usual steps, and at least for so long: it stands still
+STANDING_NS_MIN = 2 * 10**9
+OVER = ("over", "stopped", "skipped")
+_STOP_OR_LIFT = re.compile(r"([^:]*): (stop|lift)(:|$)")
+
+
+@dataclass(frozen=True)
+class RankView:
+    rank: int
+    node: str
+    step: int
+    step_ms: float | None  # of its newest step; none while it stands still
+    idle_s: float | None = None  # since its newest step; none before the first one of this process
+    standing: bool = False
+
+
+@dataclass(frozen=True)
+class RanksView:
+    """Up to 64 are all `listed`; of more, the slowest ones, beside what holds for all."""
+
+    count: int
+    listed: Sequence[RankView]
+    whole: bool
+    step: Sequence[float] = ()  # lowest, median, highest
+    step_ms: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class FaultView:
+    id: str
+    what: str
+    moment: str  # waiting, or waiting: why · acting · injected · effect · recovered · healed
+    at_work: bool
+
+
+@dataclass(frozen=True)
+class ActView:
+    name: str
+    state: str  # next · now · over
+    outcome: str
+    runbook: str
+    faults: Sequence[FaultView] = ()
+
+
+@dataclass(frozen=True)
+class SceneView:
+    kind: str
+    what: str
+    state: str  # next · now · over · stopped · skipped
+    acts: Sequence[ActView] = ()
+
+
+@dataclass(frozen=True)
+class NewsView:
+    at_s: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class DayView:
+    run_id: str
+    title: str
+    role: str
+    elapsed_s: float
+    state: str
+    saying: str  # the state in a sentence
+    blocked: bool
+    outcome: str
+    phase: str  # in the report's words where it has one
+    step: int
+    furthest_step: int
+    steps: int | None
+    loss: float | None
+    committed_step: int
+    idle_s: float  # since the last step
+    standing: bool  # for longer than a step takes
+    steps_go: bool  # it trains, and does not stand
+    ranks: RanksView
+    scenes: Sequence[SceneView]
+    at_work: int  # faults
+    outage: Sequence[tuple[str, float]]  # phase, seconds
+    outage_open: bool
+    wasted_gpu_s: float
+    wasted_percent: float
+    wasted_dollars: float | None
+    feed: Sequence[NewsView]
+    nodes: Sequence[str]
+    fault_free: bool  # the same job was run without a fault, so its losses are known
+    job_over: bool = False
+    verdict: str = ""  # once the day is judged
+    report: str = ""  # its path
+
+
+def view_of(director: Director, job: LiveJob, begin_ns: int, now_ns: int) -> DayView:
+    """All of it, as the game master sees it."""
+    progress, plan, waste = job.progress, director.day.job, director.waste
+    gpu_s = waste.gpu_seconds(progress, now_ns) if waste else 0.0
+    idle_ns = now_ns - progress.last_step_ns if progress.last_step_ns else 0
+    standing = idle_ns > standing_ns(progress)
+    price = plan.scenario.price_per_gpu_hour
+    scenes = [_scene(director, number) for number in range(len(director.day.scenes))]
+    return DayView(
+        run_id=plan.run_id,
+        title=director.day.title,
+        role="master",
+        elapsed_s=(now_ns - begin_ns) / 1e9,
+        state=director.state,
+        saying=_saying(director, begin_ns),
+        blocked=director.blocked,
+        outcome=director.outcome,
+        phase=phase_now(progress, standing),
+        step=progress.complete_step,
+        furthest_step=progress.furthest_step,
+        steps=plan.workload.steps,
+        loss=progress.loss,
+        committed_step=progress.committed_step,
+        idle_s=idle_ns / 1e9,
+        standing=standing,
+        steps_go=progress.phase == "training" and not standing,
+        ranks=ranks_view(progress, now_ns),
+        scenes=scenes,
+        at_work=sum(fault.at_work for scene in scenes for act in scene.acts for fault in act.faults),
+        outage=_outage(director, job),
+        outage_open=director.course.outage_open,
+        wasted_gpu_s=gpu_s,
+        wasted_percent=waste.percent(progress, now_ns) if waste else 0.0,
+        wasted_dollars=None if price is None else gpu_s / 3600 * price,
+        feed=[NewsView((each.at_ns - begin_ns) / 1e9, each.kind, each.text) for each in _newest(director.feed)],
+        nodes=[node.name for node in job.cluster.nodes],
+        fault_free=director.day.fault_free,
+    )
+
+
+def ended(view: DayView, verdict: str = "", why: str = "", report: str = "") -> DayView:
+    """The same when the job is over, too; with the verdict once there is one."""
+    saying = f"The day is over: {verdict}. {why}" if verdict else "The job is over. The day is being judged."
+    return replace(view, state="over", saying=saying.strip(), job_over=True, verdict=verdict, report=report)
+
+
+def standing_ns(progress: LiveProgress) -> float:
+    """After so long without a step the job, or a rank, stands still."""
+    took = step_times_ns(progress)[-50:]
+    return max(STANDING_TIMES * statistics.median(took) if took else 0, STANDING_NS_MIN)
+
+
+def _outage(director: Director, job: LiveJob) -> list[tuple[str, float]]:
+    spans = director.course.outage
+    if not spans:
+        return []
+    acted = [each for each in job.firings.values() if each.moments_ns.get("injected", 0) >= spans[0].begin_ns - 10**9]
+    recovered = [each.moments_ns["recovered"] for each in acted if "recovered" in each.moments_ns]
+    taken = any(isinstance(each.planned.action, TakesNodes) for each in acted)
+    return phases_of(spans, max(recovered) if recovered and len(recovered) == len(acted) else None, taken)
+
+
+def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
+    """What a role may see. Participants must find out by themselves what is wrong: they see neither what comes next nor
+    what acts now, only what is over, and no title, which may tell it. `feed`: the lines that they may see."""
+    if role != "participant":
+        return replace(view, role=role)
+    over = [scene for scene in view.scenes if scene.state in OVER]
+    state = view.state if view.state in ("paused", "over") else "going"
+    watched = state == "going" and not view.blocked
+    return replace(
+        view,
+        role=role,
+        title=view.title if view.job_over else "Game day",
+        state=state,
+        saying="The job is watched. Say when you see that something is wrong." if watched else view.saying,
+        scenes=over,
+        at_work=0,
+        outage=(),
+        outage_open=False,
+        feed=feed,
+    )
+
+
+def feed_for_participants(feed: Iterable[News], begin_ns: int) -> list[NewsView]:
+    """Their own lines and alerts; what the game master did would tell them."""
+    shown = [each for each in feed if each.kind == "alert" or (each.kind == "person" and each.role != "master")]
+    return [NewsView((each.at_ns - begin_ns) / 1e9, each.kind, each.text) for each in _newest(shown)]
+
+
+def _newest(feed: Iterable[News]) -> list[News]:
+    return list(feed)[-FEED_MAX:][::-1]
+
+
+def _saying(director: Director, begin_ns: int) -> str:
+    if director.blocked and director.state != "over":
+        stopped = _who_stopped(director.feed, begin_ns)
+        return f"Stopped by {stopped}: nothing is injected until the game master lifts it. The job goes on."
+    scene = director.current
+    words = {
+        "steadying": f"Waiting until the job is steady: {director.lacks or 'it is'}.",
+        "asking": "Asking the probes that must hold before.",
+        "acting": f"Rehearsing: {scene.what if scene else ''}.",
+        "closing": "Asking the probes that must hold after.",
+        "paused": scene.what if scene else "",
+        "resting": f"Resting until the job is steady again: {director.lacks or 'it is'}.",
+        "over": "The schedule is over; the job goes on to its end.",
+    }
+    return words[director.state]
+
+
+def _who_stopped(feed: Iterable[News], begin_ns: int) -> str:
+    """Who pressed Stop first since it was lifted last, and when: as the feed tells it."""
+    told = "a person"
+    for each in reversed(list(feed)):
+        found = _STOP_OR_LIFT.match(each.text) if each.kind == "person" else None
+        if found and found[2] == "lift":
+            break
+        if found:
+            who = {"master": "the game master", "participant": "a participant"}.get(found[1], found[1])
+            at_s = (each.at_ns - begin_ns) // 10**9
+            told = f"{who} at {at_s // 60}:{at_s % 60:02d}"
+    return told
+
+
+def _scene(director: Director, number: int) -> SceneView:
+    scene = director.day.scenes[number]
+    cues = [cue for cue in director.cues if cue.scene == number]
+    books = {act.name: act.runbook or "" for act in scene.acts}
+    acts = [_act(cue, books[cue.rehearsal.name]) for cue in cues]
+    return SceneView(scene.kind, scene.what, _scene_state(director, number, acts), acts)
+
+
+def _scene_state(director: Director, number: int, acts: Sequence[ActView]) -> str:
+    day_over = director.state == "over"
+    if number == director.scene:
+        return "stopped" if day_over else "now"  # the schedule ended in the middle of it
+    if number > director.scene:
+        return "skipped" if day_over else "next"
+    outcomes = {act.outcome for act in acts}
+    return next((each for each in ("stopped", "skipped") if each in outcomes), "over")
+
+
+def _act(cue: Cue, runbook: str) -> ActView:
+    rehearsal = cue.rehearsal
+    state = "over" if rehearsal.over else "now" if rehearsal.going else "next"
+    faults = [_fault(firing) for firing in rehearsal.firings.values()]
+    return ActView(rehearsal.name, state, rehearsal.outcome, runbook, faults)
+
+
+def _fault(firing: Firing) -> FaultView:
+    waiting = f"waiting: {firing.held_back}" if firing.held_back else "waiting"
+    moment = firing.newest_moment if firing.fired else waiting
+    at_work = "injected" in firing.moments_ns and firing.over_ns() is None
+    return FaultView(firing.planned.id, firing.planned.in_words(), moment, at_work)
+
+
+def ranks_view(progress: LiveProgress, now_ns: int) -> RanksView:
+    limit_ns = standing_ns(progress)
+    ranks = [_rank(progress, rank, now_ns, limit_ns) for rank in sorted(progress.workers)]
+    whole = len(ranks) <= RANKS_LISTED_MAX
+    times = [each.step_ms for each in ranks if each.step_ms is not None]
+    listed = ranks if whole else sorted(ranks, key=lambda each: (each.step, -(each.step_ms or 0)))[:EXTREMES]
+    return RanksView(
+        count=len(ranks),
+        listed=listed,
+        whole=whole,
+        step=_extremes([each.step for each in ranks]),
+        step_ms=_extremes(times),
+    )
+
+
+def _rank(progress: LiveProgress, rank: int, now_ns: int, limit_ns: float) -> RankView:
+    worker, times = progress.workers[rank], progress.step_times.get(rank)
+    idle_ns = now_ns - worker.seen_ns if worker.seen_ns else None
+    standing = idle_ns is not None and idle_ns > limit_ns
+    going = idle_ns is not None and not standing
+    step_ms = times[-1][1] / 1e6 if times and going else None
+    return RankView(rank, worker.node, worker.last_step, step_ms, None if idle_ns is None else idle_ns / 1e9, standing)
+
+
+def _extremes(values: Sequence[float]) -> list[float]:
+    return [min(values), statistics.median_low(values), max(values)] if values else []

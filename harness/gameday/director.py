@@ -1,0 +1,314 @@
+"""A game day on one job: which rehearsal begins when, what people ask for, and when the day ends early.
+
+`Director.tick` is called by the job's loop, many times a second. It decides and never waits: what takes time runs in
+threads of its own. All that happens is written to the job's event log, so that the day can be judged from it alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from harness.gameday.day_plan import DayPlan, Scene
+from harness.gameday.desk import AlertNews, Ask, Desk
+from harness.gameday.probes import Answer, Asking
+from harness.gameday.steady import Course, Waste, lacking, step_times_ns
+from harness.run.injection import LiveJob
+from harness.run.rehearsal import Rehearsal
+
+SHOWN_NS = 250_000_000
+FEED_KEPT = 200
+REFUSED = "nothing to {} now"
+
+
+@dataclass
+class Word:
+    """What lets a rehearsal begin: the director's word."""
+
+    over: bool = False
+
+
+@dataclass
+class Cue:
+    """A rehearsal of the day, and the word it waits for."""
+
+    rehearsal: Rehearsal
+    word: Word
+    after_ns: int
+    scene: int
+
+
+@dataclass(frozen=True)
+class News:
+    """A line for whoever watches live. `role`: whose doing it was; empty: the harness's own."""
+
+    at_ns: int
+    kind: str  # person · alert · probe · day
+    text: str
+    role: str = ""
+
+
+@dataclass
+class Director:
+    """Also what the live page shows: its fields are only written by the thread of the job's loop."""
+
+    day: DayPlan
+    desk: Desk = field(default_factory=Desk)
+    state: str = "steadying"  # · asking · acting · closing · paused · resting · over
+    scene: int = 0
+    blocked: bool = False
+    lacks: str = ""  # what the job lacks to be steady
+    outcome: str = ""
+    course: Course = field(default_factory=Course)
+    waste: Waste | None = None
+    feed: deque[News] = field(default_factory=lambda: deque(maxlen=FEED_KEPT))
+    watcher: Callable[[Director, LiveJob, int], None] | None = None  # is shown the day a few times a second
+
+    def __post_init__(self) -> None:
+        self.cues: list[Cue] = []
+        for number, scene in enumerate(self.day.scenes):
+            for act in scene.acts:
+                word = Word()
+                self.cues.append(Cue(Rehearsal(act.plan, act.name, follows=word), word, act.after_ns, number))
+        self._shown_ns = 0
+        self._since_ns = 0  # when this state began
+        self._begun_ns = 0  # when the first word of this scene was due
+        self._asked_ns: dict[str, int] = {}  # probe → when it was asked last, of those during
+        self._answers: list[Answer] = []
+        self._questions = Asking(self._answers.append)
+
+    @property
+    def rehearsals(self) -> list[Rehearsal]:
+        return [cue.rehearsal for cue in self.cues]
+
+    @property
+    def current(self) -> Scene | None:
+        return self.day.scenes[self.scene] if self.scene < len(self.day.scenes) and self.state != "over" else None
+
+    def begin(self, job: LiveJob, now_ns: int) -> None:
+        job.emit("gameday.started", name=self.day.name, title=self.day.title, entries=len(self.day.scenes))
+        self._enter(job, now_ns)
+
+    def tick(self, job: LiveJob, now_ns: int) -> None:
+        self.course.note(job.progress, self.day.steady.steps)
+        self.course.note_outage(job.progress, bool(self._at_work(job)), now_ns)
+        self._hear(job, now_ns)
+        self._note_answers(job)
+        if self.watcher and now_ns - self._shown_ns >= SHOWN_NS:
+            self._shown_ns = now_ns
+            self.watcher(self, job, now_ns)
+        if self.state != "over":
+            self._spend(job, now_ns)
+        if self.state != "over":
+            step: Callable[[LiveJob, int], None] = getattr(self, f"_{self.state}")
+            step(job, now_ns)
+
+    def end(self, job: LiveJob) -> None:
+        """The job is over; so is the day."""
+        self._note_answers(job)
+        while (asked := self.desk.take()) is not None:
+            if isinstance(asked, Ask):
+                asked.reply.set_result("the job is over")
+        if self.state != "over":
+            self._finish(job, "job_ended", f"the job ended during entry {self.scene + 1} of {len(self.day.scenes)}")
+
+    # The states. Each one ends by going on to another.
+
+    def _enter(self, job: LiveJob, now_ns: int) -> None:
+        """The scene at hand begins."""
+        scene = self.current
+        if scene is None:
+            self._finish(job, "completed", "")
+            return
+        job.emit("gameday.entry", entry=self.scene, kind=scene.kind, edge="begin")
+        states = {"pause": "paused", "rest": "resting"}
+        self._go(states.get(scene.kind, "steadying"), now_ns)
+
+    def _leave(self, job: LiveJob, now_ns: int, reason: str = "") -> None:
+        scene = self.day.scenes[self.scene]
+        job.emit("gameday.entry", entry=self.scene, kind=scene.kind, edge="end", reason=reason)
+        self.scene += 1
+        self._enter(job, now_ns)
+
+    def _go(self, state: str, now_ns: int) -> None:
+        self.state, self._since_ns = state, now_ns
+
+    def _steadying(self, job: LiveJob, now_ns: int) -> None:
+        if not self._is_steady(job, now_ns) or self.blocked:
+            return
+        job.emit("gameday.steady", ok=True, reason=f"{self.day.steady.steps} steps within the band")
+        if self.waste is None:
+            times = sorted(step_times_ns(job.progress, self._since_ns))
+            gpus = self.day.job.workload.world_size
+            self.waste = Waste(now_ns, job.progress.furthest_step, times[len(times) // 2], gpus)
+        self._ask("before")
+        self._go("asking", now_ns)
+
+    def _is_steady(self, job: LiveJob, now_ns: int) -> bool:
+        self.lacks = lacking(self.day.steady, job.progress, self.course, self._since_ns, now_ns)
+        within = self.day.steady.within
+        if self.lacks and now_ns - self._since_ns > within.ns and not self.blocked:
+            job.emit("gameday.steady", ok=False, reason=self.lacks)
+            self._finish(job, "not_steady", f"the job was not steady within {within}: {self.lacks}")
+        return not self.lacks
+
+    def _asking(self, job: LiveJob, now_ns: int) -> None:
+        """Until all probes have answered that must hold before."""
+        if not self._questions.is_open("before") and not self.blocked:
+            self._begun_ns = now_ns
+            self._go("acting", now_ns)
+
+    def _acting(self, job: LiveJob, now_ns: int) -> None:
+        """Gives each rehearsal its word when its time has come, and goes on when all are over."""
+        cues = self._cues()
+        for cue in cues:
+            if not self.blocked and now_ns - self._begun_ns >= cue.after_ns:
+                cue.word.over = True
+        self._ask_during(now_ns)
+        if all(cue.rehearsal.over for cue in cues):
+            self._ask("after")
+            self._go("closing", now_ns)
+
+    def _closing(self, job: LiveJob, now_ns: int) -> None:
+        if not self._questions.is_open("after") and not self._questions.is_open("during"):
+            outcomes = sorted({cue.rehearsal.outcome for cue in self._cues()})
+            self._leave(job, now_ns, ", ".join(outcomes))
+
+    def _paused(self, job: LiveJob, now_ns: int) -> None:
+        return None
+
+    def _resting(self, job: LiveJob, now_ns: int) -> None:
+        rested = now_ns - self._since_ns >= self.day.scenes[self.scene].rest_ns
+        if self._is_steady(job, now_ns) and rested and self.state == "resting":
+            self._leave(job, now_ns)
+
+    @staticmethod
+    def _at_work(job: LiveJob) -> list[str]:
+        """Faults that act, or that the job has not recovered from."""
+        return [name for name, each in job.firings.items() if "injected" in each.moments_ns and each.over_ns() is None]
+
+    def _cues(self) -> list[Cue]:
+        """Of the scene at hand."""
+        return [cue for cue in self.cues if cue.scene == self.scene]
+
+    # Ending early
+
+    def _spend(self, job: LiveJob, now_ns: int) -> None:
+        budget = self.day.budget
+        if self.waste is None:
+            return
+        hours = self.waste.gpu_seconds(job.progress, now_ns) / 3600
+        percent = self.waste.percent(job.progress, now_ns)
+        if budget.wasted_gpu_hours is not None and hours > budget.wasted_gpu_hours:
+            reason = f"{hours:.3g} GPU-hours are wasted; the budget is {budget.wasted_gpu_hours:g}"
+            self._finish(job, "budget", reason)
+        elif budget.wasted_percent is not None and percent > budget.wasted_percent:
+            reason = f"{percent:.0f} % of the GPU time is wasted; the budget is {budget.wasted_percent:g} %"
+            self._finish(job, "budget", reason)
+
+    def _finish(self, job: LiveJob, outcome: str, reason: str) -> None:
+        """The schedule is over; what still acts is healed, and the job goes on."""
+        self.outcome = outcome
+        self._go("over", self._since_ns)
+        if outcome != "job_ended":
+            for cue in self.cues:
+                cue.rehearsal.give_up("stopped" if cue.rehearsal.going else "skipped", reason)
+        job.emit("gameday.finished", outcome=outcome, reason=reason)
+        self.feed.append(News(time.monotonic_ns(), "day", f"the schedule is over: {reason or outcome}"))
+
+    # Probes
+
+    def _ask(self, moment: str) -> None:
+        names = ", ".join(cue.rehearsal.name for cue in self._cues())
+        for probe in self.day.probes:
+            if moment in probe.when:
+                self._questions.ask(probe, moment, names)
+
+    def _ask_during(self, now_ns: int) -> None:
+        for probe in self.day.probes:
+            due = now_ns - self._asked_ns.get(probe.name, 0) >= probe.every.ns
+            if "during" in probe.when and due and not self._questions.is_open("during", probe.name):
+                self._asked_ns[probe.name] = now_ns
+                self._questions.ask(probe, "during", ", ".join(cue.rehearsal.name for cue in self._cues()))
+
+    def _note_answers(self, job: LiveJob) -> None:
+        while self._answers:
+            answer = self._answers.pop(0)
+            about = {"name": answer.probe, "moment": answer.moment, "ok": answer.ok, "detail": answer.detail}
+            job.emit("gameday.probe", **about, rehearsal=answer.rehearsal)
+            if not answer.ok and self.state != "over":
+                self._finish(job, "probe", f"probe {answer.probe} failed ({answer.moment}): {answer.detail}")
+
+    # People
+
+    def _hear(self, job: LiveJob, now_ns: int) -> None:
+        while (asked := self.desk.take()) is not None:
+            if isinstance(asked, AlertNews):
+                about = {"status": asked.status, "summary": asked.summary, "fingerprint": asked.fingerprint}
+                job.emit("gameday.alert", name=asked.name, **about)
+                self.feed.append(News(now_ns, "alert", f"{asked.name} {asked.status}: {asked.summary}"))
+                continue
+            refused = self._do(asked, job, now_ns)
+            if not refused:
+                about = {"action": asked.action, "role": asked.role, "text": asked.text}
+                job.emit("gameday.person", **about, **({"who": asked.who} if asked.who else {}))
+                said = f": {asked.text}" if asked.text else ""
+                self.feed.append(News(now_ns, "person", f"{asked.who or asked.role}: {asked.action}{said}", asked.role))
+            asked.reply.set_result(refused)
+
+    def _do(self, asked: Ask, job: LiveJob, now_ns: int) -> str:
+        """Why it cannot be done; empty: it is done."""
+        deeds: dict[str, Callable[[LiveJob, int], str]] = {
+            "stop": self._stop,
+            "lift": self._lift,
+            "skip": self._skip,
+            "continue": self._continue,
+            "inject": self._inject,
+        }
+        deed = deeds.get(asked.action)
+        return deed(job, now_ns) if deed else ""
+
+    def _stop(self, job: LiveJob, now_ns: int) -> str:
+        if not self.blocked:
+            self.blocked = True
+            job.emit("gameday.blocked", reason="a person pressed stop")
+        for cue in self._cues() if self.state in ("acting", "closing") else ():
+            cue.rehearsal.give_up("stopped", "a person pressed stop")
+        return ""
+
+    def _lift(self, job: LiveJob, now_ns: int) -> str:
+        if not self.blocked:
+            return "nothing is blocked"
+        self.blocked = False
+        job.emit("gameday.lifted", reason="a person lifted the block")
+        self._since_ns = now_ns  # the limits of the state begin anew
+        return ""
+
+    def _skip(self, job: LiveJob, now_ns: int) -> str:
+        if self.state == "over":
+            return REFUSED.format("skip")
+        for cue in self._cues():
+            cue.rehearsal.give_up("skipped", "a person skipped it")
+        if self.state not in ("acting", "closing"):
+            self._leave(job, now_ns, "skipped")
+        return ""
+
+    def _continue(self, job: LiveJob, now_ns: int) -> str:
+        if self.state != "paused":
+            return REFUSED.format("continue")
+        self._leave(job, now_ns)
+        return ""
+
+    def _inject(self, job: LiveJob, now_ns: int) -> str:
+        if self.blocked:
+            return "injections are blocked; lift the block first"
+        cues = self._cues() if self.state == "acting" else []
+        waiting = [cue for cue in cues if cue.rehearsal.waiting and not cue.rehearsal.over]
+        if not waiting:
+            return f"{REFUSED.format('inject')}" + (f": {self.lacks}" if self.state == "steadying" else "")
+        held_back = [cue.rehearsal.fire_at_once(job, now_ns) for cue in waiting]
+        for cue, reason in zip(waiting, held_back, strict=True):
+            cue.word.over = cue.word.over or not reason
+        return f"it is held back: {held_back[0]}" if all(held_back) else ""

@@ -1,0 +1,112 @@
+"""Whether a job is steady, from what its events have told live; and what it has wasted since it was so first."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from dataclasses import dataclass, field
+
+from harness.gameday.day_file import Steady
+from harness.gameday.day_phases import Span, newest_word
+from harness.run.live import LiveProgress
+
+KEPT = 100_000
+SPANS_MAX = 100
+NINE_OF_TEN = 0.9
+STANDSTILL_TIMES = 20  # no step for so many usual steps: the job stands
+STANDSTILL_NS_MIN = 2 * 10**9
+PERCENT_FROM_NS = 60 * 10**9  # before, one restart would be nearly all of the time
+
+
+@dataclass
+class Course:
+    """The job's steps as they came, for the live page and for the question whether it is steady."""
+
+    steps: deque[tuple[int, float | None, int]] = field(default_factory=lambda: deque(maxlen=KEPT))  # step, loss, took
+    first_losses: list[float] = field(default_factory=list)
+    outage: list[Span] = field(default_factory=list)  # the phases since the newest fault acted, as they were told
+    outage_open: bool = False
+    _last_step: int = 0
+
+    def note_outage(self, progress: LiveProgress, at_work: bool, now_ns: int) -> None:
+        """`at_work`: a fault acts that the job has not recovered from."""
+        if at_work and not self.outage_open:
+            self.outage.clear()
+        if self.outage and self.outage_open:
+            self.outage[-1].end_ns = now_ns
+        word = newest_word(progress)
+        if at_work and (not self.outage or self.outage[-1].phase != word) and len(self.outage) < SPANS_MAX:
+            self.outage.append(Span(word, now_ns, now_ns))
+        self.outage_open = at_work
+
+    def note(self, progress: LiveProgress, window: int) -> None:
+        """Called at every tick; a step that was done again is noted again."""
+        step = progress.complete_step
+        if step == self._last_step:
+            return
+        went_on, self._last_step = step > self._last_step, step
+        if not went_on:
+            return
+        loss = progress.loss
+        times = progress.step_times.get(0)
+        self.steps.append((step, loss, times[-1][1] if times else 0))
+        if loss is not None and len(self.first_losses) < window:
+            self.first_losses.append(loss)
+
+    def losses(self, count: int) -> list[float]:
+        """The newest ones."""
+        newest = list(self.steps)[-count:] if count else []
+        return [loss for _, loss, _ in newest if loss is not None]
+
+
+def lacking(wanted: Steady, progress: LiveProgress, course: Course, since_ns: int, now_ns: int) -> str:
+    """What the job lacks to be steady, by its steps since then; empty: nothing."""
+    took = step_times_ns(progress, since_ns)[-wanted.steps :]
+    if len(took) < wanted.steps:
+        return f"{len(took)} of {wanted.steps} steps done"
+    usual = statistics.median(took)
+    if now_ns - progress.last_step_ns > max(STANDSTILL_TIMES * usual, STANDSTILL_NS_MIN):
+        return "no step is running"
+    inside = sum(abs(each - usual) <= usual * wanted.band / 100 for each in took)
+    if inside < NINE_OF_TEN * wanted.steps:
+        return f"only {inside} of {wanted.steps} steps took within {wanted.band:g} % of their median"
+    if wanted.checkpoint and not progress.committed_step:
+        return "no checkpoint is committed yet"
+    return _loss_lacks(wanted, course) if wanted.loss_falling else ""
+
+
+def _loss_lacks(wanted: Steady, course: Course) -> str:
+    newest = course.losses(wanted.steps)
+    if len(course.first_losses) < wanted.steps or len(newest) < wanted.steps // 2:
+        return "too few losses are reported yet"
+    first, last = statistics.fmean(course.first_losses), statistics.fmean(newest)
+    return "" if last < first else f"the loss does not fall: {last:.4g} now, {first:.4g} at the start"
+
+
+def step_times_ns(progress: LiveProgress, since_ns: int = 0) -> list[int]:
+    """Of the first rank that tells any, oldest first."""
+    rank = min(progress.step_times, default=None)
+    return [] if rank is None else [took for seen, took in list(progress.step_times[rank]) if seen >= since_ns]
+
+
+@dataclass(frozen=True)
+class Waste:
+    """A live estimate: the GPU time since the job was steady first that did not go into new steps at its usual pace."""
+
+    begin_ns: int
+    begin_step: int
+    usual_ns: float  # of a step
+    gpus: int
+
+    def wasted_ns(self, progress: LiveProgress, now_ns: int) -> int:
+        """Of the wall clock."""
+        worth: float = (progress.furthest_step - self.begin_step) * self.usual_ns
+        return max(0, round(now_ns - self.begin_ns - worth))
+
+    def gpu_seconds(self, progress: LiveProgress, now_ns: int) -> float:
+        return self.wasted_ns(progress, now_ns) * self.gpus / 1e9
+
+    def percent(self, progress: LiveProgress, now_ns: int) -> float:
+        """Of the GPU time since then; 0 in the first minute."""
+        since_ns = now_ns - self.begin_ns
+        return 100 * self.wasted_ns(progress, now_ns) / since_ns if since_ns >= PERCENT_FROM_NS else 0.0

@@ -1,0 +1,51 @@
+"""Game days among the stored results, and their plans among the files that people write."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from harness.campaign.wings import FileKind, Part, Result, Wing
+from harness.gameday import day_report
+from harness.gameday.attach.strikes_file import load_attached
+from harness.gameday.day_file import are_strikes
+from harness.gameday.planning import plan_day
+from harness.spec.document import Document, read_text
+from harness.units import counted
+
+
+class _Days:
+    report = day_report.REPORT
+
+    def is_in(self, folder: pathlib.Path) -> bool:
+        return day_report.is_day(folder)
+
+    def read(self, folder: pathlib.Path) -> Result:
+        return _shown(day_report.read(folder))
+
+    def values(self, folder: pathlib.Path) -> Any:
+        return msgspec.to_builtins(day_report.read(folder))
+
+    def judge(self, folder: pathlib.Path) -> tuple[Result, Callable[[], None]]:
+        from harness.gameday.day import judge_stored, write_day  # which the list of runs does without
+
+        result, cards = judge_stored(folder)
+        return _shown(day_report.to_store(result)), functools.partial(write_day, folder, result, cards)
+
+
+def _shown(day: day_report.StoredDay) -> Result:
+    return Result(day.verdict, day.reasons, [Part(act.name, act.verdict, act.reasons) for act in day.rehearsals])
+
+
+def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
+    if are_strikes(Document(read_text(path), str(path)).data):
+        return f"ok, {counted(len(load_attached(path).entries), 'entry', 'entries')} for a job that runs already"
+    day = plan_day(path, 1, "local", "validate", scenarios)
+    return f"ok, a game day with {counted(len(day.scenes), 'entry', 'entries')}"
+
+
+WING = Wing(stored=[_Days()], files=[FileKind("game day", key="entries", folder="gamedays", check=_check)])

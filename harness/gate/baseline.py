@@ -1,0 +1,255 @@
+"""Baselines: figures with a name, kept beside the runs, and what new runs come to against them."""
+
+from __future__ import annotations
+
+import datetime
+import pathlib
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from harness.campaign.store import Store, Wanted
+from harness.errors import UsageError, choice
+from harness.gate.comparison import FIGURES as COMPARED
+from harness.gate.comparison import Question, Regressions, Success, compare, title
+from harness.gate.run_figures import Figures, Identity, RunFigures, ScenarioFigures, figures_of, gathered, identity_of
+from harness.gate.run_figures import read as read_figures
+from harness.judge.score import Verdict
+from harness.report import model, write_files
+
+FOLDER = ".baselines"
+FIGURES = "figures.json"  # in the folder of a gate
+RECOVERY_OFFSET_S = 0.1
+WASTE_OFFSET_SHARE = 0.01  # of the GPU time that was allocated
+ALLOCATED_MAX = 3.0  # times the new runs' GPU time: more would hide waste in the constant
+JUDGED = (Verdict.PASS, Verdict.FAIL)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_COMMIT = re.compile(r"[0-9a-f]{4,64}(-dirty)?\Z")
+
+
+def known(reports: pathlib.Path) -> list[str]:
+    """The names of the baselines kept with these reports."""
+    return sorted(path.stem for path in (reports / FOLDER).glob("*.json") if _NAME.match(path.stem))
+
+
+def keep(name: str, figures: Figures, reports: pathlib.Path) -> pathlib.Path:
+    """Stores a baseline under a name, in place of an earlier one."""
+    if not _NAME.match(name):
+        raise UsageError(f"{name!r}: a baseline's name has letters, digits, dots and dashes, at most 64")
+    if not any(run.verdict in JUDGED for each in figures.scenarios for run in each.runs):
+        raise UsageError(f"{figures.source}: none of its runs passed or failed; a baseline needs at least one that did")
+    folder = reports / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_files({f"{name}.json": figures.to_text()}, folder)[f"{name}.json"]
+
+
+def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
+    """A file, a named baseline, a gate by its id or `last`, or all stored runs of a commit. Raises `UsageError`."""
+    path = pathlib.Path(name)
+    if path.suffix == ".json" or path.is_file():
+        return read_figures(path)
+    if _NAME.match(name) and (reports / FOLDER / f"{name}.json").exists():
+        return read_figures(reports / FOLDER / f"{name}.json")
+    if gate := _gate(name, reports):
+        return read_figures(gate / FIGURES)
+    if _COMMIT.match(name) and (found := of_commit(name, reports, wanted)).scenarios:
+        return found
+    if name == "last":
+        raise UsageError(f"no gate was run yet: none is kept in {reports}; run chaos gate SUITE --repeat 5 first")
+    raise UsageError(
+        f"no baseline {name!r}: neither a file, a gate nor a commit with stored runs in {reports}; "
+        + choice(name, known(reports))
+    )
+
+
+def _gate(name: str, reports: pathlib.Path) -> pathlib.Path | None:
+    gates = sorted(reports.glob(f"*/{FIGURES}"), key=lambda path: path.stat().st_mtime)
+    fitting = gates[-1:] if name == "last" else [path for path in gates if path.parent.name.startswith(name)]
+    if len(fitting) > 1:
+        raise UsageError(f"{name!r} fits {len(fitting)} gates; write more letters")
+    return fitting[0].parent if fitting else None
+
+
+def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
+    """All judged runs of one commit.
+
+    The runs of a scenario are sorted into sets that may be compared. One set of each scenario counts: the one that fits
+    `wanted`, or else the largest.
+
+    What cannot be read is no evidence and is left out. Raises `UsageError` where the text begins several commits.
+    """
+
+    def worth(each: ScenarioFigures) -> tuple[bool, int]:
+        return any(not differences(each.identity, identity) for identity in wanted), len(each.runs)
+
+    sets: dict[str, ScenarioFigures] = {}
+    for each in gathered(_stored(commit, reports)):
+        best = sets.get(each.identity.name)
+        if best is None or worth(each) > worth(best):
+            sets[each.identity.name] = each
+    return Figures(source=f"commit {commit}", made_at=now(), scenarios=tuple(sets.values()))
+
+
+def _stored(commit: str, reports: pathlib.Path) -> Iterator[tuple[Identity, RunFigures]]:
+    runs = [run for run in Store(reports).runs(Wanted(commit=commit)) if run.verdict and _is_of(commit, run.commit)]
+    if len(commits := sorted({run.commit for run in runs})) > 1:
+        raise UsageError(f"{commit!r} fits {len(commits)} commits; write more letters: {', '.join(commits)}")
+    for run in runs:
+        try:
+            yield read_run(reports / run.run_id)
+        except (UsageError, ValueError, model.ReportError):
+            continue
+
+
+def _is_of(asked: str, commit: str) -> bool:
+    """Uncommitted changes are another stack: only a commit that is written whole, with `-dirty`, may have them."""
+    return commit == asked or not commit.endswith("-dirty")
+
+
+def read_run(folder: pathlib.Path) -> tuple[Identity, RunFigures]:
+    """A stored run. Raises `ReportError`, and `ValueError` for a plan that cannot be read."""
+    report = model.read(folder / "report.json")
+    try:
+        plan = msgspec.json.decode(model.read_regular(folder / "plan.json"))
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"{folder}: plan.json: {error}") from error
+    return identity_of(plan, report.environment), figures_of(report)
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def differences(before: Identity, wanted: Identity) -> list[str]:
+    """Why runs of `before` say nothing about `wanted`: each field that differs, with both values."""
+    names = ("backend", "seed", "nodes", "ranks_per_node")
+    found = [
+        f"{name.replace('_', ' ')} {getattr(before, name)}, here {getattr(wanted, name)}"
+        for name in names
+        if getattr(before, name) != getattr(wanted, name)
+    ]
+    if wanted.steps is not None and before.steps != wanted.steps:
+        found.append(f"steps {before.steps or 'unknown'}, here {wanted.steps}")
+    if before.profile != wanted.profile:
+        found.append(f"profile {before.profile or 'none'}, here {wanted.profile or 'none'}")
+    if before.version != wanted.version:
+        found.append("another version of the scenario (its workload or its faults were changed)")
+    return found + _other_hardware(before.hardware, wanted.hardware)
+
+
+def _other_hardware(before: Mapping[str, object], here: Mapping[str, object]) -> list[str]:
+    names = sorted(before.keys() | here.keys())
+    return [
+        f"{name} {before.get(name, 'unknown')}, here {here.get(name, 'unknown')}"
+        for name in names
+        if before.get(name) != here.get(name)
+    ]
+
+
+def check(name: str, figures: Figures, wanted: Sequence[Identity]) -> None:
+    """Raises `UsageError` where the baseline is of something else. A scenario that it lacks is no error here."""
+    problems = []
+    for identity in wanted:
+        of_another = [each for each in figures.scenarios if each.identity.scenario == identity.scenario]
+        found = figures.of(identity)
+        if found is None and of_another:
+            found = of_another[0]
+        if found is not None and (why := differences(found.identity, identity)):
+            problems.append(f"baseline {name}: {identity.name} cannot be compared: {'; '.join(why)}")
+    if problems:
+        advice = "Make a baseline for this: run the gate without --against, then `chaos baseline set NAME`."
+        raise UsageError("\n".join([*problems, advice]))
+
+
+def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], without: Sequence[str] = ()) -> Regressions:
+    """All comparisons of a gate together. `without`: scenarios that ran and of which there are no figures; known
+    failures are in neither, as their failure is expected."""
+    questions: list[Question] = []
+    successes: list[Success] = []
+    missing, silent = list(without), []
+    for each in new:
+        old = before.of(each.identity)
+        if old is None:
+            missing.append(each.identity.name)
+            continue
+        asked, untold = _questions(old, each, _another_job(old, each))
+        questions += asked
+        silent += untold
+        successes.append(_success(old, each))
+    return Regressions(name, compare(questions, successes), missing, silent)
+
+
+def _success(old: ScenarioFigures, new: ScenarioFigures) -> Success:
+    (failed, runs), (failed_now, runs_now) = (_counts(each.runs) for each in (old, new))
+    return Success(new.identity.name, failed, runs, failed_now, runs_now)
+
+
+def _counts(runs: Sequence[RunFigures]) -> tuple[int, int]:
+    return sum(run.verdict is Verdict.FAIL for run in runs), sum(run.verdict in JUDGED for run in runs)
+
+
+def _another_job(old: ScenarioFigures, new: ScenarioFigures) -> str:
+    """Why the two are not of the same job, or an empty text. How many steps it does may be known only afterwards."""
+    why = differences(old.identity, new.identity)
+    return f"the baseline has another job: {'; '.join(why)}" if why else ""
+
+
+def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tuple[list[Question], list[str]]:
+    """One for each figure that either side has; and those that neither has."""
+    before, now_ = ([run for run in each.runs if run.verdict in JUDGED] for each in (old, new))
+    shared = {run.run_id for run in before} & {run.run_id for run in now_}
+    asked, untold, pace = [], [], _pace(before, now_)
+    for figure in COMPARED:
+        sides = [[getattr(run, figure) for run in side] for side in (before, now_)]
+        if not another and not any(value for side in sides for value in side):
+            untold.append(f"{new.identity.name}: {title(figure)} (neither side has a value)")
+            continue
+        doubt = (
+            another
+            or _doubt(sides)
+            or _too_generous(figure, before, now_)
+            or ("the baseline holds the same runs" if shared else "")
+        )
+        told = [tuple(value for value in side if value is not None) for side in sides]
+        asked.append(Question(new.identity.name, figure, told[0], told[1], _offset(figure, before), doubt, pace))
+    return asked, untold
+
+
+def _doubt(sides: Sequence[Sequence[float | None]]) -> str:
+    """Why these are not all evidence: a figure that some runs do not tell, or that one side never has."""
+    for words, side in zip(("baseline", "new"), sides, strict=True):
+        if untold := sum(value is None for value in side):
+            return f"{untold} of {len(side)} {words} runs do not report it"
+        if side and not any(side):
+            return f"it is 0 in all {words} runs, but not in the others; check that it is still reported"
+    return ""
+
+
+def _pace(before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> float:
+    """How many times as long the steps of the new runs took; 1 where that is not known."""
+    sides = [[run.step_seconds for run in side if run.step_seconds] for side in (before, now_)]
+    return statistics.median(sides[1]) / statistics.median(sides[0]) if all(sides) else 1.0
+
+
+def _offset(figure: str, before: Sequence[RunFigures]) -> float:
+    if figure == "recovery_time":
+        return RECOVERY_OFFSET_S
+    return WASTE_OFFSET_SHARE * _allocated(before)
+
+
+def _allocated(runs: Sequence[RunFigures]) -> float:
+    told = [run.allocated_gpu_seconds for run in runs if run.allocated_gpu_seconds]
+    return statistics.median(told) if told else 0.0
+
+
+def _too_generous(figure: str, before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> str:
+    """Why the constant that comes of the baseline's GPU time would hide what these runs wasted, or an empty text."""
+    given, here = _allocated(before), _allocated(now_)
+    if figure == "recovery_time" or given <= ALLOCATED_MAX * here:
+        return ""
+    told = f"{here:g} GPU-s" if here else "none"
+    return (
+        f"the baseline's runs had {given:g} GPU-s each, those here {told}; at most {ALLOCATED_MAX:g} × can be compared"
+    )

@@ -1,0 +1,194 @@
+"""Two runs beside each other: values for programs, words for a terminal, and a page. Drawn from their reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from harness.gate.difference import Line, lines, rank_lines
+from harness.report import html, view
+from harness.report.charts.beside import beside_chart
+from harness.report.model import Report
+from harness.report.words import DASH, gpu_seconds, seconds, words
+
+SCHEMA = 1
+LABELS = ("First run", "Second run")
+SHARE_MIN = 0.01  # of the larger run's sum: a smaller change explains nothing
+ROWS_MAX = 12
+
+
+@dataclass(frozen=True)
+class Section:
+    """One way to split the difference. `missing` says why there is none."""
+
+    key: str  # phases · ranks · accounts
+    title: str
+    unit: str
+    lines: Sequence[Line]
+    missing: str = ""
+
+    @property
+    def largest(self) -> Line | None:
+        """What explains most of it, if anything is worth being named. More work done explains no loss."""
+        top = next((line for line in self.lines if line.name != "productive"), None)
+        size = max(sum(line.before or 0 for line in self.lines), sum(line.after or 0 for line in self.lines))
+        return top if top is not None and abs(top.change or 0) > SHARE_MIN * size else None
+
+    def show(self, value: float | None) -> str:
+        if value is None:
+            return DASH
+        return gpu_seconds(value) if self.unit == "GPU-s" else seconds(value)
+
+    def change(self, line: Line) -> str:
+        if line.change is None:
+            return DASH
+        size = self.show(abs(line.change))
+        return size if size == self.show(0.0) else ("+" if line.change > 0 else "−") + size
+
+    @property
+    def shown(self) -> list[Line]:
+        """Without what is rounded to nothing in both runs."""
+        nothing = self.show(0.0)
+        return [line for line in self.lines if {self.show(line.before), self.show(line.after)} != {nothing}]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two runs, and where they differ. `cautions`: in what else they differ, which may be the whole reason."""
+
+    before: Report
+    after: Report
+    sections: Sequence[Section]
+    cautions: Sequence[str]
+
+
+def compare(
+    before: Report, after: Report, ranks: tuple[Mapping[str, float], Mapping[str, float]] | None, why: str = ""
+) -> Compared:
+    """`ranks`: what each rank did in the recovery of either run; `None` where a log is gone, and `why`."""
+    phases = before.recovery_time.phases, after.recovery_time.phases
+    accounts = before.wasted_gpu_hours.accounts, after.wasted_gpu_hours.accounts
+    no_phases, no_ledger = _lacking(phases, "an outage"), _lacking(accounts, "a ledger")
+    no_ranks = why or _lacking(ranks or ({}, {}), "a rank that was started again")
+    sections = [
+        _section("phases", "By phase of the longest recovery", "s", lines(*phases), no_phases),
+        _section("ranks", "By rank, in that recovery", "s", rank_lines(*ranks) if ranks else [], no_ranks),
+        _section("accounts", "By account of GPU time", "GPU-s", lines(*accounts), no_ledger),
+    ]
+    return Compared(before, after, sections, _cautions(before, after))
+
+
+def _lacking(both: tuple[Mapping[str, float], Mapping[str, float]], what: str) -> str:
+    """Why there is nothing to compare, or an empty text."""
+    before, after = both
+    if before and after:
+        return ""
+    return f"only the {'first' if before else 'second'} run has {what}" if before or after else f"no run has {what}"
+
+
+def _section(key: str, title: str, unit: str, found: Sequence[Line], lacking: str) -> Section:
+    return Section(key, title, unit, [] if lacking else found, lacking)
+
+
+def _cautions(before: Report, after: Report) -> list[str]:
+    names = ("scenario", "profile", "backend", "seed")
+    found = [
+        f"{name}: {getattr(before, name)} and {getattr(after, name)}"
+        for name in names
+        if getattr(before, name) != getattr(after, name)
+    ]
+    for name in ("cpu", "cpus", "machine", "gpu", "torch", "python"):
+        old, new = before.environment.get(name), after.environment.get(name)
+        if old != new:
+            found.append(f"{name}: {old} and {new}")
+    return found
+
+
+def sentences(found: Compared) -> list[str]:
+    """What a person wants to know first."""
+    both = found.before, found.after
+    before, after = (report.recovery_time.seconds for report in both)
+    ratio = f" ({after / before:.2f} ×)" if before and after is not None else ""
+    said = [f"Recovery time: {_in_both(_figures(both, 0))}{ratio}."]
+    said.append(f"GPU time wasted by faults: {_in_both(_figures(both, 2))}.")
+    for section in found.sections:
+        if section.missing:
+            said.append(f"{section.title}: not known, {section.missing}.")
+        elif (top := section.largest) is not None:
+            change = section.change(top)
+            said.append(f"{section.title}: most of it is {_part_words(top.name).lower()}, {change}.")
+        else:
+            said.append(f"{section.title}: nothing differs by more than 1 %.")
+    return said
+
+
+def _in_both(told: Sequence[str]) -> str:
+    return f"{told[0]} in the first run, {told[1]} in the second"
+
+
+def _figures(both: Sequence[Report], place: int) -> list[str]:
+    """`6.94 s`, `never`, or why there is no such figure."""
+    found = [view.figures(report)[place] for report in both]
+    return [each.detail if each.value == DASH else each.value.replace("Never", "never") for each in found]
+
+
+def _part_words(name: str) -> str:
+    """`rank 0, startup` → `Rank 0, start-up`."""
+    head, comma, part = name.partition(", ")
+    return words(head) + (f", {words(part).lower()}" if comma else "")
+
+
+def to_json(found: Compared) -> dict[str, Any]:
+    """Stable: `schema` grows with every change of meaning. Phases and ranks in seconds, accounts in GPU-seconds."""
+    return {
+        "schema": SCHEMA,
+        "before": _json_run(found.before),
+        "after": _json_run(found.after),
+        "cautions": list(found.cautions),
+        **{section.key: _json_section(section) for section in found.sections},
+    }
+
+
+def _json_run(report: Report) -> dict[str, Any]:
+    head = {"run_id": report.run_id, "scenario": report.scenario, "backend": report.backend, "commit": report.commit}
+    figures = {"recovery_seconds": report.recovery_time.seconds}
+    figures["waste_percent_by_faults"] = report.wasted_gpu_hours.percent_by_faults
+    return head | {"verdict": report.verdict.value} | figures
+
+
+def _json_section(section: Section) -> dict[str, Any]:
+    rows = [
+        {"name": each.name, "before": each.before, "after": each.after, "change": each.change} for each in section.lines
+    ]
+    return {"missing": section.missing, "largest": section.largest.name if section.largest else None, "lines": rows}
+
+
+def rows(section: Section) -> list[tuple[str, str, str, str]]:
+    """(what, before, after, change) as text, the largest change first."""
+    return [
+        (_part_words(line.name), section.show(line.before), section.show(line.after), section.change(line))
+        for line in section.shown[:ROWS_MAX]
+    ]
+
+
+def render(found: Compared) -> str:
+    """The page: no network, no script but ours."""
+    script = html.resource("report.js")
+    drawn = [_drawn(section) for section in found.sections]
+    runs = [(label, each, view.figures(each)) for label, each in zip(LABELS, (found.before, found.after), strict=True)]
+    values = {"found": found, "runs": runs, "sentences": sentences(found), "sections": drawn, "both": _both}
+    return html.fill(f"{__package__}/comparison.jinja", html.script_policy(script), js=Markup(script), **values)
+
+
+def _both(first: str, second: str) -> str:
+    return first if first == second else f"{first} and {second}"
+
+
+def _drawn(section: Section) -> dict[str, Any]:
+    shown: Callable[[float | None], str] = section.show
+    bars = [(_part_words(line.name), line.before, line.after) for line in section.shown[:ROWS_MAX]]
+    charts = [beside_chart(section.title, bars, shown, narrow) for narrow in (False, True)] if bars else []
+    return {"section": section, "rows": rows(section), "charts": charts, "more": max(0, len(section.shown) - ROWS_MAX)}

@@ -1,0 +1,229 @@
+"""`chaos gate`, and `chaos baseline`: what a gate's runs are held against."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.table import Table
+from typer.core import TyperCommand
+
+from harness.campaign.observers import SILENT_CAMPAIGN
+from harness.cli.display import Display
+from harness.cli.options import (
+    REPORTS,
+    SCENARIOS,
+    BackendOption,
+    JsonOption,
+    ReportsOption,
+    ScenariosOption,
+    SeedOption,
+)
+from harness.cli.output import STYLES, out, print_json, print_table, safe, say
+from harness.cli.run import stop
+from harness.errors import UsageError
+from harness.gate import baseline as baselines
+from harness.gate.gate_report import COMPARED_HEAD, GateResult, compared_cells, suite_json
+from harness.gate.merging import merge_gates
+from harness.gate.run_figures import Figures
+from harness.gate.selection import parse_shard
+from harness.gate.suite_file import find_suite
+from harness.gate.suite_run import Gate, Stopped, run_gate
+from harness.judge.score import EXIT_CODES
+from harness.units import counted, parse_duration_ns
+
+baseline = typer.Typer(no_args_is_help=True, help="Keep, list and show baselines, which gates are compared with.")
+
+AgainstOption = Annotated[
+    str, typer.Option(help="A baseline: its name, a file, a gate's id, or a commit with stored runs.")
+]
+
+
+def gate(
+    suite: Annotated[str, typer.Argument(help="A name in scenarios/suites/, or a path to a YAML file.")],
+    against: AgainstOption = "",
+    repeat: Annotated[int | None, typer.Option(min=1, max=1000, help="Runs of each scenario; 5 show a trend.")] = None,
+    tag: Annotated[str, typer.Option(help="Only the scenarios with this tag.")] = "",
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop after the first scenario that fails.")] = False,
+    budget: Annotated[
+        str,
+        typer.Option(help="Time for the whole gate, like 20m; the least important scenarios are left out."),
+    ] = "",
+    shard: Annotated[str, typer.Option(help="One of several machines' part, like 2/4; 'merge' joins them.")] = "",
+    backend: BackendOption = "local",
+    seed: SeedOption = 1,
+    json: JsonOption = False,
+    reports: ReportsOption = REPORTS,
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """Run a suite of scenarios and give one verdict. A blindness check, which must fail, runs first.
+
+    Exits by the worst verdict. With --against, a regression in recovery time, waste, checkpoint stall or success is a
+    fail, and too little evidence is inconclusive.
+
+    A gate that left out something that its suite requires is no full pass: it is inconclusive.
+
+    `chaos gate merge GATE…` joins the shards of a gate; see `chaos gate merge --help`.
+
+    Example: chaos gate pre-launch --repeat 5 --against last-week
+    """
+    reports = reports.resolve()
+    if shard and against:
+        raise UsageError("--shard: all comparisons of a gate are judged together; give --against to `chaos gate merge`")
+    with Display(out) as display:
+        watching = SILENT_CAMPAIGN if json else display
+        setting = Gate(
+            *(backend, seed, reports, scenarios, watching, stop, against, repeat, tag, fail_fast),
+            budget_s=_budget_s(budget) if budget else None,
+            shard=parse_shard(shard) if shard else None,
+        )
+        try:
+            answer = run_gate(find_suite(suite, scenarios), setting)
+        except Stopped as stopped:
+            raise KeyboardInterrupt from stopped
+    _end(answer, json, reports)
+
+
+def merge(
+    shards: Annotated[
+        list[str] | None, typer.Argument(help="The gates of all shards, by folder or id.", metavar="GATE…")
+    ] = None,
+    against: AgainstOption = "",
+    json: JsonOption = False,
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Join the gates of all shards of a suite into one verdict. Exits like the gate.
+
+    Example: chaos gate merge part-1 part-2 --against last-week
+    """
+    reports = reports.resolve()
+    answer = merge_gates([_gate_folder(name, reports) for name in shards or []], reports, against)
+    _end(answer, json, reports)
+
+
+class GateCommand(TyperCommand):
+    """`chaos gate SUITE`, and `chaos gate merge GATE…`, which has options and a help of its own."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        if args[:1] != ["merge"]:
+            return super().make_context(info_name, args, parent, **extra)
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        app.command("merge")(merge)
+        return typer.main.get_command(app).make_context(f"{info_name} merge", args[1:], parent, **extra)
+
+
+def _budget_s(text: str) -> float:
+    try:
+        return parse_duration_ns(text) / 1e9
+    except ValueError as error:
+        raise UsageError(f"--budget: {error}") from error
+
+
+def _gate_folder(name: str, reports: pathlib.Path) -> pathlib.Path:
+    given = pathlib.Path(name)
+    return given if (given / "suite.json").exists() else reports / name
+
+
+def _end(answer: GateResult, json: bool, reports: pathlib.Path) -> NoReturn:
+    if json:
+        print_json(suite_json(answer))
+    else:
+        _print(answer, reports)
+    raise typer.Exit(EXIT_CODES[answer.verdict])
+
+
+def _print(answer: GateResult, reports: pathlib.Path) -> None:
+    table = Table("verdict", "scenario", "runs", "reason", box=None, header_style="bold")
+    for row in answer.rows:
+        table.add_row(*map(safe, row.cells[:4]), style=STYLES[row.result.verdict])
+    print_table(table)
+    for absent in answer.part.left_out:
+        say(f"left out: {absent.name}: {absent.why}")
+    if answer.held is not None:
+        out.print(f"Against baseline [bold]{safe(answer.held.baseline)}[/]")
+        compared = Table(*COMPARED_HEAD[:-1], box=None, header_style="bold")
+        for each in answer.held.answers:
+            compared.add_row(*map(safe, compared_cells(each)[:-1]), style=STYLES[each.verdict])
+        print_table(compared)
+        for reason in answer.held.reasons:
+            say(f"  {reason}")
+        for untold in answer.held.not_compared:
+            say(f"  not compared: {untold}", "dim")
+    out.print(f"[bold]{answer.verdict.value.upper()}[/]  {safe(answer.reason)}", soft_wrap=True)
+    say(f"Report: {reports / answer.run_id / 'report.html'}", "dim")
+
+
+@baseline.command("set")
+def set_(
+    name: Annotated[str, typer.Argument(help="Its name.")],
+    source: Annotated[
+        str, typer.Option("--from", help="A gate's id, 'last' for the newest gate, a commit, or a file.")
+    ] = "last",
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Keep the figures of a gate, of a commit's runs or of a file under a name.
+
+    Example: chaos baseline set last-week --from last
+    """
+    figures = baselines.find(source, reports)
+    path = baselines.keep(name, figures, reports)
+    for line in _in_words(figures):
+        say(line)
+    say(f"Kept as {name}: {path}")
+
+
+@baseline.command("list")
+def list_(json: JsonOption = False, reports: ReportsOption = REPORTS) -> None:
+    """List the baselines that are kept."""
+    found = {
+        name: baselines.find(str(reports / baselines.FOLDER / f"{name}.json"), reports)
+        for name in baselines.known(reports)
+    }
+    if json:
+        print_json([_summary(name, figures) for name, figures in found.items()])
+        return
+    table = Table("baseline", "made at", "from", "scenarios", "runs", box=None, header_style="bold")
+    for name, figures in found.items():
+        runs = sum(len(each.runs) for each in figures.scenarios)
+        table.add_row(*map(safe, (name, figures.made_at, figures.source, len(figures.scenarios), runs)))
+    if found:
+        print_table(table)
+    else:
+        out.print("no baselines yet; `chaos baseline set NAME` keeps the last gate's figures")
+
+
+@baseline.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="A baseline's name, a file, a gate's id, or a commit.")],
+    json: Annotated[bool, typer.Option("--json", help="The baseline as a file, to keep or to use elsewhere.")] = False,
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Show what a baseline holds."""
+    figures = baselines.find(name, reports)
+    if json:
+        sys.stdout.write(figures.to_text())
+        return
+    for line in _in_words(figures):
+        say(line)
+
+
+def _summary(name: str, figures: Figures) -> dict[str, object]:
+    scenarios = [{"scenario": each.identity.name, "runs": len(each.runs)} for each in figures.scenarios]
+    head = {"name": name, "source": figures.source, "made_at": figures.made_at, "commits": figures.commits}
+    return head | {"scenarios": scenarios}
+
+
+def _in_words(figures: Figures) -> list[str]:
+    lines = [f"From {figures.source or 'an unknown source'}, {figures.made_at}"]
+    for each in figures.scenarios:
+        identity = each.identity
+        judged = [run for run in each.runs if run.verdict in baselines.JUDGED]
+        left_out = len(each.runs) - len(judged)
+        size = f"{counted(identity.nodes, 'node')} with {counted(identity.ranks_per_node, 'rank')} each"
+        place = f"{identity.backend}, {size}"
+        machine = ", ".join(f"{key} {value}" for key, value in identity.hardware.items())
+        doubtful = f" ({left_out} more were neither pass nor fail: no evidence)" if left_out else ""
+        lines.append(f"  {identity.name}: {counted(len(judged), 'run')}{doubtful}; {place}; {machine}")
+    return lines

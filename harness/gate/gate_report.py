@@ -1,0 +1,246 @@
+"""The report of a gate: suite.json, report.md, report.html and junit.xml, pure functions of its answer."""
+
+from __future__ import annotations
+
+import statistics
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from harness.gate.comparison import Answer as Comparison
+from harness.gate.comparison import Question, Regressions, title
+from harness.judge.repeats import RepeatVerdict
+from harness.judge.score import Scorecard, Verdict
+from harness.report import html as page
+from harness.report import junit, markdown, model
+from harness.report.words import gpu_seconds, seconds
+from harness.units import counted
+
+SUITE_SCHEMA = 1
+HEAD = ("Verdict", "Scenario", "Runs", "Reason", "Newest run")
+
+
+class RunLine(NamedTuple):
+    run_id: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class SuiteRow:
+    """What one scenario of a suite came to. `stored`: its runs, where they were judged on another machine."""
+
+    name: str
+    title: str
+    result: RepeatVerdict
+    cards: Sequence[Scorecard] = ()
+    known: bool = False  # its failure is
+    stored: Sequence[RunLine] = ()
+
+    @property
+    def runs(self) -> Sequence[RunLine]:
+        return self.stored or [RunLine(card.run_id, card.verdict) for card in self.cards]
+
+    @property
+    def cells(self) -> tuple[str, str, str, str, str]:
+        newest = self.runs[-1].run_id if self.runs else "—"
+        return self.result.verdict.value, self.name, str(len(self.runs)), self.result.reasons[0], newest
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A scenario that was not run, and why."""
+
+    name: str
+    why: str
+    required: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """How much of a suite a gate was, and of which one."""
+
+    in_suite: int
+    selected: int  # by tag
+    tag: str = ""
+    backend: str = ""
+    seed: int = 0
+    digest: str = ""  # of the suite's file
+    names: tuple[str, ...] = ()  # of those that were selected, whatever the shard
+    shard: int | None = None
+    shards: int | None = None
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def incomplete(self) -> str:
+        """What is missing that was required, or an empty text."""
+        missing = [f"{each.name} ({each.why})" for each in self.left_out if each.required]
+        return f"{counted(len(missing), 'required scenario')} left out: {', '.join(missing)}" if missing else ""
+
+    @property
+    def in_words(self) -> str:
+        """What else is not the whole suite, or an empty text."""
+        said = [f"only the {self.selected} of {self.in_suite} scenarios with tag {self.tag}"] if self.tag else []
+        said += [f"only shard {self.shard} of {self.shards}: merge all shards"] if self.shard else []
+        optional = [each.name for each in self.left_out if not each.required]
+        return "; ".join(said + ([f"without {', '.join(optional)}, which are not required"] if optional else []))
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """What a gate says. Without rows it did not get past its blindness check."""
+
+    suite: str
+    title: str
+    run_id: str
+    verdict: Verdict
+    reason: str
+    blindness_check: SuiteRow
+    rows: Sequence[SuiteRow] = ()
+    held: Regressions | None = None  # against a baseline
+    part: Part = Part(0, 0)
+
+
+COMPARED_HEAD = ("Verdict", "Scenario", "Figure", "Baseline", "Now", "Ratio", "95 % bounds", "Reason")
+
+
+def compared_cells(answer: Comparison) -> tuple[str, ...]:
+    """One row of the table of comparisons."""
+    question = answer.question
+    ratio = "—" if answer.ratio is None else f"{answer.ratio:.2f} ×"
+    bounds = "—" if answer.bounds is None else f"{answer.bounds[0]:.2f} to {answer.bounds[1]:.2f}"
+    head = answer.verdict.value, question.scenario, title(question.figure)
+    why = answer.reason if answer.verdict is Verdict.INCONCLUSIVE else ""
+    if not isinstance(question, Question):
+        rates = f"{question.failed_before} of {question.runs_before}", f"{question.failed_now} of {question.runs_now}"
+        return (*head, *(f"{rate} failed" for rate in rates), ratio, bounds, why)
+    return (*head, *(_middle(question.figure, side) for side in (question.before, question.now)), ratio, bounds, why)
+
+
+def _middle(figure: str, values: Sequence[float]) -> str:
+    if not values:
+        return "none"
+    middle = statistics.median(values)
+    shown = seconds(middle) if figure == "recovery_time" else gpu_seconds(middle)
+    return f"{shown} (median of {len(values)})" if len(values) > 1 else f"{shown} (1 run)"
+
+
+def render(answer: GateResult) -> dict[str, str]:
+    """File name → content."""
+    compared = [compared_cells(each) for each in answer.held.answers] if answer.held else []
+    return {
+        "suite.json": model.json_text(model.strict(suite_json(answer))),
+        "report.md": _markdown(answer),
+        "report.html": page.fill(f"{__package__}/suite.jinja", answer=answer, compared=compared),
+        "junit.xml": _junit(answer),
+    }
+
+
+def suite_json(answer: GateResult) -> dict[str, object]:
+    """As in suite.json."""
+    return {
+        "schema": SUITE_SCHEMA,
+        "suite": answer.suite,
+        "title": answer.title,
+        "run_id": answer.run_id,
+        "verdict": answer.verdict.value,
+        "reason": answer.reason,
+        "blindness_check": _json_row(answer.blindness_check),
+        "scenarios": [_json_row(row) for row in answer.rows],
+        "part": _json_part(answer.part),
+        "against": None if answer.held is None else against_json(answer.held),
+    }
+
+
+def _json_part(part: Part) -> dict[str, object]:
+    left_out = [{"scenario": each.name, "why": each.why, "required": each.required} for each in part.left_out]
+    return {**vars(part), "names": list(part.names), "left_out": left_out}
+
+
+def against_json(held: Regressions) -> dict[str, object]:
+    """The comparisons for programs. Values are in seconds or GPU-seconds."""
+    return {
+        "baseline": held.baseline,
+        "verdict": held.verdict.value,
+        "reasons": held.reasons,
+        "comparisons": [_json_comparison(answer) for answer in held.answers],
+        "not_compared": list(held.not_compared),
+    }
+
+
+def _json_comparison(answer: Comparison) -> dict[str, object]:
+    question = answer.question
+    values: dict[str, object] = {"scenario": question.scenario, "figure": question.figure}
+    values |= {"verdict": answer.verdict.value, "reason": answer.reason, "more_runs": answer.more}
+    values |= {"ratio": answer.ratio, "bounds": None if answer.bounds is None else list(answer.bounds)}
+    if isinstance(question, Question):
+        return values | {"before": list(question.before), "now": list(question.now)}
+    rates = {"failed_before": question.failed_before, "runs_before": question.runs_before}
+    return values | rates | {"failed_now": question.failed_now, "runs_now": question.runs_now}
+
+
+def _json_row(row: SuiteRow) -> dict[str, object]:
+    figures = {
+        name: {
+            "runs": len(found.values),
+            "median_share": found.median,
+            "median_interval": list(found.interval),
+            "tail_share": found.tail,
+        }
+        for name, found in row.result.assessments.items()
+    }
+    return {
+        "scenario": row.name,
+        "title": row.title,
+        "verdict": row.result.verdict.value,
+        "reasons": list(row.result.reasons),
+        "known_failure": row.known,
+        "runs": [{"run_id": run.run_id, "verdict": run.verdict.value} for run in row.runs],
+        "shares_of_bounds": figures,
+    }
+
+
+def _markdown(answer: GateResult) -> str:
+    sign = markdown.SIGNS[answer.verdict]
+    head = f"# {sign} {answer.verdict.value.capitalize()}: {markdown.text(answer.reason)}"
+    name = f"**{markdown.text(answer.title)}** · suite {markdown.code(answer.suite)} · {markdown.code(answer.run_id)}"
+    caught = answer.blindness_check.result
+    check = f"The blindness check, which must fail: {caught.verdict}, {caught.reasons[0]}"
+    rows = [row.cells for row in answer.rows]
+    parts = [head, name, markdown.text(check), markdown.table(HEAD, rows)]
+    parts += [markdown.text(f"Left out: {each.name}, {each.why}") for each in answer.part.left_out]
+    if answer.held is not None:
+        parts.append(f"## Against baseline {markdown.code(answer.held.baseline)}")
+        parts.append(markdown.table(COMPARED_HEAD, [compared_cells(each) for each in answer.held.answers]))
+        parts += [markdown.text(f"Not compared: {each}") for each in answer.held.not_compared]
+        parts += [markdown.text(f"Missing: the baseline has no runs of {each}") for each in answer.held.missing]
+    return "\n\n".join(parts) + "\n"
+
+
+def _baseline_cases(held: Regressions) -> list[tuple[str, Verdict, Sequence[str]]]:
+    found: list[tuple[str, Verdict, Sequence[str]]] = []
+    for each in held.answers:
+        name = f"{each.question.scenario}, {title(each.question.figure)} against {held.baseline}"
+        found.append((name, each.verdict, (each.reason or "as before",)))
+    lacking = [(f"{name} against {held.baseline}", Verdict.INCONCLUSIVE, ("not in it",)) for name in held.missing]
+    return found + lacking
+
+
+def _junit(answer: GateResult) -> str:
+    """One suite for the gate itself, with the blindness check and every scenario, and one for each run."""
+    caught = bool(answer.rows)
+    check = (Verdict.PASS, answer.blindness_check.result.reasons) if caught else (Verdict.INVALID, (answer.reason,))
+    cases: list[tuple[str, Verdict, Sequence[str]]] = [("blindness check", *check)]
+    cases += [(row.name, row.result.verdict, row.result.reasons) for row in answer.rows]
+    left_out = [each for each in answer.part.left_out if each.required]
+    cases += [(each.name, Verdict.INCONCLUSIVE, (f"left out: {each.why}",)) for each in left_out]
+    cases += _baseline_cases(answer.held) if answer.held else []
+    failures = sum(verdict is Verdict.FAIL for _, verdict, _ in cases)
+    errors = sum(verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) for _, verdict, _ in cases)
+    counts = {"tests": str(len(cases)), "failures": str(failures), "errors": str(errors), "skipped": "0"}
+    gate = ElementTree.Element("testsuite", {"name": junit.clean(answer.suite), **counts})
+    for name, verdict, reasons in cases:
+        junit.case(gate, answer.suite, name, verdict, reasons[0], "\n".join(reasons))
+    return junit.document(
+        [gate, *(junit.suite_of(model.from_scorecard(card)) for row in answer.rows for card in row.cards)]
+    )

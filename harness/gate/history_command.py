@@ -1,0 +1,152 @@
+"""`chaos history` and `chaos compare`: stored runs beside each other."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from harness.campaign.store import Store, Wanted
+from harness.cli import given
+from harness.cli.listing import OfBackend, OfCommit, OfVerdict, Since, print_runs
+from harness.cli.options import REPORTS, JsonOption, ReportsOption
+from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
+from harness.errors import UsageError, choice
+from harness.gate import comparison_report, stored_pair
+from harness.gate import history_report as drawn
+from harness.gate import slo as objectives
+from harness.gate.slo_file import load_slo
+from harness.gate.stored_moments import moments
+from harness.judge.score import EXIT_CODES, Verdict, merge
+from harness.report import write_files
+from harness.report.words import one_line, percent, seconds
+
+MET = {Verdict.PASS: "met", Verdict.FAIL: "missed", Verdict.INCONCLUSIVE: "not known", Verdict.INVALID: "not known"}
+PageOption = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        "--page",
+        help="Also write an HTML page to this file.",
+        dir_okay=False,
+        callback=given.file_to_write("--page"),
+    ),
+]
+
+
+def history(
+    scenario: Annotated[str, typer.Argument(help="Only the runs of this scenario.")] = "",
+    backend: OfBackend = None,
+    commit: OfCommit = None,
+    verdict: OfVerdict = None,
+    since: Since = None,
+    page: PageOption = None,
+    slo: Annotated[
+        pathlib.Path | None, typer.Option("--slo", help="Hold the runs against the objectives in this file.")
+    ] = None,
+    json: JsonOption = False,
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Show verdicts, recovery and waste over time, and where their level changed.
+
+    With --slo: exits with 0 when every objective is met, 1 when one is missed, 3 with too little evidence.
+
+    Example: chaos history spot-evict --since 30d --page trend.html
+    """
+    wanted = Wanted(scenario or None, backend, commit, verdict, since)
+    if slo is not None:
+        if page is not None or verdict is not None:
+            raise UsageError("--slo looks at all verdicts and draws no page: leave out --verdict and --page")
+        raise typer.Exit(_objectives(slo, reports, wanted, json))
+    found, notes = moments(reports, wanted)
+    for line in notes:
+        note(f"note: {line}")
+    if page is not None:
+        _write(page, drawn.render(found, scenario))
+    if json:
+        print_json(drawn.to_json(found))
+        return
+    if found:
+        _print(found)
+    else:
+        out.print(f"no judged run matches{_hint(scenario, reports)}", markup=False, soft_wrap=True)
+    if page is not None:
+        say(f"Page: {page}", "dim")
+
+
+def _objectives(path: pathlib.Path, reports: pathlib.Path, wanted: Wanted, json: bool) -> int:
+    """Prints each objective and returns the exit code."""
+    held, notes = objectives.hold(load_slo(path), reports, wanted, time.time())
+    for line in notes:
+        note(f"note: {line}")
+    if json:
+        print_json(objectives.to_json(held))
+    for each in [] if json else held:
+        for answer in each.answers:
+            sign = f"[{STYLES[answer.verdict]}]{MET[answer.verdict]:10}[/]"
+            figure = "not measured" if answer.observed is None else f"{answer.observed:.4g} {answer.unit}"
+            bound = f"{answer.bound:.4g} {answer.unit}"
+            burn = "" if answer.burn_rate is None else f", burn rate {answer.burn_rate:.2g}"
+            line = (
+                f"{each.objective.id} ({each.objective.severity}), {answer.figure}: {figure}, objective {bound}{burn}"
+            )
+            out.print(f"{sign} {safe(line)}; {safe(answer.reason)}", soft_wrap=True)
+    return EXIT_CODES[merge(each.verdict for each in held)]
+
+
+def _write(page: pathlib.Path, text: str) -> None:
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_files({page.name: text}, page.parent)
+
+
+def _hint(scenario: str, reports: pathlib.Path) -> str:
+    """Which scenarios have stored runs, where this one has none."""
+    known = sorted({run.scenario for run in Store(reports).runs()})
+    if not scenario or scenario in known:
+        return ""
+    found = one_line(choice(scenario, known)) if known else f"no run is stored in {reports}"
+    return f"; {one_line(scenario)} has no stored run: {found}"
+
+
+def _print(found: list[drawn.Moment]) -> None:
+    figures = {"recovery": lambda each: seconds(each.recovery_s), "waste": lambda each: percent(each.waste_percent)}
+    print_runs(found, figures)
+    for one in drawn.series_of(found):
+        for figure in drawn.FIGURES:
+            for change in one.changes(figure):
+                say(f"{one.name} on {one.backend}: {drawn.change_words(one, figure, change)}")
+
+
+def compare(
+    first: Annotated[str, typer.Argument(help="A run's folder, its id or the beginning of it.")],
+    second: Annotated[str, typer.Argument(help="The other run, or 'last'.")] = "last",
+    page: PageOption = None,
+    json: JsonOption = False,
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Say which phase, which rank and which account explain the difference between two runs.
+
+    Exits 0 whatever the difference.
+
+    Example: chaos compare spot-evict-20261121 last --page compare.html
+    """
+    found = stored_pair.compare_runs(first, second, reports)
+    if page is not None:
+        _write(page, comparison_report.render(found))
+    if json:
+        print_json(comparison_report.to_json(found))
+        return
+    for sentence in comparison_report.sentences(found):
+        say(sentence)
+    for caution in found.cautions:
+        say(f"Note: the runs also differ in {caution}", "dim")
+    for section in found.sections:
+        if section.lines:
+            table = Table(section.title, "first", "second", "change", box=None, header_style="bold")
+            for row in comparison_report.rows(section):
+                table.add_row(*map(safe, row))
+            print_table(table)
+    if page is not None:
+        say(f"Page: {page}", "dim")

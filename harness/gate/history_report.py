@@ -1,0 +1,170 @@
+"""The runs of a reports folder over time: values for programs, rows for a terminal, and a page with their trends."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from harness.gate.changes import Change, changes
+from harness.judge.score import Verdict
+from harness.report import html
+from harness.report.charts.trend import Point, Step, trend_chart
+from harness.report.words import DASH, percent, plain, seconds, short_commit
+
+SCHEMA = 1
+DRAWN_MAX = 200  # runs of a series
+PROVEN = (Verdict.PASS, Verdict.FAIL)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One stored run. `recovery_s` and `waste_percent` (by faults) are `None` where they were not measured."""
+
+    run_id: str
+    begun_s: float  # since 1970
+    scenario: str
+    profile: str | None
+    backend: str
+    commit: str
+    verdict: Verdict
+    recovery_s: float | None
+    waste_percent: float | None
+    never: bool = False  # it did no step, or never made progress again
+    headline: str = ""
+
+    @property
+    def begun_at(self) -> str:
+        return datetime.datetime.fromtimestamp(self.begun_s, datetime.UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class Series:
+    """The runs of one scenario on one backend, the oldest first."""
+
+    scenario: str
+    profile: str | None
+    backend: str
+    moments: Sequence[Moment]
+
+    @property
+    def name(self) -> str:
+        return f"{self.scenario} ({self.profile})" if self.profile else self.scenario
+
+    def changes(self, figure: str) -> list[Change]:
+        """Where this figure changed its level; counted in all runs, from those that were measured and judged."""
+        places = [i for i, each in enumerate(self.moments) if self.value(each, figure) is not None]
+        found = changes([getattr(self.moments[i], figure) for i in places])
+        return [Change(places[each.at], each.before, each.after, each.p) for each in found]
+
+    def value(self, moment: Moment, figure: str) -> float | None:
+        value: float | None = getattr(moment, figure)
+        return value if moment.verdict in PROVEN else None
+
+
+WITHOUT = {"recovery_s": "never", "waste_percent": "no step"}  # what failed runs without the figure are
+FIGURES: dict[str, tuple[str, Callable[[float | None], str]]] = {
+    "recovery_s": ("Recovery time", seconds),
+    "waste_percent": ("GPU time wasted by faults", percent),
+}
+
+
+def series_of(moments: Sequence[Moment]) -> list[Series]:
+    """By scenario, profile and backend; of each the newest `DRAWN_MAX` runs."""
+    groups: dict[tuple[str, str, str], list[Moment]] = {}
+    for each in sorted(moments, key=lambda each: each.begun_s):
+        groups.setdefault((each.scenario, each.profile or "", each.backend), []).append(each)
+    return [
+        Series(name, profile or None, backend, runs[-DRAWN_MAX:])
+        for (name, profile, backend), runs in sorted(groups.items())
+    ]
+
+
+def to_json(moments: Sequence[Moment]) -> dict[str, Any]:
+    """Stable: `schema` grows with every change of meaning. Runs newest first."""
+    newest = sorted(moments, key=lambda each: -each.begun_s)
+    found = [
+        _json_change(one, figure, each)
+        for one in series_of(moments)
+        for figure in FIGURES
+        for each in one.changes(figure)
+    ]
+    return {"schema": SCHEMA, "runs": [_json_run(each) for each in newest], "changes": found}
+
+
+def _json_run(each: Moment) -> dict[str, Any]:
+    head = {"run_id": each.run_id, "begun_at": each.begun_at, "scenario": each.scenario, "profile": each.profile}
+    head |= {"backend": each.backend, "commit": each.commit or None, "verdict": each.verdict.value}
+    return head | {"recovery_seconds": each.recovery_s, "waste_percent_by_faults": each.waste_percent}
+
+
+def _json_change(one: Series, figure: str, change: Change) -> dict[str, Any]:
+    first = one.moments[change.at]
+    head = {"scenario": one.scenario, "profile": one.profile, "backend": one.backend, "figure": figure}
+    head |= {"first_run": first.run_id, "commit": first.commit or None}
+    return head | {
+        "before": change.before,
+        "after": change.after,
+        "ratio": change.ratio if change.before else None,
+        "p": change.p,
+    }
+
+
+def change_words(one: Series, figure: str, change: Change) -> str:
+    """`Recovery time changed from 7.0 s to 10.5 s (1.50 ×) with run x, commit y`."""
+    title, show = FIGURES[figure]
+    first = one.moments[change.at]
+    commit = f", commit {short_commit(first.commit)}" if first.commit else ""
+    ratio = f" ({change.ratio:.2f} ×)" if change.before else ""
+    levels = f"from {show(change.before)} to {show(change.after)}{ratio}"
+    return f"{title} changed {levels} with {first.run_id}{commit}"
+
+
+def render(moments: Sequence[Moment], wanted: str = "") -> str:
+    """The trend page: no network, no script but ours."""
+    shown = [_drawn(one) for one in series_of(moments)]
+    script = html.resource("report.js")
+    title = f"History of {wanted}" if wanted else "History"
+    values = {"title": title, "series": shown, "runs": len(moments), "js": Markup(script)}
+    return html.fill(f"{__package__}/history.jinja", html.script_policy(script), **values)
+
+
+def _drawn(one: Series) -> dict[str, Any]:
+    charts: list[tuple[str, list[Markup] | None]] = []
+    said = []
+    for figure, (title, show) in FIGURES.items():
+        found = one.changes(figure)
+        points = [_point(one, each, figure, show) for each in one.moments]
+        steps = [Step(each.at, change_words(one, figure, each)) for each in found]
+        said += [step.story for step in steps]
+        drawn = [trend_chart(title, points, steps, show, WITHOUT[figure], narrow) for narrow in (False, True)]
+        measured = any(point.value is not None or point.above for point in points)
+        charts.append((title, drawn if measured else None))
+    counts = {verdict: sum(each.verdict is verdict for each in one.moments) for verdict in Verdict}
+    rows = [_row(each) for each in reversed(one.moments)]
+    head = {"name": one.name, "backend": one.backend, "charts": charts, "drawn": any(drawn for _, drawn in charts)}
+    return head | {"changes": said, "counts": counts, "rows": rows}
+
+
+def _point(one: Series, each: Moment, figure: str, show: Callable[[float | None], str]) -> Point:
+    value = one.value(each, figure)
+    without = value is None and each.never and each.verdict is Verdict.FAIL
+    unknown = WITHOUT[figure] if without else "no comparable value was measured"
+    story = f"{each.run_id}\n{each.verdict}: {show(value) if value is not None else unknown}\n{each.begun_at}"
+    story += f"\ncommit {short_commit(each.commit)}" if each.commit else ""
+    return Point(value, each.verdict.value, short_commit(each.commit), each.begun_at[:10], story, without)
+
+
+def _row(each: Moment) -> dict[str, Any]:
+    return {
+        "run_id": each.run_id,
+        "begun": each.begun_at[:16].replace("T", " "),
+        "commit": short_commit(each.commit) or DASH,
+        "verdict": each.verdict.value,
+        "recovery": seconds(each.recovery_s),
+        "waste": percent(each.waste_percent),
+        "headline": plain(each.headline),
+    }

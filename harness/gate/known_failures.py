@@ -1,0 +1,47 @@
+"""A scenario that is expected to fail, for now: strict in both directions. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from harness.gate.suite_file import KnownFailure
+from harness.judge.repeats import RepeatVerdict
+from harness.judge.score import Scorecard, Verdict
+
+
+def settle(
+    known: KnownFailure, result: RepeatVerdict, cards: Sequence[Scorecard], today: datetime.date
+) -> RepeatVerdict:
+    """What a scenario's runs come to when this failure is known.
+
+    Failing as known passes. Passing is a failure, because then the entry hides the next one; so is an expired entry.
+    """
+    named = f"known failure {known.ticket}, until {known.until}"
+    if today > known.until:
+        return _failed(f"{named}, has expired; fix it or renew it: {result.reasons[0]}", result)
+    if result.verdict is Verdict.PASS:
+        return _failed(f"it passes, but it is listed as a {named}: remove known_failure from the suite", result)
+    if result.verdict is not Verdict.FAIL:
+        return result
+    if unclear := [card for card in cards if card.verdict not in (Verdict.PASS, Verdict.FAIL)]:
+        are = "is" if len(unclear) == 1 else "are"
+        reason = f"{len(unclear)} of {len(cards)} runs {are} {unclear[0].verdict}: {unclear[0].reasons[0]}"
+        return RepeatVerdict(Verdict.INCONCLUSIVE, (reason, *result.reasons))
+    if passed := sum(card.verdict is Verdict.PASS for card in cards):
+        told = f"{passed} of {len(cards)} runs {'passes' if passed == 1 else 'pass'}"
+        return _failed(f"{told}, but it is listed as a {named}: remove known_failure from the suite, or fix it", result)
+    if other := _another_reason(known, cards):
+        return _failed(f"it fails for another reason than its {named}: {other}", result)
+    return RepeatVerdict(Verdict.PASS, (f"{named}: it fails as expected", *result.reasons), result.assessments)
+
+
+def _failed(reason: str, result: RepeatVerdict) -> RepeatVerdict:
+    return RepeatVerdict(Verdict.FAIL, (reason, *result.reasons), result.assessments)
+
+
+def _another_reason(known: KnownFailure, cards: Sequence[Scorecard]) -> str:
+    """The first reason of a failed run that says nothing of what is known. A run that gives none is another failure."""
+    failed = [card for card in cards if card.verdict is Verdict.FAIL]
+    reasons = (reason for card in failed for reason in card.reasons or [f"run {card.run_id} gives no reason"])
+    return next((reason for reason in reasons if not any(text in reason for text in known.texts)), "")

@@ -1,0 +1,211 @@
+"""The shards of a gate, run on several machines, as one answer.
+
+What another machine wrote is hostile until it is read here: bounded, typed, and consistent with itself.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+from harness.campaign.experiment import new_run_id
+from harness.errors import UsageError
+from harness.gate import baseline, run_figures
+from harness.gate.comparison import Regressions
+from harness.gate.gate_report import GateResult, LeftOut, Part, RunLine, SuiteRow, render
+from harness.gate.run_figures import Count, Figures, ScenarioFigures, Text
+from harness.gate.suite_run import decided
+from harness.judge.repeats import RepeatVerdict
+from harness.judge.score import Verdict
+from harness.report import model, write_files
+from harness.report.words import one_line
+
+SHARDS_MAX = 1000
+Reason = Annotated[str, msgspec.Meta(max_length=20_000)]
+
+
+class _Run(msgspec.Struct, frozen=True):
+    run_id: Text
+    verdict: Verdict
+
+
+class _Row(msgspec.Struct, frozen=True):
+    scenario: Text
+    title: Reason
+    verdict: Verdict
+    reasons: Annotated[tuple[Reason, ...], msgspec.Meta(min_length=1, max_length=1000)]
+    runs: Annotated[tuple[_Run, ...], msgspec.Meta(max_length=10_000)]
+    known_failure: bool = False
+
+
+class _LeftOut(msgspec.Struct, frozen=True):
+    scenario: Text
+    why: Reason
+    required: bool
+
+
+class _Part(msgspec.Struct, frozen=True):
+    in_suite: Count
+    selected: Count
+    tag: Annotated[str, msgspec.Meta(max_length=300)]
+    backend: Text
+    seed: int
+    digest: Text
+    names: Annotated[tuple[Text, ...], msgspec.Meta(max_length=1000)]
+    shard: Count | None
+    shards: Count | None
+    left_out: Annotated[tuple[_LeftOut, ...], msgspec.Meta(max_length=2000)]
+
+    @property
+    def same(self) -> tuple[object, ...]:
+        """What all shards of a gate share."""
+        return self.in_suite, self.selected, self.tag, self.backend, self.seed, self.digest, self.names, self.shards
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A gate as suite.json has it. Keys of later versions are ignored."""
+
+    schema: int
+    suite: Text
+    title: Reason
+    run_id: Text
+    verdict: Verdict
+    reason: Reason
+    blindness_check: _Row
+    scenarios: Annotated[tuple[_Row, ...], msgspec.Meta(max_length=2000)]
+    part: _Part
+
+
+def read(folder: pathlib.Path) -> Stored:
+    """Raises `UsageError` for a folder that holds no gate of this version."""
+    path = folder / "suite.json"
+    try:
+        data = model.read_regular(path)
+        if len(data) > run_figures.BYTES_MAX:
+            raise UsageError(f"{path}: larger than {run_figures.BYTES_MAX // 2**20} MiB")
+        values = msgspec.json.decode(data)
+        if isinstance(values, dict) and "canary" in values:  # as it was called in files of earlier versions
+            values["blindness_check"] = values.pop("canary")
+        return msgspec.convert(values, Stored)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: not a gate of this version: {one_line(error)}") from error
+
+
+def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against: str = "") -> GateResult:
+    """One answer of all shards, written like that of a gate. Raises `UsageError` where they do not belong together.
+
+    A shard that is missing makes the answer inconclusive; one whose blindness check did not fail makes it invalid.
+    """
+    parts = [(folder, read(folder)) for folder in folders]
+    if not parts:
+        raise UsageError("chaos gate merge needs the gates of all shards, by folder or id")
+    _check([stored for _, stored in parts])
+    first = parts[0][1]
+    rows = tuple(_row(row) for _, stored in parts for row in stored.scenarios)
+    measured = [found for folder, stored in parts for found in _figures(folder, stored)]
+    sets = tuple(each for each in measured if each)
+    merged = Figures(source=new_run_id(first.suite), made_at=baseline.now(), scenarios=sets)
+    part = _whole([stored.part for _, stored in parts], [row.name for row in rows])
+    check_row = _row(first.blindness_check)
+    if blind := next(
+        (stored for _, stored in parts if stored.blindness_check.verdict is not Verdict.FAIL or _is_blind(stored)), None
+    ):
+        reason = f"shard {blind.part.shard}: {blind.reason}"
+        answer = GateResult(first.suite, first.title, merged.source, Verdict.INVALID, reason, check_row, part=part)
+    else:
+        held = _held(against, list(zip(rows, measured, strict=True)), reports)
+        answer = decided(first.suite, first.title, merged.source, check_row, rows, held, part)
+    folder = reports / answer.run_id
+    folder.mkdir(parents=True)
+    write_files({**render(answer), baseline.FIGURES: merged.to_text()}, folder)
+    return answer
+
+
+def _is_blind(stored: Stored) -> bool:
+    """It stopped after its blindness check: it has neither run nor left out anything."""
+    return stored.verdict is Verdict.INVALID and not stored.scenarios
+
+
+def _check(parts: Sequence[Stored]) -> None:
+    first = parts[0]
+    seen: set[int] = set()
+    for stored in parts:
+        part = stored.part
+        if part.shard is None or part.shards is None or not part.shard <= part.shards <= SHARDS_MAX:
+            raise UsageError(f"gate {stored.run_id} is not a shard; run the gate with --shard 1/{len(parts)}")
+        if (stored.suite, part.same) != (first.suite, first.part.same):
+            raise UsageError(
+                f"gate {stored.run_id} has another suite, backend, seed or number of shards than {first.run_id}"
+            )
+        if part.shard in seen:
+            raise UsageError(f"gate {stored.run_id}: shard {part.shard} of {part.shards} is given twice")
+        seen.add(part.shard)
+    runs = Counter(run.run_id for stored in parts for row in stored.scenarios for run in row.runs)
+    if twice := next((name for name, count in runs.items() if count > 1), None):
+        raise UsageError(f"run {one_line(twice)} is in two places")
+
+
+def _whole(parts: Sequence[_Part], ran: Sequence[str]) -> Part:
+    """What is left out: by the shards, the shards that are missing, and what is unaccounted for."""
+    first = parts[0]
+    left_out = [LeftOut(each.scenario, each.why, each.required) for part in parts for each in part.left_out]
+    told = Counter([*ran, *(each.name for each in left_out)])
+    if more := sorted((told - Counter(first.names)).elements()):
+        raise UsageError(f"the shards hold {one_line(more[0])} more often than the suite")
+    missing = sorted(set(range(1, (first.shards or 0) + 1)) - {part.shard for part in parts})
+    if not missing:
+        untold = (Counter(first.names) - told).elements()
+        left_out += [LeftOut(name, "no shard holds it", True) for name in untold]
+    left_out += [LeftOut(f"shard {number} of {first.shards}", "it was not given", True) for number in missing]
+    whole = (first.in_suite, first.selected, first.tag, first.backend, first.seed, first.digest, first.names)
+    return Part(*whole, left_out=tuple(left_out))
+
+
+def _row(row: _Row) -> SuiteRow:
+    """A pass that its own runs do not show is none. A known failure passes where every run failed."""
+    runs = [RunLine(run.run_id, run.verdict) for run in row.runs]
+    result = RepeatVerdict(row.verdict, row.reasons)
+    expected = Verdict.FAIL if row.known_failure else Verdict.PASS
+    bad = next((run for run in runs if run.verdict is not expected), None)
+    if row.verdict is Verdict.PASS and (bad or not runs):
+        why = f"run {bad.run_id} is {bad.verdict}" if bad else "it has no runs"
+        result = RepeatVerdict(Verdict.INCONCLUSIVE, (f"the shard says pass, but {why}", *row.reasons))
+    return SuiteRow(row.scenario, row.title, result, known=row.known_failure, stored=runs)
+
+
+def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | None]:
+    """Of each row of a shard, by its runs. Only what its suite.json tells is believed, and all of it must be there."""
+    sets = run_figures.read(folder / baseline.FIGURES).scenarios
+    found = [next((each for each in sets if _is_of(row, each)), None) for row in stored.scenarios]
+    for each in sets:
+        if each not in found:
+            raise UsageError(f"{folder}: its figures of {each.identity.name} are not those of its suite.json")
+    return found
+
+
+def _is_of(row: _Row, measured: ScenarioFigures) -> bool:
+    """Exactly the row's runs, with their verdicts. A fault-free run that failed in the place of one has no figures."""
+    told = {run.run_id: run.verdict for run in row.runs}
+    there = {run.run_id: run.verdict for run in measured.runs}
+    passed = {run_id for run_id, verdict in told.items() if verdict is Verdict.PASS}
+    known = measured.identity.name == row.scenario
+    return known and bool(there) and there.items() <= told.items() and passed <= there.keys()
+
+
+def _held(
+    against: str, measured: Sequence[tuple[SuiteRow, ScenarioFigures | None]], reports: pathlib.Path
+) -> Regressions | None:
+    """By row: a suite may have a scenario twice, and one of the two may be a known failure."""
+    if not against:
+        return None
+    asked = [(row, found) for row, found in measured if not row.known]
+    new = [found for _, found in asked if found]
+    before = baseline.find(against, reports, [each.identity for each in new])
+    baseline.check(against, before, [each.identity for each in new])
+    return baseline.regressions(against, before, new, [row.name for row, found in asked if not found])

@@ -1,0 +1,97 @@
+"""Which scenarios of a suite a gate runs, and in which order: by tag, by shard, and by what fits the time."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.campaign.store import Store, Wanted
+from harness.errors import UsageError
+from harness.gate.suite_file import SuiteEntry
+from harness.judge.score import Verdict
+from harness.report import model
+from harness.spec.scenario import Scenario
+
+NEWEST = 10  # stored runs of a scenario that say how long it takes
+UNKNOWN_S = 120.0  # a scenario that never ran, where no other one did either
+_SHARD = re.compile(r"([0-9]{1,4})/([0-9]{1,4})\Z")
+
+Chosen = tuple[SuiteEntry, Scenario]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The part of a suite that one of several machines runs; `number` counts from 1."""
+
+    number: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Past:
+    """What stored runs say of a scenario."""
+
+    seconds: float  # of one run
+    failed_lately: bool
+
+
+def parse_shard(text: str) -> Shard:
+    """`2/4`. Raises `UsageError`."""
+    match = _SHARD.match(text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise UsageError(f"--shard {text}: write which one of how many, like 2/4")
+    return Shard(int(match[1]), int(match[2]))
+
+
+def tagged(specs: Sequence[Chosen], tag: str) -> list[Chosen]:
+    """Those with this tag. Raises `UsageError` where none has it."""
+    found = [each for each in specs if tag in each[1].tags]
+    if not found:
+        known = sorted({tag for _, spec in specs for tag in spec.tags})
+        raise UsageError(f"--tag {tag}: no scenario of this suite has it; their tags are: {', '.join(known)}")
+    return found
+
+
+def of_shard(specs: Sequence[Chosen], shard: Shard) -> list[Chosen]:
+    """Every n-th, so that all machines agree whatever runs they have stored."""
+    return list(specs[shard.number - 1 :: shard.of])
+
+
+def look_back(specs: Sequence[Chosen], reports: pathlib.Path, backend: str) -> dict[str, Past]:
+    """By the name of the entry. What never ran takes as long as the median of the others."""
+    store = Store(reports)
+    seen: dict[str, Past] = {}
+    for entry, spec in specs:
+        runs = store.runs(Wanted(scenario=spec.name, backend=backend))[:NEWEST]
+        took = [seconds for run in runs if (seconds := _seconds(reports / run.run_id, entry.profile))]
+        if took:
+            seen[entry.name] = Past(statistics.median(took), any(run.verdict is Verdict.FAIL for run in runs))
+    usual = statistics.median([past.seconds for past in seen.values()]) if seen else UNKNOWN_S
+    return {entry.name: seen.get(entry.name, Past(usual, False)) for entry, _ in specs}
+
+
+def _seconds(folder: pathlib.Path, profile: str | None) -> float:
+    """How long a stored run took; 0 where that is not known, or the run was of another profile."""
+    try:
+        report = model.read(folder / "report.json")
+    except model.ReportError:
+        return 0.0
+    return (report.run.duration_s or 0.0) if report.profile == profile else 0.0
+
+
+def by_weight(specs: Sequence[Chosen], past: Mapping[str, Past]) -> list[int]:
+    """Their places, what matters most first: required ones, then what failed lately, then the suite's order."""
+
+    def weight(place: int) -> tuple[bool, bool]:
+        entry = specs[place][0]
+        return not entry.required, not past[entry.name].failed_lately
+
+    return sorted(range(len(specs)), key=weight)
+
+
+def needed_s(entry: SuiteEntry, repeats: int, past: Mapping[str, Past]) -> float:
+    """All its runs and one without faults."""
+    return (repeats + 1) * past[entry.name].seconds

@@ -1,0 +1,94 @@
+"""The objectives of a file held against the stored runs of a folder."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.campaign.store import Store, Wanted
+from harness.gate import objectives
+from harness.gate.objectives import Answer, Past
+from harness.gate.slo_file import RUNS_MIN, Objective, Slo
+from harness.judge.score import Verdict, merge
+from harness.report import model
+
+READ_MAX = 5000  # the newest runs
+
+
+@dataclass(frozen=True)
+class Held:
+    """An objective and what the runs say of it."""
+
+    objective: Objective
+    answers: Sequence[Answer]
+
+    @property
+    def verdict(self) -> Verdict:
+        return merge(answer.verdict for answer in self.answers)
+
+
+def hold(slo: Slo, reports: pathlib.Path, wanted: Wanted, now_s: float) -> tuple[list[Held], list[str]]:
+    """The answer to each objective, and what was passed over, with the reason."""
+    store = Store(reports)
+    found, notes = [], []
+    runs = store.runs(wanted)
+    if len(runs) > READ_MAX:
+        notes.append(f"only the newest {READ_MAX:,} of {len(runs):,} runs were read")
+    for run in runs[:READ_MAX]:
+        if run.verdict is None:
+            continue
+        try:
+            found.append((run.begun_s, model.read(reports / run.run_id / "report.json")))
+        except model.ReportError as error:
+            notes.append(str(error))
+    return [_held(objective, found, now_s) for objective in slo.objectives], notes + store.notes
+
+
+def _held(objective: Objective, found: Sequence[tuple[float, model.Report]], now_s: float) -> Held:
+    since_s = now_s - objective.window.s
+    scope = objective.waste.scope if objective.waste else "faults"
+    runs = [_past(at, report, scope) for at, report in found if at >= since_s and _fits(objective, report)]
+    answers = []
+    least = objective.runs_min or RUNS_MIN
+    if objective.success is not None:
+        needed = objective.runs_min or objectives.runs_needed(objective.success, RUNS_MIN)
+        answers.append(objectives.success(runs, objective.success, needed))
+    if objective.recovery_p95 is not None:
+        answers.append(objectives.recovery_p95(runs, objective.recovery_p95.s, least))
+    if asked := objective.waste:
+        burn_since_s = now_s - asked.burn_window.s
+        answers.append(objectives.waste(runs, asked.budget, asked.burn_rate_max, burn_since_s, least))
+    return Held(objective, answers)
+
+
+def _fits(objective: Objective, report: model.Report) -> bool:
+    kinds = {fault.kind for fault in report.faults}
+    named = not objective.scenarios or report.scenario in objective.scenarios
+    return named and (not objective.faults or bool(kinds & set(objective.faults)))
+
+
+def _past(begun_s: float, report: model.Report, scope: str) -> Past:
+    time, spent = report.recovery_time, report.wasted_gpu_hours
+    return Past(
+        report.run_id,
+        begun_s,
+        report.verdict,
+        math.inf if report.run.stuck_in else time.seconds,
+        spent.gpu_seconds_allocated,
+        spent.gpu_seconds_wasted_by_faults if scope == "faults" else spent.gpu_seconds_wasted,
+    )
+
+
+def to_json(held: Sequence[Held]) -> list[dict[str, object]]:
+    """For programs. Seconds and percents; `None` is what was not measured."""
+    return [
+        {
+            "id": each.objective.id,
+            "severity": each.objective.severity,
+            "verdict": each.verdict.value,
+            "answers": [{**vars(answer), "verdict": answer.verdict.value} for answer in each.answers],
+        }
+        for each in held
+    ]

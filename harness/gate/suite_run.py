@@ -1,0 +1,292 @@
+"""A suite of scenarios as one gate: first the blindness check that must fail, then every scenario, then one answer.
+
+A scenario that cannot be run is inconclusive and does not keep the others from running.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from harness.backends.contract import Backend, load_backend
+from harness.campaign.experiment import new_run_id, run_repeatedly
+from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
+from harness.campaign.reading import load_scenario
+from harness.errors import ChaosError, ScenarioError, UsageError
+from harness.gate import baseline
+from harness.gate.comparison import Regressions
+from harness.gate.gate_report import GateResult, LeftOut, Part, SuiteRow, render
+from harness.gate.known_failures import settle
+from harness.gate.run_figures import Figures, figures_of_cards, identity_of
+from harness.gate.selection import Chosen, Past, Shard, by_weight, look_back, needed_s, of_shard, tagged
+from harness.gate.suite_file import Suite, SuiteEntry, find_blindness_check, load_suite
+from harness.judge.facts.evidence import load_evidence
+from harness.judge.repeats import RepeatVerdict, repeat_verdict
+from harness.judge.score import Scorecard, Verdict, judge, merge
+from harness.plan.capabilities import check_capabilities
+from harness.plan.making import make_plan
+from harness.report import write_files, write_reports
+from harness.run.job import execute
+from harness.run.stop import StopRequest
+from harness.spec.scenario import Scenario, find_beside
+from harness.trainers.shared.outcome import environment_facts
+from harness.units import counted
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Where and with what a gate runs, and who watches it."""
+
+    backend: str
+    seed: int
+    reports: pathlib.Path
+    scenarios: pathlib.Path
+    observer: CampaignObserver = SILENT_CAMPAIGN
+    stop: StopRequest = field(default_factory=StopRequest)
+    against: str = ""  # a baseline, as `baseline.find` takes it
+    repeat: int | None = None  # in place of what the suite and its scenarios say
+    tag: str = ""  # only scenarios that have it
+    fail_fast: bool = False
+    budget_s: float | None = None  # from the start of the gate
+    shard: Shard | None = None
+    today: datetime.date = field(default_factory=datetime.date.today)
+
+
+class Stopped(Exception):
+    """The user asked for the end in the middle of a gate. Raised when everything is undone."""
+
+
+def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
+    """Raises `ScenarioError` before anything runs when the suite or one of its scenarios is wrong, `UsageError` for a
+    baseline that cannot be compared with, and `Stopped`."""
+    begun = time.monotonic()
+    suite = load_suite(path)
+    broken = load_scenario(find_blindness_check(suite, path, gate.scenarios))
+    every = load_entries(path, suite, gate.scenarios)
+    specs = tagged(every, gate.tag) if gate.tag else every
+    names = tuple(_name(*each) for each in specs)
+    part = Part(len(every), len(specs), gate.tag, gate.backend, gate.seed, digest_of(path), names)
+    if gate.shard:
+        specs, part = of_shard(specs, gate.shard), replace(part, shard=gate.shard.number, shards=gate.shard.of)
+    before = _baseline(specs, gate)
+    backend = load_backend(gate.backend)
+    run_id = new_run_id(suite.name)
+    gate.observer.suite(suite.name, suite.title, len(specs), gate.seed)
+    check_row = _blindness_check(broken, gate, backend)
+    if blind := _blind(check_row, suite.blindness_reason):
+        return _report(GateResult(suite.name, suite.title, run_id, Verdict.INVALID, blind, check_row, part=part), gate)
+    rows, left_out = _run_rows(specs, gate, backend, begun)
+    held = _held_against(before, rows, gate) if before else None
+    return _report(
+        decided(suite.name, suite.title, run_id, check_row, rows, held, replace(part, left_out=left_out)), gate
+    )
+
+
+def load_entries(path: pathlib.Path, suite: Suite, scenarios: pathlib.Path) -> list[Chosen]:
+    """Every entry of a suite with its scenario. Raises `ScenarioError` where one is wrong, or there twice."""
+    every = [
+        (entry, load_scenario(find_beside(entry.scenario, path.parent, scenarios), entry.profile, entry.overrides))
+        for entry in suite.entries
+    ]
+    _check_twice(path, every)
+    return every
+
+
+def _name(entry: SuiteEntry, spec: Scenario) -> str:
+    return f"{spec.name} ({entry.profile})" if entry.profile else spec.name
+
+
+def _check_twice(path: pathlib.Path, specs: Sequence[Chosen]) -> None:
+    """Raises `ScenarioError` for two entries that do the same to the same job: nobody could tell their runs apart."""
+    seen = set()
+    for entry, spec in specs:
+        parts = spec.model_dump(mode="json", include={"workload", "faults", "limits"})
+        parts["workload"].pop("trainer", None)  # it is what is tested
+        done = json.dumps(parts, sort_keys=True)
+        if (_name(entry, spec), done) in seen:
+            why = "it is in the suite twice with the same workload and faults; use repeat: for more runs of it, "
+            why += "or a profile to tell the two apart"
+            raise ScenarioError([f"{path}: {_name(entry, spec)}: {why}"])
+        seen.add((_name(entry, spec), done))
+
+
+def digest_of(suite: pathlib.Path) -> str:
+    """Says whether two machines ran the same suite."""
+    return hashlib.sha256(suite.read_bytes()).hexdigest()[:16]
+
+
+def _run_rows(
+    specs: Sequence[Chosen], gate: Gate, backend: Backend, begun: float
+) -> tuple[tuple[SuiteRow, ...], tuple[LeftOut, ...]]:
+    """In the order of the suite; with a budget, what matters most first. What was left out is told, with the reason."""
+    rows: dict[int, SuiteRow] = {}  # by its place: a suite may have a scenario twice
+    left_out = []
+    past = look_back(specs, gate.reports, gate.backend) if gate.budget_s is not None else {}
+    failed = ""
+    for place in by_weight(specs, past) if past else range(len(specs)):
+        entry, spec = specs[place]
+        if why := (f"{failed} had failed" if failed else _no_time(entry, spec, gate, past, begun)):
+            left_out.append(LeftOut(_name(entry, spec), why, entry.required))
+            continue
+        row = rows[place] = _row(entry, spec, gate, backend)
+        failed = row.name if gate.fail_fast and row.result.verdict is Verdict.FAIL else ""
+    return tuple(rows[place] for place in sorted(rows)), tuple(left_out)
+
+
+def _no_time(entry: SuiteEntry, spec: Scenario, gate: Gate, past: Mapping[str, Past], begun: float) -> str:
+    """Why it does not fit the budget, or an empty text."""
+    if gate.budget_s is None:
+        return ""
+    need = needed_s(entry, _repeats(entry, spec, gate), past)
+    left = gate.budget_s - (time.monotonic() - begun)
+    return "" if need <= left else f"it takes about {need:.0f} s, and {max(left, 0):.0f} s of the budget were left"
+
+
+def _repeats(entry: SuiteEntry, spec: Scenario, gate: Gate) -> int:
+    return gate.repeat or entry.repeat or spec.repeat
+
+
+def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
+    """What the runs will be held against, checked before anything runs."""
+    if not gate.against:
+        return None
+    facts = environment_facts()
+    asked = [(entry, spec) for entry, spec in specs if entry.known_failure is None]
+    plans = [make_plan(spec, gate.seed, gate.backend, "check", entry.profile) for entry, spec in asked]
+    wanted = [identity_of(plan.to_json(), facts) for plan in plans]
+    found = baseline.find(gate.against, gate.reports, wanted)
+    baseline.check(gate.against, found, wanted)
+    return found
+
+
+def _blind(check_row: SuiteRow, asked: str | None) -> str:
+    """Why the blindness check proves nothing, or an empty text where it failed as it must."""
+    said = check_row.result.reasons[0]
+    if check_row.result.verdict is not Verdict.FAIL:
+        return f"the blindness check did not fail ({check_row.result.verdict}: {said}), so this gate proves nothing"
+    if idle := _not_struck(check_row.cards[0]):
+        return f"the blindness check failed before {idle} struck it ({said}), so this gate proves nothing"
+    if asked and not any(asked in reason for reason in check_row.cards[0].reasons):
+        return f"the blindness check failed for another reason than {asked!r} ({said})"
+    return ""
+
+
+def decided(
+    suite: str,
+    title: str,
+    run_id: str,
+    check_row: SuiteRow,
+    rows: tuple[SuiteRow, ...],
+    held: Regressions | None,
+    part: Part,
+) -> GateResult:
+    """The one answer: the worst of the scenarios, of the comparisons, and of what should have run and did not."""
+    verdict = merge(row.result.verdict for row in rows)
+    reason = _reason(verdict, rows)
+    if held is not None:
+        verdict, reason = merge([verdict, held.verdict]), _with_baseline(verdict, reason, held)
+    if part.incomplete:
+        whole = merge([verdict, Verdict.INCONCLUSIVE])
+        reason = (
+            f"not a full pass: {part.incomplete}; {reason}"
+            if verdict is Verdict.PASS
+            else f"{reason}; {part.incomplete}"
+        )
+        verdict = whole
+    elif part.in_words:
+        reason = f"{reason}; {part.in_words}"
+    return GateResult(suite, title, run_id, verdict, reason, check_row, rows, held, part)
+
+
+def _held_against(before: Figures, rows: Sequence[SuiteRow], gate: Gate) -> Regressions:
+    asked = [row for row in rows if not row.known]
+    measured = [each for row in asked for each in figures_of_cards(row.cards)]
+    without = [row.name for row in asked if not figures_of_cards(row.cards)]
+    held = baseline.regressions(gate.against, before, measured, without)
+    known = [f"{row.name} (its failure is known)" for row in rows if row.known]
+    return replace(held, not_compared=[*held.not_compared, *known])
+
+
+def _with_baseline(verdict: Verdict, reason: str, held: Regressions) -> str:
+    if held.verdict is Verdict.PASS:
+        return f"{reason}; not worse than baseline {held.baseline}"
+    said = f"against baseline {held.baseline}: {held.reasons[0]}"
+    return said if merge([verdict, held.verdict]) is not verdict else f"{reason}; {said}"
+
+
+def _report(answer: GateResult, gate: Gate) -> GateResult:
+    folder = gate.reports / answer.run_id
+    folder.mkdir(parents=True)
+    write_files({**render(answer), baseline.FIGURES: _figures(answer).to_text()}, folder)
+    return answer
+
+
+def _figures(answer: GateResult) -> Figures:
+    """What a later gate may be held against."""
+    sets = tuple(each for row in answer.rows for each in figures_of_cards(row.cards))
+    return Figures(source=answer.run_id, made_at=baseline.now(), scenarios=sets)
+
+
+def _reason(verdict: Verdict, rows: tuple[SuiteRow, ...]) -> str:
+    if verdict is Verdict.PASS:
+        known = sum(row.known for row in rows)
+        failing = f", {known} of them with a known failure" if known else ""
+        told = "the scenario" if len(rows) == 1 else f"all {len(rows)} scenarios"
+        return f"{told} passed{failing}, and the blindness check was caught"
+    if not rows:
+        return "no scenario was run"
+    worst = [row for row in rows if row.result.verdict is verdict]
+    names = ", ".join(row.name for row in worst)
+    return f"{len(worst)} of {counted(len(rows), 'scenario')}: {names}; {worst[0].result.reasons[0]}"
+
+
+def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
+    """No fault-free run is needed to see that it fails."""
+    plan = make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name))
+    check_capabilities(plan, backend.probe())
+    run_dir = gate.reports / plan.run_id
+    stage = Stage("blindness check", plan.workload.nodes)
+    gate.observer.stage(stage)
+    outcome = execute(plan, run_dir, backend, gate.observer, gate.stop)
+    gate.observer.stage_ended(stage, outcome.outcome)
+    card = judge(load_evidence(run_dir), plan.run_id)
+    write_reports(card, run_dir)
+    if outcome.outcome == "interrupted" or gate.stop.asked:
+        raise Stopped
+    gate.observer.blindness_check(card)
+    return SuiteRow(spec.name, spec.title, repeat_verdict([card]), (card,))
+
+
+def _not_struck(check: Scorecard) -> str:
+    """Its faults that never acted: it failed over something else, at its start perhaps."""
+    struck = {fault["id"] for fault in check.faults if fault["t_injected"] is not None}
+    planned = [str(fault["id"]) for fault in check.evidence.run.plan.get("faults") or ()]
+    return ", ".join(name for name in planned if name not in struck)
+
+
+def _row(entry: SuiteEntry, spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
+    name = _name(entry, spec)
+    plans = (
+        make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name), entry.profile)
+        for _ in range(_repeats(entry, spec, gate))
+    )
+    gate.observer.scenario(name, spec.title)
+    try:
+        check_capabilities(make_plan(spec, gate.seed, gate.backend, "check", entry.profile), backend.probe())
+        cards, interrupted = run_repeatedly(plans, gate.reports, backend, gate.observer, gate.stop)
+    except UsageError:
+        raise
+    except ChaosError as error:
+        gate.observer.not_run(str(error))
+        return SuiteRow(name, spec.title, RepeatVerdict(Verdict.INCONCLUSIVE, (str(error),)))
+    if interrupted:
+        raise Stopped
+    result = repeat_verdict(cards)
+    if known := entry.known_failure:
+        result = settle(known, result, cards, gate.today)
+    return SuiteRow(name, spec.title, result, tuple(cards), known=known is not None)

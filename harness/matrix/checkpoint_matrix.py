@@ -1,0 +1,201 @@
+"""The checkpoint matrix: one real run to get checkpoints, then a restart on a damaged copy of them for each cell.
+
+`REPORTS/<run-id>/base` is that run, `cells/<number>` the restarts; the first restart is on an undamaged copy, and says
+what the others are compared with. Copies are removed as soon as their restart is over.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from harness.backends.contract import Backend
+from harness.errors import CannotRunError, ChaosError, FaultError
+from harness.faults.shared import checkpoint_damage
+from harness.log import hostile
+from harness.matrix import restart_log as restarts
+from harness.matrix.cells import Cell, cells
+from harness.matrix.restart_log import Answer, Came, Restart
+from harness.plan.model import Abort, Plan
+from harness.run import drill
+from harness.run.job import Outcome, execute
+from harness.run.observers import Silent, Status
+from harness.run.stop import StopRequest
+from harness.trainers.checkpoints.contract import Listing, list_checkpoints
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
+
+FOLLOWED_STEPS = 5  # so many steps after a restore are compared
+LOOK_S = 0.3
+NO_STEP_NS, WALL_CLOCK_NS = 60 * 10**9, 180 * 10**9
+TOLERANCE = 10  # times the difference of an undamaged restart, where that is not zero
+
+
+@dataclass(frozen=True)
+class DamageRow:
+    cell: Cell
+    answer: Answer
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What came of it. `newest`: the step that an undamaged restart restores."""
+
+    run_id: str
+    layout: str
+    trainer: str
+    newest: int
+    deterministic: bool
+    rows: tuple[DamageRow, ...]
+    interrupted: bool = False
+    planned: int = 0  # so many damages were to be tried
+
+
+def run_matrix(
+    plan: Plan, reports: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
+) -> Matrix:
+    """Raises `ChaosError` where the trainer makes no checkpoints, or does not restore undamaged ones."""
+    if plan.backend not in drill.REACHED or plan.workload.checkpoint.store != "directory":
+        raise CannotRunError(f"a matrix needs checkpoints in the run's folder; use one of: {', '.join(drill.REACHED)}")
+    with stop.attended():
+        return _Matrix(plan, reports.resolve() / plan.run_id, backend, stop, tell).run()
+
+
+class _Matrix:
+    def __init__(
+        self, plan: Plan, folder: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
+    ):
+        self.folder, self.backend, self.stop, self.tell = folder, backend, stop, tell
+        limits = Abort(if_no_step_for_ns=NO_STEP_NS, wall_clock_ns=WALL_CLOCK_NS)
+        self.base_plan = plan.without_faults(f"{plan.run_id}-base")
+        self.plan = self.base_plan.model_copy(update={"abort": limits})
+        self.base = folder / "base"
+
+    def run(self) -> Matrix:
+        self.folder.mkdir(parents=True)
+        self._make_checkpoints()
+        place, listing = self._look(self.base)
+        if not listing.finished:
+            raise ChaosError(f"the trainer left no finished checkpoint in {place.folder}/ ({len(place.files)} files)")
+        usual = restarts.read_restart(self.base).losses
+        healthy, outcome = self._restart("undamaged", None)
+        newest, tolerance = self._newest(healthy, outcome, usual)
+        rows = []
+        todo = list(cells(place, listing))
+        self.tell(f"{len(todo)} damages, each followed by a restart")
+        for number, cell in enumerate(todo, 1):
+            row = self._row(f"{number:03d}", cell, newest, healthy, usual, tolerance)
+            if self.stop.asked:  # then this restart was cut short: nothing follows from it
+                break
+            rows.append(row)
+            self.tell(f"{cell.kind} of {cell.part}, {cell.file}: {row.answer.came}")
+        for name in drill.saved_folders(self.plan.launch()):
+            hostile.remove_tree(self.base, name)
+        in_words = self.plan.workload.trainer.in_words()
+        told = (self.folder.name, listing.layout, in_words, newest, not tolerance, tuple(rows))
+        return Matrix(*told, interrupted=self.stop.asked, planned=len(todo))
+
+    def _look(self, run_dir: pathlib.Path) -> tuple[CheckpointFolder, Listing]:
+        saved = self.plan.workload.checkpoint
+        place = CheckpointFolder.look(run_dir, saved.folder)
+        return place, list_checkpoints(place, saved.layout)
+
+    def _make_checkpoints(self) -> None:
+        """Until two are finished, none is being written, and some steps came after them."""
+        self.tell("a run without faults makes checkpoints")
+        until = _Until(self.stop, self._two_are_finished())
+        outcome = execute(self.base_plan, self.base, self.backend, until, until.end)
+        if outcome.outcome not in ("completed", "interrupted"):
+            raise ChaosError(f"the run without faults did not make checkpoints: {outcome.reason}")
+
+    def _two_are_finished(self) -> Callable[[Status], bool]:
+        looked, since = 0.0, None
+
+        def enough(status: Status) -> bool:
+            nonlocal looked, since
+            if time.monotonic() - looked < LOOK_S:
+                return False
+            _, listing = self._look(self.base)
+            looked = time.monotonic()
+            if since is None and len(listing.finished) >= 2:
+                since = status.step
+            quiet = all(each.whole for each in listing.checkpoints)
+            return since is not None and quiet and status.step >= since + FOLLOWED_STEPS
+
+        return enough
+
+    def _newest(self, healthy: Restart, outcome: Outcome, usual: restarts.Losses) -> tuple[int, float]:
+        """What an undamaged restart restores, and how far its losses may be off."""
+        if not healthy.step or healthy.told:
+            raise ChaosError(f"an undamaged checkpoint was not restored: {outcome.reason or 'it started from scratch'}")
+        return healthy.step, TOLERANCE * (restarts.apart(healthy.losses, usual) or 0.0)
+
+    def _row(
+        self, name: str, cell: Cell, newest: int, healthy: Restart, usual: restarts.Losses, tolerance: float
+    ) -> DamageRow:
+        begin, damaged = time.monotonic(), list[int]()
+        try:
+            found, outcome = self._restart(name, cell, damaged)
+        except FaultError as error:
+            return DamageRow(cell, Answer(Came.UNKNOWN, detail=str(error)), time.monotonic() - begin)
+        ended = outcome.reason if outcome.outcome == "failed" else ""
+        known = {**usual, **healthy.losses}
+        answer = restarts.answer(found, newest, known, tolerance, sum(damaged), ended)
+        return DamageRow(cell, answer, time.monotonic() - begin)
+
+    def _restart(self, name: str, cell: Cell | None, damaged: list[int] | None = None) -> tuple[Restart, Outcome]:
+        """On a copy of what was saved. Raises `FaultError` where the damage cannot be done."""
+        folder = self.folder / "cells" / name
+        folder.mkdir(parents=True)
+        launch = self.plan.launch()
+        drill.copy_saved(launch, self.base, folder)
+        try:
+            if cell is not None and damaged is not None:
+                damaged.append(self._strike(folder, cell))
+            until = _Until(self.stop, _some_steps_after())
+            outcome = execute(self.plan.again(f"{self.folder.name}-{name}"), folder, self.backend, until, until.end)
+        finally:
+            for saved in (*drill.saved_folders(launch), "kept"):
+                hostile.remove_tree(folder, saved)
+        return restarts.read_restart(folder), outcome
+
+    def _strike(self, folder: pathlib.Path, cell: Cell) -> int:
+        """Returns how many bytes of tensors are no longer what they were."""
+        place, listing = self._look(folder)
+        aside = folder / "kept"
+        aside.mkdir()
+        order = replace(cell.order, dice=random.Random(f"{self.plan.seed}/{cell}"))
+        damage = checkpoint_damage.prepare(place, listing, order, aside)
+        damage.apply()
+        measured, unit = damage.measure()
+        if measured != damage.expected or not measured:
+            raise FaultError(f"{damage.path}: {measured} {unit}, {damage.expected} expected")
+        return damage.tensor_bytes
+
+
+class _Until(Silent):
+    """Ends a job when enough is known, or when the user wants to stop."""
+
+    def __init__(self, users: StopRequest, enough: Callable[[Status], bool]):
+        self.end, self._users, self._enough = StopRequest(), users, enough
+
+    def status(self, status: Status) -> None:
+        if self._users.asked:
+            self.end.ask(self._users.reason)
+        elif not self.end.asked and self._enough(status):
+            self.end.ask("enough is known")
+
+
+def _some_steps_after() -> Callable[[Status], bool]:
+    first: int | None = None
+
+    def enough(status: Status) -> bool:
+        nonlocal first
+        if status.phase == "training" and first is None:
+            first = status.step
+        return first is not None and status.step >= first + FOLLOWED_STEPS
+
+    return enough

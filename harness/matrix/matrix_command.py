@@ -1,0 +1,120 @@
+"""`chaos matrix checkpoint`: what a trainer does with every kind of damage to its newest checkpoint."""
+
+from __future__ import annotations
+
+import pathlib
+from collections import Counter
+from typing import Annotated, Literal
+
+import typer
+from rich.table import Table
+
+from harness.backends.contract import load_backend
+from harness.cli.options import (
+    REPORTS,
+    SCENARIOS,
+    BackendOption,
+    JsonOption,
+    ReportsOption,
+    ScenariosOption,
+    SeedOption,
+)
+from harness.cli.output import note, out, print_json, safe, say
+from harness.cli.run import stop
+from harness.cli.scenarios import plan_of
+from harness.errors import INTERRUPTED, UsageError
+from harness.judge.score import EXIT_CODES, Verdict
+from harness.matrix.checkpoint_matrix import DamageRow, Matrix, run_matrix
+from harness.matrix.matrix_report import MatrixRow, to_json, to_markdown
+from harness.matrix.restart_log import Came
+from harness.plan.capabilities import check_capabilities
+from harness.plan.model import Plan
+from harness.report import write_files
+from harness.report.model import json_text
+from harness.trainers.contract import build_trainer
+
+_BAD = {Came.SILENT: "bold red", Came.CRASHED: "yellow", Came.STALLED: "bold yellow", Came.UNKNOWN: "bold yellow"}
+
+
+def matrix(
+    what: Annotated[Literal["checkpoint"], typer.Argument(help="What is damaged.")],
+    scenario: Annotated[str, typer.Argument(help="The scenario whose workload is used.")] = "checkpoint-corrupt-latest",
+    trainer: Annotated[str | None, typer.Option(help="Another trainer for that workload, by its name.")] = None,
+    backend: BackendOption = "local",
+    seed: SeedOption = 1,
+    json: JsonOption = False,
+    reports: ReportsOption = REPORTS,
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """Damage each file of the newest checkpoint in every way, and restart on it.
+
+    Each damage costs one restart of the job: about ten for a job that saves one file, each as long as a start.
+
+    Exits 1 if any damage was loaded silently, 3 if a restart stalled or cannot be judged.
+
+    Example: chaos matrix checkpoint my-scenario.yaml
+    """
+    _, plan = plan_of(scenario, backend, seed, None, scenarios)
+    plan = _of_trainer(plan.again(plan.run_id.replace(plan.scenario.name, f"matrix-{plan.scenario.name}", 1)), trainer)
+    engine = load_backend(backend)
+    check_capabilities(plan.without_faults(plan.run_id), engine.probe())
+    found = run_matrix(plan, reports, engine, stop, note)
+    rows = [_row(row) for row in found.rows]
+    head = {"run_id": found.run_id, "layout": found.layout, "trainer": found.trainer, "newest_step": found.newest}
+    head |= {"complete": not found.interrupted, "verdict": _verdict(found).value}
+    page = to_markdown("Damaged checkpoints", _facts(found), rows)
+    write_files({"matrix.json": json_text(to_json(head, rows)), "matrix.md": page}, reports / found.run_id)
+    if json:
+        print_json(to_json(head, rows))
+    else:
+        _print(found, rows, reports / found.run_id)
+    raise typer.Exit(INTERRUPTED if found.interrupted else EXIT_CODES[_verdict(found)])
+
+
+def _of_trainer(plan: Plan, name: str | None) -> Plan:
+    if name is None:
+        return plan
+    try:
+        workload = plan.workload.model_copy(update={"trainer": build_trainer(name)})
+    except ValueError as error:
+        raise UsageError(f"--trainer {name}: {error}") from error
+    return plan.model_copy(update={"workload": workload})
+
+
+def _verdict(found: Matrix) -> Verdict:
+    came = {row.answer.came for row in found.rows}
+    if Came.SILENT in came:
+        return Verdict.FAIL
+    unjudged = found.interrupted or not found.rows or came & {Came.STALLED, Came.UNKNOWN}
+    return Verdict.INCONCLUSIVE if unjudged else Verdict.PASS
+
+
+def _row(row: DamageRow) -> MatrixRow:
+    cell, answer = row.cell, row.answer
+    return MatrixRow(cell.kind, cell.part, cell.file, answer.came.value, answer.step, answer.detail, row.seconds)
+
+
+def _facts(found: Matrix) -> list[str]:
+    same = (
+        "bit for bit" if found.deterministic else "not bit for bit: losses are compared within ten times its difference"
+    )
+    counts = Counter(row.answer.came.value for row in found.rows)
+    cut_short = [f"stopped after {len(found.rows)} of {found.planned} damages; the others were not tried"]
+    return [
+        f"{found.trainer}; layout {found.layout}; newest checkpoint: step {found.newest}",
+        f"a restart on an undamaged copy repeats the losses {same}",
+        ", ".join(f"{count} {came}" for came, count in counts.most_common()) or "no cell was run",
+        *(cut_short if found.interrupted else []),
+    ]
+
+
+def _print(found: Matrix, rows: list[MatrixRow], folder: pathlib.Path) -> None:
+    table = Table("damage", "to", "file", "result", "detail", box=None, header_style="bold")
+    for row in rows:
+        cells = (row.kind, row.part, row.file.rpartition("/")[2], row.result, row.detail)
+        table.add_row(*map(safe, cells), style=_BAD.get(Came(row.came), ""))
+    out.print(table)
+    for fact in _facts(found):
+        say(fact)
+    verdict = _verdict(found).value.upper()
+    out.print(f"[bold]{verdict}[/]  report: {safe(folder / 'matrix.md')}", soft_wrap=True)

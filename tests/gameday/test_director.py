@@ -1,0 +1,188 @@
+"""Real game days of a light trainer: the order of the schedule, stop and lift, budget, probes, a job that ends early."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import light_day
+import pytest
+
+from harness.backends.local.backend import BACKEND
+from harness.gameday.day import judged, run_day
+from harness.gameday.day_plan import DayPlan
+from harness.gameday.day_verdict import DayResult
+from harness.gameday.day_view import DayView, for_role, view_of
+from harness.gameday.desk import AlertNews, Ask
+from harness.gameday.director import Director
+from harness.gameday.planning import plan_day
+from harness.judge.score import Verdict
+from harness.log.events import read_log
+from harness.run.injection import LiveJob
+
+pytestmark = pytest.mark.slow  # real jobs
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+KILL = "{scenario: rank-kill, overrides: {faults: {kill: {when: {step: 5}, target: {rank: 0}}}, expect: {wasted_gpu_hours: {max_percent_by_faults: 100}}}}"
+HANG = "{scenario: silent-hang, overrides: {faults: {silence: {when: {step: 5}, target: {rank: 0}, duration: 10m}}}}"
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
+
+
+def planned(tmp_path: pathlib.Path, entries: str, steps: int = 300, **more: str) -> DayPlan:
+    path = light_day.write(tmp_path, f"  [{entries}]", steps, **more)
+    return plan_day(path, 1, "local", "light-1", ROOT / "scenarios")
+
+
+Watcher = Callable[[Director, LiveJob, int], None]
+
+
+def played(tmp_path: pathlib.Path, day: DayPlan, watcher: Watcher | None = None) -> DayResult:
+    director = Director(day, watcher=watcher)
+    return run_day(day, tmp_path / "reports", BACKEND, director).result
+
+
+def told(tmp_path: pathlib.Path, *names: str) -> list[dict[str, Any]]:
+    logs = read_log(tmp_path / "reports" / "light-1" / "events")
+    (log,) = [log for log in logs if log.header["role"] == "harness"]
+    return [event for event in log.events if event["event"] in names]
+
+
+class Asking:
+    """A person: asks for each thing once, when its time has come."""
+
+    def __init__(self, *asks: tuple[str, Callable[[DayView], bool]]):
+        self.left, self.replies, self.views = list(asks), list[Ask](), list[DayView]()
+
+    def __call__(self, director: Director, job: LiveJob, now_ns: int) -> None:
+        view = view_of(director, job, now_ns, now_ns)
+        self.views.append(view)
+        if self.left and self.left[0][1](view):
+            ask = Ask(self.left.pop(0)[0], "participant", "as planned", "Ada")
+            self.replies.append(ask)
+            director.desk.hand_in(ask)
+
+
+def frozen(view: DayView) -> bool:
+    return any(fault.moment == "effect" for scene in view.scenes for act in scene.acts for fault in act.faults)
+
+
+def test_entries_come_in_order_and_each_is_judged(tmp_path: pathlib.Path) -> None:
+    result = played(tmp_path, planned(tmp_path, f"{KILL}, {{rest: 200ms}}, {KILL}"))
+    assert [(act.expected.name, act.outcome) for act in result.acts] == [
+        ("rank-kill", "settled"),
+        ("rank-kill-2", "settled"),
+    ]
+    assert all(act.recovery_s and act.recovery_s > 0 for act in result.acts)
+    entries = [(e["entry"], e["edge"]) for e in told(tmp_path, "gameday.entry")]
+    assert entries == [(0, "begin"), (0, "end"), (1, "begin"), (1, "end"), (2, "begin"), (2, "end")]
+    steady = [e["mono_ns"] for e in told(tmp_path, "gameday.steady")]
+    struck = [e["mono_ns"] for e in told(tmp_path, "fault.injected")]
+    assert len(struck) == 2 and steady[0] < struck[0] and steady[-1] < struck[1]
+    folder = tmp_path / "reports" / "light-1"
+    assert "What to fix" in (folder / "report.md").read_text()
+    assert (folder / "rehearsals" / "rank-kill" / "report.html").exists()
+    assert judged(folder).verdict is result.verdict  # the log alone says it again
+
+
+def test_stop_heals_at_once_and_blocks_until_it_is_lifted(tmp_path: pathlib.Path) -> None:
+    person = Asking(
+        ("stop", frozen),
+        ("inject", lambda view: view.blocked),
+        ("lift", lambda view: view.blocked and view.step > 60),
+    )
+    limits = "{cool_down: 100ms}"  # the next fault waits until the job has recovered from the one that was stopped
+    result = played(tmp_path, planned(tmp_path, f"{HANG}, {KILL}", steps=400, limits=limits), person)
+    (asked,) = [e for e in told(tmp_path, "gameday.person") if e["action"] == "stop"]
+    (healed, _) = told(tmp_path, "fault.healed")
+    assert healed["fault"] == "silent-hang-silence" and healed["mono_ns"] > asked["mono_ns"]
+    assert [e["fault"] for e in told(tmp_path, "fault.recovered")] == ["silent-hang-silence", "rank-kill-kill"]
+    (lifted,) = told(tmp_path, "gameday.lifted")
+    assert told(tmp_path, "fault.injected")[1]["mono_ns"] > lifted["mono_ns"], "nothing is injected while it is blocked"
+    assert [act.outcome for act in result.acts] == ["stopped", "settled"]
+    assert "blocked" in person.replies[1].reply.result()
+    assert result.acts[0].verdict is Verdict.INCONCLUSIVE
+    assert result.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID)
+    (finished,) = told(tmp_path, "run.finished")
+    assert finished["outcome"] == "completed", "the job went on to its end"
+
+
+def test_inject_says_why_a_fault_is_held_back(tmp_path: pathlib.Path) -> None:
+    """The second one is due while the first one is still at work on the same node."""
+    together = f"{{parallel: [{HANG.replace('10m', '4s')}, {KILL.replace('step: 5', 'step: 100000000')}]}}"
+    person = Asking(("inject", frozen), ("inject", lambda view: not frozen(view) and view.step > 150))
+    result = played(tmp_path, planned(tmp_path, together, steps=700, limits="{cool_down: 100ms}"), person)
+    assert person.replies[0].reply.result() == "it is held back: its node still has an active fault"
+    assert person.replies[1].reply.result() == ""
+    assert [act.outcome for act in result.acts] == ["settled", "settled"]
+
+
+def test_participants_do_not_see_what_comes_or_acts(tmp_path: pathlib.Path) -> None:
+    person = Asking(("stop", frozen), ("lift", lambda view: view.blocked), ("skip", lambda view: not view.blocked))
+    played(tmp_path, planned(tmp_path, f"{HANG}, {KILL}", steps=250), person)
+    acting = next(view for view in person.views if view.state == "acting" and frozen(view))
+    shown = for_role(acting, "participant", [])
+    assert "hang" not in repr(shown) and "kill" not in repr(shown) and "silence" not in repr(shown)
+    assert "silent-hang" in repr(for_role(acting, "observer", []))
+
+
+def test_a_pause_waits_for_a_person_and_inject_does_not_wait_for_steps(tmp_path: pathlib.Path) -> None:
+    late = KILL.replace("step: 5", "step: 100000000")
+    person = Asking(
+        ("inject", lambda view: view.state == "paused"),
+        ("continue", lambda view: view.state == "paused"),
+        ("inject", lambda view: view.state == "acting"),
+    )
+    result = played(tmp_path, planned(tmp_path, f"{{pause: Is everybody there?}}, {late}"), person)
+    assert person.replies[0].reply.result() == "nothing to inject now"
+    assert [act.outcome for act in result.acts] == ["settled"]
+
+
+def test_a_probe_that_does_not_hold_ends_the_day_and_not_the_job(tmp_path: pathlib.Path) -> None:
+    probes = "[{name: fails, command: ['false'], when: [before]}]"
+    result = played(tmp_path, planned(tmp_path, KILL, steps=60, probes=probes))
+    assert told(tmp_path, "fault.injected") == []
+    assert result.outcome == "probe" and result.verdict is Verdict.INCONCLUSIVE
+    assert any("probe fails failed (before): ended with 1" in reason for reason in result.reasons)
+    assert told(tmp_path, "run.finished")[0]["outcome"] == "completed"
+
+
+def test_a_spent_budget_stops_what_acts(tmp_path: pathlib.Path) -> None:
+    day = planned(tmp_path, f"{HANG}, {KILL}", steps=500, budget="{wasted_gpu_hours: 0.0005}")  # 1.8 GPU-seconds
+    result = played(tmp_path, day)
+    assert result.outcome == "budget" and result.verdict is Verdict.FAIL
+    assert [act.outcome for act in result.acts] == ["stopped", "not_run"]
+
+
+def test_a_job_that_ends_early_leaves_the_rest_inconclusive(tmp_path: pathlib.Path) -> None:
+    result = played(tmp_path, planned(tmp_path, f"{KILL}, {{pause: nobody is here}}, {KILL}", steps=120))
+    assert result.outcome == "job_ended" and result.verdict is Verdict.INCONCLUSIVE
+    assert [act.outcome for act in result.acts] == ["settled", "not_run"]
+    assert any("rank-kill-2: it was not run" in reason for reason in result.reasons)
+
+
+def test_people_and_alerts_reach_the_log_and_the_verdict(tmp_path: pathlib.Path) -> None:
+    expect = "expect: {alerts: [{name: Stalled, within: 10m}], people: {acknowledge: 10m}}"
+    entry = KILL.replace("{scenario: rank-kill,", "{scenario: rank-kill, " + expect + ",")
+
+    class Pager(Asking):
+        def __call__(self, director: Director, job: LiveJob, now_ns: int) -> None:
+            before = len(self.replies)
+            super().__call__(director, job, now_ns)
+            if len(self.replies) > before:
+                director.desk.hand_in(AlertNews("Stalled", "firing", "no step for 2 s"))
+
+    def struck(view: DayView) -> bool:
+        return any(f.moment not in ("waiting", "acting") for s in view.scenes for a in s.acts for f in a.faults)
+
+    result = played(tmp_path, planned(tmp_path, entry), Pager(("acknowledged", struck)))
+    assert result.acts[0].reactions["acknowledge"] is not None
+    assert result.acts[0].reactions["detect"] == result.acts[0].reactions["acknowledge"]
+    assert (told(tmp_path, "gameday.person")[0]["who"], told(tmp_path, "gameday.person")[0]["text"]) == (
+        "Ada",
+        "as planned",
+    )
+    assert {name: side for name, side in result.sides.items() if name != "machine"}["people"] is Verdict.PASS

@@ -1,0 +1,52 @@
+"""What a page is shown of a day from its first moment to its verdict."""
+
+from __future__ import annotations
+
+import pathlib
+from types import SimpleNamespace
+from typing import Any, cast
+
+import light_day
+import pytest
+
+from harness.campaign.observers import Stage
+from harness.gameday.day import Ended
+from harness.gameday.day_command import Shown
+from harness.gameday.day_view import DayView
+from harness.gameday.director import Director
+from harness.gameday.planning import plan_day
+from harness.run.live import LiveProgress
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+KILL = "{scenario: rank-kill, overrides: {faults: {kill: {when: {step: 5}, target: {rank: 0}}}}}"
+
+
+def test_after_the_job_comes_the_verdict_with_the_path_of_the_report(tmp_path: pathlib.Path) -> None:
+    path = light_day.write(tmp_path, f"  [{KILL}]", 300)
+    director = Director(plan_day(path, 1, "local", "light-1", ROOT / "scenarios"))
+    job = SimpleNamespace(progress=LiveProgress(), cluster=SimpleNamespace(nodes=[]), firings={})
+    views = list[DayView]()
+    shown = Shown(lambda view, feed: views.append(view))
+    shown.stage_ended(Stage("fault-free run", 1), "cached")
+    assert views == [], "nothing is known of the day yet"
+    shown.watch(director, cast(Any, job), 0)
+    shown.stage_ended(Stage("run with faults", 1), "completed")
+    result = SimpleNamespace(verdict=SimpleNamespace(value="fail"), reasons=["rank-kill: too slow"])
+    shown.day_judged(Ended(tmp_path, cast(Any, result)))
+    assert [(view.job_over, view.verdict) for view in views] == [(False, ""), (True, ""), (True, "fail")]
+    assert views[-1].report == str(tmp_path / "report.html")
+    assert views[-1].saying == "The day is over: fail. rank-kill: too slow"
+
+
+def test_the_terminal_tells_once_that_a_pause_waits_for_a_press(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = light_day.write(tmp_path, f"  [{{pause: Is everybody there?}}, {{pause: Still there?}}, {KILL}]", 300)
+    director = Director(plan_day(path, 1, "local", "light-1", ROOT / "scenarios"))
+    job = SimpleNamespace(progress=LiveProgress(), cluster=SimpleNamespace(nodes=[]), firings={})
+    shown = Shown(lambda view, feed: None, "http://127.0.0.1:1/?token=t")
+    for director.state, director.scene in (("steadying", 0), ("paused", 0), ("paused", 0), ("paused", 1)):
+        shown.watch(director, cast(Any, job), 0)
+    waits = "  waiting for a person to press Continue: http://127.0.0.1:1/?token=t"
+    told = ["  pause: Is everybody there?", waits, "  pause: Still there?", waits]
+    assert capsys.readouterr().out.splitlines() == told

@@ -1,0 +1,288 @@
+"""The live page in a real browser: it updates, reconnects, fits a phone, obeys the keyboard, and trusts no trainer."""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tools
+from waiting import HANG_S, until
+
+pytest.importorskip("starlette", reason="starlette is missing: pip install 'chaos-harness[gameday]'")
+
+from gameday.page_days import EVIL, scenes, view
+
+from harness.gameday.day_view import RanksView, RankView, ended
+from harness.gameday.desk import Ask, Desk
+from harness.gameday.page.chart import drawing
+from harness.gameday.page.page_server import PageAddress, Served, serving
+from harness.gameday.steady import Course
+
+WIDTHS = (1440, 390)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with tools.headless_browser() as started:
+        yield started
+
+
+class Day:
+    """A page without a job: shows what a test wants, and remembers what was pressed."""
+
+    def __init__(self, served: Served, desk: Desk):
+        self.served, self.desk, self.shown = served, desk, view()
+        self.pressed: list[Ask] = []
+        self.over = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self.over:
+            while (asked := self.desk.take()) is not None:
+                if isinstance(asked, Ask):
+                    self.pressed.append(asked)
+                    asked.reply.set_result("")
+            self.served.hub.publish(self.shown, [])
+            time.sleep(0.1)
+
+    def end(self) -> None:
+        self.over = True
+        self._thread.join()
+
+
+def course() -> Course:
+    kept = Course()
+    for step in range(1, 400):
+        kept.steps.append((step, 4.0 / step**0.2 + 0.05 * np.sin(step), 90_000_000))
+    return kept
+
+
+@pytest.fixture
+def day(tmp_path: pathlib.Path) -> Iterator[Day]:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "node0.1.log").write_text(f"step 997 loss 3.21\n{EVIL}\n" * 8)
+    (tmp_path / "logs" / "node1.1.log").write_text("node1 speaks\n")
+    steps = np.arange(1.0, 401.0)
+    chart = drawing(course(), lambda: (steps, 4.0 / steps**0.2, steps * 0 + 0.09))
+    desk = Desk()
+    with serving(PageAddress(), desk, tmp_path, chart) as served:
+        day = Day(served, desk)
+        yield day
+        day.end()
+
+
+def opened(
+    browser: Any, day: Day, role: str = "master", width: int = 1440, scheme: str = "light"
+) -> tuple[Any, list[str]]:
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.set_default_timeout(HANG_S * 1000)
+    heard: list[str] = []
+    page.on("console", lambda message: heard.append(message.text))
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.on("request", lambda r: heard.append(r.url) if not r.url.startswith((day.served.address, "data:")) else None)
+    page.goto(day.served.url(role))
+    wait(page, "document.getElementById('step').textContent !== '—'")
+    return page, heard
+
+
+def wait(page: Any, condition: str) -> None:
+    """Asked from here: the page's own policy forbids what playwright's waiting does inside it."""
+    until(lambda: page.evaluate(condition), condition)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("role", "scheme"), [("master", "light"), ("master", "dark"), ("participant", "light")])
+def test_it_fits_says_no_error_and_runs_no_foreign_word(
+    browser: Any, day: Day, role: str, scheme: str, width: int, tmp_path: pathlib.Path
+) -> None:
+    page, heard = opened(browser, day, role, width, scheme)
+    page.wait_for_selector("#chart svg")
+    wait(page, "document.getElementById('log').textContent.includes('loss 3.21')")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.title().startswith("Game day") and page.locator("img").count() == 0
+    assert "<img src=x" in page.locator("#log").inner_text(), "it is shown as the text that it is"
+    assert "token" not in page.url
+    assert heard == []
+    page.screenshot(path=str(tmp_path / f"{role}-{scheme}-{width}.png"), full_page=True)
+    page.close()
+
+
+def test_stop_is_one_press_and_the_page_follows(browser: Any, day: Day) -> None:
+    page, heard = opened(browser, day)
+    page.get_by_role("button", name="Stop").click()
+    until(lambda: [ask.action for ask in day.pressed] == ["stop"], "the press")
+    wait(page, "document.getElementById('answer').textContent.startsWith('Stopped')")
+    day.shown = view(blocked=True, saying="Stopped by Ada at 2:39: nothing is injected until it is lifted.")
+    page.get_by_role("button", name="Lift the stop").wait_for()
+    assert page.get_by_role("button", name="Inject now").is_disabled()
+    assert page.title().startswith("Stopped")
+    assert heard == []
+    page.close()
+
+
+def test_the_keyboard_alone_leaves_a_note(browser: Any, day: Day) -> None:
+    page, _ = opened(browser, day, "participant")
+    page.focus("#who")
+    page.keyboard.type("Ada")
+    page.keyboard.press("Tab")
+    page.keyboard.type("loss is flat")
+    page.keyboard.press("Enter")
+    until(lambda: day.pressed, "the note")
+    (ask,) = day.pressed
+    assert (ask.action, ask.who, ask.text, ask.role) == ("note", "Ada", "loss is flat", "participant")
+    reached = set()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.textContent"))
+    assert {"I see a problem", "I take it", "It is mitigated"} <= reached
+    page.close()
+
+
+def test_an_answer_says_what_was_noted_and_fades(browser: Any, day: Day) -> None:
+    page, _ = opened(browser, day, "participant")
+    page.get_by_label("Your name").fill("Ada")
+    for button, words in (("I see a problem", "Noted: detected."), ("Stop", "Stopped: everything is being healed.")):
+        page.get_by_role("button", name=button).click()
+        wait(page, f"document.getElementById('answer').textContent === {words!r}")
+    assert page.get_by_role("status").get_attribute("aria-live") == "polite"
+    wait(page, "document.getElementById('answer').textContent === ''")
+    page.close()
+
+
+def test_a_name_is_asked_for_before_the_first_action(browser: Any, day: Day) -> None:
+    page, heard = opened(browser, day, "participant")
+    page.get_by_role("button", name="I see a problem").press("Enter")
+    wait(page, "document.activeElement.id === 'who'")
+    assert page.get_by_role("alert").inner_text() == "Write your name first, then press Enter."
+    assert page.get_by_label("Your name").get_attribute("aria-invalid") == "true"
+    time.sleep(0.3)
+    assert day.pressed == []
+    page.keyboard.type("Ada")
+    page.keyboard.press("Enter")
+    until(lambda: [(ask.action, ask.who) for ask in day.pressed] == [("detected", "Ada")], "the press")
+    assert page.get_by_label("Your name").get_attribute("aria-invalid") == "false"
+    assert page.locator("#who-why").inner_text() == ""
+    page.get_by_role("button", name="I take it").click()
+    until(lambda: len(day.pressed) == 2, "the second press")
+    assert heard == []
+    page.close()
+
+
+def test_ranks_that_stand_still_are_grey_and_say_for_how_long(browser: Any, day: Day) -> None:
+    still = [RankView(rank, "node0", 1000, None, 23.4, True) for rank in range(4)]
+    ranks = RanksView(4, still, True, [1000, 1000, 1000], [])
+    day.shown = view(ranks=ranks, idle_s=23.4, standing=True, steps_go=False, phase="standing_still")
+    page, _ = opened(browser, day)
+    wait(page, "document.querySelectorAll('.rank.standing').length === 4")
+    assert page.locator(".rank span").all_inner_texts() == ["no step for 23 s"] * 4
+    assert not page.locator(".rank .bar-line").first.is_visible()
+    assert page.locator("#idle").inner_text() == "no step for 23 s"
+    day.shown = view(step=0, phase="rendezvous", idle_s=1.0, steps_go=False)
+    wait(page, "document.getElementById('step').textContent.startsWith('0 of')")
+    assert page.locator("#idle").inner_text() == ""
+    assert page.locator("#furthest").inner_text() == "step 1,000 was reached before"
+    page.close()
+
+
+def test_phases_of_an_outage_have_the_words_and_colours_of_the_report(browser: Any, day: Day) -> None:
+    page, _ = opened(browser, day)
+    wait(page, "document.querySelectorAll('#outage rect').length === 4")
+    found = page.evaluate(
+        "[...document.querySelectorAll('#outage-words li')].map((n) => [n.textContent, n.querySelector('rect').getAttribute('class')])"
+    )
+    assert found[:3] == [
+        ["Detect 1.2 s", "p-detect"],
+        ["Start-up 0.8 s", "p-startup"],
+        ["Recompute 0.3 s", "p-recompute"],
+    ]
+    assert found[3][1] == "p-unknown"
+    fill = "getComputedStyle(document.querySelector('#outage .p-recompute')).fill"
+    assert page.evaluate(fill) == "rgb(140, 92, 207)", "--recompute of the style sheet of the reports"
+    page.close()
+
+
+def test_without_a_fault_free_run_the_legend_does_not_name_it(browser: Any, day: Day) -> None:
+    page, _ = opened(browser, day)
+    assert page.get_by_text("the same job without a fault").is_visible()
+    day.shown = view(fault_free=False)
+    wait(page, "document.getElementById('without-fault').hidden")
+    assert not page.get_by_text("the same job without a fault").is_visible()
+    page.close()
+
+
+def test_an_entry_that_was_stopped_is_not_green(browser: Any, day: Day) -> None:
+    stopped = replace(scenes()[0], state="stopped")
+    day.shown = view(scenes=[stopped, *scenes()[1:]])
+    page, _ = opened(browser, day)
+    colours = "[...document.querySelectorAll('#schedule > li')].map((n) => getComputedStyle(n).borderLeftColor)"
+    assert page.locator("#schedule > li .head .word").first.inner_text() == "stopped"
+    neutral, green, *_ = page.evaluate(colours)
+    assert (neutral, green) == ("rgb(77, 90, 105)", "rgb(11, 122, 67)")
+    page.close()
+
+
+def test_after_the_day_the_verdict_stands_and_nothing_can_be_pressed(browser: Any, day: Day) -> None:
+    pages = [opened(browser, day, role)[0] for role in ("master", "participant")]
+    day.shown = view(state="over")
+    for page in pages:
+        wait(page, "document.querySelector('[data-act=stop]').disabled")
+        assert page.get_by_role("button", name="I see a problem").is_enabled(), "the job still goes on"
+    day.shown = ended(view(), "fail", "silent-hang: too slow", "/reports/a-day/report.html")
+    for page in pages:
+        wait(page, "document.getElementById('report-path').textContent === '/reports/a-day/report.html'")
+        assert page.locator("#saying").inner_text() == "The day is over: fail. silent-hang: too slow"
+        assert "fail" in str(page.locator("#state").get_attribute("class")).split()
+        assert page.locator("button[data-act]:enabled, #note-form :enabled").count() == 0
+        assert page.locator(".main-buttons").is_hidden()
+        page.close()
+
+
+def test_a_lost_connection_is_told_and_comes_back(browser: Any, day: Day) -> None:
+    page, _ = opened(browser, day)
+    page.context.set_offline(True)
+    page.evaluate("fetch('/page.js').catch(() => 0)")
+    page.context.set_offline(False)
+    day.shown = view(step=1234)
+    wait(page, "document.getElementById('step').textContent.startsWith('1,234')")
+    assert page.locator("#link").inner_text() == "live"
+    page.close()
+
+
+@pytest.mark.parametrize(("count", "boxes"), [(64, 64), (1024, 8)])
+def test_many_ranks_are_legible(browser: Any, day: Day, count: int, boxes: int) -> None:
+    day.shown = view(count)
+    page, heard = opened(browser, day)
+    wait(page, f"document.querySelectorAll('.rank').length === {boxes}")
+    words = page.locator("#ranks-words").inner_text()
+    assert words.startswith(f"{count:,} ranks. Step: lowest 997, highest 1,000")
+    assert (
+        page.evaluate(
+            "Math.min(...[...document.querySelectorAll('.rank b')].map((n) => parseFloat(getComputedStyle(n).fontSize)))"
+        )
+        >= 11
+    )
+    assert heard == []
+    page.close()
+
+
+def test_the_participants_page_tells_nothing_in_its_source(browser: Any, day: Day) -> None:
+    page, _ = opened(browser, day, "participant")
+    source = page.content()
+    assert "silent-hang" not in source and "spot-evict" not in source and "rank-kill" in source
+    page.close()
+
+
+def test_ten_browsers_are_told_by_one_rendering(browser: Any, day: Day) -> None:
+    """What a job pays for onlookers is one view a quarter of a second, whoever looks."""
+    pages = [opened(browser, day, "observer")[0] for _ in range(10)]
+    day.shown = view(step=2222)
+    for page in pages:
+        wait(page, "document.getElementById('step').textContent.startsWith('2,222')")
+        page.close()

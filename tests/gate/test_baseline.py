@@ -1,0 +1,312 @@
+"""Baselines: kept, found again, refused where they are of something else, and never believed before they are read."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judging import verdict
+from mutants.bent import JOB, KILL
+from simulator import simulate
+
+from harness.errors import UsageError
+from harness.gate import baseline, run_figures
+from harness.gate.run_figures import Figures, Identity, RunFigures, ScenarioFigures
+from harness.judge.score import Verdict
+from harness.plan.making import make_plan
+from harness.report import model
+from harness.spec.scenario import parse_scenario
+
+HERE = Identity(
+    scenario="rank-kill",
+    backend="local",
+    seed="1",
+    nodes=2,
+    ranks_per_node=1,
+    steps=40,
+    version="v1",
+    hardware={"cpus": 2},
+)
+
+
+def runs(seconds: list[float | None], name: str = "old", **more: Any) -> tuple[RunFigures, ...]:
+    known: dict[str, Any] = {"verdict": Verdict.PASS, "wasted_gpu_seconds": 20.0, "allocated_gpu_seconds": 80.0}
+    known |= {"checkpoint_stall": 0.0, "commit": "abcd1234"} | more
+    return tuple(RunFigures(run_id=f"{name}-{i}", recovery_time=each, **known) for i, each in enumerate(seconds))
+
+
+def of(identity: Identity, made: tuple[RunFigures, ...]) -> Figures:
+    return Figures(source="gate-1", made_at="2026-11-22", scenarios=(ScenarioFigures(identity=identity, runs=made),))
+
+
+OLD = [7.0, 7.2, 6.9, 7.1, 7.3]
+
+
+def held(now: tuple[RunFigures, ...], before: tuple[RunFigures, ...] = runs(OLD)) -> Any:
+    return baseline.regressions("week", of(HERE, before), of(HERE, now).scenarios)
+
+
+def test_the_same_stack_is_green_and_a_slower_one_is_red() -> None:
+    same = held(runs([7.1, 7.0, 7.4, 6.8, 7.2], "new"))
+    assert same.verdict is Verdict.PASS, same.reasons
+    slower = held(runs([10.6, 10.8, 10.4, 10.7, 10.9], "new"))
+    assert slower.verdict is Verdict.FAIL
+    assert slower.reasons[0].startswith("rank-kill: recovery time: 1.50 × the baseline")
+
+
+@pytest.mark.parametrize("bad", [Verdict.INVALID, Verdict.INCONCLUSIVE])
+def test_runs_that_prove_nothing_are_no_evidence(bad: Verdict) -> None:
+    proven = runs([7.0, 7.1], "new")
+    found = held(proven + runs([7.0] * 5, "void", verdict=bad))
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "5 runs in the baseline and 2 here" in found.reasons[0]
+    assert held(runs(OLD, "new"), runs(OLD[:2]) + runs(OLD, "void", verdict=bad)).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("before", [(), runs(OLD, verdict=Verdict.INVALID), runs(OLD[:2])])
+@pytest.mark.parametrize("recovery", [7.0, None])
+def test_a_comparison_with_nothing_is_no_pass(before: tuple[RunFigures, ...], recovery: float | None) -> None:
+    silent = {"wasted_gpu_seconds": None, "checkpoint_stall": 0.0}
+    few = tuple(msgspec.structs.replace(each, recovery_time=recovery, **silent) for each in before)
+    found = held(runs([recovery] * 5, "new", **silent), few)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert any("each needs 3 judged runs; about" in reason for reason in found.reasons)
+    assert held(runs([recovery], "new", **silent), runs([recovery] * 5, **silent)).verdict is not Verdict.PASS
+
+
+def test_a_busier_machine_is_no_regression_and_no_pass() -> None:
+    slower = [10.6, 10.8, 10.4, 10.7, 10.9]
+    before = runs(OLD, step_seconds=0.1)
+    busy = held(runs(slower, "new", step_seconds=0.15), before)
+    assert busy.verdict is Verdict.INCONCLUSIVE
+    assert "the median step also took 1.50 × as long: the machine may be busier" in busy.reasons[0]
+    assert held(runs(slower, "new", step_seconds=0.1), before).verdict is Verdict.FAIL
+    assert held(runs(slower, "new", step_seconds=0.05), before).verdict is Verdict.FAIL, "a faster one excuses nothing"
+    far = [3 * value for value in OLD]
+    assert held(runs(far, "new", step_seconds=0.15), before).verdict is Verdict.FAIL, "that is more than it explains"
+
+
+def test_one_run_without_the_figure_is_doubt() -> None:
+    found = held(runs([7.0, 7.1, 7.2, 7.1, None], "new"))
+    assert found.verdict is Verdict.INCONCLUSIVE and "1 of 5 new runs do not report it" in found.reasons[0]
+
+
+def test_a_baseline_that_claims_far_more_gpu_time_hides_no_waste() -> None:
+    wasteful = runs(OLD, "new", wasted_gpu_seconds=2000.0)
+    assert held(wasteful).verdict is Verdict.FAIL
+    forged = held(wasteful, runs(OLD, allocated_gpu_seconds=1e15))
+    assert forged.verdict is Verdict.INCONCLUSIVE and "at most 3 × can be compared" in forged.reasons[0]
+    untold = runs(OLD, "new", allocated_gpu_seconds=None)
+    assert held(untold, runs(OLD, allocated_gpu_seconds=1e15)).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_figure_that_vanished_is_no_improvement() -> None:
+    before = runs(OLD, checkpoint_stall=5.0)
+    found = held(runs(OLD, "new", checkpoint_stall=0.0), before)
+    assert found.verdict is Verdict.INCONCLUSIVE and "check that it is still reported" in found.reasons[0]
+
+
+def test_a_figure_that_neither_side_has_is_named() -> None:
+    assert held(runs(OLD, "new")).not_compared == ["rank-kill: checkpoint stall (neither side has a value)"]
+
+
+def test_a_baseline_is_not_held_against_its_own_runs() -> None:
+    found = held(runs(OLD))
+    assert found.verdict is Verdict.INCONCLUSIVE and "the same runs" in found.reasons[0]
+
+
+def test_a_scenario_that_the_baseline_lacks_is_doubt() -> None:
+    other = msgspec.structs.replace(HERE, scenario="spot-evict")
+    found = baseline.regressions("week", of(HERE, runs(OLD)), of(other, runs(OLD, "new")).scenarios)
+    assert found.verdict is Verdict.INCONCLUSIVE and found.reasons == [
+        "spot-evict: the baseline has no runs of this scenario"
+    ]
+
+
+def test_five_failures_where_none_was_are_a_regression() -> None:
+    found = held(runs(OLD, "new", verdict=Verdict.FAIL))
+    assert any("success: 5 of 5 runs failed" in reason for reason in found.reasons)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"backend": "docker"}, "backend local, here docker"),
+        ({"seed": "7"}, "seed 1, here 7"),
+        ({"nodes": 4}, "nodes 2, here 4"),
+        ({"ranks_per_node": 8}, "ranks per node 1, here 8"),
+        ({"steps": 4}, "steps 40, here 4"),
+        ({"profile": "cluster"}, "profile none, here cluster"),
+        ({"version": "v2"}, "another version of the scenario"),
+        ({"hardware": {"cpus": 64}}, "cpus 2, here 64"),
+        ({"hardware": {"cpus": 2, "gpu": "H100"}}, "gpu unknown, here H100"),
+    ],
+)
+def test_a_baseline_of_something_else_is_refused(changed: dict[str, Any], said: str) -> None:
+    here = msgspec.structs.replace(HERE, **changed)
+    with pytest.raises(UsageError) as refused:
+        baseline.check("week", of(HERE, runs(OLD)), [here])
+    assert said in str(refused.value) and "chaos baseline set" in str(refused.value)
+    baseline.check("week", of(HERE, runs(OLD)), [HERE])
+
+
+def test_steps_that_only_the_run_tells_are_compared_afterwards() -> None:
+    told_later = msgspec.structs.replace(HERE, steps=None)
+    baseline.check("week", of(HERE, runs(OLD)), [told_later])
+    for steps, expected in ((40, Verdict.PASS), (39, Verdict.INCONCLUSIVE)):
+        new = of(msgspec.structs.replace(HERE, steps=steps), runs(OLD, "new"))
+        found = baseline.regressions("week", of(HERE, runs(OLD)), new.scenarios)
+        assert found.verdict is expected
+    assert "another job: steps 40, here 39" in found.reasons[0]
+
+
+def test_everything_of_the_workload_but_the_trainer_is_compared() -> None:
+    text = "version: 1\nname: x\ntitle: X\nworkload: {steps: 40}\n"
+    scenario = parse_scenario(text, "x.yaml")
+    plan = make_plan(scenario, 1, "local", "x-1").to_json()
+    first = run_figures.identity_of(plan, {})
+    for name, value in plan["workload"].items():
+        changed = plan | {"workload": plan["workload"] | {name: 7 if isinstance(value, int) or value is None else {}}}
+        assert (run_figures.identity_of(changed, {}) == first) == (name == "trainer"), name
+
+
+def test_a_baseline_is_kept_and_found_again(tmp_path: pathlib.Path) -> None:
+    kept = of(HERE, runs(OLD))
+    path = baseline.keep("last-week", kept, tmp_path)
+    assert baseline.known(tmp_path) == ["last-week"]
+    assert baseline.find("last-week", tmp_path) == baseline.find(str(path), tmp_path) == kept
+    gate = tmp_path / "demo-20261122-1"
+    gate.mkdir()
+    (gate / baseline.FIGURES).write_text(kept.to_text())
+    assert baseline.find("last", tmp_path) == baseline.find("demo-2026", tmp_path) == kept
+
+
+def test_an_unknown_baseline_names_those_that_are_there(tmp_path: pathlib.Path) -> None:
+    baseline.keep("last-week", of(HERE, runs(OLD)), tmp_path)
+    with pytest.raises(UsageError, match="did you mean last-week"):
+        baseline.find("last-weak", tmp_path)
+    for evil in ("../etc/passwd", "a/b", "", "x" * 100):
+        with pytest.raises(UsageError):
+            baseline.keep(evil, of(HERE, runs(OLD)), tmp_path)
+
+
+def test_no_evidence_makes_no_baseline(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(UsageError, match="needs at least one"):
+        baseline.keep("void", of(HERE, runs(OLD, verdict=Verdict.INVALID)), tmp_path)
+
+
+def spoilt(**changes: Any) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(of(HERE, runs(OLD)).to_text())
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        place: Any = values
+        for part in parents:
+            place = place[int(part) if part.isdigit() else part]
+        place[last] = value
+    return values
+
+
+RUN = "scenarios__0__runs__0__"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        spoilt(schema=2),
+        spoilt(surprise=1),
+        spoilt(scenarios={}),
+        spoilt(**{f"{RUN}recovery_time": -1.0}),
+        spoilt(**{f"{RUN}recovery_time": "7"}),
+        spoilt(**{f"{RUN}recovery_time": 1e300}),
+        spoilt(**{f"{RUN}verdict": "green"}),
+        spoilt(**{f"{RUN}run_id": "x" * 1000}),
+        spoilt(**{f"{RUN}run_id": "old-1"}),
+        spoilt(scenarios__0__identity__nodes=0),
+        spoilt(scenarios__0__identity__hardware={str(i): i for i in range(100)}),
+        spoilt(scenarios=spoilt()["scenarios"] * 2),
+        [],
+        None,
+    ],
+)
+def test_a_file_that_was_tampered_with_is_refused(values: Any, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "b.json").write_text(json.dumps(values))
+    with pytest.raises(UsageError, match=r"b\.json"):
+        baseline.find(str(tmp_path / "b.json"), tmp_path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_any_other_file_is_one_clear_error(tmp_path: pathlib.Path, content: bytes) -> None:
+    (tmp_path / "b.json").write_bytes(content)
+    with pytest.raises(UsageError):
+        run_figures.read(tmp_path / "b.json")
+
+
+def test_links_pipes_and_giants_are_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "link.json").symlink_to("/etc/passwd")
+    os.mkfifo(tmp_path / "pipe.json")
+    with (tmp_path / "giant.json").open("wb") as giant:
+        giant.truncate(run_figures.BYTES_MAX + 1)
+    for name in ("link", "pipe", "giant", "absent"):
+        with pytest.raises(UsageError):
+            run_figures.read(tmp_path / f"{name}.json")
+
+
+def test_figures_come_from_the_report_and_what_they_are_from_the_plan() -> None:
+    card = verdict(simulate(JOB, KILL, seed=5))
+    plan = {
+        "scenario": {"name": "rank-kill"},
+        "backend": "local",
+        "seed": 7,
+        "workload": {"nodes": 2, "ranks_per_node": 1, "trainer": "reference", "steps": 40},
+        "faults": [{"id": "kill"}],
+    }
+    first = run_figures.identity_of(plan, {"cpus": 2, "kernel": "6.1", "cpu": "EPYC"})
+    assert first.hardware == {"cpus": 2, "cpu": "EPYC"}
+    changed = plan | {"workload": plan["workload"] | {"trainer": {"command": ["x"]}}, "expect": {"pace": "off"}}  # type: ignore[operator]
+    assert run_figures.version_of(changed) == first.version, "the trainer and the bounds may change"
+    assert run_figures.version_of(plan | {"faults": []}) != first.version
+    with pytest.raises(ValueError):
+        run_figures.identity_of({"workload": 3}, {})
+    (found,) = run_figures.figures_of_cards([replace(card, run_id=f"r-{i}") for i in range(3)])
+    assert [run.run_id for run in found.runs] == ["r-0", "r-1", "r-2"]
+    assert found.runs[0].recovery_time and found.runs[0].wasted_gpu_seconds
+
+
+def store(reports: pathlib.Path, commits: list[str]) -> None:
+    card = verdict(simulate(JOB, KILL, seed=5))
+    for i, commit in enumerate(commits):
+        report = model.from_scorecard(replace(card, environment={"commit": commit, "cpus": 2}))
+        folder = reports / f"run-{i}"
+        (folder / "events").mkdir(parents=True)
+        (folder / "plan.json").write_text(json.dumps(card.evidence.run.plan, default=str))
+        stored = msgspec.structs.replace(report, run_id=folder.name)
+        (folder / "report.json").write_text(model.json_text(stored.to_json()))
+
+
+def test_stored_runs_of_a_commit_are_a_baseline(tmp_path: pathlib.Path) -> None:
+    store(tmp_path, ["abcd1234"] * 4)
+    (tmp_path / "run-3" / "report.json").write_text("{")
+    found = baseline.find("abcd", tmp_path)
+    assert [len(each.runs) for each in found.scenarios] == [3]
+    with pytest.raises(UsageError):
+        baseline.find("beef", tmp_path)
+
+
+def test_a_commit_is_one_commit(tmp_path: pathlib.Path) -> None:
+    store(tmp_path, ["abcd1234", "abcd1234", "abcd1234-dirty", "abcd9999", "beef0000-dirty"])
+    assert baseline.find("abcd12", tmp_path).commits == ["abcd1234"]
+    (dirty,) = baseline.find("abcd1234-dirty", tmp_path).scenarios
+    assert [run.run_id for run in dirty.runs] == ["run-2"]
+    with pytest.raises(UsageError, match="fits 2 commits; write more letters: abcd1234, abcd9999"):
+        baseline.find("abcd", tmp_path)
+    for none_such in ("beef", "beef0000", "abcd-dirty"):
+        with pytest.raises(UsageError, match="no baseline"):
+            baseline.find(none_such, tmp_path)

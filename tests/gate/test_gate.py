@@ -1,0 +1,201 @@
+"""The gate: its blindness check must fail, its answer is the worst one, its reports are whole."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging import Logs, remove, verdict
+from mutants.bent import BROKEN, JOB, KILL
+from simulator import simulate
+
+from harness.campaign.reading import load_scenario
+from harness.errors import CannotRunError, ScenarioError
+from harness.gate import suite_run as module
+from harness.gate.gate_report import GateResult
+from harness.gate.suite_file import load_suite, parse_suite
+from harness.gate.suite_run import Gate, load_entries, run_gate
+from harness.judge.score import Scorecard, Verdict
+from harness.plan.model import Plan
+from harness.run.job import Outcome
+
+SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
+SUITE = "version: 1\nname: small\ntitle: A small gate\nscenarios: [rank-kill, {scenario: spot-evict, repeat: 3}]\n"
+
+
+@pytest.fixture(scope="module")
+def good() -> Scorecard:
+    return verdict(simulate(JOB, KILL, seed=5))
+
+
+@pytest.fixture
+def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scorecard) -> Any:
+    """Runs the gate where runs cost nothing: `check` is the card of the blindness check, `cards` those of the scenarios."""
+
+    def run(check: Scorecard, cards: dict[str, Scorecard | Exception], suite: str = SUITE) -> GateResult:
+        def pretend(plans: Iterable[Plan], *_: object) -> tuple[list[Scorecard], bool]:
+            found = []
+            for plan in plans:
+                card = cards.get(str(plan.scenario.name), good)
+                if isinstance(card, Exception):
+                    raise card
+                found.append(replace(card, run_id=plan.run_id))
+            return found, False
+
+        monkeypatch.setattr(module, "execute", lambda *_: Outcome("completed", ""))
+        monkeypatch.setattr(module, "load_evidence", lambda run_dir: check.evidence)
+        monkeypatch.setattr(module, "judge", lambda *_: check)
+        monkeypatch.setattr(module, "write_reports", lambda *_: {})
+        monkeypatch.setattr(module, "run_repeatedly", pretend)
+        monkeypatch.setattr(module, "check_capabilities", lambda *_: None)
+        path = tmp_path / "small.yaml"
+        path.write_text(suite)
+        (tmp_path / "blindness-check.yaml").write_text((SCENARIOS / "suites" / "blindness-check.yaml").read_text())
+        setting = Gate("local", 1, tmp_path, SCENARIOS)
+        return run_gate(path, setting)
+
+    return run
+
+
+def test_all_passed_and_the_blindness_check_was_caught(rehearse: Any, good: Scorecard, tmp_path: pathlib.Path) -> None:
+    answer = rehearse(BROKEN[0].judge(), {})
+    assert answer.verdict is Verdict.PASS
+    assert [len(row.cards) for row in answer.rows] == [1, 3]
+    folder = tmp_path / answer.run_id
+    names = ["figures.json", "junit.xml", "report.html", "report.md", "suite.json"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    suite = json.loads((folder / "suite.json").read_text())
+    assert suite["verdict"] == "pass" and suite["blindness_check"]["verdict"] == "fail"
+    assert suite["scenarios"][1]["shares_of_bounds"]["recovery_time.max"]["runs"] == 3
+    gate, *runs = ElementTree.parse(folder / "junit.xml").getroot()
+    assert [case.get("name") for case in gate] == ["blindness check", "rank-kill", "spot-evict"]
+    assert gate.get("failures") == gate.get("errors") == "0"
+    assert [len(run.findall("testcase")) for run in runs] == [1 + len(good.expectations)] * 4
+
+
+@pytest.mark.parametrize("check", [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID])
+def test_a_blindness_check_that_does_not_fail_makes_the_answer_invalid(
+    rehearse: Any, good: Scorecard, check: Verdict
+) -> None:
+    answer = rehearse(replace(good, verdict=check), {"rank-kill": BROKEN[0].judge()})
+    assert answer.verdict is Verdict.INVALID
+    assert "this gate proves nothing" in answer.reason and not answer.rows
+
+
+@pytest.mark.parametrize("caught", [True, False], ids=["over its own", "over another one"])
+def test_a_blindness_check_must_fail_over_its_own_bug(rehearse: Any, caught: bool) -> None:
+    """The bundled one starts from scratch, and the suite says so."""
+    asked = load_suite(SCENARIOS / "suites" / "pre-launch.yaml").blindness_reason
+    suite = SUITE.replace("scenarios:", f"blindness_reason: {asked}\nscenarios:")
+    others = (each.judge() for each in BROKEN if (each.name == "starts_from_scratch") is caught)
+    card = next(card for card in others if card.verdict is Verdict.FAIL)
+    answer = rehearse(card, {}, suite)
+    assert answer.verdict is (Verdict.PASS if caught else Verdict.INVALID)
+    assert caught or "the blindness check failed for another reason than 'resumed from step 0'" in answer.reason
+
+
+def test_a_blindness_check_that_fails_before_its_fault_strikes_says_nothing(
+    rehearse: Any, tmp_path: pathlib.Path
+) -> None:
+    def crashes(logs: Logs) -> None:
+        remove(logs["harness"], lambda line: line.get("event", "").startswith("fault."))
+        logs["harness"][-1].update(outcome="failed", reason="ModuleNotFoundError: No module named 'torch'")
+
+    card = verdict(simulate(JOB, KILL, seed=5), crashes)
+    assert card.verdict is Verdict.FAIL
+    answer = rehearse(card, {})
+    assert answer.verdict is Verdict.INVALID and not answer.rows
+    assert "the blindness check failed before fault1 struck it" in answer.reason and "No module named" in answer.reason
+    gate, *_ = ElementTree.parse(tmp_path / answer.run_id / "junit.xml").getroot()
+    assert gate.get("errors") == "1"
+
+
+def test_the_worst_scenario_decides(rehearse: Any) -> None:
+    bad = BROKEN[0].judge()
+    answer = rehearse(bad, {"spot-evict": bad})
+    assert answer.verdict is Verdict.FAIL
+    assert answer.reason.startswith("1 of 2 scenarios: spot-evict; 3 of 3 runs failed")
+
+
+def test_a_scenario_that_cannot_run_is_inconclusive_and_the_others_run(rehearse: Any) -> None:
+    answer = rehearse(BROKEN[0].judge(), {"rank-kill": CannotRunError("no such verb")})
+    assert [row.result.verdict for row in answer.rows] == [Verdict.INCONCLUSIVE, Verdict.PASS]
+    assert answer.verdict is Verdict.INCONCLUSIVE and "no such verb" in answer.reason
+
+
+def test_a_path_in_a_suite_counts_from_its_folder_wherever_the_gate_is_called(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "mine.yaml").write_text((SCENARIOS / "rank-kill.yaml").read_text().replace("rank-kill", "mine"))
+    path = tmp_path / "suite.yaml"
+    path.write_text("version: 1\nname: a\ntitle: A\nscenarios: [mine.yaml, rank-kill]\n")
+    found = load_entries(path, load_suite(path), SCENARIOS)
+    assert [spec.name for _, spec in found] == ["mine", "rank-kill"]
+
+
+def test_a_wrong_suite_is_refused_with_its_place(rehearse: Any) -> None:
+    with pytest.raises(ScenarioError, match=r"small\.yaml:4:.*"):
+        rehearse(BROKEN[0].judge(), {}, SUITE.replace("repeat: 3", "repeat: 0"))
+
+
+def test_overrides_are_laid_over_a_scenario() -> None:
+    path = SCENARIOS / "rank-kill.yaml"
+    spec = load_scenario(path, None, {"workload": {"steps": 77}, "faults": {"kill": {"when": {"step": 5}}}})
+    assert (spec.workload.steps, spec.workload.nodes, spec.faults[0].when.step) == (77, 2, 5)
+    with pytest.raises(ScenarioError, match="unknown fault 'other'"):
+        load_scenario(path, None, {"faults": {"other": {}}})
+
+
+SUITE_OF_ONE = "version: 1\nname: own\ntitle: Own\nscenarios:\n  - scenario: rank-kill\n    overrides: "
+
+
+@pytest.mark.parametrize(
+    ("override", "column", "message"),
+    [
+        ("{workload: {steps: 0}}", 28, "workload.steps: 0 is not allowed"),
+        ("{workload: {step: 5}}", 28, "workload.step: unknown key; did you mean steps?"),
+        ("{workloads: {steps: 5}}", 17, "overrides.workloads: unknown key; did you mean workload?"),
+        ("{faults: {other: {}}}", 26, "overrides.faults.other: unknown fault 'other'"),
+        ("{faults: [1]}", 17, "overrides.faults: faults of a profile are keyed by fault id"),
+        ("{faults: {kill: {when: {step: x}}}}", 40, "faults.0.when.step: 'x' is not allowed"),
+        ("{expect: {recovery_time: {max: soon}}}", 42, "expect.recovery_time.max"),
+    ],
+)
+def test_a_mistake_in_an_override_is_told_at_its_place_in_the_suite(override: str, column: int, message: str) -> None:
+    (entry,) = parse_suite(SUITE_OF_ONE + override, "own.yaml").entries
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(SCENARIOS / "rank-kill.yaml", None, entry.overrides)
+    assert caught.value.problems[0].startswith(f"own.yaml:6:{column}: {message}"), caught.value
+
+
+def test_overrides_that_are_no_mapping_are_told_at_their_place() -> None:
+    with pytest.raises(ScenarioError, match=r"own\.yaml:6:5: scenarios\.0\.overrides: .* a mapping"):
+        parse_suite(SUITE_OF_ONE + "[1]", "own.yaml")
+
+
+def test_every_shipped_suite_can_be_read() -> None:
+    for path in (SCENARIOS / "suites").glob("*.yaml"):
+        if path.stem == "blindness-check":
+            assert load_scenario(path).name == "blindness-check"
+            continue
+        for entry in load_suite(path).entries:
+            load_scenario(SCENARIOS / f"{entry.scenario}.yaml", entry.profile, entry.overrides)
+
+
+def test_the_shipped_gate_holds_every_class_of_failure() -> None:
+    suite = load_suite(SCENARIOS / "suites" / "pre-launch.yaml")
+    specs = [load_scenario(SCENARIOS / f"{entry.scenario}.yaml") for entry in suite.entries if entry.required]
+    assert {fault.kind for spec in specs for fault in spec.faults} >= {
+        "preemption",
+        "rank_kill",
+        "node_loss",
+        "nic_bandwidth",
+        "checkpoint_torn_write",
+        "checkpoint_corruption",
+        "straggler",
+        "hang",
+        "storage_error",
+    }

@@ -1,0 +1,458 @@
+"""Parts of a gate: known failures, tags, budgets, shards; what is left out is never a full pass."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pathlib
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging import verdict
+from mutants.bent import BROKEN, JOB, KILL
+from simulator import simulate
+
+from harness.errors import ScenarioError, UsageError
+from harness.gate import merging, run_figures, selection
+from harness.gate import suite_run as module
+from harness.gate.comparison import Question, Regressions, Success, compare
+from harness.gate.gate_report import GateResult, against_json
+from harness.gate.known_failures import settle
+from harness.gate.run_figures import RunFigures, ScenarioFigures, identity_of
+from harness.gate.selection import Past, Shard, parse_shard
+from harness.gate.suite_file import KnownFailure, find_blindness_check, parse_suite
+from harness.gate.suite_run import Gate, run_gate
+from harness.judge.repeats import RepeatVerdict, repeat_verdict
+from harness.judge.score import Scorecard, Verdict
+from harness.plan.model import Plan
+from harness.run.job import Outcome
+from harness.trainers.shared.outcome import environment_facts
+
+SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
+HEAD = "version: 1\nname: small\ntitle: A small gate\nscenarios:\n"
+THREE = HEAD + "  - rank-kill\n  - {scenario: spot-evict, required: false}\n  - node-loss\n"
+TODAY = datetime.date(2026, 11, 22)
+
+
+@pytest.fixture(scope="module")
+def good() -> Scorecard:
+    return verdict(simulate(JOB, KILL, seed=5))
+
+
+@pytest.fixture(scope="module")
+def bad() -> Scorecard:
+    return BROKEN[0].judge()
+
+
+@pytest.fixture
+def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scorecard, bad: Scorecard) -> Any:
+    """Runs a gate where runs cost nothing; `cards` are those of scenarios that do not pass."""
+
+    def run(suite: str, cards: dict[str, Scorecard] | None = None, **more: Any) -> GateResult:
+        def measured(cards: list[Scorecard]) -> tuple[ScenarioFigures, ...]:
+            identity = identity_of(plans_of[cards[0].run_id].to_json(), environment_facts())
+            told = {"recovery_time": recovery, "wasted_gpu_seconds": 2 * recovery, "allocated_gpu_seconds": 80.0}
+            runs = [RunFigures(run_id=card.run_id, verdict=card.verdict, **told) for card in cards] if recovery else []
+            return (ScenarioFigures(identity=identity, runs=tuple(runs)),) if runs else ()
+
+        plans_of: dict[str, Plan] = {}
+        recovery: float = more.pop("recovery", 0.0)
+
+        def pretend(plans: Iterable[Plan], *_: object) -> tuple[list[Scorecard], bool]:
+            made = list(plans)
+            plans_of[made[0].run_id] = made[0]
+            card = (cards or {}).get(str(made[0].scenario.name), good)
+            named = [replace(card, run_id=plan.run_id, scenario=plan.scenario.name) for plan in made]
+            return named, False
+
+        monkeypatch.setattr(module, "execute", lambda *_: Outcome("completed", ""))
+        monkeypatch.setattr(module, "load_evidence", lambda run_dir: bad.evidence)
+        monkeypatch.setattr(module, "judge", lambda *_: bad)
+        monkeypatch.setattr(module, "write_reports", lambda *_: {})
+        monkeypatch.setattr(module, "run_repeatedly", pretend)
+        monkeypatch.setattr(module, "check_capabilities", lambda *_: None)
+        monkeypatch.setattr(module, "figures_of_cards", measured)
+        path = tmp_path / "small.yaml"
+        path.write_text(suite)
+        (tmp_path / "blindness-check.yaml").write_text((SCENARIOS / "suites" / "blindness-check.yaml").read_text())
+        seed = more.pop("seed", 1)
+        return run_gate(path, Gate("local", seed, tmp_path / "reports", SCENARIOS, today=TODAY, **more))
+
+    run.folder = lambda answer: tmp_path / "reports" / answer.run_id  # type: ignore[attr-defined]
+    return run
+
+
+def known(because: str | list[str], until: str = "2026-12-31") -> KnownFailure:
+    return KnownFailure.model_validate({"ticket": "T-1", "until": until, "because": because})
+
+
+def settled(entry: KnownFailure, *cards: Scorecard) -> RepeatVerdict:
+    return settle(entry, repeat_verdict(cards), cards, TODAY)
+
+
+def test_failing_as_known_passes_and_says_so(bad: Scorecard) -> None:
+    found = settled(known(list(bad.reasons)), bad)
+    assert found.verdict is Verdict.PASS
+    assert found.reasons[0] == "known failure T-1, until 2026-12-31: it fails as expected"
+
+
+def test_failing_over_something_else_fails(bad: Scorecard) -> None:
+    found = settled(known("out of memory"), bad)
+    assert found.verdict is Verdict.FAIL and "for another reason than its known failure T-1" in found.reasons[0]
+    more = replace(bad, reasons=[*bad.reasons, "and the disk burnt"])
+    found = settled(known(list(bad.reasons)), bad, more)
+    assert found.verdict is Verdict.FAIL and "the disk burnt" in found.reasons[0]
+
+
+def test_a_failure_that_comes_and_goes_is_not_known(good: Scorecard, bad: Scorecard) -> None:
+    found = settled(known(list(bad.reasons)), good, good, good, good, bad)
+    assert found.verdict is Verdict.FAIL and found.reasons[0].startswith(
+        "4 of 5 runs pass, but it is listed as a known"
+    )
+
+
+def test_a_failure_without_a_reason_is_not_known(bad: Scorecard) -> None:
+    cards = [bad, replace(bad, reasons=[])]
+    found = settle(known(list(bad.reasons)), repeat_verdict([bad, bad]), cards, TODAY)
+    assert found.verdict is Verdict.FAIL and "gives no reason" in found.reasons[0]
+
+
+def test_an_unexpected_pass_is_told(good: Scorecard) -> None:
+    found = settled(known("never recovered"), good)
+    assert found.verdict is Verdict.FAIL and "remove known_failure from the suite" in found.reasons[0]
+
+
+def test_an_expired_entry_fails_whatever_the_runs_say(good: Scorecard, bad: Scorecard) -> None:
+    for card in (good, bad):
+        found = settled(known(list(bad.reasons), "2026-11-21"), card)
+        assert found.verdict is Verdict.FAIL and "has expired; fix it or renew it" in found.reasons[0]
+    assert settled(known(list(bad.reasons), "2026-11-22"), bad).verdict is Verdict.PASS, "the last day counts"
+
+
+@pytest.mark.parametrize("unclear", [Verdict.INVALID, Verdict.INCONCLUSIVE])
+def test_a_run_that_proves_nothing_is_not_covered(good: Scorecard, bad: Scorecard, unclear: Verdict) -> None:
+    doubtful = replace(good, verdict=unclear, reasons=["no fault-free run"])
+    assert settled(known("no fault-free run"), doubtful).verdict is unclear
+    assert settled(known([*bad.reasons, "no fault-free run"]), bad, doubtful).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_known_failure_needs_a_ticket_a_date_and_a_reason() -> None:
+    entry = (
+        HEAD + "  - {scenario: rank-kill, known_failure: {ticket: T-1, until: 2026-12-31, because: never recovered}}"
+    )
+    assert parse_suite(entry, "s.yaml").entries[0].known_failure == known("never recovered")
+    for wrong in (
+        entry.replace("until: 2026-12-31, ", ""),
+        entry.replace("2026-12-31", "soon"),
+        entry.replace(", because: never recovered", ""),
+        entry.replace("never recovered", '" "'),
+        entry.replace("never recovered", "e"),
+        entry.replace("never recovered", "[never recovered, e]"),
+        entry.replace("never recovered", '"1234567: ... "'),
+    ):
+        with pytest.raises(ScenarioError, match=r"s\.yaml:5:.*known_failure"):
+            parse_suite(wrong, "s.yaml")
+
+
+def test_a_gate_names_its_known_failures(rehearse: Any, bad: Scorecard) -> None:
+    because = json.dumps(list(bad.reasons))
+    suite = (
+        HEAD
+        + f"  - node-loss\n  - {{scenario: rank-kill, known_failure: {{ticket: T-1, until: 2026-12-31, because: {because}}}}}\n"
+    )
+    answer = rehearse(suite, {"rank-kill": bad})
+    assert answer.verdict is Verdict.PASS and "1 of them with a known failure" in answer.reason
+
+
+def test_fail_fast_stops_and_names_what_did_not_run(rehearse: Any, bad: Scorecard) -> None:
+    answer = rehearse(THREE, {"rank-kill": bad}, fail_fast=True)
+    assert answer.verdict is Verdict.FAIL and [row.name for row in answer.rows] == ["rank-kill"]
+    assert [each.why for each in answer.part.left_out] == ["rank-kill had failed"] * 2
+    assert rehearse(THREE, {"rank-kill": bad}).part.left_out == ()
+
+
+def test_without_time_for_what_is_required_it_is_no_full_pass(rehearse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    past = {"rank-kill": Past(10, False), "spot-evict": Past(10, False), "node-loss": Past(1000, False)}
+    monkeypatch.setattr(module, "look_back", lambda *_: past)
+    answer = rehearse(THREE, budget_s=600)
+    assert answer.verdict is Verdict.INCONCLUSIVE
+    assert answer.reason.startswith("not a full pass: 1 required scenario left out: node-loss (it takes about 2000 s")
+    past["node-loss"], past["spot-evict"] = Past(10, False), Past(1000, False)
+    answer = rehearse(THREE, budget_s=600)
+    assert answer.verdict is Verdict.PASS and "without spot-evict, which are not required" in answer.reason
+    assert rehearse(THREE, budget_s=0).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_scenario_may_be_in_a_suite_twice(rehearse: Any, bad: Scorecard) -> None:
+    twice = HEAD + "  - rank-kill\n  - {scenario: rank-kill, overrides: {workload: {steps: 150}}}\n"
+    assert len(rehearse(twice).rows) == 2
+    answer = rehearse(twice, {"rank-kill": bad})
+    assert answer.verdict is Verdict.FAIL and "2 of 2 scenarios" in answer.reason
+
+
+@pytest.mark.parametrize(
+    "more", ["", ", expect: {pace: off}", ', workload: {trainer: {command: [x, "{checkpoint_every}"]}}']
+)
+def test_two_entries_that_do_the_same_are_refused(rehearse: Any, more: str) -> None:
+    twice = HEAD + f"  - rank-kill\n  - {{scenario: rank-kill, overrides: {{repeat: 2{more}}}}}\n"
+    with pytest.raises(ScenarioError, match=r"small\.yaml: rank-kill: it is in the suite twice"):
+        rehearse(twice)
+
+
+TWICE = HEAD + "  - rank-kill\n  - {scenario: rank-kill, overrides: {workload: {steps: 150}}}\n"
+
+
+def test_of_a_scenario_twice_the_healthy_one_is_compared(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    first = rehearse(TWICE, recovery=7.0, repeat=5)
+    parts = [rehearse(TWICE, recovery=10.6, repeat=5, shard=Shard(i, 2)) for i in (1, 2)]
+    folders = [rehearse.folder(each) for each in parts]
+    for name in ("suite.json", "figures.json"):
+        _edit(folders[1], _as_known_failure, name)
+    merged = merging.merge_gates(folders, tmp_path / "reports", first.run_id)
+    assert merged.verdict is Verdict.FAIL and merged.held and len(merged.held.answers) == 3
+    assert len(run_figures.read(rehearse.folder(first) / "figures.json").scenarios) == 2
+
+
+def _as_known_failure(values: Any) -> None:
+    for row in values["scenarios"]:
+        row |= {"known_failure": True} if "scenario" in row else {}
+        for run in row["runs"]:
+            run["verdict"] = "fail"
+
+
+def test_what_matters_most_comes_first() -> None:
+    suite = parse_suite(THREE.replace("node-loss", "rank0-kill"), "s.yaml")
+    specs: Any = [(entry, None) for entry in suite.entries]
+    past = {"rank-kill": Past(1, False), "spot-evict": Past(1, True), "rank0-kill": Past(1, True)}
+    order = [specs[place][0].name for place in selection.by_weight(specs, past)]
+    assert order == ["rank0-kill", "rank-kill", "spot-evict"]
+
+
+def test_a_tag_selects_and_is_told(rehearse: Any) -> None:
+    answer = rehearse(THREE, tag="crash")
+    assert "rank-kill" in [row.name for row in answer.rows] and len(answer.rows) < 3
+    assert "with tag crash" in answer.reason
+    with pytest.raises(UsageError, match="no scenario of this suite has it; their tags are: "):
+        rehearse(THREE, tag="nonsense")
+
+
+@pytest.mark.parametrize("text", ["0/4", "5/4", "2", "2/", "a/b", "-1/2", "1/0"])
+def test_a_shard_is_one_of_several(text: str) -> None:
+    with pytest.raises(UsageError, match="--shard"):
+        parse_shard(text)
+    assert parse_shard("2/4") == Shard(2, 4)
+
+
+def test_a_gate_remembers(rehearse: Any, bad: Scorecard) -> None:
+    first = rehearse(THREE, recovery=7.0, repeat=5)
+    same = rehearse(THREE, recovery=7.2, repeat=5, against=first.run_id)
+    assert same.verdict is Verdict.PASS and same.reason.endswith(f"not worse than baseline {first.run_id}")
+    slower = rehearse(THREE, recovery=10.6, repeat=5, against=first.run_id)
+    assert slower.verdict is Verdict.FAIL
+    assert "rank-kill: recovery time: 1.51 × the baseline" in slower.reason
+    folder = rehearse.folder(slower)
+    values = json.loads((folder / "suite.json").read_text())
+    assert values["against"]["verdict"] == "fail" and values["against"]["comparisons"][0]["ratio"] > 1.5
+    page, text, junit = ((folder / name).read_text() for name in ("report.html", "report.md", "junit.xml"))
+    assert "Against baseline" in page and "Against baseline" in text and "recovery time against" in junit
+
+
+def test_a_gate_with_too_few_runs_cannot_tell(rehearse: Any) -> None:
+    first = rehearse(THREE, recovery=7.0, repeat=5)
+    few = rehearse(THREE, recovery=7.0, repeat=2, against=first.run_id)
+    assert few.verdict is Verdict.INCONCLUSIVE and "3 more runs on each side would settle it" in few.reason
+    without = rehearse(THREE, recovery=0.0, repeat=5, against=first.run_id)
+    assert without.verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_gate_of_something_else_is_refused_before_anything_runs(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    first = rehearse(THREE, recovery=7.0, repeat=5)
+    before = sorted((tmp_path / "reports").iterdir())
+    with pytest.raises(UsageError, match="seed 1, here 2"):
+        rehearse(THREE, recovery=7.0, seed=2, against=first.run_id)
+    changed = THREE.replace(
+        "  - rank-kill", "  - {scenario: rank-kill, overrides: {workload: {checkpoint: {every_steps: 7}}}}"
+    )
+    with pytest.raises(UsageError, match="another version of the scenario"):
+        rehearse(changed, against=first.run_id)
+    assert sorted((tmp_path / "reports").iterdir()) == before
+
+
+def test_a_new_scenario_is_doubt_and_a_known_failure_is_not_compared(rehearse: Any, bad: Scorecard) -> None:
+    first = rehearse(HEAD + "  - rank-kill\n", recovery=7.0, repeat=5)
+    more = rehearse(HEAD + "  - rank-kill\n  - node-loss\n", recovery=7.0, repeat=5, against=first.run_id)
+    assert (
+        more.verdict is Verdict.INCONCLUSIVE and "node-loss: the baseline has no runs of this scenario" in more.reason
+    )
+    because = json.dumps(list(bad.reasons))
+    entry = f"  - {{scenario: node-loss, known_failure: {{ticket: T-1, until: 2026-12-31, because: {because}}}}}\n"
+    known_one = rehearse(
+        HEAD + "  - rank-kill\n" + entry, {"node-loss": bad}, recovery=7.0, repeat=5, against=first.run_id
+    )
+    assert known_one.verdict is Verdict.PASS and known_one.held
+    assert "node-loss (its failure is known)" in known_one.held.not_compared
+
+
+def test_shards_are_held_against_a_baseline_together(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    first = rehearse(THREE, recovery=7.0, repeat=5)
+    for recovery, expected in ((7.1, Verdict.PASS), (10.6, Verdict.FAIL)):
+        made = [rehearse(THREE, recovery=recovery, repeat=5, shard=Shard(i, 2)) for i in (1, 2)]
+        merged = merging.merge_gates([rehearse.folder(each) for each in made], tmp_path / "reports", first.run_id)
+        assert merged.verdict is expected and merged.held and len(merged.held.answers) == 9
+
+
+def shards(rehearse: Any, count: int, cards: dict[str, Scorecard] | None = None) -> list[pathlib.Path]:
+    """The folders of all shards of a gate."""
+    return [rehearse.folder(rehearse(THREE, cards, shard=Shard(i, count))) for i in range(1, count + 1)]
+
+
+def test_shards_together_are_the_whole_gate(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    parts = shards(rehearse, 2)
+    merged = merging.merge_gates(parts, tmp_path)
+    assert merged.verdict is Verdict.PASS and sorted(row.name for row in merged.rows) == [
+        "node-loss",
+        "rank-kill",
+        "spot-evict",
+    ]
+    assert "all 3 scenarios passed" in merged.reason
+    assert json.loads((tmp_path / merged.run_id / "suite.json").read_text())["verdict"] == "pass"
+
+
+def test_a_missing_shard_is_no_full_pass(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    merged = merging.merge_gates(shards(rehearse, 3)[:2], tmp_path)
+    assert merged.verdict is Verdict.INCONCLUSIVE and "shard 3 of 3 (it was not given)" in merged.reason
+
+
+def test_one_bad_shard_decides(rehearse: Any, tmp_path: pathlib.Path, bad: Scorecard) -> None:
+    assert merging.merge_gates(shards(rehearse, 2, {"spot-evict": bad}), tmp_path).verdict is Verdict.FAIL
+
+
+def test_shards_that_do_not_belong_together_are_refused(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    first, second = shards(rehearse, 2)
+    for wrong, said in (
+        ([first, first], "given twice"),
+        ([first, rehearse.folder(rehearse(THREE))], "is not a shard"),
+        ([first, shards(rehearse, 3)[1]], "another suite, backend, seed or number"),
+        ([first, rehearse.folder(rehearse(THREE + "  - rank0-kill\n", shard=Shard(2, 2)))], "another suite"),
+        ([first, tmp_path], "cannot be read"),
+        ([], "needs the gates"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            merging.merge_gates(wrong, tmp_path)
+    assert second
+
+
+def _edit(folder: pathlib.Path, change: Any, name: str = "suite.json") -> None:
+    values = json.loads((folder / name).read_text())
+    change(values)
+    (folder / name).write_text(json.dumps(values))
+
+
+def test_a_shard_that_contradicts_itself_is_not_believed(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    def pass_without_runs(values: Any) -> None:
+        values["scenarios"][0]["runs"] = []
+
+    def pass_over_a_failed_run(values: Any) -> None:
+        values["scenarios"][0]["runs"][0]["verdict"] = "fail"
+
+    def forget_a_scenario(values: Any) -> None:
+        del values["scenarios"][0]
+
+    def known_failure_without_runs(values: Any) -> None:
+        values["scenarios"][0].update(runs=[], known_failure=True)
+
+    def known_failure_that_passes(values: Any) -> None:
+        values["scenarios"][0]["known_failure"] = True
+
+    without_runs = (pass_without_runs, known_failure_without_runs)
+    for change in (*without_runs, pass_over_a_failed_run, known_failure_that_passes, forget_a_scenario):
+        parts = shards(rehearse, 2)
+        _edit(parts[0], change)
+        assert merging.merge_gates(parts, tmp_path).verdict is Verdict.INCONCLUSIVE, change.__name__
+
+
+def test_one_scenario_twice_is_not_another_one(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    def other_name(values: Any) -> None:
+        values["scenarios"][0]["scenario"] = "spot-evict"
+
+    parts = shards(rehearse, 2)
+    _edit(parts[0], other_name)
+    with pytest.raises(UsageError, match="hold spot-evict more often than the suite"):
+        merging.merge_gates(parts, tmp_path)
+    _edit(parts[1], lambda values: values["scenarios"].clear())
+    merged = merging.merge_gates(parts, tmp_path)
+    assert merged.verdict is Verdict.INCONCLUSIVE and "rank-kill (no shard holds it)" in merged.reason
+
+
+def test_figures_of_a_shard_are_those_of_its_runs(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    def forget_a_run(values: Any) -> None:
+        del values["scenarios"][0]["runs"][0]
+
+    def another_verdict(values: Any) -> None:
+        values["scenarios"][0]["runs"][0]["verdict"] = "inconclusive"
+
+    def another_run(values: Any) -> None:
+        values["scenarios"][0]["runs"][0]["run_id"] = "elsewhere"
+
+    for change in (forget_a_run, another_verdict, another_run):
+        parts = [rehearse.folder(rehearse(THREE, recovery=7.0, repeat=5, shard=Shard(i, 2))) for i in (1, 2)]
+        _edit(parts[0], change, "figures.json")
+        with pytest.raises(UsageError, match=r"figures of .* are not those of its suite\.json"):
+            merging.merge_gates(parts, tmp_path)
+
+
+def test_a_shard_whose_blindness_check_lived_is_blind(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    parts = shards(rehearse, 2)
+    _edit(parts[1], lambda values: values["blindness_check"].update(verdict="pass"))
+    assert merging.merge_gates(parts, tmp_path).verdict is Verdict.INVALID
+
+
+def test_a_shard_of_an_earlier_version_calls_its_blindness_check_a_canary(
+    rehearse: Any, tmp_path: pathlib.Path
+) -> None:
+    parts = shards(rehearse, 2)
+    _edit(parts[0], lambda values: values.update(canary=values.pop("blindness_check")))
+    assert merging.merge_gates(parts, tmp_path).verdict is Verdict.PASS
+
+
+def test_what_programs_read_of_a_gate_keeps_its_shape(rehearse: Any) -> None:
+    values = json.loads((rehearse.folder(rehearse(THREE, fail_fast=True)) / "suite.json").read_text())
+    assert sorted(values) == sorted(
+        ["schema", "suite", "title", "run_id", "verdict", "reason", "blindness_check", "scenarios", "part", "against"]
+    )
+    keys = "scenario title verdict reasons known_failure runs shares_of_bounds"
+    assert sorted(values["scenarios"][0]) == sorted(values["blindness_check"]) == sorted(keys.split())
+    assert sorted(values["scenarios"][0]["runs"][0]) == ["run_id", "verdict"]
+    keys = "in_suite selected tag backend seed digest names shard shards left_out"
+    assert sorted(values["part"]) == sorted(keys.split()) and values["against"] is None
+
+
+def test_comparisons_keep_their_shape() -> None:
+    question = Question("rank-kill", "recovery_time", (7.0, 7.1, 7.2), (7.0, 7.1, 7.3))
+    answers = compare([question], [Success("rank-kill", 0, 3, 0, 3)])
+    values = json.loads(json.dumps(against_json(Regressions("week", answers))))
+    assert sorted(values) == ["baseline", "comparisons", "not_compared", "reasons", "verdict"]
+    shared = ["scenario", "figure", "verdict", "reason", "more_runs", "ratio", "bounds"]
+    first, second = values["comparisons"]
+    assert sorted(first) == sorted([*shared, "before", "now"])
+    assert sorted(second) == sorted([*shared, "failed_before", "runs_before", "failed_now", "runs_now"])
+
+
+def test_a_suite_of_ones_own_needs_no_blindness_check_beside_it(tmp_path: pathlib.Path) -> None:
+    """It has the shipped one; what it names, or has beside it, comes first."""
+    shipped, own = tmp_path / "scenarios", tmp_path / "mine"
+    (shipped / "suites").mkdir(parents=True)
+    own.mkdir()
+    (shipped / "suites" / "blindness-check.yaml").touch()
+    text = "version: 1\nname: a\ntitle: A\nscenarios: [b]\n"
+
+    def found(more: str = "") -> pathlib.Path:
+        return find_blindness_check(parse_suite(text + more, "a.yaml"), own / "a.yaml", shipped)
+
+    assert found().parent == shipped / "suites"
+    with pytest.raises(UsageError, match="blindness-check' in"):
+        found("blindness_check: blindness-check\n")
+    (own / "blindness-check.yaml").touch()
+    assert found().parent == own

@@ -1,0 +1,149 @@
+"""Two runs beside each other: the phase, the rank and the account that explain the difference are named."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from dataclasses import replace
+
+import pytest
+import report_runs
+from judging import load
+from simulator import PHASE_MS, Job, Outage, simulate
+from test_report_html import Page
+
+import harness.report
+from harness.errors import UsageError
+from harness.gate import comparison_report
+from harness.gate.comparison_report import Section, compare, render, sentences, to_json
+from harness.gate.difference import Line, lines, rank_lines, starts_by_rank
+from harness.gate.stored_pair import compare_runs
+from harness.judge.facts.evidence import load_evidence
+from harness.judge.score import Scorecard, judge
+from harness.report import model
+
+JOB = Job(nodes=2, steps=40)
+KILL = [Outage(after=12, kind="rank")]
+
+
+@pytest.fixture
+def runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """Two real logs of one job; in the second one a restore takes 2 s more."""
+    for name, more_ms in (("fast", 0), ("slow", 2000)):
+        monkeypatch.setitem(PHASE_MS, "restore", 140 + more_ms)
+        history = simulate(JOB, KILL, seed=5)
+        folder = history.write(tmp_path / name)
+        card = harness_judge(folder)
+        harness.report.write_reports(card, folder)
+        (folder / "plan.json").write_text(json.dumps(card.evidence.run.plan, default=str))
+    return tmp_path
+
+
+def harness_judge(folder: pathlib.Path) -> Scorecard:
+    return judge(load_evidence(folder), folder.name)
+
+
+def test_the_slow_restore_is_named(runs: pathlib.Path) -> None:
+    found = compare_runs("fast", "slow", runs)
+    phases, ranks, accounts = found.sections
+    assert phases.largest and phases.largest.name == "restore"
+    assert phases.largest.change == pytest.approx(2.0, abs=0.8)
+    assert ranks.largest and ranks.largest.name.endswith("restore") and ranks.largest.name.startswith("rank ")
+    assert accounts.largest and accounts.largest.name == "restore"
+    said = " ".join(sentences(found))
+    assert "By phase of the longest recovery: most of it is restore, +" in said
+    back = compare_runs("slow", "fast", runs)
+    assert back.sections[0].largest and back.sections[0].largest.change == -phases.largest.change
+    assert "restore, −" in " ".join(sentences(back))
+
+
+def test_a_run_is_not_compared_with_itself(runs: pathlib.Path) -> None:
+    with pytest.raises(UsageError, match="both are run fast"):
+        compare_runs("fast", "fast", runs)
+
+
+def test_without_a_log_the_ranks_are_not_known(runs: pathlib.Path) -> None:
+    for file in (runs / "slow" / "events").iterdir():
+        file.unlink()
+    found = compare_runs("fast", "slow", runs)
+    assert found.sections[1].lines == [] or not found.sections[1].lines
+    assert "not known, an event log cannot be read" in " ".join(sentences(found))
+    assert found.sections[0].largest, "the reports still tell the phases"
+
+
+def test_other_circumstances_are_cautions() -> None:
+    before = model.from_scorecard(report_runs.spot_evict())
+    after = model.from_scorecard(report_runs.never_recovered())
+    found = compare(before, after, None, "gone")
+    assert any(caution.startswith("scenario: ") for caution in found.cautions) or before.scenario == after.scenario
+    assert Page(render(found)).open == []
+
+
+def test_a_rank_that_one_run_lacks_is_not_zero() -> None:
+    assert rank_lines({"rank 0, restore": 1.0}, {})[0] == Line("rank 0, restore", 1.0, None)
+    assert lines({"restore": 1.0}, {})[0] == Line("restore", 1.0, 0.0)
+    assert rank_lines({"a": 1.0}, {})[0].change is None
+
+
+def test_the_largest_change_comes_first() -> None:
+    found = lines({"a": 1.0, "b": 5.0, "c": 2.0}, {"a": 1.5, "b": 1.0, "d": 0.1})
+    assert [line.name for line in found] == ["b", "c", "a", "d"]
+
+
+def test_ranks_that_kept_their_process_have_no_start() -> None:
+    assert starts_by_rank(load(simulate(JOB, (), seed=1))) == {}
+
+
+def test_the_schema_is_stable(runs: pathlib.Path) -> None:
+    values = json.loads(json.dumps(to_json(compare_runs("fast", "slow", runs))))
+    assert sorted(values) == ["accounts", "after", "before", "cautions", "phases", "ranks", "schema"]
+    assert values["schema"] == 1
+    assert sorted(values["phases"]) == ["largest", "lines", "missing"]
+    assert sorted(values["phases"]["lines"][0]) == ["after", "before", "change", "name"]
+    assert sorted(values["before"]) == [
+        *("backend", "commit", "recovery_seconds", "run_id", "scenario", "verdict", "waste_percent_by_faults")
+    ]
+
+
+def test_the_page_is_whole_and_escapes(runs: pathlib.Path) -> None:
+    page = Page(render(compare_runs("fast", "slow", runs)))
+    assert page.open == [] and "What explains the difference" in page.text
+    hostile = model.from_scorecard(report_runs.hostile())
+    source = comparison_report.render(compare(hostile, hostile, None, "<script>alert"))
+    assert "<script>alert" not in source and not {"\x1b", "\u202e"} & set(source)
+
+
+def test_a_run_without_an_outage_is_not_compared_phase_by_phase() -> None:
+    before, after = (model.from_scorecard(make()) for make in (report_runs.spot_evict, report_runs.no_outage))
+    found = compare(before, after, ({"rank 0, restore": 1.0}, {}))
+    said = " ".join(sentences(found))
+    assert "Recovery time: 4.78 s in the first run, progress never stopped in the second." in said
+    assert "By phase of the longest recovery: not known, only the first run has an outage." in said
+    assert "By rank, in that recovery: not known, only the first run has a rank that was started again." in said
+    assert "nothing differs" not in said
+
+
+def test_a_run_that_never_recovered_is_told_so() -> None:
+    found = compare(
+        *(model.from_scorecard(make()) for make in (report_runs.never_recovered, report_runs.spot_evict)), None
+    )
+    assert sentences(found)[0] == "Recovery time: never in the first run, 4.78 s in the second."
+    assert "Never" in Page(render(found)).text
+
+
+def test_other_circumstances_are_a_neutral_note_with_both_backends() -> None:
+    before = model.from_scorecard(report_runs.spot_evict())
+    after = model.from_scorecard(replace(report_runs.spot_evict(), backend="docker"))
+    source = render(compare(before, after, None))
+    assert "backend local and docker" in Page(source).text
+    assert '<p class="note">' in source and "inconclusive" not in Page(source).text
+
+
+def test_what_rounds_to_nothing_is_not_shown() -> None:
+    section = Section("accounts", "By account", "GPU-s", lines({"a": 5.0, "b": 0.01}, {"a": 5.01, "b": 0.02}))
+    assert comparison_report.rows(section) == [("A", "5.0 GPU-s", "5.0 GPU-s", "0.0 GPU-s")]
+
+
+def test_parts_of_a_rank_have_the_words_of_the_report() -> None:
+    section = Section("ranks", "By rank", "s", rank_lines({"rank 0, startup": 1.0}, {"rank 0, startup": 3.0}))
+    assert comparison_report.rows(section) == [("Rank 0, start-up", "1.00 s", "3.00 s", "+2.00 s")]

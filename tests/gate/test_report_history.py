@@ -1,0 +1,149 @@
+"""History: changes of level are found and not invented, and the page shows them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_report_html import Page
+
+from harness.gate import history_report
+from harness.gate.changes import changes
+from harness.gate.history_report import Moment, render, series_of, to_json
+from harness.judge.score import Verdict
+from harness.report.charts.trend import Point, trend_chart
+
+
+def moment(place: int, recovery: float | None, **more: object) -> Moment:
+    values: dict[str, object] = {
+        "run_id": f"spot-evict-{place}",
+        "begun_s": 1_790_000_000 + 3600 * place,
+        "scenario": "spot-evict",
+        "profile": None,
+        "backend": "local",
+        "commit": f"{place // 5:08x}ffff",
+        "verdict": Verdict.PASS,
+        "recovery_s": recovery,
+        "waste_percent": None if recovery is None else 2 * recovery,
+        "headline": "recovered in 7 s",
+    }
+    return Moment(**{**values, **more})  # type: ignore[arg-type]
+
+
+def risen() -> list[Moment]:
+    """Twenty runs around 7 s, then fifteen around 10.5 s, some of them of no use."""
+    dice = np.random.default_rng(1)
+    made = [moment(i, float((7.0 if i < 20 else 10.5) * np.exp(0.05 * dice.standard_normal()))) for i in range(35)]
+    made[4] = moment(4, 31.0, verdict=Verdict.FAIL)
+    made[11] = moment(11, None, verdict=Verdict.INCONCLUSIVE)
+    made[25] = moment(25, 1.0, verdict=Verdict.INVALID)
+    return made
+
+
+def test_a_change_of_level_is_found_at_its_place() -> None:
+    (one,) = series_of(risen())
+    (found,) = one.changes("recovery_s")
+    assert found.at == 20 and found.ratio == pytest.approx(1.5, abs=0.1)
+    told = history_report.change_words(one, "recovery_s", found)
+    assert told.startswith("Recovery time changed from 7.") and "with spot-evict-20, commit 00000004" in told
+
+
+def test_a_change_from_nothing_has_no_ratio() -> None:
+    (one,) = series_of([moment(i, 0.0 if i < 8 else 10.0) for i in range(16)])
+    (found,) = one.changes("recovery_s")
+    told = history_report.change_words(one, "recovery_s", found)
+    assert "to 10.00 s with" in told and "inf" not in told and "×" not in told
+
+
+def test_two_changes_are_found_in_order() -> None:
+    level = [1.0, 1.02, 0.98, 1.03, 1.0, 1.01, 1.04, 0.97, 0.99, 1.05]
+    found = changes([7 * each for each in level] + [10 * each for each in level] + [15 * each for each in level])
+    assert [each.at for each in found] == pytest.approx([10, 20], abs=1)
+    assert [each.ratio for each in found] == pytest.approx([10 / 7, 1.5], rel=0.03)
+
+
+def test_noise_has_hardly_ever_a_change() -> None:
+    dice = np.random.default_rng(7)
+    marked = sum(bool(changes(list(7 * np.exp(0.1 * dice.standard_normal(40))))) for _ in range(400))
+    assert marked / 400 <= 0.05
+
+
+def test_one_disturbed_run_is_no_change() -> None:
+    assert changes([7.0, 7.1, 6.9, 7.2, 60.0, 7.0, 7.1, 6.9, 7.2, 7.0, 7.1, 6.8]) == []
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=60))
+def test_changes_are_in_order_and_inside(values: list[float]) -> None:
+    places = [each.at for each in changes(values)]
+    assert places == sorted(set(places)) and all(4 <= at <= len(values) - 4 for at in places)
+
+
+def test_runs_are_grouped_by_scenario_profile_and_backend() -> None:
+    made = [moment(0, 7.0), moment(1, 7.0, backend="docker"), moment(2, 7.0, profile="cluster"), moment(3, 7.0)]
+    assert [(one.name, one.backend, len(one.moments)) for one in series_of(made)] == [
+        ("spot-evict", "docker", 1),
+        ("spot-evict", "local", 2),
+        ("spot-evict (cluster)", "local", 1),
+    ]
+
+
+def test_the_schema_is_stable() -> None:
+    values = json.loads(json.dumps(to_json(risen())))
+    assert sorted(values) == ["changes", "runs", "schema"] and values["schema"] == 1
+    assert sorted(values["runs"][0]) == [
+        *("backend", "begun_at", "commit", "profile", "recovery_seconds", "run_id", "scenario", "verdict"),
+        "waste_percent_by_faults",
+    ]
+    assert sorted(values["changes"][0]) == [
+        *("after", "backend", "before", "commit", "figure", "first_run", "p", "profile", "ratio", "scenario")
+    ]
+    assert values["runs"][0]["run_id"] == "spot-evict-34", "newest first"
+
+
+def test_a_run_that_never_recovered_stands_above_the_chart_and_counts_for_no_level() -> None:
+    made = [moment(i, 7.0) for i in range(3)] + [moment(3, None, never=True, verdict=Verdict.FAIL)]
+    (one,) = series_of(made)
+    assert [one.value(each, "waste_percent") for each in one.moments] == [14.0, 14.0, 14.0, None]
+    source = render(made)
+    assert "spot-evict-3\nfail: never\n" in source and "spot-evict-3\nfail: no step\n" in source
+    assert source.count(">never</text>") == source.count(">no step</text>") == 2, "wide and narrow"
+    heights = [float(at) for at in re.findall(r'd="M[\d.]+ ([\d.]+)m-4 -4[^"]*" class="mark-fail"', source)]
+    assert heights == [32.0] * 4
+    assert ">never</text>" not in render([moment(0, 7.0), moment(1, None, verdict=Verdict.INCONCLUSIVE, never=True)])
+
+
+def test_the_days_are_below_the_axis() -> None:
+    source = render([moment(i, 7.0) for i in range(48)])
+    assert all(f">2026-09-{day}</text>" in source for day in (21, 22, 23))
+
+
+def test_the_page_is_whole_and_loads_nothing() -> None:
+    source = render(risen(), "spot-evict")
+    page = Page(source)
+    assert page.open == [] and "http://" not in source and "https://" not in source
+    assert "Recovery time changed from" in page.text and "History of spot-evict" in page.text
+    assert source.count('class="mark-fail"') >= 2 and "spot-evict-25" in page.text
+    assert "No judged run matches" in Page(render([])).text
+
+
+def test_what_a_run_is_called_is_never_markup() -> None:
+    evil = "<script>alert(1)</script>\x1b\u202e"
+    source = render([moment(0, 7.0, run_id=evil, commit=evil, headline=evil, scenario=evil)], evil)
+    assert "<script>alert" not in source and not {"\x1b", "\u202e"} & set(source)
+
+
+def test_a_figure_that_no_run_has_is_no_empty_chart() -> None:
+    text = Page(render([moment(0, None, verdict=Verdict.INCONCLUSIVE)])).text
+    assert "Recovery time: no run has a value that counts." in text and "Median of a stretch" not in text
+    source = render([moment(0, None, never=True, verdict=Verdict.FAIL)])
+    assert 'class="grid"' not in source, "an axis without a value would be made up"
+
+
+def test_the_last_day_is_not_clipped() -> None:
+    drawn = trend_chart("t", [Point(1.0, "pass", "", f"2026-09-{i // 24 + 1:02}", "") for i in range(49)], [], str, "")
+    last = re.findall(r'<text x="([\d.]+)"[^>]*>2026-09-03</text>', drawn)
+    assert last and float(last[0]) + 60 <= 1080

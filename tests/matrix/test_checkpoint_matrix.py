@@ -1,0 +1,93 @@
+"""The checkpoint matrix on a trainer that trusts its bytes and on one that verifies them, in real restarts."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.cli.main import make_app
+from harness.matrix.cells import Cell
+from harness.matrix.checkpoint_matrix import DamageRow, Matrix
+from harness.matrix.restart_log import Answer, Came
+
+TRAINER = pathlib.Path(__file__).with_name("saving_trainer.py")
+SCENARIO = """\
+version: 1
+name: saves
+title: A run that saves
+workload:
+  trainer:
+    command: ["{python}", "-S", "{trainer}", "{{run_dir}}", "400", "{manner}", "10"]
+    env: {{PYTHONPATH: {root}}}
+  nodes: 1
+  steps: 400
+  checkpoint: {{every_steps: 10}}
+abort: {{if_no_step_for: 10m, wall_clock: 10m}}
+"""
+
+
+def run(tmp_path: pathlib.Path, manner: str, *options: str) -> tuple[int, str, pathlib.Path]:
+    root = TRAINER.parent.parent.parent
+    scenario = tmp_path / "saves.yaml"
+    scenario.write_text(SCENARIO.format(python=sys.executable, trainer=TRAINER, root=root, manner=manner))
+    words = ["matrix", "checkpoint", str(scenario), "--reports", str(tmp_path / "reports"), *options]
+    result = CliRunner().invoke(make_app(), words)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    (folder,) = (tmp_path / "reports").glob("matrix-saves-*")
+    return result.exit_code, result.stdout, folder
+
+
+@pytest.mark.slow
+def test_a_trusting_trainer_loads_damage_silently(tmp_path: pathlib.Path) -> None:
+    code, _, folder = run(tmp_path, "trusting")
+    assert code == 1
+    found = json.loads((folder / "matrix.json").read_text())
+    came = {(cell["kind"], cell["part"]): cell for cell in found["cells"]}
+    for kind in ("bit_flip", "zero_page", "mixed_steps"):
+        assert came[kind, "tensor"]["came"] == "loaded silently wrong", came[kind, "tensor"]
+    for kind in ("truncate", "empty", "missing"):
+        assert came[kind, "tensor"]["came"] == "crashed", came[kind, "tensor"]
+    assert came["dangling_latest", "pointer"]["came"] == "crashed"
+    assert came["stale_latest", "pointer"]["came"] == "fell back"
+    assert came["stale_latest", "pointer"]["step"] == found["newest_step"] - 10
+    assert came["missing", "pointer"]["step"] == 0
+    assert (found["verdict"], found["layout"], found["complete"]) == ("fail", "torch_file", True)
+    page = (folder / "matrix.md").read_text()
+    assert "| bit_flip | tensor |" in page and "loaded silently wrong" in page
+    assert not list(folder.glob("cells/*/checkpoints")) and not (folder / "base" / "checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_a_careful_trainer_falls_back_each_time(tmp_path: pathlib.Path) -> None:
+    code, stdout, _ = run(tmp_path, "careful", "--json")
+    found = json.loads(stdout)
+    assert code == 0 and found["verdict"] == "pass"
+    damaged = [cell for cell in found["cells"] if cell["part"] in ("tensor", "header")]
+    assert damaged and {cell["came"] for cell in damaged} == {"fell back"}
+    assert {cell["step"] for cell in damaged} == {found["newest_step"] - 10}
+    pointers = [cell for cell in found["cells"] if cell["part"] == "pointer"]
+    assert pointers and {cell["came"] for cell in pointers} == {"harmless"}
+
+
+@pytest.mark.parametrize("manner", ["none"])
+def test_an_unknown_trainer_is_a_usage_error(tmp_path: pathlib.Path, manner: str) -> None:
+    result = CliRunner().invoke(make_app(), ["matrix", "checkpoint", "--trainer", "nobody"])
+    assert result.exit_code and "unknown trainer" in str(result.exception)
+
+
+def test_a_matrix_that_was_stopped_says_so_and_is_no_pass(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = DamageRow(Cell("truncate", "tensor", "a.pt"), Answer(Came.CRASHED, None, "it crashed"), 1.0)
+    (tmp_path / "matrix-x").mkdir()
+    stopped = Matrix("matrix-x", "torch_file", "train", 50, True, (row,), interrupted=True, planned=12)
+    monkeypatch.setattr("harness.matrix.matrix_command.run_matrix", lambda *_: stopped)
+    monkeypatch.setattr("harness.matrix.matrix_command.check_capabilities", lambda *_: None)
+    result = CliRunner().invoke(make_app(), ["matrix", "checkpoint", "--reports", str(tmp_path)])
+    assert result.exit_code == 130
+    assert "stopped after 1 of 12 damages" in result.stdout and "PASS" not in result.stdout
+    assert json.loads((tmp_path / "matrix-x" / "matrix.json").read_text())["verdict"] == "inconclusive"
