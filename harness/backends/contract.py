@@ -190,9 +190,11 @@ class Node(abc.ABC):
         raise self._missing(Verb.KILL)
 
     def freeze(self) -> None:
+        """Stops all that runs on the node; its connections stay open."""
         raise self._missing(Verb.FREEZE)
 
     def thaw(self) -> None:
+        """Lets all go on, also what a signal has stopped."""
         raise self._missing(Verb.FREEZE)
 
     def notice(self, provider: str, in_s: float) -> None:
