@@ -84,9 +84,9 @@ PLUGINS = {
     "harness.judge.questions": set(),
     "harness.trainers.checkpoints": {"contract", "shared"},
     "harness.backends": {
-        *("contract", "clocks", "calls", "network_calls", "storage_calls", "sidecar_calls", "request_text"),
+        *("contract", "clocks", "caller", "network_calls", "storage_calls", "sidecar_network", "request_text"),
         "attached",
-        *("commands", "delivery", "run_folder", "cluster_base", "node_base"),
+        *("site_commands", "delivery", "run_folder", "cluster_base", "node_base"),
     },
 }
 
@@ -174,7 +174,7 @@ def test_no_import_goes_in_a_circle() -> None:
 
 def test_a_violation_is_seen() -> None:
     assert violations("harness.judge.questions.recovery_time", {"harness.run.job"})
-    assert violations("harness.timeline.story", {"harness.judge.score"})
+    assert violations("harness.timeline.sorted_events", {"harness.judge.score"})
     assert violations("harness.faults.hang", {"harness.faults.oom"})
     assert violations("harness.backends.slurm.place", {"harness.backends.docker.container"})
     assert violations("harness.node.rpc", {"harness.backends.contract"})

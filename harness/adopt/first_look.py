@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.backends.contract import Backend
-from harness.campaign.observers import CampaignObserver, Stage
+from harness.campaign.campaign_observers import CampaignObserver, Stage
 from harness.errors import ChaosError
 from harness.judge.facts import reported
 from harness.log.events import Tail

@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Iterator
 
 from harness.backends.contract import Workload
-from harness.node import boot, owned
+from harness.node import boot, owner_names
 
 NAME = "delivered.zip"
 TRAINER = "reference_trainer"
@@ -42,7 +42,7 @@ def archive() -> bytes:
     A node whose Python is of another version ignores the compiled files.
     """
     buffer = io.BytesIO()
-    with owned.temporary_folder() as folder, zipfile.ZipFile(buffer, "w") as target:
+    with owner_names.temporary_folder() as folder, zipfile.ZipFile(buffer, "w") as target:
         for name, content in _members(folder / "compiled"):
             target.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()

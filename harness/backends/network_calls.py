@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.backends.calls import NetworkCaller
+from harness.backends.caller import NetworkCaller
 from harness.backends.contract import Disturbance, Node, Traffic, Verb
 from harness.backends.node_base import NodeBase
 from harness.errors import BackendError

@@ -24,7 +24,7 @@ from harness.backends import delivery
 from harness.backends.contract import Workload
 from harness.log import hostile
 from harness.node import skew
-from harness.node.places import ANSWERS, EVENTS, KEY_ENV, LOGS, answers_of, environment, events_of, log_of
+from harness.node.node_paths import ANSWERS, EVENTS, KEY_ENV, LOGS, answers_of, environment, events_of, log_of
 
 CONTROL = "control"
 CHECKPOINTS = "checkpoints"

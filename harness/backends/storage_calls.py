@@ -7,7 +7,7 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
 
-from harness.backends.calls import Caller
+from harness.backends.caller import Caller
 from harness.backends.contract import Disturbance
 from harness.backends.node_base import NodeBase
 from harness.errors import BackendError

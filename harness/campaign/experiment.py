@@ -11,6 +11,7 @@ from typing import Literal
 
 from harness.backends.contract import Backend
 from harness.campaign import seal
+from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.campaign.fault_free import (
     FaultFree,
     copy_fault_free,
@@ -20,7 +21,6 @@ from harness.campaign.fault_free import (
     release,
     sweep,
 )
-from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.campaign.resumed import Resumed, resize
 from harness.errors import ChaosError, EventLogError, FaultError
 from harness.judge.facts.evidence import FAULT_FREE, load_evidence

@@ -23,7 +23,7 @@ from harness.errors import EventLogError, FaultError
 from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE
 from harness.log import files, hostile
 from harness.log.journal import is_closed, is_running
-from harness.node.own_view import KEPT as CACHE
+from harness.node.run_folder_view import KEPT as CACHE
 from harness.plan.model import Plan
 from harness.run.job import Outcome, execute
 from harness.run.observers import SILENT, Observer

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from harness.backends.contract import Backend
 from harness.campaign import seal
+from harness.campaign.campaign_observers import CampaignObserver, Stage
 from harness.campaign.fault_free import cache, expects_band, keep, own_folder, release
-from harness.campaign.observers import CampaignObserver, Stage
 from harness.errors import ChaosError, FaultError
 from harness.judge.facts.evidence import BEFORE, RESUMED, SAME
 from harness.judge.facts.losses import compare, surviving

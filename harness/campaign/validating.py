@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from harness.campaign.reading import check_plan, load_scenario
+from harness.campaign.checked_files import check_plan, load_scenario
 from harness.campaign.wings import FileKind, wings
 from harness.judge.score import expects_something
 from harness.spec.document import Document, read_text

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.status import Status as Spinner
 from rich.text import Text
 
-from harness.campaign.observers import Stage
+from harness.campaign.campaign_observers import Stage
 from harness.cli.output import safe
 from harness.cli.terminal import print_report
 from harness.judge.score import Scorecard

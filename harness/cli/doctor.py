@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from harness import programs
 from harness.backends.contract import Capability, backend_names, load_backend
-from harness.campaign.reading import load_scenario
+from harness.campaign.checked_files import load_scenario
 from harness.errors import UsageError
 from harness.extras import how_to_install
 from harness.faults.contract import fault_names, load_fault

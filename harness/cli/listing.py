@@ -13,7 +13,7 @@ from typing import Annotated, Protocol, TypeVar
 import typer
 from rich.table import Table
 
-from harness.campaign.reading import load_scenario
+from harness.campaign.checked_files import load_scenario
 from harness.campaign.store import Store, StoredRun, Wanted
 from harness.cli import doctor
 from harness.cli.options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from harness.campaign.observers import CampaignObserver, SilentCampaign, Together
+from harness.campaign.campaign_observers import CampaignObserver, SilentCampaign, Together
 from harness.cli.output import say
 from harness.errors import CannotRunError
 from harness.extras import how_to_install
@@ -112,7 +112,7 @@ def watched(observer: CampaignObserver, metrics: str, budget: float | None = Non
         yield observer
         return
     try:
-        from harness.monitoring.server import serving
+        from harness.monitoring.metrics_server import serving
     except ImportError as error:
         needs = f"{error.name}: {how_to_install('metrics')}"
         raise CannotRunError(f"--metrics needs {needs}, or leave the option out") from error

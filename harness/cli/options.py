@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from harness.cli import given, places
+from harness.cli import default_folders, given
 from harness.errors import UsageError
 from harness.run.gpu_hours import GpuCap
 from harness.spec.scenario import Labels
@@ -21,8 +21,8 @@ RunArg = Annotated[str, typer.Argument(help="A run's folder, its id or the begin
 BackendOption = Annotated[str, typer.Option(help="Where the nodes are: local, docker, slurm or kubernetes.")]
 SeedOption = Annotated[int, typer.Option(help="The seed of every random choice.")]
 ProfileOption = Annotated[str | None, typer.Option(help="A profile of the scenario, e.g. cluster.")]
-REPORTS = places.reports()
-SCENARIOS = places.scenarios()
+REPORTS = default_folders.reports()
+SCENARIOS = default_folders.scenarios()
 in_use = REPORTS  # of the command that runs: named when its disk is full
 
 

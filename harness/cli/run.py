@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from harness.backends.contract import Backend, load_backend
+from harness.campaign.campaign_observers import Together
+from harness.campaign.checked_files import find_plan, load_plan
 from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.campaign.fault_free import forget_fault_free
-from harness.campaign.observers import Together
-from harness.campaign.reading import find_plan, load_plan
 from harness.cli.display import Display
 from harness.cli.monitoring import MetricsOption, MlflowOption, OtlpOption, SummaryOption, Telling, watched
 from harness.cli.options import (

@@ -12,8 +12,8 @@ import typer
 
 from harness.backends.contract import load_backend
 from harness.backends.request_text import native_text
+from harness.campaign.checked_files import json_schema, load_scenario
 from harness.campaign.experiment import new_run_id
-from harness.campaign.reading import json_schema, load_scenario
 from harness.campaign.validating import check
 from harness.cli.options import SCENARIOS, BackendOption, ProfileOption, ScenarioArg, ScenariosOption, SeedOption
 from harness.cli.output import say

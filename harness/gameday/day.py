@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.backends.contract import Backend
+from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.campaign.fault_free import copy_fault_free, ensure_fault_free, expects_band, fault_free_plans
-from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.errors import ChaosError, EventLogError, FaultError, UsageError
 from harness.gameday import day_report as report
 from harness.gameday.day_plan import DayPlan

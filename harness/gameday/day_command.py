@@ -17,8 +17,8 @@ import typer
 from typer.core import TyperGroup
 
 from harness.backends.contract import Backend, load_backend
+from harness.campaign.campaign_observers import SilentCampaign, Stage, Together
 from harness.campaign.experiment import new_run_id
-from harness.campaign.observers import SilentCampaign, Stage, Together
 from harness.cli.display import Display
 from harness.cli.monitoring import MetricsOption, watched
 from harness.cli.options import (
@@ -45,9 +45,9 @@ from harness.gameday.day import Ended, find_day, resume_day, run_day, twin_line
 from harness.gameday.day_file import find_gameday
 from harness.gameday.day_plan import DayPlan, schedule, steps_needed
 from harness.gameday.day_view import DayView, NewsView
-from harness.gameday.desk import TEXT_MAX
 from harness.gameday.director import Director
 from harness.gameday.planning import plan_day
+from harness.gameday.requests import TEXT_MAX
 from harness.gameday.wing import WING
 from harness.judge.score import EXIT_CODES
 from harness.plan.capabilities import check_capabilities

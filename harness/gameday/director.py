@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness.gameday.day_plan import DayPlan, Scene
-from harness.gameday.desk import AlertNews, Ask, Desk
 from harness.gameday.probes import Answer, Asking
+from harness.gameday.requests import AlertNews, Ask, Desk
 from harness.gameday.steady import Course, Waste, lacking, step_times_ns
 from harness.run.injection import LiveJob
 from harness.run.rehearsal import Rehearsal

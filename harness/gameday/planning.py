@@ -6,7 +6,7 @@ import os
 import pathlib
 from collections.abc import Sequence
 
-from harness.campaign.reading import load_scenario
+from harness.campaign.checked_files import load_scenario
 from harness.errors import UsageError, choice
 from harness.gameday.day_file import Rehearse, Replay, load_gameday
 from harness.gameday.day_plan import DayPlan, make_day

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperCommand
 
-from harness.campaign.observers import SILENT_CAMPAIGN
+from harness.campaign.campaign_observers import SILENT_CAMPAIGN
 from harness.cli.display import Display
 from harness.cli.options import (
     REPORTS,

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.backends.contract import Backend, load_backend
+from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage
+from harness.campaign.checked_files import load_scenario
 from harness.campaign.experiment import new_run_id, run_repeatedly
-from harness.campaign.observers import SILENT_CAMPAIGN, CampaignObserver, Stage
-from harness.campaign.reading import load_scenario
 from harness.errors import ChaosError, ScenarioError, UsageError
 from harness.gate import baseline
 from harness.gate.comparison import Regressions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from harness.campaign.reading import check_plan, load_scenario
+from harness.campaign.checked_files import check_plan, load_scenario
 from harness.campaign.wings import FileKind, Wing
 from harness.gate.suite_file import find_blindness_check, load_suite
 from harness.gate.suite_run import load_entries

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.metrics_core import Metric as Family
 
-from harness.campaign.observers import SilentCampaign, Stage
+from harness.campaign.campaign_observers import SilentCampaign, Stage
 from harness.monitoring.board import Board
 from harness.monitoring.tally import Tally
 from harness.run.observers import Heard, Status

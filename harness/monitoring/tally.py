@@ -15,8 +15,8 @@ from typing import Any
 
 from harness.log import older_faults
 from harness.monitoring.board import Board
+from harness.monitoring.live_saves import Saves
 from harness.monitoring.metrics import ANOMALIES, OTHER, PHASES, RANKS_SHOWN
-from harness.monitoring.saves import Saves
 from harness.node.emitter import abnormal
 from harness.run.live import ODD, LiveProgress
 from harness.run.observers import Status

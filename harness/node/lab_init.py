@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.node import kernel, own_view, processes, rpc, server, sockets, spawn
+from harness.node import kernel, processes, rpc, run_folder_view, server, sockets, spawn
 from harness.node.emitter import groups
 from harness.node.init import Init
 from harness.node.limits import Limits
@@ -82,7 +82,7 @@ def _build(setup: Setup) -> None:
         _mount_names(setup.hosts)
         _mount_sysfs()
         if setup.run_dir:
-            own_view.restrict(setup.run_dir, setup.writable)
+            run_folder_view.restrict(setup.run_dir, setup.writable)
     with stage("node network"):
         socket.sethostname(setup.name)
         net.quiet_stack("eth0")
@@ -161,7 +161,7 @@ class LabInit(Init):
         return super().calls() | {"freeze": self._freeze, "name": _name}
 
     def _start(self, command: Sequence[str], env: Mapping[str, str], log: str) -> int:
-        return spawn.execute(command, env, log, own_view.give_up_mounting)
+        return spawn.execute(command, env, log, run_folder_view.give_up_mounting)
 
     async def _freeze(self) -> None:
         """Everything stands still when this returns: a stop signal acts only when its process is next scheduled."""

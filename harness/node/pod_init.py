@@ -29,8 +29,8 @@ from harness.node import boot, init, kernel, server
 from harness.node.emitter import clock_id
 from harness.node.follow import Follower
 from harness.node.net import paths
-from harness.node.places import POD_RUN_DIR as RUN_DIR
-from harness.node.places import SCRATCH, SHARED
+from harness.node.node_paths import POD_RUN_DIR as RUN_DIR
+from harness.node.node_paths import SCRATCH, SHARED
 from harness.node.vault import Copies, Vault
 
 SILENT_S_MAX = 60.0

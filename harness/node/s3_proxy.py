@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.node.compat import TIMEOUTS
-from harness.node.places import KEY_ENV, KEY_NAME
+from harness.node.node_paths import KEY_ENV, KEY_NAME
 from harness.node.s3_signature import Key, is_signed
 
 HEAD_BYTES_MAX = 1 << 16

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 
 from harness.errors import CannotRunError
-from harness.node import owned
+from harness.node import owner_names
 
 SOURCE = pathlib.Path(__file__).with_name("skew.c")
 COMPILERS = ("cc", "gcc", "clang")
@@ -69,7 +69,7 @@ def set_offset(run_dir: pathlib.Path, node: str, offset_s: float) -> None:
 def why_not() -> str | None:
     """Builds the library and asks a process for its time; the reason when that does not work here."""
     code = "import time; print(time.time(), time.monotonic())"
-    with owned.temporary_folder() as run_dir:
+    with owner_names.temporary_folder() as run_dir:
         try:
             marks = prepare(run_dir) | {"CHAOS_NODE": "probe"}
             set_offset(run_dir, "probe", PROBE_OFFSET_S)

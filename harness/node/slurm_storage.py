@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 
 from harness.errors import BackendError
-from harness.node import boot, kernel, refusals, rpc, spawn
+from harness.node import boot, kernel, kernel_errors, rpc, spawn
 from harness.node.fuse import filesystem as fuse
 from harness.node.fuse import verbs as fuse_verbs
 from harness.node.lab import Lab
@@ -101,6 +101,6 @@ async def examine(lab: Lab) -> str:
     try:
         kernel.enter_mount_namespace()
     except OSError as error:
-        remedy = refusals.explain("user namespace", error.errno or 0, "root" if os.geteuid() == 0 else "user")
+        remedy = kernel_errors.explain("user namespace", error.errno or 0, "root" if os.geteuid() == 0 else "user")
         return f"a Slurm node refuses a task mounts of its own: {remedy}"
     return await fuse_verbs.examine(lab)

@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from harness.node import boot, kernel, own_view, places
+from harness.node import boot, kernel, node_paths, run_folder_view
 
 EXIT_CANNOT = 126
 
@@ -27,9 +27,9 @@ def main(name: str, mounts: Sequence[str], folders: Sequence[str], command: Sequ
     # Opened before the command's view of the folder is made, in which they could not be written.
     exits = os.open(f"{run_dir}/slurm/exits", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-    log = os.open(f"{run_dir}/{places.log_of(key)}", flags, 0o644)
+    log = os.open(f"{run_dir}/{node_paths.log_of(key)}", flags, 0o644)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    may_write = [places.events_of(name), places.answers_of(name), places.log_of(key), *folders]
+    may_write = [node_paths.events_of(name), node_paths.answers_of(name), node_paths.log_of(key), *folders]
     if problem := _show(run_dir, key, mounts, may_write):
         os.write(log, f"{', '.join(mounts)}: cannot be made to be disturbed: {problem}\n".encode())
         _leave(exits, key, EXIT_CANNOT)
@@ -50,7 +50,7 @@ def _show(run_dir: str, key: str, mounts: Sequence[str], may_write: Sequence[str
         _say(f"{key} has no mounts of its own ({error}): what runs there can write all of the run's folder")
         return ""
     try:
-        own_view.restrict(run_dir, may_write)
+        run_folder_view.restrict(run_dir, may_write)
     except OSError as error:
         _say(f"{key} sees all of the run's folder as it is ({error}): what runs there can write all of it")
     return ""
@@ -81,8 +81,8 @@ def _become(name: str, command: Sequence[str], log: int) -> None:
         os.dup2(log, number)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     run_dir = os.environ["CHAOS_RUN_DIR"]
-    marks = {"CHAOS_NODE": name, **places.environment(run_dir, name)}
-    own_view.give_up_mounting()
+    marks = {"CHAOS_NODE": name, **node_paths.environment(run_dir, name)}
+    run_folder_view.give_up_mounting()
     try:
         os.execvpe(command[0], list(command), boot.with_delivered({**os.environ, **marks}, boot.place()))
     except OSError as error:

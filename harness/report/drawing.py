@@ -15,7 +15,7 @@ from harness.report.charts.lanes import AllSteps, Cast, Lane, WorkerBar
 from harness.report.charts.loss import Curves, RolledBack, Series
 from harness.report.view import target_text
 from harness.report.words import DASH, NAMES, PHASE_MEANING, plain, quantity, seconds, short_path, size, words
-from harness.timeline.story import CLEAN_CODES
+from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import Episode, FaultRecord, Process, Segment, Steps, Timeline
 from harness.units import format_duration
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from harness.timeline.saves import COMMITTED, STARTED
+from harness.timeline.save_events import COMMITTED, STARTED
 from harness.timeline.timeline import FaultRecord, Timeline
 
 Value = str | int | float | bool

@@ -29,10 +29,10 @@ from harness.run.injection import LiveJob
 from harness.run.last_words import first_error
 from harness.run.live import LiveProgress
 from harness.run.observers import SILENT, Observer, Status
-from harness.run.publications import Publications, hidden
-from harness.run.readings import Readings
 from harness.run.rehearsal import Rehearsal, all_faults
 from harness.run.stop import StopRequest
+from harness.run.store_watch import Publications, hidden
+from harness.run.trainer_output import Readings
 from harness.run.undo import SECRETS, close, start_reverter
 from harness.spec import secrets as redaction
 from harness.trainers.shared.outcome import environment_facts, write_data

@@ -29,7 +29,7 @@ from harness.errors import BackendError, FaultError
 from harness.faults.contract import fault_names
 from harness.log import journal
 from harness.log.journal import JOURNAL, Journal, is_closed, is_running
-from harness.node import owned
+from harness.node import owner_names
 
 SECRETS = "spec.secrets"
 DRILL = "run.drill"
@@ -91,7 +91,7 @@ def heal_strays() -> tuple[list[str], list[str]]:
 
     Only what names the process that made it, and that one is gone.
     """
-    count, problems = owned.sweep_folders()
+    count, problems = owner_names.sweep_folders()
     for name in backend_names():
         try:
             count += load_backend(name).sweep()

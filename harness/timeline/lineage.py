@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from harness.log.reading import COLUMNS, Column, Log, Writer
 from harness.node.emitter import EXIT_LEFT
-from harness.timeline import joined
-from harness.timeline.joined import step_of as step_of
+from harness.timeline import joined_steps
+from harness.timeline.joined_steps import step_of as step_of
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -164,7 +164,7 @@ def find_lives(log: Log, planned_world_size: int) -> list[Life]:
     """One life per trainer file, in order of start. Of two copies of one file only the longer one counts."""
     found: list[Life] = []
     originals = _originals(log)
-    joined.join(originals)
+    joined_steps.join(originals)
     for writer in originals:
         header = writer.header
         rank = int(header.get("rank", 0))
@@ -207,7 +207,7 @@ def _read_life(life: Life) -> None:
                 life.restores.append(event)
             case "exiting":
                 life.exiting = event
-    life.apart = joined.apart(life.restores, life.writer.steps) or any(
+    life.apart = joined_steps.apart(life.restores, life.writer.steps) or any(
         event["event"] == "observer.failed" and event.get("signal") == "steps" for event in life.writer.events
     )
     life.told_joins = bool(life.joins)

@@ -22,10 +22,10 @@ import numpy.typing as npt
 from harness.log import reading
 from harness.log.planned_size import PlannedSize
 from harness.log.samples import Samples
-from harness.timeline import lineage, marks, saves
+from harness.timeline import lineage, phase_marks, save_events
 from harness.timeline.lineage import NEVER, Epoch, Key, Life, Progress, Stretch
 from harness.timeline.phases import PHASES, Episode, Event, Gap, Mark, Segment, clipped, merged, progress_segments, walk
-from harness.timeline.story import FaultRecord, Slot, Story, key_of
+from harness.timeline.sorted_events import FaultRecord, Slot, Story, key_of
 from harness.units import Duration
 
 __all__ = [
@@ -249,10 +249,10 @@ def load(run_dir: pathlib.Path) -> Timeline:
 def build(log: reading.Log) -> Timeline:
     """The timeline of a log that was read."""
     story = Story(log)
-    told = story.of_trainers(saves.STARTED, saves.COMMITTED, saves.FAILED)
+    told = story.of_trainers(save_events.STARTED, save_events.COMMITTED, save_events.FAILED)
     places = story.places_of(told)
-    committers = saves.committers(told, places)
-    checkpoints = saves.labelled(told, places, committers)
+    committers = save_events.committers(told, places)
+    checkpoints = save_events.labelled(told, places, committers)
     rows, epochs, progress, stretches = lineage.gather(log.steps, story.lives, story.worlds, _committed(checkpoints))
     timeline = Timeline(
         plan=story.plan,
@@ -270,10 +270,10 @@ def build(log: reading.Log) -> Timeline:
         episodes=(),
         checkpoints=checkpoints,
         committers=committers,
-        published=[event for event in story.harness if event["event"] == saves.PUBLISHED],
-        removed=[event for event in story.harness if event["event"] == saves.REMOVED],
-        left=next((event for event in story.harness if event["event"] == saves.LEFT), None),
-        unseen=[str(event.get("why")) for event in story.harness if event["event"] == saves.UNSEEN],
+        published=[event for event in story.harness if event["event"] == save_events.PUBLISHED],
+        removed=[event for event in story.harness if event["event"] == save_events.REMOVED],
+        left=next((event for event in story.harness if event["event"] == save_events.LEFT), None),
+        unseen=[str(event.get("why")) for event in story.harness if event["event"] == save_events.UNSEEN],
         notices=story.of_trainers("notice"),
         anomalies=story.of_trainers("anomaly"),
         collectives=story.of_trainers("flight_recorder"),
@@ -298,7 +298,7 @@ def build(log: reading.Log) -> Timeline:
         data_sizes=sorted({e["data_samples"] for e in story.of_trainers("rendezvous") if e.get("data_samples")}),
         samples=log.samples,
         apart=any(life.apart for life in story.lives),
-        evidence=np.array(marks.noticed(story), np.int64),
+        evidence=np.array(phase_marks.noticed(story), np.int64),
     )
     segments, episodes = _chart(story, timeline)
     return replace(timeline, segments=segments, episodes=episodes)
@@ -323,13 +323,13 @@ def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
 
 def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
     """The run, if it was cut short while a checkpoint was saved: how many save one only the fault-free run may tell."""
-    known = saves.together(run.committers, fault_free.committers if fault_free else {})
+    known = save_events.together(run.committers, fault_free.committers if fault_free else {})
     if all(known[ranks] == most for ranks, most in run.committers.items()):
         return run
-    return replace(run, checkpoints=saves.labelled(run.checkpoints, _places(run), known), committers=known)
+    return replace(run, checkpoints=save_events.labelled(run.checkpoints, _places(run), known), committers=known)
 
 
-def _places(run: Timeline) -> list[saves.SaveWorld]:
+def _places(run: Timeline) -> list[save_events.SaveWorld]:
     """For each event of a checkpoint: the world of the last epoch that had begun by then, of those that its process was
     in; of a helper that was in none, of all."""
     all_epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
@@ -341,7 +341,7 @@ def _places(run: Timeline) -> list[saves.SaveWorld]:
     for event in run.checkpoints:
         mine = epochs.get(event["process"], all_epochs)
         last = max(bisect.bisect_right(mine, event["at"], key=lambda epoch: epoch.begin) - 1, 0)
-        found.append(saves.SaveWorld(mine[last].world, mine[last].size) if mine else saves.SaveWorld(-1, 1))
+        found.append(save_events.SaveWorld(mine[last].world, mine[last].size) if mine else save_events.SaveWorld(-1, 1))
     return found
 
 
@@ -349,7 +349,7 @@ def _committed(checkpoints: Sequence[Mapping[str, Any]]) -> dict[int, list[int]]
     """Step → when checkpoints of it were committed."""
     found: dict[int, list[int]] = {}
     for event in checkpoints:
-        if event["event"] == saves.COMMITTED:
+        if event["event"] == save_events.COMMITTED:
             found.setdefault(int(event.get("step", -1)), []).append(event["at"])
     return found
 
@@ -402,7 +402,7 @@ def _two_worlds_at_once(progress: Progress) -> list[str]:
 def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episode]]:
     """Segments of the whole run, and its episodes with theirs."""
     segments, episodes = progress_segments(timeline.progress)
-    changes = list(marks.of(story))
+    changes = list(phase_marks.of(story))
     segments += walk(_gaps(story, timeline), changes)
     if timeline.finished and len(timeline.progress):
         segments.append(Segment("finish", int(timeline.progress.end[-1]), timeline.end))

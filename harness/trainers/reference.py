@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.backends.contract import Workload as Launch
 from harness.node.emitter import TELLS, Tell
-from harness.node.places import KEY_ENV, KEY_NAME
+from harness.node.node_paths import KEY_ENV, KEY_NAME
 from harness.trainers.contract import Checkpoint, Path, Trainer, Workload
 
 STORE_PORT = 29400

@@ -15,8 +15,8 @@ from harness.adopt.first_look import Facts
 from harness.adopt.init_command import _print_facts, _write, init, seen_and_unseen
 from harness.adopt.proposal import REHEARSALS, propose, workload_of
 from harness.adopt.recognise import framework_of, recognise
-from harness.campaign.reading import load_scenario
-from harness.cli import places
+from harness.campaign.checked_files import load_scenario
+from harness.cli import default_folders
 from harness.errors import UsageError
 from harness.node.emitter import TELLS
 from harness.plan.making import make_plan
@@ -131,10 +131,10 @@ def test_what_is_there_is_not_written_over(folder: pathlib.Path) -> None:
 
 
 def test_runs_are_kept_where_one_works(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert places.reports() == folder / "reports"
-    checkout = pathlib.Path(places.__file__).parents[2]
+    assert default_folders.reports() == folder / "reports"
+    checkout = pathlib.Path(default_folders.__file__).parents[2]
     monkeypatch.chdir(checkout / "docs")
-    assert places.reports() == checkout / "reports"
+    assert default_folders.reports() == checkout / "reports"
 
 
 def test_a_job_that_goes_on_with_fewer_replicas_is_allowed_to() -> None:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from harness.backends.commands import answer_of
+from harness.backends.site_commands import answer_of
 from harness.errors import BackendError
 
 

@@ -13,7 +13,7 @@ from judging import expecting
 from simulator import Job, simulate
 
 from harness.campaign import experiment
-from harness.campaign.observers import SilentCampaign, Stage
+from harness.campaign.campaign_observers import SilentCampaign, Stage
 from harness.errors import BackendError
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Verdict, judge

@@ -16,8 +16,8 @@ from simulator import Job, Outage, simulate
 
 from harness.backends.local.backend import BACKEND
 from harness.campaign import resumed, seal
+from harness.campaign.campaign_observers import SILENT_CAMPAIGN
 from harness.campaign.fault_free import CACHE, forget_fault_free
-from harness.campaign.observers import SILENT_CAMPAIGN
 from harness.campaign.resumed import Resize, Resumed, resize
 from harness.errors import ChaosError
 from harness.judge.facts.evidence import BEFORE, SAME

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from harness.campaign.observers import Stage
+from harness.campaign.campaign_observers import Stage
 from harness.cli.display import Display
 from harness.run.observers import FaultStatus, Status
 

@@ -21,7 +21,7 @@ from waiting import until
 from harness.errors import FaultError
 from harness.faults.contract import Target, build_fault
 from harness.node import s3_signature
-from harness.node.places import KEY_ENV, KEY_NAME
+from harness.node.node_paths import KEY_ENV, KEY_NAME
 
 if importlib.util.find_spec("moto") is None or importlib.util.find_spec("botocore") is None:
     pytest.skip("moto and botocore are not installed", allow_module_level=True)

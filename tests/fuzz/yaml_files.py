@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from harness.campaign.reading import score_bounds
+from harness.campaign.checked_files import score_bounds
 from harness.errors import ScenarioError, UsageError
 from harness.gate.suite_file import parse_suite
 from harness.plan.making import make_plan

@@ -9,7 +9,7 @@ from typing import Any, cast
 import light_day
 import pytest
 
-from harness.campaign.observers import Stage
+from harness.campaign.campaign_observers import Stage
 from harness.gameday.day import Ended
 from harness.gameday.day_command import Shown
 from harness.gameday.day_view import DayView

@@ -19,9 +19,9 @@ pytest.importorskip("starlette", reason="starlette is missing: pip install 'chao
 from gameday.page_days import EVIL, scenes, view
 
 from harness.gameday.day_view import RanksView, RankView, ended
-from harness.gameday.desk import Ask, Desk
 from harness.gameday.page.chart import drawing
 from harness.gameday.page.page_server import PageAddress, Served, serving
+from harness.gameday.requests import Ask, Desk
 from harness.gameday.steady import Course
 
 WIDTHS = (1440, 390)

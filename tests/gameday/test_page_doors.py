@@ -26,12 +26,12 @@ from starlette.testclient import TestClient
 
 from harness.errors import UsageError
 from harness.gameday.day_view import NewsView, for_role
-from harness.gameday.desk import AlertNews, Ask, Desk
 from harness.gameday.page import alerts, app, connection_limits
 from harness.gameday.page.access import Access
 from harness.gameday.page.app import PHASES, STREAMS_MAX, Page, newest_words
 from harness.gameday.page.hub import Hub
 from harness.gameday.page.page_server import PageAddress, Served, serving
+from harness.gameday.requests import AlertNews, Ask, Desk
 from harness.timeline.phases import PHASES as TIMELINE_PHASES
 
 HOST = "127.0.0.1:8000"

@@ -14,7 +14,7 @@ from judging import Logs, remove, verdict
 from mutants.bent import BROKEN, JOB, KILL
 from simulator import simulate
 
-from harness.campaign.reading import load_scenario
+from harness.campaign.checked_files import load_scenario
 from harness.errors import CannotRunError, ScenarioError
 from harness.gate import suite_run as module
 from harness.gate.gate_report import GateResult

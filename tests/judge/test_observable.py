@@ -12,7 +12,7 @@ from simulator import History, Job, Outage, simulate
 
 from harness.judge.facts.reported import APART, NO_STEPS
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
-from harness.timeline import joined
+from harness.timeline import joined_steps
 
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = [Outage(17, "rank", victim=1)]
@@ -101,7 +101,7 @@ def test_each_restore_of_one_process_counts_from_its_own_checkpoint() -> None:
     ends = np.array([2100, 2200, 3100, 3200])
     saved: Any = SimpleNamespace(events=commits, steps={"end": np.array([1]), "step": np.array([30])})
     reborn: Any = SimpleNamespace(events=restores, steps={"end": ends, "step": np.array([1, 2, 1, 2])})
-    joined.join([saved, reborn])
+    joined_steps.join([saved, reborn])
     assert reborn.steps["step"].tolist() == [21, 22, 31, 32]
 
 

@@ -14,7 +14,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.saves import Newest, Saves
 from harness.judge.questions import restarts
 from harness.timeline.lineage import NEVER
-from harness.timeline.saves import COMMITTED, FAILED, STARTED
+from harness.timeline.save_events import COMMITTED, FAILED, STARTED
 
 
 def saves(*told: tuple[int, str, int], faults: tuple[Any, ...] = (), **more: Any) -> Saves:

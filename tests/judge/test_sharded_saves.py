@@ -12,8 +12,8 @@ from mutants.bent import JOB
 from simulator import Outage, simulate
 
 from harness.judge.score import Scorecard, Verdict
-from harness.timeline import saves
-from harness.timeline.saves import COMMITTED, PART, STARTED, SaveWorld
+from harness.timeline import save_events
+from harness.timeline.save_events import COMMITTED, PART, STARTED, SaveWorld
 
 EARLY = [Outage(12, "rank", victim=1)]  # right after the save of step 10, back to it
 
@@ -110,8 +110,8 @@ def told(
 
 def names(*events: tuple[str, int, int], usual: dict[int, int] | None = None, ranks: int = 2) -> list[str]:
     found, places = told(*events, ranks=ranks)
-    known = saves.committers(found, places) if usual is None else usual
-    labelled = saves.labelled(found, places, known)
+    known = save_events.committers(found, places) if usual is None else usual
+    labelled = save_events.labelled(found, places, known)
     return [str(each["event"]).rpartition(".")[2] for each in labelled if each["event"] != STARTED]
 
 
@@ -142,8 +142,8 @@ def test_where_everyone_commits_in_one_world_everyone_does_in_all() -> None:
 
 
 def test_two_runs_show_what_each_does() -> None:
-    assert saves.together({2: 2, 3: 0}, {3: 1, 4: 0}) == {2: 2, 3: 1, 4: 0}
-    assert saves.committers(*told((STARTED, 0, 1))) == {2: 0}
+    assert save_events.together({2: 2, 3: 0}, {3: 1, 4: 0}) == {2: 2, 3: 1, 4: 0}
+    assert save_events.committers(*told((STARTED, 0, 1))) == {2: 0}
 
 
 def test_saves_of_two_steps_may_overlap_and_one_may_fail_between() -> None:
@@ -157,14 +157,16 @@ def test_a_line_that_was_logged_twice_is_no_second_save() -> None:
         found, places = told(*events)
         found[2]["at"] = found[1]["at"] if at_once else found[2]["at"]
         found[4]["at"] = found[3]["at"]
-        commits = [each["event"] for each in saves.labelled(found, places, {2: 2})][3:]
+        commits = [each["event"] for each in save_events.labelled(found, places, {2: 2})][3:]
         assert commits == [PART if at_once else COMMITTED] * 2
 
 
 def test_two_steps_that_are_told_at_once_are_two() -> None:
     found, places = told((STARTED, 0, 1), (STARTED, 1, 1), (STARTED, 0, 2), (STARTED, 0, 1), (COMMITTED, 0, 1))
     found[2]["at"] = found[3]["at"]
-    assert saves.labelled(found, places, {2: 2})[-1]["event"] == COMMITTED, "the second save was begun by one alone"
+    assert save_events.labelled(found, places, {2: 2})[-1]["event"] == COMMITTED, (
+        "the second save was begun by one alone"
+    )
 
 
 def test_the_names_are_those_of_the_log() -> None:
@@ -189,14 +191,14 @@ def test_labels_change_nothing_else_and_stay_when_they_are_given_again(
     events: list[tuple[str, int, int]], ranks: int
 ) -> None:
     found, places = told(*events, ranks=ranks)
-    usual = saves.committers(found, places)
-    once = saves.labelled(found, places, usual)
+    usual = save_events.committers(found, places)
+    once = save_events.labelled(found, places, usual)
     assert [each | {"event": before["event"]} for each, before in zip(once, found, strict=True)] == found
     assert all(
         each["event"] == before["event"] or before["event"] == COMMITTED
         for each, before in zip(once, found, strict=True)
     )
-    assert saves.labelled(once, places, usual) == once
-    assert saves.committers(once, places) == usual
+    assert save_events.labelled(once, places, usual) == once
+    assert save_events.committers(once, places) == usual
     if max(usual.values(), default=1) == 1:
         assert once == found, "one commit is enough where nobody else commits"

@@ -25,7 +25,7 @@ from harness.log.consequences import May
 from harness.timeline import timeline
 from harness.timeline.lineage import cells
 from harness.timeline.phases import Event, Gap, Mark
-from harness.timeline.story import Story
+from harness.timeline.sorted_events import Story
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from harness.gameday.page.page_server import PageAddress
 from harness.gameday.page.page_server import serving as page_serving
 from harness.gameday.planning import plan_day
 from harness.log.events import read_log
-from harness.monitoring.server import serving
+from harness.monitoring.metrics_server import serving
 from harness.run.injection import LiveJob
 from harness.run.stop import StopRequest
 

@@ -24,17 +24,17 @@ from monitoring.telling import S, harness, plan, save, served, status, step, tra
 from waiting import HANG_S
 
 from harness.campaign import ledger_so_far
-from harness.campaign.observers import SILENT_CAMPAIGN, Stage, Together
+from harness.campaign.campaign_observers import SILENT_CAMPAIGN, Stage, Together
 from harness.errors import CannotRunError, UsageError
 from harness.extras import how_to_install
 from harness.judge.facts.ledger import ACCOUNTS
 from harness.log import records
 from harness.log.vocabulary import EVENTS
-from harness.monitoring import metrics, server
+from harness.monitoring import metrics, metrics_server
 from harness.monitoring.board import SERIES_MAX, Board
 from harness.monitoring.metrics import METRICS, RANKS_SHOWN
+from harness.monitoring.metrics_server import place, serving
 from harness.monitoring.monitor import LEDGER_EVERY_S, LEDGER_FAILED_S, Monitor, show_ledger
-from harness.monitoring.server import place, serving
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -355,7 +355,7 @@ def asked_of(address: str, host: str) -> int:
 
 
 def test_a_slow_request_ends_though_it_never_stops_sending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "ENDS_WITHIN_S", 1.0)
+    monkeypatch.setattr(metrics_server, "ENDS_WITHIN_S", 1.0)
     with serving(":0", books=lambda run, fault_free: None) as (_, address):
         port = int(address.split(":")[2].split("/")[0])
         with socket.create_connection(("127.0.0.1", port), 5) as slow:
@@ -370,12 +370,12 @@ def test_a_slow_request_ends_though_it_never_stops_sending(monkeypatch: pytest.M
 def test_slow_requests_keep_nobody_out() -> None:
     with serving(":0", books=lambda run, fault_free: None) as (_, address):
         port = int(address.split(":")[2].split("/")[0])
-        slow = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(3 * server.CONNECTIONS_MAX)]
+        slow = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(3 * metrics_server.CONNECTIONS_MAX)]
         for each in slow:
             with contextlib.suppress(OSError):
                 each.sendall(b"GET /metrics HTTP/1.1\r\nX-Word: ")
         handlers = [each for each in threading.enumerate() if "process_request_thread" in each.name]
-        assert len(handlers) <= server.CONNECTIONS_MAX
+        assert len(handlers) <= metrics_server.CONNECTIONS_MAX
         assert "chaos_job_up" in got(address)
         for each in slow:
             each.close()

@@ -22,15 +22,15 @@ from tools import need
 from waiting import HANG_S
 
 from harness.backends.local.backend import BACKEND
-from harness.campaign.observers import Stage
+from harness.campaign.campaign_observers import Stage
 from harness.gameday.day import run_day
 from harness.gameday.day_verdict import DayResult
 from harness.gameday.director import Director
 from harness.gameday.planning import plan_day
 from harness.judge.facts.ledger import ACCOUNTS
 from harness.log.events import read_log
+from harness.monitoring.metrics_server import serving
 from harness.monitoring.monitor import Monitor, show_ledger
-from harness.monitoring.server import serving
 from harness.run.injection import LiveJob
 from harness.run.stop import StopRequest
 

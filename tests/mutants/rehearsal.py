@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from harness.backends.contract import load_backend
+from harness.campaign.campaign_observers import SILENT_CAMPAIGN
 from harness.campaign.fault_free import ensure_fault_free, fault_free_plans
-from harness.campaign.observers import SILENT_CAMPAIGN
 from harness.campaign.resumed import Resumed, resize
 from harness.judge.facts.evidence import FAULT_FREE, attach, load_evidence
 from harness.judge.score import Scorecard, judge

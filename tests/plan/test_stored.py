@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.campaign.reading import find_plan, load_plan, load_scenario, score_bounds
+from harness.campaign.checked_files import find_plan, load_plan, load_scenario, score_bounds
 from harness.cli import main as cli
 from harness.cli import run as runs
 from harness.errors import INTERRUPTED, ScenarioError, UsageError

@@ -23,9 +23,9 @@ from harness.backends.local.backend import BACKEND as LOCAL
 from harness.faults.contract import CheckpointPlace
 from harness.log.events import read_log
 from harness.plan.model import Plan
-from harness.run import publications
+from harness.run import store_watch
 from harness.run.job import execute
-from harness.run.publications import Publications, hidden
+from harness.run.store_watch import Publications, hidden
 from harness.trainers.checkpoints.contract import AUTO, Listing
 from harness.trainers.checkpoints.shared import digests, place
 
@@ -244,8 +244,8 @@ def test_what_the_harness_may_not_read_is_told(open_folder: pathlib.Path, hides:
 
 
 def test_too_many_are_not_noted_and_that_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publications, "PUBLISHED_MAX", 2)
-    monkeypatch.setattr(publications, "LISTED_MAX", 3)
+    monkeypatch.setattr(store_watch, "PUBLISHED_MAX", 2)
+    monkeypatch.setattr(store_watch, "LISTED_MAX", 3)
     noted = Noted(tmp_path)
     write(tmp_path / "checkpoints", "torch_file", 1, 2, 3)
     noted.look(4)
@@ -273,8 +273,8 @@ def test_which_stores_are_hidden(tmp_path: pathlib.Path, backend: str, store: st
 
 def test_a_look_that_does_not_end_holds_nothing_up(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noted, released = Noted(tmp_path), threading.Event()
-    monkeypatch.setattr(publications, "END_S", 0.2)
-    monkeypatch.setattr(publications, "list_checkpoints", lambda *_: released.wait() and Listing(AUTO, ()))
+    monkeypatch.setattr(store_watch, "END_S", 0.2)
+    monkeypatch.setattr(store_watch, "list_checkpoints", lambda *_: released.wait() and Listing(AUTO, ()))
     write(tmp_path / "checkpoints", "torch_file", 20)
     noted.watch.begin()
     noted.watch.end()
@@ -284,7 +284,7 @@ def test_a_look_that_does_not_end_holds_nothing_up(tmp_path: pathlib.Path, monke
 
 def test_a_look_that_fails_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noted = Noted(tmp_path)
-    monkeypatch.setattr(publications, "list_checkpoints", lambda *_: {}["what"])
+    monkeypatch.setattr(store_watch, "list_checkpoints", lambda *_: {}["what"])
     write(tmp_path / "checkpoints", "torch_file", 20)
     noted.watch.begin()
     noted.watch.end()

@@ -11,7 +11,7 @@ from fuzz.yaml_files import BOMB, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.campaign.reading import score_bounds
+from harness.campaign.checked_files import score_bounds
 from harness.errors import ScenarioError
 from harness.gate.suite_file import parse_suite
 from harness.plan.making import make_plan

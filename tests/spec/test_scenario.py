@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from harness.campaign.reading import json_schema, load_scenario, score_bounds
+from harness.campaign.checked_files import json_schema, load_scenario, score_bounds
 from harness.errors import ScenarioError, UsageError
 from harness.spec.scenario import find_scenario, parse_scenario
 

@@ -21,8 +21,8 @@ from pydantic import ValidationError
 from harness.log import reading
 from harness.log.events import Tail
 from harness.node.emitter import TELLS
-from harness.run import readings
-from harness.run.readings import Readings
+from harness.run import trainer_output
+from harness.run.trainer_output import Readings
 from harness.timeline import timeline
 from harness.trainers.contract import build_trainer
 from harness.trainers.readers.contract import NODE_LOGS, Reader, Told, build_reader, load_reader, reader_names
@@ -193,7 +193,7 @@ def test_steps_are_seen_while_the_trainer_runs(name: str, tmp_path: pathlib.Path
     follower.poll(time.monotonic_ns())
     assert Tail(tmp_path / "events").poll() == []
     file.write_bytes((STORED / CASES[name][1]).read_bytes())
-    follower.poll(time.monotonic_ns() + 2 * readings.SCAN_NS)
+    follower.poll(time.monotonic_ns() + 2 * trainer_output.SCAN_NS)
     live = [event["step"] for _, event in Tail(tmp_path / "events").poll() if event["event"] == "step"]
     assert sorted(live) == sorted(STEPS[name])
     follower.close()
@@ -215,7 +215,7 @@ def test_a_trainer_that_goes_back_begins_another_life(tmp_path: pathlib.Path) ->
     assert [(epoch.first, epoch.kept >= epoch.first) for epoch in run.epochs] == [(1, True), (6, True)]
     assert int(run.steps.survives.sum()) == 12 and run.reached_step == 12
     assert [event["step"] for event in run.checkpoints] == [5]
-    assert run.uncertainty_ns >= readings.POLL_NS
+    assert run.uncertainty_ns >= trainer_output.POLL_NS
 
 
 def test_files_of_several_ranks_or_nodes_are_theirs(tmp_path: pathlib.Path) -> None:
@@ -229,7 +229,7 @@ def test_files_of_several_ranks_or_nodes_are_theirs(tmp_path: pathlib.Path) -> N
         for rank in range(2):
             with (tmp_path / "out" / f"{rank}.log").open("a") as file:
                 file.write(f"step {step} loss 1.5\n")
-        follower.poll(time.monotonic_ns() + step * 2 * readings.SCAN_NS)
+        follower.poll(time.monotonic_ns() + step * 2 * trainer_output.SCAN_NS)
     follower.close()
     found = [(writer.header["rank"], writer.steps["step"].tolist()) for writer in read_back(tmp_path)]
     assert found == [(0, [1, 2, 3, 4, 5]), (1, [1, 2, 3, 4, 5])]
@@ -267,7 +267,7 @@ def test_a_file_that_is_written_anew_tells_each_step_once(tmp_path: pathlib.Path
     early.write_text(json.dumps(half))
     follower.poll(time.monotonic_ns())
     file.write_text('{"log_history": [')  # half written
-    follower.poll(time.monotonic_ns() + 2 * readings.SCAN_NS)
+    follower.poll(time.monotonic_ns() + 2 * trainer_output.SCAN_NS)
     file.write_text(json.dumps(state))
     follower.close()
     (writer,) = read_back(tmp_path)
@@ -333,7 +333,7 @@ def behind_a_link(file: pathlib.Path) -> None:
 def test_a_file_that_is_given_up_is_told_once(
     spoil: Callable[[pathlib.Path], None], why: dict[str, str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readings, "WHOLE_BYTES_MAX", 1000)
+    monkeypatch.setattr(trainer_output, "WHOLE_BYTES_MAX", 1000)
     follower, file = following(tmp_path, "huggingface")
     told: list[tuple[str, str, str]] = []
     follower.emit = lambda event, path, error: told.append((event, path, error))
@@ -341,15 +341,15 @@ def test_a_file_that_is_given_up_is_told_once(
     follower.poll(time.monotonic_ns())
     spoil(file)
     for turn in range(1, 4):
-        follower.poll(time.monotonic_ns() + turn * 2 * readings.SCAN_NS)
+        follower.poll(time.monotonic_ns() + turn * 2 * trainer_output.SCAN_NS)
     follower.close()
     assert {event for event, _, _ in told} == {"reader.failed"} and len(told) == len(why)
     assert all(error.startswith(why[path]) for _, path, error in told), told
 
 
 def test_files_beyond_the_limits_are_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readings, "FILES_MAX", 2)
-    monkeypatch.setattr(readings, "LIVES_MAX", 1)
+    monkeypatch.setattr(trainer_output, "FILES_MAX", 2)
+    monkeypatch.setattr(trainer_output, "LIVES_MAX", 1)
     follower, file = following(tmp_path, "megatron")
     told: list[dict[str, str]] = []
     follower.emit = lambda event, **fields: told.append(fields)

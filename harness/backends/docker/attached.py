@@ -10,7 +10,7 @@ from harness.backends.contract import environment_as_recorded
 from harness.backends.docker.backend import BACKEND
 from harness.backends.docker.engine import Engine, speaking
 from harness.errors import BackendError, UsageError
-from harness.node.places import RUN_LABEL
+from harness.node.node_paths import RUN_LABEL
 
 LINES = 200  # of each container's log
 LINE_MAX = 1000

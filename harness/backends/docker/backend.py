@@ -30,10 +30,10 @@ from harness.backends.docker.container import DockerNode
 from harness.backends.docker.container_line import ContainerLine
 from harness.backends.docker.engine import ENGINES_DIR_ENV, Engine, address, each
 from harness.backends.run_folder import CONTROL
-from harness.backends.sidecar_calls import Network, NetworkHost
+from harness.backends.sidecar_network import Network, NetworkHost
 from harness.errors import CannotRunError, ChaosError, UsageError
 from harness.node import container_storage as storage
-from harness.node import metadata, owned
+from harness.node import metadata, owner_names
 
 IMAGE_ENV, GPUS_ENV, EGRESS_ENV = "CHAOS_DOCKER_IMAGE", "CHAOS_DOCKER_GPUS", "CHAOS_DOCKER_EGRESS"
 
@@ -220,7 +220,7 @@ class DockerBackend(Backend):
         except CannotRunError:
             return 0
         try:
-            return sum(engine.remove_run(name) for name in engine.run_ids() if owned.is_over(name, PROBE))
+            return sum(engine.remove_run(name) for name in engine.run_ids() if owner_names.is_over(name, PROBE))
         finally:
             engine.close()
 
@@ -257,7 +257,7 @@ def _try_out() -> tuple[str, dict[Verb, str]]:
     """One line about the engine, and for each verb that is refused here the reason."""
     engine = Engine(probe.PROBE_S_MAX)
     try:
-        run_id = owned.new_name(PROBE)
+        run_id = owner_names.new_name(PROBE)
         refused = probe.try_out(
             lambda workload, folder: DockerCluster(engine, workload, _place(engine, workload, folder, run_id)),
             storage.why_not(engine.address, engine.user),

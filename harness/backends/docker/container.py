@@ -18,7 +18,7 @@ from harness.backends.docker.engine import Engine, speaking
 from harness.backends.network_calls import NetworkedNode
 from harness.backends.node_base import CALL_S_MAX
 from harness.backends.run_folder import CONTROL
-from harness.backends.sidecar_calls import Network
+from harness.backends.sidecar_network import Network
 from harness.backends.storage_calls import StoringNode
 from harness.errors import BackendError, NodeGone, UsageError
 from harness.node import rpc

@@ -15,7 +15,7 @@ from harness.backends.docker.stream import AttachedStream
 from harness.backends.run_folder import Owner
 from harness.errors import BackendError, CannotRunError
 from harness.extras import how_to_install
-from harness.node.places import IMAGE_UID, RUN_LABEL
+from harness.node.node_paths import IMAGE_UID, RUN_LABEL
 
 ENGINES_DIR_ENV = "CHAOS_ENGINES_DIR"
 ENGINES_DIR = "/var/lib/chaos-engines"

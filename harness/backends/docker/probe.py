@@ -10,7 +10,7 @@ from collections.abc import Callable
 from harness.backends.cluster_base import ControlledCluster
 from harness.backends.contract import Cluster, Node, Verb, Workload
 from harness.errors import BackendError, CannotRunError
-from harness.node import owned, skew
+from harness.node import owner_names, skew
 from harness.node.types import StorageRule
 
 PROBE_S_MAX = 20.0
@@ -34,7 +34,7 @@ def try_out(open_cluster: Callable[[Workload, pathlib.Path], ProbedCluster], why
     Raises `CannotRunError` where nodes cannot be used at all.
     """
     refused = {Verb.STORAGE: why_no_storage} if why_no_storage else {}
-    with owned.temporary_folder() as folder:
+    with owner_names.temporary_folder() as folder:
         environment = skew.prepare(folder) if skew.why_not() is None else {}
         if environment:
             skew.set_offset(folder, "node0", SKEW_S)

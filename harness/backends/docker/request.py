@@ -15,7 +15,7 @@ from harness.backends import delivery, run_folder
 from harness.backends.contract import Workload
 from harness.backends.run_folder import CONTROL
 from harness.node import boot
-from harness.node.places import NODE_LABEL, RUN_LABEL, SCRATCH
+from harness.node.node_paths import NODE_LABEL, RUN_LABEL, SCRATCH
 
 IMAGE = "chaos-node"
 SHM_BYTES = 2**30  # data loaders and NCCL pass tensors through /dev/shm

@@ -19,7 +19,7 @@ from harness.backends.kubernetes.comes_back import Returns
 from harness.backends.kubernetes.manifests import Object
 from harness.backends.kubernetes.settings import read_settings
 from harness.errors import BackendError, UsageError
-from harness.node.places import RUN_LABEL
+from harness.node.node_paths import RUN_LABEL
 
 LINES, LINE_MAX = 200, 1000  # of each pod's log
 LOG_BYTES_MAX = 2**20

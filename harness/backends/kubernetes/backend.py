@@ -48,8 +48,8 @@ from harness.backends.run_folder import CONTROL
 from harness.errors import BackendError, CannotRunError, ChaosError, NodeGone, UsageError
 from harness.node import pod_init
 from harness.node.emitter import clock_id
-from harness.node.places import NODE_LABEL
-from harness.node.places import POD_RUN_DIR as RUN_DIR
+from harness.node.node_paths import NODE_LABEL
+from harness.node.node_paths import POD_RUN_DIR as RUN_DIR
 
 LOOK_S = 0.25
 BEAT_S = 5.0

@@ -21,8 +21,8 @@ from harness.backends.kubernetes.settings import Settings
 from harness.backends.run_folder import CONTROL
 from harness.errors import UsageError
 from harness.node import boot
-from harness.node.places import IMAGE_UID, INDEX_LABEL, NODE_LABEL, RUN_LABEL, SCRATCH, SHARED
-from harness.node.places import POD_RUN_DIR as RUN_DIR
+from harness.node.node_paths import IMAGE_UID, INDEX_LABEL, NODE_LABEL, RUN_LABEL, SCRATCH, SHARED
+from harness.node.node_paths import POD_RUN_DIR as RUN_DIR
 
 Object = dict[str, Any]
 

@@ -16,11 +16,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from harness.backends.calls import Caller
+from harness.backends.caller import Caller
 from harness.backends.run_folder import ANSWERS, CONTROL, EVENTS, LOGS
 from harness.errors import BackendError
 from harness.log import hostile
-from harness.node.places import POD_RUN_DIR as RUN_DIR
+from harness.node.node_paths import POD_RUN_DIR as RUN_DIR
 
 PUSHED = ("holds.json", "holds", "damage", "clock", "data")
 LOOK_S = 0.004

@@ -6,11 +6,11 @@ import os
 import shlex
 import shutil
 
-from harness.backends.commands import answer_of
 from harness.backends.kubernetes import machines, manifests
 from harness.backends.kubernetes.api import Api, Refused
 from harness.backends.kubernetes.manifests import ClusterRun, Object
 from harness.backends.kubernetes.pod import Pod
+from harness.backends.site_commands import answer_of
 from harness.errors import BackendError, CannotRunError
 
 COMMAND_S_MAX = 120.0  # a cloud's command may wait for the cloud

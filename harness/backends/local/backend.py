@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.backends import delivery, network_calls, run_folder, storage_calls
-from harness.backends.calls import NetworkCaller
+from harness.backends.caller import NetworkCaller
 from harness.backends.contract import (
     Backend,
     Capability,
@@ -33,7 +33,7 @@ from harness.backends.local import client
 from harness.backends.network_calls import NetworkedNode
 from harness.backends.storage_calls import StoringNode
 from harness.errors import BackendError, CannotRunError, UsageError
-from harness.node import boot, cgroups, metadata, refusals, rpc, skew
+from harness.node import boot, cgroups, kernel_errors, metadata, rpc, skew
 from harness.node import leftovers as leavings
 
 MODE_ENV = "CHAOS_LOCAL_MODE"
@@ -84,7 +84,7 @@ class LocalNode(NetworkedNode, StoringNode):
         try:
             created = lab.call("node.create", name=name, incarnation=incarnation, **view)
         except rpc.StageError as error:
-            reason = refusals.explain(error.stage, error.errno, lab.mode)
+            reason = kernel_errors.explain(error.stage, error.errno, lab.mode)
             raise BackendError(f"node {name} cannot be made: {reason}") from error
         self.address: str = created["address"]
         self.metadata = "{}:{}".format(*created["metadata"])
@@ -345,7 +345,7 @@ def try_mode(mode: str) -> str | None:
         finally:
             lab.close()
     except rpc.StageError as error:
-        return refusals.explain(error.stage, error.errno, mode)
+        return kernel_errors.explain(error.stage, error.errno, mode)
     except BackendError as error:
         return str(error)
     return None

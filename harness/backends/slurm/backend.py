@@ -38,7 +38,7 @@ from harness.backends.contract import (
     environment_as_recorded,
     refuse_replacement,
 )
-from harness.backends.sidecar_calls import NetworkHost
+from harness.backends.sidecar_network import NetworkHost
 from harness.backends.slurm import script
 from harness.backends.slurm.capability import LACKS, PROBE, capability_of
 from harness.backends.slurm.engine import ENGINES_ENV, POWER_ENV, Slurm, SlurmJob, find_slurm
@@ -48,7 +48,7 @@ from harness.backends.slurm.place import SlurmNode
 from harness.backends.slurm.step_line import READY_S_MAX, StepLine
 from harness.errors import BackendError, CannotRunError, FaultError, NodeGone, UsageError
 from harness.log import hostile
-from harness.node import owned
+from harness.node import owner_names
 
 QUEUE_ENV = "CHAOS_SLURM_QUEUE_S"
 QUEUE_S_MAX = 600.0
@@ -434,7 +434,7 @@ class SlurmBackend(Backend):
             jobs = {job.name for job in slurm.jobs() if not job.ended}
         except (BackendError, CannotRunError):
             return 0
-        over = sorted(name for name in jobs if owned.is_over(name.removeprefix("chaos-"), PROBE))
+        over = sorted(name for name in jobs if owner_names.is_over(name.removeprefix("chaos-"), PROBE))
         if over:
             slurm.cancel(*over)
         return len(over)

@@ -11,7 +11,7 @@ from harness.backends.slurm.eviction import site_options
 from harness.backends.slurm.network import SIDECAR, TAKES_ROOT, VERBS
 from harness.backends.slurm.step_line import StepLine
 from harness.errors import BackendError
-from harness.node import boot, owned, skew
+from harness.node import boot, owner_names, skew
 
 PROBE_S = 10
 PROBE_MINUTES_MAX = 5
@@ -51,8 +51,8 @@ def capability_of(slurm: Slurm) -> Capability:
 def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
     """What the kernel of a node refuses: tried on one node, for the moment that takes."""
     try:
-        with owned.temporary_folder() as folder:
-            name = f"--job-name=chaos-{owned.new_name(PROBE)}"
+        with owner_names.temporary_folder() as folder:
+            name = f"--job-name=chaos-{owner_names.new_name(PROBE)}"
             where = ("--nodes=1", f"--immediate={PROBE_S}", f"--time={PROBE_MINUTES_MAX}", name, *site_options())
             # From the harness's own source: nothing of a run is there that could hold what is delivered.
             line = StepLine(slurm, where, boot.place(), SIDECAR, (), folder / "probe.log")

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from harness.backends.commands import answer_of
+from harness.backends.site_commands import answer_of
 from harness.errors import BackendError, CannotRunError
 
 ENGINES_ENV = "CHAOS_ENGINES_DIR"

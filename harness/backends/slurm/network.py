@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.backends import sidecar_calls as network
+from harness.backends import sidecar_network as network
 from harness.backends.contract import Verb
-from harness.backends.sidecar_calls import NetworkHost
+from harness.backends.sidecar_network import NetworkHost
 from harness.errors import BackendError
 
 SIDECAR = "harness.node.slurm_sidecar"

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from harness.gameday.desk import AlertNews
+from harness.gameday.requests import AlertNews
 
 ALERTS_MAX = 200  # of one message
 NAME_MAX = 200

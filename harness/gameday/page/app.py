@@ -22,11 +22,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from harness.errors import FaultError
-from harness.gameday.desk import TEXT_MAX, Ask, Desk
 from harness.gameday.page import alerts
 from harness.gameday.page.access import LOOKS, MAY, Access
 from harness.gameday.page.connection_limits import STAYS_OPEN
 from harness.gameday.page.hub import Hub
+from harness.gameday.requests import TEXT_MAX, Ask, Desk
 from harness.log import hostile
 from harness.report.words import PHASE_MEANING, plain
 

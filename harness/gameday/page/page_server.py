@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import uvicorn
 
 from harness.errors import CannotRunError, UsageError
-from harness.gameday.desk import Desk
 from harness.gameday.page.access import Access
 from harness.gameday.page.app import Chart, Page
 from harness.gameday.page.connection_limits import AT_ONCE_MAX, Patient
 from harness.gameday.page.hub import Hub
+from harness.gameday.requests import Desk
 
 STARTS_S = 15.0
 ENDS_S = 3.0

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from harness.judge.facts.by_time import Moments, Node, Spans, node_of
-from harness.timeline.story import CLEAN_CODES
+from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Process, Timeline
 from harness.units import format_duration
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from harness.judge.facts.evidence import Evidence
 from harness.node.emitter import TELLS
-from harness.timeline.saves import COMMITTED, FAILED, STARTED
-from harness.timeline.story import CLEAN_CODES
+from harness.timeline.save_events import COMMITTED, FAILED, STARTED
+from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import Bools, Steps, Stretch, Timeline
 
 # What each kind lets us judge. Kinds of one item stand in for each other.

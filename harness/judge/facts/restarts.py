@@ -9,9 +9,9 @@ from typing import Any
 
 from harness.judge.facts.by_time import Moments
 from harness.judge.facts.saves import Damage, Save, Saves
-from harness.timeline.joined import SCRATCH
+from harness.timeline.joined_steps import SCRATCH
 from harness.timeline.lineage import step_of
-from harness.timeline.saves import family
+from harness.timeline.save_events import family
 from harness.timeline.timeline import Epoch, Stretch, Timeline
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from harness.judge.facts.store import NoSave, Store, grouped, last_name
 from harness.judge.facts.store import Save as Save
 from harness.timeline.lineage import NEVER
-from harness.timeline.saves import COMMITTED, FAILED, PART, PUBLISHED, STARTED
+from harness.timeline.save_events import COMMITTED, FAILED, PART, PUBLISHED, STARTED
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ import numpy as np
 
 from harness.judge.facts.by_time import Window, touches, union
 from harness.timeline.lineage import NEVER
-from harness.timeline.saves import family
+from harness.timeline.save_events import family
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 K = TypeVar("K")

@@ -19,7 +19,7 @@ import numpy as np
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
 from harness.timeline.lineage import NEVER
-from harness.timeline.saves import COMMITTED
+from harness.timeline.save_events import COMMITTED
 from harness.timeline.timeline import Bools, Ints, Process, Slot, Timeline
 from harness.units import format_duration
 

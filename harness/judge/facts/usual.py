@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
-from harness.timeline.saves import STARTED
+from harness.timeline.save_events import STARTED
 from harness.timeline.timeline import Bools, FaultRecord, Floats, Ints, Steps, Timeline
 
 QUANTILE = 0.99  # of the fault-free ones took no longer: the band

@@ -32,8 +32,8 @@ from harness.judge.facts.saves import Save, Saves
 from harness.judge.score import Bounds, Expectation, Score, ScoreResult, Verdict
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
 from harness.timeline.lineage import NEVER
-from harness.timeline.saves import FAILED
-from harness.timeline.story import CLEAN_CODES
+from harness.timeline.save_events import FAILED
+from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import Floats, Process, Timeline
 from harness.units import counted, format_duration
 

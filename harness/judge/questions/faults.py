@@ -18,7 +18,7 @@ from harness.judge.facts.by_time import Places, node_of
 from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict
 from harness.judge.verdict import Claim, Code, not_as_planned
 from harness.timeline.lineage import NEVER
-from harness.timeline.story import CLEAN_CODES
+from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 from harness.units import counted, format_duration
 

@@ -31,8 +31,8 @@ from harness.judge.score import (
 from harness.judge.verdict import Code, unknown
 from harness.node.emitter import TELLS
 from harness.timeline.lineage import NEVER
-from harness.timeline.saves import COMMITTED, FAILED, PART
-from harness.timeline.story import CLEAN_CODES
+from harness.timeline.save_events import COMMITTED, FAILED, PART
+from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Timeline
 
 QUANTILES = (50, 95, 99)

@@ -18,7 +18,7 @@ from harness.judge.facts.restarts import PassedOver, Restart, Restore
 from harness.judge.facts.saves import Damage, Newest, Save
 from harness.judge.score import Bounds, S, Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
-from harness.timeline.joined import PEER
+from harness.timeline.joined_steps import PEER
 
 IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed costs one interval more
 Open = tuple[Code, str]  # what may be, and in words

@@ -12,7 +12,7 @@ import socket
 from typing import Any
 
 from harness.errors import BackendError, NodeGone, UsageError
-from harness.node import kernel, owned, rpc, spawn
+from harness.node import kernel, owner_names, rpc, spawn
 from harness.node.compat import TIMEOUTS
 from harness.node.fuse import filesystem as fuse
 from harness.node.lab import Call, Lab
@@ -76,7 +76,7 @@ async def examine(lab: Lab) -> str:
     """Why no folder can be disturbed here; empty if one can. Leaves nothing."""
     if reason := why_no_device():
         return reason
-    with owned.temporary_folder() as place:
+    with owner_names.temporary_folder() as place:
         folder = str(place)
         try:
             await mount(lab, folder)

@@ -95,11 +95,11 @@ class _Beginning:
 
     def torch_imported(self, _: ModuleType) -> None:
         try:
-            from harness.node.observer import by_hand
+            from harness.node.observer import told_by_hand
             from harness.node.observer.watch import Watch
 
             watch = Watch(self._process_began)
-            by_hand.notice()
+            told_by_hand.notice()
             for name, signal in _signals(watch):
                 self._place(watch, name, signal)
         except Exception as error:  # the training goes on without us, and the log without its events shows it

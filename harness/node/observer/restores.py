@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from harness.node.observer import identity, tensors
 from harness.node.observer.ledger import Began, Committed, Ledger, Saved
 from harness.node.observer.live import Live
-from harness.node.observer.moments import Next
+from harness.node.observer.next_step import Next
 
 if TYPE_CHECKING:
     from harness.node.observer.watch import Watch

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from harness.node.emitter import Emitter, Moment
-from harness.node.observer import by_hand
+from harness.node.observer import told_by_hand
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -182,7 +182,7 @@ class Watch:
 
     def failpoint(self, name: str) -> None:
         """A named place where a plan may want to stop this process."""
-        log = by_hand.emitter or self._emitter
+        log = told_by_hand.emitter or self._emitter
         if log is not None and not self.in_child:
             log.failpoint(name)
 
@@ -212,10 +212,10 @@ class Watch:
             if self.local_rank is not None:
                 identity["local_rank"] = self.local_rank
             identity |= {"began": self._began, "tells": sorted(self.tells)}
-            self._emitter = by_hand.emitter or by_hand.open_ours(**identity)
-            if by_hand.emitter is None:
+            self._emitter = told_by_hand.emitter or told_by_hand.open_ours(**identity)
+            if told_by_hand.emitter is None:
                 self._emitter.tell("started", {}, self._began)
-        if name not in by_hand.names:
+        if name not in told_by_hand.names:
             self._emitter.tell(name, fields, at)
 
     def _forked(self) -> None:

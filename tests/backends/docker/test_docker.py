@@ -24,7 +24,7 @@ from harness.backends.docker.engine import Engine
 from harness.errors import BackendError, CannotRunError, EventLogError, FaultError, NodeGone, UsageError
 from harness.log import hostile
 from harness.log.events import read_log
-from harness.node import owned
+from harness.node import owner_names
 from harness.node.types import Impairment
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -396,7 +396,7 @@ def test_what_a_killed_probe_leaves_is_swept_without_a_journal(engine: Engine) -
 
 
 def test_a_living_probe_is_left_alone(engine: Engine) -> None:
-    run_id = owned.new_name(backend.PROBE)
+    run_id = owner_names.new_name(backend.PROBE)
     engine.create_network(request_of_docker.network(request_of_docker.DockerRun(run_id)))
     try:
         backend.BACKEND.sweep()

@@ -22,7 +22,7 @@ from harness.backends.kubernetes.settings import KINDS, VARIABLES, Settings, Tol
 from harness.backends.request_text import native_text
 from harness.cli.main import make_app
 from harness.errors import UsageError
-from harness.node.places import RUN_LABEL
+from harness.node.node_paths import RUN_LABEL
 from harness.node.types import Impairment
 
 SNAPSHOT = pathlib.Path(__file__).with_name("kubernetes_request.yaml")

@@ -16,7 +16,7 @@ from harness.backends.contract import Verb, Workload, fill_placeholders
 from harness.backends.local import backend as local
 from harness.backends.local import client
 from harness.errors import BackendError, UsageError
-from harness.node import metadata, refusals
+from harness.node import kernel_errors, metadata
 
 ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
 
@@ -39,7 +39,7 @@ ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
     ],
 )
 def test_a_refusal_names_reason_and_remedy(stage: str, number: int, mode: str, words: str) -> None:
-    assert words in refusals.explain(stage, number, mode)
+    assert words in kernel_errors.explain(stage, number, mode)
 
 
 def _probe(tmp_path: pathlib.Path, limit: str) -> str:

@@ -20,7 +20,7 @@ from harness.backends.slurm import backend, capability
 from harness.backends.slurm.backend import SlurmBackend, SlurmCluster
 from harness.backends.slurm.engine import Slurm, find_slurm
 from harness.errors import CannotRunError, UsageError
-from harness.node import owned
+from harness.node import owner_names
 from harness.node.types import StorageRule
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -308,9 +308,9 @@ def test_a_job_whose_harness_is_gone_ends_by_itself(slurm: Slurm, tmp_path: path
 
 
 def test_a_probe_whose_harness_is_gone_is_swept(slurm: Slurm) -> None:
-    kind, since, boot, namespace, pid, start, rest = owned.new_name(capability.PROBE).split("-")
+    kind, since, boot, namespace, pid, start, rest = owner_names.new_name(capability.PROBE).split("-")
     dead = f"chaos-{kind}-{since}-{boot}-{namespace}-{pid}-{int(start) - 1}-{rest}"
-    alive = f"chaos-{owned.new_name(capability.PROBE)}"
+    alive = f"chaos-{owner_names.new_name(capability.PROBE)}"
     for name in (dead, alive):
         slurm.submit("--nodes=1", f"--job-name={name}", "--output=/dev/null", "--chdir=/", "--wrap=exec sleep 60")
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from harness.node.observer.arriving import Arriving
+from harness.node.observer.device_figures import Arriving
 from harness.node.observer.watch import Watch
 
 AFTER = "torch.nn.utils"

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from harness.node.observer.arriving import Arriving
+from harness.node.observer.device_figures import Arriving
 from harness.node.observer.watch import Watch
 
 AFTER = "torch.autograd"

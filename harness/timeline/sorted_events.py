@@ -10,7 +10,7 @@ from typing import Any
 from harness.log import older_faults, reading
 from harness.log.consequences import Consequences
 from harness.log.planned_size import PlannedSize
-from harness.timeline import clocks, lineage, saves
+from harness.timeline import clock_problems, lineage, save_events
 from harness.timeline.lineage import CLEAN_CODES as CLEAN_CODES
 from harness.timeline.lineage import NEVER, Key, Life
 
@@ -70,7 +70,7 @@ class Story:
         lineage.find_cut(self.lives, {exit_["key"]: exit_["code"] for exit_ in self.exits if exit_["rank"] is None})
         self.worlds = lineage.form_worlds(self.lives)
         skewed = any(fault.clocks for fault in self.faults)
-        self.clock_problems = list(clocks.problems(log, self.lives, skewed))
+        self.clock_problems = list(clock_problems.problems(log, self.lives, skewed))
 
     def _first(self, name: str) -> dict[str, Any]:
         return next((e for e in self.harness if e["event"] == name), {})
@@ -111,12 +111,12 @@ class Story:
         ]
         return sorted(found, key=lambda event: event["at"])
 
-    def places_of(self, events: Sequence[Mapping[str, Any]]) -> list[saves.SaveWorld]:
+    def places_of(self, events: Sequence[Mapping[str, Any]]) -> list[save_events.SaveWorld]:
         """The world that each worker was in when it told this; of a helper that was in none, the last one formed."""
         formed = sorted((world.joined, number) for number, world in enumerate(self.worlds))
         return [self._place_of(event, formed) for event in events]
 
-    def _place_of(self, event: Mapping[str, Any], formed: Sequence[tuple[int, int]]) -> saves.SaveWorld:
+    def _place_of(self, event: Mapping[str, Any], formed: Sequence[tuple[int, int]]) -> save_events.SaveWorld:
         life = self.lives[event["process"]]
         if life.worlds:
             number = life.worlds[max(bisect.bisect_right(life.joins, event["at"]) - 1, 0)]
@@ -124,7 +124,7 @@ class Story:
             last = bisect.bisect_right(formed, (event["at"], NEVER)) - 1
             number = formed[last][1] if last >= 0 else -1
         planned = PlannedSize.of(self.plan).assumed_world_size
-        return saves.SaveWorld(number, self.worlds[number].size if number >= 0 else planned)
+        return save_events.SaveWorld(number, self.worlds[number].size if number >= 0 else planned)
 
     def _worker_exits(self) -> Iterator[dict[str, Any]]:
         for writer in self.agents:

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.timeline.lineage import NEVER, Life, World
 from harness.timeline.phases import Event, Mark
-from harness.timeline.story import CLEAN_CODES, OUTCOMES, Story, key_of
+from harness.timeline.sorted_events import CLEAN_CODES, OUTCOMES, Story, key_of
 
 
 def of(story: Story) -> Iterator[Event]:

@@ -11,15 +11,15 @@ import time
 
 import pytest
 
-from harness.node import owned, processes
+from harness.node import owner_names, processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAKES = """
 import os, sys
-from harness.node import owned
-with owned.temporary_folder() as folder:
+from harness.node import owner_names
+with owner_names.temporary_folder() as folder:
     (folder / "file").write_text("x")
-    print(folder, owned.new_name("probe"), flush=True)
+    print(folder, owner_names.new_name("probe"), flush=True)
     os.kill(os.getpid(), 9)
 """
 
@@ -36,12 +36,12 @@ def killed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> tuple[pat
 
 def test_what_a_killed_process_leaves_is_swept_and_nothing_else(killed: tuple[pathlib.Path, str]) -> None:
     folder, name = killed
-    assert (folder / "file").exists() and owned.is_over(name, "probe")
+    assert (folder / "file").exists() and owner_names.is_over(name, "probe")
     others = [folder.with_name(each) for each in ("chaos-tmp-mine", "chaos-tmp-folder-1-2-3-4-5-6", "other")]
     for other in others:
         other.mkdir()
-    with owned.temporary_folder() as living:
-        assert owned.sweep_folders() == (1, [])
+    with owner_names.temporary_folder() as living:
+        assert owner_names.sweep_folders() == (1, [])
         assert living.exists() and not folder.exists() and all(other.exists() for other in others)
     assert not living.exists()
 
@@ -51,7 +51,7 @@ def test_no_link_is_followed(killed: tuple[pathlib.Path, str], tmp_path: pathlib
     (tmp_path / "precious").mkdir()
     folder.rename(tmp_path / "moved")
     folder.symlink_to(tmp_path / "precious")
-    assert owned.sweep_folders() == (0, [])
+    assert owner_names.sweep_folders() == (0, [])
     assert (tmp_path / "precious").exists()
 
 
@@ -60,28 +60,28 @@ def test_what_cannot_be_swept_is_said(killed: tuple[pathlib.Path, str], monkeypa
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "rmdir", refuse)
-    count, problems = owned.sweep_folders()
+    count, problems = owner_names.sweep_folders()
     assert count == 0 and len(problems) == 1 and str(killed[0]) in problems[0]
 
 
 def test_a_name_of_a_living_process_or_of_another_machine_is_not_over_before_its_time() -> None:
-    mine = owned.new_name("probe")
+    mine = owner_names.new_name("probe")
     kind, since, boot, *rest = mine.split("-")
     elsewhere = "-".join([kind, since, "00000000" if boot != "00000000" else "11111111", *rest])
-    assert not owned.is_over(mine, "probe") and not owned.is_over(elsewhere, "probe")
+    assert not owner_names.is_over(mine, "probe") and not owner_names.is_over(elsewhere, "probe")
     old = "-".join([kind, str(int(time.time()) - 7200), *elsewhere.split("-")[2:]])
-    assert owned.is_over(old, "probe") and not owned.is_over(old, "probe", by_age=False)
-    assert not owned.is_over(old, "folder")
+    assert owner_names.is_over(old, "probe") and not owner_names.is_over(old, "probe", by_age=False)
+    assert not owner_names.is_over(old, "folder")
 
 
 @pytest.mark.parametrize(
     "name", ["", "probe", "probe-0123456789abcdef", "rank-kill-20261122-114304-4e3e", "probe-1-2-3"]
 )
 def test_other_names_are_nobodys(name: str) -> None:
-    assert not owned.is_over(name, "probe")
+    assert not owner_names.is_over(name, "probe")
 
 
 def test_a_process_id_that_is_used_again_is_not_the_owner() -> None:
     namespace, pid, start = processes.owner_text().split("-")
-    kind, since, boot, *_ = owned.new_name("probe").split("-")
-    assert owned.is_over(f"{kind}-{since}-{boot}-{namespace}-{pid}-{int(start) - 1}-00000000", "probe")
+    kind, since, boot, *_ = owner_names.new_name("probe").split("-")
+    assert owner_names.is_over(f"{kind}-{since}-{boot}-{namespace}-{pid}-{int(start) - 1}-00000000", "probe")
