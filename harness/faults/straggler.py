@@ -174,11 +174,13 @@ class Hold:
             detail = f"{len(times_ns)} slowed steps were seen; {WINDOW_STEPS_MIN} are needed"
             context.effect(0.0, self.factor, "times the step time", ok=False, detail=detail)
             return
-        ratio = statistics.fmean(times_ns) / self.before_ns
-        ok = abs(ratio / self.factor - 1) <= TOLERANCE
+        ratio, held_back = statistics.fmean(times_ns) / self.before_ns, False
         detail = f"{self.before_ns / 1e6:.1f} ms a step before, {ratio * self.before_ns / 1e6:.1f} ms during"
         for brake, before in zip(self.brakes, self._used, strict=True):
-            detail += f"; {brake.node.name}: {brake.way}, {brake.denied_share(before):.0%} of the time without a CPU"
+            denied = brake.denied_share(before)
+            detail += f"; {brake.node.name}: {brake.way}, {denied:.0%} of the time without a CPU"
+            held_back |= denied >= DENIED_MAX or not brake.tells_denial  # else a busy host slowed it, and not the fault
+        ok = held_back and abs(ratio / self.factor - 1) <= TOLERANCE
         context.effect(round(ratio, 3), self.factor, "times the step time", ok=ok, detail=detail)
 
 

@@ -9,7 +9,7 @@ import pytest
 from run.test_injection import injection_of, living_on
 
 from harness.faults.contract import Cancelled, Context, Target, build_fault
-from harness.faults.straggler import Hold, Quota
+from harness.faults.straggler import Brake, Hold, NoisyNeighbour, Quota
 from harness.node.types import Arrivals, CpuUse, MemoryUse, ProcessState, StorageAnswers, StorageRule
 from harness.run.injection import Injection
 from harness.run.live import LiveProgress
@@ -79,6 +79,8 @@ class Seeing:
     def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         self.told.append({"measured": measured, "expected": expected, "unit": unit, "ok": ok})
 
+    effect = ended
+
 
 def seen(fault: Any, context: Seeing) -> list[dict[str, Any]]:
     fault.see_end([Target(0)], cast(Context, context))
@@ -137,6 +139,22 @@ def test_a_node_that_is_still_slow_is_told(step_ms: int | None, throttled: float
     fault._hold_seen = Hold(2.0, 10e6, [Quota(node, "cpu")])
     context = Seeing(node, times_ns=(step_ms * 10**6,) * 6 if step_ms else ())
     assert [each["ok"] for each in seen(fault, context)] == ([] if told is None else [told])
+
+
+@pytest.mark.parametrize(
+    ("throttled", "way", "ok"), [(0.5, Quota, True), (0.0, Quota, False), (0.0, NoisyNeighbour, True)]
+)
+def test_a_node_that_the_host_alone_slowed_was_not_slowed_by_the_fault(
+    throttled: float, way: type[Brake], ok: bool
+) -> None:
+    """A neighbour that uses the CPU denies nobody anything that the kernel would count."""
+    node: Any = Net(0)
+    hold = Hold(2.0, 10e6, [way(node, "cpu")])
+    hold.settled_ns, hold._used = 1, [node.cpu_use()]
+    node.throttled_ns = int(throttled * 10**9)
+    context: Any = Seeing(node)
+    hold.report([20 * 10**6] * 30, context)
+    assert [(each["measured"], each["ok"]) for each in context.told] == [(2.0, ok)]
 
 
 @pytest.mark.parametrize(("limit_mib", "told"), [(10**9, [True]), (120, [False]), (151, [False])])
