@@ -19,7 +19,7 @@ from harness.adopt.proposal import REHEARSALS, propose, workload_of
 from harness.adopt.recognise import Recognised, recognise
 from harness.backends.contract import load_backend
 from harness.campaign.experiment import new_run_id
-from harness.cli import given
+from harness.cli import path_arguments
 from harness.cli.display import Display
 from harness.cli.options import REPORTS, BackendOption, ReportsOption, SeedOption
 from harness.cli.output import out, safe, say
@@ -49,7 +49,7 @@ def init(
     command: Annotated[list[str], typer.Argument(help="What starts your training, after --.", metavar="COMMAND…")],
     folder: Annotated[
         pathlib.Path,
-        typer.Option("--folder", help="Where the scenarios are written.", callback=given.folder("--folder")),
+        typer.Option("--folder", help="Where the scenarios are written.", callback=path_arguments.folder("--folder")),
     ] = pathlib.Path("chaos"),
     steps: Annotated[int, typer.Option(min=2, help="How many steps are watched.")] = 20,
     backend: BackendOption = "local",

@@ -22,7 +22,7 @@ from typing import IO
 
 from harness.backends import delivery
 from harness.backends.contract import Workload
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.node import skew
 from harness.node.node_paths import ANSWERS, EVENTS, KEY_ENV, LOGS, answers_of, environment, events_of, log_of
 
@@ -62,12 +62,12 @@ def prepare(run_dir: pathlib.Path, workload: Workload, nodes: Sequence[str], own
     delivery.deliver(run_dir)
     _make_key(run_dir)
     for name in (EVENTS, LOGS, ANSWERS):
-        hostile.make_folder(run_dir, name)
+        untrusted_files.make_folder(run_dir, name)
     for node in nodes:
         for name in (events_of(node), answers_of(node), *folders_of(workload, node)):
-            hostile.make_folder(run_dir, name, owner)
+            untrusted_files.make_folder(run_dir, name, owner)
     for mount in workload.mounts:
-        hostile.make_folder(run_dir, mount, owner)
+        untrusted_files.make_folder(run_dir, mount, owner)
     skew.make_offsets(run_dir, nodes)
     if owner is not None:
         _let_read(run_dir)
@@ -75,7 +75,7 @@ def prepare(run_dir: pathlib.Path, workload: Workload, nodes: Sequence[str], own
 
 def key_of(run_dir: pathlib.Path) -> dict[str, str]:
     """The environment variable with the secret that the nodes of this run share. It is in no other file of the run."""
-    return {KEY_ENV: hostile.read(run_dir, KEY, 1024).decode()}
+    return {KEY_ENV: untrusted_files.read(run_dir, KEY, 1024).decode()}
 
 
 def _make_key(run_dir: pathlib.Path) -> None:
@@ -89,7 +89,7 @@ def _new_file(path: pathlib.Path) -> IO[str]:
 
 def prepare_log(run_dir: pathlib.Path, key: str, owner: Owner | None = None) -> None:
     """Makes the log that this incarnation of a node will write, so that it need not write the folder of logs."""
-    descriptor = hostile.open_file(run_dir, log_of(key), os.O_WRONLY | os.O_CREAT)
+    descriptor = untrusted_files.open_file(run_dir, log_of(key), os.O_WRONLY | os.O_CREAT)
     try:
         if owner is not None:
             os.fchown(descriptor, *owner)

@@ -26,7 +26,7 @@ from harness.errors import ChaosError, EventLogError, FaultError
 from harness.judge.facts.evidence import FAULT_FREE, load_evidence
 from harness.judge.facts.usual import Slowed, Usual
 from harness.judge.score import Scorecard, judge
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.plan.model import Plan
 from harness.report import write_reports
 from harness.run.drill import CannotDrill
@@ -106,7 +106,7 @@ class _Experiment:
 
     def _remove(self, folder: pathlib.Path, name: str) -> None:
         try:
-            hostile.remove_tree(folder, name)
+            untrusted_files.remove_tree(folder, name)
         except FaultError as error:
             self.observer.note(f"{error}. It can no longer be used.")
 

@@ -21,7 +21,7 @@ from harness.backends.contract import Backend
 from harness.campaign import seal
 from harness.errors import EventLogError, FaultError
 from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE
-from harness.log import files, hostile
+from harness.log import files, untrusted_files
 from harness.log.journal import is_closed, is_running
 from harness.node.run_folder_view import KEPT as CACHE
 from harness.plan.model import Plan
@@ -66,7 +66,7 @@ def ensure_fault_free(
 def keep(attempt: pathlib.Path, kept: pathlib.Path) -> None:
     """This run is what others are compared with from now on."""
     with contextlib.suppress(FaultError):  # too much is kept then, and nothing else is wrong
-        hostile.remove_tree(attempt, "checkpoints")
+        untrusted_files.remove_tree(attempt, "checkpoints")
     _own_events(attempt)
     seal.put(attempt)
     _put_in_place(attempt, kept)
@@ -144,7 +144,7 @@ def sweep(reports: pathlib.Path) -> tuple[list[str], list[str]]:
         try:
             with _dead(folder) as dead:
                 if dead:
-                    hostile.remove_tree(folder.parent, folder.name)
+                    untrusted_files.remove_tree(folder.parent, folder.name)
                     removed.append(folder.name)
         except FaultError as error:
             failed.append(str(error))
@@ -172,7 +172,7 @@ def _dead(folder: pathlib.Path) -> Iterator[bool]:
 def _own_events(attempt: pathlib.Path) -> None:
     """The events become copies that are ours alone: no process that is left over has them open."""
     files.attach(attempt / "events", attempt / "copied")
-    hostile.remove_tree(attempt, "events")
+    untrusted_files.remove_tree(attempt, "events")
     os.rename(attempt / "copied", attempt / "events")
 
 
@@ -185,7 +185,7 @@ def _put_in_place(attempt: pathlib.Path, kept: pathlib.Path) -> None:
     except OSError:
         if not seal.holds(kept):
             raise
-        hostile.remove_tree(attempt.parent, attempt.name)
+        untrusted_files.remove_tree(attempt.parent, attempt.name)
 
 
 def _set_aside(kept: pathlib.Path) -> None:
@@ -196,7 +196,7 @@ def _set_aside(kept: pathlib.Path) -> None:
     except FileNotFoundError:
         return
     if is_closed(aside):
-        hostile.remove_tree(aside.parent, aside.name)
+        untrusted_files.remove_tree(aside.parent, aside.name)
 
 
 def copy_fault_free(folder: pathlib.Path, target: pathlib.Path) -> bool:
@@ -204,7 +204,7 @@ def copy_fault_free(folder: pathlib.Path, target: pathlib.Path) -> bool:
     try:
         files.attach(folder / "events", target / "events")
     except (EventLogError, FileNotFoundError):
-        hostile.remove_tree(target.parent, target.name)
+        untrusted_files.remove_tree(target.parent, target.name)
         return False
     return True
 

@@ -28,7 +28,7 @@ from harness.campaign.fault_free import cache, expects_band, keep, own_folder, r
 from harness.errors import ChaosError, FaultError
 from harness.judge.facts.evidence import BEFORE, RESUMED, SAME
 from harness.judge.facts.losses import compare, surviving
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.plan.model import Plan
 from harness.run import drill
 from harness.run.job import execute
@@ -100,7 +100,7 @@ class Resumed:
                 plan = self._plan(name)
                 with self._folder(name) as folder:
                     drill.copy_saved(plan.launch(), before, folder)
-                    hostile.remove_tree(folder, "data")  # it is written anew
+                    untrusted_files.remove_tree(folder, "data")  # it is written anew
                     self._execute(plan, folder)
                     keep(folder, self._kept(name))
             keep(before, self._kept(BEFORE))
@@ -118,7 +118,7 @@ class Resumed:
             yield folder
         finally:
             with contextlib.suppress(FaultError):
-                hostile.remove_tree(folder.parent, folder.name)
+                untrusted_files.remove_tree(folder.parent, folder.name)
             release(folder)
 
     def _execute(self, plan: Plan, folder: pathlib.Path, until_saved: int | None = None) -> None:

@@ -17,7 +17,7 @@ import stat
 import tempfile
 
 from harness.errors import ChaosError, EventLogError, FaultError
-from harness.log import files, hostile
+from harness.log import files, untrusted_files
 
 STATE_ENV = "CHAOS_STATE"
 SEAL = "complete"  # its name in the folder of a fault-free run, as older versions call it
@@ -58,13 +58,13 @@ def digest_of(events: pathlib.Path) -> str:
 
 def put(folder: pathlib.Path) -> None:
     """Seals the events of this run. Raises `ChaosError`, `EventLogError` and `OSError`."""
-    hostile.replace(folder, SEAL, _seal(folder, digest_of(folder / "events")).encode(), mode=0o444)
+    untrusted_files.replace(folder, SEAL, _seal(folder, digest_of(folder / "events")).encode(), mode=0o444)
 
 
 def holds(folder: pathlib.Path) -> bool:
     """Whether this run's events are those that were sealed here, for this place."""
     try:
-        given = hostile.read(folder, SEAL, 1024)
+        given = untrusted_files.read(folder, SEAL, 1024)
         return hmac.compare_digest(given, _seal(folder, digest_of(folder / "events")).encode())
     except (OSError, FaultError, EventLogError):
         return False
@@ -78,11 +78,11 @@ def _seal(folder: pathlib.Path, digest: str) -> str:
 
 def _key(folder: pathlib.Path) -> bytes:
     with contextlib.suppress(FileNotFoundError):
-        key = hostile.read(folder, _KEY, _KEY_BYTES)
+        key = untrusted_files.read(folder, _KEY, _KEY_BYTES)
         if len(key) == _KEY_BYTES:
             return key
     _make_key(folder)
-    return hostile.read(folder, _KEY, _KEY_BYTES)
+    return untrusted_files.read(folder, _KEY, _KEY_BYTES)
 
 
 def _make_key(folder: pathlib.Path) -> None:

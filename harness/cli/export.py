@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.campaign.store import Store
-from harness.cli import given
+from harness.cli import path_arguments
 from harness.cli.monitoring import MlflowOption, OtlpOption, logger, sender
 from harness.cli.options import REPORTS, ReportsOption, RunArg
 from harness.cli.output import say
@@ -25,7 +25,7 @@ def export(
             "--perfetto",
             help="Write a trace for ui.perfetto.dev into this file.",
             dir_okay=False,
-            callback=given.file_to_write("--perfetto"),
+            callback=path_arguments.file_to_write("--perfetto"),
         ),
     ] = None,
     otlp: OtlpOption = "",

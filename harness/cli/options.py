@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from harness.cli import default_folders, given
+from harness.cli import default_folders, path_arguments
 from harness.errors import UsageError
 from harness.run.gpu_hours import GpuCap
 from harness.spec.scenario import Labels
@@ -28,7 +28,7 @@ in_use = REPORTS  # of the command that runs: named when its disk is full
 
 def _note_reports(folder: pathlib.Path) -> pathlib.Path:
     global in_use
-    in_use = given.folder("--reports")(folder)
+    in_use = path_arguments.folder("--reports")(folder)
     return folder
 
 
@@ -42,7 +42,7 @@ ScenariosOption = Annotated[
         help="Where scenarios are looked up.",
         envvar="CHAOS_SCENARIOS",
         show_default="shipped",
-        callback=given.folder("--scenarios"),
+        callback=path_arguments.folder("--scenarios"),
     ),
 ]
 LabelOption = Annotated[

@@ -18,7 +18,7 @@ from harness.cli.terminal import print_report, print_result
 from harness.errors import UsageError
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import EXIT_CODES, Verdict, judge
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.report import markdown, model, write_reports
 
 
@@ -108,5 +108,5 @@ def _written_if_it_can_be(folder: pathlib.Path, must: bool) -> Iterator[None]:
 def _folder_of(run_dir: pathlib.Path, rehearsal: str) -> pathlib.Path:
     """Where the report of a rehearsal lies, whatever characters its name has."""
     name = f"rehearsal-{urllib.parse.quote(rehearsal, safe=' ')}"
-    hostile.make_folder(run_dir, name)
+    untrusted_files.make_folder(run_dir, name)
     return run_dir / name

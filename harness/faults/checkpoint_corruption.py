@@ -19,9 +19,9 @@ from pydantic import Field, model_validator
 from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, RunPath, Target
-from harness.faults.shared import checkpoint_damage as damages
+from harness.faults.shared import checkpoint_damage
 from harness.faults.shared.checkpoint_damage import OF_POINTERS, PARTS, Damage, Kind, Order, Part
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.log.consequences import May
 from harness.trainers.checkpoints.contract import Listing, list_checkpoints
 from harness.trainers.checkpoints.shared import digests
@@ -91,12 +91,12 @@ class CheckpointCorruption(Fault):
         aside = context.run_dir / "kept" / f"{context.seed:016x}"
         aside.mkdir(parents=True, exist_ok=True)
         order = Order(self.kind, self.what, self.file, random.Random(context.seed))
-        damage = damages.prepare(place, listing, order, aside)
+        damage = checkpoint_damage.prepare(place, listing, order, aside)
         context.undo(
             "faults.checkpoint_corruption",
             path=damage.path,
             kept=str(damage.kept.relative_to(context.run_dir)),
-            left=damages.fingerprint_of_ours(damage.damaged),
+            left=checkpoint_damage.fingerprint_of_ours(damage.damaged),
         )
         damage.apply()
         context.injected()
@@ -169,8 +169,8 @@ def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath, left: str | No
     Both are below the run's folder, and no link leads out of it.
     """
     with contextlib.suppress(FileNotFoundError):  # the original was put back, or the checkpoint's folder has gone
-        if damages.fingerprint(run_dir, path) == left:
-            hostile.move_inside(run_dir, kept, path)
+        if checkpoint_damage.fingerprint(run_dir, path) == left:
+            untrusted_files.move_inside(run_dir, kept, path)
 
 
 UNDO = put_back

@@ -36,7 +36,7 @@ from pydantic import (
 from harness.backends.contract import Cluster, Node, Verb
 from harness.errors import UsageError
 from harness.extras import how_to_install
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.log.consequences import Consequences, May
 from harness.parameters import Parameters
 from harness.plugins import Family
@@ -44,7 +44,7 @@ from harness.trainers.checkpoints.contract import AUTO
 from harness.units import Duration
 
 END_SEEN_WITHIN_S = 2.0
-RunPath = Annotated[str, AfterValidator(hostile.below)]
+RunPath = Annotated[str, AfterValidator(untrusted_files.below)]
 """A path relative to the run's folder that does not leave it."""
 
 Folder = Annotated[RunPath, Field(max_length=200)]

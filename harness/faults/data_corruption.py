@@ -16,8 +16,8 @@ from pydantic import Field, PrivateAttr, model_validator
 from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, RunPath, Target
-from harness.faults.shared import orders as damage
-from harness.log import hostile
+from harness.faults.shared import orders
+from harness.log import untrusted_files
 from harness.log.consequences import May
 from harness.units import Duration
 
@@ -53,7 +53,7 @@ class DataCorruption(Fault):
         return given | {"duration": None}
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
-        return damage.environment(run_dir) if self.kind == "nan_batch" else {}
+        return orders.environment(run_dir) if self.kind == "nan_batch" else {}
 
     def describe(self, targets: Sequence[Target]) -> str:
         if self.kind == "nan_batch":
@@ -64,7 +64,7 @@ class DataCorruption(Fault):
         if self.kind == "nan_batch":
             return self._poison(targets, context)
         assert self.duration is not None, "only a NaN batch has none"
-        here = hostile.files_below(context.run_dir, self.directory)
+        here = untrusted_files.files_below(context.run_dir, self.directory)
         shards = [path for path in here if pathlib.PurePath(path).parent == pathlib.PurePath(self.directory)]
         shards = fnmatch.filter(shards, f"{self.directory}/{self.file}")
         if not shards:
@@ -72,7 +72,7 @@ class DataCorruption(Fault):
         dice = random.Random(context.seed)
         shard, kept = dice.choice(shards), self._kept(context)
         kept.parent.mkdir(parents=True, exist_ok=True)
-        hostile.copy_out(context.run_dir, shard, kept)
+        untrusted_files.copy_out(context.run_dir, shard, kept)
         places = {"path": shard, "kept": str(kept.relative_to(context.run_dir))}
         context.undo("faults.data_corruption", **places)
         before = self._sound[shard] = digest(context.run_dir, shard)
@@ -85,12 +85,12 @@ class DataCorruption(Fault):
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         """Shards are put back by `inject`, or by their undo record at the end of the run."""
-        damage.withdraw(context.run_dir, context.seed)
+        orders.withdraw(context.run_dir, context.seed)
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
         """The shard is what it was before. A poisoned batch was that of one step."""
         if self.kind == "nan_batch":
-            damage.see_withdrawn(context)
+            orders.see_withdrawn(context)
         for shard, before in self._sound.items():
             damaged = int(digest(context.run_dir, shard) != before)
             context.ended(damaged, 0, "shards damaged", ok=not damaged, detail=shard)
@@ -100,8 +100,8 @@ class DataCorruption(Fault):
 
     def _damage(self, run_dir: pathlib.Path, shard: str, dice: random.Random) -> None:
         if self.kind == "missing":
-            return hostile.remove(run_dir, shard)
-        with os.fdopen(hostile.open_file(run_dir, shard, os.O_RDWR), "r+b") as file:
+            return untrusted_files.remove(run_dir, shard)
+        with os.fdopen(untrusted_files.open_file(run_dir, shard, os.O_RDWR), "r+b") as file:
             size = os.fstat(file.fileno()).st_size
             if self.kind == "truncated":
                 file.truncate(dice.randrange(size))
@@ -111,7 +111,7 @@ class DataCorruption(Fault):
     def _poison(self, targets: Sequence[Target], context: Context) -> None:
         for target in targets:
             assert target.rank is not None  # the planner resolves `aims_at: rank` to ranks
-            found = damage.order(context, target.rank, kind="nan")
+            found = orders.order(context, target.rank, kind="nan")
             detail = f"rank {target.rank}, step {found['step']}"
             context.effect(found["changed"], 1, "batches poisoned", ok=found["changed"] == 1, detail=detail)
 
@@ -119,7 +119,7 @@ class DataCorruption(Fault):
 def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath) -> None:
     """Idempotent: the original is moved. Both are below the run's folder, and no link leads out of it."""
     with contextlib.suppress(FileNotFoundError):
-        hostile.move_inside(run_dir, kept, path)
+        untrusted_files.move_inside(run_dir, kept, path)
 
 
 UNDO = put_back
@@ -127,7 +127,7 @@ UNDO = put_back
 
 def digest(run_dir: pathlib.Path, path: str) -> str:
     try:
-        with hostile.open_reader(run_dir, path) as file:
+        with untrusted_files.open_reader(run_dir, path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
     except FileNotFoundError:
         return "absent"

@@ -17,7 +17,7 @@ from pydantic import Field
 from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, Target
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.log.consequences import May
 from harness.units import Duration
 
@@ -59,25 +59,25 @@ class ObjectStore(Fault):
         return f"{self.share:.0%} of the requests for {self.path} are {how}, for {self.duration}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        if not hostile.status_of(context.run_dir, self.directory):
+        if not untrusted_files.status_of(context.run_dir, self.directory):
             raise FaultError(f"{self.directory}/: no proxy runs there; start the proxy {PROXY} before the store")
-        hostile.remove(context.run_dir, f"{self.directory}/counts.json")
+        untrusted_files.remove(context.run_dir, f"{self.directory}/counts.json")
         rule = {"kind": self.kind, "share": self.share, "seed": context.seed, "path": self.path}
         rule["delay_s"] = self.delay.s
-        hostile.replace(context.run_dir, self._rule_file, json.dumps(rule).encode())
+        untrusted_files.replace(context.run_dir, self._rule_file, json.dumps(rule).encode())
         context.injected()
         context.wait(self.duration.s)
         self._judge(self._counts(context.run_dir), context)
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
-        hostile.remove(context.run_dir, self._rule_file)
+        untrusted_files.remove(context.run_dir, self._rule_file)
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
         """The rule is gone, at which the proxy looks before each request, and it counts no more that went wrong."""
         before = self._counts(context.run_dir)
         context.wait(WATCHED_S)
         acted = self._counts(context.run_dir).get("acted", 0) - before.get("acted", 0)
-        rules = int(hostile.status_of(context.run_dir, self._rule_file) is not None)
+        rules = int(untrusted_files.status_of(context.run_dir, self._rule_file) is not None)
         detail = f"{acted} requests went wrong in {WATCHED_S:g} s"
         context.ended(rules + acted, 0, "rules and requests gone wrong", ok=not rules + acted, detail=detail)
 
@@ -88,7 +88,7 @@ class ObjectStore(Fault):
     def _counts(self, run_dir: pathlib.Path) -> dict[str, int]:
         """What the proxy counted; nothing where it says nothing. Raises `FaultError` for anything but numbers."""
         try:
-            found = json.loads(hostile.read(run_dir, f"{self.directory}/counts.json", COUNTS_BYTES_MAX))
+            found = json.loads(untrusted_files.read(run_dir, f"{self.directory}/counts.json", COUNTS_BYTES_MAX))
             return {name: int(found[name]) for name in ("requests", "matched", "acted", "delayed_ns")}
         except FileNotFoundError:
             return {}

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from harness.backends.contract import Verb
 from harness.faults.contract import Context, Fault, Target
-from harness.faults.shared import orders as damage
+from harness.faults.shared import orders
 from harness.log.consequences import Consequences, May
 
 
@@ -32,7 +32,7 @@ class SilentDataCorruption(Fault):
         return replace(said, may=said.may | {May.DRIFT}) if self.what == "weight" else said
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
-        return damage.environment(run_dir)
+        return orders.environment(run_dir)
 
     def describe(self, targets: Sequence[Target]) -> str:
         ranks = ", ".join(str(target.rank) for target in targets)
@@ -42,17 +42,17 @@ class SilentDataCorruption(Fault):
         dice = random.Random(context.seed)
         for target in targets:
             assert target.rank is not None  # the planner resolves `aims_at: rank` to ranks
-            found = damage.order(context, target.rank, kind=self.what, place=dice.random(), bit=self.bit)
+            found = orders.order(context, target.rank, kind=self.what, place=dice.random(), bit=self.bit)
             detail = (
                 f"rank {target.rank}, {found['tensor']}, step {found['step']}: {found['before']} → {found['after']}"
             )
             context.effect(found["changed"], 1, "bits flipped", ok=found["changed"] == 1, detail=detail)
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
-        damage.withdraw(context.run_dir, context.seed)
+        orders.withdraw(context.run_dir, context.seed)
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
-        damage.see_withdrawn(context)
+        orders.see_withdrawn(context)
 
 
 FAULT = SilentDataCorruption

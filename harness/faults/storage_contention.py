@@ -17,7 +17,7 @@ from pydantic import Field
 from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Fault, Folder, Target
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.units import Duration, Size
 
 _LOAD = pathlib.Path(__file__).resolve().parent / "load"
@@ -52,8 +52,8 @@ class StorageContention(Fault):
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         # Nodes may move this folder away or put a link in its place: it is reached by what was opened here alone.
-        hostile.make_folder(context.run_dir, self._name(context), mode=0o700)
-        with hostile.opened_folder(context.run_dir, self._name(context)) as descriptor:
+        untrusted_files.make_folder(context.run_dir, self._name(context), mode=0o700)
+        with untrusted_files.opened_folder(context.run_dir, self._name(context)) as descriptor:
             text = self._load(pathlib.Path(f"/proc/{os.getpid()}/fd/{descriptor}"), context)
         self._judge(text, context)
 
@@ -70,12 +70,12 @@ class StorageContention(Fault):
                 return users.communicate()[0]
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
-        hostile.remove_tree(context.run_dir, self._name(context))
+        untrusted_files.remove_tree(context.run_dir, self._name(context))
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
         """Their folder is gone with all that they wrote, and nobody writes a new one."""
         context.wait(GONE_FOR_S)
-        left = int(hostile.status_of(context.run_dir, self._name(context)) is not None)
+        left = int(untrusted_files.status_of(context.run_dir, self._name(context)) is not None)
         context.ended(left, 0, "folders of strangers", ok=not left)
 
     def _name(self, context: Context) -> str:

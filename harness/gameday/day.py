@@ -17,14 +17,14 @@ from harness.backends.contract import Backend
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.campaign.fault_free import copy_fault_free, ensure_fault_free, expects_band, fault_free_plans
 from harness.errors import ChaosError, EventLogError, FaultError, UsageError
-from harness.gameday import day_report as report
+from harness.gameday import day_report
 from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import DayResult, Expected, judge_day
 from harness.gameday.director import Director
 from harness.judge.facts import losses
 from harness.judge.facts.evidence import FAULT_FREE, Evidence, beside, part_of
 from harness.judge.score import Scorecard, judge
-from harness.log import hostile, journal, reading
+from harness.log import journal, reading, untrusted_files
 from harness.report import write_files, write_reports
 from harness.run.job import Outcome, run_job
 from harness.run.stop import StopRequest
@@ -35,7 +35,7 @@ from harness.timeline.timeline import Timeline
 from harness.timeline.window import JobLog
 
 Floats = npt.NDArray[np.float64]
-FILE = report.PLAN
+FILE = day_report.PLAN
 REHEARSALS = "rehearsals"  # the reports of each, in the day's folder
 BYTES_MAX = 64 * 2**20
 
@@ -71,7 +71,7 @@ def run_day(
     observer.stage_ended(stage, outcome.outcome)
     if outcome.outcome == "completed":
         with contextlib.suppress(FaultError):  # too much is kept then, and nothing else is wrong
-            hostile.remove_tree(run_dir, "checkpoints")
+            untrusted_files.remove_tree(run_dir, "checkpoints")
     return Ended(run_dir, judged(run_dir, observer), outcome.outcome == "interrupted")
 
 
@@ -106,7 +106,7 @@ def _check_completed(outcome: Outcome | None) -> None:
 def load_day(run_dir: pathlib.Path) -> DayPlan:
     """The plan of a stored day. Raises `UsageError` where there is none, or none that can be read."""
     try:
-        data = json.loads(hostile.read(run_dir, FILE, BYTES_MAX))
+        data = json.loads(untrusted_files.read(run_dir, FILE, BYTES_MAX))
     except (OSError, ValueError, FaultError, RecursionError) as error:
         raise UsageError(f"{run_dir} holds no game day: {FILE}: {getattr(error, 'strerror', None) or error}") from error
     day, problems = checked(DayPlan, data)
@@ -161,9 +161,8 @@ def write_day(run_dir: pathlib.Path, result: DayResult, cards: Mapping[str, Scor
         folder = run_dir / REHEARSALS / name
         folder.mkdir(parents=True, exist_ok=True)
         write_reports(card, folder)
-    write_files(
-        report.render(report.Day(day.name, day.title, day.job.run_id, day.job.backend, day.seed), result), run_dir
-    )
+    told = day_report.Day(day.name, day.title, day.job.run_id, day.job.backend, day.seed)
+    write_files(day_report.render(told, result), run_dir)
 
 
 def _begun(events: Sequence[Mapping[str, Any]], day: DayPlan) -> list[str]:

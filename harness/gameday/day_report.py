@@ -12,8 +12,7 @@ import msgspec
 
 from harness.gameday.day_verdict import ActResult, DayResult, TimedCheck
 from harness.judge.score import Scorecard, Verdict
-from harness.report import html as page
-from harness.report import markdown, model
+from harness.report import html_page, markdown, model
 from harness.report.words import DASH, expectation_name, gpu_seconds, words
 from harness.units import format_duration
 
@@ -151,7 +150,7 @@ def render(day: Day, result: DayResult) -> dict[str, str]:
     moments = [(_clock(each.at_ns), each.kind, each.what) for each in result.moments]
     return {
         REPORT: _json(day, result),
-        "report.html": page.fill(
+        "report.html": html_page.fill(
             f"{__package__}/gameday.jinja", **shown, moments=moments[:MOMENTS_MAX], all_moments=len(moments)
         ),
         "report.md": _markdown(day, result, reasons, rows, to_fix),

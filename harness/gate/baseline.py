@@ -12,8 +12,8 @@ import msgspec
 
 from harness.campaign.store import Store, Wanted
 from harness.errors import UsageError, choice
-from harness.gate.comparison import FIGURES as COMPARED
-from harness.gate.comparison import Question, Regressions, Success, compare, title
+from harness.gate.baseline_comparison import FIGURES as COMPARED
+from harness.gate.baseline_comparison import Question, Regressions, Success, compare, title
 from harness.gate.run_figures import Figures, Identity, RunFigures, ScenarioFigures, figures_of, gathered, identity_of
 from harness.gate.run_figures import read as read_figures
 from harness.judge.score import Verdict

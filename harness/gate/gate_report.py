@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness.gate.comparison import Answer as Comparison
-from harness.gate.comparison import Question, Regressions, title
+from harness.gate.baseline_comparison import Answer as Comparison
+from harness.gate.baseline_comparison import Question, Regressions, title
 from harness.judge.repeats import RepeatVerdict
 from harness.judge.score import Scorecard, Verdict
-from harness.report import html as page
-from harness.report import junit, markdown, model
+from harness.report import html_page, junit, markdown, model
 from harness.report.words import gpu_seconds, seconds
 from harness.units import counted
 
@@ -131,7 +130,7 @@ def render(answer: GateResult) -> dict[str, str]:
     return {
         "suite.json": model.json_text(model.strict(suite_json(answer))),
         "report.md": _markdown(answer),
-        "report.html": page.fill(f"{__package__}/suite.jinja", answer=answer, compared=compared),
+        "report.html": html_page.fill(f"{__package__}/suite.jinja", answer=answer, compared=compared),
         "junit.xml": _junit(answer),
     }
 

@@ -10,13 +10,12 @@ import typer
 from rich.table import Table
 
 from harness.campaign.store import Store, Wanted
-from harness.cli import given
+from harness.cli import path_arguments
 from harness.cli.listing import OfBackend, OfCommit, OfVerdict, Since, print_runs
 from harness.cli.options import REPORTS, JsonOption, ReportsOption
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
 from harness.errors import UsageError, choice
-from harness.gate import comparison_report, stored_pair
-from harness.gate import history_report as drawn
+from harness.gate import history_report, two_runs, two_runs_report
 from harness.gate import slo as objectives
 from harness.gate.slo_file import load_slo
 from harness.gate.stored_moments import moments
@@ -31,7 +30,7 @@ PageOption = Annotated[
         "--page",
         help="Also write an HTML page to this file.",
         dir_okay=False,
-        callback=given.file_to_write("--page"),
+        callback=path_arguments.file_to_write("--page"),
     ),
 ]
 
@@ -64,9 +63,9 @@ def history(
     for line in notes:
         note(f"note: {line}")
     if page is not None:
-        _write(page, drawn.render(found, scenario))
+        _write(page, history_report.render(found, scenario))
     if json:
-        print_json(drawn.to_json(found))
+        print_json(history_report.to_json(found))
         return
     if found:
         _print(found)
@@ -110,13 +109,13 @@ def _hint(scenario: str, reports: pathlib.Path) -> str:
     return f"; {one_line(scenario)} has no stored run: {found}"
 
 
-def _print(found: list[drawn.Moment]) -> None:
+def _print(found: list[history_report.Moment]) -> None:
     figures = {"recovery": lambda each: seconds(each.recovery_s), "waste": lambda each: percent(each.waste_percent)}
     print_runs(found, figures)
-    for one in drawn.series_of(found):
-        for figure in drawn.FIGURES:
+    for one in history_report.series_of(found):
+        for figure in history_report.FIGURES:
             for change in one.changes(figure):
-                say(f"{one.name} on {one.backend}: {drawn.change_words(one, figure, change)}")
+                say(f"{one.name} on {one.backend}: {history_report.change_words(one, figure, change)}")
 
 
 def compare(
@@ -132,20 +131,20 @@ def compare(
 
     Example: chaos compare spot-evict-20261121 last --page compare.html
     """
-    found = stored_pair.compare_runs(first, second, reports)
+    found = two_runs.compare_runs(first, second, reports)
     if page is not None:
-        _write(page, comparison_report.render(found))
+        _write(page, two_runs_report.render(found))
     if json:
-        print_json(comparison_report.to_json(found))
+        print_json(two_runs_report.to_json(found))
         return
-    for sentence in comparison_report.sentences(found):
+    for sentence in two_runs_report.sentences(found):
         say(sentence)
     for caution in found.cautions:
         say(f"Note: the runs also differ in {caution}", "dim")
     for section in found.sections:
         if section.lines:
             table = Table(section.title, "first", "second", "change", box=None, header_style="bold")
-            for row in comparison_report.rows(section):
+            for row in two_runs_report.rows(section):
                 table.add_row(*map(safe, row))
             print_table(table)
     if page is not None:

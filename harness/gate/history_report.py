@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from harness.gate.changes import Change, changes
 from harness.judge.score import Verdict
-from harness.report import html
+from harness.report import html_page
 from harness.report.charts.trend import Point, Step, trend_chart
 from harness.report.words import DASH, percent, plain, seconds, short_commit
 
@@ -126,10 +126,10 @@ def change_words(one: Series, figure: str, change: Change) -> str:
 def render(moments: Sequence[Moment], wanted: str = "") -> str:
     """The trend page: no network, no script but ours."""
     shown = [_drawn(one) for one in series_of(moments)]
-    script = html.resource("report.js")
+    script = html_page.resource("report.js")
     title = f"History of {wanted}" if wanted else "History"
     values = {"title": title, "series": shown, "runs": len(moments), "js": Markup(script)}
-    return html.fill(f"{__package__}/history.jinja", html.script_policy(script), **values)
+    return html_page.fill(f"{__package__}/history.jinja", html_page.script_policy(script), **values)
 
 
 def _drawn(one: Series) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import msgspec
 from harness.campaign.experiment import new_run_id
 from harness.errors import UsageError
 from harness.gate import baseline, run_figures
-from harness.gate.comparison import Regressions
+from harness.gate.baseline_comparison import Regressions
 from harness.gate.gate_report import GateResult, LeftOut, Part, RunLine, SuiteRow, render
 from harness.gate.run_figures import Count, Figures, ScenarioFigures, Text
 from harness.gate.suite_run import decided

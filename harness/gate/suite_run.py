@@ -19,7 +19,7 @@ from harness.campaign.checked_files import load_scenario
 from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.errors import ChaosError, ScenarioError, UsageError
 from harness.gate import baseline
-from harness.gate.comparison import Regressions
+from harness.gate.baseline_comparison import Regressions
 from harness.gate.gate_report import GateResult, LeftOut, Part, SuiteRow, render
 from harness.gate.known_failures import settle
 from harness.gate.run_figures import Figures, figures_of_cards, identity_of

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from harness.backends.contract import Backend
 from harness.errors import CannotRunError, ChaosError, FaultError
 from harness.faults.shared import checkpoint_damage
-from harness.log import hostile
-from harness.matrix import restart_log as restarts
+from harness.log import untrusted_files
+from harness.matrix import restart_log
 from harness.matrix.cells import Cell, cells
 from harness.matrix.restart_log import Answer, Came, Restart
 from harness.plan.model import Abort, Plan
@@ -80,7 +80,7 @@ class _Matrix:
         place, listing = self._look(self.base)
         if not listing.finished:
             raise ChaosError(f"the trainer left no finished checkpoint in {place.folder}/ ({len(place.files)} files)")
-        usual = restarts.read_restart(self.base).losses
+        usual = restart_log.read_restart(self.base).losses
         healthy, outcome = self._restart("undamaged", None)
         newest, tolerance = self._newest(healthy, outcome, usual)
         rows = []
@@ -93,7 +93,7 @@ class _Matrix:
             rows.append(row)
             self.tell(f"{cell.kind} of {cell.part}, {cell.file}: {row.answer.came}")
         for name in drill.saved_folders(self.plan.launch()):
-            hostile.remove_tree(self.base, name)
+            untrusted_files.remove_tree(self.base, name)
         in_words = self.plan.workload.trainer.in_words()
         told = (self.folder.name, listing.layout, in_words, newest, not tolerance, tuple(rows))
         return Matrix(*told, interrupted=self.stop.asked, planned=len(todo))
@@ -127,14 +127,14 @@ class _Matrix:
 
         return enough
 
-    def _newest(self, healthy: Restart, outcome: Outcome, usual: restarts.Losses) -> tuple[int, float]:
+    def _newest(self, healthy: Restart, outcome: Outcome, usual: restart_log.Losses) -> tuple[int, float]:
         """What an undamaged restart restores, and how far its losses may be off."""
         if not healthy.step or healthy.told:
             raise ChaosError(f"an undamaged checkpoint was not restored: {outcome.reason or 'it started from scratch'}")
-        return healthy.step, TOLERANCE * (restarts.apart(healthy.losses, usual) or 0.0)
+        return healthy.step, TOLERANCE * (restart_log.apart(healthy.losses, usual) or 0.0)
 
     def _row(
-        self, name: str, cell: Cell, newest: int, healthy: Restart, usual: restarts.Losses, tolerance: float
+        self, name: str, cell: Cell, newest: int, healthy: Restart, usual: restart_log.Losses, tolerance: float
     ) -> DamageRow:
         begin, damaged = time.monotonic(), list[int]()
         try:
@@ -143,7 +143,7 @@ class _Matrix:
             return DamageRow(cell, Answer(Came.UNKNOWN, detail=str(error)), time.monotonic() - begin)
         ended = outcome.reason if outcome.outcome == "failed" else ""
         known = {**usual, **healthy.losses}
-        answer = restarts.answer(found, newest, known, tolerance, sum(damaged), ended)
+        answer = restart_log.answer(found, newest, known, tolerance, sum(damaged), ended)
         return DamageRow(cell, answer, time.monotonic() - begin)
 
     def _restart(self, name: str, cell: Cell | None, damaged: list[int] | None = None) -> tuple[Restart, Outcome]:
@@ -159,8 +159,8 @@ class _Matrix:
             outcome = execute(self.plan.again(f"{self.folder.name}-{name}"), folder, self.backend, until, until.end)
         finally:
             for saved in (*drill.saved_folders(launch), "kept"):
-                hostile.remove_tree(folder, saved)
-        return restarts.read_restart(folder), outcome
+                untrusted_files.remove_tree(folder, saved)
+        return restart_log.read_restart(folder), outcome
 
     def _strike(self, folder: pathlib.Path, cell: Cell) -> int:
         """Returns how many bytes of tensors are no longer what they were."""

@@ -19,8 +19,7 @@ from typing import Any
 
 from harness.errors import BackendError, UsageError
 from harness.node import kernel, rpc
-from harness.node.fuse import filesystem as fuse
-from harness.node.fuse import verbs as fuse_verbs
+from harness.node.fuse import fuse_filesystem, fuse_verbs
 
 CALL_S_MAX = 10.0
 END_S_MAX = 5.0
@@ -86,7 +85,7 @@ def _start(arguments: list[str], marks: Mapping[str, str], log: pathlib.Path) ->
             cwd=pathlib.Path(__file__).resolve().parents[2],
         )
     try:
-        fuse.wait_ready(ours)
+        fuse_filesystem.wait_ready(ours)
     except OSError as error:
         process.kill()
         process.wait()
@@ -111,4 +110,4 @@ def _become(uid: int, gid: int) -> None:
 if __name__ == "__main__":
     link_number, pid_text, folder_text, uid_text, gid_text = sys.argv[1:]
     with socket.socket(fileno=int(link_number)) as link:
-        fuse.main(link, folder_text, int(pid_text), lambda: _become(int(uid_text), int(gid_text)))
+        fuse_filesystem.main(link, folder_text, int(pid_text), lambda: _become(int(uid_text), int(gid_text)))

@@ -20,9 +20,9 @@ from typing import Any
 
 from harness.node import kernel, processes, rpc, run_folder_view, server, sockets, spawn
 from harness.node.emitter import groups
-from harness.node.init import Init
 from harness.node.limits import Limits
-from harness.node.net import links as net
+from harness.node.net import net_links
+from harness.node.node_init import Init
 
 GROUPS = "/sys/fs/cgroup"
 NOTHING_SPECIAL = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
@@ -85,13 +85,13 @@ def _build(setup: Setup) -> None:
             run_folder_view.restrict(setup.run_dir, setup.writable)
     with stage("node network"):
         socket.sethostname(setup.name)
-        net.quiet_stack("eth0")
-        net.set_up("lo")
-        net.add_address("lo", setup.metadata[0])
-        net.add_address("eth0", setup.address)
-        net.set_up("eth0")
-        net.add_route("eth0", setup.control)
-        net.add_route("eth0", None, gateway=setup.control)
+        net_links.quiet_stack("eth0")
+        net_links.set_up("lo")
+        net_links.add_address("lo", setup.metadata[0])
+        net_links.add_address("eth0", setup.address)
+        net_links.set_up("eth0")
+        net_links.add_route("eth0", setup.control)
+        net_links.add_route("eth0", None, gateway=setup.control)
 
 
 def _mount_names(hosts: str) -> None:

@@ -22,11 +22,10 @@ from typing import Any
 from harness.errors import BackendError, NodeGone, UsageError
 from harness.node import kernel, lab_init, processes, rpc, sockets, spawn
 from harness.node.compat import TIMEOUTS
-from harness.node.init import METADATA_ADDRESS
 from harness.node.lab import Call, Lab
 from harness.node.limits import Limits
-from harness.node.net import links as net
-from harness.node.net import rules as net_rules
+from harness.node.net import net_links, net_rules
+from harness.node.node_init import METADATA_ADDRESS
 
 SETUP_S_MAX = 20.0
 KILL_S_MAX = 15.0
@@ -199,10 +198,10 @@ class NamespaceNode(LabNode):
 
     def _connect(self) -> None:
         with lab_init.stage("veth"):
-            net.add_veth(self.device, "eth0", self.init_pid)
-            net.quiet_stack(self.device)
-            net.set_up(self.device)
-            net.add_route(self.device, self.address, source=self.lab.control_address)
+            net_links.add_veth(self.device, "eth0", self.init_pid)
+            net_links.quiet_stack(self.device)
+            net_links.set_up(self.device)
+            net_links.add_route(self.device, self.address, source=self.lab.control_address)
 
     def _setup(self) -> lab_init.Setup:
         hosts = _hosts_text(self.lab)
@@ -230,7 +229,7 @@ def _hosts_text(lab: Lab) -> str:
     newest = {host.name: host.address for host in lab.hosts.values() if isinstance(host, LabNode)}
     lines += [f"{address} {name}" for name, address in newest.items()]
     lines.append(f"{METADATA_ADDRESS[0]} metadata.google.internal metadata")
-    for each in (lab.control_address, *itertools.islice(net.addresses(), 250)):
+    for each in (lab.control_address, *itertools.islice(net_links.addresses(), 250)):
         # Sockets that speak both protocols look their peers up in the mapped form.
         lines += [f"{each} host-{each.replace('.', '-')}", f"::ffff:{each} host-{each.replace('.', '-')}"]
     return "\n".join(lines) + "\n"

@@ -25,13 +25,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.errors import UsageError
-from harness.node import boot, init, kernel, server
+from harness.node import boot, kernel, node_init, server
+from harness.node.checkpoint_copies import Copies, Vault
 from harness.node.emitter import clock_id
 from harness.node.follow import Follower
 from harness.node.net import paths
 from harness.node.node_paths import POD_RUN_DIR as RUN_DIR
 from harness.node.node_paths import SCRATCH, SHARED
-from harness.node.vault import Copies, Vault
 
 SILENT_S_MAX = 60.0
 LOOK_S = 0.1
@@ -40,7 +40,7 @@ CONTROL = "control"
 _SIOCGIFADDR = 0x8915
 
 
-class PodInit(init.Init):
+class PodInit(node_init.Init):
     def __init__(self, role: str, root: pathlib.Path = pathlib.Path(RUN_DIR)):
         super().__init__(role, [role])
         self._role, self._root = role, root
@@ -58,7 +58,7 @@ class PodInit(init.Init):
         loop.add_signal_handler(signal.SIGTERM, self._reclaimed)
         loop.add_reader(self._follower.descriptor, self._follower.absorb)
         watching = asyncio.ensure_future(self._watch())
-        listener = init.listen()
+        listener = node_init.listen()
         await self._endpoint.serve(listener)
         self._metadata = "{}:{}".format(*listener.getsockname())
         calls = self.calls() | self._more_calls()

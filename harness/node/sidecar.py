@@ -14,10 +14,8 @@ from typing import Any, cast
 from harness.errors import UsageError
 from harness.node import processes, server
 from harness.node.lab import Call, Lab, Wired
-from harness.node.net import connections as net_connections
-from harness.node.net import paths
-from harness.node.net import verbs as net_verbs
-from harness.node.net.rules import NODE_END
+from harness.node.net import net_connections, net_verbs, paths
+from harness.node.net.net_rules import NODE_END
 
 DEVICE = "eth0"
 HERE = "here"  # the node, as the lab's disturbances know it

@@ -18,12 +18,11 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from harness.node import processes, rpc, server
-from harness.node import slurm_storage as storage
-from harness.node.fuse import verbs as fuse_verbs
-from harness.node.init import Init
+from harness.node import processes, rpc, server, slurm_storage
+from harness.node.fuse import fuse_verbs
 from harness.node.lab import Lab
 from harness.node.limits import Limits
+from harness.node.node_init import Init
 
 
 async def until_told(serving: Coroutine[Any, Any, None]) -> None:
@@ -80,7 +79,7 @@ class Agent(Init):
     async def _file_system(self, folder: str, node: str) -> rpc.AsyncClient:
         """Whatever comes to it comes from this node."""
         if folder not in self._lab.storage:
-            self._lab.storage[folder] = await storage.connect(node, folder)
+            self._lab.storage[folder] = await slurm_storage.connect(node, folder)
         return self._lab.storage[folder]
 
     def _signal_all(self, signum: int) -> int:

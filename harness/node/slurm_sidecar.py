@@ -7,16 +7,15 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from harness.node import processes
-from harness.node import slurm_storage as storage
-from harness.node.net import verbs as net_verbs
+from harness.node import processes, slurm_storage
+from harness.node.net import net_verbs
 from harness.node.sidecar import Sidecar
 from harness.node.slurm_helper import until_told
 
 
 class JobSidecar(Sidecar):
     def calls(self) -> dict[str, Callable[..., Any]]:
-        return super().calls() | {"storage.examine": functools.partial(storage.examine, self._lab)}
+        return super().calls() | {"storage.examine": functools.partial(slurm_storage.examine, self._lab)}
 
     def _candidates(self) -> list[processes.ProcEntry]:
         """The node's network is shared with whatever else runs there: only the workers' own connections count."""

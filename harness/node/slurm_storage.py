@@ -20,8 +20,7 @@ from collections.abc import Sequence
 
 from harness.errors import BackendError
 from harness.node import boot, kernel, kernel_errors, rpc, spawn
-from harness.node.fuse import filesystem as fuse
-from harness.node.fuse import verbs as fuse_verbs
+from harness.node.fuse import fuse_filesystem, fuse_verbs
 from harness.node.lab import Lab
 
 _RUN_KEY = "key"  # beside what was delivered, in the run's folder
@@ -42,7 +41,7 @@ def mount(key: str, folders: Sequence[str]) -> None:
             serving = functools.partial(_serve, theirs, listener, folder, os.getpid())
             spawn.fork(serving, keep=(theirs.fileno(), listener.fileno()))
             theirs.close()  # or its end would not be seen
-            fuse.wait_ready(ours)
+            fuse_filesystem.wait_ready(ours)
 
 
 def _serve(link: socket.socket, listener: socket.socket, folder: str, starter: int) -> None:
@@ -52,12 +51,12 @@ def _serve(link: socket.socket, listener: socket.socket, folder: str, starter: i
     # Slurm tells every process of the job to end; the command then still wants to save.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    system = fuse.start(link, folder)
+    system = fuse_filesystem.start(link, folder)
     while system is not None:
         caller, _ = listener.accept()
         with caller:
             if _is_ours(caller):
-                fuse.answer(caller, system)
+                fuse_filesystem.answer(caller, system)
                 system.clear()  # nobody is left who would heal it
 
 
@@ -82,7 +81,7 @@ def _address(key: str, folder: str) -> str:
 
 async def connect(key: str, folder: str) -> rpc.AsyncClient:
     """To the file system over `folder`. Raises `BackendError` where there is none, or not soon, or not ours."""
-    deadline = time.monotonic() + fuse.READY_S_MAX
+    deadline = time.monotonic() + fuse_filesystem.READY_S_MAX
     while True:
         try:
             reader, writer = await asyncio.open_unix_connection(_address(key, folder))

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 
 from harness.judge.score import Scorecard
-from harness.report import html, junit, markdown, model
+from harness.report import html_page, junit, markdown, model
 
 
 def write_reports(scorecard: Scorecard, run_dir: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -20,7 +20,7 @@ def write_reports(scorecard: Scorecard, run_dir: pathlib.Path) -> dict[str, path
     report = model.from_scorecard(scorecard)
     contents = {
         "report.json": model.json_text(report.to_json()),
-        "report.html": html.render(report, scorecard.evidence),
+        "report.html": html_page.render(report, scorecard.evidence),
         "report.md": markdown.render(report),
         "junit.xml": junit.render(report),
     }

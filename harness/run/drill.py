@@ -20,7 +20,7 @@ from typing import Protocol
 from harness.backends import run_folder
 from harness.backends.contract import Backend, Workload
 from harness.errors import FaultError
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.log.journal import Journal
 from harness.node.emitter import EXIT_LEFT, Emitter
 from harness.plan.model import Abort, Plan
@@ -233,7 +233,7 @@ def _check_room(names: list[str], run_dir: pathlib.Path, folder: pathlib.Path) -
 def _blocks(run_dir: pathlib.Path, name: str) -> int:
     """The bytes on the disk of all files in the folder, each one once."""
     sizes: dict[int, int] = {}
-    with contextlib.suppress(FileNotFoundError), hostile.opened_folder(run_dir, name) as opened:
+    with contextlib.suppress(FileNotFoundError), untrusted_files.opened_folder(run_dir, name) as opened:
         for _, folders, files, here in os.fwalk(".", dir_fd=opened, follow_symlinks=False):
             for each in (*folders, *files):
                 with contextlib.suppress(FileNotFoundError):
@@ -247,13 +247,13 @@ def copy_saved(workload: Workload, run_dir: pathlib.Path, folder: pathlib.Path) 
     names = saved_folders(workload)
     _check_room(names, run_dir, folder)
     for name in names:
-        if hostile.status_of(run_dir, name):
+        if untrusted_files.status_of(run_dir, name):
             _copy(run_dir / name, folder / name)
 
 
 def copy_ledgers(run_dir: pathlib.Path, folder: pathlib.Path) -> None:
     """What the observer noted of the checkpoints, so that it knows them again."""
-    for name in hostile.files_below(run_dir, "events"):
+    for name in untrusted_files.files_below(run_dir, "events"):
         if name.count("/") == 2 and name.endswith(f"/{LEDGER}"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             _copy(run_dir / name, folder / name)
@@ -273,7 +273,7 @@ def _undo(run_dir: pathlib.Path, names: list[str], folder: str = FOLDER) -> None
     problems = []
     for name in names:
         try:
-            hostile.remove_tree(run_dir, f"{folder}/{name}")
+            untrusted_files.remove_tree(run_dir, f"{folder}/{name}")
         except FaultError as error:
             problems.append(str(error))
     if problems:

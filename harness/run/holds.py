@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.faults.contract import Hold
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.node.emitter import HOLDS_ENV
 from harness.node.emitter.holds import granted
 from harness.plan.model import PlannedFault
@@ -100,8 +100,8 @@ class TriggerHolds:
     def caught(self, fault_id: str) -> Claim | None:
         """The first claim of a strike that is not granted yet."""
         tokens = {token.name: token for token in self._tokens(fault_id)}
-        for node in hostile.names_in(self.run_dir, "answers") if tokens else ():
-            for name in hostile.names_in(self.run_dir, f"answers/{node}"):
+        for node in untrusted_files.names_in(self.run_dir, "answers") if tokens else ():
+            for name in untrusted_files.names_in(self.run_dir, f"answers/{node}"):
                 if name in tokens:
                     rank = name.removeprefix(f"{fault_id}.act.strike-").split("-")[0]
                     return Claim(int(rank), node, tokens[name])

@@ -34,7 +34,7 @@ from harness.run.stop import StopRequest
 from harness.run.store_watch import Publications, hidden
 from harness.run.trainer_output import Readings
 from harness.run.undo import SECRETS, close, start_reverter
-from harness.spec import secrets as redaction
+from harness.spec import secrets
 from harness.trainers.shared.outcome import environment_facts, write_data
 
 TICK_S = 0.004
@@ -96,7 +96,7 @@ def run_job(
     Raises `ChaosError` when the nodes cannot be had at all. A stop request ends the job as `interrupted`, healed.
     """
     plan = all_faults(plan, rehearsals)
-    references = redaction.references(plan.launch().env)
+    references = secrets.references(plan.launch().env)
     for name in ("events", "logs"):
         (run_dir / name).mkdir(parents=True, exist_ok=True)
     (run_dir / "plan.json").write_text(json.dumps(plan.to_json(), indent=2) + "\n")
@@ -171,7 +171,7 @@ class RunningJob:
         """The plan's, with what its faults need from the start."""
         workload = self.plan.launch()
         faults = [planned.action for planned in self.plan.faults]
-        env = redaction.resolve(workload.env) | holds.environment
+        env = secrets.resolve(workload.env) | holds.environment
         for fault in faults:
             env |= fault.environment(self.run_dir)
         mounts = sorted({folder for fault in faults for folder in fault.mounts()})

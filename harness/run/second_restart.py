@@ -15,7 +15,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 
 from harness.errors import FaultError
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.run.drill import SECOND, Again, CannotDrill, Watch
 from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing, Pointer, list_checkpoints
 from harness.trainers.checkpoints.shared import names
@@ -117,7 +117,7 @@ def set_back(run_dir: pathlib.Path, saved: Checkpoint) -> None:
             _point_back(run_dir, listing.pointer, removed, kept)
         for each in removed:
             for path in (each.path, *each.files):
-                hostile.remove_tree(run_dir, path)
+                untrusted_files.remove_tree(run_dir, path)
     except FaultError as error:
         raise CannotDrill(str(error)) from error
     _check(run_dir, saved, removed, before)
@@ -144,17 +144,17 @@ def _point_back(run_dir: pathlib.Path, pointer: Pointer, removed: list[FoundChec
     if pointer.target in {None, kept.path}:
         return
     newest = next(each for each in removed if each.path == pointer.target)
-    status = hostile.status_of(run_dir, pointer.path)
+    status = untrusted_files.status_of(run_dir, pointer.path)
     if status is not None and stat.S_ISLNK(status.st_mode):
-        leads = hostile.link_of(run_dir, pointer.path)
-        hostile.remove(run_dir, pointer.path)
-        with hostile.folder_of(run_dir, pointer.path) as (folder, name):
+        leads = untrusted_files.link_of(run_dir, pointer.path)
+        untrusted_files.remove(run_dir, pointer.path)
+        with untrusted_files.folder_of(run_dir, pointer.path) as (folder, name):
             os.symlink(leads.replace(newest.name, kept.name), name, dir_fd=folder)
         return
-    text = hostile.read(run_dir, pointer.path).decode(errors="replace")
+    text = untrusted_files.read(run_dir, pointer.path).decode(errors="replace")
     for old, new in ((newest.name, kept.name), (str(newest.step), str(kept.step))):
         if text.strip().endswith(old):
-            with os.fdopen(hostile.open_file(run_dir, pointer.path, os.O_WRONLY | os.O_TRUNC), "w") as file:
+            with os.fdopen(untrusted_files.open_file(run_dir, pointer.path, os.O_WRONLY | os.O_TRUNC), "w") as file:
                 file.write(text.replace(old, new))  # into the same file, whose owner may write it again
             return
     raise NothingToShow(f"{pointer.path} does not name {newest.name}")

@@ -16,7 +16,7 @@ from typing import Any
 from harness.backends.contract import Backend, Verb
 from harness.errors import FaultError
 from harness.faults.contract import CheckpointPlace
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.log.journal import Journal
 from harness.node.emitter import Emitter
 from harness.plan.model import Plan
@@ -182,5 +182,5 @@ def _stamp(place: CheckpointFolder, files: Iterable[str]) -> _Stamp:
 
 def _changed(run_dir: pathlib.Path, entry: tuple[str, int, int]) -> bool:
     path, size, changed_ns = entry
-    status = hostile.status_of(run_dir, path)
+    status = untrusted_files.status_of(run_dir, path)
     return status is None or (status.st_size, status.st_mtime_ns) != (size, changed_ns)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from harness.errors import FaultError
-from harness.log import files, hostile, records
+from harness.log import files, records, untrusted_files
 from harness.log.vocabulary import RANKS_MAX
 from harness.node.emitter import SCHEMA_VERSION, clock_id
 from harness.trainers.readers.contract import Reader, Source, Told
@@ -120,12 +120,12 @@ class Readings:
     def _scan(self) -> None:
         pattern = self.reader.matching()
         try:
-            paths = hostile.files_below(self.run_dir, self.reader.folder())
+            paths = untrusted_files.files_below(self.run_dir, self.reader.folder())
         except (FaultError, OSError) as error:
             self._fail(self.reader.folder(), str(error))
             return
-        if len(paths) >= hostile.ENTRIES_MAX:
-            self._fail(self.reader.folder(), f"{hostile.ENTRIES_MAX} files or more; the rest is not read")
+        if len(paths) >= untrusted_files.ENTRIES_MAX:
+            self._fail(self.reader.folder(), f"{untrusted_files.ENTRIES_MAX} files or more; the rest is not read")
         for path in paths:
             found = pattern.fullmatch(path)
             if found and path not in self._files and self._names_a_node(path, found):
@@ -175,7 +175,7 @@ class Readings:
             self._fail(file.path, str(error))
 
     def _new(self, file: _File) -> bytes:
-        with hostile.open_reader(self.run_dir, file.path) as content:
+        with untrusted_files.open_reader(self.run_dir, file.path) as content:
             content.seek(file.offset)
             data = content.read(CHUNK_BYTES)
         file.offset += len(data)
@@ -183,7 +183,7 @@ class Readings:
 
     def _whole(self, file: _File) -> bytes:
         """All of a file, if it has changed."""
-        with hostile.open_reader(self.run_dir, file.path) as content:
+        with untrusted_files.open_reader(self.run_dir, file.path) as content:
             status = os.fstat(content.fileno())
             state = status.st_mtime_ns, status.st_size
             if state == file.state:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from harness.errors import FaultError, UsageError
-from harness.log import hostile
+from harness.log import untrusted_files
 
 _SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)(_|\d|$)", re.IGNORECASE)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -76,7 +76,7 @@ def redact(folder: pathlib.Path, secrets: Collection[str]) -> int:
     files that could not be looked through, after all others were.
     """
     root, changed, errors = folder.parent, 0, []
-    for path in hostile.files_below(root, folder.name) if secrets else []:
+    for path in untrusted_files.files_below(root, folder.name) if secrets else []:
         try:
             changed += _redact_file(root, path, sorted(secrets, key=len, reverse=True))
         except FileNotFoundError:
@@ -89,7 +89,7 @@ def redact(folder: pathlib.Path, secrets: Collection[str]) -> int:
 
 
 def _redact_file(root: pathlib.Path, path: str, secrets: Sequence[str]) -> bool:
-    with os.fdopen(hostile.open_file(root, path, os.O_RDWR), "r+b") as file:
+    with os.fdopen(untrusted_files.open_file(root, path, os.O_RDWR), "r+b") as file:
         if os.fstat(file.fileno()).st_size > FILE_BYTES_MAX:
             raise FaultError(f"larger than {FILE_BYTES_MAX} bytes, so it is not looked through")
         data = file.read(FILE_BYTES_MAX)

@@ -23,13 +23,13 @@ from pydantic import (
 )
 
 from harness.backends.contract import Workload as Launch
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.node.emitter import Tell
 from harness.parameters import Parameters
 from harness.plugins import Family
 from harness.trainers.checkpoints.contract import AUTO, check_layout
 from harness.trainers.readers.contract import Reader
-from harness.trainers.shared.written import Written
+from harness.trainers.shared.field_forms import Written
 from harness.units import Duration
 
 Path = tuple[str | int, ...]
@@ -157,7 +157,7 @@ class Checkpoint(Parameters):
     @field_validator("path")
     @classmethod
     def _below_the_run(cls, given: str) -> str:
-        hostile.below(_without_placeholder(given))
+        untrusted_files.below(_without_placeholder(given))
         return given
 
     @field_validator("layout")

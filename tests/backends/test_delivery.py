@@ -107,7 +107,7 @@ def test_a_trainer_emits(python: str, archive: str, tmp_path: pathlib.Path) -> N
 
 def test_an_init_runs_a_command_and_tells_its_end(python: str, archive: str, tmp_path: pathlib.Path) -> None:
     ours, theirs = socket.socketpair()
-    start = boot.command(python, archive, "harness.node.init", ["node0", "node0"])
+    start = boot.command(python, archive, "harness.node.node_init", ["node0", "node0"])
     with ours, theirs, (tmp_path / "errors").open("wb") as errors:
         process = subprocess.Popen(start, stdin=theirs, stdout=theirs, stderr=errors)
         theirs.close()

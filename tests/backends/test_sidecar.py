@@ -15,15 +15,15 @@ NODE, PEER = "10.9.0.1", "10.9.0.2"
 PROGRAM = """
 import asyncio, os, signal, socket, sys
 sys.path.insert(0, sys.argv[1])
-from harness.node.net import links
+from harness.node.net import net_links
 from harness.node.sidecar import Sidecar
 
 NODE, PEER, direction = sys.argv[2:]
-links.add_veth("eth0", "other", os.getpid())
-links.add_address("eth0", NODE)
+net_links.add_veth("eth0", "other", os.getpid())
+net_links.add_address("eth0", NODE)
 for device in ("lo", "eth0", "other"):
-    links.set_up(device)
-links.add_route("eth0", PEER)
+    net_links.set_up(device)
+net_links.add_route("eth0", PEER)
 
 async def counted():
     sidecar = Sidecar()

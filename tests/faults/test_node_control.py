@@ -21,7 +21,7 @@ from harness.backends.contract import Verb
 from harness.errors import FaultError
 from harness.faults.contract import Target, build_fault, fault_names
 from harness.faults.straggler import BASELINE_STEPS_MIN, EXTRA_MAX, EXTRA_MIN, GAIN, baseline_ns, corrected
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.log.events import read_log
 from harness.node import skew, throttle
 from harness.plan.model import PlannedFault, When
@@ -113,7 +113,7 @@ def start_worker(
     run_dir: pathlib.Path, holds: TriggerHolds, rank: int, program: str = EMIT, **variables: str
 ) -> subprocess.Popen[bytes]:
     env = run_folder.environment(str(run_dir), "node0") | holds.environment | {"PATH": os.environ["PATH"]}
-    hostile.make_folder(run_dir, run_folder.answers_of("node0"))
+    untrusted_files.make_folder(run_dir, run_folder.answers_of("node0"))
     command = [sys.executable, "-S", "-c", program, str(pathlib.Path(throttle.__file__).parents[3]), str(rank)]
     return subprocess.Popen(command, env=env | {"CHAOS_NODE": "node0"} | variables)
 

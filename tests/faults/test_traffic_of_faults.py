@@ -19,7 +19,7 @@ from harness.errors import NodeGone
 from harness.faults.contract import Context
 from harness.faults.shared.own_traffic import CUT_BYTES_MIN, PASSING_BYTES_MIN, OwnTraffic
 from harness.node import processes
-from harness.node.net import connections
+from harness.node.net import net_connections
 from harness.node.types import Connection, Connections
 
 OWN, PEER, OTHER, STORE = "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.9"
@@ -50,7 +50,7 @@ class Counting:
     def worker_pids(self, node: Node) -> list[int]:
         return [7]
 
-    def connections(self, pids: list[int]) -> Connections:
+    def net_connections(self, pids: list[int]) -> Connections:
         assert pids == [7]
         answer = next(self.answers)
         if isinstance(answer, Exception):
@@ -145,10 +145,10 @@ def test_the_kernel_counts_the_bytes_of_a_process() -> None:
         assert len(receiver.recv(5000, socket.MSG_WAITALL)) == 5000
         me = processes.read(os.getpid())
         assert me is not None
-        mine = connections.report([me], [os.getpid()])["connections"]
+        mine = net_connections.report([me], [os.getpid()])["connections"]
         assert [(row["sent"], row["received"]) for row in mine if row["sent"]] == [(5000, 0)]
-        assert connections.report([me], [1])["connections"] == []  # another process's
-        assert connections.report([], [1])["of_processes"] is False
+        assert net_connections.report([me], [1])["connections"] == []  # another process's
+        assert net_connections.report([], [1])["of_processes"] is False
         receiver.close()
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.gate import student
-from harness.gate.comparison import FOUND, Answer, Question, Success, compare, fisher, holm
+from harness.gate.baseline_comparison import FOUND, Answer, Question, Success, compare, fisher, holm
 from harness.judge.score import Verdict
 
 GATES = 1000

@@ -17,7 +17,7 @@ from simulator import simulate
 from harness.errors import ScenarioError, UsageError
 from harness.gate import merging, run_figures, selection
 from harness.gate import suite_run as module
-from harness.gate.comparison import Question, Regressions, Success, compare
+from harness.gate.baseline_comparison import Question, Regressions, Success, compare
 from harness.gate.gate_report import GateResult, against_json
 from harness.gate.known_failures import settle
 from harness.gate.run_figures import RunFigures, ScenarioFigures, identity_of

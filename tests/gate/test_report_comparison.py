@@ -14,10 +14,10 @@ from test_report_html import Page
 
 import harness.report
 from harness.errors import UsageError
-from harness.gate import comparison_report
-from harness.gate.comparison_report import Section, compare, render, sentences, to_json
-from harness.gate.difference import Line, lines, rank_lines, starts_by_rank
-from harness.gate.stored_pair import compare_runs
+from harness.gate import two_runs_report
+from harness.gate.two_runs import compare_runs
+from harness.gate.two_runs_difference import Line, lines, rank_lines, starts_by_rank
+from harness.gate.two_runs_report import Section, compare, render, sentences, to_json
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.report import model
@@ -109,7 +109,7 @@ def test_the_page_is_whole_and_escapes(runs: pathlib.Path) -> None:
     page = Page(render(compare_runs("fast", "slow", runs)))
     assert page.open == [] and "What explains the difference" in page.text
     hostile = model.from_scorecard(report_runs.hostile())
-    source = comparison_report.render(compare(hostile, hostile, None, "<script>alert"))
+    source = two_runs_report.render(compare(hostile, hostile, None, "<script>alert"))
     assert "<script>alert" not in source and not {"\x1b", "\u202e"} & set(source)
 
 
@@ -141,9 +141,9 @@ def test_other_circumstances_are_a_neutral_note_with_both_backends() -> None:
 
 def test_what_rounds_to_nothing_is_not_shown() -> None:
     section = Section("accounts", "By account", "GPU-s", lines({"a": 5.0, "b": 0.01}, {"a": 5.01, "b": 0.02}))
-    assert comparison_report.rows(section) == [("A", "5.0 GPU-s", "5.0 GPU-s", "0.0 GPU-s")]
+    assert two_runs_report.rows(section) == [("A", "5.0 GPU-s", "5.0 GPU-s", "0.0 GPU-s")]
 
 
 def test_parts_of_a_rank_have_the_words_of_the_report() -> None:
     section = Section("ranks", "By rank", "s", rank_lines({"rank 0, startup": 1.0}, {"rank 0, startup": 3.0}))
-    assert comparison_report.rows(section) == [("Rank 0, start-up", "1.00 s", "3.00 s", "+2.00 s")]
+    assert two_runs_report.rows(section) == [("Rank 0, start-up", "1.00 s", "3.00 s", "+2.00 s")]

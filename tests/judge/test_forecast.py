@@ -10,7 +10,7 @@ from judging import Logs, fault_free_of, remove, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 
 from harness.judge.score import Scorecard
-from harness.report import html, markdown, model
+from harness.report import html_page, markdown, model
 from harness.theory import closed_forms
 
 JOB = Job(nodes=2, steps=600, every=30)
@@ -74,7 +74,7 @@ def test_without_a_failure_nothing_is_expected() -> None:
 
 def test_the_reports_show_both() -> None:
     card = run([Outage(47, "rank")])
-    for text in (markdown.render(model.from_scorecard(card)), html.render(model.from_scorecard(card))):
+    for text in (markdown.render(model.from_scorecard(card)), html_page.render(model.from_scorecard(card))):
         assert "Compared with closed forms" in text and "half an interval" in text
         assert "fault-free run at 2 ranks" in text.replace("\xa0", " ")
 

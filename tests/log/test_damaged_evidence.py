@@ -21,8 +21,8 @@ from simulator import Job, Outage, simulate
 from harness.errors import EventLogError
 from harness.judge.score import Evidence, judge
 from harness.log import events, files, reading, records, vocabulary
+from harness.log.event_schema import json_schema
 from harness.log.events import Tail, read_log
-from harness.log.schema import json_schema
 from harness.report.model import from_scorecard
 from harness.run.live import LiveProgress
 from harness.timeline import timeline

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import FaultError
-from harness.log import hostile
+from harness.log import untrusted_files
 
 SECRET = "only for root"
 
@@ -34,10 +34,10 @@ PLANTS: dict[str, Callable[[pathlib.Path], object]] = {
     "a device": lambda place: place.symlink_to("/dev/zero"),
 }
 USES: dict[str, Callable[[pathlib.Path], Any]] = {
-    "read": lambda run: hostile.read(run, "job/file"),
-    "tail": lambda run: hostile.tail(run, "job/file"),
-    "write": lambda run: hostile.open_file(run, "job/file", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
-    "copy": lambda run: hostile.copy_out(run, "job/file", run / "copy"),
+    "read": lambda run: untrusted_files.read(run, "job/file"),
+    "tail": lambda run: untrusted_files.tail(run, "job/file"),
+    "write": lambda run: untrusted_files.open_file(run, "job/file", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+    "copy": lambda run: untrusted_files.copy_out(run, "job/file", run / "copy"),
 }
 
 
@@ -79,7 +79,7 @@ def test_a_folder_that_is_swapped_again_and_again_leads_nowhere(run: pathlib.Pat
     try:
         for _ in range(2000):
             try:
-                found.add(hostile.read(run, "job/file"))
+                found.add(untrusted_files.read(run, "job/file"))
             except (FaultError, FileNotFoundError):
                 continue
     finally:
@@ -90,16 +90,16 @@ def test_a_folder_that_is_swapped_again_and_again_leads_nowhere(run: pathlib.Pat
 
 def test_files_are_read_up_to_a_limit(run: pathlib.Path) -> None:
     (run / "job" / "file").write_bytes(b"x" * 100)
-    assert hostile.read(run, "job/file", 100) == b"x" * 100
+    assert untrusted_files.read(run, "job/file", 100) == b"x" * 100
     with pytest.raises(FaultError, match="more than 99 bytes"):
-        hostile.read(run, "job/file", 99)
-    assert hostile.tail(run, "job/file", 7) == "x" * 7
+        untrusted_files.read(run, "job/file", 99)
+    assert untrusted_files.tail(run, "job/file", 7) == "x" * 7
 
 
 def test_a_replaced_file_is_new_and_a_link_in_its_place_is_not_followed(run: pathlib.Path) -> None:
     (run / "job" / "file").symlink_to("../../outside/secret")
-    hostile.replace(run, "job/file", b"ours")
-    assert hostile.read(run, "job/file") == b"ours"
+    untrusted_files.replace(run, "job/file", b"ours")
+    assert untrusted_files.read(run, "job/file") == b"ours"
     assert (run.parent / "outside" / "secret").read_text() == SECRET
     assert os.listdir(run / "job") == ["file"]
 
@@ -108,9 +108,9 @@ def test_removing_follows_no_link(run: pathlib.Path) -> None:
     (run / "job" / "deep").mkdir()
     (run / "job" / "deep" / "link").symlink_to("../../../outside", target_is_directory=True)
     (run / "job" / "link").symlink_to("../../outside", target_is_directory=True)
-    hostile.remove_tree(run, "job/link")
-    hostile.remove_tree(run, "job/deep")
-    hostile.remove_tree(run, "job/deep")
+    untrusted_files.remove_tree(run, "job/link")
+    untrusted_files.remove_tree(run, "job/deep")
+    untrusted_files.remove_tree(run, "job/deep")
     assert os.listdir(run / "job") == []
     assert (run.parent / "outside" / "secret").read_text() == SECRET
 
@@ -120,17 +120,17 @@ def test_only_regular_files_are_listed(run: pathlib.Path) -> None:
     (run / "job" / "deep" / "file").write_text("x")
     (run / "job" / "link").symlink_to("../../outside", target_is_directory=True)
     os.mkfifo(run / "job" / "pipe")
-    assert hostile.files_below(run, "job") == ["job/deep/file"]
-    assert hostile.names_in(run, "job") == ["deep", "link", "pipe"]
-    assert hostile.files_below(run, "nothing") == hostile.names_in(run, "nothing") == []
+    assert untrusted_files.files_below(run, "job") == ["job/deep/file"]
+    assert untrusted_files.names_in(run, "job") == ["deep", "link", "pipe"]
+    assert untrusted_files.files_below(run, "nothing") == untrusted_files.names_in(run, "nothing") == []
 
 
 def test_a_folder_is_not_made_behind_a_link(run: pathlib.Path) -> None:
-    hostile.make_folder(run, "events/node0")
+    untrusted_files.make_folder(run, "events/node0")
     assert (run / "events" / "node0").is_dir()
     (run / "logs").symlink_to("../outside", target_is_directory=True)
     with pytest.raises(FaultError, match="not a plain folder"):
-        hostile.make_folder(run, "logs/node0")
+        untrusted_files.make_folder(run, "logs/node0")
     assert os.listdir(run.parent / "outside") == ["secret"]
 
 
@@ -139,4 +139,4 @@ def test_no_path_leaves_its_root(path: str) -> None:
     root = pathlib.Path("/nonexistent")
     if path.startswith("/") or ".." in path.split("/") or not path:
         with pytest.raises(ValueError, match="not below"):
-            hostile.read(root, path)
+            untrusted_files.read(root, path)

@@ -19,12 +19,12 @@ from waiting import HANG_S
 from harness.gameday import day_report
 from harness.gameday.day_verdict import Expected
 from harness.gate import gate_report, history_report
-from harness.gate.comparison import Question, Regressions, Success, compare
-from harness.gate.comparison_report import compare as compare_runs
-from harness.gate.comparison_report import render as render_comparison
+from harness.gate.baseline_comparison import Question, Regressions, Success, compare
+from harness.gate.two_runs_report import compare as compare_runs
+from harness.gate.two_runs_report import render as render_comparison
 from harness.judge.repeats import repeat_verdict
 from harness.judge.score import Scorecard, Verdict
-from harness.report import html, model
+from harness.report import html_page, model
 
 CARDS: list[Callable[[], Scorecard]] = [
     report_runs.spot_evict,
@@ -37,7 +37,7 @@ CARDS: list[Callable[[], Scorecard]] = [
 
 
 def page_of(card: Scorecard) -> str:
-    return html.render(model.from_scorecard(card), card.evidence)
+    return html_page.render(model.from_scorecard(card), card.evidence)
 
 
 def compared() -> str:

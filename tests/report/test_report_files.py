@@ -15,7 +15,7 @@ from rich.console import Console
 import harness.report
 from harness.cli import terminal
 from harness.judge.score import Expectation, Verdict
-from harness.report import html, junit, markdown, model, view
+from harness.report import html_page, junit, markdown, model, view
 
 FOUR = [Expectation(f"score.{verdict}", "1 s", "2 s", verdict, f"it is {verdict}") for verdict in Verdict]
 
@@ -130,7 +130,7 @@ def test_what_was_not_judged_is_named_everywhere(verdict: Verdict) -> None:
     card = replace(report_runs.spot_evict(), verdict=verdict, not_judged=untold)
     report = model.from_scorecard(card)
     assert "Not judged: sample order (the log does not report it)" in markdown.render(report)
-    page = html.render(report, card.evidence)
+    page = html_page.render(report, card.evidence)
     assert "Not judged: sample order (the log does not report it); &lt;b&gt;pace&lt;/b&gt;" in page
     assert "sample order, " in junit.render(report)
     told = report.to_json()

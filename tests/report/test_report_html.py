@@ -11,7 +11,7 @@ import pytest
 import report_runs
 
 from harness.judge.score import Scorecard, Verdict
-from harness.report import drawing, html, markdown, model, view, words
+from harness.report import drawing, html_page, markdown, model, view, words
 from harness.report.charts import svg
 from harness.report.charts.loss import Curves, Series, step_time_chart
 
@@ -28,7 +28,7 @@ CARDS = [
 
 
 def page_of(card: Scorecard) -> str:
-    return html.render(model.from_scorecard(card), card.evidence)
+    return html_page.render(model.from_scorecard(card), card.evidence)
 
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -125,7 +125,7 @@ def test_the_policy_lets_only_our_own_script_run() -> None:
     source = page_of(report_runs.spot_evict())
     script = re.search(r"<script>(.*?)</script>", source, re.DOTALL)
     policy = next(a["content"] for t, a in Page(source).elements if a.get("http-equiv") == "Content-Security-Policy")
-    assert script and policy == html.script_policy(script[1])
+    assert script and policy == html_page.script_policy(script[1])
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
@@ -269,7 +269,7 @@ def test_the_band_is_told_only_where_drag_exceeds_it() -> None:
         scores = {"wasted_gpu_hours": waste}
         report = model.Report(run_id="a", scenario="b", backend="local", seed=1, verdict=Verdict.PASS, scores=scores)
         told.append(
-            ["Straggler drag is what exceeds" in text for text in (html.render(report), markdown.render(report))]
+            ["Straggler drag is what exceeds" in text for text in (html_page.render(report), markdown.render(report))]
         )
     assert told == [[False, False], [True, True]]
 
@@ -279,7 +279,7 @@ def test_what_was_not_judged_is_told_once_grouped_by_why() -> None:
     reasons = [f"recovered in 4.78 s; not judged: {', '.join(untold)}"]
     card = replace(report_runs.spot_evict(), not_judged=untold, reasons=reasons)
     report = model.from_scorecard(card)
-    for text in (Page(html.render(report)).text, markdown.render(report)):
+    for text in (Page(html_page.render(report)).text, markdown.render(report)):
         assert text.lower().count("not judged") == 1
         assert "Not judged: loss, exits (the log does not report it); pace (nothing was slow)." in text
     assert view.headline(report).endswith("not judged: loss, pace, exits"), "a terminal and JUnit have no other place"
@@ -299,7 +299,7 @@ def test_a_run_without_a_step_has_no_waste_and_no_slow_step() -> None:
     assert report.run.furthest_step == 0
     waste = view.figures(report)[2]
     assert (waste.value, waste.detail) == (words.DASH, "no step was completed")
-    assert "Slower than the usual step" not in html.render(report, card.evidence)
+    assert "Slower than the usual step" not in html_page.render(report, card.evidence)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import harness.report
 from harness.judge.score import Scorecard, Verdict, at_least, at_most
-from harness.report import html, junit, markdown, model, view
+from harness.report import html_page, junit, markdown, model, view
 from harness.report.model import Report, ReportError
 
 CARDS = [
@@ -117,7 +117,7 @@ def test_what_is_written_is_read_back(report: Report) -> None:
 @settings(max_examples=40, deadline=None)
 @given(reports)
 def test_every_report_can_be_drawn(report: Report) -> None:
-    assert html.render(report) and markdown.render(report) and junit.render(report)
+    assert html_page.render(report) and markdown.render(report) and junit.render(report)
 
 
 @pytest.mark.parametrize("make", CARDS, ids=lambda make: make.__name__)
@@ -128,11 +128,11 @@ def test_a_stored_report_is_the_one_that_was_judged(make: Any, tmp_path: pathlib
     assert stored == model.from_scorecard(card)
     assert markdown.render(stored) == (tmp_path / "report.md").read_text()
     assert junit.render(stored) == (tmp_path / "junit.xml").read_text()
-    assert html.render(stored, card.evidence) == (tmp_path / "report.html").read_text()
+    assert html_page.render(stored, card.evidence) == (tmp_path / "report.html").read_text()
 
 
 def test_without_the_log_the_page_has_all_but_the_charts() -> None:
-    page = html.render(model.from_scorecard(report_runs.spot_evict()))
+    page = html_page.render(model.from_scorecard(report_runs.spot_evict()))
     assert "Progress stopped after step 90" in page and "chaos report" in page
     assert 'class="chart wide"' not in page
 
@@ -170,7 +170,7 @@ def test_a_report_of_an_earlier_version_is_read() -> None:
     earlier = model.read(pathlib.Path(__file__).resolve().parents[1] / "golden" / "earlier_report.json")
     assert earlier.verdict is Verdict.PASS and earlier.recovery_time.seconds
     assert earlier.run.duration_s is None, "it was not kept then"
-    for drawn in (html.render(earlier), markdown.render(earlier), junit.render(earlier)):
+    for drawn in (html_page.render(earlier), markdown.render(earlier), junit.render(earlier)):
         assert not re.search("no step|no fault-free run|died", drawn, re.IGNORECASE), "what is not told is not claimed"
 
 

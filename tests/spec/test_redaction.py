@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.backends.contract import Workload, load_backend
 from harness.errors import ScenarioError, UsageError
-from harness.spec import secrets as redaction
+from harness.spec import secrets
 from harness.spec.scenario import load_scenario
 
 SCENARIO = """\
@@ -30,12 +30,12 @@ faults: []
     "name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "api_key", "TOKEN_2", "GCP_CREDENTIALS"]
 )
 def test_secrets_are_known_by_their_names(name: str) -> None:
-    assert redaction.is_secret(name)
+    assert secrets.is_secret(name)
 
 
 @pytest.mark.parametrize("name", ["PATH", "TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD", "LR"])
 def test_other_names_are_no_secrets(name: str) -> None:
-    assert not redaction.is_secret(name)
+    assert not secrets.is_secret(name)
 
 
 def test_a_scenario_holds_no_secret_and_the_refusal_does_not_tell_it(tmp_path: pathlib.Path) -> None:
@@ -50,14 +50,14 @@ def test_a_scenario_holds_no_secret_and_the_refusal_does_not_tell_it(tmp_path: p
 
 def test_a_reference_is_resolved_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_planted")
-    assert redaction.resolve({"HF_TOKEN": "${HF_TOKEN}", "LR": "1"}) == {"HF_TOKEN": "hf_planted", "LR": "1"}
+    assert secrets.resolve({"HF_TOKEN": "${HF_TOKEN}", "LR": "1"}) == {"HF_TOKEN": "hf_planted", "LR": "1"}
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(UsageError, match="HF_TOKEN"):
-        redaction.resolve({"HF_TOKEN": "${HF_TOKEN}"})
+        secrets.resolve({"HF_TOKEN": "${HF_TOKEN}"})
 
 
 secret_texts = st.text(
-    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="*"), min_size=redaction.LENGTH_MIN, max_size=30
+    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="*"), min_size=secrets.LENGTH_MIN, max_size=30
 )
 any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
@@ -71,7 +71,7 @@ def test_no_file_holds_a_secret_afterwards_and_json_stays_json(
     line = json.dumps({"text": [before + secret + after]}, ensure_ascii=ascii_only, separators=(",", ":"))
     (folder / "events.jsonl").write_text(f"{line}\n{line}\n")
     sizes = [path.stat().st_size for path in sorted(folder.iterdir())]
-    assert redaction.redact(folder, {secret}) == 2
+    assert secrets.redact(folder, {secret}) == 2
     assert secret.encode() not in (folder / "plain.log").read_bytes()
     for record in (folder / "events.jsonl").read_text().splitlines():
         assert secret not in json.loads(record)["text"][0]

@@ -18,7 +18,7 @@ import torch
 from checkpoint_files import POINTED, WRITERS, save, state, write
 
 from harness.errors import UsageError
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.trainers.checkpoints.contract import AUTO, Listing, layout_names, list_checkpoints, load_layout
 from harness.trainers.checkpoints.shared import names, tensors
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
@@ -274,6 +274,6 @@ def test_a_hostile_place_is_looked_at_in_bounds(make: Callable[[pathlib.Path], N
     begin = time.process_time()
     found = list_checkpoints(CheckpointFolder.look(tmp_path, "checkpoints")).checkpoints
     assert [each.path for each in found] == ["checkpoints/ckpt_5.pt"]
-    assert hostile.files_below(tmp_path, "checkpoints") == ["checkpoints/ckpt_5.pt"]
+    assert untrusted_files.files_below(tmp_path, "checkpoints") == ["checkpoints/ckpt_5.pt"]
     assert time.process_time() - begin < 30
     subprocess.run(["rm", "-rf", str(tmp_path / "checkpoints")], check=True)  # Python's own removal nests as deep

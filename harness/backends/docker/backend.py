@@ -32,8 +32,7 @@ from harness.backends.docker.engine import ENGINES_DIR_ENV, Engine, address, eac
 from harness.backends.run_folder import CONTROL
 from harness.backends.sidecar_network import Network, NetworkHost
 from harness.errors import CannotRunError, ChaosError, UsageError
-from harness.node import container_storage as storage
-from harness.node import metadata, owner_names
+from harness.node import container_storage, metadata, owner_names
 
 IMAGE_ENV, GPUS_ENV, EGRESS_ENV = "CHAOS_DOCKER_IMAGE", "CHAOS_DOCKER_GPUS", "CHAOS_DOCKER_EGRESS"
 
@@ -229,7 +228,7 @@ class DockerBackend(Backend):
             raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
         engine = Engine()
         try:
-            if workload.mounts and (reason := storage.why_not(engine.address, engine.user)):
+            if workload.mounts and (reason := container_storage.why_not(engine.address, engine.user)):
                 raise CannotRunError(reason)
             return DockerCluster(engine, workload, _place(engine, workload, run_dir, run_id))
         except BaseException:
@@ -260,7 +259,7 @@ def _try_out() -> tuple[str, dict[Verb, str]]:
         run_id = owner_names.new_name(PROBE)
         refused = probe.try_out(
             lambda workload, folder: DockerCluster(engine, workload, _place(engine, workload, folder, run_id)),
-            storage.why_not(engine.address, engine.user),
+            container_storage.why_not(engine.address, engine.user),
         )
     finally:
         engine.close()

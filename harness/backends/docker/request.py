@@ -124,7 +124,7 @@ def container(workload: Workload, place: DockerRun, node: str, incarnation: int)
     }
     if gpus:
         host["DeviceRequests"] = [{"Driver": "", "DeviceIDs": gpus, "Capabilities": [["gpu"]]}]
-    init = "harness.node.init"
+    init = "harness.node.node_init"
     return {
         "Image": place.image,
         "Hostname": node,

@@ -19,7 +19,7 @@ from typing import Any
 from harness.backends.caller import Caller
 from harness.backends.run_folder import ANSWERS, CONTROL, EVENTS, LOGS
 from harness.errors import BackendError
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.node.node_paths import POD_RUN_DIR as RUN_DIR
 
 PUSHED = ("holds.json", "holds", "damage", "clock", "data")
@@ -89,7 +89,7 @@ class Mirror:
 
     def _append(self, name: str, offset: int, data: bytes) -> None:
         """At the end, or again what has come before: nothing may be left out."""
-        descriptor = hostile.open_file(self._run_dir, name, os.O_WRONLY | os.O_CREAT)
+        descriptor = untrusted_files.open_file(self._run_dir, name, os.O_WRONLY | os.O_CREAT)
         try:
             size = os.fstat(descriptor).st_size
             if not 0 <= offset <= size or offset + len(data) > FILE_BYTES_MAX:

@@ -19,7 +19,7 @@ START_S_MAX = 20.0
 END_S_MAX = 15.0
 
 _ROOT = str(pathlib.Path(harness.errors.__file__).resolve().parent.parent)
-_BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from harness.node.daemon import main; main(sys.argv[2])"
+_BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from harness.node.lab_daemon import main; main(sys.argv[2])"
 
 
 def marks(run_id: str, node: str, incarnation: int) -> dict[str, str]:

@@ -16,7 +16,7 @@ from harness.backends.contract import environment_as_recorded
 from harness.backends.slurm.backend import BACKEND
 from harness.backends.slurm.engine import Slurm, find_slurm
 from harness.errors import BackendError, FaultError, UsageError
-from harness.log import hostile
+from harness.log import untrusted_files
 
 LINES = 500
 OPTIONS = ("--export=NONE", "--mpi=none", "--chdir=/")
@@ -62,7 +62,7 @@ class SlurmJobAttached(AttachedJob):
         if not path.name:
             return {}
         try:
-            text = hostile.tail(path.parent, path.name)
+            text = untrusted_files.tail(path.parent, path.name)
         except (OSError, FaultError):
             return {}
         return {"": [line[:LINE_MAX] for line in text.splitlines()[-LINES:]]}

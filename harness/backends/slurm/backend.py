@@ -47,7 +47,7 @@ from harness.backends.slurm.network import SIDECAR, JobNetwork
 from harness.backends.slurm.place import SlurmNode
 from harness.backends.slurm.step_line import READY_S_MAX, StepLine
 from harness.errors import BackendError, CannotRunError, FaultError, NodeGone, UsageError
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.node import owner_names
 
 QUEUE_ENV = "CHAOS_SLURM_QUEUE_S"
@@ -230,7 +230,7 @@ class SlurmCluster(TellingCluster):
         """The job ends by itself when this stops: see `slurm_watch`."""
         for number in itertools.count(1):
             with contextlib.suppress(OSError, FaultError):  # a full disk, say: the next one may come through
-                hostile.replace(self.run_dir, script.ALIVE, str(number).encode())
+                untrusted_files.replace(self.run_dir, script.ALIVE, str(number).encode())
             if self._stop.wait(BEAT_S):
                 return
 
@@ -364,12 +364,12 @@ def read_exits(run_dir: pathlib.Path, known: Set[tuple[str, int]] = frozenset())
     passed over.
     """
     found = []
-    for file in hostile.names_in(run_dir, EXITS):
+    for file in untrusted_files.names_in(run_dir, EXITS):
         record = _EXIT_FILE.fullmatch(file)
         if record is None or (record["name"], int(record["incarnation"])) in known:
             continue
         try:
-            code = hostile.read(run_dir, f"{EXITS}/{file}", EXIT_BYTES_MAX).decode("ascii", "replace")
+            code = untrusted_files.read(run_dir, f"{EXITS}/{file}", EXIT_BYTES_MAX).decode("ascii", "replace")
         except (OSError, FaultError):
             continue
         if _EXIT_CODE.fullmatch(code):

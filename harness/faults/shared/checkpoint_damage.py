@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import IO, Literal
 
 from harness.errors import FaultError
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing
 from harness.trainers.checkpoints.shared import tensors
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
@@ -64,19 +64,19 @@ class Damage:
 
     def apply(self) -> None:
         if os.path.lexists(self.damaged):
-            hostile.move_inside(self.run_dir, str(self.damaged.relative_to(self.run_dir)), self.path)
+            untrusted_files.move_inside(self.run_dir, str(self.damaged.relative_to(self.run_dir)), self.path)
         else:
-            hostile.remove(self.run_dir, self.path)
+            untrusted_files.remove(self.run_dir, self.path)
 
     def measure(self) -> tuple[int, str]:
         """What is different on the disk now, read back."""
-        status = hostile.status_of(self.run_dir, self.path)
+        status = untrusted_files.status_of(self.run_dir, self.path)
         if status is None:
             return 1, "files gone"
         if self.kept.is_symlink() or stat.S_ISLNK(status.st_mode):
             changed = fingerprint(self.run_dir, self.path) != fingerprint_of_ours(self.kept)
             return int(changed), "links changed"
-        with self.kept.open("rb") as kept, hostile.open_reader(self.run_dir, self.path) as now:
+        with self.kept.open("rb") as kept, untrusted_files.open_reader(self.run_dir, self.path) as now:
             return _bytes_apart(kept, now), "bytes changed"
 
 
@@ -103,10 +103,10 @@ def prepare(place: CheckpointFolder, listing: Listing, order: Order, aside: path
     path = choose(place, newest, order)
     spans = tensors.spans(place, path)
     kept, damaged = aside / "original", aside / "damaged"
-    hostile.copy_out(place.root, path, kept)
+    untrusted_files.copy_out(place.root, path, kept)
     if order.kind != "missing":
         source = _older(place, listing, path) if order.kind == "mixed_steps" else path
-        hostile.copy_out(place.root, source, damaged)
+        untrusted_files.copy_out(place.root, source, damaged)
         _change(damaged, order, _allowed(order.part, spans, kept.stat().st_size))
     expected = bytes_changed(kept, damaged) if damaged.exists() else 1
     if expected == 0:
@@ -176,10 +176,10 @@ def _of_pointer(place: CheckpointFolder, listing: Listing, order: Order, aside: 
             raise FaultError(f"{path}: it is a link; of kinds, only missing, stale_latest and dangling_latest fit")
         kept.symlink_to(place.links[path])
         return Damage(place.root, path, kept, damaged, 1)
-    hostile.copy_out(place.root, path, kept)
+    untrusted_files.copy_out(place.root, path, kept)
     if order.kind == "missing":
         return Damage(place.root, path, kept, damaged, 1)
-    hostile.copy_out(place.root, path, damaged)
+    untrusted_files.copy_out(place.root, path, damaged)
     _change(damaged, order, [(0, kept.stat().st_size)])
     return Damage(place.root, path, kept, damaged, bytes_changed(kept, damaged))
 
@@ -202,7 +202,7 @@ def _point_elsewhere(place: CheckpointFolder, listing: Listing, stale: bool, asi
         kept.symlink_to(place.links[path])
         damaged.symlink_to(pathlib.Path(place.links[path]).with_name(name))
         return Damage(place.root, path, kept, damaged, 1)
-    hostile.copy_out(place.root, path, kept)
+    untrusted_files.copy_out(place.root, path, kept)
     text = kept.read_text()
     if text.strip().isdigit():  # a number of a step
         name = str(listing.finished[1].step if stale else 10 * int(text) + 1)
@@ -289,12 +289,12 @@ def _wrong_checksum(path: pathlib.Path, dice: random.Random) -> None:
 
 def fingerprint(run_dir: pathlib.Path, path: str) -> str | None:
     """What tells one content from another: of a file, or of a link itself; `None` when it is not there."""
-    status = hostile.status_of(run_dir, path)
+    status = untrusted_files.status_of(run_dir, path)
     if status is None:
         return None
     if stat.S_ISLNK(status.st_mode):
-        return f"link {hostile.link_of(run_dir, path)}"
-    with hostile.open_reader(run_dir, path) as file:
+        return f"link {untrusted_files.link_of(run_dir, path)}"
+    with untrusted_files.open_reader(run_dir, path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.errors import FaultError
 from harness.faults.contract import Context
-from harness.log import hostile
+from harness.log import untrusted_files
 
 FOLDER = "damage"
 ANSWERS = "answers"
@@ -57,15 +57,15 @@ def _wait_for_answer(context: Context, rank: int, within_s: float = STRUCK_S_MAX
 
 def _answered(run_dir: pathlib.Path, name: str) -> str | None:
     """The first answer of this name, whichever node's it is."""
-    nodes = hostile.names_in(run_dir, ANSWERS)
+    nodes = untrusted_files.names_in(run_dir, ANSWERS)
     paths = (f"{ANSWERS}/{node}/{name}" for node in nodes)
-    return next((path for path in paths if hostile.status_of(run_dir, path)), None)
+    return next((path for path in paths if untrusted_files.status_of(run_dir, path)), None)
 
 
 def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
     """Raises `FaultError` for one that does not say what was done."""
     try:
-        found: dict[str, Any] = json.loads(hostile.read(run_dir, path, ANSWER_BYTES_MAX))
+        found: dict[str, Any] = json.loads(untrusted_files.read(run_dir, path, ANSWER_BYTES_MAX))
         if isinstance(found["step"], int) and isinstance(found["changed"], int):
             return found
     except (ValueError, KeyError, TypeError, RecursionError):

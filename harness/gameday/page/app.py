@@ -27,7 +27,7 @@ from harness.gameday.page.access import LOOKS, MAY, Access
 from harness.gameday.page.connection_limits import STAYS_OPEN
 from harness.gameday.page.hub import Hub
 from harness.gameday.requests import TEXT_MAX, Ask, Desk
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.report.words import PHASE_MEANING, plain
 
 BODY_BYTES_MAX = 256 * 1024
@@ -229,10 +229,10 @@ def _asked(given: Any, role: str) -> Ask:
 def newest_words(run_dir: pathlib.Path, node: str) -> str:
     """The tail of the newest log of a node."""
     try:
-        names = [name for name in hostile.names_in(run_dir, "logs") if name.startswith(f"{node}.")]
+        names = [name for name in untrusted_files.names_in(run_dir, "logs") if name.startswith(f"{node}.")]
         names = [name for name in names if name.removeprefix(f"{node}.").removesuffix(".log").isdigit()]
         newest = max(names, key=lambda name: int(name.split(".")[-2]))
-        words = hostile.tail(run_dir, f"logs/{newest}", LOG_BYTES)
+        words = untrusted_files.tail(run_dir, f"logs/{newest}", LOG_BYTES)
     except (FaultError, OSError, ValueError):
         return "Nothing was written yet."
     return "\n".join(plain(line) for line in words.splitlines()) or "Nothing was written yet."

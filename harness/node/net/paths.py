@@ -19,8 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.node.compat import TIMEOUTS, pairs
-from harness.node.net import probe as net_probe
-from harness.node.net import shape as net_shape
+from harness.node.net import net_probe, net_shape
 
 WAIT_S_MAX = 5.0  # for the other end to connect
 _PACKET = struct.Struct("=Id")

@@ -4,7 +4,7 @@ One file in `harness/trainers/checkpoints/` per layout; the file name is its nam
 (`workload.checkpoint: {layout: lightning}`), `auto` takes the first one that recognises what is there. The file holds
 `LAYOUT`, an instance of a subclass of `Layout`. Nothing here unpickles, and nothing needs torch.
 
-All paths are relative to the run's folder. What nodes write there is hostile: see `harness.log.hostile`.
+All paths are relative to the run's folder. What nodes write there is hostile: see `harness.log.untrusted_files`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from pydantic import AfterValidator
 from harness.node.emitter import Tell
 from harness.parameters import Parameters
 from harness.plugins import Family
-from harness.trainers.shared.written import Written
+from harness.trainers.shared.field_forms import Written
 
 LINE_BYTES_MAX = 64 * 2**10
 EXPRESSION_CHARS_MAX = 2000  # of a line that regular expressions search: some take the square of its length

@@ -22,7 +22,7 @@ from harness.backends.docker import backend
 from harness.backends.docker import request as request_of_docker
 from harness.backends.docker.engine import Engine
 from harness.errors import BackendError, CannotRunError, EventLogError, FaultError, NodeGone, UsageError
-from harness.log import hostile
+from harness.log import untrusted_files
 from harness.log.events import read_log
 from harness.node import owner_names
 from harness.node.types import Impairment
@@ -317,9 +317,9 @@ def test_links_that_a_container_plants_are_not_followed(launch: Any, tmp_path: p
     cluster.close()
     assert outside.read_text() == "RuntimeError: the secret\n"
     for log in ("node0.1", "node0.2"):
-        assert "secret" not in hostile.tail(run_dir, f"logs/{log}.log")
+        assert "secret" not in untrusted_files.tail(run_dir, f"logs/{log}.log")
     with pytest.raises(FaultError, match="left alone"):
-        hostile.read(run_dir, "checkpoints/link")
+        untrusted_files.read(run_dir, "checkpoints/link")
     with pytest.raises(EventLogError, match="a symbolic link") as refused:
         read_log(run_dir / "events")
     assert "secret" not in str(refused.value)

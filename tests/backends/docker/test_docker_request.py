@@ -16,8 +16,7 @@ from harness.backends.contract import Workload
 from harness.backends.docker import backend, engine, request
 from harness.backends.docker.stream import AttachedStream
 from harness.errors import CannotRunError, UsageError
-from harness.node import boot
-from harness.node import container_storage as storage
+from harness.node import boot, container_storage
 
 TRAINING = Workload(
     ("{python}", "train.py"), nodes=2, ranks_per_node=2, env={"LR": "1"}, control=("{python}", "store.py")
@@ -30,7 +29,9 @@ def expected_container(node: str) -> dict[str, object]:
         "Image": "chaos-node",
         "Hostname": node,
         "User": "{user}",
-        "Entrypoint": boot.command("python3", "{run_dir}/delivered.zip", "harness.node.init", [node, "node0", "node1"]),
+        "Entrypoint": boot.command(
+            "python3", "{run_dir}/delivered.zip", "harness.node.node_init", [node, "node0", "node1"]
+        ),
         "WorkingDir": "/scratch",
         "Labels": {"chaos.run_id": "{run_id}", "chaos.node": node, "chaos.incarnation": "1"},
         "OpenStdin": True,
@@ -187,9 +188,9 @@ def test_no_daemon_is_said_with_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_storage_is_refused_where_it_cannot_be_mounted() -> None:
-    assert "another machine" in storage.why_not("tcp://elsewhere:2376", "10001:10001")
-    assert "another machine" in storage.why_not("ssh://elsewhere", "10001:10001")
-    assert "root" in storage.why_not("unix:///run/user/1000/docker.sock", "0:0"), "a daemon without root"
+    assert "another machine" in container_storage.why_not("tcp://elsewhere:2376", "10001:10001")
+    assert "another machine" in container_storage.why_not("ssh://elsewhere", "10001:10001")
+    assert "root" in container_storage.why_not("unix:///run/user/1000/docker.sock", "0:0"), "a daemon without root"
 
 
 def test_a_relative_run_directory_is_refused() -> None:

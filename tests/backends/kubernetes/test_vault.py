@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from waiting import until
 
-from harness.node.vault import Copies, Vault, _unpack
+from harness.node.checkpoint_copies import Copies, Vault, _unpack
 
 
 @pytest.fixture

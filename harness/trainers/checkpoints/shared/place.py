@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from harness.errors import FaultError
-from harness.log import hostile
+from harness.log import untrusted_files
 
 ENTRIES_MAX = 100_000
 
@@ -30,13 +30,13 @@ class CheckpointFolder:
     def look(cls, root: pathlib.Path, folder: str) -> CheckpointFolder:
         """What is there now; at most `ENTRIES_MAX` entries. Nothing is there where the folder is missing."""
         place = cls(root, os.path.normpath(folder))
-        with contextlib.suppress(FileNotFoundError), hostile.opened_folder(root, folder) as descriptor:
+        with contextlib.suppress(FileNotFoundError), untrusted_files.opened_folder(root, folder) as descriptor:
             place._walk(descriptor)
         return place
 
     def _walk(self, descriptor: int) -> None:
         for where, folders, files, here in os.fwalk(".", dir_fd=descriptor, follow_symlinks=False):
-            if where.count("/") >= hostile.DEPTH_MAX:
+            if where.count("/") >= untrusted_files.DEPTH_MAX:
                 folders.clear()
             for name in sorted([*folders, *files]):
                 if self.is_full:
@@ -77,7 +77,7 @@ class CheckpointFolder:
 
     def open(self, path: str) -> IO[bytes]:
         """Raises `OSError` or `FaultError` where it cannot be read."""
-        return hostile.open_reader(self.root, path)
+        return untrusted_files.open_reader(self.root, path)
 
     def read(self, path: str, limit_bytes: int) -> bytes:
         """Its first bytes; nothing where it cannot be read any more."""

@@ -20,8 +20,7 @@ from typing import IO, Any
 
 from harness.node import kernel, rpc
 from harness.node.compat import pairs
-from harness.node.net import delay_line as net_line
-from harness.node.net import shape as net_shape
+from harness.node.net import delay_line, net_shape
 
 HEADER_BYTES = 14 + 20 + 32  # Ethernet, IP, TCP with timestamps: on the wire, but not in what is received
 SEGMENT_BYTES = 1448
@@ -93,7 +92,7 @@ def _udp(address: str) -> socket.socket:
     end.bind((address, 0))
     end.setblocking(False)
     with contextlib.suppress(PermissionError):  # then within the system's limit
-        end.setsockopt(socket.SOL_SOCKET, net_line.SO_RCVBUFFORCE, 4 * 2**20)
+        end.setsockopt(socket.SOL_SOCKET, delay_line.SO_RCVBUFFORCE, 4 * 2**20)
     return end
 
 

@@ -23,13 +23,8 @@ from harness.node import kernel, processes, rpc, spawn
 from harness.node.compat import TIMEOUTS
 from harness.node.lab import Call, Lab, Wired
 from harness.node.lab_nodes import NamespaceNode
-from harness.node.net import connections as net_connections
-from harness.node.net import delay_line as net_line
-from harness.node.net import links as net
-from harness.node.net import probe as net_probe
-from harness.node.net import rules as net_rules
-from harness.node.net import shape as net_shape
-from harness.node.net.rules import LAB_END, Field, Match, PacketRule, Where
+from harness.node.net import delay_line, net_connections, net_links, net_probe, net_rules, net_shape
+from harness.node.net.net_rules import LAB_END, Field, Match, PacketRule, Where
 from harness.node.types import Impairment
 
 LINE_READY_S_MAX = 5.0
@@ -128,7 +123,7 @@ class Shape(Disturbance):
     def _detour(self, where: Where, through: str) -> None:
         device, hook = self.host.device, self.host.hooks[where]
         net_shape.add_ifb(through)
-        self.undo.callback(net.delete_link, through)
+        self.undo.callback(net_links.delete_link, through)
         net_shape.set_rate(through, self._rate_bits)
         self._use_classifier(device)
         self.undo.callback(net_shape.delete_detour, device, hook, self.number)
@@ -174,7 +169,7 @@ class Impaired(Disturbance):
         ours, theirs = socket.socketpair()
         ended = asyncio.Event()
         with theirs:
-            pid = spawn.fork(lambda: net_line.main(theirs, self.number, self._impairment), keep=(theirs.fileno(),))
+            pid = spawn.fork(lambda: delay_line.main(theirs, self.number, self._impairment), keep=(theirs.fileno(),))
         self.lab.on_exit(pid, functools.partial(self._line_ended, ended))
         self.undo.push_async_callback(_end_process, pid, ended)
         ours.settimeout(LINE_READY_S_MAX)
@@ -231,15 +226,15 @@ class Unplug(Disturbance):
             raise UsageError(f"the link of node {self.host.key} is down already")
         self.lab.unplugged.add(self.host.key)
         self.undo.callback(self.lab.unplugged.remove, self.host.key)
-        net.set_down(self.host.device)
+        net_links.set_down(self.host.device)
         self.undo.callback(self._plug)
-        net.add_blackhole(self.host.address)
-        self.undo.callback(net.delete_blackhole, self.host.address)
+        net_links.add_blackhole(self.host.address)
+        self.undo.callback(net_links.delete_blackhole, self.host.address)
 
     def _plug(self) -> None:
         if not self.host.gone.is_set():
-            net.set_up(self.host.device)
-            net.add_route(self.host.device, self.host.address, source=self.lab.control_address)
+            net_links.set_up(self.host.device)
+            net_links.add_route(self.host.device, self.host.address, source=self.lab.control_address)
 
 
 def _host(lab: Lab, node: str) -> NamespaceNode:

@@ -25,11 +25,10 @@ import traceback
 from harness.errors import ChaosError
 from harness.node import cgroups, control, kernel, lab_nodes, limit_calls, processes, rpc, spawn
 from harness.node import leftovers as undo
-from harness.node.fuse import verbs as fuse_verbs
+from harness.node.fuse import fuse_verbs
 from harness.node.lab import Call, Lab
 from harness.node.lab_init import stage
-from harness.node.net import links as net
-from harness.node.net import verbs as net_verbs
+from harness.node.net import net_links, net_verbs
 
 CONTROL_ADDRESS = "10.77.0.254"
 PLAIN_CLEANUP_S_MAX = 6.0
@@ -140,11 +139,11 @@ def _build(spec: Spec, keeper: int) -> Lab:
     # As root this capability would reach the clock of the whole machine.
     kernel.prctl(kernel.PR_CAPBSET_DROP, kernel.CAP_SYS_TIME)
     with stage("lab network"):
-        net.quiet_stack("default")
-        net.set_sysctl("ipv4/ip_forward", 1)
-        net.set_up("lo")
-        net.add_address("lo", CONTROL_ADDRESS)
-    return Lab(spec.run_id, True, CONTROL_ADDRESS, net.addresses())
+        net_links.quiet_stack("default")
+        net_links.set_sysctl("ipv4/ip_forward", 1)
+        net_links.set_up("lo")
+        net_links.add_address("lo", CONTROL_ADDRESS)
+    return Lab(spec.run_id, True, CONTROL_ADDRESS, net_links.addresses())
 
 
 _claims: list[socket.socket] = []

@@ -8,8 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from harness.gate.difference import Line, lines, rank_lines
-from harness.report import html, view
+from harness.gate.two_runs_difference import Line, lines, rank_lines
+from harness.report import html_page, view
 from harness.report.charts.beside import beside_chart
 from harness.report.model import Report
 from harness.report.words import DASH, gpu_seconds, seconds, words
@@ -176,11 +176,13 @@ def rows(section: Section) -> list[tuple[str, str, str, str]]:
 
 def render(found: Compared) -> str:
     """The page: no network, no script but ours."""
-    script = html.resource("report.js")
+    script = html_page.resource("report.js")
     drawn = [_drawn(section) for section in found.sections]
     runs = [(label, each, view.figures(each)) for label, each in zip(LABELS, (found.before, found.after), strict=True)]
     values = {"found": found, "runs": runs, "sentences": sentences(found), "sections": drawn, "both": _both}
-    return html.fill(f"{__package__}/comparison.jinja", html.script_policy(script), js=Markup(script), **values)
+    return html_page.fill(
+        f"{__package__}/comparison.jinja", html_page.script_policy(script), js=Markup(script), **values
+    )
 
 
 def _both(first: str, second: str) -> str:

@@ -6,8 +6,8 @@ import pathlib
 
 from harness.campaign.store import Store
 from harness.errors import ChaosError, UsageError
-from harness.gate.comparison_report import Compared, compare
-from harness.gate.difference import starts_by_rank
+from harness.gate.two_runs_difference import starts_by_rank
+from harness.gate.two_runs_report import Compared, compare
 from harness.report import model
 from harness.timeline import timeline
 

@@ -14,7 +14,7 @@ from typing import Any
 from harness.errors import BackendError, NodeGone, UsageError
 from harness.node import kernel, owner_names, rpc, spawn
 from harness.node.compat import TIMEOUTS
-from harness.node.fuse import filesystem as fuse
+from harness.node.fuse import fuse_filesystem
 from harness.node.lab import Call, Lab
 
 _NOT_READY: tuple[type[Exception], ...] = (*TIMEOUTS, ConnectionError)
@@ -26,11 +26,11 @@ async def mount(lab: Lab, folder: str) -> None:
         raise UsageError(f"{folder}: is disturbed already")
     ours, theirs = socket.socketpair()
     with theirs:
-        pid = spawn.fork(lambda: fuse.main(theirs, folder), keep=(theirs.fileno(),))
+        pid = spawn.fork(lambda: fuse_filesystem.main(theirs, folder), keep=(theirs.fileno(),))
     lab.on_exit(pid, lambda code: lab.note(f"the file system over {folder} ended with {code}"))
     reader, writer = await asyncio.open_connection(sock=ours)
     try:
-        ready = await asyncio.wait_for(rpc.receive_async(reader), fuse.READY_S_MAX)
+        ready = await asyncio.wait_for(rpc.receive_async(reader), fuse_filesystem.READY_S_MAX)
     except _NOT_READY as error:
         raise BackendError(f"the file system over {folder} did not come up; see labd.log") from error
     if "error" in ready:

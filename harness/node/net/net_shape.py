@@ -11,10 +11,9 @@ import socket
 import struct
 from collections.abc import Sequence
 
-from harness.node.net import links as net
-from harness.node.net import netlink
+from harness.node.net import net_links, netlink
+from harness.node.net.net_rules import Hook, Match
 from harness.node.net.netlink import attribute, nested, text, u32
-from harness.node.net.rules import Hook, Match
 
 _NEW_LINK, _NEW_QDISC, _DELETE_QDISC, _NEW_FILTER, _DELETE_FILTER = 16, 36, 37, 44, 45
 _ROOT, _CLSACT, _CLSACT_HANDLE = 0xFFFFFFFF, 0xFFFFFFF1, 0xFFFF0000
@@ -32,9 +31,9 @@ QUEUE_BYTES_MIN = 64 * 1024
 
 
 def add_ifb(name: str) -> None:
-    body = net.link_header() + text(net.IFLA_IFNAME, name) + nested(net.IFLA_LINKINFO, text(1, "ifb"))
+    body = net_links.link_header() + text(net_links.IFLA_IFNAME, name) + nested(net_links.IFLA_LINKINFO, text(1, "ifb"))
     netlink.request(netlink.ROUTE, _NEW_LINK, netlink.CREATE | netlink.EXCL, body, f"add device {name}")
-    net.set_up(name)
+    net_links.set_up(name)
 
 
 def set_rate(device: str, rate_bits: int) -> None:
