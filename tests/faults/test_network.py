@@ -102,7 +102,12 @@ def healed() -> Iterator[contextlib.ExitStack]:
 def state(cluster: LocalCluster) -> dict[str, str]:
     """Everything of the lab's network that a disturbance could leave changed, as the kernel's own tools show it."""
     tools.need("nsenter", "ip", "tc", "nft")
-    labd = next(item.process.pid for item in undo.leftovers(cluster._run_id) if item.node == "control.1")
+
+    def control() -> list[int]:
+        """A process that executes another program just now shows no environment."""
+        return [item.process.pid for item in undo.leftovers(cluster._run_id) if item.node == "control.1"]
+
+    labd = waiting.until(control, "the lab's own process")[0]
     enter = ["nsenter", "-t", str(labd), "-U", "--preserve-credentials", "-n"]
     enter = enter if cluster._mode == "user" else ["nsenter", "-t", str(labd), "-n"]
     shown = {}
