@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Generic, Protocol, TypeVar
 
-from harness.backends.contract import Change, ClockReading, Cluster, Exit, Workload
+from harness.backends.contract import Change, ClockReading, Cluster, Exit, Launch
 from harness.errors import BackendError, ChaosError, NodeGone, UsageError
 
 KILL_S_MAX = 20.0
@@ -70,7 +70,7 @@ class ControlHost(Protocol):
 class ControlledCluster(TellingCluster):
     """Its control command runs on a host of its own, and can be killed and started again there."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Launch) -> None:
         super().__init__()
         self._control_starts = 0
         self._control_command = workload.control

@@ -61,7 +61,7 @@ class Verb(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Workload:
+class Launch:
     """What runs on every node, with nothing left to decide.
 
     `command` and `control` may hold the placeholders `{address}` (of the node), `{control}` (address of the
@@ -463,15 +463,15 @@ class Backend(abc.ABC):
         return {}
 
     @abc.abstractmethod
-    def render(self, workload: Workload) -> Any:
+    def render(self, workload: Launch) -> Any:
         """The native request, pure: plain data, nothing of this machine in it."""
 
-    def render_as(self, workload: Workload, kind: str, run_id: str) -> Any:
+    def render_as(self, workload: Launch, kind: str, run_id: str) -> Any:
         """The same as one of `kinds`, with the names that this run will have. Pure."""
         raise UsageError(f"--as {kind}: backend {self.name} has one kind of request only")
 
     @abc.abstractmethod
-    def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> Cluster:
+    def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> Cluster:
         """Creates the nodes of `workload`; nothing runs on them until `Cluster.start()`.
 
         `run_dir` is absolute, is the same path on every node, and holds `events/` and `logs/`.

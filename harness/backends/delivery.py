@@ -14,7 +14,7 @@ import py_compile
 import zipfile
 from collections.abc import Iterator
 
-from harness.backends.contract import Workload
+from harness.backends.contract import Launch
 from harness.node import boot, owner_names
 
 NAME = "delivered.zip"
@@ -68,7 +68,7 @@ def deliver(run_dir: pathlib.Path) -> pathlib.Path:
     return place
 
 
-def runs_reference_trainer(workload: Workload) -> bool:
+def runs_reference_trainer(workload: Launch) -> bool:
     """Whether the nodes must have the reference trainer, in the version of this checkout."""
     return any(word.startswith(TRAINER) for word in (*workload.command, *(workload.control or ())))
 

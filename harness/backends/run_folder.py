@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import IO
 
 from harness.backends import delivery
-from harness.backends.contract import Workload
+from harness.backends.contract import Launch
 from harness.log import untrusted_files
 from harness.node import skew
 from harness.node.node_paths import ANSWERS, EVENTS, KEY_ENV, LOGS, answers_of, environment, events_of, log_of
@@ -39,7 +39,7 @@ Owner = tuple[int, int]  # user and group
 __all__ = ["ANSWERS", "EVENTS", "LOGS", "answers_of", "environment", "events_of", "log_of"]
 
 
-def folders_of(workload: Workload, node: str) -> tuple[str, ...]:
+def folders_of(workload: Launch, node: str) -> tuple[str, ...]:
     """The folders below the run's, besides its own, that this node may write: those that its command names."""
     command = (workload.control or ()) if node == CONTROL else workload.command
     named = [name for word in command for name in _NAMED.findall(word)]
@@ -51,12 +51,12 @@ def folders_of(workload: Workload, node: str) -> tuple[str, ...]:
     )
 
 
-def writable(workload: Workload, node: str, key: str) -> list[str]:
+def writable(workload: Launch, node: str, key: str) -> list[str]:
     """Everything below the run's folder that this incarnation of the node may write."""
     return [events_of(node), answers_of(node), log_of(key), *folders_of(workload, node)]
 
 
-def prepare(run_dir: pathlib.Path, workload: Workload, nodes: Sequence[str], owner: Owner | None = None) -> None:
+def prepare(run_dir: pathlib.Path, workload: Launch, nodes: Sequence[str], owner: Owner | None = None) -> None:
     """Makes a run's folder ready, before any node is there: what nodes may write belongs to `owner`."""
     run_dir.mkdir(parents=True, exist_ok=True)
     delivery.deliver(run_dir)

@@ -30,8 +30,7 @@ from harness.node.checkpoint_copies import Copies, Vault
 from harness.node.emitter import clock_id
 from harness.node.follow import Follower
 from harness.node.net import paths
-from harness.node.node_paths import POD_RUN_DIR as RUN_DIR
-from harness.node.node_paths import SCRATCH, SHARED
+from harness.node.node_paths import POD_RUN_DIR, SCRATCH, SHARED
 
 SILENT_S_MAX = 60.0
 LOOK_S = 0.1
@@ -41,7 +40,7 @@ _SIOCGIFADDR = 0x8915
 
 
 class PodInit(node_init.Init):
-    def __init__(self, role: str, root: pathlib.Path = pathlib.Path(RUN_DIR)):
+    def __init__(self, role: str, root: pathlib.Path = pathlib.Path(POD_RUN_DIR)):
         super().__init__(role, [role])
         self._role, self._root = role, root
         self._heard_s = time.monotonic()

@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from harness.backends.contract import Workload as Launch
+from harness.backends.contract import Launch
 from harness.errors import ScenarioError
 from harness.faults.contract import Fault, NamedFault, Target
 from harness.log.consequences import May

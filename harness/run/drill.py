@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
 from harness.backends import run_folder
-from harness.backends.contract import Backend, Workload
+from harness.backends.contract import Backend, Launch
 from harness.errors import FaultError
 from harness.log import untrusted_files
 from harness.log.journal import Journal
@@ -242,7 +242,7 @@ def _blocks(run_dir: pathlib.Path, name: str) -> int:
     return sum(sizes.values())
 
 
-def copy_saved(workload: Workload, run_dir: pathlib.Path, folder: pathlib.Path) -> None:
+def copy_saved(workload: Launch, run_dir: pathlib.Path, folder: pathlib.Path) -> None:
     """What the job has saved, with owners and links as they are: the nodes' user must be able to go on with it."""
     names = saved_folders(workload)
     _check_room(names, run_dir, folder)
@@ -283,7 +283,7 @@ def _undo(run_dir: pathlib.Path, names: list[str], folder: str = FOLDER) -> None
 UNDO = _undo
 
 
-def saved_folders(workload: Workload) -> list[str]:
+def saved_folders(workload: Launch) -> list[str]:
     """The folders that nodes may write, and the training data."""
     nodes, control = (run_folder.folders_of(workload, node) for node in ("node0", run_folder.CONTROL))
     return sorted({*nodes, *control, "data"})

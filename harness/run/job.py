@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from harness.backends.contract import Backend, Cluster, Workload
+from harness.backends.contract import Backend, Cluster, Launch
 from harness.errors import BackendError, ChaosError, FaultError
 from harness.faults.contract import CheckpointPlace
 from harness.log.events import Tail
@@ -167,7 +167,7 @@ class RunningJob:
         saved = CheckpointPlace(plan.workload.checkpoint.folder, plan.workload.checkpoint.layout)
         self._publications = Publications(journal, saved, emit, hidden(plan, backend))
 
-    def _workload(self, holds: TriggerHolds) -> Workload:
+    def _workload(self, holds: TriggerHolds) -> Launch:
         """The plan's, with what its faults need from the start."""
         workload = self.plan.launch()
         faults = [planned.action for planned in self.plan.faults]

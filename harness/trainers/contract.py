@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from harness.backends.contract import Workload as Launch
+from harness.backends.contract import Launch
 from harness.log import untrusted_files
 from harness.node.emitter import Tell
 from harness.parameters import Parameters

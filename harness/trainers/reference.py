@@ -6,7 +6,7 @@ import itertools
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from harness.backends.contract import Workload as Launch
+from harness.backends.contract import Launch
 from harness.node.emitter import TELLS, Tell
 from harness.node.node_paths import KEY_ENV, KEY_NAME
 from harness.trainers.contract import Checkpoint, Path, Trainer, Workload

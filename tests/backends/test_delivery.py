@@ -19,7 +19,7 @@ import pytest
 from waiting import HANG_S
 
 from harness.backends import delivery
-from harness.backends.contract import Workload
+from harness.backends.contract import Launch
 from harness.log.events import read_log
 from harness.node import boot, rpc
 
@@ -133,6 +133,6 @@ def test_the_working_folder_decides_nothing(archive: str, tmp_path: pathlib.Path
 
 
 def test_who_needs_the_reference_trainer() -> None:
-    assert delivery.runs_reference_trainer(Workload(("{python}", "-m", "reference_trainer.launch"), 1, 1))
-    assert not delivery.runs_reference_trainer(Workload(("python3", "train.py"), 1, 1))
+    assert delivery.runs_reference_trainer(Launch(("{python}", "-m", "reference_trainer.launch"), 1, 1))
+    assert not delivery.runs_reference_trainer(Launch(("python3", "train.py"), 1, 1))
     assert len(delivery.trainer_digest()) == 16 and json.dumps(delivery.trainer_digest())

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from waiting import until
 
-from harness.backends.contract import Backend, Capability, Cluster, Node, Workload, backend_names, load_backend
+from harness.backends.contract import Backend, Capability, Cluster, Launch, Node, backend_names, load_backend
 from harness.log.events import read_log
 from harness.node import cgroups, processes
 
@@ -202,7 +202,7 @@ OpenJob = Callable[..., Job]
 def open_job(place: Place, run_dir: pathlib.Path, run_id: str, command: Sequence[str], **more: Any) -> Job:
     """A started job. Options: `nodes`, `control`, `mounts`, `env`."""
     nodes, env = more.pop("nodes", 1), place.env | more.pop("env", {})
-    workload = Workload(tuple(command), nodes, 1, env, **more)
+    workload = Launch(tuple(command), nodes, 1, env, **more)
     run_dir.mkdir(parents=True, exist_ok=True)
     cluster = place.backend.open(workload, run_dir, run_id)
     try:

@@ -119,9 +119,9 @@ def test_after_sigkill_of_the_harness_heal_leaves_nothing(place: Place, tmp_path
 
 def test_rendering_is_pure(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     """The request of each backend is compared whole in the tests of that backend."""
-    from harness.backends.contract import Workload
+    from harness.backends.contract import Launch
 
-    workload = Workload(("{python}", "train.py", "{index}"), 3, 2, {"LR": "1"}, ("store",), ("checkpoints",))
+    workload = Launch(("{python}", "train.py", "{index}"), 3, 2, {"LR": "1"}, ("store",), ("checkpoints",))
     before = repr(place.backend.render(workload))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SOME_SECRET_KEY", "hush-hush")

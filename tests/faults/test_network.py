@@ -23,7 +23,7 @@ import waiting
 from pydantic import ValidationError
 
 import harness
-from harness.backends.contract import Node, Traffic, Verb, Workload
+from harness.backends.contract import Launch, Node, Traffic, Verb
 from harness.backends.local.backend import BACKEND, LocalCluster, try_mode
 from harness.errors import FaultError, UsageError
 from harness.faults.contract import Target, build_fault, load_fault
@@ -86,7 +86,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if (reason := try_mode(request.param)) is not None:
         pytest.skip(reason)
     run_id = f"network-{os.getpid()}-{next(_numbers)}"
-    with LocalCluster(Workload(IDLE, 3, 1, control=IDLE), tmp_path_factory.mktemp("lab"), run_id, request.param) as lab:
+    with LocalCluster(Launch(IDLE, 3, 1, control=IDLE), tmp_path_factory.mktemp("lab"), run_id, request.param) as lab:
         lab.start()
         yield lab
     assert undo.leftovers(run_id) == []
@@ -449,9 +449,9 @@ def test_a_disturbed_lab_leaves_nothing_when_the_harness_is_killed(tmp_path: pat
         import pathlib, sys, time
         sys.path.insert(0, sys.argv[1])
         from harness.node.types import Impairment
-        from harness.backends.contract import Traffic, Workload
+        from harness.backends.contract import Traffic, Launch
         from harness.backends.local.backend import BACKEND
-        lab = BACKEND.open(Workload(("sleep", "300"), 2, 1), pathlib.Path(sys.argv[2]), sys.argv[3])
+        lab = BACKEND.open(Launch(("sleep", "300"), 2, 1), pathlib.Path(sys.argv[2]), sys.argv[3])
         lab.start()
         node = lab.nodes[0]
         node.limit_rate(10**6, Traffic())

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from waiting import until
 
-from harness.backends.contract import Node, Verb, Workload
+from harness.backends.contract import Launch, Node, Verb
 from harness.backends.local.backend import BACKEND, LocalCluster, try_mode
 from harness.errors import CannotRunError, NodeGone, UsageError
 from harness.node import cgroups, processes
@@ -39,7 +39,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if (reason := try_mode(mode)) is not None:
         pytest.skip(reason)
     run_id = f"verbs-{os.getpid()}-{next(_numbers)}"
-    workload = Workload((sys.executable, "-S", "-c", BUSY), 1, 1)
+    workload = Launch((sys.executable, "-S", "-c", BUSY), 1, 1)
     with LocalCluster(workload, tmp_path_factory.mktemp("lab"), run_id, mode) as lab:
         lab.start()
         yield lab

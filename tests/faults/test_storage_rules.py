@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from waiting import until
 
-from harness.backends.contract import Verb, Workload
+from harness.backends.contract import Launch, Verb
 from harness.backends.local.backend import BACKEND, LocalCluster
 from harness.errors import UsageError
 from harness.node.types import StorageAnswers, StorageRule
@@ -74,7 +74,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
     (run_dir / "box").mkdir()
     env = {"BOX": str(run_dir / "box"), "WHERE": str(run_dir / "store")}
     own = "{run_dir}/box"  # a folder that its command names is the node's to write
-    workload = Workload((sys.executable, "-S", "-c", RUNNER, own), 1, 1, env, None, ("store",))
+    workload = Launch((sys.executable, "-S", "-c", RUNNER, own), 1, 1, env, None, ("store",))
     with BACKEND.open(workload, run_dir, f"test-storage-{os.getpid()}") as cluster:
         cluster.start()
         yield Storage(cluster, run_dir)
@@ -289,9 +289,9 @@ def test_sigkill_of_the_harness_leaves_no_mount(tmp_path: pathlib.Path) -> None:
     code = f"""
 import pathlib, sys, time
 from harness.node.types import StorageRule
-from harness.backends.contract import (Workload)
+from harness.backends.contract import (Launch)
 from harness.backends.local.backend import BACKEND
-cluster = BACKEND.open(Workload(("sleep", "100"), 1, 1, {{}}, None, ("store",)), pathlib.Path({str(tmp_path)!r}), "test-storage-kill-{os.getpid()}")
+cluster = BACKEND.open(Launch(("sleep", "100"), 1, 1, {{}}, None, ("store",)), pathlib.Path({str(tmp_path)!r}), "test-storage-kill-{os.getpid()}")
 cluster.start()
 cluster.nodes[0].disturb_storage("store", StorageRule(delay_s=5.0))
 print("ready", flush=True)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from waiting import until
 
-from harness.backends.contract import Node, Traffic, Workload
+from harness.backends.contract import Launch, Node, Traffic
 from harness.backends.local.backend import LocalCluster, try_mode
 from harness.errors import NodeGone
 from harness.faults.contract import Context
@@ -158,7 +158,7 @@ def talking(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[
         pytest.skip("not root")
     if (reason := try_mode(request.param)) is not None:
         pytest.skip(reason)
-    workload = Workload(("{python}", "-c", TALK, "{index}", "{head}"), 2, 1, control=("sleep", "300"))
+    workload = Launch(("{python}", "-c", TALK, "{index}", "{head}"), 2, 1, control=("sleep", "300"))
     run_id = f"own-{os.getpid()}-{next(_numbers)}"
     with LocalCluster(workload, tmp_path, run_id, request.param) as lab:
         lab.start()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.backends.contract import Workload, load_backend
+from harness.backends.contract import Launch, load_backend
 from harness.errors import ScenarioError, UsageError
 from harness.spec import secrets
 from harness.spec.scenario import load_scenario
@@ -86,6 +86,6 @@ def test_a_scenario_cannot_name_a_container(tmp_path: pathlib.Path) -> None:
         path.write_text(f"version: 1\nname: {json.dumps(name)}\ntitle: t\nfaults: []\n")
         with pytest.raises(ScenarioError):
             load_scenario(path)
-    rendered = load_backend("docker").render(Workload(("--name", "evil"), 2, 1, {"NAME": "evil"}))
+    rendered = load_backend("docker").render(Launch(("--name", "evil"), 2, 1, {"NAME": "evil"}))
     assert set(rendered["containers"]) == {"node0", "node1"}
     assert "evil" not in json.dumps(rendered["containers"]) + json.dumps(rendered["network"])

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.backends.contract import PLACEHOLDERS, fill_placeholders
-from harness.backends.contract import Workload as Launch
+from harness.backends.contract import PLACEHOLDERS, Launch, fill_placeholders
 from harness.errors import ScenarioError
 from harness.spec.scenario import parse_scenario
 from harness.trainers.contract import Workload

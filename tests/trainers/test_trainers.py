@@ -22,7 +22,7 @@ from reference_trainer.options import Options
 
 ECHO = """
 from pydantic import Field
-from harness.backends.contract import Workload as Launch
+from harness.backends.contract import Launch
 from harness.trainers.contract import Trainer
 
 

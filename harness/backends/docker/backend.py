@@ -18,9 +18,9 @@ from harness.backends import delivery, run_folder
 from harness.backends.contract import (
     Backend,
     Capability,
+    Launch,
     Node,
     Verb,
-    Workload,
     environment_as_recorded,
     fill_placeholders,
     refuse_replacement,
@@ -41,7 +41,7 @@ PROBE = "probe"  # the kind of name that what a probe makes has
 
 
 class DockerCluster(probe.ProbedCluster):
-    def __init__(self, engine: Engine, workload: Workload, place: request.DockerRun):
+    def __init__(self, engine: Engine, workload: Launch, place: request.DockerRun):
         super().__init__(workload)
         self._engine, self._workload, self._place = engine, workload, place
         self._run_dir = pathlib.Path(place.run_dir)
@@ -210,7 +210,7 @@ class DockerBackend(Backend):
     def lacks(self) -> dict[str, dict[Verb, str]]:
         return {self.name: {}}
 
-    def render(self, workload: Workload) -> dict[str, Any]:
+    def render(self, workload: Launch) -> dict[str, Any]:
         return request.render(workload, request.DockerRun())
 
     def sweep(self) -> int:
@@ -223,7 +223,7 @@ class DockerBackend(Backend):
         finally:
             engine.close()
 
-    def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> DockerCluster:
+    def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> DockerCluster:
         if not run_dir.is_absolute():
             raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
         engine = Engine()
@@ -236,7 +236,7 @@ class DockerBackend(Backend):
             raise
 
 
-def _place(engine: Engine, workload: Workload, run_dir: pathlib.Path, run_id: str) -> request.DockerRun:
+def _place(engine: Engine, workload: Launch, run_dir: pathlib.Path, run_id: str) -> request.DockerRun:
     image = os.environ.get(IMAGE_ENV, request.IMAGE)
     found = engine.image_labels(image).get(request.TRAINER_LABEL)
     if delivery.runs_reference_trainer(workload) and found != delivery.trainer_digest():

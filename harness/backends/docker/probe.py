@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from harness.backends.cluster_base import ControlledCluster
-from harness.backends.contract import Cluster, Node, Verb, Workload
+from harness.backends.contract import Cluster, Launch, Node, Verb
 from harness.errors import BackendError, CannotRunError
 from harness.node import owner_names, skew
 from harness.node.types import StorageRule
@@ -28,7 +28,7 @@ class ProbedCluster(ControlledCluster):
         """Why the kernel refuses a network verb, for those that it does."""
 
 
-def try_out(open_cluster: Callable[[Workload, pathlib.Path], ProbedCluster], why_no_storage: str) -> dict[Verb, str]:
+def try_out(open_cluster: Callable[[Launch, pathlib.Path], ProbedCluster], why_no_storage: str) -> dict[Verb, str]:
     """For each verb that is refused here the reason: reads what a command on a node wrote, tries what kernels refuse.
 
     Raises `CannotRunError` where nodes cannot be used at all.
@@ -41,7 +41,7 @@ def try_out(open_cluster: Callable[[Workload, pathlib.Path], ProbedCluster], why
         (folder / MOUNT).mkdir()
         mounts = () if why_no_storage else (MOUNT,)
         command = ("python3", "-c", _CODE)
-        with open_cluster(Workload(command, 1, 1, environment, mounts=mounts), folder) as cluster:
+        with open_cluster(Launch(command, 1, 1, environment, mounts=mounts), folder) as cluster:
             watched = [cluster.nodes[0].disturb_storage(mount, StorageRule(operations=("create",))) for mount in mounts]
             cluster.start()
             told_s = _wait_for_time(cluster, folder / "logs" / "node0.1.log")

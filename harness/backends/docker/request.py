@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.backends import delivery, run_folder
-from harness.backends.contract import Workload
+from harness.backends.contract import Launch
 from harness.backends.run_folder import CONTROL
 from harness.node import boot
 from harness.node.node_paths import NODE_LABEL, RUN_LABEL, SCRATCH
@@ -79,7 +79,7 @@ class DockerRun:
         return {RUN_LABEL: self.run_id, NODE_LABEL: node, INCARNATION_LABEL: str(incarnation)}
 
 
-def render(workload: Workload, place: DockerRun) -> Request:
+def render(workload: Launch, place: DockerRun) -> Request:
     """Everything that will be asked of the daemon for the first incarnations, and what then runs where."""
     nodes = node_names(workload)
     names = [*([CONTROL] if workload.control is not None else []), *nodes]
@@ -91,7 +91,7 @@ def render(workload: Workload, place: DockerRun) -> Request:
     }
 
 
-def node_names(workload: Workload) -> list[str]:
+def node_names(workload: Launch) -> list[str]:
     return [f"node{index}" for index in range(workload.nodes)]
 
 
@@ -106,7 +106,7 @@ def network(place: DockerRun) -> Request:
     }
 
 
-def container(workload: Workload, place: DockerRun, node: str, incarnation: int) -> Request:
+def container(workload: Launch, place: DockerRun, node: str, incarnation: int) -> Request:
     """One node. It starts with our init alone; the workload's command is a call to that.
 
     Its init is told the names of all nodes: strangers that crowd one of them take its part of the machine only.
@@ -138,7 +138,7 @@ def container(workload: Workload, place: DockerRun, node: str, incarnation: int)
     }
 
 
-def _mounts(workload: Workload, place: DockerRun, node: str, incarnation: int) -> list[Request]:
+def _mounts(workload: Launch, place: DockerRun, node: str, incarnation: int) -> list[Request]:
     """The run's folder is there to be read; on top of it lies what this node may write, and nothing else."""
     key = CONTROL if node == CONTROL else f"{node}.{incarnation}"
     labels = place.labels(node, incarnation)
@@ -177,7 +177,7 @@ def _bind(source: str, target: str, read_only: bool = False) -> Request:
     return {"Type": "bind", "Source": source, "Target": target} | ({"ReadOnly": True} if read_only else {})
 
 
-def gpu_ids(workload: Workload, index: int, place: DockerRun) -> list[str]:
+def gpu_ids(workload: Launch, index: int, place: DockerRun) -> list[str]:
     """One GPU a rank; the nodes of a run share the host's GPUs in order."""
     if not place.gpus:
         return []

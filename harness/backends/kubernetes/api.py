@@ -15,7 +15,7 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.backends.contract import Workload
+from harness.backends.contract import Launch
 from harness.backends.kubernetes import manifests
 from harness.backends.kubernetes.manifests import ClusterRun, Dialect, Object
 from harness.backends.kubernetes.settings import Settings
@@ -161,7 +161,7 @@ class Api:
     def dialect(self) -> Dialect:
         """Asked by dry runs: a server keeps the fields that it knows."""
         probe = manifests.ClusterRun("dialect", Settings(), Dialect())
-        workload = Workload(("true",), 1, 1)
+        workload = Launch(("true",), 1, 1)
         job = manifests.RENDERERS["job"](workload, probe)[0]
         job["metadata"]["name"] = "chaos-probe"
         kept = self.create(job, dry_run=True)["spec"]

@@ -29,9 +29,9 @@ from harness.backends.contract import (
     Capability,
     Change,
     Exit,
+    Launch,
     Node,
     Verb,
-    Workload,
     environment_as_recorded,
     fill_placeholders,
 )
@@ -48,8 +48,7 @@ from harness.backends.run_folder import CONTROL
 from harness.errors import BackendError, CannotRunError, ChaosError, NodeGone, UsageError
 from harness.node import pod_init
 from harness.node.emitter import clock_id
-from harness.node.node_paths import NODE_LABEL
-from harness.node.node_paths import POD_RUN_DIR as RUN_DIR
+from harness.node.node_paths import NODE_LABEL, POD_RUN_DIR
 
 LOOK_S = 0.25
 BEAT_S = 5.0
@@ -62,7 +61,7 @@ _KILLED = -int(signal.SIGKILL)
 class KubeCluster(ControlledCluster):
     tells_changes = True
 
-    def __init__(self, api: Api, workload: Workload, run_dir: pathlib.Path, place: ClusterRun):
+    def __init__(self, api: Api, workload: Launch, run_dir: pathlib.Path, place: ClusterRun):
         super().__init__(workload)
         self._api, self._workload, self._place = api, workload, place
         self.run_dir = run_dir
@@ -401,7 +400,7 @@ class KubeCluster(ControlledCluster):
         control = self._control.address if self._control is not None else ""
         first = self._nodes[0].pod
         head = first.address if first is not None else ""
-        return {"address": pod.address, "control": control, "head": head, "run_dir": RUN_DIR, "python": "python3"}
+        return {"address": pod.address, "control": control, "head": head, "run_dir": POD_RUN_DIR, "python": "python3"}
 
     def _environment(self, pod: Pod, name: str, start: int) -> dict[str, str]:
         """The plan's and ours; files of the run are named as they are called in a pod."""
@@ -413,7 +412,7 @@ class KubeCluster(ControlledCluster):
             "CHAOS_METADATA": f"http://{host}",
         }
         marks = (
-            run_folder.environment(RUN_DIR, name)
+            run_folder.environment(POD_RUN_DIR, name)
             | run_folder.key_of(self.run_dir)
             | {
                 "CHAOS_NODE": name,
@@ -422,7 +421,7 @@ class KubeCluster(ControlledCluster):
             }
         )
         here = str(self.run_dir)
-        given = {key: value.replace(here, RUN_DIR) for key, value in self._workload.env.items()}
+        given = {key: value.replace(here, POD_RUN_DIR) for key, value in self._workload.env.items()}
         return {**devices, **endpoints, **given, **marks}
 
     def _pods(self) -> list[Pod]:
@@ -496,16 +495,16 @@ class KubernetesBackend(Backend):
     def lacks(self) -> dict[str, dict[Verb, str]]:
         return {self.name: LACKS}
 
-    def render(self, workload: Workload) -> list[Object]:
+    def render(self, workload: Launch) -> list[Object]:
         return manifests.render(workload, ClusterRun())
 
-    def render_as(self, workload: Workload, kind: str, run_id: str) -> list[Object]:
+    def render_as(self, workload: Launch, kind: str, run_id: str) -> list[Object]:
         settings = read_settings()
         if kind and kind not in KINDS:
             raise UsageError(f"--as {kind}: allowed are {', '.join(KINDS)}")
         return manifests.render(workload, ClusterRun(run_id, replaced(settings, kind=kind or settings.kind)))
 
-    def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> KubeCluster:
+    def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> KubeCluster:
         if not run_dir.is_absolute():
             raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
         if workload.sources:

@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.backends import delivery
-from harness.backends.contract import Workload
+from harness.backends.contract import Launch
 from harness.backends.kubernetes.settings import Settings
 from harness.backends.run_folder import CONTROL
 from harness.errors import UsageError
 from harness.node import boot
-from harness.node.node_paths import IMAGE_UID, INDEX_LABEL, NODE_LABEL, RUN_LABEL, SCRATCH, SHARED
-from harness.node.node_paths import POD_RUN_DIR as RUN_DIR
+from harness.node.node_paths import IMAGE_UID, INDEX_LABEL, NODE_LABEL, POD_RUN_DIR, RUN_LABEL, SCRATCH, SHARED
 
 Object = dict[str, Any]
 
@@ -37,7 +36,7 @@ KEPT_S = 600
 TAINT = "chaos-harness/reclaimed"  # of a machine that we take; the control host stays there
 
 PREEMPTOR = "preemptor"
-SMALLEST = Workload(("true",), 1, 1)
+SMALLEST = Launch(("true",), 1, 1)
 _NODES = "node"  # the replicated job in a JobSet; Kubeflow's trainer calls its own so, too
 
 
@@ -105,7 +104,7 @@ def delivered(place: ClusterRun) -> Object:
     return found | {"immutable": True, "binaryData": {delivery.NAME: content}}
 
 
-def render(workload: Workload, place: ClusterRun) -> list[Object]:
+def render(workload: Launch, place: ClusterRun) -> list[Object]:
     """Everything that is created for a run besides `delivered`, in the order in which it is created."""
     first = [service(place), control_pod(place), budget(place)]
     if place.settings.gang:
@@ -148,12 +147,12 @@ def budget(place: ClusterRun) -> Object:
     return _object(place.dialect.policy, "PodDisruptionBudget", place.control, place, spec)
 
 
-def pod_group(workload: Workload, place: ClusterRun) -> Object:
+def pod_group(workload: Launch, place: ClusterRun) -> Object:
     spec = {"minMember": workload.nodes, "queue": place.settings.gang}
     return _object("scheduling.volcano.sh/v1beta1", "PodGroup", place.name, place, spec)
 
 
-def node_pod(workload: Workload, place: ClusterRun, index: int, incarnation: int) -> Object:
+def node_pod(workload: Launch, place: ClusterRun, index: int, incarnation: int) -> Object:
     """A pod of its own, where no Indexed Job makes them: we create the next one when it is lost."""
     template = _template(workload, place)
     spec = template["spec"] | {"hostname": f"{_NODES}{index}", "subdomain": place.name}
@@ -199,15 +198,15 @@ def preemptor(
 # The kinds
 
 
-def _pods(workload: Workload, place: ClusterRun) -> list[Object]:
+def _pods(workload: Launch, place: ClusterRun) -> list[Object]:
     return [node_pod(workload, place, index, 1) for index in range(workload.nodes)]
 
 
-def _job(workload: Workload, place: ClusterRun) -> list[Object]:
+def _job(workload: Launch, place: ClusterRun) -> list[Object]:
     return [_object("batch/v1", "Job", place.name, place, _job_spec(workload, place))]
 
 
-def _jobset(workload: Workload, place: ClusterRun) -> list[Object]:
+def _jobset(workload: Launch, place: ClusterRun) -> list[Object]:
     network = {"enableDNSHostnames": True, "subdomain": place.name, "publishNotReadyAddresses": True}
     spec = {
         "network": network,
@@ -217,7 +216,7 @@ def _jobset(workload: Workload, place: ClusterRun) -> list[Object]:
     return [_object("jobset.x-k8s.io/v1alpha2", "JobSet", place.name, place, spec)]
 
 
-def _pytorchjob(workload: Workload, place: ClusterRun) -> list[Object]:
+def _pytorchjob(workload: Launch, place: ClusterRun) -> list[Object]:
     """The operator demands a master, which is our node 0, and a container of this name."""
     template = _template(workload, place)
     template["spec"]["containers"][0]["name"] = "pytorch"
@@ -232,7 +231,7 @@ def _pytorchjob(workload: Workload, place: ClusterRun) -> list[Object]:
     return [_object("kubeflow.org/v1", "PyTorchJob", place.name, place, spec)]
 
 
-def _trainjob(workload: Workload, place: ClusterRun) -> list[Object]:
+def _trainjob(workload: Launch, place: ClusterRun) -> list[Object]:
     """A TrainJob fills in a runtime; ours is the namespace's own, as none of the stock ones keeps a line open."""
     version = "trainer.kubeflow.org/v1alpha1"
     step = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
@@ -264,12 +263,12 @@ OWNERS = {
 }
 
 
-def _replicated(workload: Workload, place: ClusterRun, labels: dict[str, str]) -> Object:
+def _replicated(workload: Launch, place: ClusterRun, labels: dict[str, str]) -> Object:
     job = {"metadata": {"labels": place.labels | labels}, "spec": _job_spec(workload, place)}
     return {"name": _NODES, "replicas": 1, "template": job}
 
 
-def _job_spec(workload: Workload, place: ClusterRun) -> Object:
+def _job_spec(workload: Launch, place: ClusterRun) -> Object:
     spec: Object = {
         "completions": workload.nodes,
         "parallelism": workload.nodes,
@@ -284,7 +283,7 @@ def _job_spec(workload: Workload, place: ClusterRun) -> Object:
     return spec
 
 
-def _template(workload: Workload, place: ClusterRun) -> Object:
+def _template(workload: Launch, place: ClusterRun) -> Object:
     settings = place.settings
     labels = place.labels | {NODE_LABEL: _NODES}
     spec = _pod_spec(place, _NODES, _grace_s(workload, settings))
@@ -312,7 +311,7 @@ def _template(workload: Workload, place: ClusterRun) -> Object:
     return {"metadata": metadata, "spec": spec}
 
 
-def _grace_s(workload: Workload, settings: Settings) -> int:
+def _grace_s(workload: Launch, settings: Settings) -> int:
     """Most ways to reclaim a pod say how long its notice is, up to this. Of the scheduler's own, this is the notice."""
     notice_s = math.ceil(workload.notice_s)
     if settings.evict_by_own_grace and notice_s > 0:
@@ -333,7 +332,7 @@ def _pod_spec(place: ClusterRun, role: str, grace_s: int) -> Object:
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": [
             {"name": "delivered", "mountPath": DELIVERED, "readOnly": True},
-            {"name": "run", "mountPath": RUN_DIR},
+            {"name": "run", "mountPath": POD_RUN_DIR},
             {"name": "scratch", "mountPath": SCRATCH},
             {"name": "shm", "mountPath": "/dev/shm"},
         ],

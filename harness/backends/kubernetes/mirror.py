@@ -20,7 +20,7 @@ from harness.backends.caller import Caller
 from harness.backends.run_folder import ANSWERS, CONTROL, EVENTS, LOGS
 from harness.errors import BackendError
 from harness.log import untrusted_files
-from harness.node.node_paths import POD_RUN_DIR as RUN_DIR
+from harness.node.node_paths import POD_RUN_DIR
 
 PUSHED = ("holds.json", "holds", "damage", "clock", "data")
 LOOK_S = 0.004
@@ -129,7 +129,7 @@ class Mirror:
         except FileNotFoundError:
             return  # the next look sees that
         if name.endswith(".json"):  # holds name their files by the run's folder, which is another one there
-            content = content.replace(str(self._run_dir).encode(), RUN_DIR.encode())
+            content = content.replace(str(self._run_dir).encode(), POD_RUN_DIR.encode())
         for start in range(0, max(1, len(content)), PART_BYTES):
             part = content[start : start + PART_BYTES].decode("latin-1")
             line.call("put", name=name, data=part, append=start > 0)

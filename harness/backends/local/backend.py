@@ -23,9 +23,9 @@ from harness.backends.contract import (
     Capability,
     Cluster,
     Exit,
+    Launch,
     Node,
     Verb,
-    Workload,
     fill_placeholders,
     refuse_replacement,
 )
@@ -68,7 +68,7 @@ class LocalNode(NetworkedNode, StoringNode):
         lab: client.LabClient,
         gone: set[str],
         run_dir: pathlib.Path,
-        workload: Workload,
+        workload: Launch,
         name: str,
         index: int,
         incarnation: int,
@@ -118,7 +118,7 @@ class LocalNode(NetworkedNode, StoringNode):
 class LocalCluster(Cluster):
     on_this_host = True
 
-    def __init__(self, workload: Workload, run_dir: pathlib.Path, run_id: str, mode: str):
+    def __init__(self, workload: Launch, run_dir: pathlib.Path, run_id: str, mode: str):
         self._workload = workload
         self._run_dir = run_dir
         self._run_id = run_id
@@ -272,7 +272,7 @@ class LocalBackend(Backend):
             "local, plain": user | dict.fromkeys(_NAMESPACE_VERBS, _TAKES_NAMESPACES),
         }
 
-    def render(self, workload: Workload) -> dict[str, Any]:
+    def render(self, workload: Launch) -> dict[str, Any]:
         names = [f"node{index}" for index in range(workload.nodes)]
         return {
             "nodes": [{"name": name, "command": list(workload.command)} for name in names],
@@ -281,7 +281,7 @@ class LocalBackend(Backend):
             "env": dict(workload.env),
         }
 
-    def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> LocalCluster:
+    def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> LocalCluster:
         if not run_dir.is_absolute():
             raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
         mode, refused = self._choose()

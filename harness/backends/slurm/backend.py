@@ -32,9 +32,9 @@ from harness.backends.contract import (
     Capability,
     Change,
     Exit,
+    Launch,
     Node,
     Verb,
-    Workload,
     environment_as_recorded,
     refuse_replacement,
 )
@@ -72,7 +72,7 @@ _JOB_NAME = "chaos-{run_id}"
 class SlurmCluster(TellingCluster):
     tells_changes = True
 
-    def __init__(self, slurm: Slurm, workload: Workload, run_dir: pathlib.Path, run_id: str):
+    def __init__(self, slurm: Slurm, workload: Launch, run_dir: pathlib.Path, run_id: str):
         super().__init__()
         self._slurm, self.run_dir, self._run_id = slurm, run_dir, run_id
         self._state_dir = run_dir / "slurm"
@@ -222,7 +222,7 @@ class SlurmCluster(TellingCluster):
 
     # The job
 
-    def _prepare(self, workload: Workload) -> None:
+    def _prepare(self, workload: Launch) -> None:
         (self._state_dir / "exits").mkdir(parents=True)
         run_folder.prepare(self.run_dir, workload, [run_folder.CONTROL, *(node.name for node in self._nodes)])
 
@@ -234,7 +234,7 @@ class SlurmCluster(TellingCluster):
             if self._stop.wait(BEAT_S):
                 return
 
-    def _submit(self, workload: Workload) -> None:
+    def _submit(self, workload: Launch) -> None:
         request = script.render(workload)
         for name, text in request.files.items():
             (self._state_dir / name).write_text(text)
@@ -424,7 +424,7 @@ class SlurmBackend(Backend):
     def lacks(self) -> dict[str, dict[Verb, str]]:
         return {self.name: LACKS}
 
-    def render(self, workload: Workload) -> script.Submission:
+    def render(self, workload: Launch) -> script.Submission:
         return script.render(workload)
 
     def sweep(self) -> int:
@@ -439,7 +439,7 @@ class SlurmBackend(Backend):
             slurm.cancel(*over)
         return len(over)
 
-    def open(self, workload: Workload, run_dir: pathlib.Path, run_id: str) -> SlurmCluster:
+    def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> SlurmCluster:
         if not run_dir.is_absolute():
             raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from harness.backends import run_folder
-from harness.backends.contract import PLACEHOLDER, PLACEHOLDERS, Workload, fill_placeholders
+from harness.backends.contract import PLACEHOLDER, PLACEHOLDERS, Launch, fill_placeholders
 from harness.backends.run_folder import CONTROL
 from harness.node import boot
 
@@ -100,7 +100,7 @@ _VARIABLES = {
 _CONTROL_HAS = ("control", "head", "python", "run_dir")
 
 
-def render(workload: Workload) -> Submission:
+def render(workload: Launch) -> Submission:
     """Raises `UsageError` for a placeholder that has no value where it stands."""
     arguments = (
         "--job-name=chaos-{run_id}",
@@ -126,7 +126,7 @@ def render(workload: Workload) -> Submission:
     return Submission(arguments, files, env=dict(workload.env))
 
 
-def _places(workload: Workload, node: str, mounts: Sequence[str]) -> str:
+def _places(workload: Launch, node: str, mounts: Sequence[str]) -> str:
     """The first arguments of `slurm_task`: what can be disturbed, and what may be written."""
     return shlex.join([*mounts, "--", *run_folder.folders_of(workload, node), "--"])
 

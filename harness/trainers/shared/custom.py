@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from harness.backends.contract import Workload as Launch
+from harness.backends.contract import Launch
 from harness.backends.run_folder import CHECKPOINTS
 from harness.errors import UsageError
 from harness.node.boot import OBSERVE_ENV

@@ -17,7 +17,7 @@ import pytest
 from waiting import until
 
 from harness.backends import delivery
-from harness.backends.contract import Traffic, Workload
+from harness.backends.contract import Launch, Traffic
 from harness.backends.docker import backend
 from harness.backends.docker import request as request_of_docker
 from harness.backends.docker.engine import Engine
@@ -52,7 +52,7 @@ def launch(
         run_id = f"test-{request.node.name[:40]}-{os.getpid()}{name}".replace("[", "-").replace("]", "")
         run_dir = tmp_path / (name or "run")
         run_dir.mkdir()
-        cluster = backend.BACKEND.open(Workload(command, nodes, 1, **more), run_dir, run_id)
+        cluster = backend.BACKEND.open(Launch(command, nodes, 1, **more), run_dir, run_id)
         clusters.append(cluster)
         return cluster
 
@@ -203,7 +203,7 @@ def test_what_cannot_start_leaves_nothing(
     run_id = f"test-broken-{os.getpid()}"
     monkeypatch.setattr(backend.request, "SCRATCH", "not-absolute")
     with pytest.raises(BackendError, match="creating container"):
-        backend.BACKEND.open(Workload(("true",), 1, 1), tmp_path, run_id)
+        backend.BACKEND.open(Launch(("true",), 1, 1), tmp_path, run_id)
     assert things(engine, run_id) == []
 
 
@@ -212,7 +212,7 @@ def test_an_image_with_another_reference_trainer_is_refused(
 ) -> None:
     monkeypatch.setattr(delivery, "trainer_digest", lambda: "another")
     assert backend.DockerBackend().probe().available, "a trainer of one's own needs nothing of ours in its image"
-    workload = Workload(("{python}", "-m", "reference_trainer.launch"), 1, 1)
+    workload = Launch(("{python}", "-m", "reference_trainer.launch"), 1, 1)
     with pytest.raises(CannotRunError, match="make image"):
         backend.BACKEND.open(workload, tmp_path, f"test-other-{os.getpid()}")
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.backends.contract import Workload
+from harness.backends.contract import Launch
 from harness.backends.docker import backend, engine, request
 from harness.backends.docker.stream import AttachedStream
 from harness.errors import CannotRunError, UsageError
 from harness.node import boot, container_storage
 
-TRAINING = Workload(
+TRAINING = Launch(
     ("{python}", "train.py"), nodes=2, ranks_per_node=2, env={"LR": "1"}, control=("{python}", "store.py")
 )
 
@@ -98,7 +98,7 @@ def test_rendering_knows_nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_a_control_command_there_is_no_control_container() -> None:
-    assert "control" not in request.render(Workload(("true",), 1, 1), request.DockerRun())["containers"]
+    assert "control" not in request.render(Launch(("true",), 1, 1), request.DockerRun())["containers"]
 
 
 def test_every_rank_gets_a_gpu_of_its_own() -> None:

@@ -14,7 +14,7 @@ from backends.kubernetes import stand_in
 from backends.kubernetes.stand_in import StandIn
 from waiting import until
 
-from harness.backends.contract import Node, Verb, Workload
+from harness.backends.contract import Launch, Node, Verb
 from harness.backends.kubernetes import backend, reclaim
 from harness.backends.kubernetes.api import Refused
 from harness.errors import BackendError, CannotRunError, NodeGone
@@ -37,8 +37,8 @@ def server(
     folder.mkdir()
     there = StandIn(folder, request.param)
     monkeypatch.setenv("CHAOS_KUBECONFIG", str(there.kubeconfig))
-    monkeypatch.setattr(backend, "RUN_DIR", stand_in.RUN_DIR)
-    monkeypatch.setattr("harness.backends.kubernetes.mirror.RUN_DIR", stand_in.RUN_DIR)
+    monkeypatch.setattr(backend, "POD_RUN_DIR", stand_in.RUN_DIR)
+    monkeypatch.setattr("harness.backends.kubernetes.mirror.POD_RUN_DIR", stand_in.RUN_DIR)
     yield there
     there.close()
 
@@ -49,7 +49,7 @@ def launch(server: StandIn, tmp_path: pathlib.Path) -> Iterator[Callable[..., ba
 
     def open_cluster(*command: str, nodes: int = 1, **more: Any) -> backend.KubeCluster:
         (tmp_path / "run" / "holds").mkdir(parents=True)
-        cluster = backend.KubernetesBackend().open(Workload(command, nodes, 1, **more), tmp_path / "run", "r1")
+        cluster = backend.KubernetesBackend().open(Launch(command, nodes, 1, **more), tmp_path / "run", "r1")
         clusters.append(cluster)
         return cluster
 
@@ -145,7 +145,7 @@ def test_the_machine_of_the_control_host_is_never_taken(
     assert not asked and cluster.nodes[0].alive
     monkeypatch.setenv("CHAOS_KUBE_EVICT", how)
     with pytest.raises(CannotRunError, match="CHAOS_KUBE_CONTROL_SELECTOR"):
-        backend.KubernetesBackend().open(Workload(LOOP, 1, 1), cluster.run_dir.parent / "second", "r2")
+        backend.KubernetesBackend().open(Launch(LOOP, 1, 1), cluster.run_dir.parent / "second", "r2")
 
 
 @pytest.mark.parametrize("how", ["taint", "command:true"])

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from waiting import until
 
-from harness.backends.contract import Node, Verb, Workload
+from harness.backends.contract import Launch, Node, Verb
 from harness.backends.kubernetes import backend, manifests
 from harness.backends.kubernetes.api import Api, Refused
 from harness.backends.kubernetes.manifests import ClusterRun
@@ -45,7 +45,7 @@ def launch(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> Iterator[C
         run_id = f"{request.node.name[5:30].replace('_', '-').strip('-')}-{os.getpid()}{name}"
         run_dir = tmp_path / (name or "run")
         (run_dir / "holds").mkdir(parents=True)
-        cluster = backend.BACKEND.open(Workload(command, nodes, 1, **more), run_dir, run_id)
+        cluster = backend.BACKEND.open(Launch(command, nodes, 1, **more), run_dir, run_id)
         assert isinstance(cluster, backend.KubeCluster)
         clusters.append(cluster)
         return cluster
@@ -212,8 +212,8 @@ def test_a_checkpoint_outlives_its_node(launch: Callable[..., backend.KubeCluste
 def test_a_killed_harness_leaves_nothing_after_heal(tmp_path: pathlib.Path) -> None:
     run_id = f"killed-{os.getpid()}"
     code = (
-        "import pathlib, sys, time; from harness.backends.contract import Workload; from harness.backends.kubernetes import backend as b\n"
-        "c = b.BACKEND.open(Workload(('sleep', '600'), 2, 1), pathlib.Path(sys.argv[1]), sys.argv[2]); c.start()\n"
+        "import pathlib, sys, time; from harness.backends.contract import Launch; from harness.backends.kubernetes import backend as b\n"
+        "c = b.BACKEND.open(Launch(('sleep', '600'), 2, 1), pathlib.Path(sys.argv[1]), sys.argv[2]); c.start()\n"
         "print('up', flush=True); time.sleep(600)"
     )
     harness = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), run_id], stdout=subprocess.PIPE, text=True)
@@ -243,7 +243,7 @@ def test_what_cannot_run_is_said_at_once(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("CHAOS_KUBE_IMAGE", "chaos-there-is-no-such-image")
     monkeypatch.setenv("CHAOS_KUBE_PULL", "Never")
     with pytest.raises(backend.CannotRunError, match="ErrImageNeverPull"):
-        backend.BACKEND.open(Workload(("true",), 1, 1), tmp_path, f"no-image-{os.getpid()}")
+        backend.BACKEND.open(Launch(("true",), 1, 1), tmp_path, f"no-image-{os.getpid()}")
 
 
 def test_missing_verbs_have_reasons() -> None:
@@ -256,6 +256,6 @@ def test_the_server_takes_every_request_that_it_knows() -> None:
     """As a dry run, with every setting that changes what a server must understand."""
     settings = read_settings({**os.environ, "CHAOS_KUBE_TOLERATIONS": "spot=yes:NoSchedule", "CHAOS_KUBE_GPUS": "1"})
     api = Api(settings)
-    for wanted in manifests.render(Workload(("true",), 2, 4, notice_s=120), ClusterRun("dry", settings, api.dialect)):
+    for wanted in manifests.render(Launch(("true",), 2, 4, notice_s=120), ClusterRun("dry", settings, api.dialect)):
         api.create(wanted, dry_run=True)
     api.close()

@@ -15,7 +15,7 @@ from hypothesis import settings as settings_
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from harness.backends.contract import Workload
+from harness.backends.contract import Launch
 from harness.backends.kubernetes import api, backend, manifests, mesh
 from harness.backends.kubernetes.manifests import ClusterRun, Dialect
 from harness.backends.kubernetes.settings import KINDS, VARIABLES, Settings, Toleration, read_settings
@@ -29,7 +29,7 @@ SNAPSHOT = pathlib.Path(__file__).with_name("kubernetes_request.yaml")
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 SECRET = "hunter2"
 app = make_app()
-TRAINING = Workload(("{python}", "train.py"), 4, 8, {"PASSWORD": SECRET}, ("{python}", "store.py"), notice_s=120)
+TRAINING = Launch(("{python}", "train.py"), 4, 8, {"PASSWORD": SECRET}, ("{python}", "store.py"), notice_s=120)
 EVERYTHING = Settings(
     namespace="team-a",
     image="registry.example:5000/chaos-node:1@sha256:" + "0" * 64,
@@ -100,7 +100,7 @@ def snapshot() -> str:
     parts = {"as job, with every setting": rendered("job")}
     parts |= {f"as {kind}": rendered(kind, Settings())[3:] for kind in ("jobset", "pytorchjob", "trainjob")}
     old = ClusterRun(dialect=Dialect(False, False, "policy/v1beta1"))
-    parts["on an old server"] = manifests.render(Workload(("true",), 1, 1), old)
+    parts["on an old server"] = manifests.render(Launch(("true",), 1, 1), old)
     return "---\n".join(f"# {title}\n{native_text(objects, 'yaml')}" for title, objects in parts.items())
 
 
@@ -143,7 +143,7 @@ def test_the_control_host_asks_for_a_machine_of_its_own(monkeypatch: pytest.Monk
     monkeypatch.setenv("CHAOS_KUBE_CONTROL_SELECTOR", "pool=on-demand")
     place = manifests.ClusterRun("r1", read_settings())
     control = manifests.control_pod(place)["spec"]
-    node = manifests.node_pod(Workload(("true",), 1, 1), place, 0, 1)
+    node = manifests.node_pod(Launch(("true",), 1, 1), place, 0, 1)
     (term,) = control["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     selected = term["podAffinityTerm"]["labelSelector"]["matchLabels"]
     assert selected.items() <= node["metadata"]["labels"].items(), "it keeps away from the nodes of its own run"
@@ -169,7 +169,7 @@ def test_an_old_server_gets_pods_of_their_own_with_their_places() -> None:
 @given(st.text(max_size=300))
 def test_no_run_id_injects_a_name(run_id: str) -> None:
     label = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-    for wanted in manifests.render(Workload(("true",), 2, 1), ClusterRun(run_id)):
+    for wanted in manifests.render(Launch(("true",), 2, 1), ClusterRun(run_id)):
         assert re.fullmatch(label, wanted["metadata"]["name"])
         assert re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", wanted["metadata"]["labels"][RUN_LABEL])
 

@@ -17,7 +17,7 @@ import pytest
 from waiting import HANG_S, until
 
 from harness.backends import delivery
-from harness.backends.kubernetes.manifests import RUN_DIR
+from harness.backends.kubernetes.manifests import POD_RUN_DIR
 from harness.backends.kubernetes.mirror import Mirror
 from harness.errors import BackendError, FaultError, UsageError
 from harness.node import rpc
@@ -128,7 +128,7 @@ def test_files_of_the_run_follow_those_here(pod: LocalPod, here: pathlib.Path) -
     (here / "holds" / "f.armed").touch()
     until((pod.root / "holds" / "f.armed").exists, "the file is there, too")
     assert until(lambda: (pod.root / "holds.json").exists() and (pod.root / "holds.json").read_text(), "content") == (
-        f'["{RUN_DIR}/holds/f.armed"]'
+        f'["{POD_RUN_DIR}/holds/f.armed"]'
     ), "paths are those in a pod"
     (here / "holds" / "f.armed").unlink()
     until(lambda: not (pod.root / "holds" / "f.armed").exists(), "the file is gone there, too")

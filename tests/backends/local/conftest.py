@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from labs import Opened, OpenLab
 
-from harness.backends.contract import Workload
+from harness.backends.contract import Launch
 from harness.backends.local.backend import BACKEND, MODES, try_mode
 from harness.node import leftovers as undo
 
@@ -37,7 +37,7 @@ def open_lab(mode: str, tmp_path: pathlib.Path) -> Iterator[OpenLab]:
     def open_one(command: Sequence[str], nodes: int = 1, control: Sequence[str] | None = None, **env: str) -> Opened:
         number = next(_numbers)
         run_id = f"test-{os.getpid()}-{number}"
-        workload = Workload(tuple(command), nodes, 1, env, tuple(control) if control else None)
+        workload = Launch(tuple(command), nodes, 1, env, tuple(control) if control else None)
         run_dir = tmp_path / f"run{number}"
         cluster = BACKEND.open(workload, run_dir, run_id)
         opened.append(Opened(cluster, run_dir, run_id))

@@ -323,11 +323,11 @@ def test_a_lookup_of_an_unknown_name_does_not_wait(open_lab: OpenLab) -> None:
 
 
 def test_the_run_directory_must_be_absolute(open_lab: OpenLab) -> None:
-    from harness.backends.contract import Workload
+    from harness.backends.contract import Launch
     from harness.backends.local.backend import LocalBackend
 
     with pytest.raises(UsageError, match="absolute"):
-        LocalBackend().open(Workload(SLEEP, 1, 1), pathlib.Path("here"), "x")
+        LocalBackend().open(Launch(SLEEP, 1, 1), pathlib.Path("here"), "x")
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "plain"], indirect=True)

@@ -12,7 +12,7 @@ import textwrap
 import pytest
 
 import harness
-from harness.backends.contract import Verb, Workload, fill_placeholders
+from harness.backends.contract import Launch, Verb, fill_placeholders
 from harness.backends.local import backend as local
 from harness.backends.local import client
 from harness.errors import BackendError, UsageError
@@ -107,7 +107,7 @@ def test_a_labd_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_native_request_is_plain_data() -> None:
-    workload = Workload(("train", "{index}"), 2, 4, {"A": "1"}, ("store", "{control}"))
+    workload = Launch(("train", "{index}"), 2, 4, {"A": "1"}, ("store", "{control}"))
     assert local.BACKEND.render(workload) == {
         "nodes": [
             {"name": "node0", "command": ["train", "{index}"]},

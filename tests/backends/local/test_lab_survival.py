@@ -27,10 +27,10 @@ USER_ID = 61234  # nobody has this id
 HARNESS = textwrap.dedent("""
     import pathlib, sys, time
     sys.path.insert(0, sys.argv[1])
-    from harness.backends.contract import Workload
+    from harness.backends.contract import Launch
     from harness.backends.local.backend import LocalCluster
     command = ("sh", "-c", "setsid sleep 301 & (setsid sleep 302 &); exec sleep 300")
-    workload = Workload(command, 2, 1, control=command)
+    workload = Launch(command, 2, 1, control=command)
     cluster = LocalCluster(workload, pathlib.Path(sys.argv[2]), sys.argv[3], sys.argv[4])
     cluster.start()
     cluster.nodes[0].kill()
@@ -175,10 +175,10 @@ def test_an_ordinary_user_has_the_same_lab(users_dir: pathlib.Path) -> None:
     code = """
         import os, pathlib, sys, time
         sys.path.insert(0, sys.argv[1])
-        from harness.backends.contract import Workload
+        from harness.backends.contract import Launch
         from harness.backends.local.backend import BACKEND
         summary = BACKEND.probe().summary
-        workload = Workload(("sh", "-c", "id -u; hostname; exec sleep 300"), 2, 1)
+        workload = Launch(("sh", "-c", "id -u; hostname; exec sleep 300"), 2, 1)
         with BACKEND.open(workload, pathlib.Path(sys.argv[2]), f"user-{os.getpid()}") as cluster:
             cluster.start()
             node = cluster.nodes[0]
@@ -198,14 +198,14 @@ def test_a_full_process_table_is_said_and_leaves_nothing(users_dir: pathlib.Path
     code = """
         import os, pathlib, resource, sys
         sys.path.insert(0, sys.argv[1])
-        from harness.backends.contract import Workload
+        from harness.backends.contract import Launch
         from harness.backends.local.backend import LocalCluster
         from harness.errors import BackendError
         from harness.node import leftovers as undo
         run_id = f"full-{os.getpid()}"
         resource.setrlimit(resource.RLIMIT_NPROC, (5, 5))
         try:
-            LocalCluster(Workload(("sleep", "300"), 8, 1), pathlib.Path(sys.argv[2]), run_id, "plain")
+            LocalCluster(Launch(("sleep", "300"), 8, 1), pathlib.Path(sys.argv[2]), run_id, "plain")
         except BackendError as error:
             print(error, undo.leftovers(run_id))
     """
@@ -219,7 +219,7 @@ def test_network_namespaces_are_given_back(tmp_path: pathlib.Path) -> None:
     code = textwrap.dedent("""
         import os, pathlib, sys, time
         sys.path.insert(0, sys.argv[1])
-        from harness.backends.contract import Workload
+        from harness.backends.contract import Launch
         from harness.backends.local.backend import LocalCluster
         from harness.errors import BackendError
         flood = (
@@ -231,7 +231,7 @@ def test_network_namespaces_are_given_back(tmp_path: pathlib.Path) -> None:
             "    except OSError: time.sleep(0.01)\\n"
             "while True: link.sendall(bytes(100000))\\n"
         )
-        workload = Workload((sys.executable, "-S", "-c", flood, "{address}", "{index}"), 2, 1)
+        workload = Launch((sys.executable, "-S", "-c", flood, "{address}", "{index}"), 2, 1)
         def when_free(work):
             "A namespace is freed in the background, soon after its last user."
             deadline = time.monotonic() + 300

@@ -15,7 +15,7 @@ import tools
 from conformance.places import fuse_mounts_below, processes_of
 from waiting import until
 
-from harness.backends.contract import Traffic, Verb, Workload
+from harness.backends.contract import Launch, Traffic, Verb
 from harness.backends.slurm import backend, capability
 from harness.backends.slurm.backend import SlurmBackend, SlurmCluster
 from harness.backends.slurm.engine import Slurm, find_slurm
@@ -25,7 +25,7 @@ from harness.node.types import StorageRule
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 ENGINE = pathlib.Path(__file__).resolve().parents[3] / "engines" / "slurm.sh"
-SLEEP = Workload(("sleep", "600"), nodes=2, ranks_per_node=1)
+SLEEP = Launch(("sleep", "600"), nodes=2, ranks_per_node=1)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def slurm() -> Iterator[Slurm]:
 def opened(slurm: Slurm, tmp_path: pathlib.Path) -> Iterator[Callable[..., SlurmCluster]]:
     clusters = []
 
-    def open_cluster(workload: Workload = SLEEP, name: str = "a") -> SlurmCluster:
+    def open_cluster(workload: Launch = SLEEP, name: str = "a") -> SlurmCluster:
         run_dir = tmp_path / name
         run_dir.mkdir()
         cluster = SlurmBackend().open(workload, run_dir, f"test-{os.getpid()}-{name}")
@@ -65,8 +65,8 @@ def running(cluster: SlurmCluster) -> list[list[int]]:
     return [node.pids() for node in cluster.nodes]
 
 
-def shell(text: str, nodes: int = 2) -> Workload:
-    return Workload(("bash", "-c", text), nodes=nodes, ranks_per_node=1, env={"SAYS": "a 'b', c"})
+def shell(text: str, nodes: int = 2) -> Launch:
+    return Launch(("bash", "-c", text), nodes=nodes, ranks_per_node=1, env={"SAYS": "a 'b', c"})
 
 
 def said(cluster: SlurmCluster, key: str) -> str:
@@ -164,7 +164,7 @@ def test_the_network_of_a_node_is_as_it_was_when_the_job_is_over(
     until(lambda: network_of(host) == before, "the network as it was")
 
 
-SAVES_IN_STORE = Workload(
+SAVES_IN_STORE = Launch(
     ("bash", "-c", "while :; do echo now >{run_dir}/store/$CHAOS_NODE; sleep 0.05; done"), 2, 1, mounts=("store",)
 )
 
@@ -263,19 +263,19 @@ def test_a_way_that_slurm_does_not_have_is_refused(slurm: Slurm, monkeypatch: py
 
 def test_more_nodes_than_there_are_is_one_clear_message(slurm: Slurm, tmp_path: pathlib.Path) -> None:
     with pytest.raises(CannotRunError, match="999 nodes"):
-        SlurmBackend().open(Workload(("true",), 999, 1), tmp_path, f"test-{os.getpid()}-many")
+        SlurmBackend().open(Launch(("true",), 999, 1), tmp_path, f"test-{os.getpid()}-many")
 
 
 DIES = """
 import os, pathlib, signal, sys, time
-from harness.backends.contract import Workload
+from harness.backends.contract import Launch
 from harness.backends.slurm import backend, script
 backend.BEAT_S, silent_s = 0.5, 6
 script.SILENT_S_MAX = silent_s
 script._WATCH = script._WATCH.rpartition(" ")[0] + f" {silent_s}"
 run_dir = pathlib.Path(sys.argv[1])
 run_dir.mkdir()
-cluster = backend.BACKEND.open(Workload(("sleep", "600"), nodes=2, ranks_per_node=1), run_dir, sys.argv[2])
+cluster = backend.BACKEND.open(Launch(("sleep", "600"), nodes=2, ranks_per_node=1), run_dir, sys.argv[2])
 cluster.start()
 while not all(cluster.nodes[index].pids() for index in (0, 1)):
     time.sleep(0.1)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.backends.contract import PLACEHOLDERS, Workload
+from harness.backends.contract import PLACEHOLDERS, Launch
 from harness.backends.slurm.engine import SlurmJob, _read_job
 from harness.backends.slurm.script import render, shell_words
 from harness.errors import UsageError
 
 SNAPSHOT = pathlib.Path(__file__).with_name("slurm_request.txt")
-WORKLOAD = Workload(
+WORKLOAD = Launch(
     command=(
         "{python}",
         "train.py",
@@ -63,7 +63,7 @@ def test_the_scripts_are_valid_shell() -> None:
 
 def test_a_placeholder_without_a_value_is_refused() -> None:
     with pytest.raises(UsageError, match=r"\{index\}"):
-        render(Workload(("true",), 1, 1, control=("store", "{index}")))
+        render(Launch(("true",), 1, 1, control=("store", "{index}")))
 
 
 words = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1, max_size=5)
