@@ -15,8 +15,7 @@ from harness.cli.listing import OfBackend, OfCommit, OfVerdict, Since, print_run
 from harness.cli.options import REPORTS, JsonOption, ReportsOption
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
 from harness.errors import UsageError, choice
-from harness.gate import history_report, two_runs, two_runs_report
-from harness.gate import slo as objectives
+from harness.gate import history_report, slo, two_runs, two_runs_report
 from harness.gate.slo_file import load_slo
 from harness.gate.stored_moments import moments
 from harness.judge.score import EXIT_CODES, Verdict, merge
@@ -77,11 +76,11 @@ def history(
 
 def _objectives(path: pathlib.Path, reports: pathlib.Path, wanted: Wanted, json: bool) -> int:
     """Prints each objective and returns the exit code."""
-    held, notes = objectives.hold(load_slo(path), reports, wanted, time.time())
+    held, notes = slo.hold(load_slo(path), reports, wanted, time.time())
     for line in notes:
         note(f"note: {line}")
     if json:
-        print_json(objectives.to_json(held))
+        print_json(slo.to_json(held))
     for each in [] if json else held:
         for answer in each.answers:
             sign = f"[{STYLES[answer.verdict]}]{MET[answer.verdict]:10}[/]"

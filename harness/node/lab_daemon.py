@@ -23,8 +23,7 @@ import socket
 import traceback
 
 from harness.errors import ChaosError
-from harness.node import cgroups, control, kernel, lab_nodes, limit_calls, processes, rpc, spawn
-from harness.node import leftovers as undo
+from harness.node import cgroups, control, kernel, lab_nodes, leftovers, limit_calls, processes, rpc, spawn
 from harness.node.fuse import fuse_verbs
 from harness.node.lab import Call, Lab
 from harness.node.lab_init import stage
@@ -104,7 +103,7 @@ def _keep(spec: Spec, labd_pid: int) -> None:
         cgroups.sweep(spec.run_id)
     if not spec.namespaces:
         processes.kill_until_gone(lambda: processes.descendants(os.getpid()), PLAIN_CLEANUP_S_MAX)
-        undo.sweep(spec.run_id)
+        leftovers.sweep(spec.run_id)
 
 
 def _labd(spec: Spec, link: socket.socket, keeper: int) -> None:
@@ -119,7 +118,7 @@ def _labd(spec: Spec, link: socket.socket, keeper: int) -> None:
     if not spec.namespaces:
         processes.kill_until_gone(functools.partial(processes.descendants, os.getpid()), PLAIN_CLEANUP_S_MAX)
         # A process may have left the tree only by the death of an init; the mark in its environment stays.
-        undo.sweep(spec.run_id, exempt=(os.getppid(),))
+        leftovers.sweep(spec.run_id, exempt=(os.getppid(),))
 
 
 def _build(spec: Spec, keeper: int) -> Lab:

@@ -28,7 +28,7 @@ from harness.backends.local.backend import BACKEND, LocalCluster, try_mode
 from harness.errors import FaultError, UsageError
 from harness.faults.contract import Target, build_fault, load_fault
 from harness.faults.nic_latency import NicLatency
-from harness.node import leftovers as undo
+from harness.node import leftovers
 from harness.node.net import delay_line
 from harness.node.types import Arrivals, Impairment
 
@@ -89,7 +89,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with LocalCluster(Launch(IDLE, 3, 1, control=IDLE), tmp_path_factory.mktemp("lab"), run_id, request.param) as lab:
         lab.start()
         yield lab
-    assert undo.leftovers(run_id) == []
+    assert leftovers.leftovers(run_id) == []
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def state(cluster: LocalCluster) -> dict[str, str]:
 
     def control() -> list[int]:
         """A process that executes another program just now shows no environment."""
-        return [item.process.pid for item in undo.leftovers(cluster._run_id) if item.node == "control.1"]
+        return [item.process.pid for item in leftovers.leftovers(cluster._run_id) if item.node == "control.1"]
 
     labd = waiting.until(control, "the lab's own process")[0]
     enter = ["nsenter", "-t", str(labd), "-U", "--preserve-credentials", "-n"]
@@ -467,9 +467,9 @@ def test_a_disturbed_lab_leaves_nothing_when_the_harness_is_killed(tmp_path: pat
     with subprocess.Popen(command, stdout=subprocess.PIPE) as victim:
         assert victim.stdout is not None
         assert victim.stdout.readline() == b"done\n"
-        assert undo.leftovers(run_id)
+        assert leftovers.leftovers(run_id)
         victim.kill()
-    waiting.until(lambda: not undo.leftovers(run_id), "the end of the lab")
+    waiting.until(lambda: not leftovers.leftovers(run_id), "the end of the lab")
     assert devices() == links, "a device was left on the host"
 
 

@@ -18,8 +18,7 @@ from waiting import until
 
 from harness.backends.local.backend import BACKEND, try_mode
 from harness.log.events import read_log
-from harness.node import cgroups, skew
-from harness.node import leftovers as undo
+from harness.node import cgroups, leftovers, skew
 from harness.plan.model import Plan
 from harness.run.job import execute
 
@@ -71,7 +70,7 @@ def run(plan: Plan, folder: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
         for event in log.events:
             found.setdefault(event["event"], []).append(event)
     assert outcome.outcome == "completed", outcome
-    assert undo.leftovers(plan.run_id) == []
+    assert leftovers.leftovers(plan.run_id) == []
     assert cgroups.leftovers(plan.run_id) == []
     assert len(found["fault.injected"]) == len(found["fault.healed"]) == 1
     assert "fault.failed" not in found
@@ -191,4 +190,4 @@ def test_sigkill_of_the_harness_in_the_middle_leaves_nothing(
         assert victim.poll() is None, "the fault did not act"
         assert cgroups.leftovers(run_id) != []
         victim.send_signal(signal.SIGKILL)
-    until(lambda: not undo.leftovers(run_id) and not cgroups.leftovers(run_id), "the end of the lab")
+    until(lambda: not leftovers.leftovers(run_id) and not cgroups.leftovers(run_id), "the end of the lab")

@@ -16,8 +16,7 @@ from waiting import until
 from harness.backends.contract import Launch, Node, Verb
 from harness.backends.local.backend import BACKEND, LocalCluster, try_mode
 from harness.errors import CannotRunError, NodeGone, UsageError
-from harness.node import cgroups, processes
-from harness.node import leftovers as undo
+from harness.node import cgroups, leftovers, processes
 
 MIB = 2**20
 # The first process burns CPU, the second holds memory and is the larger one.
@@ -43,7 +42,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with LocalCluster(workload, tmp_path_factory.mktemp("lab"), run_id, mode) as lab:
         lab.start()
         yield lab
-    assert undo.leftovers(run_id) == []
+    assert leftovers.leftovers(run_id) == []
     assert cgroups.leftovers(run_id) == []
 
 
@@ -146,12 +145,12 @@ def test_what_is_frozen_stays_so_in_a_duty_cycle(node: Node) -> None:
 @pytest.mark.parametrize("kind", ["cpu", "memory"])
 def test_strangers_come_and_go_and_affinity_is_as_before(cluster: LocalCluster, node: Node, kind: str) -> None:
     def node_affinity() -> list[set[int]]:
-        found = [item.process.pid for item in undo.leftovers(cluster._run_id) if item.node.startswith("node")]
+        found = [item.process.pid for item in leftovers.leftovers(cluster._run_id) if item.node.startswith("node")]
         return [os.sched_getaffinity(pid) for pid in found]
 
     before = node_affinity()
     node.crowd(kind, 1.5)
-    strangers = lambda: [each for each in processes.every() if "burner" in undo._command(each.pid)]  # noqa: E731
+    strangers = lambda: [each for each in processes.every() if "burner" in leftovers._command(each.pid)]  # noqa: E731
     until(lambda: len(strangers()) >= 2 and all(each.cpu_ticks for each in strangers()), "strangers at work")
     if len(os.sched_getaffinity(0)) > 1 and cluster._mode == "root":
         own = {cpu for each in strangers() for cpu in os.sched_getaffinity(each.pid)}
@@ -211,7 +210,7 @@ def test_a_dead_node_is_gone_for_every_verb_and_takes_strangers_along(cluster: L
     node.throttle(0.5)
     node.kill()
     until(
-        lambda: not [each for each in processes.every() if "burner" in undo._command(each.pid)],
+        lambda: not [each for each in processes.every() if "burner" in leftovers._command(each.pid)],
         "the end of the strangers",
     )
     assert node.processes() == []

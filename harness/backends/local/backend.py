@@ -33,8 +33,7 @@ from harness.backends.local import client
 from harness.backends.network_calls import NetworkedNode
 from harness.backends.storage_calls import StoringNode
 from harness.errors import BackendError, CannotRunError, UsageError
-from harness.node import boot, cgroups, kernel_errors, metadata, rpc, skew
-from harness.node import leftovers as leavings
+from harness.node import boot, cgroups, kernel_errors, leftovers, metadata, rpc, skew
 
 MODE_ENV = "CHAOS_LOCAL_MODE"
 MODES = ("root", "user", "plain")
@@ -195,8 +194,8 @@ class LocalCluster(Cluster):
         self._closed = True
         self._lab.close()
         deadline = time.monotonic() + GONE_S_MAX
-        while (left := leavings.leftovers(self._run_id)) and time.monotonic() < deadline:
-            leavings.sweep(self._run_id, GONE_S_MAX)
+        while (left := leftovers.leftovers(self._run_id)) and time.monotonic() < deadline:
+            leftovers.sweep(self._run_id, GONE_S_MAX)
         cgroups.sweep(self._run_id)
         if left:
             raise BackendError(f"processes of run {self._run_id} are still there: {left}")
@@ -373,7 +372,7 @@ def sweep(run_id: str | None = None) -> int:
     Returns how many there were. Idempotent. Raises `BackendError` for what is left, after all was tried.
     """
     count, errors = 0, []
-    for remove in (leavings.sweep, cgroups.sweep):
+    for remove in (leftovers.sweep, cgroups.sweep):
         try:
             count += remove(run_id)
         except BackendError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.backends import sidecar_network as network
+from harness.backends import sidecar_network
 from harness.backends.contract import Verb
 from harness.backends.sidecar_network import NetworkHost
 from harness.errors import BackendError
@@ -19,7 +19,7 @@ TAKES_ROOT = "changing a node's network takes root there"
 VERBS = (Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_LINK, Verb.NET_PARTITION)
 
 
-class JobNetwork(network.Network):
+class JobNetwork(sidecar_network.Network):
     def _begin(self, host: NetworkHost, verb: str, limit_s: float, params: dict[str, Any]) -> int:
         if verb == "unplug":
             verb, params = "cut", {"traffic": {"direction": "both", "peers": None, "spared": []}}

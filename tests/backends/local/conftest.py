@@ -13,7 +13,7 @@ from labs import Opened, OpenLab
 
 from harness.backends.contract import Launch
 from harness.backends.local.backend import BACKEND, MODES, try_mode
-from harness.node import leftovers as undo
+from harness.node import leftovers
 
 _numbers = itertools.count(1)
 refusal = functools.cache(try_mode)
@@ -47,4 +47,4 @@ def open_lab(mode: str, tmp_path: pathlib.Path) -> Iterator[OpenLab]:
     yield open_one
     for lab in opened:
         lab.cluster.close()
-        assert undo.leftovers(lab.run_id) == []
+        assert leftovers.leftovers(lab.run_id) == []

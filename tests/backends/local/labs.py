@@ -12,7 +12,7 @@ from waiting import until
 
 from harness.backends.contract import Exit
 from harness.backends.local.backend import LocalCluster
-from harness.node import leftovers as undo
+from harness.node import leftovers
 
 T = TypeVar("T")
 # Three processes, two of them in sessions of their own, one of these an orphan.
@@ -51,7 +51,7 @@ class Opened:
         key = f"{node.name}.{node.incarnation}"
 
         def commands() -> list[str]:
-            return sorted(item.command for item in undo.leftovers(self.run_id) if item.node == key)
+            return sorted(item.command for item in leftovers.leftovers(self.run_id) if item.node == key)
 
         until(lambda: commands() == ["sleep 300", "sleep 301", "sleep 302"], f"the family on {key}")
         return node.pids()

@@ -15,8 +15,7 @@ from waiting import until
 from harness.backends.contract import Exit
 from harness.backends.local.backend import MODES
 from harness.errors import BackendError, NodeGone, UsageError
-from harness.node import leftovers as undo
-from harness.node import processes
+from harness.node import leftovers, processes
 
 NAMESPACES = [mode for mode in MODES if mode != "plain"]  # a process tree sees what its user sees
 SLEEP = ("sleep", "300")
@@ -74,7 +73,7 @@ def test_a_kill_takes_everything_on_the_node_and_nothing_else(open_lab: OpenLab)
     lab.wait_family(1)
     node = lab.cluster.nodes[0]
     node.kill()
-    left = [item.node for item in undo.leftovers(lab.run_id)]
+    left = [item.node for item in leftovers.leftovers(lab.run_id)]
     assert "node0.1" not in left
     assert left.count("node1.1") == 3
     assert not node.alive
@@ -91,7 +90,7 @@ def test_a_frozen_node_can_be_killed(open_lab: OpenLab) -> None:
     lab.wait_family(0)
     lab.cluster.nodes[0].freeze()
     lab.cluster.nodes[0].kill()
-    assert [item for item in undo.leftovers(lab.run_id) if item.node == "node0.1"] == []
+    assert [item for item in leftovers.leftovers(lab.run_id) if item.node == "node0.1"] == []
 
 
 def test_peers_see_the_end_of_a_killed_node(open_lab: OpenLab) -> None:
@@ -166,7 +165,7 @@ def test_a_frozen_node_stands_still_until_thawed(open_lab: OpenLab) -> None:
     node = lab.cluster.nodes[0]
     lab.wait_log("node0.1", "tick\ntick")
     node.freeze()
-    states = {item.process.state for item in undo.leftovers(lab.run_id) if item.node == "node0.1"}
+    states = {item.process.state for item in leftovers.leftovers(lab.run_id) if item.node == "node0.1"}
     assert states == {"T"}
     before = lab.log("node0.1")
     assert node.alive
@@ -245,7 +244,7 @@ def test_two_labs_do_not_touch_each_other(open_lab: OpenLab) -> None:
             lab.wait_log(f"node{index}.1", "up")  # the same port, and in namespaces the same address
     one.cluster.nodes[0].kill()
     one.cluster.close()
-    assert undo.leftovers(one.run_id) == []
+    assert leftovers.leftovers(one.run_id) == []
     assert all(node.alive and len(node.pids()) == 1 for node in two.cluster.nodes)
     assert two.cluster.exits() == []
 
@@ -274,8 +273,8 @@ def _name(pid: int) -> str:
     return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
 
 
-def _nodes_left(lab: Opened) -> list[undo.Leftover]:
-    return [item for item in undo.leftovers(lab.run_id) if item.node.startswith(("node", "control"))]
+def _nodes_left(lab: Opened) -> list[leftovers.Leftover]:
+    return [item for item in leftovers.leftovers(lab.run_id) if item.node.startswith(("node", "control"))]
 
 
 @pytest.mark.parametrize("mode", NAMESPACES, indirect=True)

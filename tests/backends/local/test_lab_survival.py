@@ -18,8 +18,7 @@ import pytest
 from waiting import until
 
 import harness
-from harness.node import cgroups, processes
-from harness.node import leftovers as undo
+from harness.node import cgroups, leftovers, processes
 from harness.run.undo import heal_strays
 
 ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
@@ -57,7 +56,7 @@ def test_sigkill_of_the_harness_leaves_nothing(mode: str, moment: int, tmp_path:
         else:
             time.sleep(random.Random(f"{mode}{moment}").uniform(0.05, 0.5))
         victim.kill()
-    until(lambda: not undo.leftovers(run_id), "the end of the lab")
+    until(lambda: not leftovers.leftovers(run_id), "the end of the lab")
 
 
 def test_sigkill_of_every_holder_at_once_leaves_only_what_heal_finds(tmp_path: pathlib.Path) -> None:
@@ -66,7 +65,7 @@ def test_sigkill_of_every_holder_at_once_leaves_only_what_heal_finds(tmp_path: p
     with _start(tmp_path, run_id, "plain") as victim:
         assert victim.stdout is not None
         victim.stdout.readline()
-        holders = [item.process for item in undo.leftovers(run_id) if item.node == "lab.1"]
+        holders = [item.process for item in leftovers.leftovers(run_id) if item.node == "lab.1"]
         assert len(holders) == 4, "keeper, labd and two inits"
         for holder in holders:
             holder.signal(signal.SIGSTOP)
@@ -74,12 +73,12 @@ def test_sigkill_of_every_holder_at_once_leaves_only_what_heal_finds(tmp_path: p
         for holder in holders:
             holder.signal(signal.SIGKILL)
     victim.wait()
-    until(lambda: "lab.1" not in {item.node for item in undo.leftovers(run_id)}, "the end of the killed holders")
-    left = [item for item in undo.leftovers() if item.run_id == run_id]
+    until(lambda: "lab.1" not in {item.node for item in leftovers.leftovers(run_id)}, "the end of the killed holders")
+    left = [item for item in leftovers.leftovers() if item.run_id == run_id]
     assert {item.node for item in left} == {"control.1", "node0.2", "node1.1"}
-    assert undo.sweep(run_id) == len(left) == 9
-    assert undo.leftovers(run_id) == []
-    assert undo.sweep(run_id) == 0
+    assert leftovers.sweep(run_id) == len(left) == 9
+    assert leftovers.leftovers(run_id) == []
+    assert leftovers.sweep(run_id) == 0
 
 
 def _marked_sleep(run_id: str, owner: str) -> subprocess.Popen[bytes]:
@@ -107,10 +106,10 @@ def three_sleeps() -> Iterator[tuple[subprocess.Popen[bytes], ...]]:
 def test_only_what_carries_the_mark_is_swept(three_sleeps: tuple[subprocess.Popen[bytes], ...]) -> None:
     alive, dead, elsewhere = three_sleeps
     with subprocess.Popen(["sleep", "300"]) as unmarked:
-        pids = {item.process.pid for item in undo.leftovers()}
+        pids = {item.process.pid for item in leftovers.leftovers()}
         assert dead.pid in pids
         assert pids.isdisjoint({alive.pid, elsewhere.pid, unmarked.pid, os.getpid()})
-        assert undo.sweep(f"sleep-{os.getpid()}-0") == 1
+        assert leftovers.sweep(f"sleep-{os.getpid()}-0") == 1
         assert alive.wait() == -9
         assert [each.poll() for each in (dead, elsewhere, unmarked)] == [None] * 3
         unmarked.kill()
