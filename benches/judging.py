@@ -27,7 +27,7 @@ ALONE = """
 import sys
 sys.meta_path[:] = [each for each in sys.meta_path if "editable" not in each.__module__]  # the code that is installed
 """
-TIMED = """
+START = """
 import importlib, json, pathlib, resource, sys, time
 import harness
 
@@ -40,6 +40,8 @@ def find(name, *places):  # where a version may have it
         except (ModuleNotFoundError, AttributeError):
             pass
     sys.exit(f"this checkout has no {name} in {', '.join(places)}; see benches/judging.py")
+"""
+TIMED = """
 load = find("load", "harness.timeline.timeline", "harness.timeline")
 Evidence = find("Evidence", "harness.judge.evidence", "harness.judge.facts.evidence", "harness.score")
 judge = find("judge", "harness.judge.score", "harness.judge.scorecard", "harness.judge.verdict", "harness.score")
@@ -54,12 +56,7 @@ times, cpu = [*times, time.monotonic()], [*cpu, cpu_s()]
 print(json.dumps([times[1] - times[0], times[2] - times[1], cpu[2] - cpu[1], str(card.verdict)]))
 """
 A_DAY = """
-import json, pathlib, resource, sys, time
-import harness
-from harness.gameday.day import judge_stored
-
-here = pathlib.Path(next(iter(harness.__path__))).resolve().parent
-assert here == pathlib.Path(sys.argv[1]).resolve(), f"this would be the code of {here}"
+judge_stored = find("judge_stored", "harness.gameday.day", "harness.campaign.gameday")
 begin, used = time.monotonic(), time.process_time()
 result, cards = judge_stored(pathlib.Path(sys.argv[2]))
 took = time.monotonic() - begin, time.process_time() - used
@@ -105,7 +102,7 @@ def _times(at: int) -> dict[str, int]:
 def timed(checkout: pathlib.Path, run_dir: pathlib.Path, program: str) -> tuple[float, float, float, str]:
     """Seconds to read, seconds to judge, seconds of CPU to judge, and the verdict."""
     environment = os.environ | {"PYTHONPATH": str(checkout)}
-    command = [sys.executable, "-c", ALONE + program, checkout, run_dir]
+    command = [sys.executable, "-c", ALONE + START + program, checkout, run_dir]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=run_dir)
     if done.returncode:
         sys.exit(done.returncode)
