@@ -311,5 +311,6 @@ def _unpack(archive: pathlib.Path, folder: pathlib.Path) -> None:
             parts = pathlib.PurePosixPath(member.name).parts
             if not (member.isreg() or member.isdir()) or member.name.startswith("/") or ".." in parts:
                 raise tarfile.TarError(f"{member.name!r} has no place in a checkpoint")
-        tar.extraction_filter = getattr(tarfile, "data_filter", tar.extraction_filter)  # some 3.11 have none
+        if hasattr(tarfile, "data_filter"):  # some Python 3.11 have none, and newer ones warn where none is chosen
+            tar.extraction_filter = tarfile.data_filter
         tar.extractall(folder)
