@@ -182,6 +182,7 @@ class Code(enum.StrEnum):
     JOB_STOOD_STILL = "job.stood-still"
     JOB_UNFINISHED = "job.unfinished"
     JOB_WENT_BACK = "job.went-back"
+    LAUNCHERS_CONTRADICT = "launchers.contradict"
     LEDGER_INCOMPLETE = "ledger.incomplete"
     LEDGER_NO_GPU = "ledger.no-gpu"
     LEDGER_SLOWDOWN_UNKNOWN = "ledger.slowdown-unknown"

@@ -33,6 +33,15 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class Launcher:
+    """What one launcher told. `met`: the ends of its meetings with the others, `agent.rendezvous`, in order of time."""
+
+    key: Key
+    began: int
+    met: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
 class FaultRecord(Consequences):
     id: str
     kind: str
@@ -138,6 +147,12 @@ class Story:
             if event["event"] == "process.exit":
                 key = key_of(event)
                 yield {"code": 0} | event | {"key": key, "node": key[0], "incarnation": key[1], "rank": None}
+
+    def launchers(self) -> list[Launcher]:
+        return [
+            Launcher(key_of(agent.header), agent.header["at"], tuple(event for event in agent.events if _met(event)))
+            for agent in self.agents
+        ]
 
     def launched(self, life: Life) -> int:
         """When the launcher's last rendezvous before it ended, if no worker has ended there since."""
@@ -248,13 +263,17 @@ def _note(record: dict[str, Any], what: str, event: dict[str, Any], planned: Map
             record["error"] = str(event.get("error") or event.get("reason") or event.get("detail") or "it failed")
 
 
+def _met(event: Mapping[str, Any]) -> bool:
+    return event["event"] == "agent.rendezvous" and event.get("edge") == "end"
+
+
 def _launches(agents: Sequence[reading.Writer]) -> dict[Key, list[tuple[int, bool]]]:
     """On each node: when workers could be started (True), and when one had ended (False)."""
     found: dict[Key, list[tuple[int, bool]]] = {}
     for agent in agents:
         told = found.setdefault(key_of(agent.header), [])
         for event in agent.events:
-            formed = event["event"] == "agent.rendezvous" and event.get("edge") == "end"
+            formed = _met(event)
             if formed or event["event"] == "worker.exit":
                 told.append((event["at"], formed))
         told.sort()

@@ -25,7 +25,7 @@ from harness.log.samples import Samples
 from harness.timeline import lineage, phase_marks, save_events
 from harness.timeline.lineage import NEVER, Epoch, Key, Life, Progress, Stretch
 from harness.timeline.phases import PHASES, Episode, Event, Gap, Mark, Segment, clipped, merged, progress_segments, walk
-from harness.timeline.sorted_events import FaultRecord, Slot, Story, key_of
+from harness.timeline.sorted_events import FaultRecord, Launcher, Slot, Story, key_of
 from harness.units import Duration
 
 __all__ = [
@@ -157,7 +157,7 @@ class Timeline:
     stretches: Sequence[Stretch] = field(default=())  # what each process did in each epoch
     aborted: int | None = None  # when the harness gave up
     evidence: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # when somebody in the job noticed something
-    launchers: frozenset[Key] = frozenset()  # node incarnations with a launcher that writes into the log
+    launchers: Sequence[Launcher] = field(default=())  # those that write into the log
     uncertainty_ns: int = 0  # of the clocks of other hosts against the harness's
     clock: str = ""  # the harness's, on which all times are; without a log of it, that of the log's first writer
     drills: bool = False  # the harness went on to make the following two
@@ -284,7 +284,7 @@ def build(log: reading.Log) -> Timeline:
         torn=[writer.name for writer in log.writers if writer.torn],
         dropped=sum(writer.dropped for writer in log.writers),
         problems=_problems(log, story, progress),
-        launchers=frozenset(key_of(agent.header) for agent in story.agents),
+        launchers=story.launchers(),
         epochs=epochs,
         progress=progress,
         stretches=stretches,

@@ -121,6 +121,33 @@ def rounded_down(logs: Logs) -> None:
             line |= {key: line[key] - line[key] % (S // 10) for key in ("mono_ns", "begin_ns") if key in line}
 
 
+def saves_took(seconds: float) -> Bend:
+    """By what a save tells of itself it took so much longer than from its begin to its end."""
+
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            begun = 0
+            for line in lines:
+                begun = line["mono_ns"] if line.get("event") == "checkpoint.started" else begun
+                if line.get("event") == "checkpoint.committed":
+                    line["duration_ns"] = line["mono_ns"] - begun + round(seconds * S)
+
+    return bend
+
+
+def speaks_after_it_was_seen_to_end(seconds: float) -> Bend:
+    """The killed worker's last words come so much later than its launcher saw it end."""
+
+    def bend(logs: Logs) -> None:
+        (lines,) = trainers(logs, rank=1, life=0)
+        told = [line for each in logs.values() for line in each if line.get("event") == "worker.exit"]
+        seen = next(line for line in told if line["code"] == -9)
+        at = seen["mono_ns"] + round(seconds * S)
+        lines.append({"event": "notice", "source": "peer", "mono_ns": at, "wall_ns": at})
+
+    return bend
+
+
 def no_begin(logs: Logs) -> None:
     for lines in trainers(logs):
         for line in steps(lines):
@@ -165,6 +192,10 @@ def compiles_first(logs: Logs) -> None:
             Verdict.INCONCLUSIVE,
             "saves in a row are told up to 1.00 s before the harness saw them",
         ),
+        (saves_took(0.2), KILL, Verdict.INCONCLUSIVE, "longer than from its begin to its end"),
+        (speaks_after_it_was_seen_to_end(0.15), KILL, Verdict.INCONCLUSIVE, "after it had ended"),
+        (saves_took(0.05), KILL, Verdict.PASS, ""),
+        (speaks_after_it_was_seen_to_end(-0.01), KILL, Verdict.PASS, ""),
         (rounded_down, KILL, Verdict.PASS, ""),
         (no_begin, KILL, Verdict.PASS, ""),
         (one_is_slow_at_first, KILL, Verdict.PASS, ""),

@@ -19,7 +19,7 @@ import numpy as np
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
 from harness.timeline.lineage import NEVER
-from harness.timeline.save_events import COMMITTED
+from harness.timeline.save_events import COMMITTED, STARTED
 from harness.timeline.timeline import Bools, Ints, Process, Slot, Timeline
 from harness.units import format_duration
 
@@ -58,6 +58,7 @@ def impossible(run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Se
     yield from _two_in_one_place(run, margin)
     yield from _copies(steps)
     yield from _last_words(run, fault_free_runs)
+    yield from _saved_for_longer(run, fault_free_runs, margin)
     for fault, told, seen in itertools.islice(seen_recoveries(run), 1):
         text = f"the job tells that it had recovered from {fault} {format_duration(seen - told)} before"
         yield Impossible(f"{text} the harness saw a step that was new")
@@ -150,16 +151,41 @@ def _outside(told: _Told) -> Iterator[Impossible]:
 
 
 def _last_words(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[Impossible]:
-    """A process says nothing after its end."""
+    """A process says nothing after its end; what it does in the background, it may end after its own last word."""
+    for end, limit in (("left", S), ("exited", APART_NS)):
+        late = functools.partial(_told_after, end)
+        usual = max((late(process) for other in fault_free_runs for process in other.processes), default=0)
+        worst = max(run.processes, key=late, default=None)
+        if worst is not None and late(worst) > max(limit, USUAL_FACTOR * usual) + run.uncertainty_ns:
+            text = f"rank {worst.rank} on {worst.node} told something {format_duration(late(worst))} after it had ended"
+            yield Impossible(text)
+            return
 
-    def late(process: Process) -> int:
-        return process.last_seen - min(process.left or NEVER, process.exited or NEVER)
 
-    usual = max((late(process) for other in fault_free_runs for process in other.processes), default=0)
-    worst = max(run.processes, key=late, default=None)
-    if worst is not None and late(worst) > max(S, USUAL_FACTOR * usual) + run.uncertainty_ns:
-        text = f"rank {worst.rank} on {worst.node} told something {format_duration(late(worst))} after it had ended"
-        yield Impossible(text)
+def _told_after(end: str, process: Process) -> int:
+    return process.last_seen - (getattr(process, end) or NEVER)
+
+
+def _longer_saves(run: Timeline) -> Iterator[tuple[int, str]]:
+    """By how much longer than there was time each save took by what was told of it, and which one it was."""
+    begun: dict[tuple[int, object], int] = {}
+    for event in run.checkpoints:
+        key = event["process"], event.get("step")
+        if event["event"] == STARTED:
+            begun[key] = event["at"]
+        elif event["event"] == COMMITTED and event.get("duration_ns"):
+            since = begun.get(key, run.processes[key[0]].started)
+            yield (
+                event["duration_ns"] - (event["at"] - since),
+                f"the checkpoint of step {key[1]} by rank {event['rank']}",
+            )
+
+
+def _saved_for_longer(run: Timeline, fault_free_runs: Sequence[Timeline], margin: int) -> Iterator[Impossible]:
+    usual = max((over for other in fault_free_runs for over, _ in _longer_saves(other)), default=0)
+    over, save = max(_longer_saves(run), default=(0, ""))
+    if over > max(APART_NS + margin, USUAL_FACTOR * usual):
+        yield Impossible(f"{save} took {format_duration(over)} longer than from its begin to its end")
 
 
 def _copies(told: _Told) -> Iterator[Impossible]:

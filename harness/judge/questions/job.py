@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from harness.judge.facts import ends
+from harness.judge.facts import ends, launchers
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Places
 from harness.judge.facts.ends import End
@@ -53,6 +53,7 @@ class JobScore(Score):
             *_absent(run),
             *_evidence(run),
             *_untold_ends(evidence),
+            *((Code.LAUNCHERS_CONTRADICT, text) for text in launchers.contradictions(run, evidence.fault_free_runs)),
             *_ledger(run, places),
             *_unexplained(run, unexplained),
         )
@@ -208,9 +209,11 @@ def _untold_ends(evidence: Analysis) -> Iterator[Hole]:
     over = run.outcome == "completed" and not run.beside.job_goes_on
     for node, _ in sorted((kept & worked) - ended) if over else ():
         yield Code.END_COMMAND_UNKNOWN, f"how the command on {node} ended is not known"
-    usual = {p.node for p in fault_free.processes} - {node for node, _ in fault_free.launchers} if fault_free else set()
+    heard = {launcher.key for launcher in run.launchers}
+    usual = {p.node for p in fault_free.processes} if fault_free else set()
+    usual -= {launcher.key[0] for launcher in fault_free.launchers} if fault_free else set()
     taken = {(slot.node, slot.incarnation) for slot in run.slots if not slot.kept}
-    for node, _ in sorted(worked - run.launchers - taken) if run.launchers else ():
+    for node, _ in sorted(worked - heard - taken) if heard else ():
         if node not in usual:
             text = f"the launcher on {node} left no log: how its workers ended is not known"
             yield Code.END_NO_LAUNCHER, text

@@ -1,0 +1,86 @@
+"""What launchers tell that cannot be, beside what their workers tell, each other, and themselves.
+
+A worker begins after its launcher. Who ended is one of the processes that ran. The launchers of one world tell of as
+many nodes, each with a node rank of its own, and a launcher counts its meetings upwards.
+What is told so in a fault-free run as well is a way of telling, and held against nobody.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from harness.judge.facts.times import APART_NS
+from harness.timeline.lineage import Key
+from harness.timeline.timeline import Process, Timeline
+from harness.units import format_duration
+
+
+def contradictions(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[str]:
+    """The first of each kind."""
+    for told in (_began_before, _ended_as_another, _met_otherwise, _counted_back):
+        if not any(next(told(other), None) for other in fault_free_runs):
+            yield from itertools.islice(told(run), 1)
+
+
+def _began_before(run: Timeline) -> Iterator[str]:
+    began: dict[Key, int] = {}
+    for launcher in run.launchers:
+        began[launcher.key] = min(launcher.began, began.get(launcher.key, launcher.began))
+    for process in run.processes:
+        early = began.get((process.node, process.incarnation), process.started) - process.started
+        if early > APART_NS + run.uncertainty_ns:
+            yield f"rank {process.rank} on {process.node} began {format_duration(early)} before its launcher"
+
+
+def _ended_as_another(run: Timeline) -> Iterator[str]:
+    """A process ended that told nothing, in the place of a worker whose own end nobody told."""
+    known = {(process.node, process.incarnation, process.pid) for process in run.processes}
+    places: dict[tuple[Any, ...], Process] = {
+        (each.node, each.incarnation, each.local_rank, each.exited): each for each in run.processes
+    }
+    for end in run.exits:
+        here, pid = (end["node"], end["incarnation"]), end.get("pid")
+        process = places.get((*here, end.get("local_rank"), end["at"]))
+        if pid is not None and process is not None and (*here, pid) not in known:
+            told = f"rank {process.rank} on {process.node} is process {process.pid}"
+            yield f"{told}, but its launcher saw process {pid} end in its place"
+
+
+def _met_otherwise(run: Timeline) -> Iterator[str]:
+    of_node: dict[Key, list[Mapping[str, Any]]] = {}
+    for launcher in run.launchers:
+        of_node.setdefault(launcher.key, []).extend(launcher.met)
+    for met in of_node.values():
+        met.sort(key=_at)
+    for epoch in run.epochs:
+        members = {(run.processes[row].node, run.processes[row].incarnation): row for row in epoch.processes}
+        ranks: dict[int, str] = {}
+        sizes: dict[int, str] = {}
+        for (node, incarnation), row in sorted(members.items()):
+            met = of_node.get((node, incarnation), [])
+            last = bisect.bisect_right(met, run.processes[row].started, key=_at) - 1
+            told = met[last] if last >= 0 else {}
+            sizes.setdefault(told.get("nodes", -1), node)
+            other = ranks.setdefault(told.get("node_rank", -1), node)
+            if other != node and "node_rank" in told:
+                yield f"the launchers on {other} and {node} both tell that theirs is node {told['node_rank']}"
+        sizes.pop(-1, None)
+        if len(sizes) > 1:
+            (one, here), (two, there) = itertools.islice(sizes.items(), 2)
+            yield f"the launcher on {here} met {one} nodes, and the one on {there} {two}, for the same workers"
+
+
+def _counted_back(run: Timeline) -> Iterator[str]:
+    for launcher in run.launchers:
+        rounds = [met["round"] for met in launcher.met if met.get("round") is not None]
+        for one, two in itertools.pairwise(rounds):
+            if two <= one:
+                yield f"the launcher on {launcher.key[0]} told of meeting {two} after meeting {one}"
+
+
+def _at(event: Mapping[str, Any]) -> int:
+    at: int = event["at"]
+    return at

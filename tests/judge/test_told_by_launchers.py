@@ -1,0 +1,96 @@
+"""What launchers tell that cannot be, each beside a healthy way of telling it that passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from judging import EXPECT, Logs, load, trainers, verdict
+from simulator import Job, Outage, simulate
+
+from harness.judge.score import Scorecard, Verdict
+from harness.timeline.timeline import Timeline
+
+S = 10**9
+JOB = Job(nodes=2, steps=80, every=10)
+KILL = [Outage(17, "rank", victim=1)]
+Bend = Callable[[Logs], object]
+
+
+def judged(bend: Bend, fault_free: Timeline | None = None) -> Scorecard:
+    return verdict(simulate(JOB, KILL, seed=5), bend, EXPECT, fault_free)
+
+
+def agents(logs: Logs) -> list[list[dict[str, Any]]]:
+    return [lines for name, lines in sorted(logs.items()) if name.startswith("agent")]
+
+
+def met(*changed: Mapping[str, int]) -> Bend:
+    """Both launchers tell of each meeting, before its workers begin; `changed`: what they tell of the second one."""
+
+    def bend(logs: Logs) -> None:
+        for node, lines in enumerate(agents(logs)):
+            mine = [each for each in trainers(logs) if each[0]["node"] == lines[0]["node"]]
+            for number, worker in enumerate(mine):
+                at = worker[0]["mono_ns"] - 1
+                told = {"round": number + 1, "node_rank": node, "nodes": 2}
+                told |= changed[node] if number and changed else {}
+                wall = worker[0]["wall_ns"] - 1
+                lines.append({"event": "agent.rendezvous", "edge": "end", "mono_ns": at, "wall_ns": wall} | told)
+            lines[1:] = sorted(lines[1:], key=lambda line: line["mono_ns"])
+
+    return bend
+
+
+def exits(logs: Logs) -> list[dict[str, Any]]:
+    return [line for lines in agents(logs) for line in lines if line.get("event") == "worker.exit"]
+
+
+def another_ended(logs: Logs) -> None:
+    exits(logs)[0]["pid"] = 4711
+
+
+def nobody_is_named(logs: Logs) -> None:
+    for line in exits(logs):
+        del line["pid"]
+
+
+def begins_late(seconds: float) -> Bend:
+    """The first word of each launcher comes so much later than the first word of its first worker."""
+
+    def bend(logs: Logs) -> None:
+        for lines in agents(logs):
+            first = min(each[0]["mono_ns"] for each in trainers(logs) if each[0]["node"] == lines[0]["node"])
+            for line in lines[:2]:
+                line["wall_ns"] += first + round(seconds * S) - line["mono_ns"]
+                line["mono_ns"] = first + round(seconds * S)
+            lines[1:] = [line for line in lines[1:] if line["mono_ns"] >= lines[0]["mono_ns"]]
+
+    return bend
+
+
+@pytest.mark.parametrize(
+    ("bend", "reason"),
+    [
+        (met({"node_rank": 1}, {}), "the launchers on node0 and node1 both tell that theirs is node 1"),
+        (met({}, {"nodes": 3}), "the launcher on node0 met 2 nodes, and the one on node1 3, for the same workers"),
+        (met({"round": 1}, {}), "the launcher on node0 told of meeting 1 after meeting 1"),
+        (another_ended, "its launcher saw process 4711 end in its place"),
+        (begins_late(0.2), "before its launcher"),
+        (met(), ""),
+        (nobody_is_named, ""),
+        (begins_late(0.05), ""),
+    ],
+)
+def test_launchers_and_workers_tell_of_one_job(bend: Bend, reason: str) -> None:
+    card = judged(bend)
+    assert card.verdict is (Verdict.INCONCLUSIVE if reason else Verdict.PASS), card.reasons
+    assert reason in " · ".join(["", *card.reasons])
+
+
+def test_what_launchers_tell_without_a_fault_too_is_their_way() -> None:
+    history, bend = simulate(JOB, (), 99), begins_late(0.2)
+    logs = history.logs()
+    bend(logs)
+    assert judged(bend, load(history, logs)).verdict is Verdict.PASS
