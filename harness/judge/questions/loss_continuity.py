@@ -375,8 +375,8 @@ def _untold(evidence: Analysis) -> str:
     run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
     if fault_free is None or comparison is None:
         return ""
-    for name in CURVES:
-        if len(rows := ranks.holes(run.steps, fault_free.steps, name)):
+    for name, rows in ranks.holes(run.steps, fault_free.steps):
+        if len(rows):
             text = f"rank {run.steps.rank[rows[0]]} does not tell its {WORDS[name]} at step {run.steps.step[rows[0]]}"
             return f"{text}, where it does in the fault-free run ({counted(len(rows), 'such value')})"
         if len(steps := comparison.alone(name)):
