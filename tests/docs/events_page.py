@@ -34,7 +34,7 @@ in an optional field of an event is the same as no field; in the header it is re
 
 **What readers refuse:** a listed field with another type or beyond its limits, a required field that is missing, a line
 that is not JSON or longer than {line} bytes ({plan} bytes in the harness's file), and anything but a regular file with at
-most {file} bytes. The answer names file and line, and the verdict is inconclusive. One exception: the last line of a
+most {file} bytes. The answer names file and line; nothing is judged (exit code 3). One exception: the last line of a
 file may be cut.
 
 **Role and node** are told by the place of a file. A header that contradicts its place is refused.
