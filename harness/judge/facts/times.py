@@ -151,19 +151,16 @@ def _outside(told: _Told) -> Iterator[Impossible]:
 
 
 def _last_words(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[Impossible]:
-    """A process says nothing after its end; what it does in the background, it may end after its own last word."""
-    for end, limit in (("left", S), ("exited", APART_NS)):
-        late = functools.partial(_told_after, end)
-        usual = max((late(process) for other in fault_free_runs for process in other.processes), default=0)
-        worst = max(run.processes, key=late, default=None)
-        if worst is not None and late(worst) > max(limit, USUAL_FACTOR * usual) + run.uncertainty_ns:
-            text = f"rank {worst.rank} on {worst.node} told something {format_duration(late(worst))} after it had ended"
-            yield Impossible(text)
-            return
+    """A process says nothing after its end, but for what it left to another one: the end of a save."""
 
+    def late(process: Process) -> int:
+        return process.last_seen - min(process.left or NEVER, process.exited or NEVER)
 
-def _told_after(end: str, process: Process) -> int:
-    return process.last_seen - (getattr(process, end) or NEVER)
+    usual = max((late(process) for other in fault_free_runs for process in other.processes), default=0)
+    worst = max(run.processes, key=late, default=None)
+    if worst is not None and late(worst) > max(S, USUAL_FACTOR * usual) + run.uncertainty_ns:
+        text = f"rank {worst.rank} on {worst.node} told something {format_duration(late(worst))} after it had ended"
+        yield Impossible(text)
 
 
 def _longer_saves(run: Timeline) -> Iterator[tuple[int, str]]:
