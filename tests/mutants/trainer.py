@@ -707,9 +707,9 @@ def stalls_at_each_save() -> None:
 
 
 @bug
-def is_slower_by_three_quarters() -> None:
-    """After a restart each step takes 75 % longer."""
-    on_later_steps(lambda step, usual_s: 0.75 * usual_s)
+def is_much_slower() -> None:
+    """After a restart each step takes 2.5 times as long; what a busy host could do as well is no proof."""
+    on_later_steps(lambda step, usual_s: 1.5 * usual_s)
 
 
 @bug
