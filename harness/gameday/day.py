@@ -65,6 +65,8 @@ def run_day(
     write_files({FILE: json.dumps(day.to_json(), indent=2) + "\n"}, run_dir)
     for name, folder in kept.items():
         copy_fault_free(folder, run_dir / name)
+    if (twin := twin_line(run_dir)) is not None and len(twin[2]):
+        director.usual_step_ns = float(np.median(twin[2])) * 1e9
     stage = Stage("run with faults", day.job.workload.nodes, folder=run_dir, fault_free=run_dir)
     observer.stage(stage)
     outcome = run_job(day.job, director.rehearsals, run_dir, backend, observer, stop, director)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from harness.run.live import LiveProgress
 
 STANDING = "standing_still"  # no word of the report: nobody knows yet why no step is done
+RESTARTING = "restarting"  # nor this: whether a node is missing only the faults tell
 _REPORTED = {"starting": "startup", "restored": "first_step", "exiting": "teardown"}
 
 
@@ -43,7 +44,7 @@ def phase_now(progress: LiveProgress, standing: bool) -> str:
         return STANDING if standing else "recompute" if again else "running"
     reborn = any(worker.since_ns > progress.last_step_ns for worker in progress.workers.values())
     if word == "rendezvous" and progress.last_step_ns and not reborn:
-        return "teardown"  # a launcher is ready to meet, and the others still end what is left
+        return RESTARTING  # a launcher is ready to meet; the others end what is left, or a node is missing
     return _REPORTED.get(word, word)
 
 

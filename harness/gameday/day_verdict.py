@@ -518,7 +518,7 @@ _FAULTS = {
     "fault.injected": "acts",
     "fault.effect": "its effect is measured",
     "fault.healed": "undone",
-    "fault.recovered": "the job has recovered",
+    "fault.recovered": "the job makes new progress",
     "fault.failed": "could not act or be undone",
     "fault.postponed": "has to wait",
 }

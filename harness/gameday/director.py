@@ -6,6 +6,7 @@ threads of its own. All that happens is written to the job's event log, so that 
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable
@@ -62,6 +63,7 @@ class Director:
     lacks: str = ""  # what the job lacks to be steady
     outcome: str = ""
     course: Course = field(default_factory=Course)
+    usual_step_ns: float = 0  # the median of the fault-free run; 0: there is none, and the first steady steps count
     waste: Waste | None = None
     feed: deque[News] = field(default_factory=lambda: deque(maxlen=FEED_KEPT))
     watcher: Callable[[Director, LiveJob, int], None] | None = None  # is shown the day a few times a second
@@ -140,9 +142,8 @@ class Director:
             return
         job.emit("gameday.steady", ok=True, reason=f"{self.day.steady.steps} steps within the band")
         if self.waste is None:
-            times = sorted(step_times_ns(job.progress, self._since_ns))
-            gpus = self.day.job.workload.world_size
-            self.waste = Waste(now_ns, job.progress.furthest_step, times[len(times) // 2], gpus)
+            usual_ns = self.usual_step_ns or statistics.median(step_times_ns(job.progress, self._since_ns))
+            self.waste = Waste(now_ns, job.progress.furthest_step, usual_ns, self.day.job.workload.world_size)
         self._ask("before")
         self._go("asking", now_ns)
 

@@ -89,19 +89,22 @@ def step_times_ns(progress: LiveProgress, since_ns: int = 0) -> list[int]:
     return [] if rank is None else [took for seen, took in list(progress.step_times[rank]) if seen >= since_ns]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Waste:
-    """A live estimate: the GPU time since the job was steady first that did not go into new steps at its usual pace."""
+    """A live estimate: the GPU time since the job was steady first that did not go into new steps at its usual pace.
+    What was wasted once stays wasted, so it never falls."""
 
     begin_ns: int
     begin_step: int
     usual_ns: float  # of a step
     gpus: int
+    _most_ns: int = 0
 
     def wasted_ns(self, progress: LiveProgress, now_ns: int) -> int:
         """Of the wall clock."""
         worth: float = (progress.furthest_step - self.begin_step) * self.usual_ns
-        return max(0, round(now_ns - self.begin_ns - worth))
+        self._most_ns = max(self._most_ns, round(now_ns - self.begin_ns - worth))
+        return self._most_ns
 
     def gpu_seconds(self, progress: LiveProgress, now_ns: int) -> float:
         return self.wasted_ns(progress, now_ns) * self.gpus / 1e9

@@ -128,10 +128,11 @@ def _recovery(run: Timeline, episode: Episode) -> Recovery:
 
 
 def _fault(run: Timeline, fault: FaultRecord, injected: int) -> Fault:
-    ended = min((at for at in (fault.recovered, fault.healed) if at is not None), default=run.end)
+    ended = run.end if fault.healed is None else max(fault.healed, injected)
     effects = [f"measured {quantity(e.get('measured'), str(e.get('unit') or ''))}" for e in fault.effects]
     target = f"{fault.id}: {fault.kind} of {target_text(fault.targets)}"
-    story = "\n".join([target, f"struck at {seconds(_since(run, injected))}", *effects[:3]])
+    lasted = f"lasted {seconds((ended - injected) / 1e9)}" + " and was not undone" * (fault.healed is None)
+    story = "\n".join([target, f"struck at {seconds(_since(run, injected))}", lasted, *effects[:3]])
     return Fault(plain(fault.id), plain(fault.kind), _since(run, injected), _since(run, ended), story)
 
 

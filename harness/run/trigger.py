@@ -49,7 +49,10 @@ class Firing:
 
     @property
     def newest_moment(self) -> str:
+        """Not `recovered` while it still acts: a fault that kills nothing leaves progress from its first step on."""
         moments = dict(self.moments_ns)  # its thread may add one just now
+        if "healed" not in moments:
+            moments.pop("recovered", None)
         return max(moments, key=moments.__getitem__, default="acting")
 
     def over_ns(self) -> int | None:

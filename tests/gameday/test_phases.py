@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.gameday.day_phases import Span, newest_word, phase_now, phases_of
+from harness.gameday.steady import Waste
 from harness.report.words import PHASE_MEANING
 from harness.run.live import LiveProgress, Worker
 
@@ -83,7 +84,7 @@ def test_a_state_that_every_rank_has_back_is_restored() -> None:
         ("training", 90, 1, False, "running"),
         ("training", 40, 1, False, "recompute"),
         ("training", 90, 1, True, "standing_still"),
-        ("rendezvous", 90, 1, False, "teardown"),
+        ("rendezvous", 90, 1, False, "restarting"),
         ("rendezvous", 0, 6, False, "rendezvous"),
         ("exiting", 90, 1, False, "teardown"),
         ("starting", 0, 1, False, "startup"),
@@ -95,3 +96,12 @@ def test_the_phase_that_everybody_sees(
 ) -> None:
     known = progress(phase, worker(last_step, None, since_s), furthest=90, last_step_s=5)
     assert phase_now(known, standing) == expected
+
+
+def test_what_is_wasted_stays_wasted() -> None:
+    progress, waste = LiveProgress(), Waste(begin_ns=0, begin_step=0, usual_ns=S / 10, gpus=2)
+    told = []
+    for second, step in ((10, 50), (20, 50), (30, 300), (40, 400)):  # slower, none, then faster than usual
+        progress.furthest_step = step
+        told.append(waste.gpu_seconds(progress, second * S))
+    assert told == [10.0, 30.0, 30.0, 30.0]

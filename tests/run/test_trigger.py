@@ -237,3 +237,12 @@ def test_what_a_trainer_tells_again_and_again_is_not_kept_for_ever() -> None:
         progress.absorb(trainer(0), {"event": "failpoint", "name": f"{number}" + "x" * 10**3}, 5)
     assert len(progress.phases_seen) == PHASES_REMEMBERED and len(progress.failpoints) == FAILPOINTS_REMEMBERED
     assert len(progress.phase) == NAME_LENGTH_MAX
+
+
+def test_what_still_acts_is_not_told_as_recovered() -> None:
+    firing = Firing(fault(step=5), 0, {"injected": 1, "recovered": 2, "effect": 3})
+    assert firing.newest_moment == "effect"
+    firing.moments_ns["healed"] = 4
+    assert firing.newest_moment == "healed"
+    killed = Firing(fault(step=5), 0, {"injected": 1, "healed": 1, "effect": 2, "recovered": 3})
+    assert killed.newest_moment == "recovered"

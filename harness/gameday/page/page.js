@@ -96,6 +96,7 @@
     }));
   };
 
+  const MOMENTS = { injected: "acts", effect: "its effect is measured", recovered: "recovered", healed: "undone" };
   const schedule = (view) => {
     if (!changed("schedule", view.scenes)) return;
     byId("schedule").replaceChildren(...view.scenes.map((scene) => {
@@ -107,7 +108,7 @@
       for (const act of scene.acts) {
         for (const fault of act.faults) {
           const line = make("li", fault.at_work ? "at-work" : "", (scene.acts.length > 1 ? act.name + ": " : "") + fault.what);
-          line.append(make("span", "word", fault.at_work ? "at work" : act.outcome || (fault.moment === "healed" ? "over" : fault.moment)));
+          line.append(make("span", "word", fault.at_work ? "at work" : act.outcome || (MOMENTS[fault.moment] || fault.moment)));
           list.append(line);
         }
         if (act.runbook) {
@@ -136,12 +137,13 @@
   const outage = (view) => {
     const box = byId("outage-box");
     if (!box) return;
-    box.hidden = !view.outage.length;
-    const total = view.outage.reduce((sum, each) => sum + each[2], 0);
-    say("outage-title", view.outage_open && !view.job_over ? "Recovering for " + lasted(total) : "The last outage took " + lasted(total));
-    if (!changed("outage", view.outage)) return;
+    const parts = view.outage.filter(([phase]) => phase !== "running"); // the fault may act on while steps are done again
+    box.hidden = !parts.length;
+    const total = parts.reduce((sum, each) => sum + each[2], 0);
+    say("outage-title", view.outage_open && !view.job_over ? "No progress for " + lasted(total) : "The last outage took " + lasted(total));
+    if (!changed("outage", parts)) return;
     let at = 0;
-    byId("outage").replaceChildren(...view.outage.map(([phase, words, s]) => {
+    byId("outage").replaceChildren(...parts.map(([phase, words, s]) => {
       const part = bar(phase, at, Math.max(s, total / 500), 1); // a short one is seen, too
       const title = shape("title", {});
       title.textContent = words + ": " + lasted(s);
@@ -151,7 +153,7 @@
     }));
     byId("outage").setAttribute("viewBox", "0 0 " + Math.max(at, 0.001) + " 1");
     const sums = new Map();
-    for (const [phase, words, s] of view.outage) sums.set(phase, [words, (sums.has(phase) ? sums.get(phase)[1] : 0) + s]);
+    for (const [phase, words, s] of parts) sums.set(phase, [words, (sums.has(phase) ? sums.get(phase)[1] : 0) + s]);
     byId("outage").setAttribute("aria-label", [...sums.values()].map(([words, s]) => words + " " + lasted(s)).join(", "));
     byId("outage-words").replaceChildren(...[...sums].map(([phase, [words, s]]) => {
       const item = make("li");
@@ -214,13 +216,14 @@
 
   let stream = null;
   let heard = 0;
-  const linked = (on, text) => {
-    byId("link").className = on ? "link" : "link off";
+  const linked = (on, text, why) => {
+    byId("link").className = "link" + (on ? "" : " " + (why || "off"));
     say("link", text);
   };
   const listen = () => {
     if (stream) stream.close();
     stream = new EventSource("/events");
+    heard = Date.now();
     stream.addEventListener("message", (event) => {
       heard = Date.now();
       linked(true, "live");
@@ -229,7 +232,7 @@
     stream.addEventListener("over", () => {
       stream.close();
       stream = null;
-      linked(false, "the game day is over");
+      linked(false, "the game day is over", "still");
       nothingMore();
     });
     stream.addEventListener("error", () => {
