@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -26,12 +26,11 @@ from harness.judge.facts.evidence import FAULT_FREE, Evidence, beside, part_of
 from harness.judge.score import Scorecard, judge
 from harness.log import journal, reading, untrusted_files
 from harness.report import write_files, write_reports
-from harness.run.job import Outcome, run_job
+from harness.run.job import run_job
 from harness.run.stop import StopRequest
 from harness.run.undo import undo_open
 from harness.spec.document import checked, dotted, short
 from harness.timeline import timeline
-from harness.timeline.timeline import Timeline
 from harness.timeline.window import JobLog
 
 Floats = npt.NDArray[np.float64]
@@ -93,16 +92,12 @@ def _fault_free(
         observer.stage(stage)
         folder, outcome = ensure_fault_free(plan, reports, backend, observer, stop, repeat=repeat)
         observer.stage_ended(stage, "cached" if outcome is None else outcome.outcome)
-        _check_completed(outcome)
+        if outcome is not None and outcome.outcome == "interrupted":
+            raise KeyboardInterrupt
+        if outcome is not None and outcome.outcome != "completed":
+            raise NoFaultFree(f"the job does not finish even without a fault: {outcome.reason}")
         found[name] = folder
     return found
-
-
-def _check_completed(outcome: Outcome | None) -> None:
-    if outcome is not None and outcome.outcome == "interrupted":
-        raise KeyboardInterrupt
-    if outcome is not None and outcome.outcome != "completed":
-        raise NoFaultFree(f"the job does not finish even without a fault: {outcome.reason}")
 
 
 def load_day(run_dir: pathlib.Path) -> DayPlan:
@@ -149,7 +144,9 @@ def judge_stored(
     day, stored = load_day(run_dir), _Stored(run_dir)
     harness = stored.job.log.harness
     events = sorted(harness.events, key=lambda event: event["at"]) if harness else []
-    cards = {name: card for name in _begun(events, day) if (card := _card(stored, name, observer)) is not None}
+    known = {act.name for act in day.acts}
+    begun = [e["rehearsal"] for e in events if e["event"] == "rehearsal.started" and e["rehearsal"] in known]
+    cards = {name: card for name in begun if (card := _card(stored, name, observer)) is not None}
     same = all(act.expects_same_losses for act in day.acts if act.name in cards)
     whole = _card(stored, None, observer, {"loss_continuity": {"mode": "exact"}} if cards and same else {})
     probes = [(probe.name, moment) for probe in day.probes for moment in probe.when]
@@ -165,11 +162,6 @@ def write_day(run_dir: pathlib.Path, result: DayResult, cards: Mapping[str, Scor
         write_reports(card, folder)
     told = day_report.Day(day.name, day.title, day.job.run_id, day.job.backend, day.seed)
     write_files(day_report.render(told, result), run_dir)
-
-
-def _begun(events: Sequence[Mapping[str, Any]], day: DayPlan) -> list[str]:
-    known = {act.name for act in day.acts}
-    return [e["rehearsal"] for e in events if e["event"] == "rehearsal.started" and e["rehearsal"] in known]
 
 
 class _Stored:
@@ -195,19 +187,15 @@ def _card(
     try:
         if rehearsal is not None:
             return judge(stored.part(rehearsal), rehearsal)
-        run = _with_acted_faults(stored.whole.run)
-        run = replace(run, plan={**run.plan, "expect": expect or {}})
+        run = stored.whole.run
+        acted = [fault for fault in run.faults if fault.injected is not None]
+        ids = {fault.id for fault in acted}
+        planned = [fault for fault in run.plan.get("faults") or () if fault.get("id") in ids]
+        run = replace(run, faults=acted, plan={**run.plan, "faults": planned, "expect": expect or {}})
         return judge(replace(stored.whole, run=run), stored.run_dir.name)
     except EventLogError as error:
         observer.note(f"{rehearsal or 'the job'} cannot be judged: {error}")
         return None
-
-
-def _with_acted_faults(run: Timeline) -> Timeline:
-    acted = [fault for fault in run.faults if fault.injected is not None]
-    ids = {fault.id for fault in acted}
-    planned = [fault for fault in run.plan.get("faults") or () if fault.get("id") in ids]
-    return replace(run, faults=acted, plan={**run.plan, "faults": planned})
 
 
 def _expected(day: DayPlan) -> list[Expected]:

@@ -26,14 +26,12 @@ class Span:
 
 def newest_word(progress: LiveProgress) -> str:
     """Of the trainer. Once every rank has its state back, the next thing is a step, even where none of them says so."""
-    return "restored" if progress.phase == "restore" and _all_restored(progress) else progress.phase
-
-
-def _all_restored(progress: LiveProgress) -> bool:
+    if progress.phase != "restore":
+        return progress.phase
     workers = list(progress.workers.values())
-    if not workers or progress.world_size > len(workers):
-        return False
-    return all(worker.restored_step == worker.last_step for worker in workers)
+    complete = bool(workers) and len(workers) >= progress.world_size
+    restored = complete and all(worker.restored_step == worker.last_step for worker in workers)
+    return "restored" if restored else progress.phase
 
 
 def phase_now(progress: LiveProgress, standing: bool) -> str:

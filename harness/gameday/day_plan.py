@@ -117,13 +117,13 @@ def _lasts_s(fault: PlannedFault) -> float:
     own = [given.get(key) for key in ("duration", "notice")]
     replacement = given.get("replacement")
     own.append(replacement.get("after") if isinstance(replacement, Mapping) else None)
-    return after_s + sum(_seconds(value) for value in own)
-
-
-def _seconds(value: object) -> float:
-    if isinstance(value, Duration):
-        return value.s
-    return units.parse_duration_ns(value) / 1e9 if isinstance(value, str) and value[:1].isdigit() else 0.0
+    own_s = []
+    for value in own:
+        if isinstance(value, Duration):
+            own_s.append(value.s)
+        elif isinstance(value, str) and value[:1].isdigit():
+            own_s.append(units.parse_duration_ns(value) / 1e9)
+    return after_s + sum(own_s)
 
 
 def make_day(
@@ -283,20 +283,21 @@ def _without_steps(scenario: Scenario) -> Scenario:
 
 
 def _with_steps(plan: Plan, scenario: Scenario) -> Plan:
-    steps = {fault.id: _steps(fault.when) for fault in scenario.faults if _steps(fault.when) is not None}
+    steps: dict[str, int] = {}
+    for fault in scenario.faults:
+        when = fault.when
+        if when.after is not None and when.after.ns == 0 and when.following is None:
+            # At once is no step later; the trainer then stands there, too, so that the moment is exact.
+            steps[fault.id] = 0
+        elif when.step is not None:
+            steps[fault.id] = when.step
     faults = []
     for planned in plan.faults:
         if planned.id in steps:
-            when = When(more_steps=steps[planned.id], phase=planned.when.phase)
-            planned = planned.model_copy(update={"when": when})
+            later = When(more_steps=steps[planned.id], phase=planned.when.phase)
+            planned = planned.model_copy(update={"when": later})
         faults.append(planned)
     return plan.model_copy(update={"faults": tuple(faults)})
-
-
-def _steps(when: Trigger) -> int | None:
-    """At once is no step later; the trainer then stands there, too, so that the moment is exact."""
-    now = when.after is not None and when.after.ns == 0 and when.following is None
-    return 0 if now else when.step
 
 
 def _immediate(scenario: Scenario) -> Scenario:

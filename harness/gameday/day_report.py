@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from harness.gameday.day_verdict import ActResult, DayResult, TimedCheck
+from harness.gameday.day_verdict import ActResult, DayResult
 from harness.judge.score import Scorecard, Verdict
 from harness.report import html_page, markdown, model
 from harness.report.words import DASH, expectation_name, gpu_seconds, words
@@ -180,6 +180,15 @@ def _json(day: Day, result: DayResult) -> str:
 
 
 def _json_act(act: ActResult) -> dict[str, Any]:
+    watches = [
+        {
+            "what": watch.what,
+            "within_s": watch.within_ns / 1e9,
+            "took_s": None if watch.took_ns is None else watch.took_ns / 1e9,
+            "verdict": watch.verdict.value,
+        }
+        for watch in act.watches
+    ]
     return {
         "name": act.expected.name,
         "verdict": act.verdict.value,
@@ -189,14 +198,9 @@ def _json_act(act: ActResult) -> dict[str, Any]:
         "recovery_s": act.recovery_s,
         "gpu_seconds_wasted_by_faults": act.wasted_gpu_s if act.card else None,
         "people_s": {name: None if took is None else took / 1e9 for name, took in act.reactions.items()},
-        "expectations": [_json_watch(watch) for watch in act.watches],
+        "expectations": watches,
         "runbook": act.expected.runbook or None,
     }
-
-
-def _json_watch(watch: TimedCheck) -> dict[str, Any]:
-    took_s = None if watch.took_ns is None else watch.took_ns / 1e9
-    return {"what": watch.what, "within_s": watch.within_ns / 1e9, "took_s": took_s, "verdict": watch.verdict.value}
 
 
 def _markdown(day: Day, result: DayResult, reasons: Sequence[str], rows: Sequence[Row], to_fix: Sequence[Row]) -> str:

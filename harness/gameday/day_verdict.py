@@ -165,7 +165,9 @@ def judge_day(
     verdict = merge([side for side in sides.values() if side is not None])
     reasons = [each.text for each in findings if each.verdict is verdict and verdict is not Verdict.PASS]
     reasons += [each.text for each in findings if each.verdict not in (verdict, Verdict.PASS)]
-    moments = sorted(_moments(events, begin), key=lambda moment: moment.at_ns)
+    told = [(event, *_told(event)) for event in events]
+    moments = [Moment(int(event["at"]) - begin, kind, what) for event, kind, what in told if what]
+    moments.sort(key=lambda moment: moment.at_ns)
     headline = [] if reasons else [_headline(acts, sides, job)]
     return DayResult(verdict, headline + reasons, sides, acts, moments, str(last.get("outcome", "")), job)
 
@@ -185,12 +187,23 @@ def _acts(
     spans = {each.name: _span(events, each.name, begin) for each in expected}
     struck = sorted(span[1] for span in spans.values() if span[1] is not None)
     ends = int(events[-1]["at"]) - begin if events else 0
+    # The game master knows what comes and proves nothing.
+    told = [(at, action) for at, action, role in _presses(events, begin) if role != MASTER]
     found = []
     for each in expected:
         begun, injected, over = spans[each.name]
         outcome, why = ("not_run", "") if begun is None else _ended(events, each.name)
         following = next((at for at in struck if injected is not None and at > injected), None)
-        reactions = _reactions(events, begin, injected, following)
+        reactions: dict[str, int | None] = dict.fromkeys(REACTIONS)
+        if injected is not None:
+            # How long after the fault people first did what, in ns; until the next rehearsal's fault.
+            mine = [
+                (at - injected, action)
+                for at, action in told
+                if at >= injected and (following is None or at < following)
+            ]
+            for name, shows in REACTIONS.items():
+                reactions[name] = next((at for at, action in mine if action in shows), None)
         unknown = _not_known(injected, outcome, ends)
         watches = _people(each, injected, reactions, unknown)
         found.append(ActResult(each, outcome, why, begun, injected, over, cards.get(each.name), reactions, watches))
@@ -350,18 +363,6 @@ def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult]) -> list[Ti
 # People
 
 
-def _reactions(
-    events: Sequence[Event], begin: int, injected: int | None, following: int | None
-) -> dict[str, int | None]:
-    """How long after the fault people first did what, in ns; until the next rehearsal's fault. The game master knows
-    what comes and proves nothing."""
-    if injected is None:
-        return dict.fromkeys(REACTIONS)
-    told = [(at, action) for at, action, role in _presses(events, begin) if role != MASTER]
-    mine = [(at - injected, action) for at, action in told if at >= injected and (following is None or at < following)]
-    return {name: next((at for at, action in mine if action in shows), None) for name, shows in REACTIONS.items()}
-
-
 def _presses(events: Sequence[Event], begin: int) -> list[tuple[int, str, str]]:
     """When somebody did what, in which role."""
     told = [e for e in events if e["event"] == "gameday.person"]
@@ -375,7 +376,10 @@ def _guesses(events: Sequence[Event], acts: Sequence[ActResult]) -> list[TimedCh
     longest = max((within for act in acts for within in act.expected.people.values()), default=0)
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
     told = [(at, action) for at, action, role in _presses(events, begin) if action in TELLING and role != MASTER]
-    late = _first_mitigations(told, [low for low, _ in spans])
+    # When each fault was first said to be mitigated: that may be told long after it is over, and only once.
+    mitigated = [at for at, action in told if action == "mitigated"]
+    firsts = (min((at for at in mitigated if at >= low), default=None) for low, _ in spans)
+    late = {at for at in firsts if at is not None}
     wrong = [
         at
         for at, action in told
@@ -387,13 +391,6 @@ def _guesses(events: Sequence[Event], acts: Sequence[ActResult]) -> list[TimedCh
         return []
     text = f"people told of a problem where there was none ({len(wrong)} of {len(told)} times): they may have guessed"
     return [TimedCheck("detect", 0, None, Verdict.INCONCLUSIVE, text)]
-
-
-def _first_mitigations(told: Sequence[tuple[int, str]], struck: Iterable[int]) -> set[int]:
-    """When each fault was first said to be mitigated: that may be told long after it is over, and only once."""
-    mitigated = [at for at, action in told if action == "mitigated"]
-    firsts = (min((at for at in mitigated if at >= begin), default=None) for begin in struck)
-    return {at for at in firsts if at is not None}
 
 
 def _people(
@@ -522,13 +519,6 @@ _FAULTS = {
     "fault.failed": "could not act or be undone",
     "fault.postponed": "has to wait",
 }
-
-
-def _moments(events: Sequence[Event], begin: int) -> Iterable[Moment]:
-    for event in events:
-        kind, what = _told(event)
-        if what:
-            yield Moment(int(event["at"]) - begin, kind, what)
 
 
 def _told(event: Event) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from harness.faults.contract import TakesNodes
 from harness.gameday.day_phases import phase_now, phases_of
-from harness.gameday.director import Cue, Director, News
+from harness.gameday.director import Director, News
 from harness.gameday.steady import step_times_ns
 from harness.run.injection import LiveJob
 from harness.run.live import LiveProgress
@@ -242,9 +242,12 @@ def _who_stopped(feed: Iterable[News], begin_ns: int) -> str:
 
 def _scene(director: Director, number: int) -> SceneView:
     scene = director.day.scenes[number]
-    cues = [cue for cue in director.cues if cue.scene == number]
     books = {act.name: act.runbook or "" for act in scene.acts}
-    acts = [_act(cue, books[cue.rehearsal.name]) for cue in cues]
+    acts = []
+    for rehearsal in [cue.rehearsal for cue in director.cues if cue.scene == number]:
+        state = "over" if rehearsal.over else "now" if rehearsal.going else "next"
+        faults = [_fault(firing) for firing in rehearsal.firings.values()]
+        acts.append(ActView(rehearsal.name, state, rehearsal.outcome, books[rehearsal.name], faults))
     return SceneView(scene.kind, scene.what, _scene_state(director, number, acts), acts)
 
 
@@ -256,13 +259,6 @@ def _scene_state(director: Director, number: int, acts: Sequence[ActView]) -> st
         return "skipped" if day_over else "next"
     outcomes = {act.outcome for act in acts}
     return next((each for each in ("stopped", "skipped") if each in outcomes), "over")
-
-
-def _act(cue: Cue, runbook: str) -> ActView:
-    rehearsal = cue.rehearsal
-    state = "over" if rehearsal.over else "now" if rehearsal.going else "next"
-    faults = [_fault(firing) for firing in rehearsal.firings.values()]
-    return ActView(rehearsal.name, state, rehearsal.outcome, runbook, faults)
 
 
 def _fault(firing: Firing) -> FaultView:

@@ -167,7 +167,11 @@ class Director:
         for cue in cues:
             if not self.blocked and now_ns - self._begun_ns >= cue.after_ns:
                 cue.word.over = True
-        self._ask_during(now_ns)
+        for probe in self.day.probes:
+            due = now_ns - self._asked_ns.get(probe.name, 0) >= probe.every.ns
+            if "during" in probe.when and due and not self._questions.is_open("during", probe.name):
+                self._asked_ns[probe.name] = now_ns
+                self._questions.ask(probe, "during", ", ".join(cue.rehearsal.name for cue in cues))
         if all(cue.rehearsal.over for cue in cues):
             self._ask("after")
             self._go("closing", now_ns)
@@ -226,13 +230,6 @@ class Director:
         for probe in self.day.probes:
             if moment in probe.when:
                 self._questions.ask(probe, moment, names)
-
-    def _ask_during(self, now_ns: int) -> None:
-        for probe in self.day.probes:
-            due = now_ns - self._asked_ns.get(probe.name, 0) >= probe.every.ns
-            if "during" in probe.when and due and not self._questions.is_open("during", probe.name):
-                self._asked_ns[probe.name] = now_ns
-                self._questions.ask(probe, "during", ", ".join(cue.rehearsal.name for cue in self._cues()))
 
     def _note_answers(self, job: LiveJob) -> None:
         while self._answers:

@@ -55,20 +55,20 @@ class Asking:
     def _ask(self, probe: Probe, moment: str, rehearsal: str) -> None:
         """One deadline holds for all of it: a server that sends a byte now and then would answer for ever."""
         found: list[tuple[bool, str]] = []
-        asking = threading.Thread(target=lambda: found.append(_tried(probe)), name="probe", daemon=True)
+
+        def tried() -> None:
+            try:
+                found.append(question(probe))
+            except Exception as error:  # whatever broke, the question did not hold
+                found.append((False, f"{type(error).__name__}: {error}"))
+
+        asking = threading.Thread(target=tried, name="probe", daemon=True)
         asking.start()
         asking.join(probe.timeout.s + GRACE_S)
         ok, detail = found[0] if found else (False, f"no answer within {probe.timeout.s:g} s")
         self._told(Answer(probe.name, moment, rehearsal, ok, detail[:DETAIL_MAX]))
         with self._lock:
             self._open[probe.name, moment] -= 1
-
-
-def _tried(probe: Probe) -> tuple[bool, str]:
-    try:
-        return question(probe)
-    except Exception as error:  # whatever broke, the question did not hold
-        return False, f"{type(error).__name__}: {error}"
 
 
 def question(probe: Probe) -> tuple[bool, str]:

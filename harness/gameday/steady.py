@@ -72,10 +72,8 @@ def lacking(wanted: Steady, progress: LiveProgress, course: Course, since_ns: in
         return f"only {inside} of {wanted.steps} steps took within {wanted.band:g} % of their median"
     if wanted.checkpoint and not progress.committed_step:
         return "no checkpoint is committed yet"
-    return _loss_lacks(wanted, course) if wanted.loss_falling else ""
-
-
-def _loss_lacks(wanted: Steady, course: Course) -> str:
+    if not wanted.loss_falling:
+        return ""
     newest = course.losses(wanted.steps)
     if len(course.first_losses) < wanted.steps or len(newest) < wanted.steps // 2:
         return "too few losses are reported yet"

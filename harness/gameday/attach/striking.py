@@ -155,17 +155,25 @@ class AttachedRun:
             self._tell("struck", entry=number, verb=verb, acted=acted, seen=_plain(seen))
             self._hold(number, entry.lasts.s)
         finally:
-            try:
-                highest = _highest_of(before, self._progress(before or targets))
-            finally:
-                for undo in undos.values():
-                    _take_back(undo)
+            highest = self._undo(undos.values(), before, targets)
         back = self._until(targets, lambda _, now: now.state == RUNNING)
         healed = {node: job.healed(verb, back[node]) for node in targets}
         self._tell("undone", entry=number, healed=healed, seen=_plain(back))
         self._doing(number, f"undone; waiting until the job {'goes on' if progress else 'is whole'}")
         self._watch(number, highest)
         self._ask("after", number)
+
+    def _undo(self, undos: Iterable[Undo], before: Mapping[str, float], targets: Sequence[str]) -> Mapping[str, float]:
+        """Whatever becomes of the look at the log. Returns the highest numbers until then."""
+        try:
+            after = self._progress(before or targets)
+        finally:
+            for undo in undos:
+                # What fails now is told by what is seen next, and tried again at the end, by the journal.
+                with contextlib.suppress(BackendError):
+                    resolve(undo.action)(**undo.arguments)
+        # By name the higher one: the log of what was taken is gone with it, and that of its successor begins anew.
+        return {name: max(number, after.get(name, number)) for name, number in before.items()} if before else after
 
     def _ask(self, moment: str, number: int) -> None:
         """Raises `_Over` for a probe that does not hold, also for one that was asked during the strike."""
@@ -213,7 +221,8 @@ class AttachedRun:
         while (now := self._highest()) is None or first is None or now <= first:
             first = now if first is None else first
             if time.monotonic() > deadline:
-                raise _Over("not_steady", f"no progress within {progress.within}: {_at(now)} before the strike")
+                said = "no such number is in its log" if now is None else f"it stays at {now:g}"
+                raise _Over("not_steady", f"no progress within {progress.within}: {said} before the strike")
             self._wait(LOOK_EVERY_S)
 
     def _watch(self, number: int, before: Mapping[str, float]) -> None:
@@ -224,7 +233,11 @@ class AttachedRun:
             seen, after = self.job.look(), self._progress(before)
             codes = {node: each.code for node, each in seen.items() if each.state == ENDED}
             over = len(codes) == len(seen) or any(codes.values())
-            highest, now = _slowest(before, after)
+            # Of the one that has come least far since. One that logs no number any more comes first.
+            pairs = [(number, after.get(name)) for name, number in before.items()]
+            highest, now = min(
+                pairs, key=lambda pair: -math.inf if pair[1] is None else pair[1] - pair[0], default=(None, None)
+            )
             passed = now is not None and highest is not None and now > highest
             whole = all(each.state in (RUNNING, ENDED) for each in seen.values())
             took_s = time.monotonic() - begin
@@ -283,23 +296,6 @@ def _is_done(seen: Seen) -> bool:
     return seen.state == ENDED and seen.code == 0
 
 
-def _take_back(undo: Undo) -> None:
-    """What fails now is told by what is seen next, and tried again at the end, by the journal."""
-    with contextlib.suppress(BackendError):
-        resolve(undo.action)(**undo.arguments)
-
-
-def _highest_of(before: Mapping[str, float], after: Mapping[str, float]) -> Mapping[str, float]:
-    """By name the higher one: the log of what was taken is gone with it, and that of its successor begins anew."""
-    return {name: max(number, after.get(name, number)) for name, number in before.items()} if before else after
-
-
-def _slowest(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float | None, float | None]:
-    """The number before and after of the one that has come least far since. One that logs none any more comes first."""
-    pairs = [(number, after.get(name)) for name, number in before.items()]
-    return min(pairs, key=lambda pair: -math.inf if pair[1] is None else pair[1] - pair[0], default=(None, None))
-
-
 def _plain(seen: Mapping[str, Seen]) -> dict[str, dict[str, Any]]:
     return {node: dataclasses.asdict(each) for node, each in seen.items()}
 
@@ -315,7 +311,3 @@ def _numbers(pattern: re.Pattern[str], line: str) -> list[float]:
         if 0 <= value < MATCHES_MAX:
             found.append(value)
     return found
-
-
-def _at(number: float | None) -> str:
-    return "no such number is in its log" if number is None else f"it stays at {number:g}"

@@ -29,7 +29,8 @@ def read(message: Any) -> list[AlertNews]:
 def _alert(each: Any) -> AlertNews:
     if not isinstance(each, dict):
         raise ValueError("an alert is a mapping with a name")
-    labels, notes = (_mapping(each.get(key)) for key in ("labels", "annotations"))
+    given = [each.get(key) for key in ("labels", "annotations")]
+    labels, notes = (part if isinstance(part, dict) else {} for part in given)
     name = labels.get("alertname") or each.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX:
         raise ValueError(f"an alert needs a name of at most {NAME_MAX} characters: labels.alertname, or name")
@@ -48,7 +49,3 @@ def _fingerprint(alert: dict[Any, Any], labels: dict[Any, Any]) -> str:
     if not labels:
         return ""
     return hashlib.sha256(json.dumps(labels, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _mapping(given: Any) -> dict[Any, Any]:
-    return given if isinstance(given, dict) else {}

@@ -68,7 +68,10 @@ class Hub:
     def text(self, role: str) -> str:
         """The newest view as JSON, as this role may see it."""
         if role not in self._texts and self._view is not None:
-            shown = _in_words(dataclasses.asdict(for_role(self._view, role, self._feed)))
+            view = dataclasses.asdict(for_role(self._view, role, self._feed))
+            # Phases as the report calls them; those of the outage keep their name beside it, for their colour.
+            outage = [(phase, words(phase), lasted_s) for phase, lasted_s in view["outage"]]
+            shown = {**view, "phase": words(view["phase"]), "outage": outage}
             self._texts[role] = json.dumps(_harmless(shown), separators=(",", ":"))
         return self._texts.get(role, "null")
 
@@ -92,12 +95,6 @@ class Hub:
                     await asyncio.wait_for(self._changed.wait(), WAIT_S)
             except TimeoutError:
                 yield ": still here\n\n"
-
-
-def _in_words(view: dict[str, Any]) -> dict[str, Any]:
-    """Phases as the report calls them; those of the outage keep their name beside it, for their colour."""
-    outage = [(phase, words(phase), lasted_s) for phase, lasted_s in view["outage"]]
-    return {**view, "phase": words(view["phase"]), "outage": outage}
 
 
 def _harmless(value: Any) -> Any:

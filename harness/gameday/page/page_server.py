@@ -143,15 +143,12 @@ def _names(address: str) -> list[str]:
         return ["127.0.0.1", "localhost", "[::1]"] if ":" not in address else ["[::1]", "localhost", "127.0.0.1"]
     if address in ("0.0.0.0", "::"):
         name = socket.getfqdn()
-        return [name, socket.gethostname(), "localhost", "127.0.0.1", *_addresses(name)]
+        try:
+            addresses = sorted({str(each[4][0]) for each in socket.getaddrinfo(name, None, socket.AF_INET)})
+        except OSError:
+            addresses = []
+        return [name, socket.gethostname(), "localhost", "127.0.0.1", *addresses]
     return [f"[{address}]" if ":" in address else address]
-
-
-def _addresses(name: str) -> list[str]:
-    try:
-        return sorted({str(each[4][0]) for each in socket.getaddrinfo(name, None, socket.AF_INET)})
-    except OSError:
-        return []
 
 
 def _wait_until_started(server: uvicorn.Server, thread: threading.Thread) -> None:
