@@ -52,8 +52,12 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
         return read_figures(path)
     if _NAME.match(name) and (reports / FOLDER / f"{name}.json").exists():
         return read_figures(reports / FOLDER / f"{name}.json")
-    if gate := _gate(name, reports):
-        return read_figures(gate / FIGURES)
+    gates = sorted(reports.glob(f"*/{FIGURES}"), key=lambda path: path.stat().st_mtime)
+    fitting = gates[-1:] if name == "last" else [path for path in gates if path.parent.name.startswith(name)]
+    if len(fitting) > 1:
+        raise UsageError(f"{name!r} fits {len(fitting)} gates; write more letters")
+    if fitting:
+        return read_figures(fitting[0])
     if _COMMIT.match(name) and (found := of_commit(name, reports, wanted)).scenarios:
         return found
     if name == "last":
@@ -62,14 +66,6 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
         f"no baseline {name!r}: neither a file, a gate nor a commit with stored runs in {reports}; "
         + choice(name, known(reports))
     )
-
-
-def _gate(name: str, reports: pathlib.Path) -> pathlib.Path | None:
-    gates = sorted(reports.glob(f"*/{FIGURES}"), key=lambda path: path.stat().st_mtime)
-    fitting = gates[-1:] if name == "last" else [path for path in gates if path.parent.name.startswith(name)]
-    if len(fitting) > 1:
-        raise UsageError(f"{name!r} fits {len(fitting)} gates; write more letters")
-    return fitting[0].parent if fitting else None
 
 
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
@@ -93,7 +89,12 @@ def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = (
 
 
 def _stored(commit: str, reports: pathlib.Path) -> Iterator[tuple[Identity, RunFigures]]:
-    runs = [run for run in Store(reports).runs(Wanted(commit=commit)) if run.verdict and _is_of(commit, run.commit)]
+    # Uncommitted changes are another stack: only a commit that is written whole, with `-dirty`, may have them.
+    runs = [
+        run
+        for run in Store(reports).runs(Wanted(commit=commit))
+        if run.verdict and (run.commit == commit or not run.commit.endswith("-dirty"))
+    ]
     if len(commits := sorted({run.commit for run in runs})) > 1:
         raise UsageError(f"{commit!r} fits {len(commits)} commits; write more letters: {', '.join(commits)}")
     for run in runs:
@@ -101,11 +102,6 @@ def _stored(commit: str, reports: pathlib.Path) -> Iterator[tuple[Identity, RunF
             yield read_run(reports / run.run_id)
         except (UsageError, ValueError, model.ReportError):
             continue
-
-
-def _is_of(asked: str, commit: str) -> bool:
-    """Uncommitted changes are another stack: only a commit that is written whole, with `-dirty`, may have them."""
-    return commit == asked or not commit.endswith("-dirty")
 
 
 def read_run(folder: pathlib.Path) -> tuple[Identity, RunFigures]:
@@ -174,33 +170,29 @@ def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], with
         if old is None:
             missing.append(each.identity.name)
             continue
-        asked, untold = _questions(old, each, _another_job(old, each))
+        why = differences(old.identity, each.identity)  # how many steps it does may be known only afterwards
+        another = f"the baseline has another job: {'; '.join(why)}" if why else ""
+        asked, untold = _questions(old, each, another)
         questions += asked
         silent += untold
-        successes.append(_success(old, each))
+        (failed, runs), (failed_now, runs_now) = (_counts(side.runs) for side in (old, each))
+        successes.append(Success(each.identity.name, failed, runs, failed_now, runs_now))
     return Regressions(name, compare(questions, successes), missing, silent)
-
-
-def _success(old: ScenarioFigures, new: ScenarioFigures) -> Success:
-    (failed, runs), (failed_now, runs_now) = (_counts(each.runs) for each in (old, new))
-    return Success(new.identity.name, failed, runs, failed_now, runs_now)
 
 
 def _counts(runs: Sequence[RunFigures]) -> tuple[int, int]:
     return sum(run.verdict is Verdict.FAIL for run in runs), sum(run.verdict in JUDGED for run in runs)
 
 
-def _another_job(old: ScenarioFigures, new: ScenarioFigures) -> str:
-    """Why the two are not of the same job, or an empty text. How many steps it does may be known only afterwards."""
-    why = differences(old.identity, new.identity)
-    return f"the baseline has another job: {'; '.join(why)}" if why else ""
-
-
 def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tuple[list[Question], list[str]]:
-    """One for each figure that either side has; and those that neither has."""
+    """One for each figure that either side has; and those that neither has. `another`: why the two are not of the same
+    job, or an empty text."""
     before, now_ = ([run for run in each.runs if run.verdict in JUDGED] for each in (old, new))
     shared = {run.run_id for run in before} & {run.run_id for run in now_}
-    asked, untold, pace = [], [], _pace(before, now_)
+    times = [[run.step_seconds for run in side if run.step_seconds] for side in (before, now_)]
+    # How many times as long the steps of the new runs took; 1 where that is not known.
+    pace = statistics.median(times[1]) / statistics.median(times[0]) if all(times) else 1.0
+    asked, untold = [], []
     for figure in COMPARED:
         sides = [[getattr(run, figure) for run in side] for side in (before, now_)]
         if not another and not any(value for side in sides for value in side):
@@ -213,7 +205,8 @@ def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tupl
             or ("the baseline holds the same runs" if shared else "")
         )
         told = [tuple(value for value in side if value is not None) for side in sides]
-        asked.append(Question(new.identity.name, figure, told[0], told[1], _offset(figure, before), doubt, pace))
+        offset = RECOVERY_OFFSET_S if figure == "recovery_time" else WASTE_OFFSET_SHARE * _allocated(before)
+        asked.append(Question(new.identity.name, figure, told[0], told[1], offset, doubt, pace))
     return asked, untold
 
 
@@ -225,18 +218,6 @@ def _doubt(sides: Sequence[Sequence[float | None]]) -> str:
         if side and not any(side):
             return f"it is 0 in all {words} runs, but not in the others; check that it is still reported"
     return ""
-
-
-def _pace(before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> float:
-    """How many times as long the steps of the new runs took; 1 where that is not known."""
-    sides = [[run.step_seconds for run in side if run.step_seconds] for side in (before, now_)]
-    return statistics.median(sides[1]) / statistics.median(sides[0]) if all(sides) else 1.0
-
-
-def _offset(figure: str, before: Sequence[RunFigures]) -> float:
-    if figure == "recovery_time":
-        return RECOVERY_OFFSET_S
-    return WASTE_OFFSET_SHARE * _allocated(before)
 
 
 def _allocated(runs: Sequence[RunFigures]) -> float:

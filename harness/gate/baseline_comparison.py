@@ -136,19 +136,17 @@ class Answer:
         return _more(self.question, self.test, self.family)
 
     @property
-    def _busier(self) -> str:
-        pace = self.question.pace if isinstance(self.question, Question) else 1.0
-        busier = self.verdict is Verdict.INCONCLUSIVE and pace > TOLERATED
-        return f"; the median step also took {pace:.2f} × as long: the machine may be busier" if busier else ""
-
-    @property
     def reason(self) -> str:
         said = self.why
         if self.bounds is not None:
             said = f"{self.ratio:.2f} × the baseline (95 % bounds {self.bounds[0]:.2f} and {self.bounds[1]:.2f})"
-            said += f": it may be {FOUND:g} × or more" if self.verdict is Verdict.INCONCLUSIVE else ""
-            said += self._busier
-        return said + _advice(self.more)
+            if self.verdict is Verdict.INCONCLUSIVE:
+                said += f": it may be {FOUND:g} × or more"
+                pace = self.question.pace if isinstance(self.question, Question) else 1.0
+                if pace > TOLERATED:
+                    said += f"; the median step also took {pace:.2f} × as long: the machine may be busier"
+        more = self.more
+        return said if more is None else f"{said}; about {counted(more, 'more run')} on each side would settle it"
 
 
 @dataclass(frozen=True)
@@ -271,12 +269,6 @@ def _of_success(counts: Success, worse: bool) -> Answer:
     said += f"; each needs {RUNS_MIN} judged runs" if few else ""
     verdict = Verdict.FAIL if worse else Verdict.INCONCLUSIVE if more_often or few else Verdict.PASS
     return Answer(counts, verdict, said)
-
-
-def _advice(more: int | None) -> str:
-    if more is None:
-        return ""
-    return f"; about {counted(more, 'more run')} on each side would settle it"
 
 
 def _more(question: Question, test: _Test, family: int) -> int | None:

@@ -74,9 +74,13 @@ def gate(
         raise UsageError("--shard: all comparisons of a gate are judged together; give --against to `chaos gate merge`")
     with Display(out) as display:
         watching = SILENT_CAMPAIGN if json else display
+        try:
+            budget_s = parse_duration_ns(budget) / 1e9 if budget else None
+        except ValueError as error:
+            raise UsageError(f"--budget: {error}") from error
         setting = Gate(
             *(backend, seed, reports, scenarios, watching, stop, against, repeat, tag, fail_fast),
-            budget_s=_budget_s(budget) if budget else None,
+            budget_s=budget_s,
             shard=parse_shard(shard) if shard else None,
         )
         try:
@@ -99,8 +103,9 @@ def merge(
     Example: chaos gate merge part-1 part-2 --against last-week
     """
     reports = reports.resolve()
-    answer = merge_gates([_gate_folder(name, reports) for name in shards or []], reports, against)
-    _end(answer, json, reports)
+    given = [pathlib.Path(name) for name in shards or []]
+    folders = [each if (each / "suite.json").exists() else reports / each for each in given]
+    _end(merge_gates(folders, reports, against), json, reports)
 
 
 class GateCommand(TyperCommand):
@@ -112,18 +117,6 @@ class GateCommand(TyperCommand):
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         app.command("merge")(merge)
         return typer.main.get_command(app).make_context(f"{info_name} merge", args[1:], parent, **extra)
-
-
-def _budget_s(text: str) -> float:
-    try:
-        return parse_duration_ns(text) / 1e9
-    except ValueError as error:
-        raise UsageError(f"--budget: {error}") from error
-
-
-def _gate_folder(name: str, reports: pathlib.Path) -> pathlib.Path:
-    given = pathlib.Path(name)
-    return given if (given / "suite.json").exists() else reports / name
 
 
 def _end(answer: GateResult, json: bool, reports: pathlib.Path) -> NoReturn:
@@ -182,7 +175,12 @@ def list_(json: JsonOption = False, reports: ReportsOption = REPORTS) -> None:
         for name in baselines.known(reports)
     }
     if json:
-        print_json([_summary(name, figures) for name, figures in found.items()])
+        told = []
+        for name, figures in found.items():
+            scenarios = [{"scenario": each.identity.name, "runs": len(each.runs)} for each in figures.scenarios]
+            head = {"name": name, "source": figures.source, "made_at": figures.made_at, "commits": figures.commits}
+            told.append({**head, "scenarios": scenarios})
+        print_json(told)
         return
     table = Table("baseline", "made at", "from", "scenarios", "runs", box=None, header_style="bold")
     for name, figures in found.items():
@@ -207,12 +205,6 @@ def show(
         return
     for line in _in_words(figures):
         say(line)
-
-
-def _summary(name: str, figures: Figures) -> dict[str, object]:
-    scenarios = [{"scenario": each.identity.name, "runs": len(each.runs)} for each in figures.scenarios]
-    head = {"name": name, "source": figures.source, "made_at": figures.made_at, "commits": figures.commits}
-    return head | {"scenarios": scenarios}
 
 
 def _in_words(figures: Figures) -> list[str]:

@@ -137,6 +137,7 @@ def render(answer: GateResult) -> dict[str, str]:
 
 def suite_json(answer: GateResult) -> dict[str, object]:
     """As in suite.json."""
+    left_out = [{"scenario": each.name, "why": each.why, "required": each.required} for each in answer.part.left_out]
     return {
         "schema": SUITE_SCHEMA,
         "suite": answer.suite,
@@ -146,14 +147,9 @@ def suite_json(answer: GateResult) -> dict[str, object]:
         "reason": answer.reason,
         "blindness_check": _json_row(answer.blindness_check),
         "scenarios": [_json_row(row) for row in answer.rows],
-        "part": _json_part(answer.part),
+        "part": {**vars(answer.part), "names": list(answer.part.names), "left_out": left_out},
         "against": None if answer.held is None else against_json(answer.held),
     }
-
-
-def _json_part(part: Part) -> dict[str, object]:
-    left_out = [{"scenario": each.name, "why": each.why, "required": each.required} for each in part.left_out]
-    return {**vars(part), "names": list(part.names), "left_out": left_out}
 
 
 def against_json(held: Regressions) -> dict[str, object]:

@@ -69,7 +69,12 @@ def history(
     if found:
         _print(found)
     else:
-        out.print(f"no judged run matches{_hint(scenario, reports)}", markup=False, soft_wrap=True)
+        known = sorted({run.scenario for run in Store(reports).runs()})
+        hint = ""
+        if scenario and scenario not in known:
+            others = one_line(choice(scenario, known)) if known else f"no run is stored in {reports}"
+            hint = f"; {one_line(scenario)} has no stored run: {others}"
+        out.print(f"no judged run matches{hint}", markup=False, soft_wrap=True)
     if page is not None:
         say(f"Page: {page}", "dim")
 
@@ -97,15 +102,6 @@ def _objectives(path: pathlib.Path, reports: pathlib.Path, wanted: Wanted, json:
 def _write(page: pathlib.Path, text: str) -> None:
     page.parent.mkdir(parents=True, exist_ok=True)
     write_files({page.name: text}, page.parent)
-
-
-def _hint(scenario: str, reports: pathlib.Path) -> str:
-    """Which scenarios have stored runs, where this one has none."""
-    known = sorted({run.scenario for run in Store(reports).runs()})
-    if not scenario or scenario in known:
-        return ""
-    found = one_line(choice(scenario, known)) if known else f"no run is stored in {reports}"
-    return f"; {one_line(scenario)} has no stored run: {found}"
 
 
 def _print(found: list[history_report.Moment]) -> None:

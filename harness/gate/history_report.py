@@ -85,20 +85,27 @@ def series_of(moments: Sequence[Moment]) -> list[Series]:
 
 def to_json(moments: Sequence[Moment]) -> dict[str, Any]:
     """Stable: `schema` grows with every change of meaning. Runs newest first."""
-    newest = sorted(moments, key=lambda each: -each.begun_s)
+    runs = [
+        {
+            "run_id": each.run_id,
+            "begun_at": each.begun_at,
+            "scenario": each.scenario,
+            "profile": each.profile,
+            "backend": each.backend,
+            "commit": each.commit or None,
+            "verdict": each.verdict.value,
+            "recovery_seconds": each.recovery_s,
+            "waste_percent_by_faults": each.waste_percent,
+        }
+        for each in sorted(moments, key=lambda each: -each.begun_s)
+    ]
     found = [
         _json_change(one, figure, each)
         for one in series_of(moments)
         for figure in FIGURES
         for each in one.changes(figure)
     ]
-    return {"schema": SCHEMA, "runs": [_json_run(each) for each in newest], "changes": found}
-
-
-def _json_run(each: Moment) -> dict[str, Any]:
-    head = {"run_id": each.run_id, "begun_at": each.begun_at, "scenario": each.scenario, "profile": each.profile}
-    head |= {"backend": each.backend, "commit": each.commit or None, "verdict": each.verdict.value}
-    return head | {"recovery_seconds": each.recovery_s, "waste_percent_by_faults": each.waste_percent}
+    return {"schema": SCHEMA, "runs": runs, "changes": found}
 
 
 def _json_change(one: Series, figure: str, change: Change) -> dict[str, Any]:

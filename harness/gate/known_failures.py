@@ -31,17 +31,13 @@ def settle(
     if passed := sum(card.verdict is Verdict.PASS for card in cards):
         told = f"{passed} of {len(cards)} runs {'passes' if passed == 1 else 'pass'}"
         return _failed(f"{told}, but it is listed as a {named}: remove known_failure from the suite, or fix it", result)
-    if other := _another_reason(known, cards):
+    failed = [card for card in cards if card.verdict is Verdict.FAIL]
+    # A run that gives no reason is another failure.
+    reasons = (reason for card in failed for reason in card.reasons or [f"run {card.run_id} gives no reason"])
+    if other := next((reason for reason in reasons if not any(text in reason for text in known.texts)), ""):
         return _failed(f"it fails for another reason than its {named}: {other}", result)
     return RepeatVerdict(Verdict.PASS, (f"{named}: it fails as expected", *result.reasons), result.assessments)
 
 
 def _failed(reason: str, result: RepeatVerdict) -> RepeatVerdict:
     return RepeatVerdict(Verdict.FAIL, (reason, *result.reasons), result.assessments)
-
-
-def _another_reason(known: KnownFailure, cards: Sequence[Scorecard]) -> str:
-    """The first reason of a failed run that says nothing of what is known. A run that gives none is another failure."""
-    failed = [card for card in cards if card.verdict is Verdict.FAIL]
-    reasons = (reason for card in failed for reason in card.reasons or [f"run {card.run_id} gives no reason"])
-    return next((reason for reason in reasons if not any(text in reason for text in known.texts)), "")

@@ -113,9 +113,17 @@ def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against:
     merged = Figures(source=new_run_id(first.suite), made_at=baseline.now(), scenarios=sets)
     part = _whole([stored.part for _, stored in parts], [row.name for row in rows])
     check_row = _row(first.blindness_check)
-    if blind := next(
-        (stored for _, stored in parts if stored.blindness_check.verdict is not Verdict.FAIL or _is_blind(stored)), None
-    ):
+    # A gate that stopped after its blindness check has neither run nor left out anything.
+    blind = next(
+        (
+            stored
+            for _, stored in parts
+            if stored.blindness_check.verdict is not Verdict.FAIL
+            or (stored.verdict is Verdict.INVALID and not stored.scenarios)
+        ),
+        None,
+    )
+    if blind:
         reason = f"shard {blind.part.shard}: {blind.reason}"
         answer = GateResult(first.suite, first.title, merged.source, Verdict.INVALID, reason, check_row, part=part)
     else:
@@ -125,11 +133,6 @@ def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against:
     folder.mkdir(parents=True)
     write_files({**render(answer), baseline.FIGURES: merged.to_text()}, folder)
     return answer
-
-
-def _is_blind(stored: Stored) -> bool:
-    """It stopped after its blindness check: it has neither run nor left out anything."""
-    return stored.verdict is Verdict.INVALID and not stored.scenarios
 
 
 def _check(parts: Sequence[Stored]) -> None:

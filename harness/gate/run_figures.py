@@ -126,6 +126,7 @@ def _problem(found: Figures) -> str:
 
 def figures_of(report: Report) -> RunFigures:
     waste = report.wasted_gpu_hours
+    step_s = report.metrics.get("step_seconds_p50")
     return RunFigures(
         run_id=report.run_id,
         verdict=report.verdict,
@@ -135,12 +136,8 @@ def figures_of(report: Report) -> RunFigures:
         wasted_gpu_seconds=waste.gpu_seconds_wasted_by_faults,
         checkpoint_stall=waste.accounts.get("checkpoint_stall"),
         allocated_gpu_seconds=waste.gpu_seconds_allocated,
-        step_seconds=_positive(report.metrics.get("step_seconds_p50")),
+        step_seconds=float(step_s) if isinstance(step_s, int | float) and 0 < step_s < 1e9 else None,
     )
-
-
-def _positive(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and 0 < value < 1e9 else None
 
 
 def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Identity:

@@ -66,20 +66,18 @@ def look_back(specs: Sequence[Chosen], reports: pathlib.Path, backend: str) -> d
     seen: dict[str, Past] = {}
     for entry, spec in specs:
         runs = store.runs(Wanted(scenario=spec.name, backend=backend))[:NEWEST]
-        took = [seconds for run in runs if (seconds := _seconds(reports / run.run_id, entry.profile))]
+        took = []
+        for run in runs:
+            try:
+                report = model.read(reports / run.run_id / "report.json")
+            except model.ReportError:
+                continue
+            if report.run.duration_s and report.profile == entry.profile:
+                took.append(report.run.duration_s)
         if took:
             seen[entry.name] = Past(statistics.median(took), any(run.verdict is Verdict.FAIL for run in runs))
     usual = statistics.median([past.seconds for past in seen.values()]) if seen else UNKNOWN_S
     return {entry.name: seen.get(entry.name, Past(usual, False)) for entry, _ in specs}
-
-
-def _seconds(folder: pathlib.Path, profile: str | None) -> float:
-    """How long a stored run took; 0 where that is not known, or the run was of another profile."""
-    try:
-        report = model.read(folder / "report.json")
-    except model.ReportError:
-        return 0.0
-    return (report.run.duration_s or 0.0) if report.profile == profile else 0.0
 
 
 def by_weight(specs: Sequence[Chosen], past: Mapping[str, Past]) -> list[int]:

@@ -49,7 +49,13 @@ def hold(slo: Slo, reports: pathlib.Path, wanted: Wanted, now_s: float) -> tuple
 def _held(objective: Objective, found: Sequence[tuple[float, model.Report]], now_s: float) -> Held:
     since_s = now_s - objective.window.s
     scope = objective.waste.scope if objective.waste else "faults"
-    runs = [_past(at, report, scope) for at, report in found if at >= since_s and _fits(objective, report)]
+    runs = [
+        _past(at, report, scope)
+        for at, report in found
+        if at >= since_s
+        and (not objective.scenarios or report.scenario in objective.scenarios)
+        and (not objective.faults or any(fault.kind in objective.faults for fault in report.faults))
+    ]
     answers = []
     least = objective.runs_min or RUNS_MIN
     if objective.success is not None:
@@ -61,12 +67,6 @@ def _held(objective: Objective, found: Sequence[tuple[float, model.Report]], now
         burn_since_s = now_s - asked.burn_window.s
         answers.append(objectives.waste(runs, asked.budget, asked.burn_rate_max, burn_since_s, least))
     return Held(objective, answers)
-
-
-def _fits(objective: Objective, report: model.Report) -> bool:
-    kinds = {fault.kind for fault in report.faults}
-    named = not objective.scenarios or report.scenario in objective.scenarios
-    return named and (not objective.faults or bool(kinds & set(objective.faults)))
 
 
 def _past(begun_s: float, report: model.Report, scope: str) -> Past:

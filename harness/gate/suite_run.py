@@ -10,7 +10,7 @@ import hashlib
 import json
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.backends.contract import Backend, load_backend
@@ -23,11 +23,11 @@ from harness.gate.baseline_comparison import Regressions
 from harness.gate.gate_report import GateResult, LeftOut, Part, SuiteRow, render
 from harness.gate.known_failures import settle
 from harness.gate.run_figures import Figures, figures_of_cards, identity_of
-from harness.gate.selection import Chosen, Past, Shard, by_weight, look_back, needed_s, of_shard, tagged
+from harness.gate.selection import Chosen, Shard, by_weight, look_back, needed_s, of_shard, tagged
 from harness.gate.suite_file import Suite, SuiteEntry, find_blindness_check, load_suite
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.repeats import RepeatVerdict, repeat_verdict
-from harness.judge.score import Scorecard, Verdict, judge, merge
+from harness.judge.score import Verdict, judge, merge
 from harness.plan.capabilities import check_capabilities
 from harness.plan.making import make_plan
 from harness.report import write_files, write_reports
@@ -130,21 +130,18 @@ def _run_rows(
     failed = ""
     for place in by_weight(specs, past) if past else range(len(specs)):
         entry, spec = specs[place]
-        if why := (f"{failed} had failed" if failed else _no_time(entry, spec, gate, past, begun)):
+        why = f"{failed} had failed" if failed else ""
+        if not why and gate.budget_s is not None:
+            need = needed_s(entry, _repeats(entry, spec, gate), past)
+            left = gate.budget_s - (time.monotonic() - begun)
+            if need > left:
+                why = f"it takes about {need:.0f} s, and {max(left, 0):.0f} s of the budget were left"
+        if why:
             left_out.append(LeftOut(_name(entry, spec), why, entry.required))
             continue
         row = rows[place] = _row(entry, spec, gate, backend)
         failed = row.name if gate.fail_fast and row.result.verdict is Verdict.FAIL else ""
     return tuple(rows[place] for place in sorted(rows)), tuple(left_out)
-
-
-def _no_time(entry: SuiteEntry, spec: Scenario, gate: Gate, past: Mapping[str, Past], begun: float) -> str:
-    """Why it does not fit the budget, or an empty text."""
-    if gate.budget_s is None:
-        return ""
-    need = needed_s(entry, _repeats(entry, spec, gate), past)
-    left = gate.budget_s - (time.monotonic() - begun)
-    return "" if need <= left else f"it takes about {need:.0f} s, and {max(left, 0):.0f} s of the budget were left"
 
 
 def _repeats(entry: SuiteEntry, spec: Scenario, gate: Gate) -> int:
@@ -169,9 +166,13 @@ def _blind(check_row: SuiteRow, asked: str | None) -> str:
     said = check_row.result.reasons[0]
     if check_row.result.verdict is not Verdict.FAIL:
         return f"the blindness check did not fail ({check_row.result.verdict}: {said}), so this gate proves nothing"
-    if idle := _not_struck(check_row.cards[0]):
+    card = check_row.cards[0]
+    struck = {fault["id"] for fault in card.faults if fault["t_injected"] is not None}
+    planned = [str(fault["id"]) for fault in card.evidence.run.plan.get("faults") or ()]
+    # A fault never acted: it failed over something else, at its start perhaps.
+    if idle := ", ".join(name for name in planned if name not in struck):
         return f"the blindness check failed before {idle} struck it ({said}), so this gate proves nothing"
-    if asked and not any(asked in reason for reason in check_row.cards[0].reasons):
+    if asked and not any(asked in reason for reason in card.reasons):
         return f"the blindness check failed for another reason than {asked!r} ({said})"
     return ""
 
@@ -189,7 +190,13 @@ def decided(
     verdict = merge(row.result.verdict for row in rows)
     reason = _reason(verdict, rows)
     if held is not None:
-        verdict, reason = merge([verdict, held.verdict]), _with_baseline(verdict, reason, held)
+        worst = merge([verdict, held.verdict])
+        if held.verdict is Verdict.PASS:
+            reason = f"{reason}; not worse than baseline {held.baseline}"
+        else:
+            said = f"against baseline {held.baseline}: {held.reasons[0]}"
+            reason = said if worst is not verdict else f"{reason}; {said}"
+        verdict = worst
     if part.incomplete:
         whole = merge([verdict, Verdict.INCONCLUSIVE])
         reason = (
@@ -212,24 +219,13 @@ def _held_against(before: Figures, rows: Sequence[SuiteRow], gate: Gate) -> Regr
     return replace(held, not_compared=[*held.not_compared, *known])
 
 
-def _with_baseline(verdict: Verdict, reason: str, held: Regressions) -> str:
-    if held.verdict is Verdict.PASS:
-        return f"{reason}; not worse than baseline {held.baseline}"
-    said = f"against baseline {held.baseline}: {held.reasons[0]}"
-    return said if merge([verdict, held.verdict]) is not verdict else f"{reason}; {said}"
-
-
 def _report(answer: GateResult, gate: Gate) -> GateResult:
     folder = gate.reports / answer.run_id
     folder.mkdir(parents=True)
-    write_files({**render(answer), baseline.FIGURES: _figures(answer).to_text()}, folder)
-    return answer
-
-
-def _figures(answer: GateResult) -> Figures:
-    """What a later gate may be held against."""
     sets = tuple(each for row in answer.rows for each in figures_of_cards(row.cards))
-    return Figures(source=answer.run_id, made_at=baseline.now(), scenarios=sets)
+    figures = Figures(source=answer.run_id, made_at=baseline.now(), scenarios=sets)
+    write_files({**render(answer), baseline.FIGURES: figures.to_text()}, folder)
+    return answer
 
 
 def _reason(verdict: Verdict, rows: tuple[SuiteRow, ...]) -> str:
@@ -260,13 +256,6 @@ def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
         raise Stopped
     gate.observer.blindness_check(card)
     return SuiteRow(spec.name, spec.title, repeat_verdict([card]), (card,))
-
-
-def _not_struck(check: Scorecard) -> str:
-    """Its faults that never acted: it failed over something else, at its start perhaps."""
-    struck = {fault["id"] for fault in check.faults if fault["t_injected"] is not None}
-    planned = [str(fault["id"]) for fault in check.evidence.run.plan.get("faults") or ()]
-    return ", ".join(name for name in planned if name not in struck)
 
 
 def _row(entry: SuiteEntry, spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:

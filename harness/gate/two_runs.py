@@ -18,15 +18,14 @@ def compare_runs(first: str, second: str, reports: pathlib.Path) -> Compared:
     folders = [store.find(name) for name in (first, second)]
     if folders[0].resolve() == folders[1].resolve():
         raise UsageError(f"both are run {folders[0].name}; name two runs")
-    before, after = (_report(folder) for folder in folders)
+    judged = []
+    for folder in folders:
+        if not (folder / "report.json").exists():
+            raise UsageError(f"{folder} was not judged yet; judge it with: chaos score {folder.name}")
+        judged.append(model.read(folder / "report.json"))
+    before, after = judged
     try:
         ranks = starts_by_rank(timeline.load(folders[0])), starts_by_rank(timeline.load(folders[1]))
     except (ChaosError, OSError) as error:
         return compare(before, after, None, f"an event log cannot be read ({error})")
     return compare(before, after, ranks)
-
-
-def _report(folder: pathlib.Path) -> model.Report:
-    if not (folder / "report.json").exists():
-        raise UsageError(f"{folder} was not judged yet; judge it with: chaos score {folder.name}")
-    return model.read(folder / "report.json")

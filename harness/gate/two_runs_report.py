@@ -73,10 +73,13 @@ def compare(
     accounts = before.wasted_gpu_hours.accounts, after.wasted_gpu_hours.accounts
     no_phases, no_ledger = _lacking(phases, "an outage"), _lacking(accounts, "a ledger")
     no_ranks = why or _lacking(ranks or ({}, {}), "a rank that was started again")
+    split = [
+        ("phases", "By phase of the longest recovery", "s", lines(*phases), no_phases),
+        ("ranks", "By rank, in that recovery", "s", rank_lines(*ranks) if ranks else [], no_ranks),
+        ("accounts", "By account of GPU time", "GPU-s", lines(*accounts), no_ledger),
+    ]
     sections = [
-        _section("phases", "By phase of the longest recovery", "s", lines(*phases), no_phases),
-        _section("ranks", "By rank, in that recovery", "s", rank_lines(*ranks) if ranks else [], no_ranks),
-        _section("accounts", "By account of GPU time", "GPU-s", lines(*accounts), no_ledger),
+        Section(key, title, unit, [] if lacking else found, lacking) for key, title, unit, found, lacking in split
     ]
     return Compared(before, after, sections, _cautions(before, after))
 
@@ -87,10 +90,6 @@ def _lacking(both: tuple[Mapping[str, float], Mapping[str, float]], what: str) -
     if before and after:
         return ""
     return f"only the {'first' if before else 'second'} run has {what}" if before or after else f"no run has {what}"
-
-
-def _section(key: str, title: str, unit: str, found: Sequence[Line], lacking: str) -> Section:
-    return Section(key, title, unit, [] if lacking else found, lacking)
 
 
 def _cautions(before: Report, after: Report) -> list[str]:
@@ -112,8 +111,8 @@ def sentences(found: Compared) -> list[str]:
     both = found.before, found.after
     before, after = (report.recovery_time.seconds for report in both)
     ratio = f" ({after / before:.2f} ×)" if before and after is not None else ""
-    said = [f"Recovery time: {_in_both(_figures(both, 0))}{ratio}."]
-    said.append(f"GPU time wasted by faults: {_in_both(_figures(both, 2))}.")
+    said = [f"Recovery time: {_in_both(both, 0)}{ratio}."]
+    said.append(f"GPU time wasted by faults: {_in_both(both, 2)}.")
     for section in found.sections:
         if section.missing:
             said.append(f"{section.title}: not known, {section.missing}.")
@@ -125,14 +124,11 @@ def sentences(found: Compared) -> list[str]:
     return said
 
 
-def _in_both(told: Sequence[str]) -> str:
-    return f"{told[0]} in the first run, {told[1]} in the second"
-
-
-def _figures(both: Sequence[Report], place: int) -> list[str]:
+def _in_both(both: Sequence[Report], place: int) -> str:
     """`6.94 s`, `never`, or why there is no such figure."""
     found = [view.figures(report)[place] for report in both]
-    return [each.detail if each.value == DASH else each.value.replace("Never", "never") for each in found]
+    told = [each.detail if each.value == DASH else each.value.replace("Never", "never") for each in found]
+    return f"{told[0]} in the first run, {told[1]} in the second"
 
 
 def _part_words(name: str) -> str:
@@ -143,12 +139,23 @@ def _part_words(name: str) -> str:
 
 def to_json(found: Compared) -> dict[str, Any]:
     """Stable: `schema` grows with every change of meaning. Phases and ranks in seconds, accounts in GPU-seconds."""
+    sections = {
+        section.key: {
+            "missing": section.missing,
+            "largest": section.largest.name if section.largest else None,
+            "lines": [
+                {"name": each.name, "before": each.before, "after": each.after, "change": each.change}
+                for each in section.lines
+            ],
+        }
+        for section in found.sections
+    }
     return {
         "schema": SCHEMA,
         "before": _json_run(found.before),
         "after": _json_run(found.after),
         "cautions": list(found.cautions),
-        **{section.key: _json_section(section) for section in found.sections},
+        **sections,
     }
 
 
@@ -157,13 +164,6 @@ def _json_run(report: Report) -> dict[str, Any]:
     figures = {"recovery_seconds": report.recovery_time.seconds}
     figures["waste_percent_by_faults"] = report.wasted_gpu_hours.percent_by_faults
     return head | {"verdict": report.verdict.value} | figures
-
-
-def _json_section(section: Section) -> dict[str, Any]:
-    rows = [
-        {"name": each.name, "before": each.before, "after": each.after, "change": each.change} for each in section.lines
-    ]
-    return {"missing": section.missing, "largest": section.largest.name if section.largest else None, "lines": rows}
 
 
 def rows(section: Section) -> list[tuple[str, str, str, str]]:
