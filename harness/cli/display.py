@@ -16,6 +16,7 @@ from harness.cli.output import safe
 from harness.cli.terminal import print_report
 from harness.judge.score import Scorecard
 from harness.report import model
+from harness.report.view import in_words
 from harness.report.words import plain
 from harness.run.observers import Heard, Status
 from harness.units import counted
@@ -90,7 +91,7 @@ class Display:
         self.console.print(f"[bold]{safe(name)}[/] · {safe(title)} · {counted(scenarios, 'scenario')} · seed {seed}")
 
     def blindness_check(self, card: Scorecard) -> None:
-        self._say(f"  {card.verdict}: {card.reasons[0]}")
+        self._say(f"  {card.verdict}: {in_words(card.reasons[0])}")
 
     def scenario(self, name: str, title: str) -> None:
         self.console.print(f"[bold]{safe(name)}[/] · {safe(title)}")

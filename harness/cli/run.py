@@ -35,6 +35,7 @@ from harness.judge.repeats import repeat_verdict
 from harness.judge.score import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
 from harness.plan.model import Plan
+from harness.report.view import in_words
 from harness.run.stop import StopRequest
 
 stop = StopRequest()  # what a signal asks of the run that is going; see `main`
@@ -102,5 +103,5 @@ def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend, met
     if len(cards) > 1:
         out.print(f"[bold]{len(cards)} runs: {result.verdict}[/]")
         for reason in result.reasons:
-            say(f"  {reason}")
+            say(f"  {in_words(reason)}")
     return EXIT_CODES[result.verdict]

@@ -21,17 +21,28 @@ from harness.cli.options import (
     ScenariosOption,
     SeedOption,
 )
-from harness.cli.output import STYLES, out, print_json, print_table, safe, say
+from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
 from harness.cli.run import stop
 from harness.errors import UsageError
 from harness.gate import baseline as baselines
-from harness.gate.gate_report import COMPARED_HEAD, GateResult, compared_cells, suite_json
+from harness.gate.baseline_comparison import FIGURES as COMPARED
+from harness.gate.baseline_comparison import RUNS_MIN, RUNS_USUAL, title
+from harness.gate.gate_report import (
+    COMPARED_HEAD,
+    GateResult,
+    compared_cells,
+    middle,
+    next_steps,
+    suite_json,
+    yes_or_no,
+)
 from harness.gate.merging import merge_gates
 from harness.gate.run_figures import Figures
 from harness.gate.selection import parse_shard
 from harness.gate.suite_file import find_suite
 from harness.gate.suite_run import Gate, Stopped, run_gate
-from harness.judge.score import EXIT_CODES
+from harness.judge.score import EXIT_CODES, Verdict
+from harness.report.view import in_words
 from harness.units import counted, parse_duration_ns
 
 baseline = typer.Typer(no_args_is_help=True, help="Keep, list and show baselines, which gates are compared with.")
@@ -47,6 +58,10 @@ def gate(
     repeat: Annotated[int | None, typer.Option(min=1, max=1000, help="Runs of each scenario; 5 show a trend.")] = None,
     tag: Annotated[str, typer.Option(help="Only the scenarios with this tag.")] = "",
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop after the first scenario that fails.")] = False,
+    last_failed: Annotated[
+        bool,
+        typer.Option("--last-failed", help="Only what did not pass in the newest gate of this suite."),
+    ] = False,
     budget: Annotated[
         str,
         typer.Option(help="Time for the whole gate, like 20m; the least important scenarios are left out."),
@@ -70,6 +85,8 @@ def gate(
     Example: chaos gate pre-launch --repeat 5 --against last-week
     """
     reports = reports.resolve()
+    if shard and last_failed:
+        raise UsageError("--shard and --last-failed exclude each other: give one of them")
     if shard and against:
         raise UsageError("--shard: all comparisons of a gate are judged together; give --against to `chaos gate merge`")
     with Display(out) as display:
@@ -82,6 +99,7 @@ def gate(
             *(backend, seed, reports, scenarios, watching, stop, against, repeat, tag, fail_fast),
             budget_s=budget_s,
             shard=parse_shard(shard) if shard else None,
+            last_failed=last_failed,
         )
         try:
             answer = run_gate(find_suite(suite, scenarios), setting)
@@ -144,8 +162,11 @@ def _print(answer: GateResult, reports: pathlib.Path) -> None:
             say(f"  {reason}")
         for untold in answer.held.not_compared:
             say(f"  not compared: {untold}", "dim")
-    out.print(f"[bold]{answer.verdict.value.upper()}[/]  {safe(answer.reason)}", soft_wrap=True)
+    out.print(f"[bold]{answer.verdict.value.upper()}[/]  {safe(in_words(answer.reason))}", soft_wrap=True)
     say(f"Report: {reports / answer.run_id / 'report.html'}", "dim")
+    for step in next_steps(answer):
+        say(f"  {step}")
+    out.print(f"[{STYLES[answer.verdict]}]{safe(yes_or_no(answer))}[/]", soft_wrap=True)
 
 
 @baseline.command("set")
@@ -165,6 +186,12 @@ def set_(
     for line in _in_words(figures):
         say(line)
     say(f"Kept as {name}: {path}")
+    judged = {each.identity.name: [run.verdict in baselines.JUDGED for run in each.runs] for each in figures.scenarios}
+    if few := [name for name, runs in judged.items() if sum(runs) < RUNS_MIN]:
+        note(
+            f"Fewer than {RUNS_MIN} judged runs: {', '.join(few)}. A gate that is held against this can fail, but not"
+            f" pass. Make a baseline with: chaos gate SUITE --repeat {RUNS_USUAL}"
+        )
 
 
 @baseline.command("list")
@@ -218,4 +245,10 @@ def _in_words(figures: Figures) -> list[str]:
         machine = ", ".join(f"{key} {value}" for key, value in identity.hardware.items())
         doubtful = f" ({left_out} more were neither pass nor fail: no evidence)" if left_out else ""
         lines.append(f"  {identity.name}: {counted(len(judged), 'run')}{doubtful}; {place}; {machine}")
+        medians = []
+        for figure in COMPARED:
+            if told := [value for run in judged if (value := getattr(run, figure)) is not None]:
+                medians.append(f"{title(figure)} {middle(figure, told)}")
+        failed = sum(run.verdict is Verdict.FAIL for run in judged)
+        lines.append(f"    {', '.join([*medians, f'{failed} of {len(judged)} failed'])}")
     return lines

@@ -13,6 +13,7 @@ from harness.gate.baseline_comparison import Question, Regressions, title
 from harness.judge.repeats import RepeatVerdict
 from harness.judge.score import Scorecard, Verdict
 from harness.report import html_page, junit, markdown, model
+from harness.report.view import in_words
 from harness.report.words import gpu_seconds, seconds
 from harness.units import counted
 
@@ -43,7 +44,7 @@ class SuiteRow:
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
         newest = self.runs[-1].run_id if self.runs else "—"
-        return self.result.verdict.value, self.name, str(len(self.runs)), self.result.reasons[0], newest
+        return self.result.verdict.value, self.name, str(len(self.runs)), in_words(self.result.reasons[0]), newest
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Part:
     shard: int | None = None
     shards: int | None = None
     left_out: tuple[LeftOut, ...] = ()
+    again: bool = False  # only those that did not pass last time
 
     @property
     def incomplete(self) -> str:
@@ -80,6 +82,7 @@ class Part:
     def in_words(self) -> str:
         """What else is not the whole suite, or an empty text."""
         said = [f"only the {self.selected} of {self.in_suite} scenarios with tag {self.tag}"] if self.tag else []
+        said += [f"only {', '.join(self.names)} of {self.in_suite} scenarios"] if self.again else []
         said += [f"only shard {self.shard} of {self.shards}: merge all shards"] if self.shard else []
         optional = [each.name for each in self.left_out if not each.required]
         return "; ".join(said + ([f"without {', '.join(optional)}, which are not required"] if optional else []))
@@ -100,6 +103,39 @@ class GateResult:
     part: Part = Part(0, 0)
 
 
+def yes_or_no(answer: GateResult) -> str:
+    """The answer in one line: `NO: 1 of 12 scenarios failed, 2 could not be judged, 9 passed.`"""
+    if answer.verdict is Verdict.PASS:
+        return f"YES: {answer.reason}."
+    if not answer.rows:
+        return f"NO: {answer.reason}."
+    verdicts = [row.result.verdict for row in answer.rows]
+    failed, passed = verdicts.count(Verdict.FAIL), verdicts.count(Verdict.PASS)
+    whole = counted(len(verdicts), "scenario")
+    if passed == len(verdicts):
+        return f"NO: {answer.reason}."
+    told = [f"{failed} failed"] if failed else []
+    told += [f"{unknown} could not be judged"] if (unknown := len(verdicts) - failed - passed) else []
+    told += [f"{passed} passed"] if passed else []
+    return f"NO: of {whole}, {', '.join(told)}."
+
+
+def next_steps(answer: GateResult) -> list[str]:
+    """What to do about it, each as a command: look at what failed, run again what could not be judged."""
+    steps = [
+        f"{row.name} failed: chaos show {next(run.run_id for run in row.runs if run.verdict is Verdict.FAIL)}"
+        for row in answer.rows
+        if row.result.verdict is Verdict.FAIL and any(run.verdict is Verdict.FAIL for run in row.runs)
+    ]
+    unclear = [row for row in answer.rows if row.result.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID)]
+    if unclear and not answer.part.shard:
+        more = f" --backend {answer.part.backend}" if answer.part.backend not in ("", "local") else ""
+        steps.append(f"Run again what did not pass, on a quiet host: chaos gate {answer.suite} --last-failed{more}")
+    if answer.held is not None and (runs := max((each.more or 0 for each in answer.held.answers), default=0)):
+        steps.append(f"To settle the comparison: {counted(runs, 'run')} more of each scenario (--repeat)")
+    return steps
+
+
 COMPARED_HEAD = ("Verdict", "Scenario", "Figure", "Baseline", "Now", "Ratio", "95 % bounds", "Reason")
 
 
@@ -113,10 +149,10 @@ def compared_cells(answer: Comparison) -> tuple[str, ...]:
     if not isinstance(question, Question):
         rates = f"{question.failed_before} of {question.runs_before}", f"{question.failed_now} of {question.runs_now}"
         return (*head, *(f"{rate} failed" for rate in rates), ratio, bounds, why)
-    return (*head, *(_middle(question.figure, side) for side in (question.before, question.now)), ratio, bounds, why)
+    return (*head, *(middle(question.figure, side) for side in (question.before, question.now)), ratio, bounds, why)
 
 
-def _middle(figure: str, values: Sequence[float]) -> str:
+def middle(figure: str, values: Sequence[float]) -> str:
     if not values:
         return "none"
     middle = statistics.median(values)
@@ -127,10 +163,12 @@ def _middle(figure: str, values: Sequence[float]) -> str:
 def render(answer: GateResult) -> dict[str, str]:
     """File name → content."""
     compared = [compared_cells(each) for each in answer.held.answers] if answer.held else []
+    told = {"answer": answer, "compared": compared, "in_words": in_words}
+    told |= {"yes_or_no": yes_or_no(answer), "next_steps": next_steps(answer)}
     return {
         "suite.json": model.json_text(model.strict(suite_json(answer))),
         "report.md": _markdown(answer),
-        "report.html": html_page.fill(f"{__package__}/suite.jinja", answer=answer, compared=compared),
+        "report.html": html_page.fill(f"{__package__}/suite.jinja", **told),
         "junit.xml": _junit(answer),
     }
 
@@ -149,6 +187,8 @@ def suite_json(answer: GateResult) -> dict[str, object]:
         "scenarios": [_json_row(row) for row in answer.rows],
         "part": {**vars(answer.part), "names": list(answer.part.names), "left_out": left_out},
         "against": None if answer.held is None else against_json(answer.held),
+        "answer": yes_or_no(answer),
+        "next_steps": next_steps(answer),
     }
 
 
@@ -202,7 +242,9 @@ def _markdown(answer: GateResult) -> str:
     caught = answer.blindness_check.result
     check = f"The blindness check, which must fail: {caught.verdict}, {caught.reasons[0]}"
     rows = [row.cells for row in answer.rows]
-    parts = [head, name, markdown.text(check), markdown.table(HEAD, rows)]
+    parts = [f"**{markdown.text(yes_or_no(answer))}**", head, name]
+    parts += [markdown.text(step) for step in next_steps(answer)]
+    parts += [markdown.text(check), markdown.table(HEAD, rows)]
     parts += [markdown.text(f"Left out: {each.name}, {each.why}") for each in answer.part.left_out]
     if answer.held is not None:
         parts.append(f"## Against baseline {markdown.code(answer.held.baseline)}")
@@ -236,6 +278,7 @@ def _junit(answer: GateResult) -> str:
     gate = ElementTree.Element("testsuite", {"name": junit.clean(answer.suite), **counts})
     for name, verdict, reasons in cases:
         junit.case(gate, answer.suite, name, verdict, reasons[0], "\n".join(reasons))
+    ElementTree.SubElement(gate, "system-out").text = junit.clean("\n".join([yes_or_no(answer), *next_steps(answer)]))
     return junit.document(
         [gate, *(junit.suite_of(model.from_scorecard(card)) for row in answer.rows for card in row.cards)]
     )

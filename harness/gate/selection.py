@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from harness.campaign.store import Store, Wanted
 from harness.errors import UsageError
 from harness.gate.suite_file import SuiteEntry
@@ -53,6 +55,32 @@ def tagged(specs: Sequence[Chosen], tag: str) -> list[Chosen]:
         known = sorted({tag for _, spec in specs for tag in spec.tags})
         raise UsageError(f"--tag {tag}: no scenario of this suite has it; their tags are: {', '.join(known)}")
     return found
+
+
+class _Row(msgspec.Struct):
+    scenario: str
+    verdict: Verdict
+
+
+class _Gate(msgspec.Struct):
+    suite: str
+    scenarios: list[_Row]
+
+
+def not_passed_last(suite: str, reports: pathlib.Path) -> frozenset[str]:
+    """The scenarios, as a gate names them, that did not pass in the newest gate of a suite. Raises `UsageError`."""
+    for path in sorted(reports.glob("*/suite.json"), key=lambda path: path.stat().st_mtime, reverse=True):
+        try:
+            gate = msgspec.json.decode(model.read_regular(path), type=_Gate)
+        except (OSError, msgspec.MsgspecError, RecursionError):
+            continue
+        if gate.suite != suite:
+            continue
+        if failed := frozenset(row.scenario for row in gate.scenarios if row.verdict is not Verdict.PASS):
+            return failed
+        ran = "every scenario passed" if gate.scenarios else "it ended with its blindness check"
+        raise UsageError(f"--last-failed: {path.parent.name}: {ran}; run the gate without it")
+    raise UsageError(f"--last-failed: no gate of {suite} is kept in {reports}; run the gate without it")
 
 
 def of_shard(specs: Sequence[Chosen], shard: Shard) -> list[Chosen]:

@@ -19,11 +19,11 @@ from harness.campaign.checked_files import load_scenario
 from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.errors import ChaosError, ScenarioError, UsageError
 from harness.gate import baseline
-from harness.gate.baseline_comparison import Regressions
+from harness.gate.baseline_comparison import RUNS_MIN, RUNS_USUAL, Regressions
 from harness.gate.gate_report import GateResult, LeftOut, Part, SuiteRow, render
 from harness.gate.known_failures import settle
 from harness.gate.run_figures import Figures, figures_of_cards, identity_of
-from harness.gate.selection import Chosen, Shard, by_weight, look_back, needed_s, of_shard, tagged
+from harness.gate.selection import Chosen, Shard, by_weight, look_back, needed_s, not_passed_last, of_shard, tagged
 from harness.gate.suite_file import Suite, SuiteEntry, find_blindness_check, load_suite
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.repeats import RepeatVerdict, repeat_verdict
@@ -54,6 +54,7 @@ class Gate:
     fail_fast: bool = False
     budget_s: float | None = None  # from the start of the gate
     shard: Shard | None = None
+    last_failed: bool = False  # only what did not pass in the newest gate of the suite
     today: datetime.date = field(default_factory=datetime.date.today)
 
 
@@ -69,8 +70,11 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     broken = load_scenario(find_blindness_check(suite, path, gate.scenarios))
     every = load_entries(path, suite, gate.scenarios)
     specs = tagged(every, gate.tag) if gate.tag else every
-    names = tuple(_name(*each) for each in specs)
-    part = Part(len(every), len(specs), gate.tag, gate.backend, gate.seed, digest_of(path), names)
+    if gate.last_failed:
+        failed = not_passed_last(suite.name, gate.reports)
+        specs = [each for each in specs if _name(*each) in failed]
+    names, again = tuple(_name(*each) for each in specs), gate.last_failed
+    part = Part(len(every), len(specs), gate.tag, gate.backend, gate.seed, digest_of(path), names, again=again)
     if gate.shard:
         specs, part = of_shard(specs, gate.shard), replace(part, shard=gate.shard.number, shards=gate.shard.of)
     before = _baseline(specs, gate)
@@ -154,6 +158,11 @@ def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
         return None
     facts = environment_facts()
     asked = [(entry, spec) for entry, spec in specs if entry.known_failure is None]
+    if few := [_name(*each) for each in asked if _repeats(*each, gate) < RUNS_MIN]:
+        gate.observer.note(
+            f"This gate can fail, but not pass: {', '.join(few[:3])}{' and others' if len(few) > 3 else ''} would run"
+            f" fewer than {RUNS_MIN} times, and fewer are never called not worse. Give --repeat {RUNS_USUAL}."
+        )
     plans = [make_plan(spec, gate.seed, gate.backend, "check", entry.profile) for entry, spec in asked]
     wanted = [identity_of(plan.to_json(), facts) for plan in plans]
     found = baseline.find(gate.against, gate.reports, wanted)

@@ -6,15 +6,16 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.judge.score import Verdict
+from harness.judge.score import Verdict, score_names
 from harness.report.model import NOT_HERE, Episode, Expectation, LossContinuity, Report
 from harness.report.words import DASH, expectation_name, gpu_seconds, percent, quantity, seconds, size, words
 from harness.units import counted
 
+_NAME = re.compile(r"(?:^|(?<=: )|(?<=; ))[a-z_]+(?:\.[a-z0-9_]+)*(?=: )")
 VERDICT_MEANING = {
     Verdict.PASS: "The training survived what was done to it, within every bound.",
     Verdict.FAIL: "At least one bound was not met.",
@@ -52,9 +53,18 @@ def headline(report: Report) -> str:
 
 
 def reasons(report: Report) -> list[str]:
-    """The reasons as sentences: a score's or expectation's name in front becomes words."""
-    names = {e.name for e in report.expectations} | set(report.scores)
-    return [_sentence(reason.strip(), names) for reason in report.reasons]
+    return [in_words(reason) for reason in report.reasons]
+
+
+def in_words(reason: str) -> str:
+    """A reason as a sentence: the name of a score or of a bound becomes words wherever it stands before a colon."""
+    known = score_names()
+
+    def named(match: re.Match[str]) -> str:
+        return expectation_name(match[0]) if match[0].partition(".")[0] in known else match[0]
+
+    text = _NAME.sub(named, reason.strip())
+    return text[:1].upper() + text[1:]
 
 
 def headline_alone(report: Report) -> str:
@@ -69,13 +79,6 @@ def not_judged(report: Report) -> str:
         alike.setdefault(why, []).append(item)
     told = "; ".join(f"{', '.join(items)} ({why})" for why, items in alike.items())
     return f"Not judged: {told}." if told else ""
-
-
-def _sentence(reason: str, names: Collection[str]) -> str:
-    name, colon, rest = reason.partition(": ")
-    if colon and name in names:
-        return f"{expectation_name(name)}: {rest}"
-    return reason[:1].upper() + reason[1:]
 
 
 def figures(report: Report) -> list[Figure]:

@@ -18,7 +18,7 @@ from harness.errors import ScenarioError, UsageError
 from harness.gate import merging, run_figures, selection
 from harness.gate import suite_run as module
 from harness.gate.baseline_comparison import Question, Regressions, Success, compare
-from harness.gate.gate_report import GateResult, against_json
+from harness.gate.gate_report import GateResult, against_json, next_steps, yes_or_no
 from harness.gate.known_failures import settle
 from harness.gate.run_figures import RunFigures, ScenarioFigures, identity_of
 from harness.gate.selection import Past, Shard, parse_shard
@@ -419,13 +419,12 @@ def test_a_shard_of_an_earlier_version_calls_its_blindness_check_a_canary(
 
 def test_what_programs_read_of_a_gate_keeps_its_shape(rehearse: Any) -> None:
     values = json.loads((rehearse.folder(rehearse(THREE, fail_fast=True)) / "suite.json").read_text())
-    assert sorted(values) == sorted(
-        ["schema", "suite", "title", "run_id", "verdict", "reason", "blindness_check", "scenarios", "part", "against"]
-    )
+    keys = "schema suite title run_id verdict reason blindness_check scenarios part against answer next_steps"
+    assert sorted(values) == sorted(keys.split())
     keys = "scenario title verdict reasons known_failure runs shares_of_bounds"
     assert sorted(values["scenarios"][0]) == sorted(values["blindness_check"]) == sorted(keys.split())
     assert sorted(values["scenarios"][0]["runs"][0]) == ["run_id", "verdict"]
-    keys = "in_suite selected tag backend seed digest names shard shards left_out"
+    keys = "in_suite selected tag backend seed digest names shard shards left_out again"
     assert sorted(values["part"]) == sorted(keys.split()) and values["against"] is None
 
 
@@ -456,3 +455,29 @@ def test_a_suite_of_ones_own_needs_no_blindness_check_beside_it(tmp_path: pathli
         found("blindness_check: blindness-check\n")
     (own / "blindness-check.yaml").touch()
     assert found().parent == own
+
+
+def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Scorecard, bad: Scorecard) -> None:
+    yes = rehearse(THREE)
+    assert yes_or_no(yes).startswith("YES: all 3 scenarios passed") and not next_steps(yes)
+    unclear = replace(good, verdict=Verdict.INCONCLUSIVE, reasons=["pace.max_slowdown: the host was busy"])
+    no = rehearse(THREE, {"rank-kill": bad, "node-loss": unclear})
+    assert yes_or_no(no) == "NO: of 3 scenarios, 1 failed, 1 could not be judged, 1 passed."
+    assert next_steps(no) == [
+        f"rank-kill failed: chaos show {no.rows[0].runs[0].run_id}",
+        "Run again what did not pass, on a quiet host: chaos gate small --last-failed",
+    ]
+    page = (rehearse.folder(no) / "report.html").read_text()
+    assert yes_or_no(no) in page and "--last-failed" in page and "pace.max_slowdown" not in page
+    assert yes_or_no(no) in (rehearse.folder(no) / "report.md").read_text()
+
+
+def test_only_what_did_not_pass_is_run_again(rehearse: Any, bad: Scorecard) -> None:
+    with pytest.raises(UsageError, match="no gate of small is kept"):
+        rehearse(THREE, last_failed=True)
+    rehearse(THREE, {"spot-evict": bad, "node-loss": bad})
+    again = rehearse(THREE, last_failed=True)
+    assert [row.name for row in again.rows] == ["spot-evict", "node-loss"]
+    assert again.verdict is Verdict.PASS and "only spot-evict, node-loss of 3 scenarios" in again.reason
+    with pytest.raises(UsageError, match="every scenario passed; run the gate without it"):
+        rehearse(THREE, last_failed=True)
