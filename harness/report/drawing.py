@@ -16,7 +16,7 @@ from harness.report.charts.loss import Curves, RolledBack, Series
 from harness.report.view import target_text
 from harness.report.words import DASH, NAMES, PHASE_MEANING, plain, quantity, seconds, short_path, size, words
 from harness.timeline.sorted_events import CLEAN_CODES
-from harness.timeline.timeline import Episode, FaultRecord, Process, Segment, Steps, Timeline
+from harness.timeline.timeline import Episode, FaultRecord, Process, Segment, Timeline
 from harness.units import format_duration
 
 LANES_MAX = 32
@@ -64,13 +64,19 @@ def phases_used(run: Chronicle) -> list[str]:
 def curves(analysis: Analysis) -> Curves:
     """The curves that were judged, the step times, and how far each rank's loss is off that of the fault-free run."""
     run = analysis.run
+    steps = run.steps
+    # Of what was rolled back: what the lowest rank had done, process by process.
+    rows = np.flatnonzero(~steps.survives)
+    rows = rows[steps.rank[rows] == steps.rank[rows].min(initial=np.iinfo(np.int64).max)]
+    owners = np.unique(steps.process[rows])[:64]
+    found = [rows[steps.process[rows] == owner] for owner in owners]
     return Curves(
         ours=line(analysis.curve),
         fault_free=line(analysis.fault_free_curve) if analysis.fault_free_curve else None,
         apart=analysis.apart,
-        last_step=int(run.steps.step.max()) if len(run.steps) else 0,
+        last_step=int(steps.step.max()) if len(steps) else 0,
         resumes=sorted({process.restored_step for process in run.processes if process.restored_step}),
-        rolled_back=_rolled_back(run.steps),
+        rolled_back=[RolledBack(steps.step[mine].astype(np.float64), steps.loss[mine]) for mine in found],
     )
 
 
@@ -78,27 +84,24 @@ def line(curve: Curve) -> Series:
     return Series(curve.step.astype(np.float64), curve.loss, curve.took_ns / 1e9)
 
 
-def _rolled_back(steps: Steps) -> list[RolledBack]:
-    """What the lowest rank among those that were rolled back had done, process by process."""
-    rows = np.flatnonzero(~steps.survives)
-    rows = rows[steps.rank[rows] == steps.rank[rows].min(initial=np.iinfo(np.int64).max)]
-    owners = np.unique(steps.process[rows])[:64]
-    found = [rows[steps.process[rows] == owner] for owner in owners]
-    return [RolledBack(steps.step[mine].astype(np.float64), steps.loss[mine]) for mine in found]
-
-
 def cast(run: Timeline, most: int = LANES_MAX) -> Cast:
     """All ranks in order if they are at most `most`, otherwise the worst: hit by a fault, died, lost the most
     time outside surviving steps."""
-    useful = _useful_seconds(run)
+    steps = run.steps
+    # Seconds in surviving steps, of each rank that did any step.
+    spent = np.where(steps.survives, steps.end - steps.begin, 0) / 1e9
+    told, group = np.unique(steps.rank, return_inverse=True)
+    sums = np.bincount(group, weights=spent, minlength=len(told))
+    useful = {int(rank): float(amount) for rank, amount in zip(told, sums, strict=True)}
     ranks = sorted(useful.keys() | {p.rank for p in run.processes})
     hit, dead = _hit(run), {p.rank for p in run.processes if died(p)}
     chosen = ranks
     if len(ranks) > most:
         chosen = sorted(ranks, key=lambda r: (r not in hit, r not in dead, useful.get(r, 0.0), r))[:most]
-    steps = run.steps
+    kept = (steps.end[steps.survives] - steps.begin[steps.survives]) / 1e9
+    usual_s = float(np.median(kept)) if len(kept) else 0.0
     everybody = AllSteps(steps.begin, steps.end, steps.survives, run.begin)
-    return Cast([_lane(run, rank, rank in hit) for rank in chosen], len(ranks), _usual_step_s(run), everybody)
+    return Cast([_lane(run, rank, rank in hit) for rank in chosen], len(ranks), usual_s, everybody)
 
 
 def died(process: Process) -> bool:
@@ -148,15 +151,6 @@ def _hit(run: Timeline) -> set[int]:
     return hit
 
 
-def _useful_seconds(run: Timeline) -> dict[int, float]:
-    """Seconds in surviving steps of each rank that did any step."""
-    steps = run.steps
-    spent = np.where(steps.survives, steps.end - steps.begin, 0) / 1e9
-    ranks, group = np.unique(steps.rank, return_inverse=True)
-    sums = np.bincount(group, weights=spent, minlength=len(ranks))
-    return {int(rank): float(amount) for rank, amount in zip(ranks, sums, strict=True)}
-
-
 def _lane(run: Timeline, rank: int, targeted: bool) -> Lane:
     steps = run.steps
     rows = np.flatnonzero(steps.rank == rank)
@@ -200,24 +194,14 @@ def _story(process: Process) -> str:
     return f"{start}; exit code {process.exit_code}" + (f" ({process.exit_reason})" if process.exit_reason else "")
 
 
-def _usual_step_s(run: Timeline) -> float:
-    kept = run.steps.survives
-    spent = (run.steps.end[kept] - run.steps.begin[kept]) / 1e9
-    return float(np.median(spent)) if len(spent) else 0.0
-
-
 def _event_rows(events: Sequence[Mapping[str, Any]], run: Timeline) -> list[EventRow]:
-    return [(_at(event, run), _where(event), _what(event)) for event in events]
-
-
-def _at(event: Mapping[str, Any], run: Timeline) -> str:
-    at = event.get("at")
-    return seconds(_since(run, at)) if isinstance(at, int) else DASH
-
-
-def _where(event: Mapping[str, Any]) -> str:
-    node, rank = event.get("node"), event.get("rank")
-    return DASH if node is None and rank is None else target_text({"node": node, "rank": rank})
+    rows = []
+    for event in events:
+        at, node, rank = event.get("at"), event.get("node"), event.get("rank")
+        when = seconds(_since(run, at)) if isinstance(at, int) else DASH
+        where = DASH if node is None and rank is None else target_text({"node": node, "rank": rank})
+        rows.append((when, where, _what(event)))
+    return rows
 
 
 _NOT_SHOWN = {"at", "node", "rank", "incarnation", "process", "event", "wall_ns", "mono_ns"}

@@ -96,6 +96,7 @@ def _page(report: Report) -> dict[str, Any]:
 
 def _tables(report: Report) -> dict[str, Any]:
     lines, total = view.accounts(report)
+    not_here = [name for name, value in view.metric_rows(report) if value == NOT_HERE]
     return {
         "episodes": [_episode(report, number, episode) for number, episode in view.longest_first(report)],
         "accounts": lines,
@@ -109,15 +110,11 @@ def _tables(report: Report) -> dict[str, Any]:
         "faults": view.fault_rows(report),
         "hangs": view.hangs(report),
         "metrics": [row for row in view.metric_rows(report) if row[1] != NOT_HERE],
-        "metrics_not_here": [_within(name) for name, value in view.metric_rows(report) if value == NOT_HERE],
+        # `Step time p50` → `step time p50`; `GPU busy` stays.
+        "metrics_not_here": [name if name[:2].isupper() else name[:1].lower() + name[1:] for name in not_here],
         "environment": view.flat(report.environment),
         "provenance": view.provenance(report),
     }
-
-
-def _within(name: str) -> str:
-    """`Step time p50` → `step time p50`; `GPU busy` stays."""
-    return name if name[:2].isupper() else name[:1].lower() + name[1:]
 
 
 def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:

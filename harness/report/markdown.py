@@ -15,19 +15,26 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~!])")
 
 
 def render(report: Report) -> str:
+    figures = [(f.name, f.value, f.bound or DASH, f.verdict or DASH, f.detail) for f in view.figures(report)]
+    expected = [(f"{SIGNS[e.verdict]} {e.verdict}", e.name, e.bound, e.observed, e.reason) for e in report.expectations]
+    keys = ["id", "kind", "target", "struck", "measured", "expected", "undone"]
+    faults = [[row[key] for key in keys] for row in view.fault_rows(report)]
+    of_faults = ["Fault", "Kind", "Target", "Struck at", "Effect measured", "Expected", "Undone"]
+    hangs = "\n".join(f"- {text(hang)}" for hang in view.hangs(report))
+    provenance = [(words(name), value) for name, value in view.provenance(report)]
     parts = [
         f"# {SIGNS[report.verdict]} {report.verdict.value.capitalize()}: {text(view.headline_alone(report))}",
         _identity(report),
         "\n".join(f"- {text(reason)}" for reason in view.reasons(report)[1:]),
         text(view.not_judged(report)),
-        _figures(report),
-        _expectations(report),
+        table(["", "Observed", "Bound", "Verdict", ""], figures),
+        _section("Expectations", ["Verdict", "Expectation", "Bound", "Observed", "Reason"], expected),
         _recoveries(report),
         _accounts(report),
         _closed_forms(report),
-        _faults(report),
-        _hangs(report),
-        _provenance(report),
+        _section("Faults", of_faults, faults, right=[3, 4, 5]),
+        f"## Where training hung\n\n{hangs}" if hangs else "",
+        _section("Provenance", ["", ""], provenance),
         "## Run it again\n\n```sh\n" + "\n".join(map(one_line, view.reproduce(report))).replace("```", "") + "\n```",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -39,11 +46,6 @@ def _identity(report: Report) -> str:
     told += [*sorted(report.labels.items()), ("run", report.run_id)]
     names = " · ".join(f"{name} {code(value)}" for name, value in told)
     return f"**{text(report.title or report.scenario)}** · {names}"
-
-
-def _provenance(report: Report) -> str:
-    rows = [(words(name), value) for name, value in view.provenance(report)]
-    return "## Provenance\n\n" + table(["", ""], rows) if rows else ""
 
 
 def text(value: object) -> str:
@@ -62,16 +64,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[in
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _figures(report: Report) -> str:
-    rows = [(f.name, f.value, f.bound or DASH, f.verdict or DASH, f.detail) for f in view.figures(report)]
-    return table(["", "Observed", "Bound", "Verdict", ""], rows)
-
-
-def _expectations(report: Report) -> str:
-    if not report.expectations:
-        return ""
-    rows = [(f"{SIGNS[e.verdict]} {e.verdict}", e.name, e.bound, e.observed, e.reason) for e in report.expectations]
-    return "## Expectations\n\n" + table(["Verdict", "Expectation", "Bound", "Observed", "Reason"], rows)
+def _section(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    return f"## {title}\n\n" + table(head, rows, right) if rows else ""
 
 
 def _recoveries(report: Report) -> str:
@@ -99,15 +93,3 @@ def _closed_forms(report: Report) -> str:
         return ""
     forms = table(["", "Measured", "Closed form"], rows, right=[1, 2])
     return f"## Compared with closed forms\n\n{text(view.closed_forms_words(report))}\n\n{forms}"
-
-
-def _hangs(report: Report) -> str:
-    told = [f"- {text(hang)}" for hang in view.hangs(report)]
-    return "## Where training hung\n\n" + "\n".join(told) if told else ""
-
-
-def _faults(report: Report) -> str:
-    keys = ["id", "kind", "target", "struck", "measured", "expected", "undone"]
-    rows = [[row[key] for key in keys] for row in view.fault_rows(report)]
-    head = ["Fault", "Kind", "Target", "Struck at", "Effect measured", "Expected", "Undone"]
-    return "## Faults\n\n" + table(head, rows, right=[3, 4, 5]) if rows else ""

@@ -23,7 +23,7 @@ import numpy as np
 
 from harness.errors import ChaosError
 from harness.judge.score import Evidence, Scorecard, Verdict
-from harness.timeline.timeline import FaultRecord, Timeline
+from harness.timeline.timeline import FaultRecord
 from harness.units import counted
 
 SCHEMA = 1
@@ -260,7 +260,7 @@ def from_scorecard(card: Scorecard) -> Report:
         ],
         "environment": card.environment,
         "labels": _labels(card.evidence.run.plan),
-        "provenance": {name: _told(_seen(card).get(name)) for name in PROVENANCE},
+        "provenance": _provenance(card),
         "not_judged": list(card.not_judged),
         "not_judged_because": card.not_judged,
     }
@@ -273,19 +273,27 @@ def _labels(plan: Mapping[str, Any]) -> dict[str, str]:
     return {str(key): str(value) for key, value in found.items()} if isinstance(found, Mapping) else {}
 
 
-def _seen(card: Scorecard) -> dict[str, Any]:
-    """The environment, without the GPUs of this machine where the nodes are other ones."""
+def _provenance(card: Scorecard) -> dict[str, str]:
+    """From the environment, without the GPUs of this machine where the nodes are other ones."""
     other = card.backend not in _ON_THIS_MACHINE
-    return {name: value for name, value in card.environment.items() if not (other and name in _GPU)}
-
-
-def _told(value: object) -> str:
-    return str(value) if isinstance(value, str | int) and value != "" else NOT_HERE
+    found = {}
+    for name in PROVENANCE:
+        value = None if other and name in _GPU else card.environment.get(name)
+        found[name] = str(value) if isinstance(value, str | int) and value != "" else NOT_HERE
+    return found
 
 
 def _run(evidence: Evidence) -> dict[str, Any]:
     run = evidence.run
     steps = run.steps
+    last = run.episodes[-1] if run.episodes else None
+    stuck_in = ""
+    if last is not None and last.t_regained is None:
+        stuck_in = last.segments[-1].phase if last.segments else "unknown"
+    # What is wrong with the evidence itself.
+    problems = [f"the last line of {writer} was cut by a kill" for writer in run.torn]
+    if run.dropped:
+        problems.append(f"lost because the disk was full: {counted(run.dropped, 'event')}")
     return {
         "duration_s": (run.end - run.begin) / S,
         "furthest_step": int(steps.step.max()) if len(steps) else 0,
@@ -293,35 +301,18 @@ def _run(evidence: Evidence) -> dict[str, Any]:
         "outcome": run.outcome,
         "outcome_reason": run.outcome_reason,
         "fault_free": evidence.fault_free is not None,
-        "stuck_in": _stuck_in(run),
-        "problems": _problems(run),
+        "stuck_in": stuck_in,
+        "problems": [*problems, *run.problems],
     }
-
-
-def _stuck_in(run: Timeline) -> str:
-    last = run.episodes[-1] if run.episodes else None
-    if last is None or last.t_regained is not None:
-        return ""
-    return last.segments[-1].phase if last.segments else "unknown"
-
-
-def _problems(run: Timeline) -> list[str]:
-    """What is wrong with the evidence itself."""
-    found = [f"the last line of {writer} was cut by a kill" for writer in run.torn]
-    if run.dropped:
-        found.append(f"lost because the disk was full: {counted(run.dropped, 'event')}")
-    return [*found, *run.problems]
 
 
 def _fault(fault: Mapping[str, Any], record: FaultRecord | None) -> dict[str, Any]:
     error = record.error if record else None
-    effect = {name: _scalar(value) for name, value in (fault.get("effect") or {}).items()}
+    effect: dict[str, Scalar] = {}
+    for name, value in (fault.get("effect") or {}).items():
+        plain = value.item() if hasattr(value, "item") else value
+        effect[name] = plain if plain is None or isinstance(plain, bool | int | float | str) else str(plain)
     return {**fault, "effect": effect, "kills": bool(record and record.kills), "error": error or ""}
-
-
-def _scalar(value: object) -> Scalar:
-    value = value.item() if hasattr(value, "item") else value
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _text(value: object) -> str | None:

@@ -335,13 +335,12 @@ def hangs(report: Report) -> list[str]:
 
 def metric_rows(report: Report) -> list[tuple[str, str]]:
     """A metric's name without its unit, and its value with it."""
-    told = ((name, value) for name, value in report.metrics.items())
-    return [(_metric_name(name), NOT_HERE if value is None else metric_text(name, value)) for name, value in told]
-
-
-def _metric_name(name: str) -> str:
-    unit = "" if "time" in name else "_time"
-    return words(name.replace("_seconds", unit).replace("_percent", ""))
+    rows = []
+    for name, value in report.metrics.items():
+        unit = "" if "time" in name else "_time"
+        shown = words(name.replace("_seconds", unit).replace("_percent", ""))
+        rows.append((shown, NOT_HERE if value is None else metric_text(name, value)))
+    return rows
 
 
 KINDS = {"untold": "of no known kind"}

@@ -19,19 +19,15 @@ def beside_chart(title: str, bars: Sequence[Bar], show: Show, narrow: bool = Fal
     row = ROW + (16.0 if narrow else 0.0)
     most = max((value or 0.0 for bar in bars for value in bar[1:]), default=0.0)
     x = svg.Scale(0.0, most or 1.0, left, right)
-    parts = [part for i, bar in enumerate(bars) for part in _row(bar, x, i * row, narrow, show)]
+    parts = []
+    for i, (name, before, after) in enumerate(bars):
+        top = i * row
+        parts.append(svg.text(x.start, top + 13, name) if narrow else svg.text(x.start - 12, top + 20, name, "", "end"))
+        top += 18.0 if narrow else 0.0
+        first = before, "bar-was", top + 1, f"{name}, first run"
+        second = after, "bar-now", top + 17, f"{name}, second run"
+        for value, class_, y, said in (first, second):
+            width = max(x(value or 0.0) - x.start, 1.0)
+            parts.append(svg.rect(x.start, y, width, 14, class_, f"{said}: {show(value)}"))
+            parts.append(svg.text(x.start + width + 6, y + 11, show(value), "tick"))
     return svg.picture(right + 76, len(bars) * row + 4, f"{title}, of both runs", parts)
-
-
-def _row(bar: Bar, x: svg.Scale, top: float, narrow: bool, show: Show) -> list[Markup]:
-    name, before, after = bar
-    below = 18.0 if narrow else 0.0
-    label = svg.text(x.start, top + 13, name) if narrow else svg.text(x.start - 12, top + 20, name, "", "end")
-    first = _bar(before, "bar-was", x, top + below + 1, f"{name}, first run", show)
-    return [label, *first, *_bar(after, "bar-now", x, top + below + 17, f"{name}, second run", show)]
-
-
-def _bar(value: float | None, class_: str, x: svg.Scale, top: float, title: str, show: Show) -> list[Markup]:
-    width = max(x(value or 0.0) - x.start, 1.0)
-    drawn = svg.rect(x.start, top, width, 14, class_, f"{title}: {show(value)}")
-    return [drawn, svg.text(x.start + width + 6, top + 11, show(value), "tick")]

@@ -117,7 +117,9 @@ def timeline_chart(run: Chronicle, cast: ranks.Cast, narrow: bool = False) -> Ma
     lanes_top = top + 2
     drawn, bottom = _lanes(cast, form, x, lanes_top)
     parts += drawn
-    shade = [_recovery_shade(recovery, x, lanes_top - 2, bottom) for recovery in run.recoveries]
+    spans = [(x(recovery.stop), x(recovery.end)) for recovery in run.recoveries]
+    over = lanes_top - 2
+    shade = [svg.rect(left, over, max(right - left, 1), bottom - over, "episode") for left, right in spans]
     marks += [_injection(fault, x, 30.0, bottom) for fault in run.faults]
     axis = svg.time_axis(x, 0.0, bottom, per_tick=70 if narrow else 110)
     label = f"Timeline of {counted(cast.total, 'rank')} over {svg.seconds_text(x.high)}"
@@ -205,7 +207,9 @@ def _faults(run: Chronicle, form: Layout, x: svg.Scale, top: float) -> tuple[lis
     for fault in sorted(run.faults, key=lambda f: f.injected)[:60]:
         left, right = x.clamp(fault.injected), x.clamp(fault.ended)
         words = fault.id if form.narrow or fault.id == fault.kind else f"{fault.id}: {fault.kind}"
-        words = _cut(words, max(x.stop - right, left - x.start))
+        most = max(int(max(x.stop - right, left - x.start) / CHARACTER) - 1, 3)
+        if len(words) > most:
+            words = words[: most - 1] + "…"
         needs = len(words) * CHARACTER + 6
         flip = right + needs > x.stop
         begin, end = (left - needs, right) if flip else (left, right + needs)
@@ -221,19 +225,9 @@ def _faults(run: Chronicle, form: Layout, x: svg.Scale, top: float) -> tuple[lis
     return parts, top + 16 * len(free) + 6
 
 
-def _cut(words: str, room: float) -> str:
-    most = max(int(room / CHARACTER) - 1, 3)
-    return words if len(words) <= most else words[: most - 1] + "…"
-
-
 def _injection(fault: Fault, x: svg.Scale, top: float, bottom: float) -> Markup:
     at = fault.injected
     return svg.line(x(at), top, x(at), bottom, "injected") if x.low <= at <= x.high else Markup("")
-
-
-def _recovery_shade(recovery: Recovery, x: svg.Scale, top: float, bottom: float) -> Markup:
-    left, right = x(recovery.stop), x(recovery.end)
-    return svg.rect(left, top, max(right - left, 1), bottom - top, "episode")
 
 
 def _checkpoints(checkpoints: Sequence[CheckpointMark], x: svg.Scale, y: float) -> Markup:

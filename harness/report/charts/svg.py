@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -154,15 +154,11 @@ def polyline(points: Iterable[tuple[float, float]], class_: str) -> Markup:
             runs[-1].append((x, y))
         elif runs[-1]:
             runs.append([])
-    path = "".join(_run_path(run) for run in runs if run)
+    path = ""
+    for run in filter(None, runs):
+        path += "M" + "L".join(f"{number(x)} {number(y)}" for x, y in run)
+        path += "h.01" if len(run) == 1 else ""
     return tag("path", d=path, class_=class_) if path else Markup("")
-
-
-def _run_path(run: Sequence[tuple[float, float]]) -> str:
-    if len(run) == 1:
-        x, y = run[0]
-        return f"M{number(x)} {number(y)}h.01"
-    return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in run)
 
 
 def boxes(spans: Iterable[tuple[float, float]], y: float, height: float, class_: str) -> Markup:

@@ -61,23 +61,22 @@ def trend_chart(
     x = svg.Scale(-0.5, len(points) - 0.5, left, right)
     strip = any(point.above for point in points)
     y = svg.Scale(0.0, high, HEIGHT - 46, 58.0 if strip else 34.0)
-    parts = [svg.text(left, 12, title, "panel-title"), *(_grid(y, left, right, show) if told else [])]
+    parts = [svg.text(left, 12, title, "panel-title")]
+    for value in svg.round_ticks(y.low, y.high, 4) if told else ():
+        parts.append(svg.line(left, y(value), right, y(value), "grid"))
+        parts.append(svg.text(left - 6, y(value) + 4, show(value), "tick", "end"))
     parts += _levels(points, steps, x, y)
-    parts += [_change(step, x, y) for step in steps]
+    for step in steps:
+        at = x(step.at - 0.5)
+        flag = svg.tag("path", d=f"M{at:.1f} {y.stop - 4:.1f}l5 -6h-10z", class_="change-flag")
+        line = svg.line(at, y.stop - 4, at, y.start, "change")
+        parts.append(svg.tag("g", svg.tag("title", step.story), line, flag))
     parts += [_mark(point, x(i), y) for i, point in enumerate(points)]
     parts += [svg.text(left - 6, _ABOVE + 4, above, "tick", "end")] if strip else []
     parts.append(_labels([point.day for point in points], x, HEIGHT - 28))
     parts.append(_labels([point.commit for point in points], x, HEIGHT - 12))
     label = f"{title} of {counted(len(points), 'run')}" + "".join(f"; {step.story}" for step in steps)
     return svg.picture(right + MARGIN, HEIGHT, label, parts)
-
-
-def _grid(y: svg.Scale, left: float, right: float, show: Callable[[float], str]) -> list[Markup]:
-    parts = []
-    for value in svg.round_ticks(y.low, y.high, 4):
-        parts.append(svg.line(left, y(value), right, y(value), "grid"))
-        parts.append(svg.text(left - 6, y(value) + 4, show(value), "tick", "end"))
-    return parts
 
 
 def _levels(points: Sequence[Point], steps: Sequence[Step], x: svg.Scale, y: svg.Scale) -> list[Markup]:
@@ -89,12 +88,6 @@ def _levels(points: Sequence[Point], steps: Sequence[Step], x: svg.Scale, y: svg
             height = y((values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2)
             parts.append(svg.line(x(begin - 0.4), height, x(end - 0.6), height, "level"))
     return parts
-
-
-def _change(step: Step, x: svg.Scale, y: svg.Scale) -> Markup:
-    at = x(step.at - 0.5)
-    flag = svg.tag("path", d=f"M{at:.1f} {y.stop - 4:.1f}l5 -6h-10z", class_="change-flag")
-    return svg.tag("g", svg.tag("title", step.story), svg.line(at, y.stop - 4, at, y.start, "change"), flag)
 
 
 def _mark(point: Point, x: float, y: svg.Scale) -> Markup:
