@@ -6,7 +6,6 @@ import functools
 import importlib
 import pkgutil
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 from harness.errors import UsageError, choice
@@ -40,16 +39,13 @@ class Family:
     def load(self, name: str) -> Any:
         """What the plug-in defines. Raises `UsageError` where there is none of this name, or it defines nothing."""
         try:
-            module = self._import(self.known(name))
+            module = importlib.import_module(".".join(filter(None, (self.package, self.known(name), self.part))))
         except ValueError as error:
             raise UsageError(str(error)) from None
         if not hasattr(module, self.attribute):
             file = module.__name__.replace(".", "/") + ".py"
             raise UsageError(f"{file} defines no {self.kind}: its {self.attribute} is missing")
         return getattr(module, self.attribute)
-
-    def _import(self, name: str) -> ModuleType:
-        return importlib.import_module(".".join(filter(None, (self.package, name, self.part))))
 
 
 @functools.cache

@@ -7,7 +7,6 @@ import pathlib
 import statistics
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from harness.backends.contract import Backend
 from harness.campaign.campaign_observers import CampaignObserver, Stage
@@ -104,6 +103,8 @@ def facts_of(run: timeline.Timeline) -> Facts:
     """Pure: from the log of a run without faults."""
     committed = [event for event in run.checkpoints if event["event"] == "checkpoint.committed"]
     saves = sorted({int(event["step"]) for event in committed if event.get("step") is not None})
+    newest = committed[-1] if committed else {}
+    files = newest.get("paths") or newest.get("path") or ()
     ends = run.progress.end
     gaps = [float(b - a) / 1e9 for a, b in itertools.pairwise(ends)]
     started = min((process.launched for process in run.processes), default=run.begin)
@@ -114,11 +115,6 @@ def facts_of(run: timeline.Timeline) -> Facts:
         start_s=max(0.0, (first - started) / 1e9),
         step_s=statistics.median(gaps) if gaps else 0.0,
         saves=tuple(saves),
-        files=_files(committed[-1]) if committed else (),
+        files=(files,) if isinstance(files, str) else tuple(str(each) for each in files),
         told=reported.told(run),
     )
-
-
-def _files(event: dict[str, Any]) -> tuple[str, ...]:
-    found = event.get("paths") or event.get("path") or ()
-    return (found,) if isinstance(found, str) else tuple(str(each) for each in found)

@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from harness.adopt.copying import moved, original, working_in_copy
 from harness.adopt.first_look import Facts, look
 from harness.adopt.proposal import REHEARSALS, propose, workload_of
-from harness.adopt.recognise import Recognised, recognise
+from harness.adopt.recognise import recognise
 from harness.backends.contract import load_backend
 from harness.campaign.experiment import new_run_id
 from harness.cli import path_arguments
@@ -67,7 +67,8 @@ def init(
     found = recognise(command)
     if not force:
         _refuse_to_write_over(folder, (f"{each.name}.yaml" for each in REHEARSALS))
-    say(_recognised_in_words(found))
+    said = f"{found.launcher} starts {found.script or 'a module'}, {counted(found.ranks, 'rank')}, {found.framework}"
+    say(f"{said}; set by the harness instead: {', '.join(found.left_out)}" if found.left_out else said)
     if found.launcher in ("torchrun", "accelerate") and "max_restarts" not in found.trainer:
         say("Your command names no --max-restarts. By default it is 0: the first dead worker ends your job for good.")
         say(f"The scenarios use --max-restarts {USUAL_RESTARTS}. Give your real job the same.")
@@ -93,12 +94,6 @@ def _look(
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     with Display(out) as display:
         return look(plan, run_dir, engine, steps, display, stop)
-
-
-def _recognised_in_words(found: Recognised) -> str:
-    what = found.script or "a module"
-    text = f"{found.launcher} starts {what}, {counted(found.ranks, 'rank')}, {found.framework}"
-    return f"{text}; set by the harness instead: {', '.join(found.left_out)}" if found.left_out else text
 
 
 def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:

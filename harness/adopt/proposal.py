@@ -122,12 +122,13 @@ def workload_of(found: Recognised, folder: pathlib.Path) -> dict[str, Any]:
     """The workload of a scenario in `folder`: two nodes, so that one can be lost."""
     trainer = dict(found.trainer)
     if found.script:
+        script = found.script if os.path.isabs(found.script) else os.path.relpath(found.script, folder)
         for key, value in trainer.items():
             at = value.index(found.script) if isinstance(value, list) and found.script in value else None
             if value == found.script:
-                trainer[key] = _beside(found.script, folder)
+                trainer[key] = script
             elif at is not None and key == "command":
-                trainer[key] = [*value[:at], "{scenario_dir}/" + _beside(found.script, folder), *value[at + 1 :]]
+                trainer[key] = [*value[:at], "{scenario_dir}/" + script, *value[at + 1 :]]
     return {"trainer": trainer, "nodes": 2, "ranks_per_node": max(1, math.ceil(found.ranks / 2))}
 
 
@@ -139,6 +140,14 @@ def propose(workload: Mapping[str, Any], facts: Facts) -> dict[str, str]:
 
 
 def _text(rehearsal: Proposed, workload: Mapping[str, Any], facts: Facts) -> str:
+    saves = "no checkpoint was seen; choose steps after the first one"
+    if facts.saves:
+        saves = f"a checkpoint was seen at step {', '.join(map(str, facts.saves[:5]))}"
+    again_s = (facts.save_every or SAVE_EVERY) * facts.step_s
+    recovery_s = math.ceil((2 * facts.start_s + again_s + MARGIN_S) / 10) * 10  # rounded up to ten
+    # Ten minutes, or four times what an undisturbed job needs.
+    whole_s = facts.start_s + (facts.steps_total or 0) * facts.step_s
+    wall_clock_s = max(600, math.ceil(4 * whole_s / 60) * 60)
     return f"""\
 # {rehearsal.why}
 version: 1
@@ -147,14 +156,14 @@ title: {rehearsal.title}
 tags: [proposed]
 workload:
 {_yaml(dict(workload))}
-faults:  # {_saves_in_words(facts)}
+faults:  # {saves}
 {rehearsal.faults.strip(chr(10)).format(step=_step(rehearsal, facts))}
 expect:
   # Twice the start-up ({facts.start_s:.0f} s), the steps since a checkpoint once more, and {MARGIN_S:.0f} s.
-  recovery_time: {{max: {_recovery_s(facts)}s}}
+  recovery_time: {{max: {recovery_s}s}}
 {_continuity(facts)}
 abort:
-  wall_clock: {_wall_clock_s(facts)}s
+  wall_clock: {wall_clock_s}s
 """
 
 
@@ -163,18 +172,6 @@ def _step(rehearsal: Proposed, facts: Facts) -> int:
     every = facts.save_every or SAVE_EVERY
     first = facts.saves[0] if facts.saves else SAVE_EVERY
     return first + (rehearsal.saves - 1) * every + max(1, every // 2)
-
-
-def _recovery_s(facts: Facts) -> int:
-    """Seconds, rounded up to ten."""
-    again = (facts.save_every or SAVE_EVERY) * facts.step_s
-    return math.ceil((2 * facts.start_s + again + MARGIN_S) / 10) * 10
-
-
-def _wall_clock_s(facts: Facts) -> int:
-    """Ten minutes, or four times what an undisturbed job needs."""
-    whole = facts.start_s + (facts.steps_total or 0) * facts.step_s
-    return max(600, math.ceil(4 * whole / 60) * 60)
 
 
 def _continuity(facts: Facts) -> str:
@@ -192,16 +189,6 @@ def _continuity(facts: Facts) -> str:
     )
 
 
-def _saves_in_words(facts: Facts) -> str:
-    if not facts.saves:
-        return "no checkpoint was seen; choose steps after the first one"
-    return f"a checkpoint was seen at step {', '.join(map(str, facts.saves[:5]))}"
-
-
 def _yaml(data: dict[str, Any]) -> str:
     text: str = yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=100)
     return "\n".join(f"  {line}" for line in text.rstrip().splitlines())
-
-
-def _beside(path: str, folder: pathlib.Path) -> str:
-    return path if os.path.isabs(path) else os.path.relpath(path, folder)

@@ -55,7 +55,13 @@ def recognise(command: Sequence[str]) -> Recognised:
     if not command:
         raise UsageError("write the command that starts your training after --: chaos init -- torchrun train.py")
     name, words, python = _program(list(command))
-    return LAUNCHERS.get(name, _plain)(words, python, command)
+    if name not in LAUNCHERS:
+        known = ", ".join(sorted(LAUNCHERS))
+        raise UsageError(
+            f"{command[0]!r}: unknown launcher; known are {known}. For any other write the scenario by hand, with "
+            "trainer: {command: [...]} (docs/writing-a-scenario.md)"
+        )
+    return LAUNCHERS[name](words, python, command)
 
 
 def _program(command: list[str]) -> tuple[str, list[str], str | None]:
@@ -124,14 +130,6 @@ def _python(words: Sequence[str], python: str | None, command: Sequence[str]) ->
     own = ["-m", script.removeprefix("-m ")] if script.startswith("-m ") else [script]
     interpreter = python or "{python}"
     return _recognised("python", script, {"command": [interpreter, *own, *args]}, None, 1, ())
-
-
-def _plain(words: Sequence[str], python: str | None, command: Sequence[str]) -> Recognised:
-    known = ", ".join(sorted(LAUNCHERS))
-    raise UsageError(
-        f"{command[0]!r}: unknown launcher; known are {known}. For any other write the scenario by hand, with "
-        "trainer: {command: [...]} (docs/writing-a-scenario.md)"
-    )
 
 
 LAUNCHERS: dict[str, Callable[[Sequence[str], str | None, Sequence[str]], Recognised]] = {

@@ -19,7 +19,7 @@ from harness.extras import how_to_install
 from harness.faults.contract import fault_names, load_fault
 from harness.plan.capabilities import lacking
 from harness.plan.making import make_plan
-from harness.spec.scenario import Scenario, find_scenario
+from harness.spec.scenario import find_scenario
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,15 @@ class Finding:
 
 def examine(names: list[str] | None = None) -> tuple[list[Finding], dict[str, Capability]]:
     """Facts about the machine, and each backend's probed capability."""
+    supported = (3, 11) <= sys.version_info < (3, 14)
+    lacking_torch = f"not installed; the reference trainer needs it: {how_to_install('trainer')}"
+    torch = importlib.util.find_spec("torch") is not None
+    free = shutil.disk_usage(".").free
     findings = [
-        _python(),
-        _package("torch", f"the reference trainer needs it: {how_to_install('trainer')}"),
+        Finding("Python", supported, f"{platform.python_version()} (3.11, 3.12 or 3.13 is needed)"),
+        Finding("torch", torch, "installed" if torch else lacking_torch),
         Finding("CPUs", True, f"{len(os.sched_getaffinity(0))} usable"),
-        _disk(),
+        Finding("disk", free > 2**30, f"{free / 2**30:.1f} GiB free here (1 GiB is needed)"),
         Finding("user", True, "root" if os.geteuid() == 0 else f"uid {os.geteuid()}, no root"),
         *programs_found(),
     ]
@@ -51,20 +55,20 @@ def scenarios_here(
     Without names, all that are shipped. Raises `UsageError` for one that is wrong or unknown.
     """
     paths = [find_scenario(name, scenarios) for name in names] or sorted(scenarios.glob("*.yaml"))
+    usable = {name: capability for name, capability in capabilities.items() if capability.available}
     found = []
     for path in paths:
         spec = load_scenario(path)
-        usable = {name: capability for name, capability in capabilities.items() if capability.available}
-        found.append((spec.name, {name: _why_not(spec, name, usable[name]) for name in usable}))
+        why_not = {}
+        for backend, capability in usable.items():
+            try:
+                plan = make_plan(spec, 1, backend, "doctor")
+            except UsageError as error:
+                why_not[backend] = str(error)
+            else:
+                why_not[backend] = "; ".join(dict.fromkeys(reason for _, reason in lacking(plan, capability)))
+        found.append((spec.name, why_not))
     return found
-
-
-def _why_not(spec: Scenario, backend: str, capability: Capability) -> str:
-    try:
-        plan = make_plan(spec, 1, backend, "doctor")
-    except UsageError as error:
-        return str(error)
-    return "; ".join(dict.fromkeys(reason for _, reason in lacking(plan, capability)))
 
 
 def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dict[str, str]]]:
@@ -95,18 +99,3 @@ def programs_found() -> list[Finding]:
         detail = f"not found: {', '.join(lacking)}" if lacking else "all found"
         findings.append(Finding(f"programs for {purpose}", not lacking, detail, needed=False))
     return findings
-
-
-def _python() -> Finding:
-    supported = (3, 11) <= sys.version_info < (3, 14)
-    return Finding("Python", supported, f"{platform.python_version()} (3.11, 3.12 or 3.13 is needed)")
-
-
-def _package(name: str, why: str) -> Finding:
-    found = importlib.util.find_spec(name) is not None
-    return Finding(name, found, "installed" if found else f"not installed; {why}")
-
-
-def _disk() -> Finding:
-    free = shutil.disk_usage(".").free
-    return Finding("disk", free > 2**30, f"{free / 2**30:.1f} GiB free here (1 GiB is needed)")

@@ -42,15 +42,11 @@ def export(
     log = logger(mlflow) if mlflow else None
     folder = Store(reports).find(run)
     if perfetto_file is not None:
-        _trace(folder, perfetto_file)
+        with perfetto_file.open("w") as file:
+            together = perfetto.write(timeline.load(folder), file)
+        shared = f"; {together} consecutive steps share a slice" if together > 1 else ""
+        say(f"{perfetto_file}: open it at ui.perfetto.dev{shared}")
     if send is not None:
         say(f"Trace {send(folder)} was sent.")
     if log is not None:
         say(f"It is run {log(folder)} of MLflow.")
-
-
-def _trace(folder: pathlib.Path, perfetto_file: pathlib.Path) -> None:
-    with perfetto_file.open("w") as file:
-        together = perfetto.write(timeline.load(folder), file)
-    shared = f"; {together} consecutive steps share a slice" if together > 1 else ""
-    say(f"{perfetto_file}: open it at ui.perfetto.dev{shared}")

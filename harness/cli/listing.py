@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from harness.campaign.checked_files import load_scenario
-from harness.campaign.store import Store, StoredRun, Wanted
+from harness.campaign.store import Store, Wanted
 from harness.cli import doctor
 from harness.cli.options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
@@ -108,7 +108,14 @@ def _list_faults(json: bool) -> None:
     _, capabilities = doctor.examine()
     table = doctor.fault_table(capabilities)
     if json:
-        print_json([_fault_values(*row) for row in table])
+        values = []
+        for name, about, can in table:
+            works = {
+                backend: {"works": answer == "yes", "lacking": "" if answer == "yes" else answer}
+                for backend, answer in can.items()
+            }
+            values.append({"name": name, "about": about, "parameters": _parameters(name), "backends": works})
+        print_json(values)
         return
     for name, about, can in table:
         out.print(f"[bold]{safe(name)}[/] — {safe(about)}", soft_wrap=True)
@@ -118,14 +125,6 @@ def _list_faults(json: bool) -> None:
         if runbook := load_fault(name).runbook:
             say(f"    runbook: docs/runbooks/{runbook}.md")
         say("    " + "; ".join(f"{backend}: {answer}" for backend, answer in can.items()))
-
-
-def _fault_values(name: str, about: str, can: dict[str, str]) -> dict[str, object]:
-    works = {
-        backend: {"works": answer == "yes", "lacking": "" if answer == "yes" else answer}
-        for backend, answer in can.items()
-    }
-    return {"name": name, "about": about, "parameters": _parameters(name), "backends": works}
 
 
 def _parameters(name: str) -> list[dict[str, object]]:
@@ -147,18 +146,15 @@ def _list_runs(reports: pathlib.Path, wanted: Wanted, json: bool) -> None:
     for trouble in store.notes:
         note(f"note: {trouble}")
     if json:
-        print_json([_values(run) for run in found])
+        values = [dataclasses.asdict(run) | {"begun_at": run.begun_at, "commit": run.commit or None} for run in found]
+        for each in values:
+            del each["begun_s"]
+        print_json(values)
         return
     if found:
         print_runs(found)
     else:
         out.print("no run matches" if wanted != Wanted() else "no runs yet")
-
-
-def _values(run: StoredRun) -> dict[str, object]:
-    values = dataclasses.asdict(run) | {"begun_at": run.begun_at, "commit": run.commit or None}
-    del values["begun_s"]
-    return values
 
 
 def print_runs(runs: Iterable[Run], figures: Mapping[str, Callable[[Run], str]] = {}) -> None:

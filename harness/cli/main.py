@@ -75,21 +75,17 @@ def main() -> None:
     """Runs the command line; every way out is one clear message and a meaningful exit code."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
+        app = make_app()
+        from harness.cli.run import stop
+
+        # From now on a signal asks the run to stop, which then undoes everything; until now it just ended the start.
+        stop.on_signals()
         # Without standalone mode the exit code is what comes back, and nothing turns it into this process's own.
-        code = _app_that_stops()(standalone_mode=False)
+        code = app(standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except (KeyboardInterrupt, Exception) as error:
         sys.exit(_exit_code(error))
-
-
-def _app_that_stops() -> typer.Typer:
-    """From now on a signal asks the run to stop, which then undoes everything; until now it just ended the start."""
-    app = make_app()
-    from harness.cli.run import stop
-
-    stop.on_signals()
-    return app
 
 
 def _exit_code(error: BaseException) -> int:

@@ -59,18 +59,17 @@ JsonOption = Annotated[bool, typer.Option("--json", help="For programs: JSON on 
 
 def labels_of(given: list[str] | None) -> dict[str, str]:
     """`key=value` as a mapping. Raises `UsageError`."""
+    labels = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--label {text}: write key=value, like team=vision")
+        labels[key] = value
     try:
-        return TypeAdapter(Labels).validate_python(dict(_pair(text) for text in given or ()))
+        return TypeAdapter(Labels).validate_python(labels)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         raise UsageError(f"--label {'.'.join(map(str, problem['loc']))}: {problem['msg']}") from error
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError(f"--label {text}: write key=value, like team=vision")
-    return key, value
 
 
 def cap_of(gpu_hours: float | None) -> GpuCap | None:

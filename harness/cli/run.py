@@ -68,7 +68,10 @@ def run(
     Example: chaos run spot-evict --seed 7
     """
     if plan:
-        _only_the_plan(context)
+        for given in ("scenario", "backend", "seed", "profile"):  # which the plan holds already
+            source = context.get_parameter_source(given)
+            if source is not None and source.name == "COMMANDLINE":
+                raise UsageError(f"--plan: a stored plan has its own {given}; give either the plan or the {given}")
         times, planned = repeat or 1, load_plan(find_plan(plan, reports))
     else:
         spec, planned = plan_of(scenario, backend, seed, profile, scenarios)
@@ -83,14 +86,6 @@ def run(
         forget_fault_free(planned, reports.resolve())
     plans = (planned.again(new_run_id(name)) for _ in range(times))
     raise typer.Exit(_rehearse(plans, reports.resolve(), engine, metrics, Telling(otlp, mlflow, summary)))
-
-
-def _only_the_plan(context: typer.Context) -> None:
-    """What a plan holds already cannot be given beside it."""
-    for name in ("scenario", "backend", "seed", "profile"):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise UsageError(f"--plan: a stored plan has its own {name}; give either the plan or the {name}")
 
 
 def _rehearse(plans: Iterable[Plan], reports: pathlib.Path, engine: Backend, metrics: str, telling: Telling) -> int:

@@ -90,7 +90,12 @@ def _judge(folder: pathlib.Path, rehearsal: str | None = None, must_write: bool 
     card = judge(load_evidence(folder, rehearsal), folder.resolve().name)
     page = None
     with _written_if_it_can_be(folder, must_write):
-        page = write_reports(card, folder if rehearsal is None else _folder_of(folder, rehearsal))["report.html"]
+        target = folder
+        if rehearsal is not None:
+            name = f"rehearsal-{urllib.parse.quote(rehearsal, safe=' ')}"  # whatever characters its name has
+            untrusted_files.make_folder(folder, name)
+            target = folder / name
+        page = write_reports(card, target)["report.html"]
     print_report(model.from_scorecard(card), page, out)
     return card.verdict
 
@@ -103,10 +108,3 @@ def _written_if_it_can_be(folder: pathlib.Path, must: bool) -> Iterator[None]:
         if must:
             raise
         note(f"note: the report cannot be written in {folder}: {error.strerror or error}")
-
-
-def _folder_of(run_dir: pathlib.Path, rehearsal: str) -> pathlib.Path:
-    """Where the report of a rehearsal lies, whatever characters its name has."""
-    name = f"rehearsal-{urllib.parse.quote(rehearsal, safe=' ')}"
-    untrusted_files.make_folder(run_dir, name)
-    return run_dir / name

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -122,7 +121,8 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
     if cool_down_ns := plan.limits.cool_down_ns:
         lines.append(f"  After each recovery {cool_down_ns / 1e9:g} s without a fault.")
     for name, bounds in plan.expect.items():
-        lines.append(f"  expects {name}: {_bounds_in_words(bounds)}")
+        limits = bounds if isinstance(bounds, str) else ", ".join(f"{key} {value}" for key, value in bounds.items())
+        lines.append(f"  expects {name}: {limits or 'nothing in particular'}")
     lines += _cost_in_words(spec, plan)
     lines += reported.forecast(work.trainer.declares(), plan.expect, work.trainer.teller)
     lines.append(
@@ -156,12 +156,6 @@ def _abort_in_words(abort: Abort) -> str:
     wider = f" (or {WIDENED_TIMES} times the duration of its start, if that is more)" if abort.widened_by_start else ""
     text = f"Aborts when the first step takes longer than {start:g} s, or later no step comes for {idle:g} s{wider}"
     return f"{text}, or after {abort.wall_clock_ns / 1e9:g} s."
-
-
-def _bounds_in_words(bounds: Mapping[str, Any] | str) -> str:
-    if isinstance(bounds, str):
-        return bounds
-    return ", ".join(f"{key} {value}" for key, value in bounds.items()) or "nothing in particular"
 
 
 def _when_in_words(when: When) -> str:

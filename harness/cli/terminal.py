@@ -21,17 +21,12 @@ def summary(report: Report, page: pathlib.Path | None = None) -> Group:
     word = Text(f"{SIGNS[report.verdict]} {report.verdict.value.upper()}", style=STYLES[report.verdict])
     first = Text.assemble(word, "  ", Text(one_line(view.headline(report))))
     others = [Text(f"  - {one_line(reason)}") for reason in view.reasons(report)[1:6]]
-    parts: list[Text | Table] = [first, *others, *_not_judged(report), _figures(report)]
+    if report.not_judged and report.verdict is not Verdict.PASS:  # a run that passed says it in its first line
+        others.append(Text(f"  Not judged: {one_line(', '.join(report.not_judged))}", style="dim"))
+    parts: list[Text | Table] = [first, *others, _figures(report)]
     if page is not None:
         parts.append(Text(f"Report: {page}", style="dim"))
     return Group(*parts)
-
-
-def _not_judged(report: Report) -> list[Text]:
-    """A run that passed says it in its first line."""
-    if not report.not_judged or report.verdict is Verdict.PASS:
-        return []
-    return [Text(f"  Not judged: {one_line(', '.join(report.not_judged))}", style="dim")]
 
 
 def print_report(report: Report, page: pathlib.Path | None, console: Console) -> None:

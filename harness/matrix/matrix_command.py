@@ -24,7 +24,7 @@ from harness.cli.run import stop
 from harness.cli.scenarios import plan_of
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.score import EXIT_CODES, Verdict
-from harness.matrix.checkpoint_matrix import DamageRow, Matrix, run_matrix
+from harness.matrix.checkpoint_matrix import Matrix, run_matrix
 from harness.matrix.matrix_report import MatrixRow, to_json, to_markdown
 from harness.matrix.restart_log import Came
 from harness.plan.capabilities import check_capabilities
@@ -59,7 +59,18 @@ def matrix(
     engine = load_backend(backend)
     check_capabilities(plan.without_faults(plan.run_id), engine.probe())
     found = run_matrix(plan, reports, engine, stop, note)
-    rows = [_row(row) for row in found.rows]
+    rows = [
+        MatrixRow(
+            kind=row.cell.kind,
+            part=row.cell.part,
+            file=row.cell.file,
+            came=row.answer.came.value,
+            step=row.answer.step,
+            detail=row.answer.detail,
+            seconds=row.seconds,
+        )
+        for row in found.rows
+    ]
     head = {"run_id": found.run_id, "layout": found.layout, "trainer": found.trainer, "newest_step": found.newest}
     head |= {"complete": not found.interrupted, "verdict": _verdict(found).value}
     page = to_markdown("Damaged checkpoints", _facts(found), rows)
@@ -87,11 +98,6 @@ def _verdict(found: Matrix) -> Verdict:
         return Verdict.FAIL
     unjudged = found.interrupted or not found.rows or came & {Came.STALLED, Came.UNKNOWN}
     return Verdict.INCONCLUSIVE if unjudged else Verdict.PASS
-
-
-def _row(row: DamageRow) -> MatrixRow:
-    cell, answer = row.cell, row.answer
-    return MatrixRow(cell.kind, cell.part, cell.file, answer.came.value, answer.step, answer.detail, row.seconds)
 
 
 def _facts(found: Matrix) -> list[str]:

@@ -97,9 +97,11 @@ def answer(restart: Restart, newest: int, usual: Losses, tolerance: float, tenso
     if restart.told:
         return Answer(Came.DETECTED, restart.step, said)
     off = apart(restart.losses, usual)
+    if off is None and ended:
+        return Answer(Came.CRASHED, restart.step, f"it failed after the restore: {ended}")
     if off is None:
-        how = f"it failed after the restore: {ended}" if ended else "it reported no loss after the restore"
-        return Answer(Came.CRASHED if ended else _without_losses(tensor_bytes), restart.step, how)
+        came = Came.SILENT if tensor_bytes else Came.UNKNOWN
+        return Answer(came, restart.step, "it reported no loss after the restore")
     if off > tolerance:
         return Answer(Came.SILENT, restart.step, f"losses differ by up to {off:.2g} of their size")
     if tensor_bytes:
@@ -107,7 +109,3 @@ def answer(restart: Restart, newest: int, usual: Losses, tolerance: float, tenso
             Came.SILENT, restart.step, f"{tensor_bytes} damaged bytes of tensors; no difference in the losses yet"
         )
     return Answer(Came.HARMLESS, restart.step, "the losses are the same")
-
-
-def _without_losses(tensor_bytes: int) -> Came:
-    return Came.SILENT if tensor_bytes else Came.UNKNOWN
