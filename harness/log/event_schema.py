@@ -17,6 +17,11 @@ def json_schema() -> Schema:
     unknown = _object(vocabulary.COMMON)
     unknown["properties"]["event"] = {"type": "string", "not": {"enum": names}}
     unknown["description"] = "An event of another name is ignored."
+    events: dict[str, Schema] = {}
+    for event in vocabulary.EVENTS:
+        found = _object((*vocabulary.COMMON, *event.fields))
+        found["properties"]["event"] = {"const": event.name}
+        events[event.name] = found | {"description": f"{event.meaning} Written by: {', '.join(event.roles)}."}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "One line of an event file",
@@ -24,16 +29,10 @@ def json_schema() -> Schema:
         "$defs": {
             "header": _object(vocabulary.HEADER, nulls=False) | {"description": "The first line of a file."},
             "event": {"anyOf": [*({"$ref": f"#/$defs/{name}"} for name in names), {"$ref": "#/$defs/unknown"}]},
-            **{event.name: _event(event) for event in vocabulary.EVENTS},
+            **events,
             "unknown": unknown,
         },
     }
-
-
-def _event(event: vocabulary.Event) -> Schema:
-    found = _object((*vocabulary.COMMON, *event.fields))
-    found["properties"]["event"] = {"const": event.name}
-    return found | {"description": f"{event.meaning} Written by: {', '.join(event.roles)}."}
 
 
 def _object(fields: Sequence[Field], nulls: bool = True) -> Schema:

@@ -174,7 +174,11 @@ class Blocks:
                 block = self._read(file, min(left, BLOCK_BYTES))
                 left = left - len(block) if block else 0
                 *lines, rest = (rest + block).split(b"\n")
-                _check_lengths(self.source, [*lines, rest], number)
+                lengths = [len(line) for line in (*lines, rest)]
+                longest = max(lengths)
+                if longest > self.source.line_bytes_max:
+                    where = f"{self.source.shown}:{number + lengths.index(longest)}"
+                    raise EventLogError(f"{where}: {too_long(self.source)}")
                 number += len(lines)
                 yield lines
         self.torn = bool(rest)
@@ -184,13 +188,6 @@ class Blocks:
             return file.read(size)
         except OSError as error:
             raise EventLogError(f"{self.source.shown}: cannot be read: {error.strerror}") from error
-
-
-def _check_lengths(source: EventFile, lines: list[bytes], first: int) -> None:
-    longest = max(map(len, lines))
-    if longest > source.line_bytes_max:
-        number = first + [len(line) for line in lines].index(longest)
-        raise EventLogError(f"{source.shown}:{number}: {too_long(source)}")
 
 
 def too_long(source: EventFile) -> str:

@@ -149,19 +149,16 @@ class _Table:
         writer.steps.clear()
         if writer.role == "trainer":
             self.rows += len(steps["end"])
-            self._reserve(self.rows)
+            if self.rows > len(self._columns["end"]):
+                # Room is made in steps of an eighth. Large arrays grow in place: their pages are moved and not copied.
+                for column in self._columns.values():
+                    column.resize(self.rows + self.rows // 8, refcheck=False)
             steps["samples"] = samples.renumbered(steps["samples"], self._told)
             self._samples += [writer.samples] if len(writer.samples) else []
             self._told += len(writer.samples)
             for name, column in self._columns.items():
                 column[start : self.rows] = steps[name]
         return start
-
-    def _reserve(self, rows: int) -> None:
-        """Makes room in steps of an eighth; large arrays grow in place, their pages are moved and not copied."""
-        if rows > len(self._columns["end"]):
-            for column in self._columns.values():
-                column.resize(rows + rows // 8, refcheck=False)
 
     def samples(self) -> Samples:
         return samples.joined(self._samples)
@@ -261,13 +258,12 @@ def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str
     steps = [record for record in found if record["event"] == "step" and role == "trainer"]
     rest = [record for record in found if record["event"] != "step" or role != "trainer"]
     dropped = max((record.get("dropped", 0) for record in found), default=0)
-    columns, consumed = _columns([msgspec.convert(_raw(record), _Line) for record in steps])
+    lines = [
+        record | {"samples": msgspec.Raw(_encode(record["samples"]))} if "samples" in record else record
+        for record in steps
+    ]
+    columns, consumed = _columns([msgspec.convert(line, _Line) for line in lines])
     return _Part(_kept(rest, role), [columns], dropped, [consumed])
-
-
-def _raw(record: Record) -> Record:
-    """With its samples as they are written."""
-    return record if "samples" not in record else record | {"samples": msgspec.Raw(_encode(record["samples"]))}
 
 
 def _kept(rest: Sequence[Record], role: str) -> list[Record]:

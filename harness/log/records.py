@@ -78,27 +78,20 @@ _READERS = frozenset(("at", "key", "process", "node", "incarnation", "rank", "lo
 def parse(line: bytes) -> Record:
     """One line as a record, not yet checked. Raises `Damaged`."""
     try:
-        record = _decode(line)
+        try:
+            record = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            record = json.loads(line)  # knows NaN and lone surrogates, which other writers use
     except RecursionError:
         raise Damaged(f"nested deeper than {DEPTH_MAX}") from None
     except ValueError as error:
         raise Damaged(f"not a complete JSON line ({error})") from None
     if not isinstance(record, dict):
         raise Damaged(f"an event must be a JSON object, not {shown(record)}")
-    return record if _is_plain(line) else _clean_tree(record, 0)
-
-
-def _is_plain(line: bytes) -> bool:
-    """Whether nothing in a line can need cleaning: no escape, ASCII only, and not deep."""
+    # Nothing in a plain line can need cleaning: it has no escape, only ASCII, and is not deep.
     nothing_hidden = b"\\" not in line and line.isascii() and b"\x7f" not in line
-    return nothing_hidden and line.count(b"{") + line.count(b"[") <= DEPTH_MAX
-
-
-def _decode(line: bytes) -> Any:
-    try:
-        return msgspec.json.decode(line)
-    except msgspec.DecodeError:
-        return json.loads(line)  # knows NaN and lone surrogates, which other writers use
+    plain = nothing_hidden and line.count(b"{") + line.count(b"[") <= DEPTH_MAX
+    return record if plain else _clean_tree(record, 0)
 
 
 def header(record: Record) -> Record:
@@ -120,11 +113,17 @@ def event(record: Record, role: str) -> Record:
         _converted(record, _Unknown, vocabulary.COMMON, "event")
         return record
     _converted(record, TYPES[name], vocabulary_fields(name), f"{name} event")
-    if name == "plan":
-        _check_size(record["plan"])
+    if name == "plan" and (ranks := PlannedSize.of(record["plan"]).assumed_world_size) > vocabulary.RANKS_MAX:
+        raise Damaged(f"plan event: a job of {ranks} ranks; at most {vocabulary.RANKS_MAX} can be judged")
     if name == "step" and record.get("samples") is not None:
-        _check_samples(record["samples"])
-    return _without_nulls(record, name)
+        try:
+            samples.checked(record["samples"])
+        except ValueError as error:
+            raise Damaged(f"step event: samples: {error}") from None
+    if None not in record.values():
+        return record
+    optional = _OPTIONAL[name]
+    return {key: value for key, value in record.items() if value is not None or key not in optional}
 
 
 def is_declared(record: Record, role: str) -> bool:
@@ -150,26 +149,6 @@ def vocabulary_fields(name: str) -> tuple[Field, ...]:
     return (*vocabulary.COMMON, *declared.fields)
 
 
-def _check_size(plan: Record) -> None:
-    ranks = PlannedSize.of(plan).assumed_world_size
-    if ranks > vocabulary.RANKS_MAX:
-        raise Damaged(f"plan event: a job of {ranks} ranks; at most {vocabulary.RANKS_MAX} can be judged")
-
-
-def _check_samples(runs: Sequence[Sequence[int]]) -> None:
-    try:
-        samples.checked(runs)
-    except ValueError as error:
-        raise Damaged(f"step event: samples: {error}") from None
-
-
-def _without_nulls(record: Record, name: str) -> Record:
-    if None not in record.values():
-        return record
-    optional = _OPTIONAL[name]
-    return {key: value for key, value in record.items() if value is not None or key not in optional}
-
-
 def _converted(record: Record, to: type[msgspec.Struct], fields: Sequence[Field], what: str) -> msgspec.Struct:
     try:
         return msgspec.convert(record, to)
@@ -192,7 +171,10 @@ def _explained(message: str, record: Record, fields: Sequence[Field]) -> str:
         declared = next((field for field in inside if field.name == step), declared)
     if declared is None:
         return message
-    may_be = _allowed_in_list(declared) if steps[-1].isdigit() else allowed(declared)
+    may_be = allowed(declared)
+    if steps[-1].isdigit():  # it is one of a list
+        known = f" like {', '.join(map(json.dumps, declared.values))}" if declared.values else ""
+        may_be = {vocabulary.TEXTS: f"a text{known}", vocabulary.OBJECTS: "an object"}.get(declared.kind, may_be)
     return f"{'.'.join(steps)} must be {may_be}, not {shown(value)}"
 
 
@@ -212,11 +194,6 @@ def allowed(field: Field) -> str:
         vocabulary.RUNS: "a list of runs, each [first, count] or [first, count, stride]",
     }
     return words[field.kind]
-
-
-def _allowed_in_list(field: Field) -> str:
-    known = f" like {', '.join(map(json.dumps, field.values))}" if field.values else ""
-    return {vocabulary.TEXTS: f"a text{known}", vocabulary.OBJECTS: "an object"}.get(field.kind) or allowed(field)
 
 
 def shown(value: Any) -> str:

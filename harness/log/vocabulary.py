@@ -9,7 +9,6 @@ A declared field with another type, or beyond its limits, is damaged evidence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.log.consequences import May
@@ -679,10 +678,8 @@ _GAME_DAY: _Events = {
 }
 
 
-def _declared() -> Iterator[Event]:
-    for role, events in (("trainer", _TRAINER), ("agent", _AGENT), ("harness", _HARNESS | _GAME_DAY)):
-        for name, (meaning, *fields) in events.items():
-            yield Event(name, (role, "agent") if name in _LAUNCHERS_TOO else (role,), meaning, tuple(fields))
-
-
-EVENTS = tuple(_declared())
+EVENTS = tuple(
+    Event(name, (role, "agent") if name in _LAUNCHERS_TOO else (role,), meaning, tuple(fields))
+    for role, events in (("trainer", _TRAINER), ("agent", _AGENT), ("harness", _HARNESS | _GAME_DAY))
+    for name, (meaning, *fields) in events.items()
+)

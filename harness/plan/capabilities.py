@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from harness.backends.contract import Capability, Verb, backend_names, load_backend
 from harness.errors import CannotRunError
-from harness.plan.model import Plan, PlannedFault
+from harness.plan.model import Plan
 
 
 def check_capabilities(plan: Plan, capability: Capability) -> None:
@@ -20,15 +18,14 @@ def check_capabilities(plan: Plan, capability: Capability) -> None:
 
 def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]:
     """What the plan needs that the backend does not have here, with the reason for each. `None`: it is no verb."""
-    return [each for fault in plan.faults for each in _lacking(fault, plan.backend, capability)]
-
-
-def _lacking(planned: PlannedFault, backend: str, capability: Capability) -> Iterator[tuple[Verb | None, str]]:
-    name = f"fault {planned.id} ({planned.kind})"
-    yield from ((None, f"{name}: {what}") for what in planned.action.lacks())
-    for verb in sorted(planned.action.needed() - capability.verbs):
-        reason = capability.missing.get(verb, f"backend {backend} does not have it")
-        yield verb, f"{name} needs '{verb.value}': {reason}"
+    found: list[tuple[Verb | None, str]] = []
+    for fault in plan.faults:
+        name = f"fault {fault.id} ({fault.kind})"
+        found += [(None, f"{name}: {what}") for what in fault.action.lacks()]
+        for verb in sorted(fault.action.needed() - capability.verbs):
+            reason = capability.missing.get(verb, f"backend {plan.backend} does not have it")
+            found.append((verb, f"{name} needs '{verb.value}': {reason}"))
+    return found
 
 
 def never_here(plan: Plan) -> list[str]:

@@ -5,9 +5,10 @@ All randomness of a run is spent here.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -72,22 +73,26 @@ def _checked(**parts: Any) -> Plan:
     try:
         return Plan(**parts)
     except ValidationError as error:
-        raise ScenarioError([_in_words(problem) for problem in error.errors(include_url=False)]) from error
-
-
-def _in_words(problem: Mapping[str, Any]) -> str:
-    """A contradiction names its fault; anything else is a value out of bounds, the seed perhaps."""
-    text = str(problem["msg"]).removeprefix("Value error, ")
-    return text if problem["type"] == "value_error" else f"{dotted(problem['loc'])}: {text}"
+        told = []
+        for problem in error.errors(include_url=False):
+            # A contradiction names its fault; anything else is a value out of bounds, the seed perhaps.
+            place = "" if problem["type"] == "value_error" else f"{dotted(problem['loc'])}: "
+            told.append(place + problem["msg"].removeprefix("Value error, "))
+        raise ScenarioError(told) from error
 
 
 def _plan_faults(scenario: Scenario, seed: int) -> tuple[PlannedFault, ...]:
     planned: list[PlannedFault] = []
     targets = 0
     for fault in scenario.faults:
-        for occurrence in _plan_fault(fault, scenario.workload, seed):
-            planned.append(occurrence)
-            targets += len(occurrence.targets)
+        dice = random.Random(f"{seed}/{fault.id}")
+        for number, when in enumerate(_occurrences(fault.when, dice), 1):
+            identity = fault.id if fault.when.times is None else f"{fault.id}.{number}"
+            aims = _resolve(fault, scenario.workload, dice)
+            planned.append(
+                PlannedFault(id=identity, fault=fault.kind, parameters=fault.action, when=when, targets=aims)
+            )
+            targets += len(aims)
             if len(planned) > OCCURRENCES_MAX:
                 raise ScenarioError([f"faults: more than the {OCCURRENCES_MAX:,} firings that are allowed in a plan"])
             if targets > TARGETS_MAX:
@@ -95,36 +100,20 @@ def _plan_faults(scenario: Scenario, seed: int) -> tuple[PlannedFault, ...]:
     return tuple(planned)
 
 
-def _plan_fault(spec: FaultSpec, workload: Workload, seed: int) -> Iterator[PlannedFault]:
-    dice = random.Random(f"{seed}/{spec.id}")
-    for number, when in enumerate(_occurrences(spec.when, dice), 1):
-        identity = spec.id if spec.when.times is None else f"{spec.id}.{number}"
-        targets = _resolve(spec, workload, dice)
-        yield PlannedFault(id=identity, fault=spec.kind, parameters=spec.action, when=when, targets=targets)
-
-
 def _occurrences(when: Trigger, dice: random.Random) -> list[When]:
     """Each firing as exact values."""
+    if when.every is None and when.rate is None:
+        after_ns = None if when.after is None else when.after.ns
+        event = when.event or ("injected" if when.following is not None else None)
+        return [When(step=when.step, phase=when.phase, following=when.following, event=event, after_ns=after_ns)]
+    times = when.times or 1
     if when.every is not None:
-        return _at(when.every.ns * (number + 1) for number in range(when.times or 1))
-    if when.rate is not None:
-        return _at(_at_random(3600e9 / units.parse_per_hour(when.rate), when.times or 1, dice))
-    after_ns = None if when.after is None else when.after.ns
-    event = when.event or ("injected" if when.following is not None else None)
-    return [When(step=when.step, phase=when.phase, following=when.following, event=event, after_ns=after_ns)]
-
-
-def _at(moments_ns: Iterable[int]) -> list[When]:
-    """As triggers; what would come after centuries comes at the end of time."""
-    return [When(after_ns=min(at_ns, NS_MAX)) for at_ns in moments_ns]
-
-
-def _at_random(mean_ns: float, times: int, dice: random.Random) -> Iterator[int]:
-    """Exponential times between firings: a Poisson process."""
-    at_ns = 0
-    for _ in range(times):
-        at_ns += round(-math.log(1.0 - dice.random()) * mean_ns)
-        yield at_ns
+        gaps_ns = [when.every.ns] * times
+    else:  # exponential times between firings: a Poisson process
+        mean_ns = 3600e9 / units.parse_per_hour(when.rate)
+        gaps_ns = [round(-math.log(1.0 - dice.random()) * mean_ns) for _ in range(times)]
+    # What would come after centuries comes at the end of time.
+    return [When(after_ns=min(at_ns, NS_MAX)) for at_ns in itertools.accumulate(gaps_ns)]
 
 
 def _resolve(spec: FaultSpec, workload: Workload, dice: random.Random) -> tuple[Target, ...]:
@@ -154,13 +143,11 @@ def _choose(
             problem = f"every {what} has rank {selector.not_rank}; none is left to choose"
             raise ScenarioError([f"{spec.place}fault {spec.id}: {problem}"])
         return [dice.choice(others)]
-    count = selector.count if isinstance(selector, Count) else _share(selector, len(places))
+    if isinstance(selector, Count):
+        count = selector.count
+    else:
+        assert isinstance(selector, Percent)
+        count = max(1, round(len(places) * selector.percent / 100))  # a fault without a target proves nothing
     if count > len(places):
         raise ScenarioError([f"{spec.place}fault {spec.id}: {count} {what}s asked for; there are {len(places)}"])
     return sorted(dice.sample(places, count))
-
-
-def _share(selector: Percent | str, total: int) -> int:
-    """At least one: a fault without a target proves nothing."""
-    assert isinstance(selector, Percent)
-    return max(1, round(total * selector.percent / 100))

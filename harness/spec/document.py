@@ -293,17 +293,13 @@ def checked(
     try:
         return model.model_validate(data), []
     except ValidationError as error:
+        # One problem per place: of a union's alternatives the one that got furthest is what the writer meant.
+        best: dict[Path, Mapping[str, Any]] = {}
+        for problem in error.errors(include_url=False):
+            best.setdefault(_document_path(problem["loc"]), problem)
+        above = {path[:length] for path in best for length in range(len(path))}
         known = keys or (lambda path: keys_at(model, path))
-        return None, [(path, _message(problem, path, known)) for path, problem in _unique(error).items()]
-
-
-def _unique(error: ValidationError) -> dict[Path, Mapping[str, Any]]:
-    """One problem per place: of a union's alternatives the one that got furthest is what the writer meant."""
-    best: dict[Path, Mapping[str, Any]] = {}
-    for problem in error.errors(include_url=False):
-        best.setdefault(_document_path(problem["loc"]), problem)
-    above = {path[:length] for path in best for length in range(len(path))}
-    return {path: problem for path, problem in best.items() if path not in above}
+        return None, [(path, _message(problem, path, known)) for path, problem in best.items() if path not in above]
 
 
 _UNION_TAGS = re.compile(
@@ -332,7 +328,7 @@ def _message(problem: Mapping[str, Any], path: Path, keys: Callable[[Path], Sequ
         given = problem["ctx"]
         bound = f"at most {given['max_length']:,}" if kind == "too_long" else f"at least {given['min_length']:,}"
         return f"the number of items is {given['actual_length']:,}; allowed: {bound}"
-    text = _TYPES.sub(_type_in_words, text)
+    text = _TYPES.sub(lambda found: "a mapping" if found[1] == "dictionary" else "a list", text)
     value = problem["input"]
     shown = "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else short(repr(value))
     if any(isinstance(part, str) and is_secret(part) for part in path):
@@ -343,10 +339,6 @@ def _message(problem: Mapping[str, Any], path: Path, keys: Callable[[Path], Sequ
 
 
 _TYPES = re.compile(r"a valid (dictionary|list|tuple)( or (an )?instance of \w+)?")
-
-
-def _type_in_words(match: re.Match[str]) -> str:
-    return "a mapping" if match[1] == "dictionary" else "a list"
 
 
 def _cut(message: str) -> str:

@@ -246,7 +246,11 @@ def parse_scenario(
     if not isinstance(document.data, dict):
         raise ScenarioError([document.at((), "a scenario is a mapping that starts with version: 1")])
     if profile is not None:
-        lay_profile(document, _profile(document, profile), ("profiles", profile))
+        written = document.data.get("profiles")
+        profiles = written if isinstance(written, dict) else {}
+        if profile not in profiles:
+            raise UsageError(f"{document.source}: unknown profile {profile!r}; {choice(profile, profiles)}")
+        lay_profile(document, profiles[profile], ("profiles", profile))
     if overrides:
         lay_profile(document, overrides, ("overrides",))
     document.raise_problems()
@@ -283,25 +287,18 @@ def find_beside(name: str, folder: pathlib.Path, directory: pathlib.Path) -> pat
     return folder / given if given.suffix in (".yaml", ".yml") else find_scenario(name, directory)
 
 
-def _profile(document: Document, name: str) -> Any:
-    profiles = document.data.get("profiles") or {}
-    if not isinstance(profiles, dict) or name not in profiles:
-        known = profiles if isinstance(profiles, dict) else ()
-        raise UsageError(f"{document.source}: unknown profile {name!r}; {choice(name, known)}")
-    return profiles[name]
-
-
 def _with_parameters(data: Mapping[Any, Any]) -> dict[Any, Any]:
     """With a fault's own keys under `parameters`, where the model has them."""
     faults = data.get("faults")
-    return {**data, "faults": [_split(fault) for fault in faults]} if isinstance(faults, list) else dict(data)
-
-
-def _split(fault: Any) -> Any:
-    if not isinstance(fault, dict):
-        return fault
-    own = {key: value for key, value in fault.items() if key not in _OF_A_FAULT}
-    return {key: value for key, value in fault.items() if key in _OF_A_FAULT} | {"parameters": own}
+    if not isinstance(faults, list):
+        return dict(data)
+    found = []
+    for fault in faults:
+        if isinstance(fault, dict):
+            own = {key: value for key, value in fault.items() if key not in _OF_A_FAULT}
+            fault = {key: value for key, value in fault.items() if key in _OF_A_FAULT} | {"parameters": own}
+        found.append(fault)
+    return {**data, "faults": found}
 
 
 def _keys_at(document: Document, path: Path) -> Sequence[str]:
