@@ -60,7 +60,10 @@ class _Experiment:
         self.run_dir = reports / plan.run_id
 
     def run(self) -> tuple[pathlib.Path, bool]:
-        _check_room(self.reports)
+        self.reports.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self.reports).free
+        if free < MIN_FREE_BYTES:
+            raise ChaosError(f"{self.reports}: {free // 2**20} MiB free; a run needs {MIN_FREE_BYTES // 2**20} MiB")
         for problem in sweep(self.reports)[1]:
             self.observer.note(problem)
         # Copies of its own from the start: another run beside this one may make the same fault-free runs anew.
@@ -229,10 +232,3 @@ def run_repeatedly(
 
 def new_run_id(name: str) -> str:
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{random.SystemRandom().getrandbits(16):04x}"
-
-
-def _check_room(reports: pathlib.Path) -> None:
-    reports.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(reports).free
-    if free < MIN_FREE_BYTES:
-        raise ChaosError(f"{reports}: {free // 2**20} MiB free; a run needs {MIN_FREE_BYTES // 2**20} MiB")

@@ -67,7 +67,10 @@ def keep(attempt: pathlib.Path, kept: pathlib.Path) -> None:
     """This run is what others are compared with from now on."""
     with contextlib.suppress(FaultError):  # too much is kept then, and nothing else is wrong
         untrusted_files.remove_tree(attempt, "checkpoints")
-    _own_events(attempt)
+    # The events become copies that are ours alone: no process that is left over has them open.
+    files.attach(attempt / "events", attempt / "copied")
+    untrusted_files.remove_tree(attempt, "events")
+    os.rename(attempt / "copied", attempt / "events")
     seal.put(attempt)
     _put_in_place(attempt, kept)
 
@@ -85,7 +88,9 @@ def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFre
     `band`: whether losses are held against what fault-free runs differ by; as the plan expects it, if left out.
     """
     alone = plan.without_faults(f"{plan.run_id}-fault-free")
-    others = _other_sizes(plan)
+    # Those at the other world sizes that the plan may come to tell how far rounding alone drifts.
+    sizes = range(plan.workload.min_nodes, plan.workload.nodes)
+    others = [FaultFree(plan.without_faults(f"{plan.run_id}-{size}", nodes=size)) for size in sizes[:2]]
     if not others and (expects_band(plan) if band is None else band):
         others = [FaultFree(alone.again(f"{plan.run_id}-repeat{n}"), n) for n in range(1, REPEATS + 1)]
     return {FAULT_FREE: FaultFree(alone)} | {f"{CALIBRATION}{n}": other for n, other in enumerate(others, 1)}
@@ -169,13 +174,6 @@ def _dead(folder: pathlib.Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _own_events(attempt: pathlib.Path) -> None:
-    """The events become copies that are ours alone: no process that is left over has them open."""
-    files.attach(attempt / "events", attempt / "copied")
-    untrusted_files.remove_tree(attempt, "events")
-    os.rename(attempt / "copied", attempt / "events")
-
-
 def _put_in_place(attempt: pathlib.Path, kept: pathlib.Path) -> None:
     """By renaming. Where another run was faster, the newer one stays."""
     with contextlib.suppress(FaultError):  # it is out of the way, and swept later
@@ -207,9 +205,3 @@ def copy_fault_free(folder: pathlib.Path, target: pathlib.Path) -> bool:
         untrusted_files.remove_tree(target.parent, target.name)
         return False
     return True
-
-
-def _other_sizes(plan: Plan) -> list[FaultFree]:
-    """Fault-free runs at the other world sizes the plan may come to: they tell how far rounding alone drifts."""
-    sizes = range(plan.workload.min_nodes, plan.workload.nodes)
-    return [FaultFree(plan.without_faults(f"{plan.run_id}-{size}", nodes=size)) for size in list(sizes)[:2]]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from harness.campaign.wings import StoredKind, stored_kind_of, stored_kinds
+from harness.campaign.wings import stored_kind_of, stored_kinds
 from harness.errors import UsageError
 from harness.judge.score import Verdict
 from harness.report import model
@@ -238,10 +238,13 @@ def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
     if not _RUN_ID.match(folder.name):
         raise NotARun("not the name of a run")
     try:
-        if kind := stored_kind_of(folder):
-            return _of_parts(kind, folder), ""
-        if not os.path.lexists(folder / "report.json"):
+        kind = stored_kind_of(folder)
+        if not os.path.lexists(folder / (kind.report if kind else "report.json")):
             return _planned(folder), ""
+        if kind:
+            parts = kind.read(folder)
+            headline = (parts.reasons or [""])[0]
+            return dataclasses.replace(_planned(folder), verdict=parts.verdict, headline=headline), ""
         return _judged(model.read(folder / "report.json"), folder), ""
     except model.ReportError as error:
         return _planned(folder), str(error)
@@ -258,13 +261,6 @@ def _judged(report: model.Report, folder: pathlib.Path) -> StoredRun:
         verdict=report.verdict,
         headline=report.reasons[0] if report.reasons else "",
     )
-
-
-def _of_parts(kind: StoredKind, folder: pathlib.Path) -> StoredRun:
-    if not os.path.lexists(folder / kind.report):
-        return _planned(folder)
-    found = kind.read(folder)
-    return dataclasses.replace(_planned(folder), verdict=found.verdict, headline=(found.reasons or [""])[0])
 
 
 class _Named(msgspec.Struct):

@@ -5,27 +5,22 @@ from __future__ import annotations
 import pathlib
 
 from harness.campaign.checked_files import check_plan, load_scenario
-from harness.campaign.wings import FileKind, wings
+from harness.campaign.wings import wings
 from harness.judge.score import expects_something
 from harness.spec.document import Document, read_text
 
 
 def check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
     """What was found right, in words. Raises `UsageError` with every mistake found."""
-    kind = _kind_of(path)
-    return kind.check(path, scenarios) if kind else _scenario(path)
-
-
-def _kind_of(path: pathlib.Path) -> FileKind | None:
-    """By what the file holds; by its folder where that does not tell. `None`: a scenario."""
     data = Document(read_text(path), str(path)).data
     known = [kind for wing in wings() for kind in wing.files]
+    # What the file holds tells its kind, else its folder does. Without a kind it is a scenario.
     if isinstance(data, dict) and not data.keys().isdisjoint({"faults", *(kind.key for kind in known)}):
-        return None if "faults" in data else next(kind for kind in known if kind.key in data)
-    return next((kind for kind in known if kind.folder == path.absolute().parent.name), None)
-
-
-def _scenario(path: pathlib.Path) -> str:
+        kind = None if "faults" in data else next(kind for kind in known if kind.key in data)
+    else:
+        kind = next((kind for kind in known if kind.folder == path.absolute().parent.name), None)
+    if kind:
+        return kind.check(path, scenarios)
     spec = load_scenario(path)
     for profile in (None, *spec.profiles):
         check_plan(load_scenario(path, profile), profile)

@@ -58,18 +58,13 @@ def is_own_host(host: str) -> bool:
     An address is no such name, nor is one that is not public, nor this host's own. Old scrapers send none at all.
     """
     name = re.sub(r":\d*\Z", "", host.lower())
-    if "." not in name or _is_address(name.strip("[]")):
+    if "." not in name:
+        return True
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name.strip("[]"))
         return True
     more = (each.strip().lower() for each in os.environ.get(HOSTS, "").split(","))
     return name.endswith(tuple(f".{ending}" for ending in PRIVATE)) or name in {_full_name().lower(), *more}
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 @functools.cache

@@ -29,10 +29,14 @@ def log(run_dir: pathlib.Path, uri: str) -> str:
     Raises `ChaosError` where there is no report, or MLflow does not take it.
     """
     report = model.read(run_dir / "report.json")
-    losses = _losses(run_dir)
+    curve = losses.surviving(timeline.load(run_dir).steps)
+    now_ms = int(time.time() * 1000)
+    every = max(1, math.ceil(len(curve.step) / LOSSES_MAX))
+    pairs = zip(curve.step[::every].tolist(), curve.loss[::every].tolist(), strict=True)
+    told = [Metric("loss", loss, now_ms, step) for step, loss in pairs if math.isfinite(loss)]
     client = MlflowClient(tracking_uri=uri)
     try:
-        return _log(client, run_dir, report, losses)
+        return _log(client, run_dir, report, told)
     except (MlflowException, OSError) as error:
         raise ChaosError(f"MLflow at {uri} did not take the run: {one_line(error)[:TEXT_MAX]}") from error
 
@@ -62,17 +66,8 @@ def _figures(report: Report) -> list[Metric]:
     pairs = [(f"{score}.{name}", value) for score, values in found.items() for name, value in values.items()]
     accounts = report.scores.get("wasted_gpu_hours", {}).get("accounts", {})
     pairs += [(f"ledger.{name}", value) for name, value in accounts.items()]
-    return [Metric(name, float(value), now_ms, 0) for name, value in pairs if _is_number(value)]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _losses(run_dir: pathlib.Path) -> list[Metric]:
-    """The surviving loss by step."""
-    curve = losses.surviving(timeline.load(run_dir).steps)
-    now_ms = int(time.time() * 1000)
-    every = max(1, math.ceil(len(curve.step) / LOSSES_MAX))
-    pairs = zip(curve.step[::every].tolist(), curve.loss[::every].tolist(), strict=True)
-    return [Metric("loss", loss, now_ms, step) for step, loss in pairs if math.isfinite(loss)]
+    return [
+        Metric(name, float(value), now_ms, 0)
+        for name, value in pairs
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    ]

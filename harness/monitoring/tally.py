@@ -189,9 +189,14 @@ class Tally:
         elif name in ("node.allocated", "node.released"):
             self._node(name == "node.allocated", event)
         elif name == "fault.injected":
-            self._injected(str(event["fault"]), str(event.get("kind", OTHER)), event)
-        elif name == "fault.healed" and (kind := self._faults.pop(str(event["fault"]), None)) is not None:
-            self.board.add("chaos_faults_active", -1, kind)
+            fault, kind = str(event["fault"]), str(event.get("kind", OTHER))
+            self.board.add("chaos_faults_injected_total", 1, kind)
+            self.board.add("chaos_preemptions_total", older_faults.consequences(event, {}, kind).preempts)
+            if fault not in self._faults:
+                self._faults[fault] = kind
+                self.board.add("chaos_faults_active", 1, kind)
+        elif name == "fault.healed" and (healed := self._faults.pop(str(event["fault"]), None)) is not None:
+            self.board.add("chaos_faults_active", -1, healed)
 
     def _plan(self, event: Mapping[str, Any]) -> None:
         plan = event["plan"]
@@ -219,10 +224,3 @@ class Tally:
             self._nodes.pop(node, None)
         self.board.set("chaos_nodes", len(self._nodes))
         self.board.set("chaos_gpus", sum(self._nodes.values()))
-
-    def _injected(self, fault: str, kind: str, event: Mapping[str, Any]) -> None:
-        self.board.add("chaos_faults_injected_total", 1, kind)
-        self.board.add("chaos_preemptions_total", older_faults.consequences(event, {}, kind).preempts)
-        if fault not in self._faults:
-            self._faults[fault] = kind
-            self.board.add("chaos_faults_active", 1, kind)

@@ -51,7 +51,12 @@ def send(run_dir: pathlib.Path, url: str) -> str:
     to = endpoint(url)
     run = timeline.load(run_dir)
     spans = spans_of(run)[:SPANS_MAX]
-    finished = _finished(spans, run_dir.resolve().name, _wall_offset_ns(run_dir))
+    log = read_writer(run_dir / "events" / "harness.jsonl")
+    if log is None:
+        raise EventLogError(f"{run_dir / 'events' / 'harness.jsonl'}: the harness's log is empty")
+    # The harness's wall clock minus its monotonic one, when the log began.
+    offset_ns = int(log.header["wall_ns"]) - int(log.header["mono_ns"])
+    finished = _finished(spans, run_dir.resolve().name, offset_ns)
     exporter = OTLPSpanExporter(endpoint=to, timeout=ANSWERED_WITHIN_S)
     with _quiet():
         _send(exporter, finished, to)
@@ -116,14 +121,6 @@ def _value(value: str | int | float | bool) -> str | int | float | bool:
     if isinstance(value, str):
         return one_line(value)[:TEXT_MAX]
     return value if not isinstance(value, int) or -(2**63) <= value < 2**63 else str(value)
-
-
-def _wall_offset_ns(run_dir: pathlib.Path) -> int:
-    """The harness's wall clock minus its monotonic one, when the log began."""
-    log = read_writer(run_dir / "events" / "harness.jsonl")
-    if log is None:
-        raise EventLogError(f"{run_dir / 'events' / 'harness.jsonl'}: the harness's log is empty")
-    return int(log.header["wall_ns"]) - int(log.header["mono_ns"])
 
 
 @contextlib.contextmanager
