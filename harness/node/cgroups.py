@@ -53,18 +53,14 @@ def _delegated(controller: str, mount: groups.Mount, own: str) -> Parent | str:
     """In v2 a group may have limits only where the group above hands the controller down."""
     path = mount.locate(own)
     while True:
-        if controller in _words(path / "cgroup.subtree_control"):
+        handed_down = ""
+        with contextlib.suppress(OSError):
+            handed_down = (path / "cgroup.subtree_control").read_text()
+        if controller in handed_down.split():
             return Parent(controller, 2, path)
         if path == mount.point:
             return f"the cgroup v2 controller `{controller}` is not handed down to any group above this process"
         path = path.parent
-
-
-def _words(path: pathlib.Path) -> list[str]:
-    try:
-        return path.read_text().split()
-    except OSError:
-        return []
 
 
 def why_not(controller: str) -> str | None:
@@ -177,18 +173,18 @@ def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
     # Looked for everywhere: who sweeps may itself be in another group than the harness was.
     roots = {m.point for m in groups.mounts(SELF / "mountinfo") if m.version == 2 or m.options & set(CONTROLLERS)}
     found = {path for root in roots for path in _groups_below(root) if path.name.startswith(PREFIX)}
-    return sorted(path for path in found if path.name.count("@") >= 2 and _is_ours(path.name, run_id))
+    ours = []
+    for path in sorted(path for path in found if path.name.count("@") >= 2):
+        owner, run, _ = path.name.removeprefix(PREFIX).split("@", 2)
+        if run == run_id if run_id is not None else processes.owner_is_dead(owner):
+            ours.append(path)
+    return ours
 
 
 def _groups_below(root: pathlib.Path) -> Iterator[pathlib.Path]:
     """Every group; one that vanishes while it is looked for is skipped (`os.walk` leaves out what it cannot list)."""
     for folder, below, _ in os.walk(root):
         yield from (pathlib.Path(folder, name) for name in below)
-
-
-def _is_ours(name: str, run_id: str | None) -> bool:
-    owner, run, _ = name.removeprefix(PREFIX).split("@", 2)
-    return run == run_id if run_id is not None else processes.owner_is_dead(owner)
 
 
 def sweep(run_id: str | None = None) -> int:

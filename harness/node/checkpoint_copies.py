@@ -186,8 +186,17 @@ class Copies:
         except OSError as error:
             raise OSError(f"this pod does not reach the control pod at {place.netloc} ({error})") from error
         version = self.pull(-1)
-        threading.Thread(target=self._keep, args=(self._push_round,), name="push", daemon=True).start()
-        threading.Thread(target=self._keep, args=(self._pulling(version),), name="pull", daemon=True).start()
+
+        def push() -> None:
+            self.push()
+            self._stop.wait(LOOK_S)
+
+        def pull() -> None:
+            nonlocal version
+            version = self.pull(version)
+
+        threading.Thread(target=self._keep, args=(push,), name="push", daemon=True).start()
+        threading.Thread(target=self._keep, args=(pull,), name="pull", daemon=True).start()
 
     def close(self) -> None:
         self._stop.set()
@@ -224,17 +233,6 @@ class Copies:
     def _here(self) -> dict[str, int]:
         found = (entry for entry in os.scandir(self._folder) if NAME.fullmatch(entry.name))
         return {entry.name: entry.inode() for entry in found if entry.is_dir(follow_symlinks=False)}
-
-    def _push_round(self) -> None:
-        self.push()
-        self._stop.wait(LOOK_S)
-
-    def _pulling(self, version: int) -> Callable[[], None]:
-        def pull() -> None:
-            nonlocal version
-            version = self.pull(version)
-
-        return pull
 
     def _keep(self, work: Callable[[], None]) -> None:
         while not self._stop.is_set():

@@ -171,16 +171,16 @@ async def _serve(lab: Lab, link: socket.socket, guards: tuple[int, ...]) -> None
     loop.add_signal_handler(signal.SIGCHLD, lab.reap)
     reader, lab.writer = await asyncio.open_connection(sock=link)
     lab.tell("ready", control=lab.control_address, namespaces=lab.namespaces)
-    answering = asyncio.create_task(_answer_all(lab, reader, ended))
+
+    async def answer_all() -> None:
+        with contextlib.suppress(ConnectionError):  # the harness closed the lab
+            while True:
+                lab.spawn_task(_answer(lab, await rpc.receive_async(reader)))
+        ended.set()
+
+    answering = asyncio.create_task(answer_all())
     await ended.wait()
     answering.cancel()
-
-
-async def _answer_all(lab: Lab, reader: asyncio.StreamReader, ended: asyncio.Event) -> None:
-    with contextlib.suppress(ConnectionError):  # the harness closed the lab
-        while True:
-            lab.spawn_task(_answer(lab, await rpc.receive_async(reader)))
-    ended.set()
 
 
 async def _answer(lab: Lab, message: rpc.Message) -> None:

@@ -235,14 +235,6 @@ def _hosts_text(lab: Lab) -> str:
     return "\n".join(lines) + "\n"
 
 
-async def _tell_names(lab: Lab, newcomer: LabNode) -> None:
-    """Every other node that is there learns where the newcomer's name leads to."""
-    others = [host for host in lab.hosts.values() if isinstance(host, LabNode) and host is not newcomer]
-    for host in others:
-        with contextlib.suppress(NodeGone):
-            await host.call("name", name=newcomer.name, address=newcomer.address)
-
-
 def _fork_init(link: socket.socket, report: int) -> None:
     """The helper between labd and a node: only a fork *after* unshare is process 1 of the new namespace."""
     flags = kernel.CLONE_NEWNET | kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID
@@ -305,7 +297,10 @@ async def create(
     lab.hosts[host.key] = host
     where = await host.create()
     if lab.namespaces:
-        await _tell_names(lab, host)
+        # Every other node that is there learns where the newcomer's name leads to.
+        for other in [each for each in lab.hosts.values() if isinstance(each, LabNode) and each is not host]:
+            with contextlib.suppress(NodeGone):
+                await other.call("name", name=host.name, address=host.address)
     return {"address": host.address, "metadata": where}
 
 

@@ -27,7 +27,6 @@ WATCH_S = 0.01
 LOOK_FOR_NEW_S = 0.1
 FILL_S_MAX = 20.0
 STEP_BYTES = 2**20
-_TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = mmap.PAGESIZE
 _PROGRESS = struct.Struct("q")
 

@@ -70,11 +70,11 @@ class Init:
             "run": self._run,
             "signal": self._signal,
             "pids": self._pids,
-            "states": self._states,
+            "states": lambda: [each.in_short(TICK_NS) for each in self._others()],
             "notice": self._endpoint.announce,
             "notice_seen": lambda: self._endpoint.seen,
             "throttle": self._throttle,
-            "crowd": self._crowd,
+            "crowd": lambda kind, load: self._limits.uncrowd() if load is None else self._limits.crowd(kind, load),
             "cpu_use": self._cpu_use,
             "watch_memory": self._watch_memory,
             "memory_use": self._memory_use,
@@ -104,9 +104,6 @@ class Init:
 
     def _pids(self) -> list[int]:
         return [process.pid for process in self._others()]
-
-    def _states(self) -> list[dict[str, object]]:
-        return [each.in_short(TICK_NS) for each in self._others()]
 
     def _signal(self, signum: int, pid: int | None) -> int:
         if signum == signal.SIGSTOP:
@@ -152,9 +149,6 @@ class Init:
         while (pause_s := self._duty.tick()) is not None:
             await asyncio.sleep(pause_s)
         self._turns = None
-
-    def _crowd(self, kind: str, load: float | None) -> None:
-        self._limits.uncrowd() if load is None else self._limits.crowd(kind, load)
 
     def _cpu_use(self) -> dict[str, int]:
         used_ns = sum(process.cpu_ticks for process in self._others()) * TICK_NS

@@ -74,7 +74,7 @@ class PodInit(node_init.Init):
             "put": self._put,
             "run": self._run_here,
             "die": lambda: self._die(),
-            "flush": self._flush,
+            "flush": self._follower.flush,
             "remove_shared": self._remove_shared,
             **self._ends.calls,
         }
@@ -164,16 +164,13 @@ class PodInit(node_init.Init):
 
     def _leave(self, code: int) -> None:
         """In order: the last checkpoint is at the vault, the last line is told."""
-        self._flush()
+        self._follower.flush()
         if self._copies is not None:
             try:
                 self._copies.push()
             except OSError as error:
                 print(f"the last checkpoint is not at the vault: {error}", file=sys.stderr, flush=True)
         os._exit(code)
-
-    def _flush(self) -> None:
-        self._follower.flush()
 
     def _die(self, code: int = 128 + signal.SIGKILL) -> None:
         """At once, as when the power fails: nobody here gets to do anything more."""

@@ -22,18 +22,13 @@ def main(address: str, port: int) -> None:
     except ImportError as error:
         raise SystemExit(f"Error: the rendezvous store needs torch, which {sys.executable} lacks: {error}") from error
     listener = socket.create_server((address, port))  # torch by itself would listen at every address
-    store = _serve(distributed, address, port, listener)
-    print(f"rendezvous store at {address}:{store.port}", flush=True)
-    signal.sigwait(signals)
-
-
-def _serve(distributed: Any, address: str, port: int, listener: socket.socket) -> Any:
-    """On the listening socket. Before torch 2.8 only the store's older backend can take one over."""
     how: dict[str, Any] = {"is_master": True, "wait_for_workers": False}
     try:
-        return distributed.TCPStore(address, port, master_listen_fd=os.dup(listener.fileno()), **how)
-    except NotImplementedError:
-        return distributed.TCPStore(address, port, master_listen_fd=listener.detach(), use_libuv=False, **how)
+        store = distributed.TCPStore(address, port, master_listen_fd=os.dup(listener.fileno()), **how)
+    except NotImplementedError:  # before torch 2.8 only the store's older backend can take over a listening socket
+        store = distributed.TCPStore(address, port, master_listen_fd=listener.detach(), use_libuv=False, **how)
+    print(f"rendezvous store at {address}:{store.port}", flush=True)
+    signal.sigwait(signals)
 
 
 if __name__ == "__main__":

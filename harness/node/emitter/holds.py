@@ -67,8 +67,12 @@ class Holds:
                 return os.path.exists(hold["released"])
 
             strikes.strike(hold["does"], hold["argument"], self._append, self._rank, step, over)
-        elif hold["mislead"]:
-            self._append({"event": "failpoint", "name": "misled"} | _mislead(hold["mislead"]))
+        elif variable := hold["mislead"]:
+            # Another place in the job than the one this process was started for: a neighbour's, or in a larger world.
+            rank, world_size = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE"))
+            wrong = str((rank + 1) % max(1, world_size) if variable == "RANK" else world_size + 1)
+            os.environ[variable] = wrong
+            self._append({"event": "failpoint", "name": "misled", "variable": variable, "value": wrong})
         else:
             os._exit(hold["code"])
 
@@ -91,11 +95,3 @@ def _wait(limit_s: float, until: Callable[[], bool]) -> None:
     deadline = time.monotonic() + limit_s
     while not until() and time.monotonic() < deadline:
         time.sleep(LOOK_S)
-
-
-def _mislead(variable: str) -> dict[str, str]:
-    """Another place in the job than the one this process was started for: a neighbour's, or in a larger world."""
-    rank, world_size = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE"))
-    wrong = (rank + 1) % max(1, world_size) if variable == "RANK" else world_size + 1
-    os.environ[variable] = str(wrong)
-    return {"variable": variable, "value": str(wrong)}

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from harness.node.emitter import BYTES_MAX, Emitter, memory, nvml
+from harness.node.emitter import BYTES_MAX, Emitter, clock_id, memory, nvml
 
 EVERY_S = 5.0
 LINKS_MAX = 64
@@ -20,9 +20,16 @@ def watch(emit: Emitter, every_s: float = EVERY_S) -> None:
 
 
 def _watch(emit: Emitter, every_s: float) -> None:
+    """There is nothing of GPUs without one; a value that the driver does not tell is left out."""
     with nvml.opened() as library:
         while True:
-            emit("usage", namespace=_namespace(), links=links(), **_memory(), **_gpus(library))
+            told: dict[str, Any] = {"namespace": f"{clock_id()} {os.stat('/proc/self/ns/net').st_ino}"}
+            told["links"] = links()
+            if room := memory.room():
+                told |= {"memory_bytes": max(0, room.used), "memory_bytes_limit": room.limit}
+            if gpus := nvml.samples(library) if library else []:
+                told["gpus"] = [{k: v for k, v in vars(each).items() if v is not None} for each in gpus]
+            emit("usage", **told)
             time.sleep(every_s)
 
 
@@ -38,20 +45,3 @@ def links(table: str = "/proc/self/net/dev") -> list[dict[str, Any]]:
         for name, columns in rows[: LINKS_MAX + 1]
         if name != "lo" and max(int(columns[0]), int(columns[8])) <= BYTES_MAX  # some drivers count below 0
     ]
-
-
-def _memory() -> dict[str, int]:
-    found = memory.room()
-    return {"memory_bytes": max(0, found.used), "memory_bytes_limit": found.limit} if found else {}
-
-
-def _namespace() -> str:
-    from harness.node.emitter import clock_id
-
-    return f"{clock_id()} {os.stat('/proc/self/ns/net').st_ino}"
-
-
-def _gpus(library: Any) -> dict[str, list[dict[str, Any]]]:
-    """Nothing without a GPU; a value that the driver does not tell is left out."""
-    found = nvml.samples(library) if library else []
-    return {"gpus": [{k: v for k, v in vars(each).items() if v is not None} for each in found]} if found else {}

@@ -194,7 +194,9 @@ class FileSystem:
 
     def _take(self, request: FuseRequest) -> None:
         if request.code == Code.INTERRUPT:
-            self._interrupt(request)
+            (unique,) = wire.UNIQUE_IN.unpack_from(request.body)
+            if (waiting := self._interrupted.get(unique)) is not None:
+                waiting.set()
         elif request.code not in _SILENT:
             verdict = self._judge(request) if self._rules else None
             if verdict is None or not (verdict.delay_s or verdict.hold):
@@ -255,12 +257,6 @@ class FileSystem:
                 return True
             else:
                 time.sleep(min(left, DYING_LOOK_S))
-
-    def _interrupt(self, request: FuseRequest) -> None:
-        (unique,) = wire.UNIQUE_IN.unpack_from(request.body)
-        waiting = self._interrupted.get(unique)
-        if waiting is not None:
-            waiting.set()
 
     def _answer(self, request: FuseRequest, verdict: Verdict | None) -> None:
         try:
@@ -544,13 +540,10 @@ def answer(link: socket.socket, system: FileSystem) -> None:
     try:
         while True:
             message = rpc.receive(link)
-            rpc.send(link, {"id": message["id"]} | _result(calls[message["call"]], message["params"]))
+            try:
+                told: rpc.Message = {"result": calls[message["call"]](**message["params"])}
+            except (OSError, UsageError, TypeError) as error:
+                told = {"error": rpc.error_to_message(error)}
+            rpc.send(link, {"id": message["id"]} | told)
     except OSError as error:
         print(f"lab-storage: {error}", file=sys.stderr, flush=True)
-
-
-def _result(call: Callable[..., object], params: rpc.Message) -> rpc.Message:
-    try:
-        return {"result": call(**params)}
-    except (OSError, UsageError, TypeError) as error:
-        return {"error": rpc.error_to_message(error)}

@@ -84,7 +84,8 @@ async def examine(lab: Lab) -> str:
         except BackendError as error:
             return f"the kernel refuses a file system of ours ({error})"
         finally:
-            _unmount(folder)
+            if os.path.ismount(folder):
+                kernel.unmount(folder)
             lab.storage.pop(folder, None)
     return "" if written else "a file system of ours does not work here"
 
@@ -95,11 +96,6 @@ def _try(folder: str) -> bool:
     found = file.read_bytes()
     file.unlink()
     return found == b"probe"
-
-
-def _unmount(folder: str) -> None:
-    if os.path.ismount(folder):
-        kernel.unmount(folder)
 
 
 def _system(lab: Lab, folder: str) -> rpc.AsyncClient:

@@ -76,7 +76,12 @@ class FileRule:
         return self._off
 
     def covers(self, pid: int) -> bool:
-        return self._space is None or _pid_space(pid) == self._space
+        if self._space is None:
+            return True
+        try:
+            return os.readlink(f"/proc/{pid}/ns/pid") == self._space
+        except OSError:  # the process is gone
+            return False
 
     def matches(self, operation: str, paths: tuple[str, ...]) -> bool:
         return operation in self.spec.operations and any(fnmatch.fnmatch(path, self.spec.pattern) for path in paths)
@@ -84,7 +89,9 @@ class FileRule:
     def judge(self, operation: str, paths: tuple[str, ...], size: int, verdict: Verdict) -> None:
         """Adds this rule's part to the verdict on an operation of a node it covers."""
         with self._lock:
-            if self.off or self._trips_now():
+            # A lie about fsync or rename comes out at the first operation after the rename.
+            lie_comes_out = self.spec.power in ("fsync_lied", "rename_lost") and self._renamed is not None
+            if self.off or lie_comes_out:
                 self._off = True
                 verdict.hold = True
                 verdict.rules.append(self)
@@ -115,9 +122,11 @@ class FileRule:
             self._off = True
             verdict.hold = True
             verdict.allowed = min(size, max(0, left))
-        elif self._fails():
-            self.counts["failed"] += 1
-            verdict.error = self.errno
+        elif not self.spec.times or self.counts["failed"] < self.spec.times:
+            self.counts["tried"] += 1
+            if self.spec.share >= 1 or self._dice.random() < self.spec.share:
+                self.counts["failed"] += 1
+                verdict.error = self.errno
 
     def would(self, operation: str) -> tuple[float, bool]:
         """What such an operation of 1 MiB, on a file of the pattern, would meet now: a delay in s, and a refusal."""
@@ -127,16 +136,6 @@ class FileRule:
             written = self.counts["bytes"] >= self.spec.after_bytes
             spent = 0 < self.spec.times <= self.counts["failed"]
             return delay_s, self.off or bool(self.errno and written and not spent)
-
-    def _fails(self) -> bool:
-        if self.spec.times and self.counts["failed"] >= self.spec.times:
-            return False
-        self.counts["tried"] += 1
-        return self.spec.share >= 1 or self._dice.random() < self.spec.share
-
-    def _trips_now(self) -> bool:
-        """A lie about fsync or rename comes out at the first operation after the rename."""
-        return self.spec.power in ("fsync_lied", "rename_lost") and self._renamed is not None
 
     @contextlib.contextmanager
     def waiting(self, size: int) -> Iterator[None]:
@@ -222,11 +221,3 @@ def lose_pages(volatile: Volatile, keep: float, dice: random.Random) -> int:
         if size > 0 and dice.random() >= keep:
             lost += os.pwrite(volatile.descriptor, bytes(size), page * PAGE_BYTES)
     return lost
-
-
-def _pid_space(pid: int) -> str:
-    """The PID namespace of a process, as the kernel names it; empty when it is gone."""
-    try:
-        return os.readlink(f"/proc/{pid}/ns/pid")
-    except OSError:
-        return ""

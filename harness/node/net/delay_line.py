@@ -14,7 +14,6 @@ import select
 import socket
 import struct
 import time
-from typing import Any
 
 from harness.node import kernel, rpc
 from harness.node.net import netlink
@@ -197,11 +196,7 @@ def main(control: socket.socket, queue: int, impairment: Impairment) -> None:
                 line.take()
             line.release_due(time.monotonic())
             if control in ready:
-                _answer(line, control)
-
-
-def _answer(line: DelayLine, control: socket.socket) -> None:
-    message: dict[str, Any] = rpc.receive(control)
-    if message["call"] == "pass":
-        line.let_pass()
-    rpc.send(control, {"id": message["id"], "result": line.counts})
+                message = rpc.receive(control)
+                if message["call"] == "pass":
+                    line.let_pass()
+                rpc.send(control, {"id": message["id"], "result": line.counts})

@@ -59,19 +59,18 @@ def _dump(family: int) -> Iterator[Row]:
 def _row(family: int, body: memoryview) -> Row:
     _, _, local, remote, cookie, inode = _MESSAGE.unpack_from(body)
     info = next((bytes(value) for kind, value in netlink.attributes(body[_ATTRIBUTES_AT:]) if kind == _INFO), b"")
-    sent = _number(info, _SENT_AT) or _number(info, _ACKED_AT)
+    sent, acked, received = (
+        int(struct.unpack_from("=Q", info, at)[0]) if len(info) >= at + 8 else 0
+        for at in (_SENT_AT, _ACKED_AT, _RECEIVED_AT)
+    )
     return {
         "cookie": int.from_bytes(cookie, "little"),
         "local": _address(family, local),
         "remote": _address(family, remote),
-        "sent": sent,
-        "received": _number(info, _RECEIVED_AT),
+        "sent": sent or acked,
+        "received": received,
         "inode": inode,
     }
-
-
-def _number(info: bytes, at: int) -> int:
-    return int(struct.unpack_from("=Q", info, at)[0]) if len(info) >= at + 8 else 0
 
 
 def _address(family: int, raw: bytes) -> str:

@@ -32,24 +32,17 @@ def link_header(index: int = 0, flags: int = 0, change: int | None = None) -> by
     return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, flags, flags if change is None else change)
 
 
-def _name(text: str) -> bytes:
-    return _attribute(IFLA_IFNAME, text.encode() + b"\0")
-
-
-def _ipv4(address: str) -> bytes:
-    return socket.inet_aton(address)
-
-
 def _request(kind: int, flags: int, body: bytes, what: str) -> None:
     netlink.request(netlink.ROUTE, kind, flags, body, what)
 
 
 def add_veth(name: str, peer: str, peer_pid: int) -> None:
     """A pair of devices: `name` here, `peer` in the network namespace of process `peer_pid`."""
-    inside = link_header() + _name(peer) + _attribute(_IFLA_NET_NS_PID, struct.pack("=I", peer_pid))
+    inside = link_header() + netlink.text(IFLA_IFNAME, peer) + netlink.u32(_IFLA_NET_NS_PID, peer_pid)
     data = _attribute(_IFLA_INFO_DATA, _attribute(_VETH_INFO_PEER, inside))
-    info = _attribute(IFLA_LINKINFO, _attribute(_IFLA_INFO_KIND, b"veth\0") + data)
-    _request(_NEWLINK, _CREATE | _EXCL, link_header() + _name(name) + info, f"add device {name}")
+    info = _attribute(IFLA_LINKINFO, netlink.text(_IFLA_INFO_KIND, "veth") + data)
+    body = link_header() + netlink.text(IFLA_IFNAME, name) + info
+    _request(_NEWLINK, _CREATE | _EXCL, body, f"add device {name}")
 
 
 def delete_link(name: str) -> None:
@@ -71,7 +64,8 @@ def set_down(name: str) -> None:
 def add_address(name: str, address: str) -> None:
     """`address`/32 on the device."""
     header = struct.pack("=BBBBI", socket.AF_INET, 32, 0, _SCOPE_UNIVERSE, socket.if_nametoindex(name))
-    body = header + _attribute(_IFA_LOCAL, _ipv4(address)) + _attribute(_IFA_ADDRESS, _ipv4(address))
+    packed = socket.inet_aton(address)
+    body = header + _attribute(_IFA_LOCAL, packed) + _attribute(_IFA_ADDRESS, packed)
     _request(_NEWADDR, _CREATE | _EXCL, body, f"add address {address} to {name}")
 
 
@@ -81,8 +75,8 @@ def add_route(name: str, to: str | None, gateway: str | None = None, source: str
     bits = 32 if to else 0
     header = struct.pack("=8BI", socket.AF_INET, bits, 0, 0, _TABLE_MAIN, _PROTOCOL_STATIC, scope, _TYPE_UNICAST, 0)
     addresses = ((_RTA_DST, to), (_RTA_GATEWAY, gateway), (_RTA_PREFSRC, source))
-    body = header + _attribute(_RTA_OIF, struct.pack("=I", socket.if_nametoindex(name)))
-    body += b"".join(_attribute(kind, _ipv4(value)) for kind, value in addresses if value)
+    body = header + netlink.u32(_RTA_OIF, socket.if_nametoindex(name))
+    body += b"".join(_attribute(kind, socket.inet_aton(value)) for kind, value in addresses if value)
     _request(_NEWROUTE, _CREATE | _EXCL, body, f"add route to {to or 'default'} through {name}")
 
 
@@ -97,7 +91,8 @@ def delete_blackhole(to: str) -> None:
 
 def _blackhole(to: str) -> bytes:
     kinds = (_PROTOCOL_STATIC, _SCOPE_UNIVERSE, _TYPE_BLACKHOLE)
-    return struct.pack("=8BI", socket.AF_INET, 32, 0, 0, _TABLE_MAIN, *kinds, 0) + _attribute(_RTA_DST, _ipv4(to))
+    header = struct.pack("=8BI", socket.AF_INET, 32, 0, 0, _TABLE_MAIN, *kinds, 0)
+    return header + _attribute(_RTA_DST, socket.inet_aton(to))
 
 
 def set_sysctl(name: str, value: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import select
 import socket
@@ -77,7 +78,7 @@ def packets(source: End, destination: End, count: int, interval_s: float, size: 
     sender = _udp(source.address)
     damaged_before = _checksum_errors(counters)
     delays, numbers = _exchange(sender, receiver, count, interval_s, size, wait_s)
-    late = sum(number < earlier for earlier, number in zip(_running_max(numbers), numbers[1:], strict=False))
+    late = sum(number < highest for highest, number in zip(itertools.accumulate(numbers, max), numbers))
     return {
         "sent": count,
         "received": len(set(numbers)),
@@ -133,14 +134,6 @@ def _send(sender: socket.socket, data: bytes, to: tuple[str, int]) -> None:
     except OSError as error:
         if error.errno not in _NO_WAY:
             raise
-
-
-def _running_max(numbers: list[int]) -> list[int]:
-    highest, result = -1, []
-    for number in numbers:
-        highest = max(highest, number)
-        result.append(highest)
-    return result
 
 
 def _open(path: str) -> IO[bytes]:

@@ -75,9 +75,10 @@ def _add_table(name: str, rules: Sequence[PacketRule], queue: Callable[[int], by
     for hook in sorted({rule.hook for rule in rules}):
         place = nested(4, be32(1, _HOOKS[hook]), be32(2, _PRIORITY))
         requests.append((_NEW_CHAIN, create, _GENERIC + text(1, name) + text(3, hook) + place + text(7, "filter")))
+    drop = _expression("immediate", be32(1, _REGISTER_VERDICT), nested(2, nested(2, be32(1, _DROP))))
     for rule in rules:
         expressions = [part for match in rule.matches for part in _match(match)]
-        expressions += [_expression("counter"), _drop() if rule.queue is None else queue(rule.queue)]
+        expressions += [_expression("counter"), drop if rule.queue is None else queue(rule.queue)]
         body = _GENERIC + text(1, name) + text(2, rule.hook) + nested(4, *expressions)
         requests.append((_NEW_RULE, netlink.CREATE | netlink.APPEND, body))
     netlink.transaction(_SUBSYSTEM, requests, f"add table {name}")
@@ -92,10 +93,6 @@ def _match(match: Match) -> tuple[bytes, bytes]:
     value = nested(3, attribute(1, socket.inet_aton(match.address)))
     compare = (be32(1, _REGISTER), be32(2, 0 if match.equal else 1), value)
     return _expression("payload", *load), _expression("cmp", *compare)
-
-
-def _drop() -> bytes:
-    return _expression("immediate", be32(1, _REGISTER_VERDICT), nested(2, nested(2, be32(1, _DROP))))
 
 
 def _queue(number: int) -> bytes:

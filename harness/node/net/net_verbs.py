@@ -125,18 +125,15 @@ class Shape(Disturbance):
         net_shape.add_ifb(through)
         self.undo.callback(net_links.delete_link, through)
         net_shape.set_rate(through, self._rate_bits)
-        self._use_classifier(device)
-        self.undo.callback(net_shape.delete_detour, device, hook, self.number)
-        for matches in _selections(self.host, where, self._traffic):
-            net_shape.add_detour(device, hook, self.number, matches, through)
-
-    def _use_classifier(self, device: str) -> None:
-        """The device's classifier is there as long as somebody needs it."""
+        # The device's classifier is there as long as somebody needs it.
         users = self.lab.classifiers.setdefault(device, [])
         if not users:
             net_shape.add_classifier(device)
         users.append(self.number)
         self.undo.callback(self._leave_classifier, device)
+        self.undo.callback(net_shape.delete_detour, device, hook, self.number)
+        for matches in _selections(self.host, where, self._traffic):
+            net_shape.add_detour(device, hook, self.number, matches, through)
 
     def _leave_classifier(self, device: str) -> None:
         users = self.lab.classifiers[device]
@@ -168,9 +165,15 @@ class Impaired(Disturbance):
     async def _start_line(self) -> None:
         ours, theirs = socket.socketpair()
         ended = asyncio.Event()
+
+        def line_ended(code: int) -> None:
+            ended.set()
+            if code != 0:
+                self.lab.note(f"the delay line of node {self.host.key} ended with {code}: packets pass undisturbed")
+
         with theirs:
             pid = spawn.fork(lambda: delay_line.main(theirs, self.number, self._impairment), keep=(theirs.fileno(),))
-        self.lab.on_exit(pid, functools.partial(self._line_ended, ended))
+        self.lab.on_exit(pid, line_ended)
         self.undo.push_async_callback(_end_process, pid, ended)
         ours.settimeout(LINE_READY_S_MAX)
         event = rpc.receive(ours)
@@ -181,11 +184,6 @@ class Impaired(Disturbance):
         reader, writer = await asyncio.open_connection(sock=ours)
         self._line = rpc.AsyncClient(reader, writer, lambda _: None)
         self.undo.callback(writer.close)
-
-    def _line_ended(self, ended: asyncio.Event, code: int) -> None:
-        ended.set()
-        if code != 0:
-            self.lab.note(f"the delay line of node {self.host.key} ended with {code}: packets pass undisturbed")
 
     async def counts(self) -> dict[str, int]:
         try:
