@@ -23,7 +23,7 @@ from harness.cli import path_arguments
 from harness.cli.display import Display
 from harness.cli.options import REPORTS, BackendOption, ReportsOption, SeedOption
 from harness.cli.output import out, safe, say
-from harness.cli.run import stop
+from harness.cli.stop import stop
 from harness.errors import UsageError
 from harness.judge.facts.reported import BY_FAULT, ITEMS, stood_in_for
 from harness.plan.making import make_plan
@@ -43,6 +43,9 @@ class InitCommand(TyperCommand):
         if not separated and any(word.startswith("-") for word in command):
             raise UsageError(f"write -- before your command: chaos init -- {shlex.join(command)}")
         return list(left)
+
+
+PARSED_BY = {"init": InitCommand}
 
 
 def init(

@@ -7,6 +7,7 @@ installation ends with one clear line and exit code 3.
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import pathlib
 import re
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import INTERRUPTED, ChaosError, UsageError
 
@@ -41,33 +42,135 @@ Examples:
 """
 
 
-def make_app() -> typer.Typer:
-    """The command line with all its commands."""
+# By group, the name of each command: where it is, and the first line of its help.
+COMMANDS = {
+    "Run": {
+        "run": ("harness.cli.run:run", "Run a scenario and judge it."),
+        "gate": (
+            "harness.gate.gate_command:gate",
+            "Run a suite of scenarios and give one verdict. A blindness check, which must fail, runs first.",
+        ),
+        "gameday": (
+            "harness.gameday.day_command:gameday",
+            "Run a schedule of scenarios on one job, with a live page.",
+        ),
+        "init": (
+            "harness.adopt.init_command:init",
+            "Watch your own training, unchanged, and write scenarios for it.",
+        ),
+        "matrix": (
+            "harness.matrix.matrix_command:matrix",
+            "Damage each file of the newest checkpoint in every way, and restart on it.",
+        ),
+    },
+    "Scenarios": {
+        "list": (
+            "harness.cli.listing:list_",
+            "List the scenarios, suites and game days; the faults with their parameters; or the stored runs.",
+        ),
+        "explain": ("harness.cli.scenarios:explain", "Say what a scenario would do. Launches nothing."),
+        "plan": (
+            "harness.cli.scenarios:plan",
+            "Print what would be asked of the backend's engine. Launches nothing.",
+        ),
+        "validate": (
+            "harness.cli.scenarios:validate",
+            "Check scenarios with all their profiles, suites, and plans of game days, without running anything.",
+        ),
+        "schema": (
+            "harness.cli.scenarios:schema",
+            "Print the JSON Schema of scenario files, for editors; with --events that of the event log.",
+        ),
+    },
+    "Stored runs": {
+        "show": ("harness.cli.runs:show", "Show a stored run from its report.json, without judging it again."),
+        "history": (
+            "harness.gate.history_command:history",
+            "Show verdicts, recovery and waste over time, and where their level changed.",
+        ),
+        "compare": (
+            "harness.gate.history_command:compare",
+            "Say which phase, which rank and which account explain the difference between two runs.",
+        ),
+        "baseline": (
+            "harness.gate.gate_command:baseline",
+            "Keep, list and show baselines, which gates are compared with.",
+        ),
+        "score": ("harness.cli.runs:score", "Judge a stored run again, from its event log alone."),
+        "report": (
+            "harness.cli.runs:report",
+            "Write a stored run's report files again. Exits 0 whatever the verdict.",
+        ),
+        "export": (
+            "harness.cli.export:export",
+            "Write a stored run in the formats of other tools. Exits 0 whatever the verdict.",
+        ),
+    },
+    "This machine": {
+        "doctor": (
+            "harness.cli.machine:doctor",
+            "Say which backends, faults and scenarios work on this machine, and what is missing for the rest.",
+        ),
+        "heal": (
+            "harness.cli.machine:heal",
+            "Undo what killed runs left behind. Touches only what this harness made.",
+        ),
+    },
+}
+
+
+def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
+    """The command line. The code of a command is imported when it is called; then `loaded` is called, too."""
     import typer
+    from typer.core import TyperCommand, TyperGroup
 
-    from harness.adopt.init_command import InitCommand, init
-    from harness.cli import export, listing, machine, options, run, runs, scenarios
-    from harness.gameday import day_command
-    from harness.gate.gate_command import GateCommand, baseline, gate
-    from harness.gate.history_command import compare, history
-    from harness.matrix.matrix_command import matrix
+    class Command(TyperCommand):
+        """A command's name and first line, which the list of all commands shows."""
 
-    app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP)
-    panels: dict[str, list[Callable[..., None]]] = {
-        "Run": [run.run, gate, init, matrix],
-        "Scenarios": [listing.list_, scenarios.explain, scenarios.plan, scenarios.validate, scenarios.schema],
-        "Stored runs": [runs.show, history, compare, runs.score, runs.report, export.export],
-        "This machine": [machine.doctor, machine.heal],
-    }
-    own_parsing = {gate: GateCommand, init: InitCommand}
-    for panel, commands in panels.items():
-        for command in commands:
-            cls = own_parsing.get(command)
-            app.command(command.__name__.rstrip("_"), cls=cls, rich_help_panel=panel)(command)
+        def __init__(self, name: str, where: str, about: str, panel: str):
+            super().__init__(name, help=about, rich_help_panel=panel)
+            self.where = where
 
-    app.add_typer(baseline, name="baseline", rich_help_panel="Stored runs")
-    app.add_typer(day_command.make_group(), name="gameday", rich_help_panel="Run")
-    app.callback()(options.chaos)
+        def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+            command = self.load()
+            loaded()
+            return command.make_context(info_name, args, parent, **extra)
+
+        def load(self) -> Any:
+            module_name, _, function = self.where.partition(":")
+            module = importlib.import_module(module_name)
+            found = getattr(module, function)
+            if not isinstance(found, typer.Typer):  # a group of commands is one already
+                one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+                one.command(self.name, cls=getattr(module, "PARSED_BY", {}).get(function))(found)
+                found = one
+            return typer.main.get_command(found)
+
+    class Commands(TyperGroup):
+        def __init__(self, **attributes: Any):
+            super().__init__(**attributes)
+            for panel, commands in COMMANDS.items():
+                self.commands |= {name: Command(name, *each, panel) for name, each in commands.items()}
+
+    app = typer.Typer(
+        add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP, cls=Commands
+    )
+
+    def print_version(wanted: bool) -> None:
+        if wanted:
+            import importlib.metadata
+
+            sys.stdout.write(f"chaos-harness {importlib.metadata.version('chaos-harness')}\n")
+            raise typer.Exit
+
+    def chaos(
+        version: bool = typer.Option(
+            False, "--version", help="Print the version.", is_eager=True, callback=print_version
+        ),
+    ) -> None:
+        """What stands before the name of a command."""
+
+    app.callback()(chaos)
     return app
 
 
@@ -75,17 +178,19 @@ def main() -> None:
     """Runs the command line; every way out is one clear message and a meaningful exit code."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
-        app = make_app()
-        from harness.cli.run import stop
-
-        # From now on a signal asks the run to stop, which then undoes everything; until now it just ended the start.
-        stop.on_signals()
         # Without standalone mode the exit code is what comes back, and nothing turns it into this process's own.
-        code = app(standalone_mode=False)
+        code = make_app(_stop_on_signals)(standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except (KeyboardInterrupt, Exception) as error:
         sys.exit(_exit_code(error))
+
+
+def _stop_on_signals() -> None:
+    """From now on a signal asks the run to stop, which then undoes everything; until now it just ended the start."""
+    from harness.cli.stop import stop
+
+    stop.on_signals()
 
 
 def _exit_code(error: BaseException) -> int:

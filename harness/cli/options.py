@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import pathlib
-import sys
 from typing import Annotated
 
 import typer
@@ -77,17 +75,3 @@ def cap_of(gpu_hours: float | None) -> GpuCap | None:
     if gpu_hours is not None and not 0 < gpu_hours < math.inf:
         raise UsageError(f"--max-gpu-hours {gpu_hours:g}: it must be above 0")
     return None if gpu_hours is None else GpuCap(gpu_hours, "--max-gpu-hours")
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        sys.stdout.write(f"chaos-harness {importlib.metadata.version('chaos-harness')}\n")
-        raise typer.Exit
-
-
-def chaos(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
-    ] = False,
-) -> None:
-    """What stands before the name of a command."""

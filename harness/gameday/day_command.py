@@ -35,7 +35,7 @@ from harness.cli.options import (
     labels_of,
 )
 from harness.cli.output import out, safe, say
-from harness.cli.run import stop
+from harness.cli.stop import stop
 from harness.cli.terminal import print_result
 from harness.errors import INTERRUPTED, CannotRunError, UsageError
 from harness.extras import how_to_install
@@ -327,11 +327,8 @@ class PlanFirst(TyperGroup):
         return list(super().parse_args(context, args))
 
 
-def make_group() -> typer.Typer:
-    group = typer.Typer(
-        cls=PlanFirst, no_args_is_help=True, help="Run a schedule of scenarios on one job, with a live page."
-    )
-    commands: list[Callable[..., None]] = [run, resume, note]
-    for command in commands:
-        group.command(command.__name__)(command)
-    return group
+gameday = typer.Typer(
+    cls=PlanFirst, no_args_is_help=True, help="Run a schedule of scenarios on one job, with a live page."
+)
+for command in (run, resume, note):
+    gameday.command(command.__name__)(command)

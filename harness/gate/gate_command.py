@@ -22,7 +22,7 @@ from harness.cli.options import (
     SeedOption,
 )
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
-from harness.cli.run import stop
+from harness.cli.stop import stop
 from harness.errors import UsageError
 from harness.gate import baseline as baselines
 from harness.gate.baseline_comparison import FIGURES as COMPARED
@@ -135,6 +135,9 @@ class GateCommand(TyperCommand):
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         app.command("merge")(merge)
         return typer.main.get_command(app).make_context(f"{info_name} merge", args[1:], parent, **extra)
+
+
+PARSED_BY = {"gate": GateCommand}
 
 
 def _end(answer: GateResult, json: bool, reports: pathlib.Path) -> NoReturn:

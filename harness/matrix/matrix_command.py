@@ -20,8 +20,8 @@ from harness.cli.options import (
     SeedOption,
 )
 from harness.cli.output import note, out, print_json, safe, say
-from harness.cli.run import stop
 from harness.cli.scenarios import plan_of
+from harness.cli.stop import stop
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.score import EXIT_CODES, Verdict
 from harness.matrix.checkpoint_matrix import Matrix, run_matrix

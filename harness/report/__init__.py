@@ -6,9 +6,10 @@ import os
 import pathlib
 import tempfile
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from harness.judge.score import Scorecard
-from harness.report import html_page, junit, markdown, model
+if TYPE_CHECKING:
+    from harness.judge.score import Scorecard
 
 
 def write_reports(scorecard: Scorecard, run_dir: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -17,6 +18,8 @@ def write_reports(scorecard: Scorecard, run_dir: pathlib.Path) -> dict[str, path
     Each file is replaced as a whole: a reader sees the old one or the new one. All are rendered before the
     first one is written, so that an error leaves the earlier set untouched.
     """
+    from harness.report import html_page, junit, markdown, model  # which the names of things do without
+
     report = model.from_scorecard(scorecard)
     contents = {
         "report.json": model.json_text(report.to_json()),

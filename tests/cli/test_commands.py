@@ -198,7 +198,7 @@ def ended(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
     def app(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr(main, "make_app", lambda: app)
+    monkeypatch.setattr(main, "make_app", lambda *_: app)
     with pytest.raises(SystemExit) as end:
         main.main()
     assert isinstance(end.value.code, int)

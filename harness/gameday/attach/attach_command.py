@@ -8,7 +8,7 @@ import pathlib
 from harness.backends.attached import AttachedJob, attach
 from harness.campaign.experiment import new_run_id
 from harness.cli.output import STYLES, out, safe, say
-from harness.cli.run import stop
+from harness.cli.stop import stop
 from harness.errors import INTERRUPTED
 from harness.gameday.attach.attached_day import REPORT, rehearse
 from harness.gameday.attach.attached_verdict import NOT_JUDGED
