@@ -18,7 +18,7 @@ import os
 import pathlib
 import stat
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import IO
 
@@ -138,17 +138,13 @@ def _samples(file: IO[bytes]) -> str:
     """The length, both ends, and blocks at even distances."""
     size = file.seek(0, io.SEEK_END)
     digest = _hash(str(size).encode())
-    for at in _places(size):
+    places: Iterable[int] = range(0, size, SAMPLE_BYTES)
+    if size > SAMPLES * SAMPLE_BYTES:
+        places = (index * (size - SAMPLE_BYTES) // (SAMPLES - 1) for index in range(SAMPLES))
+    for at in places:
         file.seek(at)
         digest.update(file.read(SAMPLE_BYTES))
     return f"samples:{digest.hexdigest()}"
-
-
-def _places(size: int) -> Iterator[int]:
-    if size <= SAMPLES * SAMPLE_BYTES:
-        yield from range(0, size, SAMPLE_BYTES)
-        return
-    yield from (index * (size - SAMPLE_BYTES) // (SAMPLES - 1) for index in range(SAMPLES))
 
 
 def _hash(data: bytes = b"") -> hashlib.blake2b:

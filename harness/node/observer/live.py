@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from harness.node.observer.tensors import points, storage, tensors_in
@@ -40,9 +40,8 @@ class Live:
             return set()
         tensors = list(tensors_in(value))
         shared = live.intersection(name for each in tensors if (name := storage(each)) is not None)
-        return shared or self._copied(tensors)
-
-    def _copied(self, tensors: Iterable[Any]) -> set[int]:
+        if shared:
+            return shared
         mine = {known: name for each in self.parameters() if (known := points(each)) and (name := storage(each))}
         shapes = {(known[0], known[1]) for known in mine}
         alike = [each for each in tensors if (tuple(each.shape), str(each.dtype)) in shapes][:COMPARED]
@@ -50,12 +49,7 @@ class Live:
 
     def count(self) -> int | None:
         """How many steps the optimizers' own state has seen, the largest where they differ; none: they do not count."""
-        counts = (_count(state) for optimizer in list(self.optimizers) for state in list(optimizer.state.values()))
-        return max((count for count in counts if count is not None), default=None)
-
-
-def _count(state: Any) -> int | None:
-    step = state.get("step") if isinstance(state, dict) else None
-    if step is None or isinstance(step, bool):
-        return None
-    return int(step.item() if hasattr(step, "item") else step)
+        states = (state for optimizer in list(self.optimizers) for state in list(optimizer.state.values()))
+        steps = (state.get("step") for state in states if isinstance(state, dict))
+        counts = (step for step in steps if step is not None and not isinstance(step, bool))
+        return max((int(step.item() if hasattr(step, "item") else step) for step in counts), default=None)

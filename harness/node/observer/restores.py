@@ -80,16 +80,19 @@ class Restores:
                 load.points.add(known)
         if load.tags:
             self._loads.append(load)
-            self._forget()
-
-    def _forget(self) -> None:
-        while len(self._loads) > LOADS_MAX:
-            gone = self._loads.pop(0)
-            self._of_storage = {name: load for name, load in self._of_storage.items() if load is not gone}
+            while len(self._loads) > LOADS_MAX:
+                gone = self._loads.pop(0)
+                self._of_storage = {name: kept for name, kept in self._of_storage.items() if kept is not gone}
 
     def refused(self, source: str, error: BaseException) -> None:
         """A load that failed: told as passed over with the next `restored`, where it was a checkpoint of this run."""
-        if any(_holds(entry, source) for entry in self.ledger.entries()):
+        known: list[str] = []
+        for entry in self.ledger.entries():
+            if isinstance(entry, (Saved, Committed)):
+                known.append(entry.path)
+            if isinstance(entry, Committed):
+                known += _files(entry, entry.root)
+        if source in known:
             self._refused.append({"source": source, "reason": f"{type(error).__name__}: {error}"[:1000]})
 
     @contextlib.contextmanager
@@ -117,10 +120,9 @@ class Restores:
                 found[id(load)] = load
             else:
                 untagged.append(tensor)
-        return list(found.values()) or self._alike(untagged)
-
-    def _alike(self, untagged: list[Any]) -> list[Load]:
-        """The last load that has one of these tensors as a copy."""
+        if found:
+            return list(found.values())
+        # Else it is the last load that has one of these tensors as a copy.
         known = {each for tensor in untagged[:POINTS_MAX] if (each := tensors.points(tensor))}
         return next(([load] for load in reversed(self._loads) if known & load.points), [])
 
@@ -162,8 +164,12 @@ class Restores:
             self.watch.offer_step(source, step)
         saved = next((found for load in loads if (found := _saved(load, entries))), None)
         self.watch.each_alone = saved.each_alone if saved else self.watch.each_alone
-        committed = next((load.committed for load in loads if load.committed), None) or _committed(loads, entries)
-        told: dict[str, Any] = {"entered": sorted(entered)} | (committed or _uncommitted(loads[0]))
+        told: dict[str, Any] = {"entered": sorted(entered)}
+        if committed := next((load.committed for load in loads if load.committed), None) or _committed(loads, entries):
+            told |= committed
+        else:
+            content = identity.of(identity.files_below(loads[0].source))
+            told |= {"source": loads[0].source} | ({"content": content.digest} if content else {})
         if steps:
             source = next(iter(steps))
             told |= {"step": steps[source], "step_by": source}
@@ -180,7 +186,8 @@ class Restores:
             "optimizer": self.live.count() if with_optimizer else None,
             "checkpoint": next((load.own_step for load in loads if load.own_step is not None), None),
         }
-        if not any(step is not None for step in found.values()) and not with_optimizer and not _any_saved(entries):
+        saved = any(isinstance(entry, (Saved, Committed)) for entry in entries)
+        if not (saved or with_optimizer or any(step is not None for step in found.values())):
             found["checkpoint"] = 0  # weights from elsewhere, before this run has saved anything: training begins
         return {source: step for source, step in found.items() if step is not None}
 
@@ -218,20 +225,10 @@ def _own_step(value: Any) -> int | None:
     return None
 
 
-def _any_saved(entries: list[Any]) -> bool:
-    return any(isinstance(entry, (Saved, Committed)) for entry in entries)
-
-
 def _saved(load: Load, entries: list[Any]) -> Saved | None:
     """The last save of this content at a known step."""
     saved = (entry for entry in reversed(entries) if isinstance(entry, Saved) and entry.lineage == load.lineage)
     return next((entry for entry in saved if entry.step is not None), None)
-
-
-def _holds(entry: Any, path: str) -> bool:
-    if isinstance(entry, Saved):
-        return entry.path == path
-    return isinstance(entry, Committed) and (entry.path == path or path in _files(entry, entry.root))
 
 
 def _files(commit: Committed, root: str) -> list[str]:
@@ -250,11 +247,6 @@ def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
     path = os.path.normpath(os.path.join(root, os.path.relpath(commit.path, commit.root)))
     told = {"source": path, "saved": commit.content}
     return told | {"content": found.digest if found else f"missing: {', '.join(gone)}"[:1000]}
-
-
-def _uncommitted(load: Load) -> dict[str, Any]:
-    found = identity.of(identity.files_below(load.source))
-    return {"source": load.source} | ({"content": found.digest} if found else {})
 
 
 def _commit_of(loads: list[Load], entries: list[Any]) -> tuple[Committed | None, str]:

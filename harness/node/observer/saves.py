@@ -53,7 +53,7 @@ class Saves:
         self._lock = threading.RLock()
         self._at_exit = False
         self._next = Next(watch, watch.guard("checkpoints")(self.flush))
-        watch.after_step(self._stepped)
+        watch.after_step(lambda _: self._beside.clear())
 
     def begin(self, path: str, held: set[int]) -> Save:
         """A file with live state is going to be written."""
@@ -66,14 +66,10 @@ class Saves:
             self.open.append(save)
         self._told("checkpoint.started", save, path=path)
         self._next.expect()
-        self._flush_at_exit()
-        return save
-
-    def _flush_at_exit(self) -> None:
-        """Registered late, so that it comes before the last word of the log."""
-        if not self._at_exit:
+        if not self._at_exit:  # registered late, so that it comes before the last word of the log
             self._at_exit = True
             atexit.register(self.watch.guard("checkpoints")(self.flush))
+        return save
 
     def _joined(self, save: Save, path: str, held: set[int]) -> Save:
         save.files.append(path)
@@ -134,7 +130,11 @@ class Saves:
         with self._lock:
             self.open = [save for save in self.open if save not in saves]
         for save in saves:
-            self._committed(save, _path(save.files), sorted({*save.files, *self._companions(save)}))
+            folders = {os.path.dirname(file) for file in save.files}
+            several = len(save.files) > 1
+            companions = [file for file in self._beside if several and os.path.dirname(file) in folders]
+            path = os.path.commonpath(save.files) if several else save.files[0]
+            self._committed(save, path, sorted({*save.files, *companions}))
 
     def commit(self, path: str, step: int | None = None) -> None:
         """Somebody who knows says that the checkpoint in this folder is whole, as far as this process writes it.
@@ -153,10 +153,6 @@ class Saves:
         with self._lock:
             self.open = [save for save in self.open if save not in mine]
         self._committed(first, path, sorted({*files, *(file for file in self._beside if _below(file, path))}))
-
-    def _companions(self, save: Save) -> list[str]:
-        folders = {os.path.dirname(file) for file in save.files}
-        return [file for file in self._beside if len(save.files) > 1 and os.path.dirname(file) in folders]
 
     def _committed(self, save: Save, path: str, files: list[str]) -> None:
         files = [file for file in files if os.path.isfile(file)]
@@ -178,13 +174,6 @@ class Saves:
     def _told(self, event: str, save: Save, **fields: Any) -> None:
         if save.step is not None:  # the log has no place for a checkpoint of an unknown step
             self.watch.emit(event, step=save.step, **fields)
-
-    def _stepped(self, _: int | None) -> None:
-        self._beside.clear()
-
-
-def _path(files: list[str]) -> str:
-    return files[0] if len(files) == 1 else os.path.commonpath(files)
 
 
 def _below(file: str, path: str) -> bool:

@@ -152,7 +152,12 @@ class Watch:
         for ask in self._of_step:
             self._fields.update(ask() or {})
         for name, value in self._fields.items():
-            self._frozen[name] = _together(name, self._frozen[name], value) if name in self._frozen else value
+            if name not in self._frozen:
+                self._frozen[name] = value
+            elif name in ADD_UP:  # of what does not add up, the first counts
+                first = self._frozen[name]
+                late = isinstance(first, Later) or isinstance(value, Later)
+                self._frozen[name] = _Both(first, value) if late else first + value
         self._fields = {}
 
     def stepped(self, at: Moment, applied: bool = True) -> None:
@@ -195,8 +200,13 @@ class Watch:
             if not wait and not full and not all(value.ready() for value in late):
                 return
             self._unwritten.popleft()
-            told = {key: _of_device(value, wait or not full) for key, value in fields.items()}
-            self._write(name, {key: value for key, value in told.items() if value is not None}, at)
+            told = {}
+            for key, value in fields.items():
+                if isinstance(value, Later):
+                    value = value.value() if wait or not full or value.ready() else None
+                if value is not None:
+                    told[key] = value
+            self._write(name, told, at)
 
     def _tell(self, name: str, fields: dict[str, Any], at: Moment) -> None:
         if self.in_child:
@@ -262,20 +272,6 @@ class Watch:
 
 def now() -> Moment:
     return time.time_ns(), time.monotonic_ns()
-
-
-def _together(name: str, first: Any, more: Any) -> Any:
-    """A field that two parts of a step tell. Of what does not add up, the first counts."""
-    if name not in ADD_UP:
-        return first
-    late = isinstance(first, Later) or isinstance(more, Later)
-    return _Both(first, more) if late else first + more
-
-
-def _of_device(value: Any, may_wait: bool) -> Any:
-    if not isinstance(value, Later):
-        return value
-    return value.value() if may_wait or value.ready() else None
 
 
 def _belongs_to_another() -> bool:

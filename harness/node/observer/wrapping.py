@@ -11,13 +11,6 @@ from typing import Any
 FRAMES_UP = "_frames_up"
 
 
-def _looks_up_frames(function: Any) -> bool:
-    try:
-        return FRAMES_UP in inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
-
-
 def nothing(*_: Any) -> None:
     return None
 
@@ -38,7 +31,10 @@ def around(
     A function that looks for names in its caller's frame is told to look one frame further up (`torch.jit.script`).
     """
     original = getattr(owner, name)
-    looks_up = _looks_up_frames(original)
+    try:
+        looks_up = FRAMES_UP in inspect.signature(original).parameters
+    except (TypeError, ValueError):
+        looks_up = False
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -66,7 +66,10 @@ class Batches:
         self._watch.add("data_ns", time.monotonic_ns() - began_ns)
         self.look("batch")
         indices = _indices_of(iterator)
-        self._waiting.append(Batch(weakref.ref(iterator), indices, _epoch_of(iterator), data))
+        # The epoch is known where the script sets it: else a sampler's count stays where it began.
+        sampler = getattr(iterator, "_index_sampler", None)
+        epoch = getattr(getattr(sampler, "sampler", sampler), _EPOCH, None)
+        self._waiting.append(Batch(weakref.ref(iterator), indices, epoch, data))
 
     def backward(self) -> None:
         self._backward += 1
@@ -94,7 +97,8 @@ class Batches:
 
     def hidden(self, module: Any, *_: Any, **__: Any) -> list[Any] | None:
         """Takes our hooks off this module and those in it, until `shown`."""
-        found = [each for each in _modules_in(module, self._torch) if each in self._hooks]
+        modules = module.modules() if isinstance(module, self._torch.nn.Module) else ()
+        found = [each for each in modules if each in self._hooks]
         for each in found:
             number, _ = self._hooks[each]
             each._forward_pre_hooks.pop(number, None)
@@ -112,7 +116,9 @@ class Batches:
         if not isinstance(state, dict):
             return reduced
         number, _ = self._hooks[module]
-        own = {name: _without(state[name], number) for name in _HOOKS if name in state}
+        own = {name: state[name].copy() for name in _HOOKS if name in state}
+        for hooks in own.values():
+            hooks.pop(number, None)
         return (*reduced[:2], {**state, **own}, *reduced[3:])
 
     def _given(self, module: Any, args: Any, kwargs: Any) -> None:
@@ -177,16 +183,6 @@ def install(watch: Watch, module: Any) -> None:
 
 
 _HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
-
-
-def _without(hooks: Any, number: int) -> Any:
-    copy = hooks.copy()
-    copy.pop(number, None)
-    return copy
-
-
-def _modules_in(value: Any, torch: Any) -> list[Any]:
-    return list(value.modules()) if isinstance(value, torch.nn.Module) else []
 
 
 def _leave_no_hook(watch: Watch, batches: Batches, torch: Any) -> None:
@@ -272,12 +268,6 @@ def _in_data_set(dataset: Any, indices: list[int]) -> list[int] | None:
         column = chosen.column(0)
         indices = [int(column[index].as_py()) for index in indices]
     return indices if all(index >= 0 for index in indices) else None
-
-
-def _epoch_of(iterator: Any) -> int | None:
-    """Where the script sets it: else a sampler's count stays where it began."""
-    sampler = getattr(iterator, "_index_sampler", None)
-    return getattr(getattr(sampler, "sampler", sampler), _EPOCH, None)
 
 
 def _watch_epochs(watch: Watch, sampler: Any) -> None:

@@ -71,12 +71,10 @@ def _of_peer(error: BaseException) -> bool:
         return True
     if not isinstance(error, RuntimeError):
         return False
-    return bool(_OF_BACKEND.search(str(error)) or (_from_torch(error) and _OF_PEER.search(str(error))))
-
-
-def _from_torch(error: BaseException) -> bool:
+    if _OF_BACKEND.search(str(error)):
+        return True
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
     place = frame.tb_frame.f_code.co_filename.replace(os.sep, "/") if frame is not None else ""
-    return any(part in place for part in _PLACES)
+    return any(part in place for part in _PLACES) and _OF_PEER.search(str(error)) is not None

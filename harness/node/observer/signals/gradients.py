@@ -16,8 +16,16 @@ AFTER = "torch.nn.utils"
 
 def install(watch: Watch, module: Any) -> None:
     torch = watch.torch
-    note = watch.guard("gradients")(functools.partial(_note, watch, torch))
     clip = module.clip_grad_norm_
+
+    @watch.guard("gradients")
+    def note(norm: Any) -> None:
+        """Of a distributed tensor only this rank's part: to ask for the whole is a collective."""
+        norm = norm.to_local() if hasattr(norm, "to_local") else norm
+        if not getattr(norm, "is_cuda", False):
+            watch.note(grad_norm=float(norm))
+        elif not torch.cuda.is_current_stream_capturing():
+            watch.note(grad_norm=Arriving(torch, [norm.detach()], 0.0))
 
     @functools.wraps(clip)
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -28,12 +36,3 @@ def install(watch: Watch, module: Any) -> None:
 
     module.clip_grad_norm_ = watched
     module.clip_grad.clip_grad_norm_ = watched
-
-
-def _note(watch: Watch, torch: Any, norm: Any) -> None:
-    """Of a distributed tensor only this rank's part: to ask for the whole is a collective."""
-    norm = norm.to_local() if hasattr(norm, "to_local") else norm
-    if not getattr(norm, "is_cuda", False):
-        watch.note(grad_norm=float(norm))
-    elif not torch.cuda.is_current_stream_capturing():
-        watch.note(grad_norm=Arriving(torch, [norm.detach()], 0.0))

@@ -67,16 +67,15 @@ class Log:
     def look(self, agent: Any) -> None:
         """Tells of the workers that have ended since the last look."""
         ranks = {worker.local_rank: worker.global_rank for worker in agent._worker_group.workers}
-        for local_rank, (pid, code) in _codes(getattr(agent, "_pcontext", None)).items():
+        # By local rank: the worker's process id, and its exit code once it has ended.
+        context = getattr(agent, "_pcontext", None)
+        handlers = getattr(context, "subprocess_handlers", None)
+        if handlers is not None:
+            codes = {rank: (each.proc.pid, each.proc.poll()) for rank, each in handlers.items()}
+        else:
+            running = getattr(getattr(context, "_pc", None), "processes", ())
+            codes = {rank: (each.pid, each.exitcode) for rank, each in enumerate(running) if each.pid is not None}
+        for local_rank, (pid, code) in codes.items():
             if code is not None and pid not in self._ended:
                 self._ended.add(pid)
                 self._emit("worker.exit", local_rank=local_rank, rank=ranks.get(local_rank, -1), pid=pid, code=code)
-
-
-def _codes(context: Any) -> dict[int, tuple[int, int | None]]:
-    """By local rank: the worker's process id, and its exit code once it has ended."""
-    handlers = getattr(context, "subprocess_handlers", None)
-    if handlers is not None:
-        return {rank: (each.proc.pid, each.proc.poll()) for rank, each in handlers.items()}
-    running = getattr(getattr(context, "_pc", None), "processes", ())
-    return {rank: (each.pid, each.exitcode) for rank, each in enumerate(running) if each.pid is not None}

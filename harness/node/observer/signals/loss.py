@@ -38,11 +38,14 @@ class Loss:
     def backward(self, tensors: Any, grad_tensors: Any) -> None:
         """Only a number that nobody gave a gradient for is a loss: other calls are parts of a larger one."""
         given = (tensors,) if isinstance(tensors, self._torch.Tensor) else tuple(tensors or ())
-        if grad_tensors is not None and any(each is not None for each in _several(grad_tensors)):
+        gradients = grad_tensors if isinstance(grad_tensors, (list, tuple)) else (grad_tensors,)
+        if any(each is not None for each in gradients):
             return
         for tensor in given:
             if tensor.numel() == 1 and not (self._watch.evaluates_again and (self._host or self._device)):
-                self._add(self._unscaled(tensor).detach())
+                # Where gradient scaling has made this tensor of another one, that one is the loss.
+                plain = next((plain for scaled, plain in self._scaled if scaled() is tensor), tensor)
+                self._add(plain.detach())
 
     def _add(self, value: Any) -> None:
         value = value.to_local() if hasattr(value, "to_local") else value
@@ -55,11 +58,6 @@ class Loss:
         if isinstance(result, self._torch.Tensor) and result is not outputs:
             self._scaled.append((weakref.ref(result), outputs.detach()))
 
-    def _unscaled(self, tensor: Any) -> Any:
-        """What gradient scaling had made this tensor of."""
-        found = next((plain for scaled, plain in self._scaled if scaled() is tensor), None)
-        return tensor if found is None else found
-
     def of_step(self) -> dict[str, Any] | None:
         host, device = self._host, self._device
         self._host, self._device = [], []
@@ -67,10 +65,6 @@ class Loss:
         if device:
             return {"loss": Arriving(self._torch, device, sum(host))}
         return {"loss": sum(host)} if host else None
-
-
-def _several(given: Any) -> tuple[Any, ...]:
-    return tuple(given) if isinstance(given, (list, tuple)) else (given,)
 
 
 def _watch_backward(loss: Loss, watch: Watch, autograd: Any) -> None:

@@ -40,13 +40,9 @@ class _Worlds:
         if quorum is None or not quorum.done() or manager._quorum_id in (self._told, -1):
             return
         self._told = manager._quorum_id
-        ranks = manager._pg.size() * _number_of_ranks(manager)
+        ranks_of_replica = int(getattr(manager, "_group_world_size", 1))
+        ranks = manager._pg.size() * ranks_of_replica
         self._watch.emit("rendezvous", world_size=ranks, world=f"quorum {self._told}")
-
-
-def _number_of_ranks(manager: Any) -> int:
-    """Of one replica."""
-    return int(getattr(manager, "_group_world_size", 1))
 
 
 def _wrap_registration(module: ModuleType, state: Checkpointing) -> None:

@@ -15,7 +15,11 @@ def install(watch: Watch, module: Any) -> None:
         return
     init = module.init_process_group
     begun = watch.guard("worlds")(functools.partial(watch.emit, "phase", name="rendezvous", edge="begin"))
-    formed = watch.guard("worlds")(functools.partial(_formed, watch))
+
+    @watch.guard("worlds")
+    def formed() -> None:
+        watch.emit("phase", name="rendezvous", edge="end")
+        watch.emit("rendezvous", world_size=watch.world)
 
     @functools.wraps(init)
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -26,8 +30,3 @@ def install(watch: Watch, module: Any) -> None:
 
     module.init_process_group = watched
     module.distributed_c10d.init_process_group = watched
-
-
-def _formed(watch: Watch) -> None:
-    watch.emit("phase", name="rendezvous", edge="end")
-    watch.emit("rendezvous", world_size=watch.world)
