@@ -110,8 +110,8 @@ def examine(open_lab: Callable[[], Line]) -> dict[Verb, str | None]:
         refused: dict[str, str] = lab.call("net.examine", node="probe.1")
     finally:
         lab.close()
-    return {verb: _refusal(refused[verb], modules) if verb in refused else None for verb, modules in _MODULES.items()}
-
-
-def _refusal(reason: str, modules: str) -> str:
-    return f"the kernel refuses ({reason}): it needs {modules}; load the modules, or use a virtual machine"
+    remedy = "load the modules, or use a virtual machine"
+    return {
+        verb: f"the kernel refuses ({refused[verb]}): it needs {modules}; {remedy}" if verb in refused else None
+        for verb, modules in _MODULES.items()
+    }

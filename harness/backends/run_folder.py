@@ -18,7 +18,6 @@ import pathlib
 import re
 import secrets
 from collections.abc import Sequence
-from typing import IO
 
 from harness.backends import delivery
 from harness.backends.contract import Launch
@@ -60,7 +59,10 @@ def prepare(run_dir: pathlib.Path, workload: Launch, nodes: Sequence[str], owner
     """Makes a run's folder ready, before any node is there: what nodes may write belongs to `owner`."""
     run_dir.mkdir(parents=True, exist_ok=True)
     delivery.deliver(run_dir)
-    _make_key(run_dir)
+    with contextlib.suppress(FileExistsError):
+        key = os.open(run_dir / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(key, "w") as file:
+            file.write(secrets.token_hex(32))
     for name in (EVENTS, LOGS, ANSWERS):
         untrusted_files.make_folder(run_dir, name)
     for node in nodes:
@@ -70,21 +72,16 @@ def prepare(run_dir: pathlib.Path, workload: Launch, nodes: Sequence[str], owner
         untrusted_files.make_folder(run_dir, mount, owner)
     skew.make_offsets(run_dir, nodes)
     if owner is not None:
-        _let_read(run_dir)
+        # What the harness has put there for nodes can be read by their user, whatever the caller's umask is.
+        trees = [tree for name in FOR_NODES for tree in ((run_dir / name), *(run_dir / name).rglob("*"))]
+        for path in (run_dir, *trees):
+            if path.exists() and not path.is_symlink():
+                path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
 
 
 def key_of(run_dir: pathlib.Path) -> dict[str, str]:
     """The environment variable with the secret that the nodes of this run share. It is in no other file of the run."""
     return {KEY_ENV: untrusted_files.read(run_dir, KEY, 1024).decode()}
-
-
-def _make_key(run_dir: pathlib.Path) -> None:
-    with contextlib.suppress(FileExistsError), _new_file(run_dir / KEY) as file:
-        file.write(secrets.token_hex(32))
-
-
-def _new_file(path: pathlib.Path) -> IO[str]:
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w")
 
 
 def prepare_log(run_dir: pathlib.Path, key: str, owner: Owner | None = None) -> None:
@@ -95,11 +92,3 @@ def prepare_log(run_dir: pathlib.Path, key: str, owner: Owner | None = None) -> 
             os.fchown(descriptor, *owner)
     finally:
         os.close(descriptor)
-
-
-def _let_read(run_dir: pathlib.Path) -> None:
-    """What the harness has put there for nodes can be read by their user, whatever the caller's umask is."""
-    trees = [tree for name in FOR_NODES for tree in ((run_dir / name), *(run_dir / name).rglob("*"))]
-    for path in (run_dir, *trees):
-        if path.exists() and not path.is_symlink():
-            path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))

@@ -89,10 +89,10 @@ class Network:
         number = next(self._numbers)
         self._disturbances[number] = disturbed
         try:
-            if verb == "impair" and _delays(params["impairment"]) and disturbed.traffic["direction"] != "ingress":
+            here: dict[str, Any] | None = params
+            delays = verb == "impair" and any(float(params["impairment"][key]) > 0 for key in ("delay_s", "jitter_s"))
+            if delays and disturbed.traffic["direction"] != "ingress":
                 here = self._spread(disturbed, params)
-            else:
-                here = params
             if here is not None:
                 line = self._sidecar(host)
                 disturbed.parts.append((line, line.call(verb, limit_s, place=self._place(host), **here)))
@@ -222,7 +222,3 @@ class Network:
                 rate = line.call("device_rate", limit_s, number=number, sent_here=sent_here, seconds=seconds)
             sent.result()
         return {"bits_per_s": rate}
-
-
-def _delays(impairment: dict[str, Any]) -> bool:
-    return float(impairment["delay_s"]) > 0 or float(impairment["jitter_s"]) > 0

@@ -43,14 +43,6 @@ def speaking(what: str) -> Iterator[None]:
         raise BackendError(f"{what}: {error}") from error
 
 
-def _knock(address: str) -> None:
-    """Raises `OSError` where nobody listens at a local socket; the client would leave one of its own open then."""
-    if address.startswith("unix://"):
-        with socket.socket(socket.AF_UNIX) as knocking:
-            knocking.settimeout(CALL_S_MAX)
-            knocking.connect(address.removeprefix("unix://"))
-
-
 class Engine:
     """A daemon that answers. Calls are made from several threads."""
 
@@ -65,7 +57,11 @@ class Engine:
         options: dict[str, Any] = docker.utils.kwargs_from_env() | {"base_url": self.address}
         try:
             with speaking("connecting"):
-                _knock(self.address)
+                # Where nobody listens at a local socket, the client would leave one of its own open: we knock first.
+                if self.address.startswith("unix://"):
+                    with socket.socket(socket.AF_UNIX) as knocking:
+                        knocking.settimeout(CALL_S_MAX)
+                        knocking.connect(self.address.removeprefix("unix://"))
                 self.api = docker.APIClient(
                     version="auto", timeout=limit_s, use_ssh_client=self.address.startswith("ssh://"), **options
                 )

@@ -129,7 +129,11 @@ class Api:
             raise BackendError(f"{method} {path}: {error}") from error
         text = answer.data.decode(errors="replace")
         if answer.status >= 400:
-            raise Refused(answer.status, f"{method} {path}: {_reason(text) or f'HTTP {answer.status}'}")
+            try:
+                reason = str(json.loads(text).get("message", ""))
+            except (ValueError, AttributeError):
+                reason = text.strip()[:200]
+            raise Refused(answer.status, f"{method} {path}: {reason or f'HTTP {answer.status}'}")
         return text
 
     @staticmethod
@@ -303,7 +307,16 @@ class Api:
         Raises `BackendError` for what could not be removed, after every kind of object was tried.
         """
         removed, errors = 0, []
-        for version, plural in _kinds():
+        # What disturbs comes first, owners before pods.
+        owners = [owner for each in manifests.OWNERS.values() for owner in each]
+        kinds = [
+            (CHAOS_MESH, "networkchaos"),
+            *((f"{group}/{version}", plural) for group, version, plural in owners),
+            ("scheduling.volcano.sh/v1beta1", "podgroups"),
+            *(("policy/v1", "poddisruptionbudgets"), ("policy/v1beta1", "poddisruptionbudgets")),
+            *(("v1", plural) for plural in ("pods", "services", "configmaps")),
+        ]
+        for version, plural in kinds:
             try:
                 removed += self._remove_kind(version, plural, place)
             except BackendError as error:
@@ -332,15 +345,6 @@ class Api:
 
     def close(self) -> None:
         self._http.clear()
-
-
-def _kinds() -> list[tuple[str, str]]:
-    """Version and plural of all that is ever created; what disturbs comes first, owners before pods."""
-    owners = [(f"{group}/{version}", plural) for each in manifests.OWNERS.values() for group, version, plural in each]
-    budgets = [("policy/v1", "poddisruptionbudgets"), ("policy/v1beta1", "poddisruptionbudgets")]
-    groups = [("scheduling.volcano.sh/v1beta1", "podgroups")]
-    core = [("v1", plural) for plural in ("pods", "services", "configmaps")]
-    return [(CHAOS_MESH, "networkchaos"), *owners, *groups, *budgets, *core]
 
 
 def _configure(kubernetes: Any, settings: Settings) -> tuple[Any, str]:
@@ -386,10 +390,3 @@ def chosen_cluster(settings: Settings) -> dict[str, str]:
 
 def _root(version: str) -> str:
     return f"apis/{version}" if "/" in version else f"api/{version}"
-
-
-def _reason(text: str) -> str:
-    try:
-        return str(json.loads(text).get("message", ""))
-    except (ValueError, AttributeError):
-        return text.strip()[:200]

@@ -75,11 +75,21 @@ class KubernetesJob(AttachedJob):
         return found
 
     def log_tails(self) -> Mapping[str, Sequence[str]]:
-        return {node: self._log_tail(pod) for node, pod in self._pods.items()}
+        tails: dict[str, Sequence[str]] = {}
+        for node, pod in self._pods.items():
+            try:
+                text = self.api.log_tail(others.name_of(pod), others.container_of(pod), LINES, LOG_BYTES_MAX)
+            except Refused:
+                text = ""  # it has not started, or is gone
+            tails[node] = [line[:LINE_MAX] for line in text.splitlines()[-LINES:]]
+        return tails
 
     def undo_of(self, verb: str, node: str) -> Undo:
         pod = self._allowed_still(node)
-        self._refuse_without_right(verb)
+        right, resource = RIGHTS[verb].split()
+        if not self.api.may(right, resource):
+            where = "harness/backends/kubernetes/rbac-attach.yaml has what is needed"
+            raise UsageError(f"{verb}: no right to {right} {resource} in namespace {self.api.namespace}; {where}")
         if verb in NEEDS_KILL and (why := self._returns.why_not(verb, pod, self._all())):
             raise UsageError(f"{verb} of pod {others.name_of(pod)}: {why}; strike it with stop instead")
         shell = self._shells[node] = _shell_for(self.api, pod, verb) if verb in INSIDE else ""
@@ -107,7 +117,12 @@ class KubernetesJob(AttachedJob):
                 ephemeral.add(self.api, pod, others.container_of(pod), shell, read_settings())
             rows = _signal(self.api, name, shell, "LOOK")
             self._signalled[node] = self._left[node] = set(rows)
-            _strike_inside(self.api, name, shell, verb)
+            try:
+                _signal(self.api, name, shell, verb.upper())
+            except BackendError:
+                # A kill may take the container, and this shell with it, before the shell has answered.
+                if verb != "kill":
+                    raise
             return
         self._signalled.pop(node, None)
         if verb == "evict":
@@ -148,13 +163,6 @@ class KubernetesJob(AttachedJob):
         stopped = all_stopped([rows[each] for each in left])
         return Seen("stopped", found.life, told=found.told) if stopped else found
 
-    def _log_tail(self, pod: Object) -> Sequence[str]:
-        try:
-            text = self.api.log_tail(others.name_of(pod), others.container_of(pod), LINES, LOG_BYTES_MAX)
-        except Refused:
-            return []  # it has not started, or is gone
-        return [line[:LINE_MAX] for line in text.splitlines()[-LINES:]]
-
     def _allowed_still(self, node: str) -> Object:
         """The node's pod as it is now. Raises `UsageError` where its owner allows nothing, or kills, any more."""
         last = self._pods[node]
@@ -165,12 +173,6 @@ class KubernetesJob(AttachedJob):
         if self.allows_kill and not kills:
             raise UsageError(f"pod {others.name_of(pod)} has no {OPT_IN}=kill any more; nothing was done to it")
         return pod
-
-    def _refuse_without_right(self, verb: str) -> None:
-        right, resource = RIGHTS[verb].split()
-        if not self.api.may(right, resource):
-            where = "harness/backends/kubernetes/rbac-attach.yaml has what is needed"
-            raise UsageError(f"{verb}: no right to {right} {resource} in namespace {self.api.namespace}; {where}")
 
 
 def attach(selection: str) -> KubernetesJob:
@@ -237,14 +239,6 @@ def _signal(api: Api, pod: str, container: str, what: str) -> dict[str, str]:
         if len(rest) > 19 and rest[0] not in "ZX":
             found[f"{line.split()[0]}/{rest[19]}"] = rest[0]
     return found
-
-
-def _strike_inside(api: Api, pod: str, shell: str, verb: str) -> None:
-    try:
-        _signal(api, pod, shell, verb.upper())
-    except BackendError:
-        if verb != "kill":  # which may take the container, and this shell with it, before the shell has answered
-            raise
 
 
 def _evict(api: Api, pod: str, uid: str) -> None:

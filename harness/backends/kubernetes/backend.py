@@ -46,7 +46,7 @@ from harness.backends.kubernetes.reclaim import way_of
 from harness.backends.kubernetes.settings import KINDS, VARIABLES, read_settings
 from harness.backends.run_folder import CONTROL
 from harness.errors import BackendError, CannotRunError, ChaosError, NodeGone, UsageError
-from harness.node import pod_init
+from harness.node import metadata, pod_init
 from harness.node.emitter import clock_id
 from harness.node.node_paths import NODE_LABEL, POD_RUN_DIR
 
@@ -169,7 +169,10 @@ class KubeCluster(ControlledCluster):
         """
         pod = self._take(node, "node lost")
         try:
-            self._expect_end(pod, lambda: pod.call("die", 2.0))
+            pod.call("die", 2.0)
+        except BackendError:
+            # An init that dies as told cannot answer; one that does not listen is ended by the kubelet.
+            pod.wait_ended(1.0)
         finally:
             self._api.delete("v1", "pods", pod.name, grace_s=0)
         if not pod.wait_ended(KILL_S_MAX):
@@ -190,7 +193,8 @@ class KubeCluster(ControlledCluster):
                 f"{how} would take machine {machine}, where the control pod {self._control.name} runs: "
                 "name other machines for it by CHAOS_KUBE_CONTROL_SELECTOR, or use CHAOS_KUBE_EVICT=evict"
             )
-        beside = [each.name for each in self._nodes if each is not node and each.alive and _machine_of(each) == machine]
+        others = [(each.name, each.pod) for each in self._nodes if each is not node and each.alive]
+        beside = [name for name, pod in others if pod is not None and pod.machine == machine]
         if self._way.takes_all_there and beside:
             raise CannotRunError(
                 f"{how} would take machine {machine} with {node.name} and {', '.join(beside)}: "
@@ -215,13 +219,6 @@ class KubeCluster(ControlledCluster):
             self._held.add(node.index)
             node.end_reason = reason
             return node.pod
-
-    def _expect_end(self, pod: Pod, act: Callable[[], object]) -> None:
-        """An init that dies as told cannot answer; one that does not listen is ended by the kubelet."""
-        try:
-            act()
-        except BackendError:
-            pod.wait_ended(1.0)
 
     # Pods that come and go
 
@@ -404,13 +401,8 @@ class KubeCluster(ControlledCluster):
 
     def _environment(self, pod: Pod, name: str, start: int) -> dict[str, str]:
         """The plan's and ours; files of the run are named as they are called in a pod."""
-        device, host = pod.hello["device"], pod.hello["metadata"].removesuffix(":80")
+        device = pod.hello["device"]
         devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")} if device else {}
-        endpoints = {
-            "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{host}",
-            "GCE_METADATA_HOST": host,
-            "CHAOS_METADATA": f"http://{host}",
-        }
         marks = (
             run_folder.environment(POD_RUN_DIR, name)
             | run_folder.key_of(self.run_dir)
@@ -422,7 +414,7 @@ class KubeCluster(ControlledCluster):
         )
         here = str(self.run_dir)
         given = {key: value.replace(here, POD_RUN_DIR) for key, value in self._workload.env.items()}
-        return {**devices, **endpoints, **given, **marks}
+        return {**devices, **metadata.environment(pod.hello["metadata"]), **given, **marks}
 
     def _pods(self) -> list[Pod]:
         found = [node.pod for node in self._nodes if node.pod is not None and node.alive]
@@ -442,10 +434,6 @@ class KubeCluster(ControlledCluster):
                 continue  # it is ending; what it told has come
         if self._control is not None and not self._control.ended and self._place.settings.shares_checkpoints:
             self._control.call("remove_shared", 60.0, shared=self._place.name)
-
-
-def _machine_of(node: KubeNode) -> str:
-    return node.pod.machine if node.pod is not None else ""
 
 
 def end_run(api: Api, place: ClusterRun) -> int:

@@ -73,7 +73,9 @@ class Returns:
         failed, limit = int(job.get("status", {}).get("failed", 0)), int(spec.get("backoffLimit", BACKOFF_LIMIT))
         spent = max(failed, self._failed_first.setdefault(uid, failed) + self._taken[uid])
         if spec["template"]["spec"].get("restartPolicy") == "OnFailure":  # then restarts within pods count as well
-            spent += 1 + sum(_restarts(each) for each in pods if (controller_of(each) or {}).get("uid") == uid)
+            mine = [each for each in pods if (controller_of(each) or {}).get("uid") == uid]
+            statuses = [status for each in mine for status in each["status"].get("containerStatuses") or []]
+            spent += 1 + sum(int(status.get("restartCount", 0)) for status in statuses)
         return "" if spent < limit else f"Job {name}: one more failure would pass its backoffLimit of {limit}"
 
     def _of_jobset(self, job: Object, full: str) -> str:
@@ -102,7 +104,3 @@ def _first_rule(spec: Object, verb: str) -> str:
         if disruption and verb == "evict":  # the Eviction API alone sets this condition
             return "Ignore" if rule["action"] == "Ignore" else ""
     return ""
-
-
-def _restarts(pod: Object) -> int:
-    return sum(int(each.get("restartCount", 0)) for each in pod["status"].get("containerStatuses") or [])

@@ -126,19 +126,14 @@ def control_pod(place: ClusterRun) -> Object:
     spec = _pod_spec(place, CONTROL, grace_s=1)
     spec |= {"hostname": CONTROL, "subdomain": place.name}
     spec["tolerations"] = [*spec.get("tolerations", []), _toleration(TAINT, "", "")]
-    spec["affinity"] = {"podAntiAffinity": _apart_from_nodes(place)}
+    # On another machine than the nodes, where there is one. The scheduler honours it for later nodes, too.
+    nodes = {"matchLabels": place.labels | {NODE_LABEL: _NODES}}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": nodes}
+    preferred = {"weight": 100, "podAffinityTerm": term}
+    spec["affinity"] = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
     if place.settings.control_selector:
         spec["nodeSelector"] = dict(place.settings.control_selector)
     return _object("v1", "Pod", place.control, place, spec, {NODE_LABEL: CONTROL})
-
-
-def _apart_from_nodes(place: ClusterRun) -> Object:
-    """On another machine than the nodes, where there is one. The scheduler honours it for later nodes, too."""
-    term = {
-        "topologyKey": "kubernetes.io/hostname",
-        "labelSelector": {"matchLabels": place.labels | {NODE_LABEL: _NODES}},
-    }
-    return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
 
 
 def budget(place: ClusterRun) -> Object:

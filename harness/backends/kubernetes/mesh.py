@@ -11,7 +11,7 @@ import itertools
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from harness.backends.contract import Disturbance
 from harness.backends.kubernetes.api import CHAOS_MESH, PLURALS, Api
@@ -43,7 +43,8 @@ def impairment(place: ClusterRun, name: str, way: Way, wanted: Impairment) -> Ob
     """Chaos Mesh's `netem` action takes all of it at once."""
     what: Object = {}
     if wanted.delay_s or wanted.jitter_s:
-        what["delay"] = {"latency": _milliseconds(wanted.delay_s), "jitter": _milliseconds(wanted.jitter_s)}
+        delay_us, jitter_us = round(wanted.delay_s * 1e6), round(wanted.jitter_s * 1e6)
+        what["delay"] = {"latency": f"{delay_us}us", "jitter": f"{jitter_us}us"}
         if wanted.reorder_percent:
             what["delay"]["reorder"] = {"reorder": f"{wanted.reorder_percent:g}", "correlation": "0", "gap": 1}
     if wanted.loss_percent:
@@ -59,28 +60,17 @@ def partition(place: ClusterRun, name: str, way: Way) -> Object:
 
 
 def _network(place: ClusterRun, name: str, way: Way, action: str, what: Object) -> Object:
-    spec: Object = {"action": action, "mode": "all", "selector": _pods(place, (way.pod,))}
+    namespace = place.settings.namespace or "default"
+    spec: Object = {"action": action, "mode": "all", "selector": {"pods": {namespace: [way.pod]}}}
     spec |= {"direction": DIRECTIONS[way.direction]} | what
     if way.peers is not None:
-        spec["target"] = {"mode": "all", "selector": _pods(place, way.peers)}
+        spec["target"] = {"mode": "all", "selector": {"pods": {namespace: list(way.peers)}}}
     elif way.direction != "egress":
         raise UsageError(f"Chaos Mesh cannot disturb {way.direction} traffic with everything: name the peers")
-    return _chaos(place, "NetworkChaos", name, spec)
-
-
-def _pods(place: ClusterRun, names: Sequence[str]) -> Object:
-    return {"pods": {place.settings.namespace or "default": list(names)}}
-
-
-def _chaos(place: ClusterRun, kind: str, name: str, spec: Object) -> Object:
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name):
-        raise UsageError(f"{kind} name {name!r}: lower-case letters, digits and '-' are allowed")
+        raise UsageError(f"NetworkChaos name {name!r}: lower-case letters, digits and '-' are allowed")
     metadata = {"name": name, "labels": place.labels}
-    return {"apiVersion": CHAOS_MESH, "kind": kind, "metadata": metadata, "spec": spec}
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{round(seconds * 1e6)}us"
+    return {"apiVersion": CHAOS_MESH, "kind": "NetworkChaos", "metadata": metadata, "spec": spec}
 
 
 class Mesh:

@@ -87,7 +87,9 @@ def seen(pod: Object | None, last: Object) -> Seen:
     """`last`: the pod that this node was before; its name is told where there is none now."""
     if pod is None:
         return Seen(GONE, uid_of(last), told={"pod": name_of(last)})
-    status = _container_status(pod)
+    name = container_of(pod)
+    statuses: Sequence[Object] = pod["status"].get("containerStatuses") or []
+    status: Object = next((each for each in statuses if each["name"] == name), {})
     state, code = _state(pod, status)
     restarts = int(status.get("restartCount", 0))
     before = (status.get("lastState") or {}).get("terminated") or {}
@@ -102,21 +104,16 @@ def seen(pod: Object | None, last: Object) -> Seen:
     return Seen(state, f"{uid_of(pod)}/{restarts}", code, told=told)
 
 
-def _container_status(pod: Object) -> Object:
-    name = container_of(pod)
-    found: Object = next((each for each in pod["status"].get("containerStatuses") or [] if each["name"] == name), {})
-    return found
-
-
 def _state(pod: Object, status: Object) -> tuple[str, int | None]:
     """The state and, for what has ended for good, its code."""
     phase, now = pod["status"].get("phase", ""), status.get("state") or {}
-    ended = now.get("terminated")
+    ended, policy = now.get("terminated"), pod["spec"].get("restartPolicy", "Always")
     if "deletionTimestamp" in pod["metadata"]:
         return ENDING, None
-    if phase == "Succeeded" or (ended and phase == "Running" and ended["exitCode"] == 0 and _stays_ended(pod)):
+    stays_ended = policy == "Never" or (policy == "OnFailure" and ended and ended.get("exitCode") == 0)
+    if phase == "Succeeded" or (ended and phase == "Running" and ended["exitCode"] == 0 and stays_ended):
         return ENDED, 0
-    if phase == "Failed" or (ended and phase == "Running" and _stays_ended(pod)):
+    if phase == "Failed" or (ended and phase == "Running" and stays_ended):
         code = int(ended["exitCode"]) if ended else 1
         return (ENDED, code) if controller_of(pod) is None else (f"failed with {code}", None)
     if ended:
@@ -126,9 +123,3 @@ def _state(pod: Object, status: Object) -> tuple[str, int | None]:
     waiting = (now.get("waiting") or {}).get("reason")
     word = "waiting" if phase == "Running" else str(phase).lower() or "unknown"
     return f"{word} ({waiting})" if waiting else word, None
-
-
-def _stays_ended(pod: Object) -> bool:
-    ended = (_container_status(pod).get("state") or {}).get("terminated") or {}
-    policy = pod["spec"].get("restartPolicy", "Always")
-    return policy == "Never" or (policy == "OnFailure" and ended.get("exitCode") == 0)

@@ -179,7 +179,9 @@ class KubeNode(NodeBase):
         limit_s = CALL_S_MAX + count * interval_s
         source.call("send_packets", limit_s, address=source.address, to=[sink.address, port], **how)
         found = sink.call("received_packets", limit_s + wait_s, port=port, wait_s=wait_s)
-        apart_s = self._seconds_apart(source, sink)
+        # On two machines the sink's monotonic clock is ahead of the source's by so much; on one it is the same clock.
+        same = source.hello["clock"] == sink.hello["clock"]
+        apart_s = 0.0 if same else (sink.mono_offset_ns - source.mono_offset_ns) / 1e9
         delays_s = tuple(delay - apart_s for delay in found.pop("delays_s"))
         return Arrivals(sent=count, delays_s=delays_s, **found)
 
@@ -227,9 +229,3 @@ class KubeNode(NodeBase):
             raise NodeGone(f"{self.key} is not there yet")
         ends = (self.pod, self._owner.pod_of(peer))
         return (ends[1], ends[0]) if back else ends
-
-    def _seconds_apart(self, source: Pod, sink: Pod) -> float:
-        """How far the sink's monotonic clock is ahead of the source's; nothing on one machine."""
-        if source.hello["clock"] == sink.hello["clock"]:
-            return 0.0
-        return (sink.mono_offset_ns - source.mono_offset_ns) / 1e9

@@ -154,7 +154,11 @@ class Command(Way):
 
     def take(self, pod: Pod, index: int, grace_s: int) -> None:
         self._machines[index] = pod.machine
-        self._run(["reclaim", pod.machine, str(grace_s), self._place.run_id], self._provider_id(pod.machine))
+        try:
+            provider_id = str(self._api.get(f"/api/v1/nodes/{pod.machine}")["spec"].get("providerID", ""))
+        except BackendError:
+            provider_id = ""
+        self._run(["reclaim", pod.machine, str(grace_s), self._place.run_id], provider_id)
 
     def give_back(self, index: int) -> None:
         if machine := self._machines.pop(index, ""):
@@ -167,12 +171,6 @@ class Command(Way):
     def _run(self, words: list[str], provider_id: str = "") -> None:
         command = [*shlex.split(self._place.settings.evict_by), *words]
         answer_of(command, {**os.environ, "CHAOS_PROVIDER_ID": provider_id}, COMMAND_S_MAX)
-
-    def _provider_id(self, machine: str) -> str:
-        try:
-            return str(self._api.get(f"/api/v1/nodes/{machine}")["spec"].get("providerID", ""))
-        except BackendError:
-            return ""
 
 
 WAYS: dict[str, type[Way]] = {

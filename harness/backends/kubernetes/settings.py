@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -131,16 +132,10 @@ def _evict(text: str) -> str:
     how, _, by = text.partition(":")
     if how == "priority" and re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", by):
         return text
-    if how == "command" and _words_of_command(by):
-        return text
+    with contextlib.suppress(ValueError):  # an open quote
+        if how == "command" and shlex.split(by):
+            return text
     return _one_of("EVICT", text, EVICTIONS)
-
-
-def _words_of_command(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:  # an open quote
-        return []
 
 
 def _match(name: str, value: str, pattern: re.Pattern[str], allowed: str) -> str:

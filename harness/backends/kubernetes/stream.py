@@ -81,8 +81,11 @@ class PodStream:
         try:
             if link is None:
                 return False
-            if not (getattr(link, "pending", int)() or _readable(link)):
-                return True
+            if not getattr(link, "pending", int)():
+                poll = select.poll()
+                poll.register(link, select.POLLIN)
+                if not poll.poll(LOOK_MS):
+                    return True
             with self._lock:
                 kind, frame = self._link.recv_data_frame(True)
         except (WebSocketException, OSError, ValueError):
@@ -114,24 +117,14 @@ def run_to_end(link: Any, what: str, limit_s: float) -> str:
             if stream.waiting + errors.tell() > OUTPUT_BYTES_MAX:
                 raise BackendError(f"{what}: it prints more than {OUTPUT_BYTES_MAX} bytes")
         output = stream.recv(OUTPUT_BYTES_MAX) if stream.waiting else b""
-        why, words = _failure(stream.status), errors.getvalue()[:WORDS_MAX].decode(errors="replace")
+        words = errors.getvalue()[:WORDS_MAX].decode(errors="replace")
     finally:
         stream.close()
+    try:  # how the command ended, as the kubelet says at its end
+        told = json.loads(stream.status)
+        why = "" if told["status"] == "Success" else str(told.get("message", "failed"))
+    except (ValueError, KeyError, TypeError):
+        why = "it was cut off before its end"
     if why:
         raise BackendError(f"{what}: {why} {words}".strip())
     return output.decode(errors="replace")
-
-
-def _failure(status: bytes) -> str:
-    """Why the command failed, as the kubelet says at its end; empty for a command that ended with 0."""
-    try:
-        told = json.loads(status)
-        return "" if told["status"] == "Success" else str(told.get("message", "failed"))
-    except (ValueError, KeyError, TypeError):
-        return "it was cut off before its end"
-
-
-def _readable(link: Any) -> bool:
-    poll = select.poll()
-    poll.register(link, select.POLLIN)
-    return bool(poll.poll(LOOK_MS))

@@ -18,19 +18,17 @@ def refuse_hopeless(pod: Object) -> None:
     for status in pod["status"].get("containerStatuses", []):
         waiting = status.get("state", {}).get("waiting") or {}
         reason = waiting.get("reason", "")
-        pulls = reason in PULLING and _age_s(pod) > PULL_S_MAX
-        if reason in HOPELESS or pulls:
+        hopeless = reason in HOPELESS
+        if reason in PULLING:
+            made = time.strptime(pod["metadata"]["creationTimestamp"], "%Y-%m-%dT%H:%M:%SZ")
+            hopeless = time.time() - calendar.timegm(made) > PULL_S_MAX
+        if hopeless:
             name, words = pod["metadata"]["name"], waiting.get("message", "")
             raise CannotRunError(f"pod {name} cannot start: {reason}: {words}")
 
 
 def words(error: Exception) -> str:
     return str(error) if isinstance(error, ChaosError) else repr(error)
-
-
-def _age_s(pod: Object) -> float:
-    made = time.strptime(pod["metadata"]["creationTimestamp"], "%Y-%m-%dT%H:%M:%SZ")
-    return time.time() - calendar.timegm(made)
 
 
 def describe(pod: Object) -> str:

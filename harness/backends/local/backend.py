@@ -256,7 +256,11 @@ class LocalBackend(Backend):
             return Capability(False, reason, frozenset(), dict.fromkeys(Verb, reason))
         limits = {**_kernel_limits(mode), **self._network(mode), **self._storage(mode)}
         found = _EVERYWHERE | {verb for verb, reason in limits.items() if reason is None}
-        missing = {verb: limits.get(verb) or _why_missing(verb, mode, refused) for verb in Verb if verb not in found}
+        why = dict.fromkeys(Verb, _NOBODY_EVICTS)
+        if mode == "plain":
+            reason = f"{_TAKES_NAMESPACES}: " + (refused.get("user") or f"{MODE_ENV}=plain asks to do without them")
+            why |= dict.fromkeys(_NAMESPACE_VERBS, reason)
+        missing = {verb: limits.get(verb) or why[verb] for verb in Verb if verb not in found}
         return Capability(True, "; ".join([_SUMMARIES[mode], *dict.fromkeys(refused.values())]), found, missing)
 
     def sweep(self) -> int:
@@ -291,7 +295,7 @@ class LocalBackend(Backend):
     def _network(self, mode: str) -> Mapping[Verb, str | None]:
         """For each network verb: why it is missing, or `None`; tried once."""
         if mode == "plain":
-            return {}  # `_why_missing` says why there is no network to disturb
+            return {}  # `probe` says why there is no network to disturb
         if mode not in self._networks:
             self._networks[mode] = network_calls.examine(lambda: client.LabClient(mode, _probe_id(), None))
         return self._networks[mode]
@@ -358,12 +362,6 @@ def _kernel_limits(mode: str) -> dict[Verb, str | None]:
         Verb.MEMORY_KERNEL: as_root or cgroups.why_not("memory"),
         Verb.CLOCK: skew.why_not(),
     }
-
-
-def _why_missing(verb: Verb, mode: str, refused: Mapping[str, str]) -> str:
-    if verb in _NAMESPACE_VERBS and mode == "plain":
-        return f"{_TAKES_NAMESPACES}: " + (refused.get("user") or f"{MODE_ENV}=plain asks to do without them")
-    return _NOBODY_EVICTS
 
 
 def sweep(run_id: str | None = None) -> int:

@@ -38,20 +38,20 @@ class LabClient(rpc.Line):
     def __init__(self, mode: str, run_id: str, log: pathlib.Path | None, on_event: rpc.OnEvent = lambda _: None):
         """Raises `rpc.StageError` where the kernel refuses, `BackendError` where labd does not come up."""
         self.mode = mode
-        with _log(log) as output:
+        # Without a log labd's own messages go to a file that has no name and leaves nothing.
+        with log.open("a+b") if log else tempfile.TemporaryFile() as output:
             super().__init__(_start(mode, run_id, output), on_event)
             try:
                 if not self.wait_ready(START_S_MAX):
-                    raise BackendError(_why_not(self.ended, output))
+                    if not self.ended:
+                        raise BackendError(f"the lab was not ready within {START_S_MAX:g} s")
+                    output.seek(0)
+                    text = output.read().decode(errors="replace").strip()
+                    raise BackendError(f"the lab ended before it was ready: {text[-2000:] or 'no message'}")
             except BaseException:
                 self.close()
                 raise
         self.control: str = self.ready["control"]
-
-
-def _log(path: pathlib.Path | None) -> IO[bytes]:
-    """Where labd's own messages go; without a path, a file that has no name and leaves nothing."""
-    return path.open("a+b") if path else tempfile.TemporaryFile()
 
 
 def _start(mode: str, run_id: str, output: IO[bytes]) -> rpc.ChildStream:
@@ -75,11 +75,3 @@ def _start(mode: str, run_id: str, output: IO[bytes]) -> rpc.ChildStream:
         theirs.close()
         os.close(harness_pidfd)
     return rpc.ChildStream(link, process, END_S_MAX)  # where it does not end itself, labd dies with its keeper
-
-
-def _why_not(ended: bool, output: IO[bytes]) -> str:
-    if not ended:
-        return f"the lab was not ready within {START_S_MAX:g} s"
-    output.seek(0)
-    text = output.read().decode(errors="replace").strip()
-    return f"the lab ended before it was ready: {text[-2000:] or 'no message'}"

@@ -121,7 +121,11 @@ class SlurmCluster(TellingCluster):
         for Slurm, and its job would wait for the dead tasks. The node returned is alive when the job runs again."""
         refuse_replacement(self._nodes[node.index], node)
         place = self._nodes[node.index]
-        if not self._wait(NOTICED_S_MAX, lambda: self._incarnation > place.incarnation or not self._is_running()):
+
+        def noticed() -> bool:
+            return self._incarnation > place.incarnation or self._job is None or not self._job.running
+
+        if not self._wait(NOTICED_S_MAX, noticed):
             raise BackendError(f"Slurm did not notice within {NOTICED_S_MAX:g} s that {place.key} is gone")
         if self._evictions.has(place.index):
             self._evictions.give_back(place.index)
@@ -207,9 +211,6 @@ class SlurmCluster(TellingCluster):
             self._may_start = False
         self._evictions.evict(self._job_id, node.index, node.host)
 
-    def _is_running(self) -> bool:
-        return self._job is not None and self._job.running
-
     def _wait(self, seconds: float, until: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + seconds
         while not until():
@@ -282,7 +283,10 @@ class SlurmCluster(TellingCluster):
             try:
                 if time.monotonic() - asked >= ASK_S:
                     job = self._slurm.job(self._job_id)
-                    self._absorb(job or replaced(self._job or _unknown(self._job_id), states=("CANCELLED",)))
+                    if job is None:
+                        known = self._job or SlurmJob(self._job_id, "", (), 0, "", "")
+                        job = replaced(known, states=("CANCELLED",))
+                    self._absorb(job)
                     answered = asked = time.monotonic()
                 else:
                     self._read_exits()
@@ -297,10 +301,15 @@ class SlurmCluster(TellingCluster):
         addresses = self._slurm.addresses(job.hosts) if hosts else {}
         with self._lock:
             self._read_exits()
+            alive = [node for node in self._nodes if node.alive]
             if hosts or job.pending:
-                self._end_incarnation("requeued")
+                for node in alive:
+                    self._take(node, "requeued")
             elif job.ended:
-                self._end_unfinished()
+                # Nodes whose command has ended were there to the end; the others were taken.
+                for node in alive:
+                    if (node.name, node.incarnation) not in self._recorded:
+                        self._take(node, "the job has ended")
             if hosts:
                 self._begin_incarnation(job.restarts + 1, hosts, addresses)
             self._job = job
@@ -320,17 +329,6 @@ class SlurmCluster(TellingCluster):
         # In a thread of its own: starting something on a node takes Slurm a moment, and exits must be seen meanwhile.
         self._comparing.append(threading.Thread(target=self._compare_clocks, args=(list(self._nodes),), daemon=True))
         self._comparing[-1].start()
-
-    def _end_incarnation(self, reason: str) -> None:
-        for node in self._nodes:
-            if node.alive:
-                self._take(node, reason)
-
-    def _end_unfinished(self) -> None:
-        """The job is over. Nodes whose command has ended were there to the end; the others were taken."""
-        for node in self._nodes:
-            if node.alive and (node.name, node.incarnation) not in self._recorded:
-                self._take(node, "the job has ended")
 
     def _take(self, node: SlurmNode, reason: str) -> None:
         if node.gone:
@@ -375,10 +373,6 @@ def read_exits(run_dir: pathlib.Path, known: Set[tuple[str, int]] = frozenset())
         if _EXIT_CODE.fullmatch(code):
             found.append((record["name"], int(record["incarnation"]), int(code)))
     return found
-
-
-def _unknown(job_id: int) -> SlurmJob:
-    return SlurmJob(job_id, "", ("CANCELLED",), 0, "", "")
 
 
 def end_run(slurm: Slurm, run_id: str) -> None:

@@ -249,18 +249,15 @@ def _read_job(data: Mapping[str, Any]) -> SlurmJob:
     states = data["job_state"]
     if isinstance(states, str):
         states = [states, *(["COMPLETING"] if "COMPLETING" in data.get("flags", []) else [])]
+    restarts = data.get("restart_cnt", 0)
     return SlurmJob(
         id=int(data["job_id"]),
         name=str(data.get("name", "")),
         states=tuple(states),
-        restarts=_number(data.get("restart_cnt", 0)),
+        restarts=int(restarts.get("number", 0) if isinstance(restarts, dict) else restarts or 0),
         hosts=str(data.get("nodes") or ""),
         reason=str(data.get("state_reason", "")),
     )
-
-
-def _number(value: Any) -> int:
-    return int(value.get("number", 0) if isinstance(value, dict) else value or 0)
 
 
 def find_slurm() -> Slurm:
