@@ -16,7 +16,6 @@ from harness.gameday.director import Director, News
 from harness.gameday.steady import step_times_ns
 from harness.run.injection import LiveJob
 from harness.run.live import LiveProgress
-from harness.run.trigger import Firing
 
 RANKS_LISTED_MAX = 64
 EXTREMES = 8
@@ -246,7 +245,12 @@ def _scene(director: Director, number: int) -> SceneView:
     acts = []
     for rehearsal in [cue.rehearsal for cue in director.cues if cue.scene == number]:
         state = "over" if rehearsal.over else "now" if rehearsal.going else "next"
-        faults = [_fault(firing) for firing in rehearsal.firings.values()]
+        faults = []
+        for firing in rehearsal.firings.values():
+            waiting = f"waiting: {firing.held_back}" if firing.held_back else "waiting"
+            moment = firing.newest_moment if firing.fired else waiting
+            at_work = "injected" in firing.moments_ns and firing.over_ns() is None
+            faults.append(FaultView(firing.planned.id, firing.planned.in_words(), moment, at_work))
         acts.append(ActView(rehearsal.name, state, rehearsal.outcome, books[rehearsal.name], faults))
     return SceneView(scene.kind, scene.what, _scene_state(director, number, acts), acts)
 
@@ -259,13 +263,6 @@ def _scene_state(director: Director, number: int, acts: Sequence[ActView]) -> st
         return "skipped" if day_over else "next"
     outcomes = {act.outcome for act in acts}
     return next((each for each in ("stopped", "skipped") if each in outcomes), "over")
-
-
-def _fault(firing: Firing) -> FaultView:
-    waiting = f"waiting: {firing.held_back}" if firing.held_back else "waiting"
-    moment = firing.newest_moment if firing.fired else waiting
-    at_work = "injected" in firing.moments_ns and firing.over_ns() is None
-    return FaultView(firing.planned.id, firing.planned.in_words(), moment, at_work)
 
 
 def ranks_view(progress: LiveProgress, now_ns: int) -> RanksView:

@@ -175,13 +175,11 @@ def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], with
         asked, untold = _questions(old, each, another)
         questions += asked
         silent += untold
-        (failed, runs), (failed_now, runs_now) = (_counts(side.runs) for side in (old, each))
+        sides = [[run.verdict for run in side.runs] for side in (old, each)]
+        failed, failed_now = (side.count(Verdict.FAIL) for side in sides)
+        runs, runs_now = (sum(verdict in JUDGED for verdict in side) for side in sides)
         successes.append(Success(each.identity.name, failed, runs, failed_now, runs_now))
     return Regressions(name, compare(questions, successes), missing, silent)
-
-
-def _counts(runs: Sequence[RunFigures]) -> tuple[int, int]:
-    return sum(run.verdict is Verdict.FAIL for run in runs), sum(run.verdict in JUDGED for run in runs)
 
 
 def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tuple[list[Question], list[str]]:

@@ -114,17 +114,14 @@ def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against:
     part = _whole([stored.part for _, stored in parts], [row.name for row in rows])
     check_row = _row(first.blindness_check)
     # A gate that stopped after its blindness check has neither run nor left out anything.
-    blind = next(
-        (
-            stored
-            for _, stored in parts
-            if stored.blindness_check.verdict is not Verdict.FAIL
-            or (stored.verdict is Verdict.INVALID and not stored.scenarios)
-        ),
-        None,
-    )
+    blind = [
+        stored
+        for _, stored in parts
+        if stored.blindness_check.verdict is not Verdict.FAIL
+        or (stored.verdict is Verdict.INVALID and not stored.scenarios)
+    ]
     if blind:
-        reason = f"shard {blind.part.shard}: {blind.reason}"
+        reason = f"shard {blind[0].part.shard}: {blind[0].reason}"
         answer = GateResult(first.suite, first.title, merged.source, Verdict.INVALID, reason, check_row, part=part)
     else:
         held = _held(against, list(zip(rows, measured, strict=True)), reports)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,7 +177,12 @@ def rows(section: Section) -> list[tuple[str, str, str, str]]:
 def render(found: Compared) -> str:
     """The page: no network, no script but ours."""
     script = html_page.resource("report.js")
-    drawn = [_drawn(section) for section in found.sections]
+    drawn = []
+    for section in found.sections:
+        bars = [(_part_words(line.name), line.before, line.after) for line in section.shown[:ROWS_MAX]]
+        charts = [beside_chart(section.title, bars, section.show, narrow) for narrow in (False, True)] if bars else []
+        more = max(0, len(section.shown) - ROWS_MAX)
+        drawn.append({"section": section, "rows": rows(section), "charts": charts, "more": more})
     runs = [(label, each, view.figures(each)) for label, each in zip(LABELS, (found.before, found.after), strict=True)]
     values = {"found": found, "runs": runs, "sentences": sentences(found), "sections": drawn, "both": _both}
     return html_page.fill(
@@ -187,10 +192,3 @@ def render(found: Compared) -> str:
 
 def _both(first: str, second: str) -> str:
     return first if first == second else f"{first} and {second}"
-
-
-def _drawn(section: Section) -> dict[str, Any]:
-    shown: Callable[[float | None], str] = section.show
-    bars = [(_part_words(line.name), line.before, line.after) for line in section.shown[:ROWS_MAX]]
-    charts = [beside_chart(section.title, bars, shown, narrow) for narrow in (False, True)] if bars else []
-    return {"section": section, "rows": rows(section), "charts": charts, "more": max(0, len(section.shown) - ROWS_MAX)}

@@ -97,12 +97,17 @@ def _page(report: Report) -> dict[str, Any]:
 def _tables(report: Report) -> dict[str, Any]:
     lines, total = view.accounts(report)
     not_here = [name for name, value in view.metric_rows(report) if value == NOT_HERE]
+    values = report.wasted_gpu_hours
+    amount, dollars = values.gpu_seconds_wasted, values.dollars_wasted
+    wasted = DASH if amount is None else gpu_seconds(amount)
+    wasted += f" ({percent(values.percent)}), by faults {percent(view.wasted_percent(report))}"
+    wasted += "" if dollars is None else f", ${dollars:,.2f}"
     return {
         "episodes": [_episode(report, number, episode) for number, episode in view.longest_first(report)],
         "accounts": lines,
         "total": total,
         "bars": _stacked(lines),
-        "wasted": _wasted(report),
+        "wasted": wasted,
         "baseline_words": view.baseline_words(report),
         "closed_forms": (expected := view.closed_forms(report)),
         "closed_forms_words": view.closed_forms_words(report) if expected else "",
@@ -203,14 +208,6 @@ def _stacked(lines: list[view.Account]) -> list[Markup]:
         bars.append(svg.rect(at, 0, width, 34, f"p-{line.name}", title))
         at += width
     return bars
-
-
-def _wasted(report: Report) -> str:
-    values = report.wasted_gpu_hours
-    amount, dollars = values.gpu_seconds_wasted, values.dollars_wasted
-    shown = DASH if amount is None else gpu_seconds(amount)
-    said = f"{shown} ({percent(values.percent)}), by faults {percent(view.wasted_percent(report))}"
-    return said + ("" if dollars is None else f", ${dollars:,.2f}")
 
 
 def _line_sample(class_: str) -> Markup:

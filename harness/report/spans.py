@@ -52,7 +52,11 @@ def _add_recoveries(run: Timeline, spans: list[Span]) -> None:
 
 def _fault(run: Timeline, fault: FaultRecord) -> Span:
     assert fault.injected is not None
-    told: dict[str, Value] = {"kind": fault.kind, "targets": ", ".join(map(_target, fault.targets))}
+    targets = []
+    for target in fault.targets:
+        rank, node = target.get("rank"), target.get("node", "")
+        targets.append(str(node) if rank is None else f"rank {rank} on {node}")
+    told: dict[str, Value] = {"kind": fault.kind, "targets": ", ".join(targets)}
     for effect in fault.effects[:1]:
         known = {name: effect.get(name) for name in ("measured", "expected", "unit")}
         told |= {name: value for name, value in known.items() if isinstance(value, (str, int, float))}
@@ -61,11 +65,6 @@ def _fault(run: Timeline, fault: FaultRecord) -> Span:
     acted = any(effect.get("ok") for effect in fault.effects)
     end = run.end if fault.healed is None else max(fault.healed, fault.injected)
     return Span("fault", f"{fault.kind} {fault.id}".strip(), fault.injected, end, 0, acted, told)
-
-
-def _target(target: dict[str, Value]) -> str:
-    rank = target.get("rank")
-    return str(target.get("node", "")) if rank is None else f"rank {rank} on {target.get('node', '')}"
 
 
 def _checkpoints(run: Timeline) -> Iterator[Span]:

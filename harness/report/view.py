@@ -215,8 +215,12 @@ def accounts(report: Report) -> tuple[list[Account], Account | None]:
     names = [name for name in names if booked[name] > 0 or name == "productive"]
     digits = 3 if allocated < 1000 else 1 if allocated < 1_000_000 else 0
     rounded = _rounded([booked[name] for name in names], allocated, digits)
-    lines = [_account(name, amount, allocated, digits) for name, amount in zip(names, rounded, strict=True)]
-    return lines, _account("allocated", allocated, allocated, digits)
+    found = []
+    for name, amount in [*zip(names, rounded, strict=True), ("allocated", allocated)]:
+        share = amount / allocated if allocated else 0.0
+        gpu_s, gpu_h = f"{amount:,.{digits}f}", f"{amount / 3600:,.5f}"
+        found.append(Account(name, words(name), gpu_s, gpu_h, f"{100 * share:.2f} %", share))
+    return found[:-1], found[-1]
 
 
 def closed_forms(report: Report) -> list[tuple[str, str, str]]:
@@ -244,11 +248,6 @@ def baseline_words(report: Report) -> str:
     if not report.wasted_gpu_hours.accounts.get("straggler_drag"):
         return ""
     return f"Straggler drag is what exceeds the band of {report.wasted_gpu_hours.baseline}."
-
-
-def _account(name: str, amount: float, allocated: float, digits: int) -> Account:
-    share = amount / allocated if allocated else 0.0
-    return Account(name, words(name), f"{amount:,.{digits}f}", f"{amount / 3600:,.5f}", f"{100 * share:.2f} %", share)
 
 
 def _rounded(amounts: Sequence[float], total: float, digits: int) -> list[float]:
