@@ -121,14 +121,10 @@ def build_trainer(written: object) -> Trainer:
     own = written if isinstance(written, Mapping) else {}
     name = next((name for name in trainer_names() if name == written or name in own), None)
     if name is None:
-        allowed = ", ".join(_example(name) for name in trainer_names())
+        known = {name: load_trainer(name).model_fields for name in trainer_names()}
+        allowed = ", ".join(f"{{{name}: …}}" if name in fields else name for name, fields in known.items())
         raise ValueError(f"unknown trainer; choose one of: {allowed}")
     return load_trainer(name).model_validate(dict(own))
-
-
-def _example(name: str) -> str:
-    fields = load_trainer(name).model_fields
-    return f"{{{name}: …}}" if name in fields else name
 
 
 def _schema() -> dict[str, Any]:

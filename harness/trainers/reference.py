@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from harness.backends.contract import Launch
 from harness.node.emitter import TELLS, Tell
 from harness.node.node_paths import KEY_ENV, KEY_NAME
-from harness.trainers.contract import Checkpoint, Path, Trainer, Workload
+from harness.trainers.contract import Path, Trainer, Workload
 
 STORE_PORT = 29400
 S3_PORT = 29500
@@ -73,28 +73,23 @@ def _launcher(workload: Workload, run_id: str) -> tuple[str, ...]:
 
 
 def _training(workload: Workload, seed: int) -> tuple[str, ...]:
+    saved = workload.checkpoint
+    place: tuple[str, ...] = ("--checkpoint-dir", "{run_dir}/checkpoints")
+    if saved.store == "s3":
+        staging = "{run_dir}/staging/{index}-{incarnation}"  # a new node comes with an empty disk
+        place = ("--checkpoint-dir", f"s3://{S3_BUCKET}/job", "--staging-dir", staging)
+    rhythm = ("--checkpoint-every", str(saved.every_steps))
+    if saved.every is not None:
+        rhythm = ("--checkpoint-every-s", f"{saved.every.s:g}")
     return (
         *("--steps", str(workload.steps)),
         *("--seed", str(seed)),
-        *_checkpoint_place(workload),
-        *_rhythm(workload.checkpoint),
-        *("--keep", str(workload.checkpoint.keep)),
+        *place,
+        *rhythm,
+        *("--keep", str(saved.keep)),
         *(("--data", "{run_dir}/data") if workload.data else ()),
         *workload.args,
     )
-
-
-def _rhythm(checkpoint: Checkpoint) -> tuple[str, ...]:
-    if checkpoint.every is None:
-        return ("--checkpoint-every", str(checkpoint.every_steps))
-    return ("--checkpoint-every-s", f"{checkpoint.every.s:g}")
-
-
-def _checkpoint_place(workload: Workload) -> tuple[str, ...]:
-    if workload.checkpoint.store != "s3":
-        return ("--checkpoint-dir", "{run_dir}/checkpoints")
-    staging = "{run_dir}/staging/{index}-{incarnation}"  # a new node comes with an empty disk
-    return ("--checkpoint-dir", f"s3://{S3_BUCKET}/job", "--staging-dir", staging)
 
 
 TRAINER = ReferenceTrainer

@@ -86,13 +86,12 @@ class Layout(abc.ABC):
 
     def list(self, place: CheckpointFolder) -> Listing:
         """Everything of this layout in the place."""
-        found = [self._checkpoint(place, path, files) for path, files in self.groups(place).items()]
+        found = []
+        for path, files in self.groups(place).items():
+            whole = not names.is_temporary(path) and self.whole(place, path, files)
+            found.append(FoundCheckpoint(path, tuple(sorted(files)), self.step(place, path, files), whole))
         ordered = sorted(found, key=lambda each: _age(place, each), reverse=True)
         return Listing(self.name, ordered, self.pointer(place, ordered))
-
-    def _checkpoint(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> FoundCheckpoint:
-        whole = not names.is_temporary(path) and self.whole(place, path, files)
-        return FoundCheckpoint(path, tuple(sorted(files)), self.step(place, path, files), whole)
 
 
 def _age(place: CheckpointFolder, checkpoint: FoundCheckpoint) -> tuple[int, int, str]:

@@ -16,18 +16,15 @@ class Dcp(Layout):
 
     def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
         found = grouping.folders_holding(place, lambda path: path.endswith((".distcp", f"/{METADATA}")))
-        return found or _the_place_itself(place)
+        if found:
+            return found
+        # A trainer may keep one checkpoint and write over it: then the place itself is the checkpoint.
+        here = grouping.within(place.files, place.folder)
+        return {place.folder: here} if any(path.endswith(".distcp") for path in here) else {}
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
         has_metadata = any(place.sizes[file] for file in files if file.endswith(f"/{METADATA}"))
         return has_metadata and super().whole(place, path, files)
-
-
-def _the_place_itself(place: CheckpointFolder) -> dict[str, list[str]]:
-    """A trainer that keeps one checkpoint and writes over it."""
-    here = grouping.within(place.files, place.folder)
-    shards = any(path.endswith(".distcp") for path in here)
-    return {place.folder: here} if shards else {}
 
 
 LAYOUT = Dcp()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from harness.trainers.readers.contract import Reader, Source, Told, count, known, number
 
@@ -27,18 +26,12 @@ class HuggingfaceSource(Source):
             raise ValueError("a trainer's state is a JSON object")
         history = state.get("log_history")
         for entry in history if isinstance(history, list) else ():
-            yield from _step(entry)
+            # Only a training step has a loss: entries of evaluations and of the end have none.
+            if isinstance(entry, dict) and "loss" in entry and (step := count(entry.get("step"))) is not None:
+                norm, rate = number(entry.get("grad_norm")), number(entry.get("learning_rate"))
+                yield Told("step", {"step": step, **known(loss=number(entry["loss"]), grad_norm=norm, lr=rate)})
         if (step := count(state.get("global_step"))) is not None:
             yield Told("checkpoint.committed", {"step": step})
-
-
-def _step(entry: Any) -> Iterator[Told]:
-    """A training step; entries of evaluations and of the end have no loss."""
-    if isinstance(entry, dict) and "loss" in entry and (step := count(entry.get("step"))) is not None:
-        figures = known(
-            loss=number(entry["loss"]), grad_norm=number(entry.get("grad_norm")), lr=number(entry.get("learning_rate"))
-        )
-        yield Told("step", {"step": step, **figures})
 
 
 class Huggingface(Reader):

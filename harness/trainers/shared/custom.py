@@ -66,13 +66,16 @@ class CustomTrainer(Trainer):
         env = {name: placeholders.fill([value], values)[0] for name, value in given.items()}
         late = {name: value for name, value in env.items() if placeholders.for_nodes(value)}
         fixed = {name: placeholders.plain(value) for name, value in env.items() if name not in late}
+        # The control command gets none that means nothing beside the nodes.
+        unfit = set(placeholders.ON_NODES_ONLY)
+        fitting = {name: value for name, value in late.items() if unfit.isdisjoint(placeholders.names_in(value))}
         fixed[OBSERVE_ENV] = self.observe if self.read is None else "off"
         return Launch(
             (*_assigned(late), *placeholders.fill(command, values)),
             workload.nodes,
             workload.ranks_per_node,
             fixed,
-            None if control is None else (*_assigned(_for_control(late)), *placeholders.fill(control, values)),
+            None if control is None else (*_assigned(fitting), *placeholders.fill(control, values)),
             sources=() if self.scenario_dir is None else (self.scenario_dir,),
         )
 
@@ -168,7 +171,8 @@ def _ignored(workload: Workload, used: set[str], words: Sequence[str]) -> Iterat
         yield ("data",), "makes files that this trainer does not read: its command has no {data}"
     checkpoint = workload.checkpoint
     for key, name in (("every_steps", "checkpoint_every"), ("keep", "keep")):
-        handed = name in used or any(_holds(word, getattr(checkpoint, key)) for word in words)
+        number = str(getattr(checkpoint, key))  # it may stand in a word, written out: --save-every=20
+        handed = name in used or any(number in re.findall(r"\d+", word) for word in words)
         if key in checkpoint.model_fields_set and not handed:
             text = f"the trainer never gets this value: write {{{name}}} into its arguments, or remove the key"
             yield ("checkpoint", key), text
@@ -178,23 +182,9 @@ def _ignored(workload: Workload, used: set[str], words: Sequence[str]) -> Iterat
         yield ("checkpoint", "store"), "is for the reference trainer: this trainer does not get a store"
 
 
-def _holds(word: str, number: int) -> bool:
-    """Whether the number stands in the word, written out: --save-every=20."""
-    return str(number) in re.findall(r"\d+", word)
-
-
 def _assigned(variables: Mapping[str, str]) -> Command:
     """Variables that only a node can fill are set in front of the command, where every backend fills in."""
     return ("env", *(f"{name}={value}" for name, value in variables.items())) if variables else ()
-
-
-def _for_control(variables: Mapping[str, str]) -> dict[str, str]:
-    """Without those that mean nothing beside the nodes."""
-    return {
-        name: value
-        for name, value in variables.items()
-        if not set(placeholders.names_in(value)) & set(placeholders.ON_NODES_ONLY)
-    }
 
 
 def numbered(key: str, words: Sequence[str]) -> dict[Path, str]:

@@ -14,7 +14,7 @@ import sysconfig
 from typing import Any
 
 from harness.node.emitter import nvml
-from harness.trainers.contract import Trainer, Workload
+from harness.trainers.contract import Workload
 from harness.trainers.shared import checkout
 
 
@@ -41,11 +41,15 @@ def _text() -> bytes:
 
 def outcome_digest(workload: Workload, seed: int, backend: str) -> str:
     """Names what decides a fault-free run bit for bit: workload, seed, trainer source, torch, Python, CPU, backend."""
+    source = hashlib.sha256()
+    for file in workload.trainer.files():
+        with file.open("rb") as content:  # a word of a command may name a large one
+            source.update(file.name.encode() + b"\0" + hashlib.file_digest(content, "sha256").digest())
     decides = {
         "workload": workload.to_json(),
         "seed": seed,
         "backend": backend,
-        "source": _source_digest(workload.trainer),
+        "source": source.hexdigest(),
         "torch": _version("torch"),
         "python": sys.version,
         "machine": [platform.machine(), _cpu_model()],
@@ -67,14 +71,6 @@ def environment_facts() -> dict[str, Any]:
         "begun_at": datetime.datetime.now(datetime.UTC).isoformat(),
         **({"commit": commit} if (commit := checkout.commit_of(pathlib.Path.cwd())) else {}),
     }
-
-
-def _source_digest(trainer: Trainer) -> str:
-    digest = hashlib.sha256()
-    for file in trainer.files():
-        with file.open("rb") as content:  # a word of a command may name a large one
-            digest.update(file.name.encode() + b"\0" + hashlib.file_digest(content, "sha256").digest())
-    return digest.hexdigest()
 
 
 def _version(package: str) -> str:

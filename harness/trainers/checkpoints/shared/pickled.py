@@ -24,16 +24,14 @@ def step_in(place: CheckpointFolder, path: str) -> int | None:
     """
     try:
         if path.endswith(".json"):
-            return _chosen(json.loads(place.read(path, PICKLE_BYTES_MAX)))
-        with place.open(path) as file:
-            return _chosen(dict(_pairs(_pickle(file))))
+            found = json.loads(place.read(path, PICKLE_BYTES_MAX))
+        else:
+            with place.open(path) as file:
+                found = dict(_pairs(_pickle(file)))
+        values = (found.get(key) for key in KEYS) if isinstance(found, dict) else ()
+        return next((value for value in values if type(value) is int and 0 <= value <= STEP_MAX), None)
     except (OSError, FaultError, ValueError, LookupError, TypeError, RecursionError):
         return None
-
-
-def _chosen(found: Any) -> int | None:
-    values = (found.get(key) for key in KEYS) if isinstance(found, dict) else ()
-    return next((value for value in values if type(value) is int and 0 <= value <= STEP_MAX), None)
 
 
 def _pickle(file: IO[bytes]) -> bytes:

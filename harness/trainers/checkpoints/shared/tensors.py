@@ -53,26 +53,18 @@ def each_of(file: IO[bytes], most: int) -> list[Span] | None:
     try:
         kind = _format(file)
         if kind == SAFETENSORS:
-            return _disjoint(_named(file, most), file)
-        return _disjoint(_stored(file, most), file) if kind == ARCHIVE else None
+            begin = 8 + _header_bytes(file)
+            named = itertools.islice(_OFFSETS.finditer(_header(file)), most + 1)
+            return _disjoint([(begin + int(each[1]), begin + int(each[2])) for each in named], file)
+        if kind != ARCHIVE:
+            return None
+        limit = ENTRIES_A_TENSOR * (most + 1)
+        found = list(itertools.islice(archives.entries(file), limit))
+        if len(found) == limit or not any(entry.name.endswith("data.pkl") for entry in found):
+            return None  # far too many files are in it, or it is no archive of torch
+        return _disjoint([(entry.start, entry.end) for entry in found if _TENSOR.search(entry.name)], file)
     except (ValueError, LookupError, RecursionError):
         return None
-
-
-def _named(file: IO[bytes], most: int) -> list[Span]:
-    """What the header of safetensors names."""
-    begin = 8 + _header_bytes(file)
-    found = itertools.islice(_OFFSETS.finditer(_header(file)), most + 1)
-    return [(begin + int(each[1]), begin + int(each[2])) for each in found]
-
-
-def _stored(file: IO[bytes], most: int) -> list[Span]:
-    """What archives of torch hold. Raises `ValueError` for other archives, or far too many files in them."""
-    limit = ENTRIES_A_TENSOR * (most + 1)
-    found = list(itertools.islice(archives.entries(file), limit))
-    if len(found) == limit or not any(entry.name.endswith("data.pkl") for entry in found):
-        raise ValueError("no archive of torch")
-    return [(entry.start, entry.end) for entry in found if _TENSOR.search(entry.name)]
 
 
 def _disjoint(spans: list[Span], file: IO[bytes]) -> list[Span]:
@@ -92,7 +84,14 @@ def is_complete(place: CheckpointFolder, path: str) -> bool:
             kind = _format(file)
             if kind == ARCHIVE:
                 return archives.is_complete(file)
-            return kind != SAFETENSORS or _ends(file)
+            if kind != SAFETENSORS:
+                return True
+            # All that its header names must be there. This takes the memory of the header and no more.
+            size, header_bytes = file.seek(0, os.SEEK_END), _header_bytes(file)
+            if size < 8 + header_bytes:
+                return False
+            ends = (int(found[2]) for found in _OFFSETS.finditer(_header(file)))
+            return size == 8 + header_bytes + max(ends, default=0)
     except (OSError, FaultError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return False
 
@@ -119,15 +118,3 @@ def _header(file: IO[bytes]) -> bytes:
     header = file.read(size)
     msgspec.json.decode(header, type=msgspec.Raw)  # checks it all, makes nothing of it
     return header
-
-
-def _ends(file: IO[bytes]) -> bool:
-    """Whether all that the header of safetensors names is there. Takes the memory of the header and no more.
-
-    Raises as `_header` does.
-    """
-    size, header_bytes = file.seek(0, os.SEEK_END), _header_bytes(file)
-    if size < 8 + header_bytes:
-        return False
-    header = _header(file)
-    return size == 8 + header_bytes + max((int(found[2]) for found in _OFFSETS.finditer(header)), default=0)
