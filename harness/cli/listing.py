@@ -18,10 +18,12 @@ from harness.campaign.store import Store, Wanted
 from harness.cli import doctor
 from harness.cli.options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
-from harness.errors import UsageError
-from harness.faults.contract import load_fault
+from harness.errors import UsageError, choice
+from harness.faults.contract import fault_names, load_fault
 from harness.judge.score import Verdict
 from harness.report.words import short_commit
+from harness.spec.document import short
+from harness.spec.scenario import OTHERS
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])\Z")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -65,7 +67,7 @@ Since = Annotated[
 
 
 def list_(
-    faults: Annotated[bool, typer.Option("--faults", help="The faults instead of the scenarios.")] = False,
+    of_faults: Annotated[bool, typer.Option("--faults", help="The faults, as `chaos faults`.")] = False,
     runs: Annotated[bool, typer.Option("--runs", help="The stored runs instead of the scenarios.")] = False,
     scenario: Annotated[str | None, typer.Option(help="Only the runs of this scenario.")] = None,
     backend: OfBackend = None,
@@ -76,17 +78,17 @@ def list_(
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """List the scenarios, the faults with their parameters, or the stored runs.
+    """List the scenarios, suites and game days; the faults; or the stored runs.
 
     Example: chaos list --runs --scenario spot-evict --verdict fail --since 7d
     """
     wanted = Wanted(scenario, backend, commit, verdict, since)
-    if (faults and runs) or (wanted != Wanted() and not runs):
+    if (of_faults and runs) or (wanted != Wanted() and not runs):
         raise UsageError("--faults and --runs exclude each other; the filters need --runs")
     if runs:
         _list_runs(reports, wanted, json)
-    elif faults:
-        _list_faults(json)
+    elif of_faults:
+        faults(json=json)
     else:
         _list_scenarios(scenarios, json)
 
@@ -101,12 +103,24 @@ def _list_scenarios(folder: pathlib.Path, json: bool) -> None:
     table = Table("scenario", "what happens", "tags", box=None, header_style="bold")
     for spec in specs:
         table.add_row(safe(spec.name), safe(spec.title), safe(", ".join(spec.tags)))
-    out.print(table)
+    print_table(table)
+    for kind, command in OTHERS.items():
+        if names := sorted(path.stem for path in (folder / kind).glob("*.yaml")):
+            say(f"{kind}: {', '.join(names)} ({command} NAME)", "dim")
 
 
-def _list_faults(json: bool) -> None:
+def faults(
+    name: Annotated[str, typer.Argument(help="Only this one, with its parameters.")] = "",
+    json: JsonOption = False,
+) -> None:
+    """List the faults, and which backends can inject them here; with a name, its parameters.
+
+    Example: chaos faults nic_loss
+    """
     _, capabilities = doctor.examine()
-    table = doctor.fault_table(capabilities)
+    table = [row for row in doctor.fault_table(capabilities) if name in ("", row[0])]
+    if not table:
+        raise UsageError(f"unknown fault {short(name)!r}; {choice(name, fault_names())}")
     if json:
         values = []
         for name, about, can in table:
@@ -116,6 +130,18 @@ def _list_faults(json: bool) -> None:
             }
             values.append({"name": name, "about": about, "parameters": _parameters(name), "backends": works})
         print_json(values)
+        return
+    if not name:
+        shown = Table("fault", "what it does", "works here on", box=None, header_style="bold")
+        for each, about, can in table:
+            able = [backend for backend, answer in can.items() if answer == "yes"]
+            first = f"{about.partition('. ')[0].rstrip('.')}."
+            shown.add_row(safe(each), safe(first), ", ".join(able) or "no backend")
+        print_table(shown)
+        for backend, capability in capabilities.items():
+            if not capability.available:
+                say(f"{backend}: {capability.summary}", "dim")
+        say("chaos faults NAME: its parameters, its runbook, and what a backend lacks for it", "dim")
         return
     for name, about, can in table:
         out.print(f"[bold]{safe(name)}[/] — {safe(about)}", soft_wrap=True)

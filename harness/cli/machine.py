@@ -20,12 +20,15 @@ def doctor(
     names: Annotated[
         list[str] | None, typer.Argument(help="Scenarios that must be able to run here.", metavar="[SCENARIO]…")
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also each fault, and the programs that only the harness's own tests need.")
+    ] = False,
     json: JsonOption = False,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
     """Say which backends, faults and scenarios work on this machine, and what is missing for the rest.
 
-    What is missing comes first, of each kind.
+    What is missing comes first, of each kind. The last line says whether this machine is ready.
 
     Exits with 4 when no scenario can run here, or one that is named can run on no backend here.
 
@@ -47,10 +50,18 @@ def doctor(
     else:
         _print_scenarios(found, stuck)
         for finding in sorted(findings, key=lambda finding: (finding.ok, not finding.needed)):
-            out.print(f"{mark(finding.ok)} {safe(finding.what)}: {safe(finding.detail)}", soft_wrap=True)
+            if every or finding.needed:
+                out.print(f"{mark(finding.ok)} {safe(finding.what)}: {safe(finding.detail)}", soft_wrap=True)
         _print_backends(capabilities)
-        _print_faults(faults, capabilities)
+        stopped = [fault for fault in faults if "yes" not in fault[2].values()]
+        _print_faults(faults if every else stopped, capabilities)
     fit = all(finding.ok for finding in findings if finding.needed)
+    if not json and fit and not stuck:
+        out.print(f"Ready: chaos run {safe(names[0] if names else 'spot-evict')}")
+    elif not json and fit:
+        out.print(f"Ready for {len(found) - len(stuck)} of {len(found)} scenarios.")
+    elif not json:
+        out.print(f"Not ready: {safe(', '.join(each.what for each in findings if each.needed and not each.ok))}")
     if not fit or (stuck and (names or len(stuck) == len(found))):
         raise typer.Exit(4)
 

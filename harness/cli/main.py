@@ -66,7 +66,11 @@ COMMANDS = {
     "Scenarios": {
         "list": (
             "harness.cli.listing:list_",
-            "List the scenarios, suites and game days; the faults with their parameters; or the stored runs.",
+            "List the scenarios, suites and game days; the faults; or the stored runs.",
+        ),
+        "faults": (
+            "harness.cli.listing:faults",
+            "List the faults, and which backends can inject them here; with a name, its parameters.",
         ),
         "explain": ("harness.cli.scenarios:explain", "Say what a scenario would do. Launches nothing."),
         "plan": (
@@ -150,7 +154,7 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
         def __init__(self, **attributes: Any):
             super().__init__(**attributes)
             for panel, commands in COMMANDS.items():
-                self.commands |= {name: Command(name, *each, panel) for name, each in commands.items()}
+                self.commands.update({name: Command(name, *each, panel) for name, each in commands.items()})
 
     app = typer.Typer(
         add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP, cls=Commands

@@ -6,7 +6,7 @@ import statistics
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness.gate.baseline_comparison import Answer as Comparison
 from harness.gate.baseline_comparison import Question, Regressions, title
@@ -163,7 +163,7 @@ def middle(figure: str, values: Sequence[float]) -> str:
 def render(answer: GateResult) -> dict[str, str]:
     """File name → content."""
     compared = [compared_cells(each) for each in answer.held.answers] if answer.held else []
-    told = {"answer": answer, "compared": compared, "in_words": in_words}
+    told: dict[str, Any] = {"answer": answer, "compared": compared, "in_words": in_words}
     told |= {"yes_or_no": yes_or_no(answer), "next_steps": next_steps(answer)}
     return {
         "suite.json": model.json_text(model.strict(suite_json(answer))),

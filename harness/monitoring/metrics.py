@@ -15,7 +15,7 @@ PHASES = (
 )
 ANOMALIES = (*vocabulary.ANOMALIES, OTHER)
 ACCOUNTS = "an account of the ledger"
-KIND = "the kind of fault, as in `chaos list --faults`"
+KIND = "the kind of fault, as in `chaos faults`"
 RANK = f"0 to {RANKS_SHOWN - 1}; the higher ones together are `{OTHER}`"
 
 

@@ -269,6 +269,10 @@ def parse_scenario(
     return scenario
 
 
+# What else lies beside scenarios, by its folder, and the command that runs it.
+OTHERS = {"suites": "chaos gate", "gamedays": "chaos gameday"}
+
+
 def find_scenario(name: str, directory: pathlib.Path, what: str = "scenario") -> pathlib.Path:
     """A path as given, or `<directory>/<name>.yaml`. `what` such a file holds."""
     given = pathlib.Path(name)
@@ -276,6 +280,9 @@ def find_scenario(name: str, directory: pathlib.Path, what: str = "scenario") ->
         return given
     path = directory / f"{name}.yaml"
     if not os.path.lexists(path):
+        for kind, command in OTHERS.items():
+            if os.path.lexists(other := directory / kind / f"{name}.yaml"):
+                raise UsageError(f"{short(name)!r} is no {what}: it is one of the {kind} ({command} {name}; {other})")
         known = sorted(file.stem for file in directory.glob("*.yaml"))
         raise UsageError(f"unknown {what} {short(name)!r} in {directory}; {choice(name, known)}")
     return path

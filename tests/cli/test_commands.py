@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import report_runs
+import typer
 from timeline.test_window import in_sequence
 from typer.testing import CliRunner
 
@@ -24,6 +25,7 @@ from harness.backends.contract import Capability, Verb
 from harness.backends.local.backend import LocalBackend
 from harness.cli import doctor, listing, main, output
 from harness.errors import CannotRunError, UsageError
+from harness.faults.contract import fault_names
 from harness.gameday.day import find_day
 from harness.gate.run_figures import Figures
 from harness.plan import capabilities
@@ -36,6 +38,7 @@ COMMANDS = [
     "history",
     "compare",
     "list",
+    "faults",
     "explain",
     "plan",
     "validate",
@@ -453,10 +456,39 @@ def test_doctor_says_first_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
     lacking = doctor.Finding("programs", False, "one is missing", needed=False)
     facts = [doctor.Finding("Python", True, ""), lacking, doctor.Finding("torch", False, "not installed")]
     monkeypatch.setattr(doctor, "examine", lambda: (facts, able))
-    lines = chaos("doctor", "rank-kill").output.splitlines()
+    lines = chaos("doctor", "rank-kill", "--all").output.splitlines()
     assert lines[0] == "✗ 0 of 1 scenarios can run here on one backend or more"
     begun = [line.split(":")[0] for line in lines if line[0] in "✓✗" and "fault" not in line and "scenario" not in line]
     assert begun == ["✗ torch", "✗ programs", "✓ Python", "✗ backend docker", "✓ backend local"]
+
+
+def test_doctor_ends_with_whether_this_machine_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    here(monkeypatch, Verb.SIGNAL)
+    assert chaos("doctor", "rank-kill").output.splitlines()[-1] == "Ready: chaos run rank-kill"
+    assert chaos("doctor").output.splitlines()[-1].startswith("Ready for ")
+    assert "fault rank_kill" not in chaos("doctor").output and "fault rank_kill" in chaos("doctor", "--all").output
+
+
+def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
+    app: Any = typer.main.get_command(main.make_app())
+    for name, command in app.commands.items():
+        assert command.help == command.load().help.partition("\n\n")[0].replace("\n", " "), name
+
+
+def test_every_list_is_one_line_an_item_where_nobody_watches() -> None:
+    scenarios = chaos("list").output.splitlines()
+    assert len(scenarios) == 1 + len(list((ROOT / "scenarios").glob("*.yaml"))) + 2
+    assert scenarios[-2].startswith("suites: ") and "chaos gameday NAME" in scenarios[-1]
+    faults = chaos("faults").output.splitlines()
+    assert [line.split()[0] for line in faults[1 : 1 + len(fault_names())]] == list(fault_names())
+    assert "    loss_percent: " in chaos("faults", "nic_loss").output
+    assert isinstance(chaos("faults", "nic_los").exception, UsageError)
+
+
+@pytest.mark.parametrize("command", ["explain", "run", "validate"])
+def test_what_is_no_scenario_is_told_with_its_command(command: str) -> None:
+    wrong = str(chaos(command, "pre-launch").exception)
+    assert "'pre-launch' is no scenario: it is one of the suites (chaos gate pre-launch;" in wrong
 
 
 def test_doctor_exits_with_4_where_nothing_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
