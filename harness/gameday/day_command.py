@@ -328,7 +328,10 @@ class PlanFirst(TyperGroup):
 
 
 gameday = typer.Typer(
-    cls=PlanFirst, no_args_is_help=True, help="Run a schedule of scenarios on one job, with a live page."
+    cls=PlanFirst,
+    add_completion=False,
+    no_args_is_help=True,
+    help="Run a schedule of scenarios on one job, with a live page.",
 )
 for command in (run, resume, note):
     gameday.command(command.__name__)(command)

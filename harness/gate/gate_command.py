@@ -45,7 +45,9 @@ from harness.judge.score import EXIT_CODES, Verdict
 from harness.report.view import in_words
 from harness.units import counted, parse_duration_ns
 
-baseline = typer.Typer(no_args_is_help=True, help="Keep, list and show baselines, which gates are compared with.")
+baseline = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Keep, list and show baselines, which gates are compared with."
+)
 
 AgainstOption = Annotated[
     str, typer.Option(help="A baseline: its name, a file, a gate's id, or a commit with stored runs.")

@@ -13,7 +13,7 @@ from conformance import table as backends
 from mutants import matrix
 
 from benches import gates, league
-from docs import events_page
+from docs import events_page, reference_pages
 from harness.monitoring import metrics
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
@@ -32,7 +32,9 @@ def _with_table(name: str, table: str) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {  # each page that is generated, or has a generated table, as it should be
     "backends.md": backends.page,
+    "commands.md": reference_pages.commands,
     "events.md": events_page.page,
+    "faults.md": reference_pages.faults,
     "gate.md": lambda: _with_table("gate.md", gates.table(gates.kept())),
     "league.md": lambda: league.markdown(league.stacks(()), league.Kept()),
     "metrics.md": lambda: _with_table("metrics.md", metrics.table()),
