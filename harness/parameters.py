@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, WithJsonSchema
 from pydantic_core import CoreSchema
+
+from harness import units
+
+# `25%`, or 25
+Percentage = Annotated[
+    float,
+    BeforeValidator(units.parse_percent),
+    WithJsonSchema({"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?%$", "examples": [25]}),
+]
 
 
 def _take_numbers_only(schema: Any) -> None:

@@ -12,6 +12,7 @@ from harness.backends.contract import Verb
 from harness.faults.contract import Context, Fault, Target
 from harness.faults.shared import orders
 from harness.log.consequences import May
+from harness.parameters import Percentage
 
 
 class DataSkew(Fault):
@@ -19,7 +20,7 @@ class DataSkew(Fault):
     `CHAOS_DAMAGE`."""
 
     kind: Literal["fewer", "duplicate"] = Field("fewer", description="What is wrong with the rank's samples.")
-    share_percent: float = Field(50, gt=0, le=100, description="Of its samples; one at least is left.")
+    share_percent: Percentage = Field(50, gt=0, le=100, description="Of its samples; one at least is left.")
 
     runbook = "F10"
     needs = frozenset({Verb.FILES})

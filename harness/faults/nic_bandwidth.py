@@ -9,6 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from harness.backends.contract import Node, Verb
 from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network import TOLERANCE, NicFault, near, way
+from harness.parameters import Percentage
 from harness.units import Rate
 
 BEFORE_S, DURING_S, AFTER_S = 0.3, 1.0, 0.15  # of measuring
@@ -20,7 +21,7 @@ class NicBandwidth(NicFault):
     """The node's network gets only so many bits a second, each direction by itself; measured with a real transfer."""
 
     rate: Rate | None = Field(None, description="The speed that is left.")
-    percent: float | None = Field(None, gt=0, lt=100, description="Or this share of the speed measured just before.")
+    percent: Percentage | None = Field(None, gt=0, lt=100, description="Or this share of the speed just before.")
 
     runbook = "F3"
     needs = frozenset({Verb.NET_RATE})

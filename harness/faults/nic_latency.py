@@ -13,6 +13,7 @@ from harness.errors import FaultError
 from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network import NicFault, median_ms, near, way
 from harness.node.types import Arrivals, Impairment
+from harness.parameters import Percentage
 from harness.units import Duration
 
 PACKETS, PACKETS_AFTER = 80, 20
@@ -29,7 +30,7 @@ class NicLatency(NicFault):
 
     delay: Duration = Field(Duration("20ms"), description="Added to each packet, each way.")
     jitter: Duration = Field(Duration("0ms"), description="The delay varies by this much up and down, in order.")
-    reorder_percent: float = Field(0, ge=0, lt=100, description="Share of packets that go ahead without delay.")
+    reorder_percent: Percentage = Field(0, ge=0, lt=100, description="Share of packets that go ahead without delay.")
 
     runbook = "F3"
     needs = frozenset({Verb.NET_DELAY})

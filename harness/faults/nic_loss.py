@@ -13,6 +13,7 @@ from harness.faults.contract import Context, Target, name_nodes
 from harness.faults.shared.network import NicFault, near, way
 from harness.log.consequences import May
 from harness.node.types import Impairment
+from harness.parameters import Percentage
 
 PACKETS_MIN, PACKETS_MAX, PACKETS_AFTER_MAX = 500, 10_000, 2000
 INTERVAL_S = 0.0002
@@ -22,9 +23,9 @@ SIGMAS = 4.0
 class NicLoss(NicFault):
     """A share of the node's packets is lost, one by one or in bursts, or damaged so that checksums fail."""
 
-    loss_percent: float = Field(0, ge=0, le=90, description="Share of packets lost, each way.")
+    loss_percent: Percentage = Field(0, ge=0, le=90, description="Share of packets lost, each way.")
     burst: float = Field(1, ge=1, le=1000, description="Mean number of packets lost in a row; 1: each by itself.")
-    damage_percent: float = Field(0, ge=0, le=90, description="Share of packets in which a bit is flipped.")
+    damage_percent: Percentage = Field(0, ge=0, le=90, description="Share of packets in which a bit is flipped.")
 
     runbook = "F3"
     needs = frozenset({Verb.NET_LOSS})

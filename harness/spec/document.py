@@ -106,7 +106,9 @@ class Document:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             place = Mark(mark.line + 1, mark.column + 1) if mark else Mark(1, 1)
-            raise self._refuse(place, f"not valid YAML: {error.problem}") from error
+            line = "".join(text.splitlines()[place.line - 1 : place.line])
+            tab = "; it has a tab: indent with spaces" if "\t" in line else ""
+            raise self._refuse(place, f"not valid YAML: {error.problem}{tab}") from error
         except yaml.reader.ReaderError as error:
             before = text[: error.position] if isinstance(error.position, int) else ""
             raise self._refuse(Mark(before.count("\n") + 1, 1), f"not valid YAML: {error.reason}") from error
@@ -302,6 +304,7 @@ def checked(
         return None, [(path, _message(problem, path, known)) for path, problem in best.items() if path not in above]
 
 
+_PATTERNS = {r"^[a-z0-9][a-z0-9-]{0,62}$": "at most 63 lower-case letters, digits and dashes, like my-test"}
 _UNION_TAGS = re.compile(
     r"literal\[|constrained|function-|^(int|Count|Percent|NotRank|SuiteEntry|str|float|dict)$|\[.*\]|\(.*\)"
 )
@@ -321,7 +324,9 @@ def _message(problem: Mapping[str, Any], path: Path, keys: Callable[[Path], Sequ
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown key; {choice(path[-1], keys(path[:-1]))}"
     if kind == "missing":
-        return "is missing"
+        return "is missing: write version: 1" if path == ("version",) else "is missing"
+    if kind == "string_pattern_mismatch" and (words := _PATTERNS.get(problem["ctx"]["pattern"])):
+        return f"{short(repr(problem['input']))} is not allowed: it has {words}"
     if kind == "value_error":
         return _cut(text)
     if kind in ("too_long", "too_short"):

@@ -24,7 +24,7 @@ from pydantic import (
 from harness import units
 from harness.errors import ScenarioError, UsageError, choice
 from harness.faults.contract import NamedFault, fault_names, load_fault
-from harness.parameters import Parameters
+from harness.parameters import Parameters, Percentage
 from harness.spec.bounds import ScoreBounds, check_expectations
 from harness.spec.document import Document, Path, keys_at, read_text, short
 from harness.spec.profile import lay_profile
@@ -64,7 +64,7 @@ class Count(Parameters):
 
 
 class Percent(Parameters):
-    percent: Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=100)]
+    percent: Annotated[Percentage, Field(gt=0, le=100)]
 
 
 class NotRank(Parameters):
@@ -79,6 +79,13 @@ class TargetSpec(Parameters):
 
     node: Selector | None = None
     rank: Selector | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_mapping(cls, given: object) -> object:
+        if not isinstance(given, (Mapping, TargetSpec)):
+            raise ValueError("write {node: any} or {rank: any}")
+        return given
 
     @model_validator(mode="after")
     def _one_of_two(self) -> TargetSpec:
@@ -108,6 +115,13 @@ class When(Parameters):
     phase: Line | None = Field(None, description="When a rank enters this phase or failpoint.")
     following: str | None = Field(None, description="The id of another fault.")
     event: Literal["injected", "effect", "recovered", "healed"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_mapping(cls, given: object) -> object:
+        if not isinstance(given, (Mapping, When)):
+            raise ValueError("write {step: 90}, {after: 30s}, or another trigger with its key")
+        return given
 
     @model_validator(mode="after")
     def _one_trigger(self) -> When:
@@ -264,7 +278,7 @@ def parse_scenario(
     for place, why in scenario.workload.trainer.problems(scenario.workload):
         document.problem(("workload", *place), why)
     check_secrets(document, scenario.workload)
-    _check_faults(document, scenario.faults)
+    _check_faults(document, scenario.faults, scenario.workload)
     document.raise_problems()
     return scenario
 
@@ -339,8 +353,8 @@ def check_secrets(document: Document, workload: Workload) -> None:
             document.problem(("workload", *place), str(error))
 
 
-def _check_faults(document: Document, faults: Sequence[FaultSpec]) -> None:
-    ids = {fault.id for fault in faults}
+def _check_faults(document: Document, faults: Sequence[FaultSpec], workload: Workload) -> None:
+    ids, phases = {fault.id for fault in faults}, workload.trainer.phases
     seen: set[str] = set()
     for index, fault in enumerate(faults):
         at: Path = ("faults", index)
@@ -348,6 +362,13 @@ def _check_faults(document: Document, faults: Sequence[FaultSpec]) -> None:
             document.problem((*at, "id"), f"{fault.id!r} is already the id of another fault; ids are unique")
         seen.add(fault.id)
         fault._place = document.at((*at, "target"), "")
+        if workload.steps is not None and fault.when.step is not None and fault.when.step >= workload.steps:
+            never = f"step {fault.when.step} is never reached; the workload has {workload.steps} steps"
+            document.problem((*at, "when", "step"), never)
+        if phases and fault.when.phase is not None and fault.when.phase not in phases:
+            document.problem(
+                (*at, "when", "phase"), f"unknown phase {fault.when.phase!r}; {choice(fault.when.phase, phases)}"
+            )
         followed = fault.when.following
         if followed is not None and (followed not in ids or followed == fault.id):
             others = [each.id for each in faults[:20] if each is not fault]

@@ -53,6 +53,7 @@ class Trainer(Parameters, abc.ABC):
     """Parameters of one kind of trainer. Subclasses add fields; an unknown key in the YAML is an error."""
 
     steps: ClassVar[int | None] = None  # of a workload that does not say how many; `None`: the fault-free run's count
+    phases: ClassVar[tuple[str, ...]] = ()  # phases and failpoints that its workers tell; empty: they are not known
 
     @abc.abstractmethod
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
@@ -123,7 +124,8 @@ def build_trainer(written: object) -> Trainer:
     if name is None:
         known = {name: load_trainer(name).model_fields for name in trainer_names()}
         allowed = ", ".join(f"{{{name}: …}}" if name in fields else name for name, fields in known.items())
-        raise ValueError(f"unknown trainer; choose one of: {allowed}")
+        hint = f"write {{torchrun: {written}}}, or " if isinstance(written, str) and written.endswith(".py") else ""
+        raise ValueError(f"unknown trainer; {hint}choose one of: {allowed}")
     return load_trainer(name).model_validate(dict(own))
 
 

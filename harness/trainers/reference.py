@@ -22,6 +22,11 @@ class ReferenceTrainer(Trainer):
     """A small language model, trained by a launcher that restarts it, with a rendezvous store beside the nodes."""
 
     steps = 200
+    phases = (
+        *("startup", "rendezvous", "restore", "next_batch", "all_reduce", "drain"),
+        *("checkpoint.snapshot", "checkpoint.write", "checkpoint.shard_written"),
+        *("checkpoint.before_publish", "checkpoint.publish"),
+    )
 
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
         command = (*_launcher(workload, run_id), *_training(workload, seed))

@@ -68,6 +68,8 @@ def _allowed(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return " · ".join(f"`{_value(each)}`" for each in schema["enum"])
     kind = schema.get("type")
+    if isinstance(kind, list):
+        return "a percentage, like `25%`"
     if kind == "array":
         return f"a list: {_allowed(schema.get('items', {}), whole)}"
     low, high = (

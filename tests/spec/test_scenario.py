@@ -97,6 +97,18 @@ def test_a_profile_lies_over_it() -> None:
         ),
         ("version: 1", "version: 2", "s.yaml:1:1: version: 2 is not allowed: it should be 1"),
         ("title: One", "title: One\ntitle: Two", "s.yaml:4:1: duplicate key 'title'"),
+        ("version: 1\n", "", "version: is missing: write version: 1"),
+        ("\n  nodes: 2", "\n\tnodes: 2", "indent with spaces"),
+        ("name: one", "name: my test", "name: 'my test' is not allowed: it has at most 63 lower-case letters, digits"),
+        ("{node: any}", "any", "s.yaml:11:5: faults.0.target: write {node: any} or {rank: any}"),
+        ("{step: 50}", "after step 50", "s.yaml:10:5: faults.0.when: write {step: 90}, {after: 30s}, or another"),
+        ("{step: 50}", "{step: 200}", "s.yaml:10:12: faults.0.when.step: step 200 is never reached; the workload has"),
+        (
+            "{step: 50}",
+            "{phase: checkpoint.wrte}",
+            "faults.0.when.phase: unknown phase 'checkpoint.wrte'; did you mean",
+        ),
+        ("nodes: 2", "nodes: 2\n  trainer: my_train.py", "unknown trainer; write {torchrun: my_train.py}, or choose"),
         ("title: One\n", "", "s.yaml:1:1: title: is missing"),
         ("  nodes: 2", "\tnodes: 2", "s.yaml:5:1: not valid YAML"),
         ("nodes: 2", "nodes: [2", "not valid YAML"),
@@ -216,3 +228,11 @@ def test_a_trainer_declares_what_it_tells() -> None:
     assert not isinstance(trainer, str) and trainer.tells == ["steps", "loss"]
     wrong = text.replace("steps, loss", "steps, los")
     assert "'los' is not allowed: it should be 'steps', 'loss'" in problems(wrong)[0]
+
+
+def test_a_percentage_of_a_fault_may_have_its_sign() -> None:
+    own = "    notice: 5s\n    replacement: {after: 5s}\n"
+    for written in ("25", "25%"):
+        text = GOOD.replace("fault: preemption", "fault: nic_loss").replace(own, f"    loss_percent: {written}\n")
+        (fault,) = parse_scenario(text.split("profiles:")[0], "s.yaml").faults
+        assert fault.action.model_dump()["loss_percent"] == 25
