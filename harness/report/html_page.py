@@ -82,6 +82,7 @@ def script_policy(script: str) -> str:
 def _page(report: Report) -> dict[str, Any]:
     return {
         "report": report,
+        "crumbs": _crumbs(report),
         "headline": view.headline_alone(report),
         "reasons": view.reasons(report),
         "not_judged": view.not_judged(report),
@@ -92,6 +93,14 @@ def _page(report: Report) -> dict[str, Any]:
         "most_rows": ROWS_MAX,
         "most_episodes": EPISODES_MAX,
     }
+
+
+def _crumbs(report: Report) -> list[str]:
+    """When it began, how large the job was, and how long it took, as far as the report tells."""
+    begun = f"{report.begun_at[:16].replace('T', ' ')} UTC" if report.begun_at else ""
+    ranks = counted(report.run.ranks, "rank") if report.run.ranks else ""
+    took = f"took {seconds(report.run.duration_s)}" if report.run.duration_s else ""
+    return [part for part in (begun, ranks, took) if part]
 
 
 def _tables(report: Report) -> dict[str, Any]:
@@ -186,7 +195,7 @@ def _episode(report: Report, number: int, episode: Episode) -> dict[str, Any]:
         said += f": {lasted} until the end of the run."
     else:
         said = f"Progress stopped after step {episode.furthest_step:,} and passed it again {took} later"
-        said += f"; the first new step was done after {first}."
+        said += f"; steps came again after {first}."
     return {
         "number": number,
         "title": f"Recovery {number}",

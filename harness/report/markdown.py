@@ -82,8 +82,8 @@ def _accounts(report: Report) -> str:
     lines, total = view.accounts(report)
     if total is None:
         return ""
-    rows = [(line.label, line.seconds, line.percent) for line in [*lines, total]]
-    ledger = table(["Account", "GPU-seconds", "Share"], rows, right=[1, 2])
+    rows = [(line.label, line.seconds, line.by_faults, line.percent) for line in [*lines, total]]
+    ledger = table(["Account", "GPU-seconds", "By faults", "Share"], rows, right=[1, 2, 3])
     return f"## Where the GPU time went\n\n{ledger}\n\n{text(view.baseline_words(report))}".rstrip()
 
 

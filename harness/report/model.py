@@ -161,6 +161,7 @@ class WastedGpuHours(_Part, frozen=True):
     percent: float | None = None
     percent_by_faults: float | None = None
     accounts: dict[str, float] = {}
+    accounts_by_faults: dict[str, float] = {}  # the part of each that faults caused
     baseline: str = "none"
     closed_forms: ClosedForms = ClosedForms()
     dollars_wasted: float | None = None

@@ -43,7 +43,8 @@ class Account:
     name: str
     label: str
     seconds: str
-    hours: str
+    by_faults: str  # of them; empty: none
+    hours: str  # empty: the run had less than one
     percent: str
     share: float
 
@@ -142,8 +143,8 @@ def _first_step(report: Report) -> Figure:
     values = report.recovery_time
     expectation = _bound(report, "recovery_time", having="first_step")
     missing = "Never" if values.episodes else DASH
-    detail = "until the first step after the fault" if values.episodes else _no_outage(report)
-    return _figure("First new step", seconds(values.first_step_seconds, missing), detail, expectation, measured=True)
+    detail = "until the first step after the fault, new or repeated" if values.episodes else _no_outage(report)
+    return _figure("Steps again after", seconds(values.first_step_seconds, missing), detail, expectation, measured=True)
 
 
 def wasted_percent(report: Report) -> float | None:
@@ -215,11 +216,14 @@ def accounts(report: Report) -> tuple[list[Account], Account | None]:
     names = [name for name in names if booked[name] > 0 or name == "productive"]
     digits = 3 if allocated < 1000 else 1 if allocated < 1_000_000 else 0
     rounded = _rounded([booked[name] for name in names], allocated, digits)
+    by_faults = report.wasted_gpu_hours.accounts_by_faults
+    by_faults = by_faults | {"allocated": sum(by_faults.values())}
     found = []
     for name, amount in [*zip(names, rounded, strict=True), ("allocated", allocated)]:
-        share = amount / allocated if allocated else 0.0
-        gpu_s, gpu_h = f"{amount:,.{digits}f}", f"{amount / 3600:,.5f}"
-        found.append(Account(name, words(name), gpu_s, gpu_h, f"{100 * share:.2f} %", share))
+        share, lost = amount / allocated if allocated else 0.0, by_faults.get(name, 0.0)
+        gpu_s, caused = f"{amount:,.{digits}f}", f"{lost:,.{digits}f}" if lost > 0 else ""
+        gpu_h = f"{amount / 3600:,.2f}" if allocated >= 3600 else ""
+        found.append(Account(name, words(name), gpu_s, caused, gpu_h, f"{100 * share:.2f} %", share))
     return found[:-1], found[-1]
 
 
@@ -247,7 +251,7 @@ def baseline_words(report: Report) -> str:
     """From how much the band was taken that straggler drag exceeds; an empty text where there is none."""
     if not report.wasted_gpu_hours.accounts.get("straggler_drag"):
         return ""
-    return f"Straggler drag is what exceeds the band of {report.wasted_gpu_hours.baseline}."
+    return f"Straggler drag: step time above the band of {report.wasted_gpu_hours.baseline}."
 
 
 def _rounded(amounts: Sequence[float], total: float, digits: int) -> list[float]:

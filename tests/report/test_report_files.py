@@ -87,7 +87,7 @@ def test_the_terminal_summary_is_plain_when_not_on_a_terminal() -> None:
     text = out.getvalue()
     assert "\x1b" not in text
     assert text.splitlines()[0].startswith("✔ PASS  Recovered in")
-    assert all(name in text for name in ("Recovery time", "First new step", "Wasted by faults", "Loss continuity"))
+    assert all(name in text for name in ("Recovery time", "Steps again after", "Wasted by faults", "Loss continuity"))
     assert "/r/report.html" in text
     assert len(text.splitlines()) == 6, "no line is wrapped"
 

@@ -156,7 +156,7 @@ def recovery_chart(run: Chronicle, recovery: Recovery, cast: ranks.Cast, narrow:
 
 def _moments(run: Chronicle, recovery: Recovery, x: svg.Scale) -> Markup:
     """Words above the marked moments, from the right to the left; one that would overlap is left out."""
-    named = [("recovered", recovery.regained, "tick"), ("first new step", recovery.first, "tick")]
+    named = [("recovered", recovery.regained, "tick"), ("steps again", recovery.first, "tick")]
     mine = set(recovery.faults)
     named += [(f.id[:24], f.injected, "fault-label") for f in run.faults if f.id in mine]
     moments = [(name, x(at), class_) for name, at, class_ in named if at is not None]
@@ -172,7 +172,7 @@ def _moments(run: Chronicle, recovery: Recovery, x: svg.Scale) -> Markup:
 
 
 def _together(marks: Sequence[tuple[str, float, str]]) -> list[tuple[str, float, str]]:
-    """Marks of one kind at the same place share one label: `first new step, recovered`."""
+    """Marks of one kind at the same place share one label: `steps again, recovered`."""
     merged: list[tuple[str, float, str]] = []
     for words, at, class_ in marks:
         if merged and merged[-1][2] == class_ and merged[-1][1] - at < 2:
