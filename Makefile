@@ -57,17 +57,22 @@ lock: ## Writes requirements.txt again: the core dependencies with their digests
 .PHONY: setup
 setup: $(VENV)/.ready ## The virtual environment
 
+# The last line of a run: make itself turns every failure into 2.
+TELL = code=$$?; case $$code in 0) what=pass;; 1) what=fail;; 2) what='a mistake in a file or on the command line';; \
+	3) what='inconclusive or invalid';; 4) what='this machine cannot run it';; 130) what='stopped by you';; \
+	*) what='not expected';; esac; echo "exit code of chaos: $$code ($$what)"; exit $$code
+
 .PHONY: chaos
 chaos: $(VENV)/.ready ## One scenario, scored: SCENARIO=spot-evict BACKEND=local ARGS=…
-	@$(CHAOS) run $(SCENARIO) --backend $(BACKEND) $(ARGS)
+	@$(CHAOS) run $(SCENARIO) --backend $(BACKEND) $(ARGS); $(TELL)
 
 .PHONY: gate
 gate: $(VENV)/.ready ## A suite of scenarios as one yes or no: SUITE=pre-launch
-	@$(CHAOS) gate $(SUITE) --backend $(BACKEND) $(ARGS)
+	@$(CHAOS) gate $(SUITE) --backend $(BACKEND) $(ARGS); $(TELL)
 
 .PHONY: gameday
 gameday: $(VENV)/.ready ## A schedule of scenarios on one job, with a live page: PLAN=pre-launch BACKEND=local ARGS=…
-	@$(CHAOS) gameday $(PLAN) --backend $(BACKEND) $(ARGS)
+	@$(CHAOS) gameday $(PLAN) --backend $(BACKEND) $(ARGS); $(TELL)
 
 .PHONY: test
 test: $(VENV)/.ready-dev ## All tests, by three workers (tests/conftest.py says which one does what): WORKERS=0 for none

@@ -13,7 +13,7 @@ import msgspec
 from harness.gameday.day_verdict import ActResult, DayResult
 from harness.judge.score import Scorecard, Verdict
 from harness.report import html_page, markdown, model
-from harness.report.words import DASH, expectation_name, gpu_seconds, words
+from harness.report.words import DASH, expectation_name, gpu_seconds, percent, words
 from harness.units import format_duration
 
 PLAN, REPORT = "gameday.json", "gameday-report.json"
@@ -146,7 +146,7 @@ def render(day: Day, result: DayResult) -> dict[str, str]:
     to_fix = [Row(act) for act in result.to_fix]
     reasons = _sentences(result)
     shown: dict[str, Any] = {"day": day, "result": result, "rows": rows, "to_fix": to_fix, "head": HEAD}
-    shown |= {"reasons": reasons}
+    shown |= {"reasons": reasons, "wasted": _wasted(result)}
     moments = [(_clock(each.at_ns), each.kind, each.what) for each in result.moments]
     return {
         REPORT: _json(day, result),
@@ -155,6 +155,17 @@ def render(day: Day, result: DayResult) -> dict[str, str]:
         ),
         "report.md": _markdown(day, result, reasons, rows, to_fix),
     }
+
+
+def _wasted(result: DayResult) -> str:
+    """Of the whole job, as its ledger counts it; an empty text without one."""
+    booked = result.job.scores.get("wasted_gpu_hours", {}) if result.job else {}
+    lost, allocated, share = (booked.get(key) for key in ("gpu_seconds_wasted", "gpu_seconds_allocated", "percent"))
+    if lost is None or not allocated:
+        return ""
+    caused = booked.get("gpu_seconds_wasted_by_faults")
+    by_faults = "" if caused is None else f", {gpu_seconds(caused)} of it by faults"
+    return f"Wasted in the whole day: {gpu_seconds(lost)} of {gpu_seconds(allocated)} ({percent(share)}){by_faults}."
 
 
 def _clock(at_ns: int) -> str:
@@ -213,7 +224,8 @@ def _markdown(day: Day, result: DayResult, reasons: Sequence[str], rows: Sequenc
         "\n".join(f"- {text(reason)}" for reason in reasons[1:]),
         "## Scorecard\n\n" + " · ".join(f"{name}: {side or 'not judged'}" for name, side in result.sides.items()),
         markdown.table(HEAD, [row.cells for row in rows]),
-        "## What to fix, most expensive first\n\n" + _fixes(to_fix),
+        text(_wasted(result)),
+        "## What to fix, then what cost most\n\n" + _fixes(to_fix),
         "## Timeline\n\n" + markdown.table(("At", "What kind", "What"), moments),
         "## Post-mortem\n\n" + _questions(rows),
     ]
@@ -226,8 +238,8 @@ def _fixes(to_fix: Sequence[Row]) -> str:
     lines = []
     for row in to_fix:
         phase = f"; the longest phase: {row.longest_phase}" if row.longest_phase else ""
-        wasted = gpu_seconds(row.act.wasted_gpu_s)
-        lines.append(f"1. **{markdown.text(row.name)}**: {wasted} wasted by its faults{markdown.text(phase)}")
+        cost = f"{row.act.verdict.value}, {gpu_seconds(row.act.wasted_gpu_s)} wasted by its faults"
+        lines.append(f"1. **{markdown.text(row.name)}**: {cost}{markdown.text(phase)}")
         lines.append("   - [ ] Action: … Owner: … Due: …")
     return "\n".join(lines)
 

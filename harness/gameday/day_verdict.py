@@ -132,9 +132,9 @@ class DayResult:
 
     @property
     def to_fix(self) -> list[ActResult]:
-        """What did not pass, and what cost the most, dearest first."""
+        """What did not pass, then what passed and cost something; the dearest of each first."""
         found = [act for act in self.acts if act.card and (act.wasted_gpu_s > 0 or act.verdict is not Verdict.PASS)]
-        return sorted(found, key=lambda act: -act.wasted_gpu_s)
+        return sorted(found, key=lambda act: (act.verdict is Verdict.PASS, -act.wasted_gpu_s))
 
 
 def judge_day(

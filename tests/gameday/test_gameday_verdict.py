@@ -225,9 +225,9 @@ def test_a_probe_that_did_not_hold(moment: str, verdict: Verdict) -> None:
     assert verdict_of(day(rehearsed("a", 10), probe, end="probe"), Expected("a", 0)).verdict is verdict
 
 
-def test_the_dearest_comes_first_among_what_to_fix() -> None:
+def test_what_failed_comes_before_what_cost_most() -> None:
     events = day(rehearsed("a", 10), rehearsed("b", 50), rehearsed("c", 90))
-    cards = {"a": card(wasted=1.0), "b": card(Verdict.FAIL, 9.0), "c": card(wasted=4.0)}
+    cards = {"a": card(wasted=1.0), "b": card(Verdict.FAIL, 0.5), "c": card(wasted=4.0)}
     result = verdict_of(events, Expected("a", 0), Expected("b", 1), Expected("c", 2), cards=cards)
     assert [act.expected.name for act in result.to_fix] == ["b", "c", "a"]
 

@@ -52,3 +52,12 @@ def test_a_day_that_failed_names_it_below_its_headline() -> None:
 def test_nothing_is_added_where_all_was_judged(verdict: Verdict) -> None:
     result = verdict_of(day(rehearsed("a", 10)), Expected("a", 0), cards={"a": card(verdict)})
     assert "not judged in" not in day_report.render(DAY, result)["report.md"]
+
+
+def test_the_waste_of_the_whole_day_is_told() -> None:
+    booked = {"gpu_seconds_wasted": 86.0, "gpu_seconds_allocated": 344.0, "percent": 25.0}
+    job = replace(card(), scores={"wasted_gpu_hours": booked | {"gpu_seconds_wasted_by_faults": 21.3}})
+    files = day_report.render(DAY, replace(result_of(), job=job))
+    told = "Wasted in the whole day: 86.0 GPU-s of 344.0 GPU-s (25.0 %), 21.3 GPU-s of it by faults."
+    assert told in files["report.md"] and told in Page(files["report.html"]).text.replace("\u00a0", " ")
+    assert "Wasted in the whole day" not in day_report.render(DAY, replace(result_of(), job=None))["report.md"]
