@@ -52,10 +52,12 @@ from harness.gameday.wing import WING
 from harness.judge.score import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
 from harness.run.injection import LiveJob
+from harness.run.observers import Status
 from harness.units import counted
 
 PAGES = ".gamedays"  # beside the runs, for this user alone: where the page of a day is, and its tokens
 LINGER_S = 3.0  # after the day, so that every browser has its last state
+READ_S = 600.0  # where somebody sits at the terminal: the page has the report
 NOTE_S = 10.0
 
 
@@ -132,7 +134,8 @@ def run(
         with _page(day, director, reports.resolve(), place) as shown:
             ended = run_day(day, reports.resolve(), engine, director, Together(observer, shown), stop)
             shown.day_judged(ended)
-    raise typer.Exit(_tell(ended))
+            code = _tell(ended)
+    raise typer.Exit(code)
 
 
 def _rehearse_dry(day: DayPlan, path: pathlib.Path, step_s: float, engine: Backend) -> None:
@@ -162,8 +165,11 @@ Where = tuple[str, int, pathlib.Path | None, pathlib.Path | None]
 class Shown(SilentCampaign):
     """Shows a page the day as it goes on, then that the job is over, then the verdict. Tells the terminal of pauses."""
 
-    def __init__(self, publish: Callable[[DayView, Sequence[NewsView]], None], url: str = ""):
+    def __init__(
+        self, publish: Callable[[DayView, Sequence[NewsView]], None], url: str = "", director: Director | None = None
+    ):
         self._publish, self._url, self._begin_ns = publish, url, time.monotonic_ns()
+        self._director = director
         self._newest: tuple[Director, LiveJob] | None = None
         self._pauses_told = set[int]()
 
@@ -174,6 +180,11 @@ class Shown(SilentCampaign):
             say(f"  pause: {director.day.scenes[director.scene].what}")
             say(f"  waiting for a person to press Continue: {self._url}")
         self._show(lambda view: view)
+
+    def status(self, status: Status) -> None:
+        if self._newest is None and self._director is not None:  # the fault-free run, which the day waits for
+            elapsed_s = (time.monotonic_ns() - self._begin_ns) / 1e9
+            self._publish(day_view.before(self._director, status, elapsed_s), [])
 
     def stage_ended(self, stage: Stage, how: str) -> None:
         if stage.kind == "run with faults":
@@ -205,7 +216,7 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
     run_dir = reports / day.job.run_id
     chart = drawing(director.course, lambda: twin_line(run_dir))
     with serving(PageAddress(*where), director.desk, run_dir, chart) as served:
-        shown = Shown(served.hub.publish, served.url("master"))
+        shown = Shown(served.hub.publish, served.url("master"), director)
         director.watcher = shown.watch
         for role, words in (("master", "game master"), ("participant", "participants"), ("observer", "observers")):
             say(f"  page for the {words}: {served.url(role)}")
@@ -217,7 +228,10 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
         }
         with _known(reports, day.job.run_id, found):
             yield shown
-        time.sleep(LINGER_S)
+        if out.is_terminal:
+            say(f"The page stays until Ctrl-C, at most {READ_S / 60:g} minutes: {served.url('master')}", "dim")
+        with contextlib.suppress(KeyboardInterrupt):
+            time.sleep(READ_S if out.is_terminal else LINGER_S)
 
 
 @contextlib.contextmanager

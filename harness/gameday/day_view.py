@@ -16,6 +16,7 @@ from harness.gameday.director import Director, News
 from harness.gameday.steady import step_times_ns
 from harness.run.injection import LiveJob
 from harness.run.live import LiveProgress
+from harness.run.observers import Status
 
 RANKS_LISTED_MAX = 64
 EXTREMES = 8
@@ -23,6 +24,7 @@ FEED_MAX = 60
 STANDING_TIMES = 5  # no step for so many usual steps, and at least for so long: it stands still
 STANDING_NS_MIN = 2 * 10**9
 OVER = ("over", "stopped", "skipped")
+_PREPARING = {"training": "running", "starting": "startup"}
 _STOP_OR_LIFT = re.compile(r"([^:]*): (stop|lift)(:|$)")
 
 
@@ -154,6 +156,43 @@ def view_of(director: Director, job: LiveJob, begin_ns: int, now_ns: int) -> Day
     )
 
 
+def before(director: Director, status: Status, elapsed_s: float) -> DayView:
+    """What can be shown while the job first runs without a fault, to be compared with: the plan, and how far it is."""
+    day = director.day
+    steps = f" of {status.steps:,}" if status.steps is not None else ""
+    scenes = [replace(_scene(director, number), state="next") for number in range(len(day.scenes))]
+    return DayView(
+        run_id=day.job.run_id,
+        title=day.title,
+        role="master",
+        elapsed_s=elapsed_s,
+        state="preparing",
+        saying=f"First the same job runs without a fault: step {status.step:,}{steps}. The day begins after it.",
+        blocked=False,
+        outcome="",
+        phase=_PREPARING.get(status.phase, status.phase),
+        step=status.step,
+        furthest_step=status.step,
+        steps=status.steps,
+        loss=status.loss,
+        committed_step=0,
+        idle_s=0.0,
+        standing=False,
+        steps_go=status.phase == "training",
+        ranks=RanksView(0, [], True),
+        scenes=scenes,
+        at_work=0,
+        outage=(),
+        outage_open=False,
+        wasted_gpu_s=0.0,
+        wasted_percent=0.0,
+        wasted_dollars=None,
+        feed=[],
+        nodes=[],
+        fault_free=False,
+    )
+
+
 def ended(view: DayView, verdict: str = "", why: str = "", report: str = "") -> DayView:
     """The same when the job is over, too; with the verdict once there is one."""
     saying = f"The day is over: {verdict}. {why}" if verdict else "The job is over. The day is being judged."
@@ -182,7 +221,7 @@ def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
     if role != "participant":
         return replace(view, role=role)
     over = [scene for scene in view.scenes if scene.state in OVER]
-    state = view.state if view.state in ("paused", "over") else "going"
+    state = view.state if view.state in ("preparing", "paused", "over") else "going"
     watched = state == "going" and not view.blocked
     return replace(
         view,

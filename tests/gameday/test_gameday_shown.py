@@ -12,10 +12,11 @@ import pytest
 from harness.campaign.campaign_observers import Stage
 from harness.gameday.day import Ended
 from harness.gameday.day_command import Shown
-from harness.gameday.day_view import DayView
+from harness.gameday.day_view import DayView, for_role
 from harness.gameday.director import Director
 from harness.gameday.planning import plan_day
 from harness.run.live import LiveProgress
+from harness.run.observers import Status
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KILL = "{scenario: rank-kill, overrides: {faults: {kill: {when: {step: 5}, target: {rank: 0}}}}}"
@@ -36,6 +37,23 @@ def test_after_the_job_comes_the_verdict_with_the_path_of_the_report(tmp_path: p
     assert [(view.job_over, view.verdict) for view in views] == [(False, ""), (True, ""), (True, "fail")]
     assert views[-1].report == str(tmp_path / "report.html")
     assert views[-1].saying == "The day is over: fail. rank-kill: too slow"
+
+
+def test_before_the_day_the_page_shows_the_plan_and_the_run_without_a_fault(tmp_path: pathlib.Path) -> None:
+    path = light_day.write(tmp_path, f"  [{KILL}]", 300)
+    director = Director(plan_day(path, 1, "local", "light-1", ROOT / "scenarios"))
+    views = list[DayView]()
+    shown = Shown(lambda view, feed: views.append(view), "", director)
+    shown.status(Status("free-1", 2.0, "training", 40, 300, 1.5, (), ()))
+    assert views[0].saying == "First the same job runs without a fault: step 40 of 300. The day begins after it."
+    assert (views[0].state, views[0].step, [scene.state for scene in views[0].scenes]) == ("preparing", 40, ["next"])
+    hidden = for_role(views[0], "participant", [])
+    assert hidden.state == "preparing" and not hidden.scenes and hidden.title == "Game day"
+    shown.watch(
+        director, cast(Any, SimpleNamespace(progress=LiveProgress(), cluster=SimpleNamespace(nodes=[]), firings={})), 0
+    )
+    shown.status(Status("day-1", 3.0, "training", 1, 300, 1.5, (), ()))
+    assert [view.state for view in views] == ["preparing", "steadying"], "the day shows itself"
 
 
 def test_the_terminal_tells_once_that_a_pause_waits_for_a_press(

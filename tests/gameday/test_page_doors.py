@@ -455,3 +455,29 @@ def test_a_burst_of_streams_is_limited(clerk: Clerk, tmp_path: pathlib.Path, mon
         for each in many:
             each.sendall(asked)
         assert sum(each.recv(100).startswith(b"HTTP/1.1 200") for each in many) == 2
+
+
+def test_the_report_is_there_once_the_day_is_judged_and_nothing_else_is(
+    client: TestClient, page: Page, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "rehearsals" / "a").mkdir(parents=True)
+    for path in ("report.html", "rehearsals/a/report.html", "plan.json"):
+        (tmp_path / path).write_text(f"<p>{path}</p>")
+    (tmp_path / "rehearsals" / "b").symlink_to("/etc")
+    assert client.get("/report/report.html").status_code == 403
+    enter(client, page, "observer")
+    page.hub.publish(view(), [])
+    assert client.get("/report/report.html").status_code == 404, "it is not judged yet"
+    page.hub.publish(view(job_over=True, verdict="pass", report="x/report.html"), [])
+    for path in ("report.html", "rehearsals/a/report.html"):
+        answer = client.get(f"/report/{path}")
+        assert answer.text == f"<p>{path}</p>" and "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    for path in (
+        "plan.json",
+        "rehearsals/b/report.html",
+        "rehearsals/../plan.json",
+        "../report.html",
+        "%2e%2e/report.html",
+    ):
+        assert client.get(f"/report/{path}").status_code == 404, path

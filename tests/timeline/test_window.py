@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Logs, expecting, fault_free_of, remove, trainers
 from simulator import KINDS, History, Job, Outage, simulate
@@ -532,6 +532,7 @@ def test_a_rehearsal_given_up_before_its_fault_struck_is_inconclusive_wherever_i
     every=st.sampled_from([5, 25]),
     compared=st.booleans(),
 )
+@example(seed=0, kinds=["notice", "rank", "rank"], afters=[3, 3, 3], shares=(1.0, 0.0), every=5, compared=True)
 def test_a_healthy_job_is_not_accused_in_any_window_with_its_fault(
     seed: int, kinds: list[str], afters: list[int], shares: tuple[float, float], every: int, compared: bool
 ) -> None:

@@ -6,6 +6,7 @@ import functools
 import importlib.resources
 import json
 import pathlib
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import TimeoutError as NoReply
@@ -41,6 +42,12 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+REPORT_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)  # the page of a report has a stricter one in itself: its own script alone
+REPORT_BYTES_MAX = 64 * 2**20
+_REPORT = re.compile(r"(rehearsals/[^/]+/)?report\.html")
 BEARER = "send Authorization: Bearer and a token that may do this"
 HEADERS = {
     "content-security-policy": POLICY,
@@ -70,6 +77,7 @@ class Page:
             Route("/events", self.events),
             Route("/log", self.log),
             Route("/chart", self.chart),
+            Route("/report/{path:path}", self.report),
             Route("/act", self.act, methods=["POST"]),
             Route("/notes", self.notes, methods=["POST"]),
             Route("/alerts", self.alerts, methods=["POST"]),
@@ -118,6 +126,20 @@ class Page:
         if view is None or wanted not in view.nodes:
             return PlainTextResponse("There is no such node.", status_code=404)
         return PlainTextResponse(await run_in_threadpool(newest_words, self.run_dir, wanted))
+
+    async def report(self, request: Request) -> Response:
+        """The day's report, and those of its rehearsals, once they are written. Each closes itself to the network."""
+        if self._role(request) is None:
+            return _refused("no token, or a wrong token")
+        path = request.path_params["path"] or "report.html"
+        view = self.hub.view
+        try:
+            if view is None or not view.report or not _REPORT.fullmatch(path):
+                raise FileNotFoundError
+            text = await run_in_threadpool(untrusted_files.read, self.run_dir, path, REPORT_BYTES_MAX)
+        except (FaultError, OSError):
+            return PlainTextResponse("There is no such report yet.", status_code=404)
+        return HTMLResponse(text, headers={"content-security-policy": REPORT_POLICY})
 
     async def chart(self, request: Request) -> Response:
         if self._role(request) is None:
@@ -251,7 +273,9 @@ class _Guard:
 
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         inner = self.inner

@@ -33,7 +33,7 @@
   const figures = (view) => {
     say("title", view.title);
     say("run", view.run_id);
-    say("elapsed", lasted(view.elapsed_s) + " into the day");
+    say("elapsed", lasted(view.elapsed_s) + (view.state === "preparing" ? " of preparing" : " into the day"));
     say("step", count(view.step) + (view.steps ? " of " + count(view.steps) : ""));
     byId("done").style.width = (view.steps ? Math.min(100, (100 * view.step) / view.steps) : 0) + "%";
     say("furthest", view.step < view.furthest_step ? "step " + count(view.furthest_step) + " was reached before" : "");
@@ -63,6 +63,7 @@
     for (const button of document.querySelectorAll(".main-buttons [data-act]")) {
       if (button.dataset.act in idle) button.disabled = idle[button.dataset.act];
     }
+    for (const part of document.querySelectorAll(".main-buttons")) part.hidden = view.state === "preparing";
     if (view.job_over) nothingMore();
   };
   const nothingMore = () => {

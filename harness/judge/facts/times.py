@@ -170,7 +170,7 @@ def _longer_saves(run: Timeline) -> Iterator[tuple[int, str]]:
         key = event["process"], event.get("step")
         if event["event"] == STARTED:
             begun[key] = event["at"]
-        elif event["event"] == COMMITTED and event.get("duration_ns"):
+        elif event["event"] == COMMITTED and event.get("duration_ns") and key[0] >= 0:  # -1: gone before a rehearsal
             since = begun.get(key, run.processes[key[0]].started)
             yield (
                 event["duration_ns"] - (event["at"] - since),
