@@ -278,7 +278,7 @@ def parse_scenario(
     for place, why in scenario.workload.trainer.problems(scenario.workload):
         document.problem(("workload", *place), why)
     check_secrets(document, scenario.workload)
-    _check_faults(document, scenario.faults, scenario.workload)
+    _check_faults(document, scenario.faults, scenario.workload.trainer.phases)
     document.raise_problems()
     return scenario
 
@@ -353,8 +353,9 @@ def check_secrets(document: Document, workload: Workload) -> None:
             document.problem(("workload", *place), str(error))
 
 
-def _check_faults(document: Document, faults: Sequence[FaultSpec], workload: Workload) -> None:
-    ids, phases = {fault.id for fault in faults}, workload.trainer.phases
+def _check_faults(document: Document, faults: Sequence[FaultSpec], phases: Sequence[str]) -> None:
+    """`phases`: what the trainer's workers tell; empty: that is not known."""
+    ids = {fault.id for fault in faults}
     seen: set[str] = set()
     for index, fault in enumerate(faults):
         at: Path = ("faults", index)
@@ -362,9 +363,6 @@ def _check_faults(document: Document, faults: Sequence[FaultSpec], workload: Wor
             document.problem((*at, "id"), f"{fault.id!r} is already the id of another fault; ids are unique")
         seen.add(fault.id)
         fault._place = document.at((*at, "target"), "")
-        if workload.steps is not None and fault.when.step is not None and fault.when.step >= workload.steps:
-            never = f"step {fault.when.step} is never reached; the workload has {workload.steps} steps"
-            document.problem((*at, "when", "step"), never)
         if phases and fault.when.phase is not None and fault.when.phase not in phases:
             document.problem(
                 (*at, "when", "phase"), f"unknown phase {fault.when.phase!r}; {choice(fault.when.phase, phases)}"
