@@ -7,6 +7,7 @@ import http.client
 import json
 import pathlib
 import ssl
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -170,6 +171,7 @@ class Shown(SilentCampaign):
     ):
         self._publish, self._url, self._begin_ns = publish, url, time.monotonic_ns()
         self._director = director
+        self.stopped = False  # the day, by the user
         self._newest: tuple[Director, LiveJob] | None = None
         self._pauses_told = set[int]()
 
@@ -192,6 +194,7 @@ class Shown(SilentCampaign):
 
     def day_judged(self, ended: Ended) -> None:
         result, path = ended.result, ended.folder / "report.html"
+        self.stopped = ended.interrupted
         self._show(lambda view: day_view.ended(view, result.verdict.value, result.reasons[0], str(path)))
 
     def _show(self, change: Callable[[DayView], DayView]) -> None:
@@ -228,10 +231,11 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
         }
         with _known(reports, day.job.run_id, found):
             yield shown
-        if out.is_terminal:
+        somebody = sys.stdin.isatty() and sys.stdout.isatty() and not shown.stopped
+        if somebody:
             say(f"The page stays until Ctrl-C, at most {READ_S / 60:g} minutes: {served.url('master')}", "dim")
         with contextlib.suppress(KeyboardInterrupt):
-            time.sleep(READ_S if out.is_terminal else LINGER_S)
+            time.sleep(READ_S if somebody else LINGER_S)
 
 
 @contextlib.contextmanager

@@ -106,7 +106,8 @@ class GateResult:
 def yes_or_no(answer: GateResult) -> str:
     """The answer in one line: `NO: 1 of 12 scenarios failed, 2 could not be judged, 9 passed.`"""
     if answer.verdict is Verdict.PASS:
-        return f"YES: {answer.reason}."
+        part = answer.part.again or answer.part.tag or answer.part.shard
+        return f"{'YES, for a part of the suite' if part else 'YES'}: {answer.reason}."
     if not answer.rows:
         return f"NO: {answer.reason}."
     verdicts = [row.result.verdict for row in answer.rows]

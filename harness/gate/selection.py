@@ -62,25 +62,37 @@ class _Row(msgspec.Struct):
     verdict: Verdict
 
 
+class _LeftOut(msgspec.Struct):
+    scenario: str
+
+
+class _Part(msgspec.Struct):
+    backend: str
+    left_out: list[_LeftOut]
+
+
 class _Gate(msgspec.Struct):
     suite: str
     scenarios: list[_Row]
+    part: _Part
 
 
-def not_passed_last(suite: str, reports: pathlib.Path) -> frozenset[str]:
-    """The scenarios, as a gate names them, that did not pass in the newest gate of a suite. Raises `UsageError`."""
+def not_passed_last(suite: str, reports: pathlib.Path, backend: str) -> frozenset[str]:
+    """The scenarios, as a gate names them, that did not pass in the newest gate of a suite on a backend, or were left
+    out there. Raises `UsageError`."""
     for path in sorted(reports.glob("*/suite.json"), key=lambda path: path.stat().st_mtime, reverse=True):
         try:
             gate = msgspec.json.decode(model.read_regular(path), type=_Gate)
         except (OSError, msgspec.MsgspecError, RecursionError):
             continue
-        if gate.suite != suite:
+        if (gate.suite, gate.part.backend) != (suite, backend):
             continue
-        if failed := frozenset(row.scenario for row in gate.scenarios if row.verdict is not Verdict.PASS):
-            return failed
+        failed = [row.scenario for row in gate.scenarios if row.verdict is not Verdict.PASS]
+        if gate.scenarios and (again := frozenset([*failed, *(each.scenario for each in gate.part.left_out)])):
+            return again
         ran = "every scenario passed" if gate.scenarios else "it ended with its blindness check"
         raise UsageError(f"--last-failed: {path.parent.name}: {ran}; run the gate without it")
-    raise UsageError(f"--last-failed: no gate of {suite} is kept in {reports}; run the gate without it")
+    raise UsageError(f"--last-failed: no gate of {suite} on {backend} is kept in {reports}; run the gate without it")
 
 
 def of_shard(specs: Sequence[Chosen], shard: Shard) -> list[Chosen]:

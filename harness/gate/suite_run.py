@@ -71,8 +71,10 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     every = load_entries(path, suite, gate.scenarios)
     specs = tagged(every, gate.tag) if gate.tag else every
     if gate.last_failed:
-        failed = not_passed_last(suite.name, gate.reports)
+        failed = not_passed_last(suite.name, gate.reports, gate.backend)
         specs = [each for each in specs if _name(*each) in failed]
+        if not specs:
+            raise UsageError(f"--last-failed: nothing of {', '.join(sorted(failed))} is among what was asked for")
     names, again = tuple(_name(*each) for each in specs), gate.last_failed
     part = Part(len(every), len(specs), gate.tag, gate.backend, gate.seed, digest_of(path), names, again=again)
     if gate.shard:

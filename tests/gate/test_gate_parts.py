@@ -473,11 +473,21 @@ def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Score
 
 
 def test_only_what_did_not_pass_is_run_again(rehearse: Any, bad: Scorecard) -> None:
-    with pytest.raises(UsageError, match="no gate of small is kept"):
+    with pytest.raises(UsageError, match="no gate of small on local is kept"):
         rehearse(THREE, last_failed=True)
     rehearse(THREE, {"spot-evict": bad, "node-loss": bad})
     again = rehearse(THREE, last_failed=True)
     assert [row.name for row in again.rows] == ["spot-evict", "node-loss"]
+    assert yes_or_no(again).startswith("YES, for a part of the suite: ")
     assert again.verdict is Verdict.PASS and "only spot-evict, node-loss of 3 scenarios" in again.reason
     with pytest.raises(UsageError, match="every scenario passed; run the gate without it"):
         rehearse(THREE, last_failed=True)
+
+
+def test_what_was_left_out_is_run_again_and_nothing_is_no_pass(rehearse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    past = {"rank-kill": Past(10, False), "spot-evict": Past(10, False), "node-loss": Past(1000, False)}
+    monkeypatch.setattr(module, "look_back", lambda *_: past)
+    assert rehearse(THREE, budget_s=600).verdict is Verdict.INCONCLUSIVE
+    with pytest.raises(UsageError, match="nothing of node-loss is among what was asked for"):
+        rehearse(THREE.replace("  - node-loss\n", ""), last_failed=True)
+    assert [row.name for row in rehearse(THREE, last_failed=True).rows] == ["node-loss"]
