@@ -3,7 +3,8 @@
     python benches/judging.py --old CHECKOUT [--ranks 125 500 1000] [--steps 1000] [--restarts 20] [--tries 1] [--day]
 
 `--day`: each restart is a rehearsal of a game day with a fault-free run beside it; all of the day is judged.
-Each version reads the log in a process of its own, one after the other; only reading and judging it is timed.
+Each version reads the log in a process of its own, one after the other; only reading and judging it is timed. It reads
+and judges a small log before, as one version loads its questions when they are first asked, and another at its start.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import sys
 sys.meta_path[:] = [each for each in sys.meta_path if "editable" not in each.__module__]  # the code that is installed
 """
 START = """
-import importlib, json, pathlib, resource, sys, time
+import gc, importlib, json, pathlib, resource, sys, time
 import harness
 
 here = pathlib.Path(next(iter(harness.__path__))).resolve().parent
@@ -48,21 +49,30 @@ judge = find("judge", "harness.judge.score", "harness.judge.scorecard", "harness
 def cpu_s():
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in usage)
-times, cpu = [time.monotonic()], [cpu_s()]
+judge(Evidence(load(pathlib.Path(sys.argv[3]))), "loads all")
+times = [time.monotonic()]
 run = load(pathlib.Path(sys.argv[2]))
-times, cpu = [*times, time.monotonic()], [*cpu, cpu_s()]
+read = time.monotonic() - times[0]
+gc.collect()  # what reading left behind is not judging's
+times, cpu = [time.monotonic()], [cpu_s()]
 card = judge(Evidence(run), "bench")
 times, cpu = [*times, time.monotonic()], [*cpu, cpu_s()]
-print(json.dumps([times[1] - times[0], times[2] - times[1], cpu[2] - cpu[1], str(card.verdict)]))
+print(json.dumps([read, times[1] - times[0], cpu[1] - cpu[0], str(card.verdict)]))
 """
 A_DAY = """
 judge_stored = find("judge_stored", "harness.gameday.day", "harness.campaign.gameday")
+judge_stored(pathlib.Path(sys.argv[3]))
 begin, used = time.monotonic(), time.process_time()
 result, cards = judge_stored(pathlib.Path(sys.argv[2]))
 took = time.monotonic() - begin, time.process_time() - used
 verdicts = [str(card.verdict) for card in (*cards.values(), result.job)]
 print(json.dumps([0, *took, ", ".join(verdicts)]))
 """
+
+
+def write_run(run_dir: pathlib.Path, ranks: int, steps: int, restarts: int) -> int:
+    """A job with this many restarts; returns its events."""
+    return write_log(run_dir / "events", ranks, steps, restarts)
 
 
 def write_day(run_dir: pathlib.Path, ranks: int, steps: int, rehearsals: int) -> int:
@@ -99,10 +109,12 @@ def _times(at: int) -> dict[str, int]:
     return {"wall_ns": 10**18 + at, "mono_ns": at}
 
 
-def timed(checkout: pathlib.Path, run_dir: pathlib.Path, program: str) -> tuple[float, float, float, str]:
+def timed(
+    checkout: pathlib.Path, run_dir: pathlib.Path, small: pathlib.Path, program: str
+) -> tuple[float, float, float, str]:
     """Seconds to read, seconds to judge, seconds of CPU to judge, and the verdict."""
     environment = os.environ | {"PYTHONPATH": str(checkout)}
-    command = [sys.executable, "-c", ALONE + START + program, checkout, run_dir]
+    command = [sys.executable, "-c", ALONE + START + program, checkout, run_dir, small]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=run_dir)
     if done.returncode:
         sys.exit(done.returncode)
@@ -121,15 +133,14 @@ def main() -> None:
     chosen = parser.parse_args()
     heads = "".join(f"  {what:>16}" for what in ("read s", "judged s", "CPU s"))
     print(f"{'ranks':>6} {'events':>10}{heads}  ratio  (old, new; ratio: judged, new to old)")
+    program, write = (A_DAY, write_day) if chosen.day else (TIMED, write_run)
     for ranks in chosen.ranks:
         with tempfile.TemporaryDirectory() as folder:
-            run_dir = pathlib.Path(folder)
-            if chosen.day:
-                program, events = A_DAY, write_day(run_dir, ranks, chosen.steps, chosen.restarts)
-            else:
-                program, events = TIMED, write_log(run_dir / "events", ranks, chosen.steps, chosen.restarts)
+            run_dir, small = pathlib.Path(folder) / "run", pathlib.Path(folder) / "small"
+            events = write(run_dir, ranks, chosen.steps, chosen.restarts)
+            write(small, 2, 100, 2)
             sides = [each.resolve() for each in (chosen.old, ROOT)]
-            pairs = [[timed(side, run_dir, program) for side in sides] for _ in range(chosen.tries)]
+            pairs = [[timed(side, run_dir, small, program) for side in sides] for _ in range(chosen.tries)]
         old, new = (min((pair[side] for pair in pairs), key=lambda each: each[1]) for side in (0, 1))
         columns = "  ".join(f"{old[n]:7.2f}, {new[n]:7.2f}" for n in range(3))
         odd = "" if old[3] == new[3] else f"  {old[3]} became {new[3]}"

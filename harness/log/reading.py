@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import math
 import multiprocessing
 import operator
@@ -40,16 +41,17 @@ from harness.log.vocabulary import Field
 Column = npt.NDArray[Any]
 _STEP = {each.column: each for each in records.vocabulary_fields("step") if each.column}
 _KINDS: dict[str, type] = {vocabulary.INTEGER: np.int64, vocabulary.NUMBER: np.float64, vocabulary.LABEL: np.int64}
-_KINDS |= {vocabulary.FLAG: np.int8}
-_OWN_COLUMNS: dict[str, type] = {
-    name: _KINDS[_STEP[name].kind]
-    for name in (
-        *("step", "begin", "end", "loss", "grad_norm", "lr", "digest"),
-        *("first", "count", "rank_samples", "data_pass", "applied", "data_ns", "checkpoint_ns", "sync_ns"),
-        *("weights", "weights_ns"),
-    )
-} | {"data_pass": np.int32}
-COLUMNS = _OWN_COLUMNS | {"samples": np.int32}  # the number of its samples in `Log.samples`
+_OF_KIND = {  # what is read together
+    vocabulary.INTEGER: (
+        *("step", "begin", "end", "first", "count", "rank_samples", "data_pass", "applied"),
+        *("data_ns", "checkpoint_ns", "sync_ns", "weights_ns"),
+    ),
+    vocabulary.NUMBER: ("loss", "grad_norm", "lr"),
+    vocabulary.LABEL: ("digest", "weights"),
+}
+_told = {kind: operator.attrgetter(*(_STEP[name].name for name in names)) for kind, names in _OF_KIND.items()}
+_NARROW = {"data_pass": np.int32, "applied": np.int8, "samples": np.int32}  # `samples`: their number in `Log.samples`
+COLUMNS: dict[str, type] = {name: _KINDS[kind] for kind, names in _OF_KIND.items() for name in names} | _NARROW
 PARALLEL_BYTES_MIN = 256 * 2**20
 DRIFT_MAX = 500e-6  # of two clocks against each other; NTP slews no faster
 JUMP_NS_MIN = 128_000_000  # RFC 5905: what is less is slewed
@@ -278,7 +280,18 @@ def _kept(rest: Sequence[Record], role: str) -> list[Record]:
 
 def _columns(lines: Sequence[Any]) -> tuple[dict[str, Column], Samples]:
     """Raises `ValueError` for a step that lacks what each one must tell."""
-    columns: dict[str, Column] = {name: _column(_STEP[name], lines, kind) for name, kind in _OWN_COLUMNS.items()}
+    columns: dict[str, Column] = {}
+    for kind, names in _OF_KIND.items():
+        told = list(itertools.chain.from_iterable(map(_told[kind], lines)))
+        values: Column = np.fromiter(
+            map(_fingerprint, told) if kind == vocabulary.LABEL else told, _KINDS[kind], len(told)
+        )
+        if kind == vocabulary.NUMBER:  # None and "nan" are floats to numpy
+            unsigned = np.flatnonzero(np.isnan(values) & ~np.signbit(values)).tolist()
+            values[[place for place in unsigned if told[place] is None]] = UNTOLD
+        columns |= zip(names, values.reshape(-1, len(names)).T, strict=True)
+    if lacking := [name for name in columns if not _STEP[name].optional and NOT_TOLD in columns[name]]:
+        raise ValueError(lacking[0])
     numbers, consumed = samples.read(list(map(operator.attrgetter("samples"), lines)))
     return columns | {"samples": numbers}, consumed
 
@@ -286,19 +299,6 @@ def _columns(lines: Sequence[Any]) -> tuple[dict[str, Column], Samples]:
 def is_told(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     """Which floats of a column a line told, be it as "nan"."""
     return np.asarray(~(np.isnan(values) & np.signbit(values)), np.bool_)
-
-
-def _column(each: Field, lines: Sequence[Any], kind: type) -> Column:
-    values: Iterable[Any] = map(operator.attrgetter(each.name), lines)
-    if each.kind == vocabulary.LABEL:
-        values = map(_fingerprint, values)
-    column: Column = np.fromiter(values, kind, len(lines))  # None and "nan" are floats to numpy
-    if kind is np.float64:
-        unsigned = np.flatnonzero(np.isnan(column) & ~np.signbit(column)).tolist()
-        column[[row for row in unsigned if getattr(lines[row], each.name) is None]] = UNTOLD
-    if not each.optional and NOT_TOLD in column:
-        raise ValueError(each.name)
-    return column
 
 
 @functools.lru_cache(maxsize=1 << 16)

@@ -23,7 +23,7 @@ import itertools
 import signal
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,8 +41,7 @@ _DOUBT_NS_MAX = 10**9  # clocks that are known less exactly explain nothing
 _OWN_CRASHES = {-number for number in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE)}
 
 
-@dataclass(frozen=True)
-class End:
+class End(NamedTuple):
     """A process that ended with another code than 0. `rank` `None`: a node's command, for all that ran under it.
 
     `code` `None`: nobody told of it, and `at` is when it was certainly over.

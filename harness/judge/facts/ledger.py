@@ -159,23 +159,23 @@ class _StepShares:
 
     def of(self, slot: Slot, rows: Ints) -> tuple[_SlotSteps, _Rest]:
         steps = self.steps
-        end = np.clip(steps.end[rows], slot.allocated, slot.released)
-        begin = np.clip(steps.begin[rows], slot.allocated, slot.released)
+        ended = steps.end[rows]
+        end = np.minimum(np.maximum(ended, slot.allocated), slot.released)
         floor = np.concatenate([[slot.allocated], end[:-1]]) if len(rows) else end  # rows are sorted by end
-        begin = np.minimum(np.maximum(begin, floor), end)
+        begin = np.minimum(np.maximum(steps.begin[rows], floor), end)
         left = end - begin
         lost = ~steps.survives[rows]
         shares = {"recompute": np.where(lost, left, 0)}
         left = np.where(lost, 0, left)
         for account, told in (("data_wait", steps.data_ns), ("checkpoint_stall", steps.checkpoint_ns)):
-            shares[account] = np.clip(told[rows], 0, left)
+            shares[account] = np.minimum(np.maximum(told[rows], 0), left)
             left = left - shares[account]
         epoch = steps.epoch[rows]
         upper = np.where(self.first[rows], self.upper_first[epoch], self.upper[epoch]) if len(rows) else left
         shares["straggler_drag"] = np.maximum(left - upper, 0)
         shares["productive"] = left - shares["straggler_drag"]
         rest = _Rest(np.concatenate([[slot.allocated], end]), np.concatenate([begin, [slot.released]]))
-        return _SlotSteps(steps.end[rows], shares), rest
+        return _SlotSteps(ended, shares), rest
 
 
 def _rows_by_slot(timeline: Timeline) -> list[Ints]:

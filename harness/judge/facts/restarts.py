@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.judge.facts.by_time import Moments
 from harness.judge.facts.saves import Damage, Save, Saves
@@ -37,8 +37,7 @@ class PassedOver:
         return self.step is None or self.step == damage.step  # one that is not named may be any
 
 
-@dataclass(frozen=True)
-class Restore:
+class Restore(NamedTuple):
     """The state that a process said it restored, and the step that it did next."""
 
     process: int  # row in Timeline.processes
@@ -62,8 +61,7 @@ class Restore:
         return damage.is_named(self.source) if self.source else not damage.copies
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """A process that took part. `before`: the last step that it had done itself until then."""
 
     process: int
