@@ -71,7 +71,7 @@ def frozen(view: DayView) -> bool:
 
 
 def test_entries_come_in_order_and_each_is_judged(tmp_path: pathlib.Path) -> None:
-    result = played(tmp_path, planned(tmp_path, f"{KILL}, {{rest: 200ms}}, {KILL}"))
+    result = played(tmp_path, planned(tmp_path, f"{KILL}, {{rest: 200ms}}, {KILL}", steps=600))
     assert [(act.expected.name, act.outcome) for act in result.acts] == [
         ("rank-kill", "settled"),
         ("rank-kill-2", "settled"),
