@@ -12,11 +12,13 @@ from harness.gate.two_runs_difference import Line, lines, rank_lines
 from harness.report import html_page, view
 from harness.report.charts.beside import beside_chart
 from harness.report.model import Report
-from harness.report.words import DASH, gpu_seconds, seconds, words
+from harness.report.words import DASH, gpu_seconds, is_number, seconds, words
 
 SCHEMA = 1
 LABELS = ("First run", "Second run")
 SHARE_MIN = 0.01  # of the larger run's sum: a smaller change explains nothing
+MOST = 0.5  # of the difference: from here on a part is called most of it
+PACE = 1.1  # of the median steps: from here on they explain a difference
 ROWS_MAX = 12
 
 
@@ -31,9 +33,14 @@ class Section:
     missing: str = ""
 
     @property
+    def lost(self) -> list[Line]:
+        """More work done explains no loss."""
+        return [line for line in self.lines if line.name != "productive"]
+
+    @property
     def largest(self) -> Line | None:
-        """What explains most of it, if anything is worth being named. More work done explains no loss."""
-        top = next((line for line in self.lines if line.name != "productive"), None)
+        """The largest part of the difference, if any is worth being named."""
+        top = next(iter(self.lost), None)
         size = max(sum(line.before or 0 for line in self.lines), sum(line.after or 0 for line in self.lines))
         return top if top is not None and abs(top.change or 0) > SHARE_MIN * size else None
 
@@ -103,6 +110,10 @@ def _cautions(before: Report, after: Report) -> list[str]:
         old, new = before.environment.get(name), after.environment.get(name)
         if old != new:
             found.append(f"{name}: {old} and {new}")
+    steps = [each.metrics.get("step_seconds_p50") for each in (before, after)]
+    old, new = (float(step) if is_number(step) else 0.0 for step in steps)
+    if old and new and not old / PACE < new < old * PACE:
+        found.append(f"median step: {seconds(old)} and {seconds(new)}, by the host's load or by the trainer")
     return found
 
 
@@ -117,11 +128,25 @@ def sentences(found: Compared) -> list[str]:
         if section.missing:
             said.append(f"{section.title}: not known, {section.missing}.")
         elif (top := section.largest) is not None:
-            change = section.change(top)
-            said.append(f"{section.title}: most of it is {_part_words(top.name).lower()}, {change}.")
+            said.append(f"{section.title}: {_share(section, top, found)}.")
         else:
             said.append(f"{section.title}: nothing differs by more than 1 %.")
     return said
+
+
+def _share(section: Section, top: Line, found: Compared) -> str:
+    """How much of the difference this part explains: of ranks and phases that of the recovery, else the sum."""
+    name, change = _part_words(top.name).lower(), section.change(top)
+    both = found.before.recovery_time.seconds, found.after.recovery_time.seconds
+    if section.unit == "s" and None not in both:
+        whole = Line("", *both)
+    else:
+        whole = Line(
+            "", sum(line.before or 0.0 for line in section.lost), sum(line.after or 0.0 for line in section.lost)
+        )
+    if abs(top.change or 0.0) >= MOST * abs(whole.change or 0.0):
+        return f"most of it is {name}, {change}"
+    return f"the largest part is {name}, {change} of {section.change(whole)}"
 
 
 def _in_both(both: Sequence[Report], place: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import TypeGuard
 
 from harness.timeline.phases import PHASE_NAMES
 from harness.units import format_duration
@@ -77,7 +78,7 @@ def expectation_name(name: str) -> str:
     return f"{words(score)}, {bound.replace('_', ' ')}" if bound else words(score)
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """A finite number; `True` and `False` are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 

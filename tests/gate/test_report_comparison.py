@@ -6,6 +6,7 @@ import json
 import pathlib
 from dataclasses import replace
 
+import msgspec
 import pytest
 import report_runs
 from judging import load
@@ -55,6 +56,22 @@ def test_the_slow_restore_is_named(runs: pathlib.Path) -> None:
     back = compare_runs("slow", "fast", runs)
     assert back.sections[0].largest and back.sections[0].largest.change == -phases.largest.change
     assert "restore, −" in " ".join(sentences(back))
+
+
+def test_a_part_below_half_of_the_difference_is_not_most_of_it() -> None:
+    before = model.from_scorecard(report_runs.spot_evict())
+    slower = before.metrics["step_seconds_p50"] * 1.34
+    recovery = before.scores["recovery_time"] | {"seconds": before.scores["recovery_time"]["seconds"] + 0.65}
+    after = msgspec.structs.replace(
+        before,
+        scores=before.scores | {"recovery_time": recovery},
+        metrics=before.metrics | {"step_seconds_p50": slower},
+    )
+    found = compare(before, after, ({"rank 1, startup": 1.0}, {"rank 1, startup": 1.071}))
+    assert "By rank, in that recovery: the largest part is rank 1, start-up, +71 ms of +650 ms." in sentences(found)
+    (pace,) = found.cautions
+    assert pace.startswith("median step: ") and pace.endswith("by the host's load or by the trainer")
+    assert compare(before, before, None, "gone").cautions == []
 
 
 def test_a_run_is_not_compared_with_itself(runs: pathlib.Path) -> None:
