@@ -192,7 +192,7 @@ def main() -> None:
 
 def _stop_on_signals() -> None:
     """From now on a signal asks the run to stop, which then undoes everything; until now it just ended the start."""
-    from harness.cli.stop import stop
+    from harness.run.stop import stop
 
     stop.on_signals()
 

@@ -30,13 +30,13 @@ from harness.cli.options import (
 )
 from harness.cli.output import out, safe, say
 from harness.cli.scenarios import plan_of
-from harness.cli.stop import stop
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.repeats import repeat_verdict
 from harness.judge.score import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
 from harness.plan.model import Plan
 from harness.report.view import in_words
+from harness.run.stop import stop
 
 
 def run(

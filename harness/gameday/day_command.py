@@ -36,7 +36,6 @@ from harness.cli.options import (
     labels_of,
 )
 from harness.cli.output import out, safe, say
-from harness.cli.stop import stop
 from harness.cli.terminal import print_result
 from harness.errors import INTERRUPTED, CannotRunError, UsageError
 from harness.extras import how_to_install
@@ -54,6 +53,7 @@ from harness.judge.score import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
 from harness.run.injection import LiveJob
 from harness.run.observers import Status
+from harness.run.stop import stop
 from harness.units import counted
 
 PAGES = ".gamedays"  # beside the runs, for this user alone: where the page of a day is, and its tokens

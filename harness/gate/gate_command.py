@@ -22,7 +22,6 @@ from harness.cli.options import (
     SeedOption,
 )
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
-from harness.cli.stop import stop
 from harness.errors import UsageError
 from harness.gate import baseline as baselines
 from harness.gate.baseline_comparison import FIGURES as COMPARED
@@ -43,6 +42,7 @@ from harness.gate.suite_file import find_suite
 from harness.gate.suite_run import Gate, Stopped, run_gate
 from harness.judge.score import EXIT_CODES, Verdict
 from harness.report.view import in_words
+from harness.run.stop import stop
 from harness.units import counted, parse_duration_ns
 
 baseline = typer.Typer(

@@ -21,7 +21,6 @@ from harness.cli.options import (
 )
 from harness.cli.output import note, out, print_json, safe, say
 from harness.cli.scenarios import plan_of
-from harness.cli.stop import stop
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.score import EXIT_CODES, Verdict
 from harness.matrix.checkpoint_matrix import Matrix, run_matrix
@@ -31,6 +30,7 @@ from harness.plan.capabilities import check_capabilities
 from harness.plan.model import Plan
 from harness.report import write_files
 from harness.report.model import json_text
+from harness.run.stop import stop
 from harness.trainers.contract import build_trainer
 
 _BAD = {Came.SILENT: "bold red", Came.CRASHED: "yellow", Came.STALLED: "bold yellow", Came.UNKNOWN: "bold yellow"}

@@ -51,3 +51,6 @@ class StopRequest:
         self.ask()
         if insists or not self._attended:
             raise KeyboardInterrupt
+
+
+stop = StopRequest()  # what a signal asks of this process; see `harness.cli.main`

@@ -8,7 +8,6 @@ import pathlib
 from harness.backends.attached import AttachedJob, attach
 from harness.campaign.experiment import new_run_id
 from harness.cli.output import STYLES, out, safe, say
-from harness.cli.stop import stop
 from harness.errors import INTERRUPTED
 from harness.gameday.attach.attached_day import REPORT, rehearse
 from harness.gameday.attach.attached_verdict import NOT_JUDGED
@@ -16,6 +15,7 @@ from harness.gameday.attach.strikes_file import AttachedDay, load_attached
 from harness.gameday.attach.striking import check
 from harness.gameday.day_file import find_gameday
 from harness.judge.score import EXIT_CODES
+from harness.run.stop import stop
 from harness.units import counted
 
 
