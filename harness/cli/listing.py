@@ -7,13 +7,13 @@ import datetime
 import pathlib
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import typer
 from rich.table import Table
 
-from harness.campaign.checked_files import load_scenario
+from harness.campaign.checked_files import load_scenario, score_bounds
 from harness.campaign.store import Store, Wanted
 from harness.cli import doctor
 from harness.cli.options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
@@ -68,6 +68,7 @@ Since = Annotated[
 
 def list_(
     of_faults: Annotated[bool, typer.Option("--faults", help="The faults, as `chaos faults`.")] = False,
+    of_bounds: Annotated[bool, typer.Option("--bounds", help="Each key of `expect:`, with an example.")] = False,
     runs: Annotated[bool, typer.Option("--runs", help="The stored runs instead of the scenarios.")] = False,
     scenario: Annotated[str | None, typer.Option(help="Only the runs of this scenario.")] = None,
     backend: OfBackend = None,
@@ -78,15 +79,17 @@ def list_(
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """List the scenarios, suites and game days; the faults; or the stored runs.
+    """List the scenarios, suites and game days; the faults; what can be expected; or the stored runs.
 
     Example: chaos list --runs --scenario spot-evict --verdict fail --since 7d
     """
     wanted = Wanted(scenario, backend, commit, verdict, since)
-    if (of_faults and runs) or (wanted != Wanted() and not runs):
-        raise UsageError("--faults and --runs exclude each other; the filters need --runs")
+    if of_faults + of_bounds + runs > 1 or (wanted != Wanted() and not runs):
+        raise UsageError("--faults, --bounds and --runs exclude each other; the filters need --runs")
     if runs:
         _list_runs(reports, wanted, json)
+    elif of_bounds:
+        _list_bounds(json)
     elif of_faults:
         faults(json=json)
     else:
@@ -163,6 +166,54 @@ def _parameters(name: str) -> list[dict[str, object]]:
         }
         for key, field in load_fault(name).model_fields.items()
     ]
+
+
+class Bound(NamedTuple):
+    """One key of `expect:`. `default`: an empty text, where without it nothing is judged."""
+
+    key: str
+    example: str
+    default: str
+    about: str
+
+
+def bounds() -> Iterator[Bound]:
+    """Of all scores that have something to set."""
+    for score, allowed in score_bounds().items():
+        schema = allowed.bounds.model_json_schema()
+        if allowed.by_default:
+            yield Bound(score, "off", "judged", str(schema["description"]).removeprefix("Nothing to set; "))
+        for name, field in schema.get("properties", {}).items():
+            default = field.get("default")
+            shown = "" if default in (None, {}) else _written(default, field)
+            yield Bound(f"{score}.{name}", _example(field), shown, field["description"])
+
+
+def _example(field: Mapping[str, Any]) -> str:
+    """A value that a field with this JSON schema may have."""
+    if "anyOf" in field:
+        return _example(field["anyOf"][0])
+    if field.get("type") == "object":
+        return f"{{{field['propertyNames']['enum'][-1]}: {_example(field['additionalProperties'])}}}"
+    usual = {"integer": 2, "number": 10.0, "boolean": True, "string": "out of memory"}
+    known = field.get("examples") or field.get("enum", ())[-1:] or [usual[str(field["type"])]]
+    return _written(known[0], field)
+
+
+def _written(value: object, field: Mapping[str, Any]) -> str:
+    text = str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{text}%" if str(field.get("pattern", "")).endswith("%$") else text
+
+
+def _list_bounds(json: bool) -> None:
+    if json:
+        print_json([each._asdict() for each in bounds()])
+        return
+    table = Table("expect", "example", "default", "what it bounds", box=None, header_style="bold")
+    for each in bounds():
+        table.add_row(*each)
+    print_table(table)
+    say("recovery_time.max is written as  expect: {recovery_time: {max: 60s}}", "dim")
 
 
 def _list_runs(reports: pathlib.Path, wanted: Wanted, json: bool) -> None:

@@ -134,7 +134,7 @@ def test_programs_get_json(words: list[str]) -> None:
 
 
 def test_filters_need_runs() -> None:
-    for words in (["--verdict", "fail"], ["--faults", "--runs"], ["--since", "1h"]):
+    for words in (["--verdict", "fail"], ["--faults", "--runs"], ["--bounds", "--faults"], ["--since", "1h"]):
         assert isinstance(chaos("list", *words).exception, UsageError)
 
 
@@ -483,6 +483,9 @@ def test_every_list_is_one_line_an_item_where_nobody_watches() -> None:
     assert [line.split()[0] for line in faults[1 : 1 + len(fault_names())]] == list(fault_names())
     assert "    loss_percent: " in chaos("faults", "nic_loss").output
     assert isinstance(chaos("faults", "nic_los").exception, UsageError)
+    rows = chaos("list", "--bounds").output.splitlines()[1:-1]
+    told = json.loads(chaos("list", "--bounds", "--json").stdout)
+    assert [row.split()[0] for row in rows] == [each["key"] for each in told] and "recovery_time.max" in str(told)
 
 
 @pytest.mark.parametrize("command", ["explain", "run", "validate"])

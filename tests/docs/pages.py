@@ -32,6 +32,7 @@ def _with_table(name: str, table: str) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {  # each page that is generated, or has a generated table, as it should be
     "backends.md": backends.page,
+    "bounds.md": reference_pages.bounds,
     "commands.md": reference_pages.commands,
     "events.md": events_page.page,
     "faults.md": reference_pages.faults,

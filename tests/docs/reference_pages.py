@@ -1,4 +1,4 @@
-"""The pages docs/faults.md and docs/commands.md: what the faults and the command line say of themselves."""
+"""The pages docs/faults.md, docs/bounds.md and docs/commands.md: what the code says of itself."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import typer
 import yaml
 
+from harness.cli import listing
 from harness.cli.main import COMMANDS, make_app
 from harness.faults.contract import fault_names, load_fault
 
@@ -83,6 +84,25 @@ def _allowed(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
     if kind == "string" and "s" in str(schema.get("pattern", "")) and "ms" in str(schema.get("pattern", "")):
         name = "a duration, like `5s`"
     return " ".join([name, *bounds])
+
+
+def bounds() -> str:
+    """A row for each key of `expect:`."""
+    lines = [
+        "# What a scenario can expect",
+        "",
+        MADE,
+        "`chaos list --bounds` prints the same. `recovery_time.max` is written as `expect: {recovery_time: {max: 60s}}`.",
+        "A score without a default is judged only where the scenario names it; the others always are, unless `off` is",
+        "written. [metrics.md](metrics.md) says how each is measured.",
+        "",
+        "| key | example | default | what it bounds |",
+        "|---|---|---|---|",
+    ]
+    for each in listing.bounds():
+        default = f"`{each.default}`" if each.default else "–"
+        lines.append(f"| `{each.key}` | `{each.example}` | {default} | {_text(each.about)} |")
+    return "\n".join(lines) + "\n"
 
 
 def commands() -> str:

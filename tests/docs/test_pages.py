@@ -10,6 +10,8 @@ import yaml
 from docs.pages import DOCS, PAGES
 
 from harness.backends import run_folder
+from harness.campaign.checked_files import load_scenario
+from harness.cli import listing
 from harness.faults.contract import fault_names, load_fault
 from harness.gameday import day
 from harness.gameday.attach import attached_day
@@ -36,6 +38,16 @@ FIGURES = {  # each is on one page; the others link to it
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_what_its_source_says(name: str) -> None:
     assert (DOCS / name).read_text() == PAGES[name](), "run `make docs`"
+
+
+@pytest.mark.parametrize("bound", list(listing.bounds()), ids=lambda bound: bound.key)
+def test_the_example_of_a_bound_is_allowed_and_told_in_words(bound: listing.Bound) -> None:
+    score, _, key = bound.key.partition(".")
+    needed = {"max": "60s"} if score == "fail_fast" else {}
+    written = needed | {key: yaml.safe_load(bound.example)} if key else bound.example
+    spec = load_scenario(ROOT / "scenarios" / "rank-kill.yaml", overrides={"expect": {score: written}})
+    assert score in spec.expect
+    assert bound.about.endswith(".")
 
 
 @pytest.mark.parametrize("figure", FIGURES)

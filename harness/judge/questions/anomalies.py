@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from harness.judge.facts import ranks, reported
 from harness.judge.facts.alarms import Said, seldom
@@ -80,7 +81,7 @@ class Sign(Score):
 
 
 class DivergenceBounds(Bounds):
-    """Nothing to set; `divergence: off` where nobody has to go back."""
+    """Nothing to set; `off` where nobody has to go back."""
 
 
 class Divergence(Sign):
@@ -114,7 +115,7 @@ class Divergence(Sign):
 
 
 class ReplicasBounds(Bounds):
-    """Nothing to set; `replicas: off` where ranks are meant to hold different weights."""
+    """Nothing to set; `off` where ranks are meant to hold different weights."""
 
 
 class Replicas(Sign):
@@ -198,7 +199,7 @@ def _unnoticed(run: Timeline, struck: Iterable[FaultRecord], said: Said) -> Iter
 
 
 class RankSamplesBounds(Bounds):
-    """Nothing to set; `rank_samples: off` where ranks are meant to leave samples out."""
+    """Nothing to set; `off` where ranks are meant to leave samples out."""
 
 
 class RankSamples(Sign):
@@ -277,9 +278,9 @@ def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
 
 
 class MemoryBounds(Bounds):
-    """`foreseen`: the trainer says that a rank's memory runs out before that rank ends."""
+    """What is expected of a rank whose memory grows."""
 
-    foreseen: bool | None = None
+    foreseen: bool | None = Field(None, description="The trainer says that memory runs out before that rank ends.")
 
 
 class MemoryGrowth(Score):

@@ -113,9 +113,9 @@ SECOND = Drill(
 
 
 class LastCheckpointBounds(Bounds):
-    """`max_steps_behind`: so many steps may lie between the newest committed checkpoint and the one that loads."""
+    """The newest checkpoint must load after the run."""
 
-    max_steps_behind: int = Field(0, ge=0)
+    max_steps_behind: int = Field(0, ge=0, description="Steps from the newest checkpoint back to one that loads.")
 
 
 class LastCheckpoint(Score):
@@ -369,12 +369,17 @@ def _wanted(evidence: Analysis) -> int:
 # The second restart
 
 
+class SecondRestartBounds(Bounds):
+    """Nothing to set; `off` where the job is not meant to start again from what it saved after the recovery."""
+
+
 class SecondRestart(Score):
     name = "second_restart"
     order = 43
     by_default = SECOND.item
+    Bounds = SecondRestartBounds
 
-    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: SecondRestartBounds | None) -> ScoreResult:
         run, told, log = evidence.run, evidence.run.second_restart or {}, _whole(evidence.second_restart)
         values: dict[str, Any] = {name: told.get(name) for name in ("outcome", "step", "seconds", "gpu_seconds")}
         values["steps"] = 0

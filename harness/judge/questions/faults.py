@@ -375,7 +375,7 @@ TRAFFIC = "the training's own traffic"
 
 
 class OwnTrafficBounds(Bounds):
-    """Nothing to set; `own_traffic: off` where a fault is meant to miss the training's traffic."""
+    """Nothing to set; `off` where a fault is meant to miss the training's traffic."""
 
 
 class OwnTraffic(Score):
@@ -444,7 +444,7 @@ END = "end of the faults' effects"
 
 
 class EffectEndBounds(Bounds):
-    """Nothing to set; `effect_end: off` where a fault is meant to stay."""
+    """Nothing to set; `off` where a fault is meant to stay."""
 
 
 class EffectEnd(Score):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from harness.judge.facts import alarms, reported
 from harness.judge.facts.analysis import Analysis
@@ -47,14 +48,16 @@ Told = Mapping[str, Any]
 class MetricBounds(Bounds):
     """Bounds on single figures."""
 
-    step_p50_max: DurationNs | None = None
-    step_p95_max: DurationNs | None = None
-    step_p99_max: DurationNs | None = None
-    detection_max: DurationNs | None = None
-    checkpoint_success_min: Percent | None = None
-    resume_success_min: Percent | None = None
-    max_false_alarms: int | None = None
-    steps_rolled_back_max: int | None = None  # 0: a notice is long enough to lose nothing
+    step_p50_max: DurationNs | None = Field(None, description="Of the median step.")
+    step_p95_max: DurationNs | None = Field(None, description="Of the step that 95 % are not slower than.")
+    step_p99_max: DurationNs | None = Field(None, description="Of the step that 99 % are not slower than.")
+    detection_max: DurationNs | None = Field(None, description="From a fault until somebody in the job notices.")
+    checkpoint_success_min: Percent | None = Field(None, description="Of the checkpoints that were begun.")
+    resume_success_min: Percent | None = Field(None, description="Of the restarts that were tried.")
+    max_false_alarms: int | None = Field(None, description="Alarms that no fault explains.")
+    steps_rolled_back_max: int | None = Field(
+        None, description="Steps lost at a rollback; 0: a notice is long enough to lose nothing."
+    )
 
 
 class Metrics(Score):

@@ -237,11 +237,12 @@ def _ledger(run: Timeline, places: Places) -> Iterator[Hole]:
 
 
 class FailFastBounds(Bounds):
-    """`max`: from the first fault until the last command has ended; `says`: words that the job's error must hold, in
-    capital or small letters."""
+    """A job that has to give up does so soon, and says why."""
 
-    max: DurationNs
-    says: str | None = Field(None, min_length=1, max_length=200)
+    max: DurationNs = Field(description="From the first fault until the last command has ended.")
+    says: str | None = Field(
+        None, min_length=1, max_length=200, description="Words of the job's error, in capital or small letters."
+    )
 
 
 class FailFast(Score):

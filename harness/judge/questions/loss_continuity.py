@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from harness.judge.facts import by_time, ranks, samples
 from harness.judge.facts.alarms import LeftOut
@@ -45,19 +45,24 @@ _SAMPLE_BOUNDS = ("max_samples_repeated", "max_samples_skipped")
 
 
 class ContinuityBounds(Bounds):
-    """`mode`: `exact` bit for bit · `ulp` within `max_ulp` · `envelope` within the calibrated band · `final`: where a
-    fault changes what is computed, the mean loss of the last fifth of the steps, within `max_final_gap`.
+    """How near the losses must be to those of the fault-free run, and whether each sample must be seen once."""
 
-    `samples`: `judged` · `reported`: which were repeated or never seen is in the report, and not judged."""
-
-    mode: Literal["exact", "ulp", "envelope", "final"] = "exact"
-    max_ulp: float = 16.0
-    max_final_gap: Percent = 1.0
-    max_nonfinite_steps: int = 0
-    samples: Literal["judged", "reported"] = "judged"
-    max_samples_repeated: int = 0
-    max_samples_skipped: int = 0
-    max_spike: float | None = None
+    mode: Literal["exact", "ulp", "envelope", "final"] = Field(
+        "exact",
+        description="`exact`: bit for bit; `ulp`: within `max_ulp`; `envelope`: within the calibrated band; `final`: "
+        "where a fault changes what is computed, the mean loss of the last fifth of the steps, within `max_final_gap`.",
+    )
+    max_ulp: float = Field(16.0, description="With `mode: ulp`: units in the last place.")
+    max_final_gap: Percent = Field(1.0, description="With `mode: final`: of the fault-free run's final loss.")
+    max_nonfinite_steps: int = Field(0, description="With `mode: final`: steps with a loss that is not finite.")
+    samples: Literal["judged", "reported"] = Field(
+        "judged", description="`reported`: which were repeated or never seen is in the report, and not judged."
+    )
+    max_samples_repeated: int = Field(0, description="Samples that were seen twice in one pass.")
+    max_samples_skipped: int = Field(0, description="Samples that were never seen.")
+    max_spike: float | None = Field(
+        None, description="Of the loss at a resume: its rise, less the fault-free run's at the same step."
+    )
 
     @model_validator(mode="after")
     def _judged_where_bounded(self) -> ContinuityBounds:

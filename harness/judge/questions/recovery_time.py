@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from harness.judge.facts import reported, times
 from harness.judge.facts.analysis import Analysis
@@ -38,11 +39,13 @@ Phase = Literal[
 
 
 class RecoveryBounds(Bounds):
-    """`max`: progress regained; `first_step_max`: first new step; `phases`: each phase, summed per episode."""
+    """Bounds on the longest recovery."""
 
-    max: DurationNs | None = None
-    first_step_max: DurationNs | None = None
-    phases: Mapping[Phase, DurationNs] = {}
+    max: DurationNs | None = Field(None, description="From the stop until the progress is regained.")
+    first_step_max: DurationNs | None = Field(
+        None, description="From the stop until the first step after it, repeated or new."
+    )
+    phases: Mapping[Phase, DurationNs] = Field({}, description="Of each phase, all its parts in one outage together.")
 
 
 class RecoveryTime(Score):

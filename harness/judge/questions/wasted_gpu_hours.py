@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pydantic import Field
+
 from harness.judge.facts import ledger
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.ledger import Ledger
@@ -19,12 +21,12 @@ UNATTRIBUTED_PERCENT_MAX = 1.0
 
 
 class WasteBounds(Bounds):
-    """Upper bounds: percent of allocated GPU time, or GPU-seconds; of all waste, or of what faults caused."""
+    """Bounds on the GPU time that brought the job no further."""
 
-    max_percent: Percent | None = None
-    max_percent_by_faults: Percent | None = None
-    max_gpu_seconds: float | None = None
-    max_gpu_seconds_by_faults: float | None = None
+    max_percent: Percent | None = Field(None, description="All waste, of the allocated GPU time.")
+    max_percent_by_faults: Percent | None = Field(None, description="What faults caused, of the allocated GPU time.")
+    max_gpu_seconds: float | None = Field(None, description="All waste, in GPU-seconds.")
+    max_gpu_seconds_by_faults: float | None = Field(None, description="What faults caused, in GPU-seconds.")
 
 
 class WastedGpuHours(Score):

@@ -68,9 +68,9 @@ class Whole(Score):
 
 
 class PaceBounds(Bounds):
-    """`max_slowdown`: how many times slower than without a fault the job may be once it has recovered."""
+    """How fast the job must be once it has recovered."""
 
-    max_slowdown: float = Field(SLOWDOWN_MAX, ge=1)
+    max_slowdown: float = Field(SLOWDOWN_MAX, ge=1, description="So many times slower than without a fault.")
 
 
 class PaceScore(Whole):
@@ -149,10 +149,10 @@ def _told_too_fast(evidence: Analysis) -> Iterator[Claim]:
 
 
 class RhythmBounds(Bounds):
-    """`max_missed`: so many saves in a row may be missing; `min_percent`: of those due, so many are made."""
+    """How regularly the job must save once it has recovered."""
 
-    max_missed: int = Field(int(abnormal.CHECKPOINT_INTERVALS) - 1, ge=0)
-    min_percent: Percent = 60.0
+    max_missed: int = Field(int(abnormal.CHECKPOINT_INTERVALS) - 1, ge=0, description="Saves missed in a row.")
+    min_percent: Percent = Field(60.0, description="Of the saves that were due.")
 
 
 class Rhythm(Whole):
@@ -234,9 +234,9 @@ def _last_time(run: Timeline) -> tuple[Ints, Ints]:
 
 
 class UseBounds(Bounds):
-    """`max_idle_steps`: fewer than so many steps at the end may be done with a GPU left idle."""
+    """All GPUs must be in use again at the end."""
 
-    max_idle_steps: int = Field(10, ge=1)
+    max_idle_steps: int = Field(10, ge=1, description="With a GPU left idle, fewer steps than this at the end.")
 
 
 class GpusInUse(Whole):
@@ -297,10 +297,13 @@ def _idle_steps(evidence: Analysis, slots: Sequence[Slot], patience: int) -> int
 
 
 class ExitBounds(Bounds):
-    """`max`: from the end of the last step until every node's command has ended; by default 3 times what the fault-free
-    run takes, and at least 30 s."""
+    """How soon the job must end after its last step."""
 
-    max: DurationNs | None = Field(None)
+    max: DurationNs | None = Field(
+        None,
+        description="From the end of the last step until every node's command has ended; by default 3 times what the "
+        "fault-free run takes, and at least 30 s.",
+    )
 
 
 class ExitTime(Whole):
