@@ -66,7 +66,7 @@ COMMANDS = {
     "Scenarios": {
         "list": (
             "harness.cli.listing:list_",
-            "List the scenarios, suites and game days; the faults; or the stored runs.",
+            "List the scenarios, suites and game days; the faults; what can be expected; or the stored runs.",
         ),
         "faults": (
             "harness.cli.listing:faults",

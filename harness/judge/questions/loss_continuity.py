@@ -49,11 +49,12 @@ class ContinuityBounds(Bounds):
 
     mode: Literal["exact", "ulp", "envelope", "final"] = Field(
         "exact",
-        description="`exact`: bit for bit; `ulp`: within `max_ulp`; `envelope`: within the calibrated band; `final`: "
-        "where a fault changes what is computed, the mean loss of the last fifth of the steps, within `max_final_gap`.",
+        description="`exact`: all bits; `ulp`: within `max_ulp`; `envelope`: in its band; `final`: by `max_final_gap`.",
     )
     max_ulp: float = Field(16.0, description="With `mode: ulp`: units in the last place.")
-    max_final_gap: Percent = Field(1.0, description="With `mode: final`: of the fault-free run's final loss.")
+    max_final_gap: Percent = Field(
+        1.0, description="With `mode: final`: of the mean loss of the last fifth of the steps."
+    )
     max_nonfinite_steps: int = Field(0, description="With `mode: final`: steps with a loss that is not finite.")
     samples: Literal["judged", "reported"] = Field(
         "judged", description="`reported`: which were repeated or never seen is in the report, and not judged."

@@ -301,8 +301,7 @@ class ExitBounds(Bounds):
 
     max: DurationNs | None = Field(
         None,
-        description="From the end of the last step until every node's command has ended; by default 3 times what the "
-        "fault-free run takes, and at least 30 s.",
+        description="From the last step to the end of all commands; else 30 s, or 3 times as long as without a fault.",
     )
 
 
