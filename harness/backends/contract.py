@@ -2,7 +2,7 @@
 
 A backend is a folder in `harness/backends/`; the folder's name is its name on the command line. It has two halves:
 
-* `render(workload)` is pure: plan in, native request out (compared whole in a test, printed by `chaos plan`).
+* `render(workload)` is pure: plan in, native request out (compared whole in a test, printed by `chaos plan --as yaml`).
 * `open(request, …)` turns the request into a `Cluster` of `Node`s, which exists until `Cluster.close()`.
 
 A node offers *verbs*. A backend declares the verbs it has on this machine; a fault declares the verbs it

@@ -69,25 +69,26 @@ Since = Annotated[
 def list_(
     of_faults: Annotated[bool, typer.Option("--faults", help="The faults, as `chaos faults`.")] = False,
     of_bounds: Annotated[bool, typer.Option("--bounds", help="Each key of `expect:`, with an example.")] = False,
-    runs: Annotated[bool, typer.Option("--runs", help="The stored runs instead of the scenarios.")] = False,
-    scenario: Annotated[str | None, typer.Option(help="Only the runs of this scenario.")] = None,
-    backend: OfBackend = None,
-    commit: OfCommit = None,
-    verdict: OfVerdict = None,
-    since: Since = None,
+    of_runs: Annotated[bool, typer.Option("--runs", hidden=True)] = False,
+    scenario: Annotated[str | None, typer.Option(hidden=True)] = None,
+    backend: Annotated[str | None, typer.Option(hidden=True)] = None,
+    commit: Annotated[str | None, typer.Option(hidden=True)] = None,
+    verdict: Annotated[Verdict | None, typer.Option(hidden=True)] = None,
+    since: Annotated[float | None, typer.Option(parser=parse_since, hidden=True)] = None,
     json: JsonOption = False,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """List the scenarios, suites and game days; the faults; what can be expected; or the stored runs.
+    """List the scenarios, suites and game days; the faults; or what can be expected.
 
-    Example: chaos list --runs --scenario spot-evict --verdict fail --since 7d
+    Example: chaos list --bounds
     """
-    wanted = Wanted(scenario, backend, commit, verdict, since)
-    if of_faults + of_bounds + runs > 1 or (wanted != Wanted() and not runs):
-        raise UsageError("--faults, --bounds and --runs exclude each other; the filters need --runs")
-    if runs:
-        _list_runs(reports, wanted, json)
+    filtered = any(each is not None for each in (scenario, backend, commit, verdict, since))
+    if of_faults + of_bounds + of_runs > 1 or (filtered and not of_runs):
+        raise UsageError("--faults and --bounds exclude each other; `chaos runs` lists and filters the stored runs")
+    if of_runs:
+        note("note: `chaos list --runs` is `chaos runs` now")
+        runs(scenario, backend, commit, verdict, since, json, reports)
     elif of_bounds:
         _list_bounds(json)
     elif of_faults:
@@ -216,9 +217,20 @@ def _list_bounds(json: bool) -> None:
     say("recovery_time.max is written as  expect: {recovery_time: {max: 60s}}", "dim")
 
 
-def _list_runs(reports: pathlib.Path, wanted: Wanted, json: bool) -> None:
-    """Prints the stored runs that fit, newest first."""
-    store = Store(reports)
+def runs(
+    scenario: Annotated[str | None, typer.Option(help="Only the runs of this scenario.")] = None,
+    backend: OfBackend = None,
+    commit: OfCommit = None,
+    verdict: OfVerdict = None,
+    since: Since = None,
+    json: JsonOption = False,
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """List the stored runs and their verdicts, newest first.
+
+    Example: chaos runs --scenario spot-evict --verdict fail --since 7d
+    """
+    store, wanted = Store(reports), Wanted(scenario, backend, commit, verdict, since)
     found = store.runs(wanted)
     for trouble in store.notes:
         note(f"note: {trouble}")

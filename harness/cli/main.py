@@ -38,7 +38,7 @@ Examples:
 
   chaos run spot-evict           one scenario, on virtual nodes of this machine
 
-  chaos list --runs --since 7d   the runs of the last week and their verdicts
+  chaos runs --since 7d          the runs of the last week and their verdicts
 """
 
 
@@ -63,19 +63,53 @@ COMMANDS = {
             "Damage each file of the newest checkpoint in every way, and restart on it.",
         ),
     },
-    "Scenarios": {
+    "Before a run": {
         "list": (
             "harness.cli.listing:list_",
-            "List the scenarios, suites and game days; the faults; what can be expected; or the stored runs.",
+            "List the scenarios, suites and game days; the faults; or what can be expected.",
         ),
         "faults": (
             "harness.cli.listing:faults",
             "List the faults, and which backends can inject them here; with a name, its parameters.",
         ),
-        "explain": ("harness.cli.scenarios:explain", "Say what a scenario would do. Launches nothing."),
         "plan": (
             "harness.cli.scenarios:plan",
-            "Print what would be asked of the backend's engine. Launches nothing.",
+            "Say what a scenario would do, or print what would be asked of the engine. Launches nothing.",
+        ),
+        "doctor": (
+            "harness.cli.machine:doctor",
+            "Say which backends, faults and scenarios work on this machine, and what is missing for the rest.",
+        ),
+    },
+    "After a run": {
+        "runs": ("harness.cli.listing:runs", "List the stored runs and their verdicts, newest first."),
+        "show": ("harness.cli.runs:show", "Show a stored run from its report.json, without judging it again."),
+        "compare": (
+            "harness.gate.history_command:compare",
+            "Say which phase, which rank and which account explain the difference between two runs.",
+        ),
+        "score": ("harness.cli.runs:score", "Judge a stored run again, from its event log alone."),
+        "heal": (
+            "harness.cli.machine:heal",
+            "Undo what killed runs left behind. Touches only what this harness made.",
+        ),
+    },
+    "More": {
+        "history": (
+            "harness.gate.history_command:history",
+            "Show verdicts, recovery and waste over time, and where their level changed.",
+        ),
+        "baseline": (
+            "harness.gate.gate_command:baseline",
+            "Keep, list and show baselines, which gates are compared with.",
+        ),
+        "report": (
+            "harness.cli.runs:report",
+            "Write a stored run's report files again. Exits 0 whatever the verdict.",
+        ),
+        "export": (
+            "harness.cli.export:export",
+            "Write a stored run in the formats of other tools. Exits 0 whatever the verdict.",
         ),
         "validate": (
             "harness.cli.scenarios:validate",
@@ -86,41 +120,9 @@ COMMANDS = {
             "Print the JSON Schema of scenario files, for editors; with --events that of the event log.",
         ),
     },
-    "Stored runs": {
-        "show": ("harness.cli.runs:show", "Show a stored run from its report.json, without judging it again."),
-        "history": (
-            "harness.gate.history_command:history",
-            "Show verdicts, recovery and waste over time, and where their level changed.",
-        ),
-        "compare": (
-            "harness.gate.history_command:compare",
-            "Say which phase, which rank and which account explain the difference between two runs.",
-        ),
-        "baseline": (
-            "harness.gate.gate_command:baseline",
-            "Keep, list and show baselines, which gates are compared with.",
-        ),
-        "score": ("harness.cli.runs:score", "Judge a stored run again, from its event log alone."),
-        "report": (
-            "harness.cli.runs:report",
-            "Write a stored run's report files again. Exits 0 whatever the verdict.",
-        ),
-        "export": (
-            "harness.cli.export:export",
-            "Write a stored run in the formats of other tools. Exits 0 whatever the verdict.",
-        ),
-    },
-    "This machine": {
-        "doctor": (
-            "harness.cli.machine:doctor",
-            "Say which backends, faults and scenarios work on this machine, and what is missing for the rest.",
-        ),
-        "heal": (
-            "harness.cli.machine:heal",
-            "Undo what killed runs left behind. Touches only what this harness made.",
-        ),
-    },
 }
+# Names of before, which still work: where each is, and what replaces it.
+FORMER = {"explain": ("harness.cli.scenarios:explain", "chaos plan")}
 
 
 def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
@@ -131,12 +133,14 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
     class Command(TyperCommand):
         """A command's name and first line, which the list of all commands shows."""
 
-        def __init__(self, name: str, where: str, about: str, panel: str):
-            super().__init__(name, help=about, rich_help_panel=panel)
-            self.where = where
+        def __init__(self, name: str, where: str, about: str, panel: str = "", now: str = ""):
+            super().__init__(name, help=about, rich_help_panel=panel, hidden=bool(now))
+            self.where, self.now = where, now
 
         def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
             command = self.load()
+            if self.now:
+                sys.stderr.write(f"note: `chaos {self.name}` is `{self.now}` now\n")
             loaded()
             return command.make_context(info_name, args, parent, **extra)
 
@@ -155,6 +159,7 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
             super().__init__(**attributes)
             for panel, commands in COMMANDS.items():
                 self.commands.update({name: Command(name, *each, panel) for name, each in commands.items()})
+            self.commands.update({name: Command(name, where, "", now=now) for name, (where, now) in FORMER.items()})
 
     app = typer.Typer(
         add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP, cls=Commands

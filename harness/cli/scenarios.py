@@ -1,4 +1,4 @@
-"""Commands on scenario files: `chaos validate`, `schema`, `explain` and `plan`."""
+"""Commands on scenario files: `chaos validate`, `schema` and `plan`."""
 
 from __future__ import annotations
 
@@ -56,6 +56,37 @@ def schema(
     sys.stdout.write(json.dumps(event_schema.json_schema() if events else json_schema(), indent=2) + "\n")
 
 
+def plan(
+    scenario: ScenarioArg,
+    backend: BackendOption = "local",
+    seed: SeedOption = 1,
+    profile: ProfileOption = None,
+    as_: Annotated[
+        str,
+        typer.Option("--as", help="What would be asked of the engine: yaml, json, or a kind like jobset."),
+    ] = "",
+    output: Annotated[str, typer.Option("--output", "-o", help="Of a kind of object: yaml or json.")] = "",
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """Say what a scenario would do, or print what would be asked of the engine. Launches nothing.
+
+    Example: chaos plan spot-evict --backend kubernetes --as jobset
+    """
+    if output not in ("", "yaml", "json"):
+        raise UsageError(f"--output {output}: allowed are yaml and json")
+    spec, planned = plan_of(scenario, backend, seed, profile, scenarios)
+    if not as_ and not output:
+        for line in explanation(spec, planned):
+            say(line)
+        for reason in never_here(planned):
+            say(f"Backend {backend} cannot do this: {reason}")
+        return
+    kind, output = ("", as_) if as_ in ("yaml", "json") else (as_, output or "yaml")
+    engine, workload = load_backend(backend), planned.launch()
+    request = engine.render_as(workload, kind, spec.name) if kind or engine.kinds else engine.render(workload)
+    sys.stdout.write(native_text(request, output))
+
+
 def explain(
     scenario: ScenarioArg,
     backend: BackendOption = "local",
@@ -63,36 +94,8 @@ def explain(
     profile: ProfileOption = None,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """Say what a scenario would do. Launches nothing.
-
-    Example: chaos explain spot-evict --profile cluster
-    """
-    spec, plan = plan_of(scenario, backend, seed, profile, scenarios)
-    for line in explanation(spec, plan):
-        say(line)
-    for reason in never_here(plan):
-        say(f"Backend {backend} cannot do this: {reason}")
-
-
-def plan(
-    scenario: ScenarioArg,
-    backend: BackendOption = "local",
-    seed: SeedOption = 1,
-    profile: ProfileOption = None,
-    as_: Annotated[str, typer.Option("--as", help="Which kind of object to print, e.g. jobset on kubernetes.")] = "",
-    output: Annotated[str, typer.Option("--output", "-o", help="yaml or json.")] = "yaml",
-    scenarios: ScenariosOption = SCENARIOS,
-) -> None:
-    """Print what would be asked of the backend's engine. Launches nothing.
-
-    Example: chaos plan spot-evict --backend kubernetes --as jobset
-    """
-    if output not in ("yaml", "json"):
-        raise UsageError(f"--output {output}: allowed are yaml and json")
-    spec, planned = plan_of(scenario, backend, seed, profile, scenarios)
-    engine, workload = load_backend(backend), planned.launch()
-    request = engine.render_as(workload, as_, spec.name) if as_ or engine.kinds else engine.render(workload)
-    sys.stdout.write(native_text(request, output))
+    """Say what a scenario would do. Launches nothing."""
+    plan(scenario, backend, seed, profile, scenarios=scenarios)
 
 
 def plan_of(name: str, backend: str, seed: int, profile: str | None, scenarios: pathlib.Path) -> tuple[Scenario, Plan]:

@@ -297,7 +297,7 @@ class Fault(Parameters, abc.ABC):
 
     @abc.abstractmethod
     def describe(self, targets: Sequence[Target]) -> str:
-        """One sentence in words of what will be done to what (`chaos explain`)."""
+        """One sentence in words of what will be done to what (`chaos plan`)."""
 
     @abc.abstractmethod
     def inject(self, targets: Sequence[Target], context: Context) -> None: ...

@@ -93,7 +93,7 @@ class Trainer(Parameters, abc.ABC):
         return None
 
     def in_words(self) -> str:
-        """What `chaos explain` calls it."""
+        """What `chaos plan` calls it."""
         return f"the {self.name} trainer"
 
     @property

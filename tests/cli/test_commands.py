@@ -39,6 +39,7 @@ COMMANDS = [
     "compare",
     "list",
     "faults",
+    "runs",
     "explain",
     "plan",
     "validate",
@@ -83,15 +84,15 @@ def test_help_says_what_it_is_for_and_every_command_what_it_does() -> None:
 
 
 def test_stored_runs_are_listed_and_filtered(reports: pathlib.Path) -> None:
-    listed = chaos("list", "--runs", "--reports", reports)
+    listed = chaos("runs", "--reports", reports)
     assert listed.exit_code == 0 and "a-1" in listed.output and "evil" in listed.output
     history = chaos("history", "--reports", reports).output.splitlines()
     assert history[0].split() == [*listed.output.splitlines()[0].split(), "recovery", "waste"]
-    rows = json.loads(chaos("list", "--runs", "--verdict", "fail", "--json", "--reports", reports).stdout)
+    rows = json.loads(chaos("runs", "--verdict", "fail", "--json", "--reports", reports).stdout)
     assert [row["run_id"] for row in rows] == ["a-2"]
     assert sorted(rows[0]) == ["backend", "begun_at", "commit", "headline", "run_id", "scenario", "seed", "verdict"]
-    assert "no run matches" in chaos("list", "--runs", "--scenario", "none", "--reports", reports).output
-    assert chaos("list", "--runs", "--since", "1h", "--json", "--reports", reports).exit_code == 0
+    assert "no run matches" in chaos("runs", "--scenario", "none", "--reports", reports).output
+    assert chaos("runs", "--since", "1h", "--json", "--reports", reports).exit_code == 0
 
 
 def test_a_stored_run_is_shown_without_its_event_log(reports: pathlib.Path) -> None:
@@ -104,7 +105,7 @@ def test_a_stored_run_is_shown_without_its_event_log(reports: pathlib.Path) -> N
 
 
 def test_no_stored_run_steers_the_terminal(reports: pathlib.Path) -> None:
-    for words in (["list", "--runs"], ["list", "--runs", "--json"], ["show", "evil"], ["show", "evil", "--json"]):
+    for words in (["runs"], ["runs", "--json"], ["show", "evil"], ["show", "evil", "--json"]):
         shown = chaos(*words, "--reports", reports).output
         assert not {"\x1b", "\u202e", "\x9b"} & set(shown), words
 
@@ -262,7 +263,7 @@ def test_a_full_disk_is_named_by_the_folder_of_the_runs(
         free: int = 3 * 2**20
 
     monkeypatch.setattr(shutil, "disk_usage", lambda place: (asked.append(pathlib.Path(place)), Usage())[1])
-    chaos("list", "--runs", "--reports", tmp_path / "runs")
+    chaos("runs", "--reports", tmp_path / "runs")
     full = errno.ENOSPC, os.strerror(errno.ENOSPC)
     said = said_of(OSError(*full), monkeypatch, capsys)
     assert said == f"error: {full[1]}: {tmp_path / 'runs'} (3 MiB free on its disk)\n"
@@ -308,7 +309,7 @@ def test_run_ids_are_listed_whole(reports: pathlib.Path) -> None:
     name = "checkpoint-restore-slow-20261121-120000-1a2b"
     (reports / "a-1").rename(reports / name)
     for width in ("40", "80"):
-        assert name in chaos("list", "--runs", "--reports", reports, COLUMNS=width).output
+        assert name in chaos("runs", "--reports", reports, COLUMNS=width).output
 
 
 def test_a_target_that_does_not_exist_is_told_with_its_place(tmp_path: pathlib.Path) -> None:
@@ -472,7 +473,21 @@ def test_doctor_ends_with_whether_this_machine_is_ready(monkeypatch: pytest.Monk
 def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
     app: Any = typer.main.get_command(main.make_app())
     for name, command in app.commands.items():
+        if name in main.FORMER:
+            continue
         assert command.help == command.load().help.partition("\n\n")[0].replace("\n", " "), name
+
+
+def test_names_of_before_do_the_same_and_say_the_new_one(reports: pathlib.Path) -> None:
+    for former, now in (
+        (["explain", "oom"], ["plan", "oom"]),
+        (["list", "--runs", "--verdict", "fail"], ["runs", "--verdict", "fail"]),
+    ):
+        old, new = (chaos(*words, *(["--reports", reports] if "--verdict" in words else [])) for words in (former, now))
+        assert (old.exit_code, old.stdout) == (new.exit_code, new.stdout) and old.stdout
+        (said,) = old.stderr.splitlines()
+        assert f"`chaos {now[0]}` now" in said and not new.stderr
+    assert "│ explain " not in chaos("--help").output
 
 
 def test_every_list_is_one_line_an_item_where_nobody_watches() -> None:
@@ -549,7 +564,7 @@ def test_a_day_is_shown_and_listed_as_its_own_report_says(reports: pathlib.Path)
     (folder / "gameday-report.json").write_text(json.dumps(told))
     shown = chaos("show", folder.name, "--reports", reports)
     assert shown.exit_code == 0 and "INCONCLUSIVE" in shown.output and "\x1b[2J" not in shown.output
-    rows = json.loads(chaos("list", "--runs", "--json", "--reports", reports).stdout)
+    rows = json.loads(chaos("runs", "--json", "--reports", reports).stdout)
     assert {row["run_id"]: row["verdict"] for row in rows}[folder.name] == "inconclusive"
     judged = chaos("score", folder.name, "--reports", reports)
     assert "gameday.json" in str(judged.exception)

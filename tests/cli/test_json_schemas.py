@@ -102,7 +102,7 @@ def test_doctor() -> None:
 
 
 def test_runs(reports: pathlib.Path) -> None:
-    assert shape(told("list", "--runs", "--json", "--reports", reports)) == [RUN]
+    assert shape(told("runs", "--json", "--reports", reports)) == [RUN]
 
 
 def test_one_run(reports: pathlib.Path) -> None:
@@ -140,7 +140,7 @@ def test_baselines(reports: pathlib.Path) -> None:
 
 
 def test_what_programs_read_is_the_whole_output(reports: pathlib.Path) -> None:
-    for words in (["history"], ["compare", "a-1", "a-2"], ["baseline", "list"], ["list", "--runs"]):
+    for words in (["history"], ["compare", "a-1", "a-2"], ["baseline", "list"], ["runs"]):
         done = CliRunner().invoke(main.make_app(), [*words, "--json", "--reports", str(reports)])
         json.loads(done.stdout)
 

@@ -20,7 +20,7 @@ OF_RUNS = [
     ["export", "x", "--perfetto", "trace.json"],
     ["history"],
     ["compare", "x", "y"],
-    ["list", "--runs"],
+    ["runs"],
     ["gate", "pre-launch"],
     ["gate", "merge", "x"],
     ["baseline", "set", "x"],

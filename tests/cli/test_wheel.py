@@ -108,7 +108,7 @@ def test_it_runs_a_scenario_and_keeps_the_report_in_the_working_directory(
     (tmp_path / "few.yaml").write_text(text.replace("name: rank-kill", "name: few"))
     done = chaos("run", tmp_path / "few.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
-    listed = json.loads(chaos("list", "--runs", "--json").stdout)
+    listed = json.loads(chaos("runs", "--json").stdout)
     assert [(run["scenario"], run["verdict"]) for run in listed] == [("few", "pass")]
     shown = chaos("show", "last")
     assert shown.returncode == 0 and "PASS" in shown.stdout, shown.stderr

@@ -221,7 +221,7 @@ def unmeasured_phase(run: Timeline, phase: str) -> str:
 
 
 def forecast(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: str = "its trainer") -> list[str]:
-    """Lines for `chaos explain`: what will not be judged, and which bounds cannot be.
+    """Lines for `chaos plan`: what will not be judged, and which bounds cannot be.
 
     `tells` is what the trainer declares; `None`: it declares nothing. `teller`: who tells it, in words.
     """

@@ -275,7 +275,10 @@ def test_plan_prints_what_kubectl_takes(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_plan_prints_other_backends_and_refuses_a_kind_they_do_not_have() -> None:
-    assert "--job-name=chaos-{run_id}" in CliRunner().invoke(app, ["plan", "spot-evict", "--backend", "slurm"]).output
+    assert (
+        "--job-name=chaos-{run_id}"
+        in CliRunner().invoke(app, ["plan", "spot-evict", "--backend", "slurm", "--as", "yaml"]).output
+    )
     result = CliRunner().invoke(app, ["plan", "spot-evict", "--backend", "slurm", "--as", "job"])
     assert isinstance(result.exception, UsageError)
     with pytest.raises(UsageError, match="allowed are job"):
