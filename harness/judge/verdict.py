@@ -185,7 +185,6 @@ class Code(enum.StrEnum):
     LAUNCHERS_CONTRADICT = "launchers.contradict"
     LEDGER_INCOMPLETE = "ledger.incomplete"
     LEDGER_NO_GPU = "ledger.no-gpu"
-    LEDGER_SLOWDOWN_UNKNOWN = "ledger.slowdown-unknown"
     LEDGER_UNATTRIBUTED = "ledger.unattributed"
     LOSS_NEVER_CHANGES = "loss.never-changes"
     LOSS_RANK_DIFFERS = "loss.rank-differs"

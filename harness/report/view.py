@@ -159,6 +159,8 @@ def _waste(report: Report) -> Figure:
     if share is None or allocated is None:
         why = "no step was completed" if report.run.furthest_step == 0 else "no ledger"
         return _figure("Wasted by faults", DASH, why, expectation)
+    if expectation is not None and expectation.observed_value is None and "by_faults" in expectation.name:
+        return _figure("Wasted by faults", DASH, expectation.reason, expectation)
     lost = values.gpu_seconds_wasted_by_faults
     detail = f"{gpu_seconds(allocated * share / 100 if lost is None else lost)} of {gpu_seconds(allocated)}"
     measured = expectation is not None and expectation.name.endswith("max_percent_by_faults")

@@ -13,6 +13,7 @@ from simulator import Outage, simulate
 
 from harness.judge.facts import ranks
 from harness.judge.score import Verdict
+from harness.report import model, view
 from harness.timeline.timeline import Timeline
 
 EXACT = {"loss_continuity": {"mode": "exact"}}
@@ -112,13 +113,31 @@ def test_a_slow_job_is_not_hidden_by_one_pause_of_the_fault_free_run() -> None:
     expect = {"recovery_time": {"max": "60s"}, "wasted_gpu_hours": {"max_percent_by_faults": 90}}
     card = verdict(simulate(JOB, seed=5), slow, expect, bent_fault_free(paused))
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
-    assert [line.split(":")[0] for line in card.reasons] == ["recovery_time.max", "wasted_gpu_hours"]
+    assert [line.split(":")[0] for line in card.reasons] == [
+        "recovery_time.max",
+        "wasted_gpu_hours.max_percent_by_faults",
+    ]
+    (waste,) = (each for each in view.figures(model.from_scorecard(card)) if each.name == "Wasted by faults")
+    assert (waste.value, waste.verdict) == ("–", Verdict.INCONCLUSIVE), "no figure and no tick where nothing is known"
 
     def unharmed(logs: Logs) -> None:
         quiet_fault(logs, steps(trainers(logs)[0], 9)[0]["mono_ns"] + 10**7)
 
     card = verdict(simulate(JOB, seed=5), unharmed, expect, bent_fault_free(paused))
     assert card.verdict is Verdict.PASS, card.reasons
+
+
+def test_what_no_fault_cost_proves_nothing() -> None:
+    def never_struck(logs: Logs) -> None:
+        remove(logs["harness"], lambda line: str(line.get("event")).startswith("fault."))
+        (told,) = (line for line in logs["harness"] if line.get("event") == "plan")
+        told["plan"]["faults"] = [{"id": "kill", "fault": "rank_kill"}]
+
+    expect = {"wasted_gpu_hours": {"max_percent": 90, "max_percent_by_faults": 90}}
+    card = verdict(simulate(JOB, KILL, seed=5), never_struck, expect)
+    told = {line.name: (line.verdict, line.reason) for line in card.expectations}
+    assert told["wasted_gpu_hours.max_percent_by_faults"] == (Verdict.INCONCLUSIVE, "no fault struck")
+    assert told["wasted_gpu_hours.max_percent"][0] is Verdict.PASS
 
 
 def killed_at_the_end(logs: Logs, restored: int, last: int) -> None:

@@ -44,7 +44,7 @@ class WastedGpuHours(Score):
             none = unknown(Code.LEDGER_NO_GPU, "wasted_gpu_hours: no allocated GPU is in the log")
             return ScoreResult(values, reasons=[none])
         summary = f"{_percent(values['percent_by_faults'])} of GPU time wasted by faults"
-        return ScoreResult(values, _lines(evidence, values, bounds), [*_untold(evidence, bounds)], summary)
+        return ScoreResult(values, _lines(evidence, values, bounds), [*_untold(evidence)], summary)
 
 
 def _lines(evidence: Analysis, values: dict[str, Any], bounds: WasteBounds) -> list[Expectation]:
@@ -58,24 +58,35 @@ def _lines(evidence: Analysis, values: dict[str, Any], bounds: WasteBounds) -> l
         ("max_gpu_seconds", "gpu_seconds_wasted", _gpu_seconds, margin_s, "GPU-s", ()),
         ("max_gpu_seconds_by_faults", "gpu_seconds_wasted_by_faults", _gpu_seconds, margin_s, "GPU-s", slowed),
     )
-    found = []
+    found, lacking = list[Expectation](), _unmeasured(evidence)
     for name, key, show, margin, unit, grounds in table:
         if (bound := getattr(bounds, name)) is not None:
             figure = Ground(Kind.DURATION, of=Figure(values[key], margin), bound=bound)
             rests_on = (figure, *grounds)
-            found.append(at_most(f"wasted_gpu_hours.{name}", values[key], bound, show, unit=unit, rests_on=rests_on))
+            # What faults caused is more, where they did what nobody can measure: it may be too much, never enough.
+            least = bool(lacking) and name.endswith("by_faults") and values[key] <= bound
+            observed, why = (None, lacking) if least else (values[key], "")
+            found.append(at_most(f"wasted_gpu_hours.{name}", observed, bound, show, why, unit, rests_on))
     return found
 
 
-def _untold(evidence: Analysis, bounds: WasteBounds) -> Iterator[Claim]:
+def _unmeasured(evidence: Analysis) -> str:
+    """Why it is not known what faults cost, or an empty text."""
+    run = evidence.run
+    if not run.reached_step:
+        return "no step was completed"
+    if run.plan.get("faults") and all(fault.injected is None for fault in run.faults):
+        return "no fault struck"
+    names = ", ".join(fault.id for fault in evidence.unmeasurable_slowdowns)
+    return f"the slowdown by {names} {UNMEASURABLE}" if names else ""
+
+
+def _untold(evidence: Analysis) -> Iterator[Claim]:
     """GPU time of which the log does not tell what it was spent on."""
     share = 100 * evidence.ledger.accounts["unattributed"] / evidence.ledger.allocated
     if share > UNATTRIBUTED_PERCENT_MAX:
         text = f"{share:.1f} % of the GPU time cannot be attributed to anything (1 % is allowed)"
         yield unknown(Code.LEDGER_UNATTRIBUTED, f"wasted_gpu_hours: {text}")
-    by_faults = bounds.max_percent_by_faults is not None or bounds.max_gpu_seconds_by_faults is not None
-    if by_faults and (names := ", ".join(fault.id for fault in evidence.unmeasurable_slowdowns)):
-        yield unknown(Code.LEDGER_SLOWDOWN_UNKNOWN, f"wasted_gpu_hours: the slowdown by {names} {UNMEASURABLE}")
 
 
 def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:
