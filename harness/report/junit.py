@@ -41,7 +41,8 @@ def suite_of(report: Report) -> ElementTree.Element:
         time=f"{report.run.duration_s or 0:.3f}",
     )
     _properties(suite, report)
-    case(suite, report.scenario, "verdict", report.verdict, view.headline(report), "\n".join(report.reasons))
+    told = "\n".join([*report.reasons, *(f"Next: {step}" for step in report.next_steps)])
+    case(suite, report.scenario, "verdict", report.verdict, view.headline(report), told)
     for e in report.expectations:
         message = f"{e.name}: observed {e.observed}, bound {e.bound}"
         case(suite, report.scenario, e.name, e.verdict, message, e.reason)

@@ -27,6 +27,7 @@ def render(report: Report) -> str:
         _identity(report),
         "\n".join(f"- {text(reason)}" for reason in view.reasons(report)[1:]),
         text(view.not_judged(report)),
+        "\n".join(f"- Next: {text(step)}" for step in report.next_steps),
         table(["", "Observed", "Bound", "Verdict", ""], figures),
         _section("Expectations", ["Verdict", "Expectation", "Bound", "Observed", "Reason"], expected),
         _recoveries(report),

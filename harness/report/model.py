@@ -23,6 +23,7 @@ import numpy as np
 
 from harness.errors import ChaosError
 from harness.judge.score import Evidence, Scorecard, Verdict
+from harness.report.next_steps import next_steps
 from harness.timeline.timeline import FaultRecord
 from harness.units import counted
 
@@ -203,6 +204,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     provenance: dict[str, str] = {}  # `PROVENANCE`, each with its value or `NOT_HERE`
     not_judged: tuple[str, ...] = ()
     not_judged_because: dict[str, str] = {}  # each item of `not_judged` → why
+    next_steps: tuple[str, ...] = ()  # what to do about the verdict
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types. An expectation without a reason has no key `reason`."""
@@ -264,6 +266,7 @@ def from_scorecard(card: Scorecard) -> Report:
         "provenance": _provenance(card),
         "not_judged": list(card.not_judged),
         "not_judged_because": card.not_judged,
+        "next_steps": next_steps(card),
     }
     return Report.from_json(strict(values))
 

@@ -1,0 +1,79 @@
+"""What to do about a verdict: each step as a command, or as a line to write into the scenario."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Doubt, Verdict
+from harness.report.words import one_line, seconds, words
+
+S = 1_000_000_000
+AGAIN = "Run it again on a quiet host, with fault-free runs of its own"
+LONGER = "Give it more steps after the fault: workload: {steps: …}"
+# By doubt, what would settle it; {run}: the command for it, followed by how long that takes.
+SETTLES: Mapping[str, str] = {
+    Doubt.BLIND: "Let the trainer tell its steps: docs/bring-your-own-trainer.md",
+    Doubt.CLOCKS: "Let NTP or PTP keep the clocks of the hosts, or allow a larger bound",
+    Doubt.FAULT_FREE_SLOW: f"{AGAIN}: {{run}} --fresh-fault-free",
+    Doubt.HOST_BUSY: f"{AGAIN}: {{run}} --fresh-fault-free",
+    Doubt.LINES_DROPPED: "Free space where the event log is written; then {run}",
+    Doubt.LINE_LOST: "Run it again: {run}",
+    Doubt.NEAR_ZERO: "Judge this loss by a band: loss_continuity: {mode: envelope}",
+    Doubt.NEVER_THE_SAME: "Its losses differ without a fault: loss_continuity: {mode: envelope}",
+    Doubt.NOT_ALL_THE_TIME: f"{AGAIN}: {{run}} --fresh-fault-free",
+    Doubt.NOT_COMPARABLE: f"{AGAIN}: {{run}} --fresh-fault-free",
+    Doubt.NOTHING_COMMITTED: "Strike after the first checkpoint: when: {step: …}",
+    Doubt.NOTHING_STRUCK: "See why the job does not start: its output is in logs/ of the run's folder",
+    Doubt.NO_BAND: f"{AGAIN}: {{run}} --fresh-fault-free",
+    Doubt.NO_SAME_SIZE: "Where fewer ranks may go on more slowly, write pace: off",
+    Doubt.ORDER_UNPROVEN: "Let the trainer tell its samples: docs/bring-your-own-trainer.md",
+    Doubt.OTHER_PROGRAMS: f"{AGAIN}: {{run}} --fresh-fault-free",
+    Doubt.OTHER_REHEARSAL: "Rehearse it alone: {run}",
+    Doubt.RUN_CUT_SHORT: "Let it run to its end, or give it longer: abort: {wall_clock: …}",
+    Doubt.SCATTER: LONGER,
+    Doubt.SLOW_BEFORE: f"{AGAIN}: {{run}} --fresh-fault-free",
+    Doubt.TORN_TAIL: "Run it again: {run}",
+    Doubt.UNMEASURED: LONGER,
+}
+
+
+def next_steps(card: Scorecard) -> list[str]:
+    """What shows the cause of a failure, or would settle what is not known; nothing for a pass."""
+    found = {Verdict.FAIL: _of_a_failure, Verdict.INCONCLUSIVE: _to_settle, Verdict.INVALID: _of_an_invalid_run}
+    return list(dict.fromkeys(found[card.verdict](card))) if card.verdict in found else []
+
+
+def _of_a_failure(card: Scorecard) -> Iterator[str]:
+    run = card.evidence.run
+    longest = max(run.episodes, key=lambda each: each.end - each.t_stop, default=None)
+    if longest is not None and longest.segments:
+        part = max(longest.segments, key=lambda each: each.end - each.begin)
+        whole = seconds((longest.end - longest.t_stop) / S)
+        yield f"Most of the outage of {whole} went by in: {words(part.phase)}, {seconds((part.end - part.begin) / S)}"
+    failed = [each for each in run.processes if each.exit_error]
+    if failed:
+        first = min(failed, key=lambda each: each.exited or run.end)
+        yield f"The first error of the trainer itself, rank {first.rank} on {first.node}: {one_line(first.exit_error)}"
+    for kind in dict.fromkeys(fault.kind for fault in run.faults if fault.injected is not None):
+        yield f"When {words(kind).lower()} happens for real: the runbook in docs/faults.md, under {kind}"
+    yield f"Judge the log again, for example after a change of a bound: chaos score {card.run_id}"
+
+
+def _to_settle(card: Scorecard) -> Iterator[str]:
+    run = card.evidence.run
+    # A rehearsal of a game day has no plan of its own.
+    what = shlex.quote(card.scenario) if run.beside.job_goes_on else f"--plan {card.run_id}"
+    again = f"chaos run {what}"
+    takes = f" (about {seconds(round(2 * (run.end - run.begin) / S))})"
+    for finding in card.findings:
+        if finding.verdict is Verdict.INCONCLUSIVE:
+            text = SETTLES.get(finding.doubt, "Run it again: {run}")
+            yield text.replace("{run}", again) + takes * ("{run}" in text)
+
+
+def _of_an_invalid_run(card: Scorecard) -> Iterator[str]:
+    for kind in dict.fromkeys(fault.kind for fault in card.evidence.run.faults):
+        yield f"What {kind} needs, and which backends can do it here: chaos faults {kind}"
+    yield "What this machine lacks: chaos doctor"

@@ -1,0 +1,59 @@
+"""Every verdict but a pass says what to do next: a command, or a line for the scenario."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import report_runs
+
+from harness.judge.score import Verdict
+from harness.judge.verdict import Doubt, Finding
+from harness.report import html_page, junit, markdown, model
+from harness.report.next_steps import SETTLES, next_steps
+
+
+def test_each_doubt_has_what_would_settle_it() -> None:
+    assert SETTLES.keys() == set(Doubt)
+
+
+@pytest.mark.parametrize("doubt", ["", *Doubt])
+def test_what_is_not_known_can_be_settled_by_a_command_or_a_line(doubt: str) -> None:
+    finding = Finding(Verdict.INCONCLUSIVE, "told twice", "code", doubt)
+    card = replace(report_runs.spot_evict(), verdict=Verdict.INCONCLUSIVE, findings=[finding, finding])
+    (step,) = next_steps(card)
+    assert any(sign in step for sign in (f"chaos run --plan {card.run_id}", ": ", "docs/", " or "))
+    assert "{run}" not in step and ("chaos run" not in step or "(about " in step)
+
+
+def test_a_failure_names_the_phase_the_first_error_and_the_runbook() -> None:
+    card = report_runs.never_recovered()
+    run = card.evidence.run
+    told = [
+        replace(each, exit_error=f"error {row}\x1b[31m", exited=run.begin + 1000 - row)
+        for row, each in enumerate(run.processes)
+    ]
+    evidence = replace(card.evidence, run=replace(run, processes=told))
+    phase, error, runbook, last = next_steps(replace(card, verdict=Verdict.FAIL, evidence=evidence))
+    assert phase.startswith("Most of the outage of ")
+    assert f"error {len(told) - 1}" in error and "\x1b" not in error
+    assert runbook.endswith(f"docs/faults.md, under {run.faults[0].kind}")
+    assert last.endswith(f"chaos score {card.run_id}")
+
+
+def test_a_fault_that_did_not_act_is_looked_up() -> None:
+    card = replace(report_runs.spot_evict(), verdict=Verdict.INVALID)
+    kind = card.evidence.run.faults[0].kind
+    assert next_steps(card) == [
+        f"What {kind} needs, and which backends can do it here: chaos faults {kind}",
+        "What this machine lacks: chaos doctor",
+    ]
+
+
+def test_every_report_tells_the_next_steps_and_a_pass_has_none() -> None:
+    passed = report_runs.spot_evict()
+    assert next_steps(replace(passed, verdict=Verdict.PASS)) == []
+    report = model.from_scorecard(replace(report_runs.never_recovered(), verdict=Verdict.FAIL))
+    assert report.next_steps and model.Report.from_json(report.to_json()) == report
+    for text in (html_page.render(report), markdown.render(report), junit.render(report)):
+        assert f"chaos score {report.run_id}" in text.replace("\xa0", " ")
