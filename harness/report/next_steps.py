@@ -66,7 +66,8 @@ def _to_settle(card: Scorecard) -> Iterator[str]:
     # A rehearsal of a game day has no plan of its own.
     what = shlex.quote(card.scenario) if run.beside.job_goes_on else f"--plan {card.run_id}"
     again = f"chaos run {what}"
-    takes = f" (about {seconds(round(2 * (run.end - run.begin) / S))})"
+    both = round(2 * (run.end - run.begin) / S)
+    takes = f" (about {both} s)" if both < 120 else f" (about {both / 60:.0f} min)"
     for finding in card.findings:
         if finding.verdict is Verdict.INCONCLUSIVE:
             text = SETTLES.get(finding.doubt, "Run it again: {run}")
