@@ -121,7 +121,7 @@ def kept() -> dict[str, Any]:
 
 
 def table(answers: dict[str, Any]) -> str:
-    """How many gates gave each answer, for docs/gate.md."""
+    """How many gates gave each answer, for docs/gate-statistic.md."""
     lines = ["| trainer | green | red | inconclusive |", "|---|---|---|---|"]
     for slower, name in ((False, "the same"), (True, f"recovery {answers['slower']:g} × slower")):
         count = Counter(each["verdict"] for each in answers["gates"] if each["slower"] is slower)

@@ -36,9 +36,9 @@ PAGES: dict[str, Callable[[], str]] = {  # each page that is generated, or has a
     "commands.md": reference_pages.commands,
     "events.md": events_page.page,
     "faults.md": reference_pages.faults,
-    "gate.md": lambda: _with_table("gate.md", gates.table(gates.kept())),
+    "gate-statistic.md": lambda: _with_table("gate-statistic.md", gates.table(gates.kept())),
     "league.md": lambda: league.markdown(league.stacks(()), league.Kept()),
-    "metrics.md": lambda: _with_table("metrics.md", metrics.table()),
+    "live-metrics.md": lambda: _with_table("live-metrics.md", metrics.table()),
     "verdict-matrix.md": matrix.stored,
 }
 
