@@ -1,4 +1,4 @@
-"""Every metric that is served, declared once: name, kind, labels and meaning. docs/live-metrics.md is written from it."""
+"""Every metric that is served, declared once: name, kind, labels and meaning. `make docs` writes the page from it."""
 
 from __future__ import annotations
 

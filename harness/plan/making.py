@@ -37,7 +37,9 @@ from harness.trainers.contract import Workload
 def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile: str | None = None) -> Plan:
     """Raises `ScenarioError` for a target that cannot exist or a trigger that can never come."""
     planned = _plan_faults(scenario, seed)
+    places = {fault.id: fault.place("when") for fault in scenario.faults}
     return _checked(
+        [places[fault.id.partition(".")[0]] for fault in planned],
         run_id=run_id,
         seed=seed,
         backend=backend,
@@ -69,7 +71,8 @@ def _abort(spec: AbortSpec) -> Abort:
     return Abort(**limits, if_no_step_for_ns=given.ns) if given else Abort(**limits, widened_by_start=True)
 
 
-def _checked(**parts: Any) -> Plan:
+def _checked(places: Sequence[str], **parts: Any) -> Plan:
+    """`places`: where the trigger of each fault stands."""
     try:
         return Plan(**parts)
     except ValidationError as error:
@@ -77,6 +80,9 @@ def _checked(**parts: Any) -> Plan:
         for problem in error.errors(include_url=False):
             # A contradiction names its fault; anything else is a value out of bounds, the seed perhaps.
             place = "" if problem["type"] == "value_error" else f"{dotted(problem['loc'])}: "
+            match problem["loc"]:
+                case ("faults", int(number), "when"):
+                    place = places[number]
             told.append(place + problem["msg"].removeprefix("Value error, "))
         raise ScenarioError(told) from error
 
@@ -134,14 +140,14 @@ def _choose(
         return places
     if isinstance(selector, int):
         if selector not in places:
-            problem = f"{spec.place}fault {spec.id}: unknown {what} {selector}; choose one of: 0 to {len(places) - 1}"
-            raise ScenarioError([problem])
+            problem = f"unknown {what} {selector}; choose one of: 0 to {len(places) - 1}"
+            raise ScenarioError([f"{spec.place('target')}fault {spec.id}: {problem}"])
         return [selector]
     if isinstance(selector, NotRank):
         others = [place for place in places if place != selector.not_rank // ranks_each]
         if not others:
             problem = f"every {what} has rank {selector.not_rank}; none is left to choose"
-            raise ScenarioError([f"{spec.place}fault {spec.id}: {problem}"])
+            raise ScenarioError([f"{spec.place('target')}fault {spec.id}: {problem}"])
         return [dice.choice(others)]
     if isinstance(selector, Count):
         count = selector.count
@@ -149,5 +155,7 @@ def _choose(
         assert isinstance(selector, Percent)
         count = max(1, round(len(places) * selector.percent / 100))  # a fault without a target proves nothing
     if count > len(places):
-        raise ScenarioError([f"{spec.place}fault {spec.id}: {count} {what}s asked for; there are {len(places)}"])
+        raise ScenarioError(
+            [f"{spec.place('target')}fault {spec.id}: {count} {what}s asked for; there are {len(places)}"]
+        )
     return sorted(dice.sample(places, count))

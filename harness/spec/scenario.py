@@ -159,12 +159,11 @@ class FaultSpec(NamedFault):
     id: Name
     when: When
     target: TargetSpec
-    _place: str = PrivateAttr("")
+    _places: Mapping[str, str] = PrivateAttr({})
 
-    @property
-    def place(self) -> str:
-        """Where its target stands, in front of a message about it; empty for one that was made in memory."""
-        return self._place
+    def place(self, key: str) -> str:
+        """Where its `target` or `when` stands, in front of a message about it; empty for one made in memory."""
+        return self._places.get(key, "")
 
 
 class Abort(Parameters):
@@ -362,7 +361,7 @@ def _check_faults(document: Document, faults: Sequence[FaultSpec], phases: Seque
         if fault.id in seen:
             document.problem((*at, "id"), f"{fault.id!r} is already the id of another fault; ids are unique")
         seen.add(fault.id)
-        fault._place = document.at((*at, "target"), "")
+        fault._places = {key: document.at((*at, key), "") for key in ("target", "when")}
         if phases and fault.when.phase is not None and fault.when.phase not in phases:
             document.problem(
                 (*at, "when", "phase"), f"unknown phase {fault.when.phase!r}; {choice(fault.when.phase, phases)}"

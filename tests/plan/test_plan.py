@@ -81,7 +81,7 @@ def test_targets_resolve_to_ranks_and_their_nodes(selector: Any, count: int) -> 
     [
         (kill(8), "unknown rank 8; choose one of: 0 to 7"),
         (kill({"count": 9}), "9 ranks asked for; there are 8"),
-        (kill("any", {"step": 200}), "step 200 is never reached"),
+        (kill("any", {"step": 200}), "^x.yaml:6:3: faults.0.when: fault a: step 200 is never reached"),
     ],
 )
 def test_what_cannot_be_is_refused(fault: dict[str, Any], message: str) -> None:
