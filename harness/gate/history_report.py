@@ -12,11 +12,12 @@ from markupsafe import Markup
 from harness.gate.changes import Change, changes
 from harness.judge.score import Verdict
 from harness.report import html_page
-from harness.report.charts.trend import Point, Step, trend_chart
+from harness.report.charts.trend import Point, Step, sparkline, trend_chart
 from harness.report.words import DASH, percent, plain, seconds, short_commit
 
 SCHEMA = 1
 DRAWN_MAX = 200  # runs of a series
+CHART_MIN = 3  # runs with a value: fewer show no trend
 PROVEN = (Verdict.PASS, Verdict.FAIL)
 
 
@@ -141,19 +142,23 @@ def render(moments: Sequence[Moment], wanted: str = "") -> str:
 
 def _drawn(one: Series) -> dict[str, Any]:
     charts: list[tuple[str, list[Markup] | None]] = []
-    said = []
+    said, cells = list[str](), list[tuple[str, Markup]]()
     for figure, (title, show) in FIGURES.items():
         found = one.changes(figure)
         points = [_point(one, each, figure, show) for each in one.moments]
         steps = [Step(each.at, change_words(one, figure, each)) for each in found]
         said += [step.story for step in steps]
         drawn = [trend_chart(title, points, steps, show, WITHOUT[figure], narrow) for narrow in (False, True)]
-        measured = any(point.value is not None or point.above for point in points)
-        charts.append((title, drawn if measured else None))
+        told = [point.value for point in points if point.value is not None]
+        many = len(told) + sum(point.above for point in points) >= CHART_MIN
+        charts.append((title, drawn if many else None))
+        line = sparkline([point.value for point in points], f"{title} of {one.name}, from the oldest run to the newest")
+        cells.append((show(told[-1]) if told else DASH, line))
     counts = {verdict: sum(each.verdict is verdict for each in one.moments) for verdict in Verdict}
+    told_counts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     rows = [_row(each) for each in reversed(one.moments)]
     head = {"name": one.name, "backend": one.backend, "charts": charts, "drawn": any(drawn for _, drawn in charts)}
-    return head | {"changes": said, "counts": counts, "rows": rows}
+    return head | {"changes": said, "counts": counts, "rows": rows, "cells": cells, "told": told_counts}
 
 
 def _point(one: Series, each: Moment, figure: str, show: Callable[[float | None], str]) -> Point:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import numpy as np
@@ -15,7 +16,7 @@ from harness.gate import history_report
 from harness.gate.changes import changes
 from harness.gate.history_report import Moment, render, series_of, to_json
 from harness.judge.score import Verdict
-from harness.report.charts.trend import Point, trend_chart
+from harness.report.charts.trend import Point, sparkline, trend_chart
 
 
 def moment(place: int, recovery: float | None, **more: object) -> Moment:
@@ -130,6 +131,17 @@ def test_the_page_is_whole_and_loads_nothing() -> None:
     assert "No judged run matches" in Page(render([])).text
 
 
+def test_all_series_come_first_and_fewer_than_three_values_have_no_chart() -> None:
+    made = [*risen(), *(moment(i, 3.0 + i, scenario="oom", run_id=f"oom-{i}") for i in range(2))]
+    source = render(made)
+    text = Page(source).text
+    assert text.index("All series") < text.index("32 pass, 1 inconclusive, 1 invalid, 1 fail") < text.index("2 runs")
+    assert source.count('class="sparkline"') == 4 and source.count('href="#series-') == 3, "with the one to skip there"
+    assert source.count("chart wide") == 2, "none for two runs"
+    drawn = re.findall(r'd="([^"]*)"', sparkline([1.0, None, 1.0, 1e300, math.inf], "x"))
+    assert drawn and all(0 <= float(each) <= 100 for each in re.findall(r"[\d.]+", drawn[0]))
+
+
 def test_what_a_run_is_called_is_never_markup() -> None:
     evil = "<script>alert(1)</script>\x1b\u202e"
     source = render([moment(0, 7.0, run_id=evil, commit=evil, headline=evil, scenario=evil)], evil)
@@ -138,7 +150,7 @@ def test_what_a_run_is_called_is_never_markup() -> None:
 
 def test_a_figure_that_no_run_has_is_no_empty_chart() -> None:
     text = Page(render([moment(0, None, verdict=Verdict.INCONCLUSIVE)])).text
-    assert "Recovery time: no run has a value that counts." in text and "Median of a stretch" not in text
+    assert "–" in text and "Median of a stretch" not in text
     source = render([moment(0, None, never=True, verdict=Verdict.FAIL)])
     assert 'class="grid"' not in source, "an axis without a value would be made up"
 

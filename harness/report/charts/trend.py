@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,19 @@ class Step:
 
     at: int
     story: str
+
+
+def sparkline(values: Sequence[float | None], label: str) -> Markup:
+    """The shape of a figure over its runs, from 0 to twice its median; nothing for a single one."""
+    told = [value for value in values if value is not None and math.isfinite(value)]
+    if len(told) < 2:
+        return Markup("")
+    high = 2 * statistics.median(told) or 1.0
+    x, y = svg.Scale(0.0, len(values) - 1.0, 3.0, 97.0), svg.Scale(0.0, high, 21.0, 3.0)
+    points = [
+        (x(float(place)), math.nan if value is None else y(min(value, high))) for place, value in enumerate(values)
+    ]
+    return svg.picture(100, 24, label, [svg.polyline(points, "run")], "sparkline")
 
 
 def trend_chart(
