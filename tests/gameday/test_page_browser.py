@@ -24,7 +24,7 @@ from harness.gameday.page.page_server import PageAddress, Served, serving
 from harness.gameday.requests import Ask, Desk
 from harness.gameday.steady import Course
 
-WIDTHS = (1440, 390)
+WIDTHS = (1920, 1440, 390)
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +111,17 @@ def test_it_fits_says_no_error_and_runs_no_foreign_word(
     assert "token" not in page.url
     assert heard == []
     page.screenshot(path=str(tmp_path / f"{role}-{scheme}-{width}.png"), full_page=True)
+    page.close()
+
+
+def test_on_a_wall_schedule_ranks_and_loss_stand_side_by_side(browser: Any, day: Day) -> None:
+    page, _ = opened(browser, day, width=1920)
+    page.set_viewport_size({"width": 1920, "height": 1080})
+    wait(page, "document.querySelector('#chart svg') !== null")
+    boxes = [page.locator(each).bounding_box() for each in ("#schedule", "#ranks", "#chart svg")]
+    assert [box["x"] for box in boxes] == sorted(box["x"] for box in boxes) and boxes[0]["x"] < 100
+    assert all(box["y"] + box["height"] < 1080 for box in boxes), "without scrolling"
+    assert boxes[2]["x"] + boxes[2]["width"] > 1850, "the whole width is used"
     page.close()
 
 

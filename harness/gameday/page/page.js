@@ -202,7 +202,7 @@
   };
   const chart = async () => {
     if (document.hidden) return;
-    const answer = await fetch("/chart?narrow=" + (innerWidth < 700 ? 1 : 0)).catch(() => null);
+    const answer = await fetch("/chart?narrow=" + (byId("chart").clientWidth < 660 ? 1 : 0)).catch(() => null);
     if (!answer || !answer.ok) return;
     const text = await answer.text();
     if (!text || !changed("chart", text)) return;
