@@ -58,20 +58,23 @@ def _of_a_failure(card: Scorecard) -> Iterator[str]:
         yield f"The first error of the trainer itself, rank {first.rank} on {first.node}: {one_line(first.exit_error)}"
     for kind in dict.fromkeys(fault.kind for fault in run.faults if fault.injected is not None):
         yield f"When {words(kind).lower()} happens for real: the runbook in docs/faults.md, under {kind}"
-    yield f"Judge the log again, for example after a change of a bound: chaos score {card.run_id}"
+    yield f"Once it is mended, run the same again: {_again(card)}"
 
 
 def _to_settle(card: Scorecard) -> Iterator[str]:
     run = card.evidence.run
-    # A rehearsal of a game day has no plan of its own.
-    what = shlex.quote(card.scenario) if run.beside.job_goes_on else f"--plan {card.run_id}"
-    again = f"chaos run {what}"
     both = round(2 * (run.end - run.begin) / S)
     takes = f" (about {both} s)" if both < 120 else f" (about {both / 60:.0f} min)"
     for finding in card.findings:
         if finding.verdict is Verdict.INCONCLUSIVE:
             text = SETTLES.get(finding.doubt, "Run it again: {run}")
-            yield text.replace("{run}", again) + takes * ("{run}" in text)
+            yield text.replace("{run}", _again(card)) + takes * ("{run}" in text)
+
+
+def _again(card: Scorecard) -> str:
+    """The command for it. A rehearsal of a game day has no plan of its own."""
+    own = card.evidence.run.plan.get("run_id") == card.run_id
+    return f"chaos run --plan {card.run_id}" if own else f"chaos run {shlex.quote(card.scenario)}"
 
 
 def _of_an_invalid_run(card: Scorecard) -> Iterator[str]:

@@ -22,7 +22,7 @@ def test_what_is_not_known_can_be_settled_by_a_command_or_a_line(doubt: str) -> 
     finding = Finding(Verdict.INCONCLUSIVE, "told twice", "code", doubt)
     card = replace(report_runs.spot_evict(), verdict=Verdict.INCONCLUSIVE, findings=[finding, finding])
     (step,) = next_steps(card)
-    assert any(sign in step for sign in (f"chaos run --plan {card.run_id}", ": ", "docs/", " or "))
+    assert any(sign in step for sign in ("chaos run ", ": ", "docs/", " or "))
     assert "{run}" not in step and ("chaos run" not in step or "(about " in step)
 
 
@@ -38,7 +38,10 @@ def test_a_failure_names_the_phase_the_first_error_and_the_runbook() -> None:
     assert phase.startswith("Most of the outage of ")
     assert f"error {len(told) - 1}" in error and "\x1b" not in error
     assert runbook.endswith(f"docs/faults.md, under {run.faults[0].kind}")
-    assert last.endswith(f"chaos score {card.run_id}")
+    assert last.endswith(f"run the same again: chaos run {card.scenario}")
+    own = replace(run, plan={**run.plan, "run_id": card.run_id})
+    steps = next_steps(replace(card, verdict=Verdict.FAIL, evidence=replace(card.evidence, run=own)))
+    assert steps[-1].endswith(f"chaos run --plan {card.run_id}")
 
 
 def test_a_fault_that_did_not_act_is_looked_up() -> None:
@@ -56,4 +59,4 @@ def test_every_report_tells_the_next_steps_and_a_pass_has_none() -> None:
     report = model.from_scorecard(replace(report_runs.never_recovered(), verdict=Verdict.FAIL))
     assert report.next_steps and model.Report.from_json(report.to_json()) == report
     for text in (html_page.render(report), markdown.render(report), junit.render(report)):
-        assert f"chaos score {report.run_id}" in text.replace("\xa0", " ")
+        assert "run the same again: chaos run " in text.replace("\xa0", " ")
