@@ -77,7 +77,7 @@ COMPARED = {
 
 
 REPORT = """schema run_id scenario title backend seed profile commit begun_at verdict reasons run faults scores metrics
-expectations environment labels provenance not_judged not_judged_because"""
+expectations environment labels provenance not_judged not_judged_because next_steps"""
 
 
 def test_scenarios() -> None:
