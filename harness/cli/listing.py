@@ -243,7 +243,7 @@ def runs(
     if found:
         print_runs(found)
     else:
-        out.print("no run matches" if wanted != Wanted() else "no runs yet")
+        out.print(f"{'no run matches' if wanted != Wanted() else 'no runs yet'} in {safe(reports)}", soft_wrap=True)
 
 
 def print_runs(runs: Iterable[Run], figures: Mapping[str, Callable[[Run], str]] = {}) -> None:

@@ -130,7 +130,7 @@ def sentences(found: Compared) -> list[str]:
         elif (top := section.largest) is not None:
             said.append(f"{section.title}: {_share(section, top, found)}.")
         else:
-            said.append(f"{section.title}: nothing differs by more than 1 %.")
+            said.append(f"{section.title}: no part differs by more than 1 % of the whole.")
     return said
 
 
@@ -144,8 +144,11 @@ def _share(section: Section, top: Line, found: Compared) -> str:
         whole = Line(
             "", sum(line.before or 0.0 for line in section.lost), sum(line.after or 0.0 for line in section.lost)
         )
-    if abs(top.change or 0.0) >= MOST * abs(whole.change or 0.0):
+    same_way = (top.change or 0.0) * (whole.change or 0.0) >= 0
+    if same_way and abs(top.change or 0.0) >= MOST * abs(whole.change or 0.0):
         return f"most of it is {name}, {change}"
+    if not same_way:
+        return f"{name} changed most, {change}, though the whole changed by {section.change(whole)}"
     return f"the largest part is {name}, {change} of {section.change(whole)}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Doubt, Verdict
-from harness.report.words import one_line, seconds, words
+from harness.report.words import gpu_seconds, one_line, seconds, words
 
 S = 1_000_000_000
 AGAIN = "Run it again on a quiet host, with fault-free runs of its own"
@@ -42,22 +42,32 @@ SETTLES: Mapping[str, str] = {
 def next_steps(card: Scorecard) -> list[str]:
     """What shows the cause of a failure, or would settle what is not known; nothing for a pass."""
     found = {Verdict.FAIL: _of_a_failure, Verdict.INCONCLUSIVE: _to_settle, Verdict.INVALID: _of_an_invalid_run}
-    return list(dict.fromkeys(found[card.verdict](card))) if card.verdict in found else []
+    if card.verdict not in found:
+        return []
+    if card.evidence.run.outcome == "interrupted" and card.verdict is not Verdict.FAIL:
+        return [f"It was stopped before its end; run it again: {_again(card)}"]
+    return list(dict.fromkeys(found[card.verdict](card)))
 
 
 def _of_a_failure(card: Scorecard) -> Iterator[str]:
     run = card.evidence.run
+    failures = {line.name.partition(".")[0] for line in card.expectations if line.verdict is Verdict.FAIL}
     longest = max(run.episodes, key=lambda each: each.end - each.t_stop, default=None)
-    if longest is not None and longest.segments:
+    if "recovery_time" in failures and longest is not None and longest.segments:
         part = max(longest.segments, key=lambda each: each.end - each.begin)
         whole = seconds((longest.end - longest.t_stop) / S)
         yield f"Most of the outage of {whole} went by in: {words(part.phase)}, {seconds((part.end - part.begin) / S)}"
+    waste = card.scores.get("wasted_gpu_hours", {})
+    if "wasted_gpu_hours" in failures and (parts := waste.get("accounts_by_faults")):
+        account, most = max(parts.items(), key=lambda each: each[1])
+        total = gpu_seconds(waste["gpu_seconds_wasted_by_faults"])
+        yield f"Most of the {total} that faults cost went to: {words(account)}, {gpu_seconds(most)}"
     failed = [each for each in run.processes if each.exit_error]
     if failed:
         first = min(failed, key=lambda each: each.exited or run.end)
         yield f"The first error of the trainer itself, rank {first.rank} on {first.node}: {one_line(first.exit_error)}"
     for kind in dict.fromkeys(fault.kind for fault in run.faults if fault.injected is not None):
-        yield f"When {words(kind).lower()} happens for real: the runbook in docs/faults.md, under {kind}"
+        yield f"When this happens for real, its runbook is named by: chaos faults {kind}"
     yield f"Once it is mended, run the same again: {_again(card)}"
 
 

@@ -34,10 +34,15 @@ def test_a_failure_names_the_phase_the_first_error_and_the_runbook() -> None:
         for row, each in enumerate(run.processes)
     ]
     evidence = replace(card.evidence, run=replace(run, processes=told))
-    phase, error, runbook, last = next_steps(replace(card, verdict=Verdict.FAIL, evidence=evidence))
-    assert phase.startswith("Most of the outage of ")
+    cost = {"accounts_by_faults": {"recompute": 5.0, "idle": 1.2}, "gpu_seconds_wasted_by_faults": 6.2}
+    card = replace(card, scores={**card.scores, "wasted_gpu_hours": cost})
+    phase, waste, error, runbook, last = next_steps(replace(card, verdict=Verdict.FAIL, evidence=evidence))
+    assert (
+        phase.startswith("Most of the outage of ")
+        and waste == "Most of the 6.2 GPU-s that faults cost went to: Recompute, 5.0 GPU-s"
+    )
     assert f"error {len(told) - 1}" in error and "\x1b" not in error
-    assert runbook.endswith(f"docs/faults.md, under {run.faults[0].kind}")
+    assert runbook.endswith(f"chaos faults {run.faults[0].kind}")
     assert last.endswith(f"run the same again: chaos run {card.scenario}")
     own = replace(run, plan={**run.plan, "run_id": card.run_id})
     steps = next_steps(replace(card, verdict=Verdict.FAIL, evidence=replace(card.evidence, run=own)))
@@ -51,6 +56,15 @@ def test_a_fault_that_did_not_act_is_looked_up() -> None:
         f"What {kind} needs, and which backends can do it here: chaos faults {kind}",
         "What this machine lacks: chaos doctor",
     ]
+
+
+def test_a_phase_is_named_only_where_the_recovery_is_what_failed_and_a_stopped_run_is_run_again() -> None:
+    card = replace(report_runs.spot_evict(), verdict=Verdict.FAIL, expectations=())
+    assert not any(step.startswith("Most of ") for step in next_steps(card))
+    run = replace(card.evidence.run, outcome="interrupted")
+    stopped = replace(card, verdict=Verdict.INVALID, evidence=replace(card.evidence, run=run))
+    (step,) = next_steps(stopped)
+    assert step.startswith("It was stopped before its end; run it again: chaos run ")
 
 
 def test_every_report_tells_the_next_steps_and_a_pass_has_none() -> None:
