@@ -213,7 +213,8 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         if name not in score_names()
     ]
     verdict = merge([Verdict.PASS, *(finding.verdict for finding in findings)])
-    reasons = worst_first(findings)
+    stopped = [each.text for each in findings if each.code == Code.JOB_INTERRUPTED]  # before what did not come then
+    reasons = [*stopped, *(reason for reason in worst_first(findings) if reason not in stopped)]
     if reasons and (run := _without_faults(plan, run_id)):
         how = "failed" if verdict is Verdict.FAIL else "did not complete"
         told = reasons[0].removeprefix("the job failed: ")

@@ -127,6 +127,16 @@ def test_a_slow_job_is_not_hidden_by_one_pause_of_the_fault_free_run() -> None:
     assert card.verdict is Verdict.PASS, card.reasons
 
 
+def test_a_run_that_was_stopped_says_so_before_what_did_not_come_then() -> None:
+    def stopped(logs: Logs) -> None:
+        quiet_fault(logs, last_step(logs) + 10)
+        (end,) = (line for line in logs["harness"] if line.get("event") == "run.finished")
+        end |= {"outcome": "interrupted", "reason": "stopped by the user"}
+
+    card = verdict(simulate(JOB, seed=5), stopped, {"recovery_time": {"max": "60s"}})
+    assert len(card.reasons) > 1 and "the run was interrupted" in card.reasons[0], card.reasons
+
+
 def test_what_no_fault_cost_proves_nothing() -> None:
     def never_struck(logs: Logs) -> None:
         remove(logs["harness"], lambda line: str(line.get("event")).startswith("fault."))
