@@ -137,18 +137,15 @@ def sentences(found: Compared) -> list[str]:
 def _share(section: Section, top: Line, found: Compared) -> str:
     """How much of the difference this part explains: of ranks and phases that of the recovery, else the sum."""
     name, change = _part_words(top.name).lower(), section.change(top)
-    both = found.before.recovery_time.seconds, found.after.recovery_time.seconds
-    if section.unit == "s" and None not in both:
-        whole = Line("", *both)
-    else:
-        whole = Line(
-            "", sum(line.before or 0.0 for line in section.lost), sum(line.after or 0.0 for line in section.lost)
-        )
-    same_way = (top.change or 0.0) * (whole.change or 0.0) >= 0
-    if same_way and abs(top.change or 0.0) >= MOST * abs(whole.change or 0.0):
-        return f"most of it is {name}, {change}"
-    if not same_way:
+    both = [found.before.recovery_time.seconds, found.after.recovery_time.seconds]
+    if section.unit != "s" or None in both:
+        both = [sum(line.before or 0.0 for line in section.lost), sum(line.after or 0.0 for line in section.lost)]
+    whole = Line("", *both)
+    share, of_all = top.change or 0.0, whole.change or 0.0
+    if share * of_all < 0:
         return f"{name} changed most, {change}, though the whole changed by {section.change(whole)}"
+    if abs(share) >= MOST * abs(of_all):
+        return f"most of it is {name}, {change}"
     return f"the largest part is {name}, {change} of {section.change(whole)}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 
+from harness.judge.facts.ends import ends_of
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Doubt, Verdict
 from harness.report.words import gpu_seconds, one_line, seconds, words
@@ -62,12 +63,11 @@ def _of_a_failure(card: Scorecard) -> Iterator[str]:
         account, most = max(parts.items(), key=lambda each: each[1])
         total = gpu_seconds(waste["gpu_seconds_wasted_by_faults"])
         yield f"Most of the {total} that faults cost went to: {words(account)}, {gpu_seconds(most)}"
-    failed = [each for each in run.processes if each.exit_error]
-    if failed:
-        first = min(failed, key=lambda each: each.exited or run.end)
-        yield f"The first error of the trainer itself, rank {first.rank} on {first.node}: {one_line(first.exit_error)}"
+    if failed := [end for end in ends_of(run) if end.met]:
+        first = min(failed, key=lambda end: end.at)
+        yield f"The first error of the trainer itself, rank {first.rank} on {first.node}: {one_line(first.met)}"
     for kind in dict.fromkeys(fault.kind for fault in run.faults if fault.injected is not None):
-        yield f"When this happens for real, its runbook is named by: chaos faults {kind}"
+        yield f"When this happens for real, its runbook is named by: chaos faults {shlex.quote(kind)}"
     yield f"Once it is mended, run the same again: {_again(card)}"
 
 
@@ -84,10 +84,10 @@ def _to_settle(card: Scorecard) -> Iterator[str]:
 def _again(card: Scorecard) -> str:
     """The command for it. A rehearsal of a game day has no plan of its own."""
     own = card.evidence.run.plan.get("run_id") == card.run_id
-    return f"chaos run --plan {card.run_id}" if own else f"chaos run {shlex.quote(card.scenario)}"
+    return f"chaos run --plan {shlex.quote(card.run_id)}" if own else f"chaos run {shlex.quote(card.scenario)}"
 
 
 def _of_an_invalid_run(card: Scorecard) -> Iterator[str]:
     for kind in dict.fromkeys(fault.kind for fault in card.evidence.run.faults):
-        yield f"What {kind} needs, and which backends can do it here: chaos faults {kind}"
+        yield f"What the fault needs, and which backends can do it here: chaos faults {shlex.quote(kind)}"
     yield "What this machine lacks: chaos doctor"

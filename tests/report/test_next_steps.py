@@ -30,7 +30,7 @@ def test_a_failure_names_the_phase_the_first_error_and_the_runbook() -> None:
     card = report_runs.never_recovered()
     run = card.evidence.run
     told = [
-        replace(each, exit_error=f"error {row}\x1b[31m", exited=run.begin + 1000 - row)
+        replace(each, exit_error=f"error {row}\x1b[31m", exited=run.begin + 1000 - row, exit_code=1)
         for row, each in enumerate(run.processes)
     ]
     evidence = replace(card.evidence, run=replace(run, processes=told))
@@ -53,7 +53,7 @@ def test_a_fault_that_did_not_act_is_looked_up() -> None:
     card = replace(report_runs.spot_evict(), verdict=Verdict.INVALID)
     kind = card.evidence.run.faults[0].kind
     assert next_steps(card) == [
-        f"What {kind} needs, and which backends can do it here: chaos faults {kind}",
+        f"What the fault needs, and which backends can do it here: chaos faults {kind}",
         "What this machine lacks: chaos doctor",
     ]
 
@@ -65,6 +65,17 @@ def test_a_phase_is_named_only_where_the_recovery_is_what_failed_and_a_stopped_r
     stopped = replace(card, verdict=Verdict.INVALID, evidence=replace(card.evidence, run=run))
     (step,) = next_steps(stopped)
     assert step.startswith("It was stopped before its end; run it again: chaos run ")
+
+
+def test_what_is_to_be_copied_into_a_shell_runs_nothing_else() -> None:
+    card = report_runs.spot_evict()
+    evil = "x; touch /tmp/y"
+    faults = [replace(fault, kind=evil) for fault in card.evidence.run.faults]
+    run = replace(card.evidence.run, faults=faults, plan={"run_id": evil})
+    for verdict in (Verdict.INVALID, Verdict.FAIL):
+        told = next_steps(replace(card, verdict=verdict, run_id=evil, evidence=replace(card.evidence, run=run)))
+        assert any(f"'{evil}'" in step for step in told)
+        assert all(evil not in step.replace(f"'{evil}'", "") for step in told)
 
 
 def test_every_report_tells_the_next_steps_and_a_pass_has_none() -> None:
