@@ -313,8 +313,8 @@ class Pace:
         return not self.is_slow(bound) and self.slowest > WORST_FACTOR * self.allowed(bound)
 
     def was_faster(self, bound: float) -> bool:
-        """As fast as the fault-free run, but not as this run was before its first fault; or not all the time."""
-        slower = max(self.median, self.slowest) > WORST_FACTOR * bound * self.before
+        """As fast as the fault-free run, but not as this run was before its first fault."""
+        slower = self.median > WORST_FACTOR * bound * self.before
         return not self.is_slow(bound) and self.before < FAST_BEFORE and slower
 
 
