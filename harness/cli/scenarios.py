@@ -72,8 +72,8 @@ def plan(
 
     Example: chaos plan spot-evict --backend kubernetes --as jobset
     """
-    if output not in ("", "yaml", "json"):
-        raise UsageError(f"--output {output}: allowed are yaml and json")
+    if output not in ("", "yaml", "json") or (as_ in ("yaml", "json") and output not in ("", as_)):
+        raise UsageError(f"--output {output}: allowed are yaml and json, and only one of them")
     spec, planned = plan_of(scenario, backend, seed, profile, scenarios)
     if not as_ and not output:
         for line in explanation(spec, planned):

@@ -142,7 +142,7 @@ def _share(section: Section, top: Line, found: Compared) -> str:
         both = [sum(line.before or 0.0 for line in section.lost), sum(line.after or 0.0 for line in section.lost)]
     whole = Line("", *both)
     share, of_all = top.change or 0.0, whole.change or 0.0
-    if share * of_all < 0:
+    if share * of_all < 0 or abs(share) > abs(of_all) / MOST:
         return f"{name} changed most, {change}, though the whole changed by {section.change(whole)}"
     if abs(share) >= MOST * abs(of_all):
         return f"most of it is {name}, {change}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 from collections.abc import Iterator, Mapping
 
 from harness.judge.facts.ends import ends_of
@@ -11,6 +11,8 @@ from harness.judge.verdict import Doubt, Verdict
 from harness.report.words import gpu_seconds, one_line, seconds, words
 
 S = 1_000_000_000
+STEPS_MAX = 8
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 AGAIN = "Run it again on a quiet host, with fault-free runs of its own"
 LONGER = "Give it more steps after the fault: workload: {steps: …}"
 # By doubt, what would settle it; {run}: the command for it, followed by how long that takes.
@@ -41,34 +43,40 @@ SETTLES: Mapping[str, str] = {
 
 
 def next_steps(card: Scorecard) -> list[str]:
-    """What shows the cause of a failure, or would settle what is not known; nothing for a pass."""
+    """What shows the cause of a failure, or would settle what is not known; nothing for a pass. One line each."""
     found = {Verdict.FAIL: _of_a_failure, Verdict.INCONCLUSIVE: _to_settle, Verdict.INVALID: _of_an_invalid_run}
     if card.verdict not in found:
         return []
     if card.evidence.run.outcome == "interrupted" and card.verdict is not Verdict.FAIL:
         return [f"It was stopped before its end; run it again: {_again(card)}"]
-    return list(dict.fromkeys(found[card.verdict](card)))
+    return list(dict.fromkeys(map(one_line, found[card.verdict](card))))[:STEPS_MAX]
 
 
 def _of_a_failure(card: Scorecard) -> Iterator[str]:
     run = card.evidence.run
-    failures = {line.name.partition(".")[0] for line in card.expectations if line.verdict is Verdict.FAIL}
+    failures = {line.name for line in card.expectations if line.verdict is Verdict.FAIL}
     longest = max(run.episodes, key=lambda each: each.end - each.t_stop, default=None)
-    if "recovery_time" in failures and longest is not None and longest.segments:
-        part = max(longest.segments, key=lambda each: each.end - each.begin)
-        whole = seconds((longest.end - longest.t_stop) / S)
-        yield f"Most of the outage of {whole} went by in: {words(part.phase)}, {seconds((part.end - part.begin) / S)}"
+    if failures & {"recovery_time.max", "recovery_time.first_step_max"} and longest and not card.evidence.degraded:
+        phases: dict[str, int] = {}
+        for part in longest.segments:
+            phases[part.phase] = phases.get(part.phase, 0) + part.end - part.begin
+        yield f"In the outage of {seconds((longest.end - longest.t_stop) / S)} this took longest: {_largest(phases)}"
     waste = card.scores.get("wasted_gpu_hours", {})
-    if "wasted_gpu_hours" in failures and (parts := waste.get("accounts_by_faults")):
-        account, most = max(parts.items(), key=lambda each: each[1])
-        total = gpu_seconds(waste["gpu_seconds_wasted_by_faults"])
-        yield f"Most of the {total} that faults cost went to: {words(account)}, {gpu_seconds(most)}"
-    if failed := [end for end in ends_of(run) if end.met]:
+    asked = any(name.startswith("wasted_gpu_hours") and name.endswith("by_faults") for name in failures)
+    if asked and (parts := waste.get("accounts_by_faults")):
+        account, total = max(parts, key=parts.__getitem__), gpu_seconds(waste["gpu_seconds_wasted_by_faults"])
+        yield f"Of the {total} that faults cost, this cost most: {words(account)}, {gpu_seconds(parts[account])}"
+    if failed := [end for end in ends_of(run) if end.error and end.met]:
         first = min(failed, key=lambda end: end.at)
-        yield f"The first error of the trainer itself, rank {first.rank} on {first.node}: {one_line(first.met)}"
+        yield f"The first error of the trainer itself, rank {first.rank} on {first.node}: {first.met}"
     for kind in dict.fromkeys(fault.kind for fault in run.faults if fault.injected is not None):
-        yield f"When this happens for real, its runbook is named by: chaos faults {shlex.quote(kind)}"
+        yield f"When this happens for real, its runbook is named by: chaos faults {_word(kind)}"
     yield f"Once it is mended, run the same again: {_again(card)}"
+
+
+def _largest(phases: Mapping[str, int]) -> str:
+    phase = max(phases, key=phases.__getitem__, default="unknown")
+    return f"{words(phase)}, {seconds(phases.get(phase, 0) / S)}"
 
 
 def _to_settle(card: Scorecard) -> Iterator[str]:
@@ -84,10 +92,15 @@ def _to_settle(card: Scorecard) -> Iterator[str]:
 def _again(card: Scorecard) -> str:
     """The command for it. A rehearsal of a game day has no plan of its own."""
     own = card.evidence.run.plan.get("run_id") == card.run_id
-    return f"chaos run --plan {shlex.quote(card.run_id)}" if own else f"chaos run {shlex.quote(card.scenario)}"
+    return f"chaos run --plan {_word(card.run_id)}" if own else f"chaos run {_word(card.scenario)}"
+
+
+def _word(name: str) -> str:
+    """A name out of a log, in a command that people copy: neither an option nor a path nor more than one word."""
+    return name if _NAME.fullmatch(name) else "…"
 
 
 def _of_an_invalid_run(card: Scorecard) -> Iterator[str]:
     for kind in dict.fromkeys(fault.kind for fault in card.evidence.run.faults):
-        yield f"What the fault needs, and which backends can do it here: chaos faults {shlex.quote(kind)}"
+        yield f"What the fault needs, and which backends can do it here: chaos faults {_word(kind)}"
     yield "What this machine lacks: chaos doctor"

@@ -147,9 +147,14 @@ def _first_step(report: Report) -> Figure:
     return _figure("Steps again after", seconds(values.first_step_seconds, missing), detail, expectation, measured=True)
 
 
+_WASTED_BY_FAULTS = ("wasted_gpu_hours.max_percent_by_faults", "wasted_gpu_hours.max_gpu_seconds_by_faults")
+
+
 def wasted_percent(report: Report) -> float | None:
-    """By faults; `None` where no step was done: there was nothing to waste."""
-    return None if report.run.furthest_step == 0 else report.wasted_gpu_hours.percent_by_faults
+    """By faults; `None` where it is not known, or where no step was done: there was nothing to waste."""
+    bounds = [each for each in report.expectations if each.name in _WASTED_BY_FAULTS]
+    unknown = any(each.observed_value is None for each in bounds)
+    return None if unknown or report.run.furthest_step == 0 else report.wasted_gpu_hours.percent_by_faults
 
 
 def _waste(report: Report) -> Figure:
@@ -158,9 +163,8 @@ def _waste(report: Report) -> Figure:
     expectation = _bound(report, "wasted_gpu_hours")
     if share is None or allocated is None:
         why = "no step was completed" if report.run.furthest_step == 0 else "no ledger"
-        return _figure("Wasted by faults", DASH, why, expectation)
-    if expectation is not None and expectation.observed_value is None and "by_faults" in expectation.name:
-        return _figure("Wasted by faults", DASH, expectation.reason, expectation)
+        told = expectation.reason if expectation is not None and expectation.observed_value is None else ""
+        return _figure("Wasted by faults", DASH, told or why, expectation)
     lost = values.gpu_seconds_wasted_by_faults
     detail = f"{gpu_seconds(allocated * share / 100 if lost is None else lost)} of {gpu_seconds(allocated)}"
     measured = expectation is not None and expectation.name.endswith("max_percent_by_faults")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from typing import TypeGuard
 
 from harness.timeline.phases import PHASE_NAMES
@@ -80,7 +81,7 @@ def expectation_name(name: str) -> str:
 
 def is_number(value: object) -> TypeGuard[float]:
     """A finite number; `True` and `False` are none."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def seconds(value: float | None, missing: str = DASH) -> str:

@@ -69,6 +69,10 @@ def test_a_part_below_half_of_the_difference_is_not_most_of_it() -> None:
     )
     found = compare(before, after, ({"rank 1, startup": 1.0}, {"rank 1, startup": 1.071}))
     assert "By rank, in that recovery: the largest part is rank 1, start-up, +71 ms of +650 ms." in sentences(found)
+    found = compare(before, after, ({"rank 1, startup": 1.0}, {"rank 1, startup": 6.0}))
+    assert "startup changed most" in " ".join(sentences(found)).replace("start-up", "startup"), (
+        "5 s are not most of 650 ms"
+    )
     (pace,) = found.cautions
     assert pace.startswith("median step: ") and pace.endswith("by the host's load or by the trainer")
     assert compare(before, before, None, "gone").cautions == []

@@ -131,6 +131,7 @@ FAST = replace(SLOW, taken=40, median=1, at_least=0.9, best=0.8, slowest=1)
         (replace(FAST, slowest=3.1), Doubt.NOT_ALL_THE_TIME),
         (replace(FAST, before=0.3), Doubt.FAULT_FREE_SLOW),
         (replace(FAST, before=0.4), None),
+        (replace(FAST, slowest=1.6, before=0.5), None),  # it would excuse a recovery that never ended, too
     ],
 )
 def test_why_nothing_follows_from_a_pace(pace: Pace, doubt: Doubt | None) -> None:

@@ -10,7 +10,7 @@ import report_runs
 from harness.judge.score import Verdict
 from harness.judge.verdict import Doubt, Finding
 from harness.report import html_page, junit, markdown, model
-from harness.report.next_steps import SETTLES, next_steps
+from harness.report.next_steps import SETTLES, STEPS_MAX, next_steps
 
 
 def test_each_doubt_has_what_would_settle_it() -> None:
@@ -30,20 +30,24 @@ def test_a_failure_names_the_phase_the_first_error_and_the_runbook() -> None:
     card = report_runs.never_recovered()
     run = card.evidence.run
     told = [
-        replace(each, exit_error=f"error {row}\x1b[31m", exited=run.begin + 1000 - row, exit_code=1)
+        replace(
+            each, exit_error=f"error {row}\x1b[31m", exited=run.begin + 1000 - row, exit_code=1, exit_reason="error"
+        )
         for row, each in enumerate(run.processes)
     ]
     evidence = replace(card.evidence, run=replace(run, processes=told))
     cost = {"accounts_by_faults": {"recompute": 5.0, "idle": 1.2}, "gpu_seconds_wasted_by_faults": 6.2}
     card = replace(card, scores={**card.scores, "wasted_gpu_hours": cost})
     phase, waste, error, runbook, last = next_steps(replace(card, verdict=Verdict.FAIL, evidence=evidence))
-    assert (
-        phase.startswith("Most of the outage of ")
-        and waste == "Most of the 6.2 GPU-s that faults cost went to: Recompute, 5.0 GPU-s"
-    )
+    assert phase.startswith("In the outage of ") and "this took longest: " in phase
+    assert waste == "Of the 6.2 GPU-s that faults cost, this cost most: Recompute, 5.0 GPU-s"
     assert f"error {len(told) - 1}" in error and "\x1b" not in error
     assert runbook.endswith(f"chaos faults {run.faults[0].kind}")
     assert last.endswith(f"run the same again: chaos run {card.scenario}")
+    for reason in ("peer lost", "completed"):
+        others = [replace(each, exit_reason=reason) for each in told]
+        calm = replace(card.evidence, run=replace(run, processes=others))
+        assert not any("first error" in step for step in next_steps(replace(card, verdict=Verdict.FAIL, evidence=calm)))
     own = replace(run, plan={**run.plan, "run_id": card.run_id})
     steps = next_steps(replace(card, verdict=Verdict.FAIL, evidence=replace(card.evidence, run=own)))
     assert steps[-1].endswith(f"chaos run --plan {card.run_id}")
@@ -60,7 +64,7 @@ def test_a_fault_that_did_not_act_is_looked_up() -> None:
 
 def test_a_phase_is_named_only_where_the_recovery_is_what_failed_and_a_stopped_run_is_run_again() -> None:
     card = replace(report_runs.spot_evict(), verdict=Verdict.FAIL, expectations=())
-    assert not any(step.startswith("Most of ") for step in next_steps(card))
+    assert not any("most: " in step or "longest: " in step for step in next_steps(card))
     run = replace(card.evidence.run, outcome="interrupted")
     stopped = replace(card, verdict=Verdict.INVALID, evidence=replace(card.evidence, run=run))
     (step,) = next_steps(stopped)
@@ -69,13 +73,13 @@ def test_a_phase_is_named_only_where_the_recovery_is_what_failed_and_a_stopped_r
 
 def test_what_is_to_be_copied_into_a_shell_runs_nothing_else() -> None:
     card = report_runs.spot_evict()
-    evil = "x; touch /tmp/y"
-    faults = [replace(fault, kind=evil) for fault in card.evidence.run.faults]
-    run = replace(card.evidence.run, faults=faults, plan={"run_id": evil})
-    for verdict in (Verdict.INVALID, Verdict.FAIL):
-        told = next_steps(replace(card, verdict=verdict, run_id=evil, evidence=replace(card.evidence, run=run)))
-        assert any(f"'{evil}'" in step for step in told)
-        assert all(evil not in step.replace(f"'{evil}'", "") for step in told)
+    for evil in ("x; touch /tmp/y", "--reports=/etc", "/tmp/evil.yaml", "a\nNext: b", "", "k" * 900):
+        faults = [replace(fault, kind=f"{evil}{n or ''}") for fault in card.evidence.run.faults for n in range(50)]
+        run = replace(card.evidence.run, faults=faults, plan={"run_id": evil})
+        for verdict in (Verdict.INVALID, Verdict.FAIL):
+            told = next_steps(replace(card, verdict=verdict, run_id=evil, evidence=replace(card.evidence, run=run)))
+            assert told and len(told) <= STEPS_MAX and all("\n" not in step and len(step) < 300 for step in told)
+            assert not evil or all(evil not in step for step in told)
 
 
 def test_every_report_tells_the_next_steps_and_a_pass_has_none() -> None:
