@@ -189,7 +189,7 @@ class Code(enum.StrEnum):
     LOSS_NEVER_CHANGES = "loss.never-changes"
     LOSS_RANK_DIFFERS = "loss.rank-differs"
     NODE_UNUSED = "node.unused"
-    PACE_SLOW = "pace.max_slowdown"
+    PACE_MAX_SLOWDOWN = "pace.max_slowdown"
     PACE_SLOW_AGAIN = "pace.slow-again"
     PACE_TOO_FAST = "pace.too-fast"
     PROBE_FAILED = "probe.failed"

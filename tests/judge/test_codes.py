@@ -27,6 +27,8 @@ def test_each_code_is_used_and_names_one_thing(codes: type[enum.StrEnum]) -> Non
     assert used == set(codes.__members__), "an alias of another code is no member of its own"
     assert all(re.fullmatch(r"[a-z-]+\.[a-z_-]+", code) for code in codes)
     assert len(set(codes)) == len(codes.__members__)
+    for name, code in codes.__members__.items():  # stored reports have the codes: none changes by itself
+        assert re.sub("[._]", "-", code).endswith(name.lower().replace("_", "-"))
 
 
 def test_a_scorecard_tells_the_codes_of_its_reasons() -> None:

@@ -58,6 +58,7 @@ TESTS = [
     "tests/gate/test_objectives.py",
     "tests/matrix/test_restart_log.py",
     "tests/docs/test_metrics_doc.py",
+    "tests/docs/test_pages.py",
     "tests/run/test_undo.py",
     "tests/mutants/test_bent.py",
 ]

@@ -92,7 +92,7 @@ class PaceScore(Whole):
         reason, code = "", ""
         if pace.is_slow(bound) or pace.was_faster(bound):
             reason = f"{_figures(pace)} times slower, the median step {pace.median:.2f} times"
-            code = Code.PACE_SLOW
+            code = Code.PACE_MAX_SLOWDOWN
         elif pace.was_slow(bound):
             reason = f"{_figures(pace)} times slower, and {pace.slowest:.2f} times now and then"
             code = Code.PACE_SLOW_AGAIN
