@@ -24,7 +24,7 @@ help: ## This list
 	@echo "  make chaos SCENARIO=node-loss BACKEND=local ARGS='--seed 7'"
 
 PIP := $(PY) -m pip --quiet --disable-pip-version-check
-EXTRAS := trainer,docker,kubernetes,load,s3,gameday,metrics,otel,mlflow
+EXTRAS := trainer,docker,kubernetes,load,s3,gameday,metrics,otel,mlflow,gpu
 
 # An environment holds the path of the checkout that it was made in: in its scripts, and where it finds this package.
 # .ready tells that path. In a copied or moved checkout it is another one, and all of that is written again.

@@ -115,8 +115,10 @@ def run(agent: ForkingAgent, rendezvous: Rendezvous) -> int:
 def preload(trainer_options: options.Options) -> None:
     """Everything slow that workers need, once, before they are forked.
 
-    Nothing here may start a thread of torch's: no backward pass, and nothing that asks CUDA.
+    Nothing here may start a thread of torch's: no backward pass, and nothing that asks CUDA. Writing a checkpoint does
+    ask whether there is a GPU, which starts CUDA, and no forked process can use it then: no GPU is here until the fork.
     """
+    available, torch.cuda.is_available = torch.cuda.is_available, lambda: False
     torch.set_num_threads(1)
     load_corpus(trainer_options.data)
     model = train.untrained_model(trainer_options)
@@ -125,6 +127,7 @@ def preload(trainer_options: options.Options) -> None:
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         written = checkpoint.write(pathlib.Path(folder), 0, {"nothing": torch.zeros(1)}, Emitter(None))
         checkpoint.read(written)
+    torch.cuda.is_available = available
     preemption.after_torch()
 
 

@@ -64,7 +64,7 @@ _HELP = {
     "data": "a file or folder to train on (default: the source of Python's standard library)",
     "read_ahead": "batches that are read before they are needed; 0: each one is read when it is needed",
     "data_patience_s": "seconds to wait for a bad shard before it stops; the other ranks wait for collective_timeout_s",
-    "device": "auto takes a GPU if there is one",
+    "device": "auto takes a GPU if there is one for each rank of the node",
     "precision": "number format of forward and backward pass; auto is bf16 on a GPU and fp32 elsewhere",
     "global_batch": "sequences a step over all ranks, kept whatever the number of ranks",
     "accumulate": "pieces each rank cuts its share of the batch into, one backward pass each",

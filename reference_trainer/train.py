@@ -461,11 +461,14 @@ def learning_rate_factor(step: int, options: Options) -> float:
 
 
 def pick_device(name: str, local_rank: int) -> torch.device:
-    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+    ranks, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if name == "cpu" or (name == "auto" and gpus < ranks):
         torch.set_num_threads(1)  # ranks share the cores; threads of theirs would only fight over them
         return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise BadInput("--device cuda: torch sees no GPU here")
+    if gpus < ranks:
+        raise BadInput(f"--device cuda: torch sees {gpus or 'no'} GPU here; each of the node's {ranks} ranks needs one")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # a restarted run repeats each bit, as on a CPU
+    torch.use_deterministic_algorithms(True)
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 

@@ -30,6 +30,14 @@ declares what it lacks (`Backend.lacks`) and passes that suite.
 
 
 SETTINGS = """
+## GPUs of this machine
+
+On the local backend each virtual node gets GPUs of its own, one for each rank, while there are enough
+(`CUDA_VISIBLE_DEVICES`). After that nodes share them: each is a host of its own to NCCL (`NCCL_HOSTID`), so its traffic
+goes through the node's network and faults on that act on it. Ranks of one node never share a GPU; where there are fewer
+GPUs than ranks on a node, the reference trainer uses the CPU. On GPUs it uses deterministic algorithms alone, so that a
+restarted job can be compared bit for bit.
+
 ## Settings
 
 | variable | what it says |

@@ -214,17 +214,19 @@ class LocalCluster(Cluster):
             "run_dir": self._run_dir,
         }
         command = fill_placeholders(self._workload.command, values)
-        env = self._environment(node.name, node.incarnation)
+        env = self._environment(node.name, node.incarnation, gpus_of(node.index, self._workload.ranks_per_node))
         env |= metadata.environment(node.metadata)
         self._lab.call("node.start", node=node.key, command=command, env=env, log=self._log(node.key))
 
     def _log(self, name: str) -> str:
         return str(self._run_dir / run_folder.log_of(name))
 
-    def _environment(self, node: str, incarnation: int) -> dict[str, str]:
+    def _environment(self, node: str, incarnation: int, gpus: str | None = None) -> dict[str, str]:
         """Nothing of the plan's may be overridden by what the harness happens to run under."""
         device = "lo" if self._mode == "plain" or node == "control" else "eth0"
         devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")}
+        if gpus is not None:  # a virtual node is a host of its own; NCCL refuses two ranks of one host on one GPU
+            devices |= {"CUDA_VISIBLE_DEVICES": gpus, "NCCL_HOSTID": node}
         marks = client.marks(self._run_id, node, incarnation) | run_folder.environment(str(self._run_dir), node)
         marks |= run_folder.key_of(self._run_dir)
         return boot.with_delivered({**os.environ, **devices, **self._workload.env, **marks}, self._archive)
@@ -333,6 +335,18 @@ def _candidates() -> tuple[str, ...]:
     if forced not in MODES:
         raise UsageError(f"{MODE_ENV}={forced!r}: allowed are {', '.join(MODES)}")
     return (forced,)
+
+
+def gpus_of(node: int, ranks: int) -> str | None:
+    """What CUDA_VISIBLE_DEVICES is for a virtual node; `None` on a machine without a GPU.
+
+    Each node has GPUs of its own while there are enough. Else nodes share them.
+    """
+    ours = os.environ.get("CUDA_VISIBLE_DEVICES")
+    every = ours.split(",") if ours else sorted(path.name[6:] for path in pathlib.Path("/dev").glob("nvidia[0-9]*"))
+    if not every or ours == "":
+        return None
+    return ",".join(every[(node * ranks + rank) % len(every)] for rank in range(min(ranks, len(every))))
 
 
 def _probe_id() -> str:
