@@ -128,6 +128,22 @@ def test_an_alarm_by_a_rule_is_held_against_the_same_rule(norm: float, kind: str
     assert (card.metrics["anomalies"], card.metrics["false_alarms"]) == (1, false)
 
 
+@pytest.mark.parametrize(("rank", "at", "false"), [(0, 260, 0), (0, 261, 1), (1, 260, 0)])
+def test_an_alarm_late_in_a_long_life_is_about_its_own_process(rank: int, at: int, false: int) -> None:
+    """The rules are applied to the last of its steps, not to all."""
+
+    def spike(logs: Logs) -> None:
+        (lines,) = trainers(logs, rank=rank)
+        for step in steps(lines):
+            step["grad_norm"] = 50.0 if step["step"] == 260 else 1.0
+        told = steps(lines, at, at)[0]
+        times = {key: told[key] for key in ("mono_ns", "wall_ns")}
+        lines.insert(lines.index(told) + 1, {"event": "anomaly", "kind": "gradient"} | times)
+
+    card = verdict(simulate(Job(nodes=2, steps=270, every=90), [], 3), spike, expect=NONE_FALSE)
+    assert (card.metrics["anomalies"], card.metrics["false_alarms"]) == (1, false)
+
+
 def test_what_was_never_said_answers_nothing_however_early_it_was() -> None:
     run: Any = SimpleNamespace(anomalies=[], uncertainty_ns=100)
     assert not Said(run, "divergence").of(0, (1, 3)) and not Said(run, "replica").of(0, None)

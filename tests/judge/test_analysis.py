@@ -6,12 +6,12 @@ from dataclasses import replace
 from unittest import mock
 
 import numpy as np
-from judging import Logs, steps, trainers, verdict
+from judging import Logs, load, remove, steps, trainers, verdict
 from mutants.bent import JOB
 from simulator import Outage, simulate
 
 from harness.judge.facts import analysis, ledger, losses, usual
-from harness.judge.score import Verdict
+from harness.judge.score import Evidence, Verdict
 from harness.report import drawing
 
 
@@ -55,3 +55,14 @@ def test_each_figure_is_worked_out_once() -> None:
             spy.stop()
     assert [call.call_count for call in calls] == [1, 1, 1, 1]
     assert surviving.call_count == 2, "once for the run, once for its fault-free run"
+
+
+def test_the_jumps_of_each_process_are_its_own() -> None:
+    history = simulate(JOB, [Outage(17, "rank", victim=1)], 5)
+    logs, holes = history.logs(), {(0, 0): {3}, (1, 0): {3, 5, 6}, (1, -1): {20, 22}}
+    for (rank, life), lost in holes.items():
+        lines = trainers(logs, rank=rank, life=life)[0]
+        remove(lines, lambda line, lost=lost: line.get("event") == "step" and line["step"] in lost)  # type: ignore[misc]
+    run = load(history, logs)
+    lives = sorted(range(len(run.processes)), key=lambda row: (run.processes[row].rank, run.processes[row].started))
+    assert analysis.Analysis.of(Evidence(run)).jumps[lives].tolist() == [1, 0, 2, 2]

@@ -144,6 +144,24 @@ def test_a_pass_that_begins_again_after_the_resume() -> None:
     assert result.repeated_where.startswith(" in 4 passes over the data, 15 % of the 1280 consumed: ")
 
 
+@pytest.mark.parametrize(
+    ("odd", "where"),
+    [
+        ({12}, " (16 per rank): "),
+        ({12, 20}, " (32 per rank) in 2 passes over the data, 5 % of the 1280 consumed: "),
+    ],
+)
+def test_samples_of_several_passes_are_told_with_their_share(odd: set[int], where: str) -> None:
+    """A step of each pass consumes those of the step before."""
+
+    def again(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+        return sampler(shift=lambda step: step - (step in odd))(step, rank, ranks)
+
+    result = found(run_of(sampler(), again), fault_free_of(sampler()))
+    assert result.repeated == 32 * len(odd)
+    assert result.repeated_where.startswith(where)
+
+
 def test_padding_is_legal_as_the_fault_free_run_has_it() -> None:
     told = sampler(size=SIZE - 11)
     run = run_of(told)
@@ -226,7 +244,7 @@ def test_with_another_number_of_ranks_whole_passes_are_compared(defect: bool) ->
     assert {epoch.size for epoch in run.epochs} == {1, 2}
     result = found(run, fault_free_of(sampler()))
     assert not result.why
-    assert (result.repeated, result.skipped) == ((16, 16) if defect else (0, 0))
+    assert (result.repeated, result.skipped, result.others) == ((16, 16, 0) if defect else (0, 0, 0))
 
 
 @pytest.mark.parametrize("asked", [False, True])

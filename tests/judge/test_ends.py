@@ -140,6 +140,19 @@ def test_a_peer_that_was_launched_before_the_targets_end_was_seen_goes_with_it(
     assert unexplained(judged(late, KILL)) == found
 
 
+def test_a_peer_goes_with_a_node_that_took_part_in_the_new_world_itself() -> None:
+    """The fault struck, and the job went back in place before the node was lost."""
+
+    def struck_before(logs: Logs) -> None:
+        back = next(line for line in trainers(logs, rank=0)[0] if line.get("event") == "anomaly")
+        of_faults(logs, "fault.injected")["mono_ns"] = back["mono_ns"]
+        logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+    back, lost = Outage(17, "rollback"), Outage(9, "node", victim=1)
+    assert unexplained(judged(struck_before, back, lost)) == []
+    assert len(unexplained(judged(struck_before, back, lost, Outage(3, "crash")))) == 2, "the next world was without it"
+
+
 def test_a_survivor_that_steps_on_in_the_new_world_and_then_dies_is_not_excused() -> None:
     assert unexplained(judged(nothing, KILL, Outage(2, "crash"))) == [
         "rank 0 on node0 ended with exit code 1",

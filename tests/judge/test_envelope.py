@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from judging import expecting, fault_free_of, load, remove, steps, trainers
 from simulator import Job, Outage, simulate
 
 from harness.judge.facts import envelope
-from harness.judge.facts.envelope import Envelope
+from harness.judge.facts.envelope import DRIFTS, Envelope
 from harness.judge.facts.evidence import BEFORE, SAME, Evidence
 from harness.judge.facts.losses import Curve, compare
 from harness.judge.score import Scorecard, Verdict, judge
@@ -162,6 +163,16 @@ def test_what_differs_sooner_than_others_do_is_a_doubt() -> None:
     healthy, jumps = alone + drift(rng, PARTED), alone + after(PARTED, 5e-3)
     assert not doubted(band, healthy) and not accused(band, healthy)
     assert doubted(band, jumps) and not accused(band, jumps)
+
+
+def test_as_much_as_others_differ_by_so_soon_is_no_doubt() -> None:
+    alone, once = training(np.random.default_rng(6)), np.where(np.arange(STEPS) == PARTED, 5e-3, 0.0)
+    band, found = drawn(alone, alone), compare(curve(alone + once), curve(alone))
+    largest = {name: float(found.apart(name).max()) for name in DRIFTS}
+    for most, doubts in ((1, 0), (1 - 1e-9, 1)):
+        soon = {name: np.full(STEPS, most * largest[name]) for name in DRIFTS}
+        rows = replace(band, soon=soon).too_soon(found)
+        assert [int(rows[name].sum()) for name in DRIFTS] == [doubts, 0], "only the loss differs at all"
 
 
 # Fault-free runs that stop and go on, as the judge holds a run against them

@@ -13,6 +13,7 @@ from judging import Logs, fault_free_of, load, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 
 from harness.judge.facts import losses, samples
+from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.evidence import Evidence, no_comparison
 from harness.judge.facts.losses import Curve, compare
 from harness.judge.questions import loss_continuity
@@ -68,6 +69,12 @@ def test_samples_are_followed_from_step_to_step() -> None:
     assert (gap.repeated, gap.skipped) == (0, 0), "what lies between is not known"
     untold = samples.by_places(curve([0, -1], [16, 16]))
     assert (untold.repeated, untold.skipped, untold.where) == (None, None, "")
+
+
+def test_only_what_lies_between_two_steps_was_left_out_between_them() -> None:
+    """What was told to be left out goes on over the samples of the next step, which were consumed."""
+    told = samples.by_places(curve([0, 32, 64], [16, 16, 16]), LeftOut([(16, 40)]))
+    assert (told.repeated, told.skipped, told.others, told.where) == (0, 8, 0, "at step 3")
 
 
 @pytest.mark.parametrize(("mine", "other"), [([0, 16], [5, 16]), ([5, 16], [0, 16])])

@@ -56,6 +56,19 @@ def test_a_rank_with_fewer_samples_is_named_with_the_first_step() -> None:
     assert card.metrics["batches_short"] == 3
 
 
+def test_a_step_without_a_sample_tells_that_it_had_none() -> None:
+    job = Job(nodes=2, steps=40, every=10)
+
+    def empty(logs: Logs) -> None:
+        telling(job)(logs)
+        for line in (line for lines in trainers(logs) for line in steps(lines, 22, 22)):
+            line |= {"count": 0, "rank_samples": 0}
+
+    card = judged(job, empty)
+    assert not accused(card) and card.metrics["batches_short"] == 0
+    assert card.metrics["rank_samples_min"] == 39 * 8, "of the other steps"
+
+
 def test_steps_that_were_rolled_back_do_not_count() -> None:
     job = Job(nodes=2, steps=40, every=10)
     history = simulate(job, [Outage(27, "rank", victim=1)], 5)

@@ -77,6 +77,21 @@ def test_a_drift_nobody_told_is_named_with_its_rank_and_step() -> None:
     assert card.reasons[0] == f"replicas: {text}"
 
 
+def test_each_step_at_which_they_differ_is_told_by_itself() -> None:
+    card = judged(telling(drifted=1, until=37))
+    found = [(each.step, each.ranks, each.outvoted) for each in card.evidence.weights_apart[1]]
+    assert found == [(25, (1,), True), (30, (1,), True), (35, (1,), True)]
+    assert card.metrics["replicas_apart"] == 3
+
+
+def test_a_rank_that_tells_alone_agrees_with_nobody() -> None:
+    def alone(logs: Logs) -> None:
+        for line in (line for rank in (0, 2) for lines in trainers(logs, rank=rank) for line in steps(lines)):
+            line.pop("weights", None)
+
+    assert judged(telling(), alone).metrics["replica_checks"] == 0
+
+
 def test_two_ranks_cannot_tell_which_one_is_wrong() -> None:
     card = judged(telling(drifted=1), job=Job(nodes=2, steps=60, every=10))
     assert "at step 25 ranks 0, 1 each computed with other weights, and" in of_replicas(card)[0]

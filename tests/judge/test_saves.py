@@ -16,10 +16,15 @@ from harness.judge.questions import restarts
 from harness.timeline.lineage import NEVER
 from harness.timeline.save_events import COMMITTED, FAILED, STARTED
 
+UNTOLD = -1
+
 
 def saves(*told: tuple[int, str, int], faults: tuple[Any, ...] = (), **more: Any) -> Saves:
     """Of one process that does a step every 100 ns."""
-    events = [{"process": 0, "at": at, "event": event, "step": step, "path": f"run/{step}"} for at, event, step in told]
+    events: list[dict[str, Any]] = [
+        {"process": 0, "at": at, "event": event, "path": f"run/{step}"} | ({} if step == UNTOLD else {"step": step})
+        for at, event, step in told
+    ]
     begin = np.arange(0, 1000, 100)
     run: Any = SimpleNamespace(
         checkpoints=events,
@@ -57,6 +62,14 @@ def test_an_end_belongs_to_the_last_begin_of_its_step() -> None:
         (10, None, ""),
         (20, 30, COMMITTED),
         (None, 40, FAILED),
+    ]
+
+
+def test_an_end_that_tells_no_step_belongs_to_no_begin_of_a_step() -> None:
+    found = saves(*((n, STARTED, n - 10) for n in (10, 11, 12)), (20, COMMITTED, UNTOLD), (21, STARTED, UNTOLD)).all
+    assert [(save.step, save.begun, save.ended) for save in found if save.ended or save.step < 0] == [
+        (UNTOLD, None, 20),
+        (UNTOLD, 21, None),
     ]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from judging import Logs, by_a_command, load, remove, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Evidence, Scorecard, Verdict, judge
 
 Line = dict[str, Any]
 Bend = Callable[[Logs], object]
@@ -17,6 +18,7 @@ JOB = Job(nodes=2, steps=80, every=10, step_ms=400)
 KILL = [Outage(37, "rank", victim=1)]
 LATE_NS = 300_000_000
 EXACT = {"loss_continuity": {"mode": "exact"}}
+NOT_FOUND = "the harness did not find it in the store when all nodes had ended"
 
 
 def commits(logs: Logs, first: int = 0, last: int = 1000) -> Iterator[Line]:
@@ -58,7 +60,9 @@ def watched(logs: Logs) -> None:
     logs["harness"].sort(key=lambda line: line["mono_ns"])
 
 
-def judged(*bends: Bend, without: tuple[Bend, ...] = (watched,), job: Job = JOB) -> Scorecard:
+def judged(
+    *bends: Bend, without: tuple[Bend, ...] = (watched,), job: Job = JOB, outages: list[Outage] = KILL
+) -> Scorecard:
     fault_free = simulate(job, seed=99)
     logs = fault_free.logs()
     for each in without:
@@ -68,7 +72,7 @@ def judged(*bends: Bend, without: tuple[Bend, ...] = (watched,), job: Job = JOB)
         for each in (*without, *bends):
             each(logs)
 
-    return verdict(simulate(job, KILL, seed=5), bend, EXACT, load(fault_free, logs))
+    return verdict(simulate(job, outages, seed=5), bend, EXACT, load(fault_free, logs))
 
 
 def with_seen(first: int = 0, last: int = 1000, **told: Any) -> Bend:
@@ -177,6 +181,13 @@ def test_sizes_that_differ_without_a_fault_may_differ_with_one() -> None:
     assert card.verdict is Verdict.PASS, card.reasons
 
 
+@pytest.mark.parametrize(("least", "steady"), [(970, True), (969, False)])
+def test_where_sizes_hardly_differ_a_smaller_one_lacks_something(least: int, steady: bool) -> None:
+    card = judged(with_seen(40, bytes=860), without=(watched, with_seen(10, 10, bytes=least)))
+    text = f"the harness saw 860 bytes, and at least {least} of each without a fault"
+    assert (text in said(card)) is steady, card.reasons
+
+
 def test_a_restart_from_a_save_that_was_only_begun_and_never_seen_is_not_known() -> None:
     def only_begun(logs: Logs) -> None:
         for line in commits(logs, 30, 30):
@@ -189,9 +200,9 @@ def test_a_restart_from_a_save_that_was_only_begun_and_never_seen_is_not_known()
     assert card.verdict is Verdict.INCONCLUSIVE
 
 
-def seen_again(logs: Logs) -> None:
-    """The harness sees the one of step 50 once more, and its tensors are others."""
-    line = next(seen(logs, 50, 50))
+def seen_again(logs: Logs, step: int = 50) -> None:
+    """The harness sees the one of this step once more, and its tensors are others."""
+    line = next(seen(logs, step, step))
     later = {key: line[key] + 10**8 for key in ("mono_ns", "wall_ns")}
     logs["harness"].append(line | later | {"sha256": "other", "tensors": "other"})
     logs["harness"].sort(key=lambda line: line["mono_ns"])
@@ -218,13 +229,20 @@ def last_left(**told: Any) -> Bend:
         (seen_again, Verdict.INCONCLUSIVE, "of step 50 is none: the harness saw its tensors change after it was whole"),
         (seen_before, Verdict.INCONCLUSIVE, "of step 50 is none: the harness saw it before any rank had done its step"),
         (with_seen(50, 50, step=40), Verdict.FAIL, "of step 50 is none: the harness saw that it holds step 40"),
-        (last_left(step=70), Verdict.FAIL, "of step 80, is none: the harness did not find it in the store"),
-        (last_left(bytes=0), Verdict.FAIL, "of step 80, is none: the harness did not find it in the store"),
+        (last_left(step=70), Verdict.FAIL, f"of step 80, is none: {NOT_FOUND}"),
+        (last_left(bytes=0), Verdict.FAIL, f"of step 80, is none: {NOT_FOUND}"),
     ],
 )
 def test_what_is_named_by_its_step_is_of_it_and_stays(bend: Bend, expected: Verdict, reason: str) -> None:
     card = judged(bend)
-    assert card.verdict is expected and reason in said(card), card.reasons
+    assert card.verdict is expected and any(each.endswith(reason) for each in card.reasons), card.reasons
+
+
+@pytest.mark.parametrize(("every", "accused"), [(30, True), (60, False)])
+def test_a_name_is_of_a_step_where_there_are_two(every: int, accused: bool) -> None:
+    """A single checkpoint may be written over under its name."""
+    card = judged(lambda logs: seen_again(logs, 60), job=replace(JOB, every=every))
+    assert ("of step 60 is none: the harness saw its tensors change" in said(card)) is accused, card.reasons
 
 
 def counts_from_one(logs: Logs) -> None:
@@ -509,10 +527,24 @@ def test_as_many_are_kept_at_the_end_as_without_a_fault() -> None:
     assert judged(without=keeps_three).verdict is Verdict.PASS
     card = judged(left_are(10, 20, *newest), without=keeps_three)
     assert card.verdict is Verdict.PASS, "what an earlier life saved is not pruned"
+    late = judged(left_are(*newest[1:]), without=keeps_three, outages=[Outage(67, "rank", victim=1)])
+    assert late.verdict is Verdict.PASS, "since the restart from step 60 it saved two"
     card = judged(left_are(newest[0], newest[2]), without=keeps_three)
     assert card.verdict is Verdict.FAIL and f"step {newest[1]} is none" in said(card), card.reasons
     odd = (watched, left_are(newest[0], newest[2]))
     assert judged(left_are(newest[2]), without=odd).verdict is Verdict.PASS, "nobody knows what this job keeps"
+
+
+def test_without_a_fault_free_run_nobody_knows_how_many_are_kept() -> None:
+    """The one of step 70 was whole after that of step 80, and is the only one left."""
+    history = simulate(JOB, KILL, seed=5)
+    logs = history.logs()
+    watched(logs)
+    for line in commits(logs, 70):
+        line["step"] = 150 - line["step"]
+        line["path"] = f"checkpoints/step-{line['step']}"
+    left_are(70)(logs)
+    assert "without a fault the newest" not in said(judge(Evidence(load(history, logs)), "alone"))
 
 
 def spoils(logs: Logs) -> None:

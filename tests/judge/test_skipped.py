@@ -37,6 +37,12 @@ def test_as_many_as_a_scaler_would_halve(runs: list[tuple[int, int]]) -> None:
     assert losses.by_scale(np.array(updates, np.bool_)).sum() == scaler(updates)
 
 
+@pytest.mark.parametrize(("good", "excused"), [(1999, False), (2000, True)])
+def test_a_scale_grows_after_2000_updates_in_a_row(good: int, excused: bool) -> None:
+    """The default of `GradScaler`."""
+    assert losses.by_scale(np.array([True] * 16 + [False] * good + [True]))[-1] == excused
+
+
 def lost(logs: Logs, first: int, last: int) -> None:
     """The losses of these steps are no numbers, and a loss scale is said to have left their updates out."""
     for line in (line for lines in trainers(logs) for line in steps(lines, first, last)):

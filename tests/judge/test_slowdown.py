@@ -223,6 +223,21 @@ def test_what_stopped_the_job_is_measured_by_its_episode_alone(said: dict[str, A
     assert Slowed(run, USUAL).degraded == []
 
 
+def test_a_fault_that_was_over_at_once_is_measured_by_the_steps_after_it() -> None:
+    history = simulate(JOB, seed=1)
+    logs = history.logs()
+    slowed(logs, 30, 31, 1.0, healed=0)
+    assert Slowed(load(history, logs), USUAL).unmeasurable == []
+
+
+def test_the_usual_sync_is_of_those_that_were_told() -> None:
+    told = FAULT_FREE.steps.sync_ns
+    assert USUAL.sync == np.quantile(told[told > 0], 0.95)
+    silent = replace(FAULT_FREE, steps=replace(FAULT_FREE.steps, sync_ns=np.minimum(told, -1)))
+    assert Usual([silent]).sync is None
+    assert Usual([silent, FAULT_FREE]).sync == USUAL.sync
+
+
 def test_without_a_fault_free_run_nothing_can_be_said() -> None:
     history = simulate(JOB, seed=1)
     logs = history.logs()

@@ -109,6 +109,15 @@ def test_a_spike_that_was_told_and_survives_is_a_failure_all_the_same() -> None:
     assert text.endswith("the trainer said so, and went on with these steps")
 
 
+def test_what_is_usual_is_still_known_when_the_job_went_back() -> None:
+    def again(logs: Logs) -> None:
+        for line in (line for lines in trainers(logs) for line in steps(lines, SINCE, SEEN)[-3:]):
+            line["loss"] *= 3
+
+    (text,) = of_divergence(judged(again, struck))
+    assert text.startswith("divergence: from step 35 to step 37 ") and text.endswith("and the trainer did not say so")
+
+
 def test_a_spike_that_passes_needs_no_answer() -> None:
     assert of_divergence(judged(lambda logs: spiking(logs, until=SINCE + 1), struck, back=False)) == []
     assert of_divergence(judged(lambda logs: spiking(logs, factor=1.2), struck, back=False)) == []

@@ -182,7 +182,33 @@ def test_a_job_that_never_saves_though_its_fault_free_run_does() -> None:
     assert card.verdict is Verdict.INCONCLUSIVE and "nothing shows that this run did" in card.reasons[0]
 
 
-@pytest.mark.parametrize(("phase", "kind"), [("restore", "restores"), ("rendezvous", "phases"), ("teardown", "exits")])
+@pytest.mark.parametrize(("code", "due"), [(0, True), (-9, False)])
+def test_exits_are_due_where_a_node_ended_by_itself(code: int, due: bool) -> None:
+    def aborted(logs: Logs) -> None:
+        declaring(SIMULATED)(logs)
+        KINDS["exits"](logs)
+        for line in logs["harness"]:
+            line |= {"code": code} if line.get("event") == "process.exit" else {}
+        logs["harness"][-1].update(outcome="aborted", reason="no step")
+
+    text = f"evidence is missing: {reported.ITEMS['exits']}: the trainer declares that it reports this"
+    assert any(reason.startswith(text) for reason in both(aborted).reasons) is due
+
+
+@pytest.mark.parametrize(
+    ("phase", "kind"),
+    [
+        ("interrupted_step", "exits"),
+        ("detect", "exits"),
+        ("drain", "exits"),
+        ("teardown", "exits"),
+        ("startup", "phases"),
+        ("rendezvous", "phases"),
+        ("restore", "phases"),
+        ("restore", "restores"),
+        ("first_step", "restores"),
+    ],
+)
 def test_a_phase_that_nobody_tells_is_not_zero_seconds(phase: str, kind: str) -> None:
     expect = {"recovery_time": {"phases": {phase: "60s"}}}
     assert both(lambda logs: None, expect).verdict is Verdict.PASS
@@ -214,6 +240,24 @@ def test_what_will_not_be_judged_is_said_beforehand() -> None:
     ]
     [open_] = reported.forecast(build_trainer({"command": ["x"]}).declares(), expect)
     assert "does not declare" in open_ and "will not be judged" in open_
+
+
+@pytest.mark.parametrize(
+    ("bounds", "tells", "lacking"),
+    [
+        ({}, (), ["loss"]),
+        ({"mode": "final"}, (), ["loss", "positions"]),
+        ({"mode": "final"}, ("loss",), ["positions"]),
+        ({"mode": "exact"}, ("loss",), []),
+    ],
+)
+def test_a_bound_on_losses_needs_what_its_mode_compares(
+    bounds: dict[str, Any], tells: tuple[str, ...], lacking: list[str]
+) -> None:
+    items = ", ".join(reported.ITEMS[kind] for kind in lacking)
+    text = f"  loss_continuity would be inconclusive: its trainer does not report {items}."
+    lines = reported.forecast(frozenset({"steps", *tells}), {"loss_continuity": bounds})
+    assert lines[1:] == [text] * bool(lacking)
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["tells step 0 as restored", "begins a checkpoint besides"])

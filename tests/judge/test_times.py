@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from judging import EXPECT, Logs, fault_free_of, load, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 
+from harness.judge.facts import times
 from harness.judge.score import Scorecard, Verdict
 from harness.timeline.timeline import Timeline
 
@@ -223,6 +225,75 @@ def test_worlds_that_change_tell_no_impossible_times(outage: Outage, agents: boo
     job = replace(JOB, agents=agents, noise=0.2)
     card = verdict(simulate(job, [outage], seed=7), fault_free=fault_free_of(JOB))
     assert not [reason for reason in card.reasons if "are not true" in reason]
+
+
+def said_of(run: Timeline) -> str:
+    return " · ".join(each.words for each in times.impossible(run, (), ()))
+
+
+@pytest.mark.parametrize(("beyond_ns", "uncertain_ns", "told"), [(0, 0, 0), (1, 0, 1), (1, 1, 0), (9, 8, 1)])
+def test_a_step_may_begin_an_eighth_of_a_second_before_its_node_came(
+    beyond_ns: int, uncertain_ns: int, told: int
+) -> None:
+    history = simulate(JOB, LOST, seed=5)
+    logs = history.logs()
+    given = max(line["mono_ns"] for line in logs["harness"] if line.get("event") == "node.allocated")
+    steps(trainers(logs, rank=1, life=-1)[0])[0]["begin_ns"] = given - times.APART_NS - beyond_ns
+    run = replace(load(history, logs), uncertainty_ns=uncertain_ns)
+    assert said_of(run).count("before the job had its node") == told
+
+
+@pytest.mark.parametrize(("beyond_ns", "uncertain_ns", "told"), [(0, 0, 0), (1, 0, 1), (1, 1, 0), (9, 8, 1)])
+def test_last_words_may_come_a_second_after_the_end(beyond_ns: int, uncertain_ns: int, told: int) -> None:
+    history = simulate(JOB, KILL, seed=5)
+    logs = history.logs()
+    speaks_after_it_was_seen_to_end(1 + beyond_ns / S)(logs)
+    run = replace(load(history, logs), uncertainty_ns=uncertain_ns)
+    assert said_of(run).count("told something") == told
+
+
+def test_steps_that_took_no_time_by_their_clock_are_no_copy() -> None:
+    history = simulate(JOB, seed=5)
+    logs = history.logs()
+    no_begin(logs)
+    for line in (line for lines in trainers(logs) for line in steps(lines)):
+        line["mono_ns"] = logs["harness"][-1]["mono_ns"] - S
+    assert "copy" not in said_of(load(history, logs))
+
+
+MS = 10**6
+STRUCK, OVER = 1000 * MS, 1500 * MS
+Lags = tuple[tuple[int, int], ...]
+
+
+def lagging(*saves: tuple[int, int]) -> Timeline:
+    """Saves that were told at a time and seen so much later, both in ms."""
+    committed = [{"event": "checkpoint.committed", "step": n, "at": at * MS} for n, (at, _) in enumerate(saves)]
+    published = [{"step": n, "at": (at + lag) * MS} for n, (at, lag) in enumerate(saves)]
+    return cast(
+        Timeline, SimpleNamespace(checkpoints=committed, published=published, uncertainty_ns=0, end=10_000 * MS)
+    )
+
+
+LATER = tuple((at, 21) for at in (2000, 2100, 2200))
+
+
+@pytest.mark.parametrize(
+    ("saves", "usual", "found"),
+    [
+        (((100, 10), *LATER), (), "3 saves in a row are told up to 21 ms before the harness saw them"),
+        (((100, 10), (979, 20), *LATER), (), ""),  # that one was seen before the fault as well
+        (((100, 10), (980, 20), *LATER), (), "3 saves in a row"),  # seen when it struck
+        (((100, 10), *LATER), ((5, 11),), ""),
+        (((100, 10), *LATER[1:]), (), ""),
+        (LATER, (), ""),
+        (((100, 10), *((at, 90) for at in (1100, 1200, 1300))), (), ""),  # while the fault was at work
+    ],
+)
+def test_saves_are_seen_as_soon_as_before_the_fault(saves: Lags, usual: Lags, found: str) -> None:
+    told = times._saved_before_it_was_seen(lagging(*saves), [lagging(*usual)], [(STRUCK, OVER)])
+    words = [each.words for each in told]
+    assert len(words) == bool(found) and all(each.startswith(found) for each in words), words
 
 
 def recovery_seen(late_s: float) -> Bend:
