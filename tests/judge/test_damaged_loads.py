@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from judging import Logs, fault_free_of, trainers, verdict
 from simulator import Job, Outage, simulate
 
+from harness.judge.facts.restarts import PassedOver
+from harness.judge.facts.saves import Damage
+from harness.judge.questions.restarts import _damage_never_met
 from harness.judge.score import Scorecard, Verdict
+from harness.judge.verdict import Code
+from harness.timeline.lineage import NEVER
 
 JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(37, "rank", victim=1)]
@@ -148,6 +154,41 @@ def test_damage_that_no_restart_could_meet_proves_nothing() -> None:
     card = judged(lambda logs: rotten(logs, step=20), sourced)
     text = "the checkpoint that `rot` damaged was never needed: the job went on from a newer one"
     assert (card.verdict, card.reasons[0]) == (Verdict.INCONCLUSIVE, text)
+
+
+@pytest.mark.parametrize(
+    ("steps", "states", "passed_over", "met"),
+    [
+        ([30], [(20, 40)], [], False),
+        ([30], [(20, 30)], [], True),
+        ([30], [(20, 40), (30, 20)], [], True),  # a later one may have found it
+        ([30], [(9, 20), (20, 40)], [], False),
+        ([30], [(10, 40)], [], True),  # no restart came after it: that is another thing
+        ([30], [(11, 40)], [], False),
+        ([30], [], [], True),
+        ([None], [(20, 40)], [], True),
+        ([30], [(20, 40)], [PassedOver(None, "/run/step-30/model.pt")], True),
+        ([30], [(20, 40)], [PassedOver(None, "/run/step-35")], False),
+        ([30], [(20, 40)], [PassedOver(30, "")], True),
+        ([30], [(20, 40)], [PassedOver(30, "/run/step-35"), PassedOver(35, "")], False),
+        ([30, 40], [(20, 40)], [], True),  # one of two is enough
+        ([30, 35], [(20, 40)], [], False),
+        ([], [(20, 40)], [], True),
+    ],
+)
+def test_who_may_have_met_what_was_damaged(
+    steps: list[int | None], states: list[tuple[int, int]], passed_over: list[PassedOver], met: bool
+) -> None:
+    """At 10 the saves of these steps were damaged. `states`: when something was restored, and of which step."""
+    damage = [
+        Damage("rot", 10, NEVER, NEVER, step, frozenset({f"step-{step}"}), False, 1, "cut", "a") for step in steps
+    ]
+    restored = [(SimpleNamespace(at=at), step) for at, step in states]
+    restart = SimpleNamespace(states=restored, passed_over=passed_over)
+    evidence: Any = SimpleNamespace(saves=SimpleNamespace(damage={"rot": damage}), restarts=[restart])
+    text = "the checkpoint that `rot` damaged was never needed: the job went on from a newer one"
+    found = [(each.code, each.words) for each in _damage_never_met(evidence)]
+    assert found == ([] if met else [(Code.FAULT_DAMAGE_NEVER_MET, text)])
 
 
 @pytest.mark.parametrize(("step", "accused"), [(0, True), (10, True), (20, False)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from judging import Logs, remove, trainers, verdict
 from simulator import Job, Outage, simulate
 
 from harness.judge.facts import ends
+from harness.judge.questions.job import _unexplained
 from harness.judge.score import Scorecard, Verdict
 
 JOB = Job(nodes=2, steps=40, every=10)
@@ -343,6 +345,23 @@ def test_three_kinds_are_named_and_the_rest_counted() -> None:
     assert judged(with_codes(3, 4, 5, 6, 7), CRASH, job=job).reasons[-1] == "2 more unexplained deaths"
     job = Job(nodes=4, steps=40, every=10)
     assert judged(with_codes(3, 4, 5, 6), CRASH, job=job).reasons[-1] == "1 more unexplained death"
+
+
+@pytest.mark.parametrize(("restored", "spoilt"), [(None, True), (5, True), (6, False)])
+def test_who_dies_after_a_checkpoint_was_damaged_may_have_died_of_that(restored: int | None, spoilt: bool) -> None:
+    """It was damaged at 5 s, and until then each rank died once. `restored`: what a later one took."""
+    rot = SimpleNamespace(id="rot", spoils=True, injected=5 * 1000 * MS)
+    taken = None if restored is None else restored * 1000 * MS
+    run: Any = SimpleNamespace(begin=0, faults=[rot], processes=[SimpleNamespace(restored=taken)])
+    dead = [ends.End("a", 1, rank, 1, at * 1000 * MS, 0, (), "", False) for rank, at in ((0, 4), (1, 5), (2, 6))]
+    before = "unexplained death: rank 0 on a ended with exit code 1 at 4.00 s (no fault explains it)"
+    later = "unexplained deaths: ranks 1 and 2 died, the first at 5.00 s, with exit code 1"
+    told = [text for _, text in _unexplained(run, dead)]
+    if spoilt:
+        assert told == [before, f"{later} (it came after `rot` had damaged a checkpoint)"]
+    else:
+        all_of_them = "unexplained deaths: ranks 0, 1 and 2 died, the first at 4.00 s, with exit code 1"
+        assert told == [f"{all_of_them} (no fault explains it)"]
 
 
 def test_how_deaths_that_end_alike_are_told() -> None:

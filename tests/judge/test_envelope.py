@@ -218,7 +218,10 @@ def test_runs_that_change_their_size_at_the_same_step_give_a_band_as_narrow_as_r
     healthy = {SAME: float, "resumed-1": times(2e-7)}
     narrow = judged(times(2e-7), times(0.05), healthy)
     assert narrow.verdict is Verdict.PASS, narrow.reasons
-    assert "went on from step 30" in narrow.scores["loss_continuity"]["band"]
+    told = narrow.scores["loss_continuity"]
+    assert "went on from step 30" in told["band"]
+    most = max(each["percent"] for each in told["sees"])
+    assert narrow.reasons[0].startswith(f"losses within the envelope band (off for good by {most:.2g} % would show)")
     wide = judged(times(0.02), times(0.05))
     assert wide.verdict is Verdict.PASS, wide.reasons
     card = judged(times(0.02), times(0.05), healthy)

@@ -43,10 +43,16 @@ def judged(expect: dict[str, Any], **how: Any) -> Scorecard:
     return verdict(simulate(JOB, LOST, seed=5), lambda logs: given_up(logs, **how), expect)
 
 
+def limit_of(card: Scorecard) -> tuple[str, str, Verdict]:
+    [line] = [line for line in card.expectations if line.name == "fail_fast.max"]
+    return line.bound, line.observed, line.verdict
+
+
 def test_a_job_that_gives_up_in_time_and_says_why_passes() -> None:
     card = judged(EXPECTED)
     assert card.verdict is Verdict.PASS, card.reasons
     assert "gave up 12.00 s after the fault and said why" in card.reasons[0]
+    assert limit_of(card) == ("≤ 30.00 s", "12.00 s", Verdict.PASS)
     assert card.scores["fail_fast"] == {"seconds": 12.0, "gpu_seconds": pytest.approx(12.0, abs=0.1)}
 
 
@@ -63,12 +69,15 @@ def test_what_is_no_good_end(how: dict[str, Any], expected: Verdict, reason: str
     card = judged(EXPECTED, **how)
     assert card.verdict is expected
     assert reason in " · ".join(card.reasons)
+    if "outcome" in how:
+        assert limit_of(card) == ("≤ 30.00 s", "it did not", expected)
 
 
 def test_a_job_that_recovers_did_not_give_up() -> None:
     card = verdict(simulate(JOB, LOST, seed=5), expect=EXPECTED)
     assert card.verdict is Verdict.FAIL
     assert "the scenario expects that it gives up" in card.reasons[0]
+    assert limit_of(card) == ("≤ 30.00 s", "it did not", Verdict.FAIL)
 
 
 def test_without_the_expectation_a_job_that_gives_up_has_failed() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import EXPECT, Logs, fault_free_of, verdict
+from judging import EXPECT, Logs, fault_free_of, remove, verdict
 from simulator import Job, Outage, simulate
 
 from harness.judge.facts.by_time import Places
@@ -16,6 +16,7 @@ from harness.judge.questions.faults import (
     _already_ended,
     _healed_early,
     _no_damage,
+    _not_frozen,
     _otherwise,
     _outlived,
     _replaced,
@@ -114,9 +115,12 @@ def test_a_notice_does_not_last_much_longer_either() -> None:
     strikes = {"injected": 0, "notice_ns": 5 * 10**9, "kills": True, "targets": (), "id": "evict"}
     evidence: Any = SimpleNamespace(run=run, places=None)
     for seconds, expected in (
-        (4.9, []),
-        (12, []),
-        (20, ["took the node 20.00 s after its notice; 5.00 s were planned"]),
+        (0, []),
+        (1e-9, ["took the node 0 µs after its notice; 5.00 s were planned"]),
+        (4.499, ["took the node 4.50 s after its notice; 5.00 s were planned"]),
+        (4.5, []),
+        (15.555, []),
+        (15.556, ["took the node 15.56 s after its notice; 5.00 s were planned"]),
     ):
         fault: Any = SimpleNamespace(**strikes, strikes=(round(seconds * 10**9),))
         work: Any = SimpleNamespace(over=10**12)
@@ -323,6 +327,85 @@ def test_a_fault_that_came_when_all_was_done(
     fault: Any = SimpleNamespace(id="late", injected=injected + uncertain, strikes=(), kills=True)
     told = [(Code.FAULT_STRUCK_AFTER_END, "struck after the job had done all its work")]
     assert list(_too_late(_Work(run), run, fault)) == (told if too_late else [])
+
+
+@pytest.mark.parametrize(
+    ("last_begin", "struck", "may", "left"),
+    [
+        (80, 100, {}, None),  # half a step is left
+        (80, 101, {}, "19.00 s"),
+        (80, 120, {}, "0 µs"),
+        (80, 101, {"kills": True}, None),
+        (80, 101, {"stops": True}, None),
+        (80, 101, {"spoils": True}, None),
+        (110, 110, {}, None),  # the last step is a short one, and it all is left
+        (110, 111, {}, "9.00 s"),
+    ],
+)
+@pytest.mark.parametrize("uncertain", [0, 7])
+def test_what_only_slows_a_job_needs_half_a_step(
+    last_begin: int, struck: int, may: dict[str, bool], left: str | None, uncertain: int
+) -> None:
+    """Steps take 40 s, and the last one ends at 120 s. Clocks are known to so many nanoseconds."""
+    steps = _Sized(SECOND * np.array([40, 80, 120]))
+    steps.begin = SECOND * np.array([0, 40, last_begin])
+    run: Any = SimpleNamespace(finished=True, steps=steps, checkpoints=[], processes=[], uncertainty_ns=uncertain)
+    at = struck * SECOND + uncertain
+    fault: Any = SimpleNamespace(injected=at, strikes=(), **{"kills": False, "stops": False, "spoils": False} | may)
+    text = f"struck {left} before the end of the last step: too late to have an effect"
+    assert list(_too_late(_Work(run), run, fault)) == ([(Code.FAULT_NO_TIME_LEFT, text)] if left else [])
+
+
+@pytest.mark.parametrize(
+    ("ends", "exited", "code", "last_seen", "what"),
+    [
+        ([20, 60], None, None, 20, None),  # the step in which it was struck, and the first one after it
+        ([21], None, None, 20, "did 1 step"),
+        ([20, 21, 59], None, None, 59, "did 2 steps"),
+        ([], 21, 1, 20, "exited"),
+        ([], 59, 0, 20, "exited"),
+        ([], 20, 1, 20, None),
+        ([], 60, 1, 60, None),
+        *(([], 30, code, 20, None) for code in (None, -9, 137, -15, 143)),  # who is killed can do nothing about it
+        ([], None, None, 21, "said something"),
+        ([], None, None, 59, "said something"),
+    ],
+)
+def test_who_is_frozen_says_nothing(
+    ends: list[int], exited: int | None, code: int | None, last_seen: int, what: str | None
+) -> None:
+    """It was struck at 10, and seen to stand still at 20; its time was over at 60."""
+    worker = SimpleNamespace(rank=1, exited=exited, exit_code=code, last_seen=last_seen)
+    run: Any = SimpleNamespace(processes=[worker], uncertainty_ns=0, steps=_Sized(np.array(ends, np.int64)))
+    run.rows_by_process = np.arange(len(ends)), [0, len(ends)]
+    fault: Any = SimpleNamespace(injected=10, freezes=True, effects=[{"at": 20}], targets=[{}])
+    fault.lasts = SimpleNamespace(ns=50)
+    there: Any = SimpleNamespace(alive=lambda target, moment: [0])
+    told = [(Code.FAULT_VICTIM_WENT_ON, f"froze rank 1, but the rank {what} meanwhile")]
+    for fault.healed in (None, 60, 90):
+        assert list(_not_frozen(there, run, fault)) == (told if what else [])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "struck", "told"),
+    [("aborted", True, True), ("aborted", False, False), ("completed", False, True), ("failed", False, True)],
+)
+def test_one_that_never_struck_is_told_unless_the_job_gave_up_before_any_did(
+    outcome: str, struck: bool, told: bool
+) -> None:
+    def bend(logs: Logs) -> None:
+        begun = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
+        plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
+        plan["faults"].append(plan["faults"][0] | {"id": "second"})
+        logs["harness"][-1] |= {"outcome": outcome, "reason": "why"}
+        if not struck:
+            remove(logs["harness"], lambda line: "fault" in line and line is not begun)
+            begun |= {"event": "fault.postponed", "reason": "not yet"}
+
+    card = verdict(simulate(JOB, [Outage(17, "rank", victim=1)], seed=5), bend, EXPECT, fault_free_of(JOB))
+    assert ("fault second never struck: its trigger never came" in card.reasons) is told, card.reasons
+    held_back = "fault fault1 never struck: it was due, but held back: not yet"
+    assert (held_back in card.reasons) is (told and not struck), card.reasons
 
 
 @pytest.mark.parametrize(

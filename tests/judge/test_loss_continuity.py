@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tracemalloc
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from simulator import Job, Outage, simulate
 
 from harness.judge.facts import losses, samples
 from harness.judge.facts.alarms import LeftOut
+from harness.judge.facts.envelope import Sight
 from harness.judge.facts.evidence import Evidence, no_comparison
 from harness.judge.facts.losses import Curve, compare
 from harness.judge.questions import loss_continuity
 from harness.judge.questions import steps as steps_done
-from harness.judge.score import Verdict
-from harness.judge.verdict import Code
+from harness.judge.score import Expectation, Verdict
+from harness.judge.verdict import Code, Doubt
 from harness.timeline.lineage import Epoch
 from harness.timeline.timeline import Steps
 
@@ -269,14 +271,76 @@ def test_a_rank_that_tells_two_losses_hides_no_other_rank(wrong: bool) -> None:
     ] * wrong
 
 
-@pytest.mark.parametrize(("mine", "usual", "claims"), [(1.0, None, 1), (1.0, 1.0, 0), (None, None, 0)])
-def test_a_norm_that_never_changes_is_not_measured(mine: float | None, usual: float | None, claims: int) -> None:
-    """But for a trainer that tells one number at each step without a fault, too."""
+@pytest.mark.parametrize(
+    ("first", "last", "usual", "claims"),
+    [(5, 15, None, 1), (0, 29, None, 1), (19, 29, None, 1), (5, 14, None, 0), (5, 15, (14, 15), 0), (0, -1, None, 0)],
+)
+def test_a_norm_that_never_changes_is_not_measured(
+    first: int, last: int, usual: tuple[int, int] | None, claims: int
+) -> None:
+    """Ten times in a row; but for a trainer that tells one number twice at these steps without a fault, too."""
     count, numbers = 30, list(range(30))
 
-    def told(value: float | None) -> Curve:
-        norms = [value] * count if value is not None else [1 + 0.1 * number for number in numbers]
-        return curve(numbers, [1] * count, grad_norm=norms)
+    def told(first: int, last: int) -> Curve:
+        norms = [1.5 if first <= number <= last else 2 + 0.1 * number for number in numbers]
+        return curve(numbers, [1] * count, numbers, grad_norm=norms)
 
-    found = [*loss_continuity._never_changes(compare(told(mine), told(usual)))]
-    assert [claim.code for claim in found] == [Code.LOSS_NEVER_CHANGES] * claims
+    found = [*loss_continuity._never_changes(compare(told(first, last), told(*(usual or (0, -1)))))]
+    text = f"the gradient norm is 1.5 in all steps {first} to {last}, and changes at each of them without a fault"
+    assert [(claim.code, claim.words) for claim in found] == [(Code.LOSS_NEVER_CHANGES, text)] * claims
+
+
+def test_what_was_left_out_moves_the_fault_free_run_on() -> None:
+    """Samples are shuffled within the run; what it never came to has no digest."""
+    fault_free = curve([16, 0, 48, 32], [16] * 4, digest=[11, 10, 13, 12])
+    moved = loss_continuity._moved_on(fault_free, LeftOut(accepted=[(16, 16)]))
+    assert (moved.first.tolist(), moved.digest.tolist()) == ([32, 0, 64, 48], [12, 10, 0, 13])
+    assert loss_continuity._moved_on(fault_free, LeftOut()) is fault_free
+    untold = curve([16, -1], [16] * 2)
+    assert loss_continuity._moved_on(untold, LeftOut(accepted=[(16, 16)])) is untold
+
+
+@pytest.mark.parametrize(
+    ("mine", "fault_free", "reason", "doubt"),
+    [
+        (
+            curve([0], [1]),
+            curve([0, 1], [1, 1]),
+            "the last steps cannot be compared with the fault-free run",
+            Doubt.NOT_COMPARABLE,
+        ),
+        (
+            curve([0], [1], loss=[1.0]),
+            curve([0], [1], loss=[np.nan]),
+            "the last steps cannot be compared with the fault-free run",
+            Doubt.NOT_COMPARABLE,
+        ),
+        (
+            curve([0, 1], [1, 1], loss=[8.0, 1e-9]),
+            curve([0, 1], [1, 1], loss=[8.0, 0.0]),
+            "the final loss is too close to zero for a gap in percent",
+            Doubt.NEAR_ZERO,
+        ),
+    ],
+)
+def test_a_final_gap_that_nothing_tells_is_shown_as_none(
+    mine: Curve, fault_free: Curve, reason: str, doubt: Doubt
+) -> None:
+    bounds = loss_continuity.ContinuityBounds(mode="final", max_final_gap="3%")
+    found = loss_continuity._final("mode", bounds, compare(mine, fault_free))
+    wanted = Expectation("mode", "final, within 3 %", "—", Verdict.INCONCLUSIVE, reason, doubt=doubt)
+    assert found == wanted
+
+
+def test_what_the_envelope_would_have_seen_is_told_from_the_least_to_the_most() -> None:
+    band: Any = SimpleNamespace(changes_by=lambda since: since.first)
+    sees = [Sight(7, 10, 2.0), Sight(11, 20, 0.5), Sight(21, 30, 3.0)]
+    shows = "a loss that is off for good would show from"
+    assert loss_continuity._in_figures(band, sees) == (
+        f"{shows} 0.5 % over steps 11 to 20 and 3 % over steps 21 to 30; training changes it by 7 % from there on"
+    )
+    alone = loss_continuity._in_figures(band, sees[:1])
+    assert alone == f"{shows} 2 % over steps 7 to 10; training changes it by 7 % from there on"
+    assert loss_continuity._in_figures(band, []) == ""
+    assert loss_continuity._worst([each._asdict() for each in sees]) == " (off for good by 3 % would show)"
+    assert loss_continuity._worst([]) == ""

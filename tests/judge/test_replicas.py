@@ -188,6 +188,23 @@ def test_weights_are_only_compared_after_the_same_steps() -> None:
     assert found is Verdict.FAIL
 
 
+@pytest.mark.parametrize(("drifts", "accused"), [(None, True), (True, False), (False, True)])
+def test_weights_that_a_fault_changed_are_not_compared_where_the_losses_part(
+    drifts: bool | None, accused: bool
+) -> None:
+    """From step 25 on the losses are others, and so are its weights."""
+
+    def otherwise(logs: Logs) -> None:
+        for line in (line for rank in range(JOB.nodes) for line in steps(trainers(logs, rank=rank)[1], first=25)):
+            line["loss"] += 1e-7
+        if drifts is not None:
+            struck(logs, drifts=drifts)
+            alarmed(logs)
+
+    told = beside(telling(), telling(), otherwise, digests(lambda rank, step: f"w{step}x"))
+    assert any(OTHER in text for _, text in told) is accused
+
+
 def test_a_trainer_whose_weights_are_never_the_same_is_not_accused() -> None:
     ((found, text),) = beside(telling(), telling(), digests(lambda rank, step: f"w{step}x", first_life=True))
     assert found is Verdict.INCONCLUSIVE and "nothing shows that they are the same in every run" in text

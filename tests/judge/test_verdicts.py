@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -19,6 +22,7 @@ from mutants.bent import (
 )
 from simulator import KINDS, Job, Outage, simulate
 
+from harness.judge.questions.job import _worlds
 from harness.judge.score import Expectation, Scorecard, Verdict
 from harness.report import model
 from harness.timeline.timeline import Timeline
@@ -337,6 +341,17 @@ def test_the_least_world_is_counted_in_ranks() -> None:
     job = Job(nodes=3, ranks_per_node=2, steps=60, every=10, min_nodes=3)
     card = verdict(simulate(job, [Outage(25, "shrink", victim=1, regrow_after=12)], seed=2))
     assert "the job went on with 4 ranks; it needs at least 6" in card.reasons
+
+
+def test_a_world_that_formed_and_did_no_step_is_not_too_small() -> None:
+    """The second one waited for the third, and the fourth is as large as it must be."""
+    sizes, stepped = (4, 1, 3, 2, 1), np.array([0, 0, 2, 3])
+    run: Any = SimpleNamespace(
+        planned_size=SimpleNamespace(min_world_size=3),
+        progress=SimpleNamespace(epoch=stepped),
+        epochs=[SimpleNamespace(size=size) for size in sizes],
+    )
+    assert [text for _, text in _worlds(run)] == ["the job went on with 2 ranks; it needs at least 3"]
 
 
 def moved(by: float, first: int, last: int = 10**9) -> Callable[[Logs], None]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Logs, acted_as, expecting, fault_free_of, load, steps, trainers, verdict
+from judging import EXPECT, Logs, acted_as, expecting, fault_free_of, load, remove, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 from whole import drilled, effect_ended, exit_takes, others_take, saved_late, slower, stalls, without_saves
 
@@ -18,7 +20,18 @@ from harness.judge.doubts import spoilt
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import beside, part_of
 from harness.judge.facts.usual import Pace
-from harness.judge.score import Evidence, Scorecard, Verdict, judge
+from harness.judge.questions.drills import LastCheckpointBounds
+from harness.judge.questions.whole_again import (
+    WRITTEN_NS,
+    PaceBounds,
+    PaceScore,
+    RhythmBounds,
+    UseBounds,
+    _after_the_fault,
+    _idle_steps,
+    _stood_still,
+)
+from harness.judge.score import Bounds, Evidence, S, Scorecard, Verdict, judge
 from harness.judge.verdict import Doubt, Ground, Kind
 from harness.timeline.timeline import Timeline
 
@@ -139,6 +152,82 @@ def test_why_nothing_follows_from_a_pace(pace: Pace, doubt: Doubt | None) -> Non
     assert (found and found.doubt) == doubt
 
 
+@pytest.mark.parametrize(
+    ("at_least", "before", "judged"), [(1.6, 1.6, False), (1.5, 1.6, True), (1.6, 1.5, True), (0.9, 1.6, True)]
+)
+def test_a_job_that_was_slow_before_its_first_fault_is_not_judged(at_least: float, before: float, judged: bool) -> None:
+    """At the bound it is as fast as it must be."""
+    evidence: Any = SimpleNamespace(pace=replace(FAST, at_least=at_least, before=before))
+    found = PaceScore().lines(evidence, {}, PaceBounds(max_slowdown=1.5))
+    if judged:
+        assert not isinstance(found, str)
+        [told] = found
+        shown = (told.bound, told.observed, told.verdict)
+        assert shown == ("≤ 1.5 ×", f"1.00 ×, at least {at_least:.2f} ×", Verdict.PASS)
+    else:
+        assert found == "the job was already 1.60 times slower than its fault-free run before the first fault"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "name", "least", "less"),
+    [
+        (PaceBounds, "max_slowdown", 1, 0.99),
+        (RhythmBounds, "max_missed", 0, -1),
+        (UseBounds, "max_idle_steps", 1, 0),
+        (LastCheckpointBounds, "max_steps_behind", 0, -1),
+    ],
+)
+def test_a_bound_may_ask_for_as_much_as_can_be(bounds: type[Bounds], name: str, least: int, less: float) -> None:
+    assert getattr(bounds(**{name: least}), name) == least
+    with pytest.raises(ValueError, match=f"greater than or equal to {least}"):
+        bounds(**{name: less})
+
+
+@pytest.mark.parametrize(
+    ("usual_s", "took_s", "told"),
+    [
+        ([3, 1], 15, False),
+        ([3, 1], 15.01, True),  # five times the longest of any fault-free run
+        ([1, 3], 15, False),
+        ([1], 10, False),
+        ([1], 10.01, True),
+        ([], 99, False),
+    ],
+)
+def test_a_job_stands_still_for_longer_than_any_fault_free_run(usual_s: list[int], took_s: float, told: bool) -> None:
+    """Of three steps the second one takes so long."""
+    end = np.array([1 * S, 2 * S, 2 * S + round(took_s * S), 3 * S + round(took_s * S)])
+    rows = {"epoch": np.zeros(4, np.int64), "world_size": np.ones(4, np.int64), "step": np.arange(1, 5), "end": end}
+    run = SimpleNamespace(progress=SimpleNamespace(**rows), checkpoints=[])
+    usual = [SimpleNamespace(begin=np.array([0, 9]), end=np.array([each * S, 10])) for each in usual_s]
+    evidence: Any = SimpleNamespace(run=run, usual=SimpleNamespace(times=usual), disturbed=[])
+    text = f"the job stood still for {took_s:.2f} s after step 2, while no fault was at work"
+    longest = f"(at most {max(usual_s, default=0)}.00 s in the fault-free run)"
+    assert [each.words for each in _stood_still(evidence)] == ([f"{text} {longest}"] if told else [])
+    evidence.disturbed = [(3 * S, 4 * S)]
+    assert [*_stood_still(evidence)] == []
+
+
+@pytest.mark.parametrize(
+    ("begun", "ended", "due"),
+    [
+        (19 * S, 20 * S - WRITTEN_NS, True),
+        (19 * S, 20 * S - WRITTEN_NS + 1, False),
+        (20 * S - 1, 25 * S, False),
+        (20 * S, 25 * S, True),  # it was begun when the other one was due, so nobody had to wait
+        (None, 25 * S, True),
+        (19 * S, None, True),
+    ],
+)
+def test_no_save_is_due_while_another_one_is_written(begun: int | None, ended: int | None, due: bool) -> None:
+    """Those of steps 10 and 30 are made and that of step 20 is not. Each step ends at its number, in seconds."""
+    step = np.arange(1, 41)
+    run: Any = SimpleNamespace(progress=SimpleNamespace(step=step, end=step * S))
+    saves: Any = SimpleNamespace(steps=np.array([10, 30]), good=[SimpleNamespace(begun=begun, ended=ended)])
+    made = _after_the_fault(run, saves, np.array([10, 20, 30]), [])
+    assert made.tolist() == ([True, False, True] if due else [True, True])
+
+
 def test_fewer_than_ten_steps_after_the_recovery_have_no_pace() -> None:
     card = verdict(simulate(replace(JOB, steps=30), KILL, seed=5), lambda logs: slower(logs, 9.0, 20, 30), EXPECT)
     assert "pace" in card.not_judged and card.verdict is Verdict.PASS, card.reasons
@@ -169,6 +258,31 @@ def shrunk(bend: Bend, expect: dict[str, Any], steps_: int = 200) -> Scorecard:
     history = simulate(job, [Outage(25, "shrink", victim=1)], 4)
     calibration = [fault_free_of(replace(job, nodes=1), seed) for seed in (1, 2)]
     return verdict(history, bend, expect, calibration=calibration)
+
+
+@pytest.mark.parametrize(
+    ("fault_free", "allocated", "patience", "idle"),
+    [
+        ([], [0, 0], 0, 3),  # a GPU for each rank
+        ([(2, 0)], [0, 0], 0, 3),
+        ([(2, 2), (4, 2)], [0, 0], 0, 0),  # or as many as any fault-free run has
+        ([(2, 2)], [0, 20], 0, 2),
+        ([(2, 2)], [0, 20], 1, 1),
+        ([(2, 2)], [0, 31], 0, 0),
+        ([(2, 2)], [0, 0, 0], 0, 4),
+    ],
+)
+def test_steps_in_a_row_that_a_gpu_had_no_part_in(
+    fault_free: list[tuple[int, int]], allocated: list[int], patience: int, idle: int
+) -> None:
+    """Steps begin at 0, 10, 20 and 30; two ranks do the first one, and one the others."""
+    progress = replace(FAULT_FREE.progress, **{f.name: np.zeros(4, np.int64) for f in fields(FAULT_FREE.progress)})
+    progress = replace(progress, begin=np.array([0, 10, 20, 30]), world_size=np.array([2, 1, 1, 1]))
+    others = [SimpleNamespace(slots=[0] * gpus, epochs=[SimpleNamespace(size=size)]) for gpus, size in fault_free]
+    others.append(SimpleNamespace(slots=[0] * 9, epochs=[]))
+    evidence: Any = SimpleNamespace(run=SimpleNamespace(progress=progress), fault_free_runs=others)
+    slots: Any = [SimpleNamespace(allocated=at) for at in allocated]
+    assert _idle_steps(evidence, slots, patience) == idle
 
 
 def test_a_replacement_that_idles_for_good_is_found() -> None:
@@ -301,6 +415,21 @@ def test_without_a_drill_the_log_may_say_that_the_last_save_is_lost() -> None:
     ):
         card = drill_card("", bend)
         assert card.verdict is Verdict.FAIL and reason in reasons(card), card.reasons
+
+
+@pytest.mark.parametrize(("ended_with_1", "accused"), [(0, True), (1, False)])
+def test_who_began_the_last_save_and_ended_badly_may_not_have_come_to_its_end(ended_with_1: int, accused: bool) -> None:
+    """Rank 1 began it, and rank 0 those before it."""
+
+    def bend(logs: Logs) -> None:
+        rank_0, rank_1 = (trainers(logs, rank=rank, life=-1)[0] for rank in (0, 1))
+        begun = next(line for line in rank_0 if line.get("event") == "checkpoint.started" and line["step"] == 80)
+        remove(rank_0, lambda line: line.get("step") == 80 and str(line.get("event")).startswith("checkpoint."))
+        rank_1.insert(-1, begun)
+        (rank_0, rank_1)[ended_with_1][-1]["code"] = 1
+
+    text = "last_checkpoint.max_steps_behind: the last checkpoint, of step 80, was started but never committed"
+    assert (text in drill_card("", bend).reasons) is accused
 
 
 def test_the_drill_s_log_is_read_whatever_it_holds(tmp_path: pathlib.Path) -> None:

@@ -1,0 +1,93 @@
+"""Restarts of a state that nobody saved, and restarts that lose more than the plan lets them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.judge.questions.restarts import _further_than_planned, _of_no_save
+from harness.judge.verdict import Code
+
+S = 10**9
+
+
+@pytest.mark.parametrize(
+    ("step", "from_a_member", "saved", "told"),
+    [
+        (0, -1, False, False),  # from scratch
+        (1, -1, False, True),
+        (1, 0, False, True),
+        (1, -1, True, False),
+        (6, 6, False, False),  # as far as somebody who is still there
+        (7, 6, False, True),
+        (10, -1, False, True),
+        (11, -1, False, False),  # it goes on with step 11: another question
+    ],
+)
+def test_a_restored_state_was_saved_or_is_held_by_a_peer(
+    step: int, from_a_member: int, saved: bool, told: bool
+) -> None:
+    restore = SimpleNamespace(rank=3, step=step)
+    epoch = SimpleNamespace(begin=5, first=11)
+    restart = SimpleNamespace(epoch=epoch, states=[(restore, step)], from_a_member=from_a_member)
+    saves = SimpleNamespace(none={}, good=[], of_step=lambda step, until: saved, only_begun=lambda step: None)
+    run = SimpleNamespace(checkpoints=["some"], uncertainty_ns=0)
+    evidence: Any = SimpleNamespace(run=run, saves=saves, restarts=[restart, restart])  # the first is the job's start
+    text = f"rank 3 said it restored step {step}, but no checkpoint of that step was ever started"
+    wanted = [(Code.RESTART_NEVER_SAVED, None, f"{text}: its state is not known")] if told else []
+    assert [(each.code, each.good, each.words) for each in _of_no_save(evidence)] == wanted
+    run.checkpoints = []
+    assert not [*_of_no_save(evidence)], "who tells no save tells no state of none"
+
+
+@pytest.mark.parametrize(
+    ("every", "every_s", "last", "first", "after_ns", "lost"),
+    [
+        (10, None, 30, 11, 1, None),  # the save of step 20 was still being written
+        (10, None, 31, 11, 1, 21),
+        (10, None, 10, 1, 1, None),
+        (10, None, 11, 1, 1, 11),
+        (None, 5.0, 30, 1, 10 * S, None),
+        (None, 5.0, 30, 1, 10 * S + 1, 30),
+        (None, 5.0, 30, 2, 99 * S, None),  # something was saved
+        (None, None, 30, 1, 0, None),
+        (None, None, 30, 1, 1, 30),
+        (None, None, 1, 1, 1, 1),
+        (None, None, 0, 1, 1, None),  # it had done nothing that could be lost
+    ],
+)
+def test_a_restart_that_tells_nothing_loses_what_the_plan_lets_it_lose(
+    every: int | None, every_s: float | None, last: int, first: int, after_ns: int, lost: int | None
+) -> None:
+    """The first world came to step `last`; the second one formed so long after the first step began."""
+
+    def restart(number: int, first: int, last: int, begin: int) -> Any:
+        epoch = SimpleNamespace(first=first, last=last, begin=begin)
+        return SimpleNamespace(number=number, epoch=epoch, states=[], newcomers=["one"])
+
+    run = SimpleNamespace(checkpoints=[], saves_every=every, saves_every_s=every_s, stride=1)
+    run.progress = _Progress(np.array([3 * S]))
+    saves = SimpleNamespace(may_be_spoilt=lambda moment: False)
+    second = restart(1, first, 99, 3 * S + after_ns)
+    evidence: Any = SimpleNamespace(run=run, saves=saves, restarts=[restart(0, 1, last, 2 * S), second])
+    planned = f", though it should save every {every} steps" if every else ""
+    text = f"the job restarted at step {first} and lost {lost} steps{planned}; it reported no saves and no restores"
+    assert [each.words for each in _further_than_planned(evidence)] == ([] if lost is None else [text])
+    for excuse in (
+        {"saves": SimpleNamespace(may_be_spoilt=lambda moment: moment == second.epoch.begin)},
+        {"run": SimpleNamespace(**vars(run) | {"checkpoints": ["some"]})},
+        {"restarts": [evidence.restarts[0], SimpleNamespace(**vars(second) | {"newcomers": []})]},
+        {"restarts": [evidence.restarts[0], SimpleNamespace(**vars(second) | {"states": ["one"]})]},
+    ):
+        assert not [*_further_than_planned(SimpleNamespace(**vars(evidence) | excuse))]  # type: ignore[arg-type]
+
+
+class _Progress:
+    def __init__(self, begin: Any):
+        self.begin = begin
+
+    def __len__(self) -> int:
+        return len(self.begin)
