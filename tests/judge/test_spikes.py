@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Logs, fault_free_of, load, remove, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 
+from harness.judge.facts import alarms
 from harness.judge.score import Scorecard, Verdict
 from harness.node.emitter import abnormal
 
@@ -116,6 +119,16 @@ def test_what_is_usual_is_still_known_when_the_job_went_back() -> None:
 
     (text,) = of_divergence(judged(again, struck))
     assert text.startswith("divergence: from step 35 to step 37 ") and text.endswith("and the trainer did not say so")
+
+
+@pytest.mark.parametrize("back_to", [990, 400, 150])
+def test_however_far_the_job_went_back(back_to: int) -> None:
+    step = np.r_[1:1001, back_to : back_to + 30]
+    loss = np.where((np.arange(len(step)) >= 1010) & (np.arange(len(step)) < 1013), 9.0, 1 + step % 2 / 100)
+    columns = {"step": step, "loss": loss, "grad_norm": np.ones(len(step)), "begin": step, "end": step}
+    run: Any = SimpleNamespace(steps=SimpleNamespace(**columns))
+    [spike] = alarms._found(run, np.arange(len(step)))
+    assert (spike.since, spike.seen) == (back_to + 10, back_to + 12)
 
 
 def test_a_spike_that_passes_needs_no_answer() -> None:

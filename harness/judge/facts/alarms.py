@@ -9,6 +9,7 @@ Alarms: what the trainer said, and whether there was something to see where no f
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,7 +93,7 @@ def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
     steps, losses, norms = run.steps.step, run.steps.loss, run.steps.grad_norm
     for row in rows.tolist():
         if history and steps[row] <= steps[history[-1]]:
-            history = [each for each in history[-2 * BEFORE :] if steps[each] < steps[row]]
+            del history[bisect.bisect_left(history, steps[row], key=steps.__getitem__) :]
             watch = abnormal.Spikes()
             for each in history[-BEFORE:]:
                 watch.step_done(float(losses[each]), float(norms[each]))

@@ -293,7 +293,7 @@ class Store:
     @cached_property
     def _named(self) -> Sequence[Save]:
         """The last save at each path that belongs to one step, where there are several."""
-        steps = grouped((save.path, save.step) for save in self._whole if save.path)
+        steps = grouped((save.path, save.step) for save in self._whole)
         last = {save.path: save for save in self._whole if save.path and len(set(steps[save.path])) == 1}
         return list(last.values()) if len(last) > 1 else ()
 

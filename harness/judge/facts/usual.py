@@ -403,7 +403,7 @@ class _Same:
         variance = min(n * np.var(apart, ddof=1), n * _scatter(apart))
         if min(map(len, kinds)) >= SAVES_MIN:
             variance = min(variance, sum(len(kind) * _scatter(kind) for kind in kinds))
-        median = np.sort(self.ratios)[max(0, int(n / 2 - NORMAL_95 * np.sqrt(n) / 2))]
+        median = np.sort(self.ratios)[int(n / 2 - NORMAL_95 * np.sqrt(n) / 2)]
         return float(max(median, ratio - NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
 
     def quarters(self, beside: Floats) -> Floats:
