@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from harness.backends.contract import Capability, Verb
+from harness.backends.contract import Capability, Verb, load_backend
 from harness.campaign import fault_free
 from harness.cli import doctor as examination
 from harness.cli.options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
@@ -70,8 +70,10 @@ def _print_backends(capabilities: dict[str, Capability]) -> None:
     for name, capability in sorted(capabilities.items(), key=lambda each: each[1].available):
         summary = safe(capability.summary)
         out.print(f"{mark(capability.available)} [bold]backend {name}[/]: {summary}", soft_wrap=True)
+        nowhere = [set(verbs.values()) for verbs in load_backend(name).lacks().values()]  # however it runs
         for verb, reason in _missing(capability).items():
-            out.print(f"    {mark(False)} {verb}: {safe(reason)}", soft_wrap=True)
+            sign = "–" if nowhere and all(reason in each for each in nowhere) else mark(False)
+            out.print(f"    {sign} {verb}: {safe(reason)}", soft_wrap=True)
 
 
 def _print_faults(faults: list[tuple[str, str, dict[str, str]]], capabilities: dict[str, Capability]) -> None:

@@ -141,10 +141,15 @@ def _cost_in_words(spec: Scenario, plan: Plan) -> list[str]:
     each = hours if cap is None else min(hours, cap)
     price = plan.scenario.price_per_gpu_hour
     restarts = 2 if drill.is_wanted(plan, committed_step=1) else 0  # on what was saved, after each run
-    jobs = spec.repeat * (1 + restarts) + 1  # the fault-free run
+    jobs = spec.repeat * (1 + restarts) + 1
     cost = "" if price is None else f", ${each * jobs * price:,.2f} at ${price:,.2f} a GPU-hour"
     capped = "" if cap is None else f" Each job is stopped at {cap:g} GPU-hours."
-    return [f"  At most {each * jobs:.3g} GPU-hours{cost}: {jobs} jobs of at most {each:.3g} each.{capped}"]
+    which = "the run with faults, after it" if spec.repeat == 1 else f"{spec.repeat} runs with faults, after each"
+    which = f"{which} a restore drill and a second restart" if restarts else which.partition(",")[0]
+    return [
+        f"  At most {each * jobs:.3g} GPU-hours{cost}: {jobs} jobs of at most {each:.3g} each.{capped}",
+        f"  These are the fault-free run, {which}.",
+    ]
 
 
 def _saves_in_words(work: Workload) -> str:

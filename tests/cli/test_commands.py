@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import harness.report
 from harness import extras
-from harness.backends.contract import Capability, Verb
+from harness.backends.contract import Capability, Verb, load_backend
 from harness.backends.local.backend import LocalBackend
 from harness.cli import doctor, listing, main, output
 from harness.errors import CannotRunError, UsageError
@@ -453,7 +453,9 @@ def test_doctor_says_which_scenarios_cannot_run_and_why(name: str, code: int, mo
 
 
 def test_doctor_says_first_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    able = {"local": Capability(True, "here", frozenset()), "docker": Capability(False, "no daemon", frozenset())}
+    never = {Verb.EVICT: load_backend("local").lacks()["local, root"][Verb.EVICT]}
+    here_too = Capability(True, "here", frozenset(), never)
+    able = {"local": here_too, "docker": Capability(False, "no daemon", frozenset())}
     lacking = doctor.Finding("programs", False, "one is missing", needed=False)
     facts = [doctor.Finding("Python", True, ""), lacking, doctor.Finding("torch", False, "not installed")]
     monkeypatch.setattr(doctor, "examine", lambda: (facts, able))
@@ -461,6 +463,7 @@ def test_doctor_says_first_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
     assert lines[0] == "✗ 0 of 1 scenarios can run here on one backend or more"
     begun = [line.split(":")[0] for line in lines if line[0] in "✓✗" and "fault" not in line and "scenario" not in line]
     assert begun == ["✗ torch", "✗ programs", "✓ Python", "✗ backend docker", "✓ backend local"]
+    assert "    ✗ kill: not there" in lines and f"    – evict: {never[Verb.EVICT]}" in lines  # no machine can do that
 
 
 def test_doctor_ends_with_whether_this_machine_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -579,9 +582,20 @@ def test_explain_says_what_the_backend_can_never_do(tmp_path: pathlib.Path) -> N
     assert "cannot do this" not in chaos("explain", path, "--backend", "kubernetes").output
 
 
-@pytest.mark.parametrize(("asked", "jobs"), [("", 4), ("workload: {restore_drill: false}\n", 2)])
-def test_explain_counts_the_restarts_after_a_run(asked: str, jobs: int, tmp_path: pathlib.Path) -> None:
+AFTER = "a restore drill and a second restart"
+
+
+@pytest.mark.parametrize(
+    ("asked", "jobs", "which"),
+    [
+        ("", 4, f"the run with faults, after it {AFTER}"),
+        ("workload: {restore_drill: false}\n", 2, "the run with faults"),
+        ("repeat: 3\n", 10, f"3 runs with faults, after each {AFTER}"),
+    ],
+)
+def test_explain_counts_the_jobs_and_names_them(asked: str, jobs: int, which: str, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "x.yaml"
     fault = "{id: k, fault: rank_kill, when: {step: 5}, target: {rank: 1}}"
     path.write_text(f"version: 1\nname: x\ntitle: X\n{asked}faults: [{fault}]\n")
-    assert f": {jobs} jobs of at most " in chaos("explain", path).output
+    told = chaos("explain", path).output
+    assert f": {jobs} jobs of at most " in told and f"These are the fault-free run, {which}.\n" in told
