@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from harness.campaign.campaign_observers import CampaignObserver, SilentCampaign, Together
+from harness.cli import path_arguments
 from harness.cli.output import say
 from harness.errors import CannotRunError
 from harness.extras import how_to_install
@@ -36,7 +37,10 @@ MlflowOption = Annotated[
 ]
 SummaryOption = Annotated[
     pathlib.Path | None,
-    typer.Option(help="Append the report of each run to this file as Markdown, e.g. $GITHUB_STEP_SUMMARY."),
+    typer.Option(
+        help="Append the report of each run to this file as Markdown, e.g. $GITHUB_STEP_SUMMARY.",
+        callback=path_arguments.file_to_write("--summary"),
+    ),
 ]
 SUMMARY_BYTES_MAX = 1_000_000  # of one run; GitHub takes 1 MiB of a step
 

@@ -29,11 +29,14 @@ def folder(option: str) -> Callable[[pathlib.Path], pathlib.Path]:
 
 
 def file_to_write(option: str) -> Callable[[pathlib.Path | None], pathlib.Path | None]:
-    """Takes a file's path whose folder is there or can be made."""
+    """Takes a file's path whose folder is there or can be made. A device or a pipe there is left alone: writing could
+    wait for ever, and a whole new file would take its place."""
 
     def check(given: pathlib.Path | None) -> pathlib.Path | None:
         if given is not None:
             folder(option)(given.parent)
+            if given.exists() and not given.is_file():
+                raise UsageError(f"{option} {given}: not a regular file; it is left alone")
         return given
 
     return check

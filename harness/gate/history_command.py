@@ -100,8 +100,11 @@ def _objectives(path: pathlib.Path, reports: pathlib.Path, wanted: Wanted, json:
 
 
 def _write(page: pathlib.Path, text: str) -> None:
-    page.parent.mkdir(parents=True, exist_ok=True)
-    write_files({page.name: text}, page.parent)
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        write_files({page.name: text}, page.parent)
+    except OSError as error:
+        raise UsageError(f"--page {str(page)!r}: it cannot be written: {error.strerror}") from None
 
 
 def _print(found: list[history_report.Moment]) -> None:

@@ -115,6 +115,28 @@ def test_scenarios_that_are_no_folder(
     assert "--scenarios" in said and "not a folder" in said
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["history", "--page"],
+        ["compare", "x", "y", "--page"],
+        ["export", "x", "--perfetto"],
+        ["run", "spot-evict", "--summary"],
+    ],
+    ids=words,
+)
+def test_what_is_no_file_to_write_stays_what_it_is(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo("pipe")
+    os.symlink("/dev/null", "null")
+    os.mkdir("folder")
+    for name in ("pipe", "null", "folder"):
+        said = refused([*command, name], monkeypatch, capsys)
+        assert "left alone" in said or "is a directory" in said
+    assert os.readlink("null") == "/dev/null" and pathlib.Path("pipe").is_fifo()
+
+
 @pytest.mark.parametrize("command", FILES, ids=words)
 def test_a_name_of_5000_characters(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
