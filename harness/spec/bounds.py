@@ -35,7 +35,10 @@ def check_expectations(document: Document, expect: Any, scores: ScoreBounds) -> 
 def wrong_expectations(expect: Mapping[str, Any], scores: ScoreBounds) -> Iterator[tuple[Path, str]]:
     """(where, why) of each unknown score and each wrong bound."""
     for name, written in expect.items():
-        if name not in scores:
+        score, _, key = name.partition(".")
+        if name not in scores and score in scores:
+            yield ("expect", name), f"write {score}: {{{key}: {written!r:.60}}}; {name} is its name in reports"
+        elif name not in scores:
             yield ("expect", name), f"unknown score {name!r}; {choice(name, scores)}"
         elif written != OFF:
             yield from (
