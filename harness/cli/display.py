@@ -28,7 +28,13 @@ PHASES = {
     "rendezvous": "workers are meeting",
     "restored": "a state was restored",
 }
-MOMENTS = {"healed": "over"}  # undone, or nothing to undo
+MOMENTS = {
+    "acting": "begins",
+    "injected": "is injected",
+    "effect": "acts, as measured",
+    "healed": "is over",  # undone, or nothing to undo
+    "recovered": "is recovered from",
+}
 
 
 class Display:

@@ -43,9 +43,9 @@ def test_a_pipe_gets_a_line_for_each_change_of_a_fault() -> None:
         "  cached",
         "fault-free run, 2 nodes once more: the stored one has another pace",
         "run with faults, 2 nodes",
-        "     1.5 s  step 7: kill injected",
-        "     1.5 s  step 7: kill over",
-        "     1.5 s  step 7: evict injected",
+        "     1.5 s  step 7: kill is injected",
+        "     1.5 s  step 7: kill is over",
+        "     1.5 s  step 7: evict is injected",
     ]
 
 
