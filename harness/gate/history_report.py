@@ -50,6 +50,7 @@ class Series:
     profile: str | None
     backend: str
     moments: Sequence[Moment]
+    older: int = 0  # runs, that are left out
 
     @property
     def name(self) -> str:
@@ -79,7 +80,7 @@ def series_of(moments: Sequence[Moment]) -> list[Series]:
     for each in sorted(moments, key=lambda each: each.begun_s):
         groups.setdefault((each.scenario, each.profile or "", each.backend), []).append(each)
     return [
-        Series(name, profile or None, backend, runs[-DRAWN_MAX:])
+        Series(name, profile or None, backend, runs[-DRAWN_MAX:], max(0, len(runs) - DRAWN_MAX))
         for (name, profile, backend), runs in sorted(groups.items())
     ]
 
@@ -157,8 +158,18 @@ def _drawn(one: Series) -> dict[str, Any]:
     counts = {verdict: sum(each.verdict is verdict for each in one.moments) for verdict in Verdict}
     told_counts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     rows = [_row(each) for each in reversed(one.moments)]
+    listed = "The run" if len(rows) == 1 else f"All {len(rows)} runs"
+    if one.older:
+        listed = f"The newest {len(rows)} of {len(rows) + one.older:,} runs"
     head = {"name": one.name, "backend": one.backend, "charts": charts, "drawn": any(drawn for _, drawn in charts)}
-    return head | {"changes": said, "counts": counts, "rows": rows, "cells": cells, "told": told_counts}
+    return head | {
+        "changes": said,
+        "counts": counts,
+        "rows": rows,
+        "listed": listed,
+        "cells": cells,
+        "told": told_counts,
+    }
 
 
 def _point(one: Series, each: Moment, figure: str, show: Callable[[float | None], str]) -> Point:

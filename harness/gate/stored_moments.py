@@ -15,8 +15,10 @@ READ_MAX = 2000  # the newest runs
 def moments(reports: pathlib.Path, wanted: Wanted) -> tuple[list[Moment], list[str]]:
     """The judged runs that fit, newest first, and what was passed over, with the reason."""
     store = Store(reports)
-    found, notes = [], []
-    for run in store.runs(wanted)[:READ_MAX]:
+    found, notes, runs = [], [], store.runs(wanted)
+    if len(runs) > READ_MAX:
+        notes.append(f"only the newest {READ_MAX:,} of {len(runs):,} runs were read")
+    for run in runs[:READ_MAX]:
         if run.verdict is None:
             continue
         try:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from harness.campaign.store import INDEX, Store, Wanted
 from harness.errors import UsageError
+from harness.gate import stored_moments
 from harness.gate.stored_moments import moments
 from harness.judge.score import Verdict
 from harness.report import model
@@ -62,6 +63,12 @@ def test_runs_are_found_by_what_they_are_the_newest_first(reports: pathlib.Path)
     assert ids(store, verdict=Verdict.PASS, since_s=150) == ["b-1"]
     assert ids(store, scenario="' OR 1=1 --") == []
     assert store.notes == []
+
+
+def test_a_history_says_what_it_did_not_read(reports: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert moments(reports, Wanted())[1] == []
+    monkeypatch.setattr(stored_moments, "READ_MAX", 3)
+    assert moments(reports, Wanted())[1] == ["only the newest 3 of 4 runs were read"]
 
 
 def test_a_run_that_was_not_judged_has_no_verdict(reports: pathlib.Path) -> None:

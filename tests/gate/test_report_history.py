@@ -142,6 +142,11 @@ def test_all_series_come_first_and_fewer_than_three_values_have_no_chart() -> No
     assert drawn and all(0 <= float(each) <= 100 for each in re.findall(r"[\d.]+", drawn[0]))
 
 
+@pytest.mark.parametrize(("runs", "said"), [(1, "The run"), (200, "All 200 runs"), (1201, "newest 200 of 1,201 runs")])
+def test_a_series_says_how_many_runs_it_left_out(runs: int, said: str) -> None:
+    assert said in Page(render([moment(i, 7.0, run_id=f"run-{i}") for i in range(runs)])).text
+
+
 def test_what_a_run_is_called_is_never_markup() -> None:
     evil = "<script>alert(1)</script>\x1b\u202e"
     source = render([moment(0, 7.0, run_id=evil, commit=evil, headline=evil, scenario=evil)], evil)

@@ -90,8 +90,16 @@ def test_a_profile_lies_over_it() -> None:
             "recovery: {max: 60s}",
             "s.yaml:15:3: expect.recovery: unknown score 'recovery'",
         ),
-        ("recovery_time: {max: 60s}", "recovery_time.max: 60s", "s.yaml:15:3: expect.recovery_time.max: write recovery_"),
-        ("recovery_time: {max: 60s}", "recovery_time.max: 60s", "recovery_time: {max: '60s'}; recovery_time.max is its"),
+        (
+            "recovery_time: {max: 60s}",
+            "recovery_time.max: 60s",
+            "s.yaml:15:3: expect.recovery_time.max: write recovery_",
+        ),
+        (
+            "recovery_time: {max: 60s}",
+            "recovery_time.max: 60s",
+            "recovery_time: {max: '60s'}; recovery_time.max is its",
+        ),
         (
             "recovery_time: {max: 60s}",
             "recovery_time: {max: 60}",
