@@ -48,7 +48,7 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, finalize=_harmless
     )
-    environment.filters["nb"] = unbroken
+    environment.filters.update(nb=unbroken, step=next_step)
     environment.globals.update(words=words, expectation_name=expectation_name, line_sample=_line_sample)
     return environment
 
@@ -64,6 +64,14 @@ _BEFORE_UNIT = re.compile(r"(?<=[≤≥]) (?=\d)|(?<=\d) (?=(?:%|×|µs|ms|s|min
 def unbroken(words: object) -> str:
     """No line break between a number and its unit."""
     return _BEFORE_UNIT.sub("\u00a0", str(words))
+
+
+def next_step(text: str) -> Markup:
+    """What to do next: words, then maybe a command, which is there to be copied as it is."""
+    found = re.fullmatch(r"(.*?)(?:(chaos [a-z].*?)( \(about .*)?)?", plain(text), re.DOTALL)
+    before, command, after = found.groups("") if found else (text, "", "")
+    code = Markup("<code>{}</code>").format(command) if command else ""
+    return Markup("{}{}{}").format(unbroken(before), code, unbroken(after))
 
 
 @functools.cache

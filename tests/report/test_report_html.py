@@ -329,3 +329,17 @@ def test_the_axis_of_step_times_leaves_out_steps_without_a_duration() -> None:
     assert ">20 ms<" in chart(0.02, 0.0, 0.03, 0.02)
     assert "µs" not in chart(0.02, 0.0, 0.03, -1.0, 0.02)
     assert chart(0.0, 0.0) == "None"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Run it again: chaos run x (about 60 s)", "Run it again: <code>chaos run x</code> (about 60\u00a0s)"),
+        ("What is lacking: chaos doctor", "What is lacking: <code>chaos doctor</code>"),
+        ("this took longest: detect, 5 s", "this took longest: detect, 5\u00a0s"),
+        ("Run: chaos run --plan 5 s", "Run: <code>chaos run --plan 5 s</code>"),  # copied as it stands there
+        ("the first error: <b>", "the first error: &lt;b&gt;"),
+    ],
+)
+def test_a_command_to_run_next_can_be_copied(text: str, shown: str) -> None:
+    assert html_page.next_step(text) == shown
