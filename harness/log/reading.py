@@ -20,7 +20,9 @@ import itertools
 import math
 import multiprocessing
 import operator
+import os
 import pathlib
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -179,12 +181,25 @@ def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
         # be imported a second time or memory is short; what they did not read is then read here.
         with (
             contextlib.suppress(BrokenProcessPool),
-            ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool,
+            ProcessPoolExecutor(
+                mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_its_parent
+            ) as pool,
         ):
             for writer in pool.map(read_source, sources, chunksize=max(1, len(sources) // 1024)):
                 done += 1
                 yield writer
     yield from map(read_source, sources[done:])
+
+
+def _end_with_its_parent() -> None:
+    """A child of a killed process would wait for ever: it holds both ends of the pipes between them."""
+
+    def follow() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def read_source(source: EventFile) -> Writer | None:

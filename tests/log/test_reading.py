@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import numpy as np
 import pytest
+import waiting
 from simulator import Job, simulate
 
 from harness.errors import EventLogError
@@ -198,7 +201,7 @@ def test_where_processes_cannot_be_started_it_is_read_alone(
     class Broken:
         """A pool whose processes are gone after the first file."""
 
-        def __init__(self, mp_context: object) -> None:
+        def __init__(self, **how: object) -> None:
             pass
 
         def __enter__(self) -> Broken:
@@ -216,6 +219,32 @@ def test_where_processes_cannot_be_started_it_is_read_alone(
     monkeypatch.setattr(reading, "PARALLEL_BYTES_MIN", 0)
     monkeypatch.setattr(reading, "ProcessPoolExecutor", Broken)
     assert [w.name for w in reading.read(events).writers] == [w.name for w in alone.writers]
+
+
+KILLED = """
+import multiprocessing, pathlib, sys, time
+from harness.log import files, reading
+if __name__ == "__main__":
+    reading.PARALLEL_BYTES_MIN = 0
+    events = reading._read_files(list(files.find(pathlib.Path(sys.argv[1]))))
+    next(events)
+    print(*(each.pid for each in multiprocessing.active_children()), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_who_reads_for_a_killed_process_ends_with_it(tmp_path: pathlib.Path) -> None:
+    simulate(Job(nodes=2, steps=10), seed=1).write(tmp_path)
+    (tmp_path / "killed.py").write_text(KILLED)
+    reader = subprocess.Popen(
+        [sys.executable, tmp_path / "killed.py", tmp_path / "events"], stdout=subprocess.PIPE, text=True
+    )
+    assert reader.stdout is not None
+    children = [int(pid) for pid in reader.stdout.readline().split()]
+    assert children
+    reader.kill()
+    reader.communicate()
+    waiting.until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in children), "the end of its children")
 
 
 def test_who_did_no_step_does_not_hold_the_steps_of_the_others(tmp_path: pathlib.Path) -> None:
