@@ -31,7 +31,7 @@ PHASES = {
 MOMENTS = {
     "acting": "begins",
     "injected": "is injected",
-    "effect": "acts, as measured",
+    "effect": "was measured",
     "healed": "is over",  # undone, or nothing to undo
     "recovered": "is recovered from",
 }

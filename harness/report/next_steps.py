@@ -101,6 +101,11 @@ def _word(name: str) -> str:
 
 
 def _of_an_invalid_run(card: Scorecard) -> Iterator[str]:
-    for kind in dict.fromkeys(fault.kind for fault in card.evidence.run.faults):
+    reasons = " ".join(each.text for each in card.findings if each.verdict is Verdict.INVALID)
+    faults = card.evidence.run.faults
+    mine = [fault for fault in faults if f"fault {fault.id} " in reasons] or faults
+    for fault in mine:
+        yield f"What {_word(fault.id)} reported: the lines fault.effect of events/harness.jsonl in the run's folder"
+    for kind in dict.fromkeys(fault.kind for fault in mine):
         yield f"What the fault needs, and which backends can do it here: chaos faults {_word(kind)}"
     yield "What this machine lacks: chaos doctor"

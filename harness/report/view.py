@@ -94,6 +94,8 @@ def _restarts(report: Report) -> Iterator[Figure]:
         outcome, took, gpus = (values.get(key) for key in ("outcome", "seconds", "gpu_seconds"))
         if isinstance(took, float) and isinstance(gpus, float) and outcome != "skipped":
             cost = f"took {seconds(took)} and {gpu_seconds(gpus)} after the run"
+            if why := report.not_judged_because.get(score.replace("_", " ")):
+                cost = f"not judged: {why}; {cost}"
             yield _figure(name, str(outcome).capitalize(), cost, _bound(report, score))
 
 

@@ -8,7 +8,7 @@ import pytest
 import report_runs
 
 from harness.judge.score import Verdict
-from harness.judge.verdict import Doubt, Finding
+from harness.judge.verdict import Code, Doubt, Finding
 from harness.report import html_page, junit, markdown, model
 from harness.report.next_steps import SETTLES, STEPS_MAX, next_steps
 
@@ -55,11 +55,15 @@ def test_a_failure_names_the_phase_the_first_error_and_the_runbook() -> None:
 
 def test_a_fault_that_did_not_act_is_looked_up() -> None:
     card = replace(report_runs.spot_evict(), verdict=Verdict.INVALID)
-    kind = card.evidence.run.faults[0].kind
-    assert next_steps(card) == [
-        f"What the fault needs, and which backends can do it here: chaos faults {kind}",
-        "What this machine lacks: chaos doctor",
-    ]
+    [evict] = card.evidence.run.faults
+    two = replace(card.evidence, run=replace(card.evidence.run, faults=[replace(evict, id="x", kind="hang"), evict]))
+    invalid = Finding(Verdict.INVALID, "fault evict did not act as planned: measured 0", Code.FAULT_NO_EFFECT)
+    for evidence in (card.evidence, two):  # the other one acted
+        assert next_steps(replace(card, evidence=evidence, findings=(invalid,))) == [
+            "What evict reported: the lines fault.effect of events/harness.jsonl in the run's folder",
+            f"What the fault needs, and which backends can do it here: chaos faults {evict.kind}",
+            "What this machine lacks: chaos doctor",
+        ]
 
 
 def test_a_phase_is_named_only_where_the_recovery_is_what_failed_and_a_stopped_run_is_run_again() -> None:
