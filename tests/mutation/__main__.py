@@ -117,13 +117,19 @@ class Coverage:
         return self._line
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Those that execute the changed statement; all of the file's, when its import executes it."""
+        """Those that execute the changed statement; all of the file's and of who imports it, when its import does."""
         path = str(mutant.path.relative_to(ROOT))
         if _in_function(mutant):
             span = _statement(mutant)
             chosen = [test for test, lines in self.lines.items() if any((path, line) in lines for line in span)]
         else:
-            chosen = [test for test, lines in self.lines.items() if any(file == path for file, _ in lines)]
+            imports = f"from {path.removesuffix('.py').replace('/', '.')} import "
+            users = {each for each in TESTS if (ROOT / each).exists() and imports in (ROOT / each).read_text()}
+            chosen = [
+                test
+                for test, lines in self.lines.items()
+                if any(file == path for file, _ in lines) or test.partition("::")[0] in users
+            ]
         return sorted(chosen, key=lambda test: self.seconds[test])
 
 
