@@ -29,11 +29,11 @@ PHASES = {
     "restored": "a state was restored",
 }
 MOMENTS = {
-    "acting": "begins",
-    "injected": "is injected",
-    "effect": "was measured",
-    "healed": "is over",  # undone, or nothing to undo
-    "recovered": "is recovered from",
+    "acting": "{} begins",
+    "injected": "{} is injected",
+    "effect": "the effect of {} was measured",
+    "healed": "{} is over",  # undone, or nothing to undo
+    "recovered": "the job has recovered from {}",
 }
 
 
@@ -68,8 +68,9 @@ class Display:
             self._say(f"  {how}")
 
     def status(self, status: Status) -> None:
-        moments = {fault.id: MOMENTS.get(fault.moment, fault.moment) for fault in status.faults}
-        if news := [f"{fault} {moment}" for fault, moment in moments.items() if self._moments.get(fault) != moment]:
+        moments = {fault.id: fault.moment for fault in status.faults}
+        changed = {fault: moment for fault, moment in moments.items() if self._moments.get(fault) != moment}
+        if news := [MOMENTS[moment].format(fault) for fault, moment in changed.items()]:
             self._moments = moments
             self._say(f"  {status.elapsed_s:6.1f} s  step {status.step}: {', '.join(news)}")
         now = time.monotonic()
