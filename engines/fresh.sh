@@ -157,10 +157,10 @@ remove() { # FOLDER: waits for the end of all that holds its lock
 
 empty() { [ ! -e "$1" ] || ! find "$1" -name cgroup.procs -exec cat {} + | grep -q .; }
 
-remove_stale() { # of visits that a power cut ended
+remove_stale() { # of visits whose janitor was killed, too
     local work
     for work in "$STATE"/visit.*; do
-        [ ! -e "$work/lock" ] || ! flock --nonblock "$work/lock" true || rm -rf --one-file-system "$work"
+        [ ! -e "$work/lock" ] || ! flock --nonblock "$work/lock" true || remove "$work"
     done
 }
 
