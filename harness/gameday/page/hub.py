@@ -22,7 +22,7 @@ class Hub:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._changed: asyncio.Condition | None = None
+        self._changed = asyncio.Event()  # another one for each version: each stream waits for the end of its own
         self._version = 0
         self._view: DayView | None = None
         self._feed: Sequence[NewsView] = ()
@@ -32,7 +32,7 @@ class Hub:
 
     def start(self) -> None:
         """In the event loop."""
-        self._loop, self._changed = asyncio.get_running_loop(), asyncio.Condition()
+        self._loop = asyncio.get_running_loop()
 
     def publish(self, view: DayView, participants_feed: Sequence[NewsView]) -> None:
         if self._loop is not None and not self._loop.is_closed():
@@ -51,15 +51,8 @@ class Hub:
                 self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        changed = self._changed
-        assert changed is not None and self._loop is not None
-
-        async def wake() -> None:
-            async with changed:
-                changed.notify_all()
-
-        task = self._loop.create_task(wake())
-        task.add_done_callback(lambda done: done.exception())
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     @property
     def view(self) -> DayView | None:
@@ -83,7 +76,6 @@ class Hub:
         yield "event: over\ndata: null\n\n"
 
     async def _messages(self, role: str) -> AsyncIterator[str]:
-        assert self._changed is not None
         sent = 0
         while not (self.closing and self._version == sent):
             if self._version > sent:
@@ -91,8 +83,7 @@ class Hub:
                 yield f"id: {sent}\ndata: {self.text(role)}\n\n"
                 continue
             try:
-                async with self._changed:
-                    await asyncio.wait_for(self._changed.wait(), WAIT_S)
+                await asyncio.wait_for(self._changed.wait(), WAIT_S)
             except TimeoutError:
                 yield ": still here\n\n"
 
