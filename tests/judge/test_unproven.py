@@ -92,6 +92,8 @@ def test_a_slowdown_that_no_fault_free_run_can_be_held_against_is_unknown() -> N
     for bound, asks in (("max_gpu_seconds_by_faults", True), ("max_percent", False), ("max_gpu_seconds", False)):
         card = verdict(shrunk, slow, {"wasted_gpu_hours": {bound: 90}}, kept)
         assert card.verdict is (Verdict.INCONCLUSIVE if asks else Verdict.PASS), bound
+        assert ("GPU time wasted by faults" in card.not_judged) is not asks, "either in the table, or named beside it"
+        assert "wasted by faults" not in card.reasons[0].partition("; not judged")[0], "0.0 % was not measured"
 
 
 def stretched(logs: Logs, since: int, factor: int, until: int = 10**18) -> None:

@@ -31,8 +31,8 @@ from harness.judge.questions.whole_again import (
     _idle_steps,
     _stood_still,
 )
-from harness.judge.score import Bounds, Evidence, S, Scorecard, Verdict, judge
-from harness.judge.verdict import Doubt, Ground, Kind
+from harness.judge.score import Bounds, Evidence, Expectation, S, Scorecard, Verdict, judge
+from harness.judge.verdict import Code, Doubt, Ground, Kind
 from harness.timeline.timeline import Timeline
 
 JOB = Job(nodes=2, steps=80, every=10)
@@ -150,6 +150,20 @@ FAST = replace(SLOW, taken=40, median=1, at_least=0.9, best=0.8, slowest=1)
 def test_why_nothing_follows_from_a_pace(pace: Pace, doubt: Doubt | None) -> None:
     found = spoilt([Ground(Kind.DURATION, of=pace, bound=1.5)], Analysis(FAULT_FREE))
     assert (found and found.doubt) == doubt
+
+
+@pytest.mark.parametrize(
+    ("slowest", "before", "code"),
+    [(1.6, 0.5, Code.PACE_SLOW_AGAIN), (1.5, 0.5, ""), (1.6, 0.7, ""), (1.6, 1, "")],
+)
+def test_a_pace_lost_now_and_then_does_not_hide_behind_a_slow_fault_free_run(
+    slowest: float, before: float, code: str
+) -> None:
+    evidence: Any = SimpleNamespace(pace=replace(FAST, slowest=slowest, before=before))
+    [told] = PaceScore().lines(evidence, {}, PaceBounds(max_slowdown=1.5))
+    assert isinstance(told, Expectation)
+    assert (told.code, told.verdict) == (code, Verdict.INCONCLUSIVE if code else Verdict.PASS)
+    assert not code or (told.doubt == Doubt.FAULT_FREE_SLOW and "3.20 times slower than before" in told.reason)
 
 
 @pytest.mark.parametrize(

@@ -43,11 +43,14 @@ class WastedGpuHours(Score):
         if not booked.allocated:
             none = unknown(Code.LEDGER_NO_GPU, "wasted_gpu_hours: no allocated GPU is in the log")
             return ScoreResult(values, reasons=[none])
-        summary = f"{_percent(values['percent_by_faults'])} of GPU time wasted by faults"
-        return ScoreResult(values, _lines(evidence, values, bounds), [*_untold(evidence)], summary)
+        lacking = _unmeasured(evidence)
+        summary = "" if lacking else f"{_percent(values['percent_by_faults'])} of GPU time wasted by faults"
+        bounded = (bounds.max_percent_by_faults, bounds.max_gpu_seconds_by_faults) != (None, None)
+        not_judged = [("GPU time wasted by faults", lacking)] if lacking and not bounded else []
+        return ScoreResult(values, _lines(evidence, values, bounds, lacking), [*_untold(evidence)], summary, not_judged)
 
 
-def _lines(evidence: Analysis, values: dict[str, Any], bounds: WasteBounds) -> list[Expectation]:
+def _lines(evidence: Analysis, values: dict[str, Any], bounds: WasteBounds, lacking: str) -> list[Expectation]:
     # Each window may begin by one host's clock and end by another's, on every GPU.
     margin_s = 2 * evidence.run.uncertainty_ns * len(evidence.windows) * evidence.run.largest_world / S
     margin_percent = 100 * margin_s * S / evidence.ledger.allocated
@@ -58,7 +61,7 @@ def _lines(evidence: Analysis, values: dict[str, Any], bounds: WasteBounds) -> l
         ("max_gpu_seconds", "gpu_seconds_wasted", _gpu_seconds, margin_s, "GPU-s", ()),
         ("max_gpu_seconds_by_faults", "gpu_seconds_wasted_by_faults", _gpu_seconds, margin_s, "GPU-s", slowed),
     )
-    found, lacking = list[Expectation](), _unmeasured(evidence)
+    found = list[Expectation]()
     for name, key, show, margin, unit, grounds in table:
         if (bound := getattr(bounds, name)) is not None:
             figure = Ground(Kind.DURATION, of=Figure(values[key], margin), bound=bound)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,19 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Window
 from harness.judge.facts.saves import Saves
 from harness.judge.facts.usual import FAST_BEFORE, SLOWDOWN_MAX, Pace, Times
-from harness.judge.score import Bounds, DurationNs, Expectation, Percent, S, Score, ScoreResult, at_most, line
-from harness.judge.verdict import UNTRUE, Claim, Code, Ground, Kind, unknown
+from harness.judge.score import (
+    Bounds,
+    DurationNs,
+    Expectation,
+    Percent,
+    S,
+    Score,
+    ScoreResult,
+    Verdict,
+    at_most,
+    line,
+)
+from harness.judge.verdict import UNTRUE, Claim, Code, Doubt, Ground, Kind, unknown
 from harness.node.emitter import EXIT_LEFT, abnormal
 from harness.timeline.timeline import Bools, Ints, Slot, Timeline
 from harness.units import format_duration
@@ -101,8 +113,15 @@ class PaceScore(Whole):
         elif pace.at_least > bound and pace.before > bound:
             return f"the job was already {pace.before:.2f} times slower than its fault-free run before the first fault"
         observed = f"{pace.slowdown:.2f} ×, at least {pace.at_least:.2f} ×"
-        ground = Ground(Kind.DURATION, of=pace, bound=bound)
-        return [line("pace.max_slowdown", f"≤ {bound:g} ×", observed, reason, ground, code=code)]
+        told = line(
+            "pace.max_slowdown", f"≤ {bound:g} ×", observed, reason, Ground(Kind.DURATION, of=pace, bound=bound)
+        )
+        if not reason and pace.was_faster_now_and_then(bound):
+            times = pace.slowest / pace.before
+            reason = f"{_figures(pace)} times slower, but now and then {times:.2f} times slower than before the fault"
+            doubtful = replace(told, verdict=Verdict.INCONCLUSIVE, reason=reason, doubt=Doubt.FAULT_FREE_SLOW)
+            return [replace(doubtful, code=Code.PACE_SLOW_AGAIN)]
+        return [replace(told, code=code)]
 
     def claims(self, evidence: Analysis) -> Iterable[Claim]:
         yield from _stood_still(evidence)
