@@ -195,3 +195,15 @@ def test_what_runs_on_a_node_needs_only_the_standard_library() -> None:
 def test_no_source_file_names_this_machine() -> None:
     for path in FILES:
         assert "/home/" not in path.read_text() and "/root/" not in path.read_text(), path
+
+
+def test_each_folder_of_tests_runs_alone() -> None:
+    """What several of them share lies in `tests/` or in a package: a helper in another folder is found by luck."""
+    tests = ROOT / "tests"
+    beside = {path.stem for path in tests.iterdir()}
+    folders: dict[str, set[pathlib.Path]] = {}
+    for path in tests.rglob("*.py"):
+        folders.setdefault(path.stem, set()).add(path.parent)
+    for path in tests.rglob("*.py"):
+        shared = {target.split(".")[0] for target in imports_of(path)} - beside
+        assert all(path.parent in folders[name] for name in shared & folders.keys()), path

@@ -26,7 +26,8 @@ def need(*names: str) -> None:
 
 @contextlib.contextmanager
 def headless_browser() -> Iterator[Any]:
-    """Chromium without a window, driven by Playwright. Skips the test if one of the two is missing."""
+    """Chromium without a window, driven by Playwright. Skips the test if one of the two is missing. `browser_page` opens
+    its pages."""
     need("chromium")
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install playwright")
     with sync_api.sync_playwright() as playwright:
@@ -35,3 +36,10 @@ def headless_browser() -> Iterator[Any]:
         )
         yield started
         started.close()
+
+
+def browser_page(browser: Any, **how: Any) -> Any:
+    """A new page, which waits as long for anything as tests do."""
+    page = browser.new_page(**how)
+    page.set_default_timeout(HANG_S * 1000)
+    return page

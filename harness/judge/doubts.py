@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import blindness
-from harness.judge.facts.usual import Degraded, Pace
+from harness.judge.facts.usual import Degraded, Pace, others_share
 from harness.judge.verdict import Claim, Doubt, Figure, Finding, Ground, Kind, Verdict
 from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import Episode
@@ -21,6 +21,7 @@ from harness.units import format_duration
 
 HOST_FACTOR = 1.4  # beyond the bound: so much slower a host may become meanwhile that others use as well
 OTHERS_MAX = 0.15  # of all CPUs of the host: so much more than usual may go to other programs
+OTHERS_MOST = 0.5  # the same, in all: with less than half of them left, how long something took says little of the job
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,11 @@ _OTHERS = "other programs took {others:.0%} more of the host's CPUs then"
 _FASTER_BEFORE = "the fault-free run was much slower than this run before its first fault"
 
 
+def _host_taken(evidence: Analysis, ground: Ground) -> str:
+    others = others_share(evidence.run, evidence.run.begin, evidence.run.end)
+    return f"other programs took {others:.0%} of the host's CPUs" if others > OTHERS_MOST else ""
+
+
 def _cut_short(evidence: Analysis, ground: Ground) -> str:
     """A run that was stopped early cannot say that recovery would have taken longer than it was given."""
     if not isinstance(ground.of, Figure) or ground.of.is_over or ground.of.value > ground.bound:
@@ -211,6 +217,7 @@ TABLE: Sequence[Row] = (
     ),
     Row(Doubt.HOST_BUSY, Kind.DURATION, _of_pace("a busy host could also explain it", _busy_host)),
     Row(Doubt.OTHER_PROGRAMS, Kind.DURATION, _of_pace(_OTHERS, _other_programs)),
+    Row(Doubt.HOST_TAKEN, Kind.DURATION, _host_taken),
     Row(Doubt.FAULT_FREE_SLOW, Kind.DURATION, _of_pace(_FASTER_BEFORE, Pace.was_faster), alone=True),
     Row(Doubt.RUN_CUT_SHORT, Kind.DURATION, _cut_short, alone=True),
     Row(Doubt.CLOCKS, Kind.DURATION, _clocks, alone=True, either_way=True),

@@ -282,6 +282,7 @@ class Doubt(enum.StrEnum):
     CLOCKS = "doubt.clocks"
     FAULT_FREE_SLOW = "doubt.fault-free-slow"
     HOST_BUSY = "doubt.host-busy"
+    HOST_TAKEN = "doubt.host-taken"
     LINE_LOST = "doubt.line-lost"
     LINES_DROPPED = "doubt.lines-dropped"
     NEAR_ZERO = "doubt.near-zero"

@@ -21,6 +21,7 @@ SETTLES: Mapping[str, str] = {
     Doubt.CLOCKS: "Let NTP or PTP keep the clocks of the hosts, or allow a larger bound",
     Doubt.FAULT_FREE_SLOW: f"{AGAIN}: {{run}} --fresh-fault-free",
     Doubt.HOST_BUSY: f"{AGAIN}: {{run}} --fresh-fault-free",
+    Doubt.HOST_TAKEN: f"{AGAIN}: {{run}}",
     Doubt.LINES_DROPPED: "Free space where the event log is written; then {run}",
     Doubt.LINE_LOST: "Run it again: {run}",
     Doubt.NEAR_ZERO: "Judge this loss by a band: loss_continuity: {mode: envelope}",

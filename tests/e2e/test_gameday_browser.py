@@ -28,7 +28,7 @@ def pressed(page: Any, name: str) -> None:
 
 def rehearse(going: gameday_runs.Going, browser: Any) -> None:
     going.wait_for('"gameday.started"')
-    master, participant = (browser.new_page() for _ in range(2))
+    master, participant = (tools.browser_page(browser) for _ in range(2))
     master.goto(going.address("game master"))
     participant.goto(going.address("participants"))
     master.get_by_label("Your name").fill("Grace")

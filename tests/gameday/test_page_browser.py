@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tools
-from waiting import HANG_S, until
+from waiting import until
 
 pytest.importorskip("starlette", reason="starlette is missing: pip install 'chaos-harness[gameday]'")
 
@@ -81,8 +81,7 @@ def day(tmp_path: pathlib.Path) -> Iterator[Day]:
 def opened(
     browser: Any, day: Day, role: str = "master", width: int = 1440, scheme: str = "light"
 ) -> tuple[Any, list[str]]:
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page.set_default_timeout(HANG_S * 1000)
+    page = tools.browser_page(browser, viewport={"width": width, "height": 900}, color_scheme=scheme)
     heard: list[str] = []
     page.on("console", lambda message: heard.append(message.text))
     page.on("pageerror", lambda error: heard.append(str(error)))

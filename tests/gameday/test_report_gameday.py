@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from gameday.test_gameday_verdict import card, day, rehearsed, verdict_of
-from test_report_html import Page
+from report_pages import Page
 
 from harness.gameday import day_report
 from harness.gameday.day_verdict import DayResult, Expected

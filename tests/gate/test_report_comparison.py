@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import report_runs
 from judging import load
+from report_pages import Page
 from simulator import PHASE_MS, Job, Outage, simulate
-from test_report_html import Page
 
 import harness.report
 from harness.errors import UsageError

@@ -10,39 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_report_html import Page
+from report_pages import Page, moment, risen
 
 from harness.gate import history_report
 from harness.gate.changes import changes
-from harness.gate.history_report import Moment, render, series_of, to_json
+from harness.gate.history_report import render, series_of, to_json
 from harness.judge.score import Verdict
 from harness.report.charts.trend import Point, sparkline, trend_chart
-
-
-def moment(place: int, recovery: float | None, **more: object) -> Moment:
-    values: dict[str, object] = {
-        "run_id": f"spot-evict-{place}",
-        "begun_s": 1_790_000_000 + 3600 * place,
-        "scenario": "spot-evict",
-        "profile": None,
-        "backend": "local",
-        "commit": f"{place // 5:08x}ffff",
-        "verdict": Verdict.PASS,
-        "recovery_s": recovery,
-        "waste_percent": None if recovery is None else 2 * recovery,
-        "headline": "recovered in 7 s",
-    }
-    return Moment(**{**values, **more})  # type: ignore[arg-type]
-
-
-def risen() -> list[Moment]:
-    """Twenty runs around 7 s, then fifteen around 10.5 s, some of them of no use."""
-    dice = np.random.default_rng(1)
-    made = [moment(i, float((7.0 if i < 20 else 10.5) * np.exp(0.05 * dice.standard_normal()))) for i in range(35)]
-    made[4] = moment(4, 31.0, verdict=Verdict.FAIL)
-    made[11] = moment(11, None, verdict=Verdict.INCONCLUSIVE)
-    made[25] = moment(25, 1.0, verdict=Verdict.INVALID)
-    return made
 
 
 def test_a_change_of_level_is_found_at_its_place() -> None:

@@ -62,6 +62,9 @@ def run_of(**other: Any) -> Any:
         "beside": SimpleNamespace(other_losses=""),
         "outcome": "completed",
         "faults": [FAULT],
+        "host_load": [{"at": 20, "others": 0.5}],
+        "begin": 0,
+        "end": 40,
     }
     return SimpleNamespace(**whole | other)
 
@@ -101,6 +104,11 @@ CASES: Mapping[Doubt, tuple[Any, Mapping[str, Ground], set[str]]] = {
     Doubt.NOT_ALL_THE_TIME: (evidence_of(), paced(best=1.0), {"pace"}),
     Doubt.HOST_BUSY: (evidence_of(), paced(worst=3.0), {"pace"}),
     Doubt.OTHER_PROGRAMS: (evidence_of(), paced(others=0.4), {"pace"}),
+    Doubt.HOST_TAKEN: (
+        evidence_of(run_of(host_load=[{"at": 20, "others": 0.4}, {"at": 30, "others": 0.7}])),
+        {},
+        {"outage", "slow for a while", "pace", "figure", "figure not over"},
+    ),
     Doubt.FAULT_FREE_SLOW: (evidence_of(), paced(**USUAL | {"median": 1.4, "before": 0.4}), {"pace"}),
     Doubt.RUN_CUT_SHORT: (
         evidence_of(run_of(outcome="interrupted")),
@@ -154,7 +162,7 @@ SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; 
         "step.missing",
         "step.went-ahead",
     },
-    Kind.DURATION: {"pace.max_slowdown", "recovery_time.max"},
+    Kind.DURATION: {"exit_time.max", "job.aborted", "pace.max_slowdown", "recovery_time.max"},
     Kind.LOSSES: {"loss_continuity.mode", "ranks.disagree", "samples.other"},
     Kind.BITS: {"loss_continuity.mode"},
     Kind.ORDER: {"loss_continuity.max_samples_repeated", "loss_continuity.max_samples_skipped"},

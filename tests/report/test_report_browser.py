@@ -13,8 +13,7 @@ import report_runs
 import tools
 from gameday.test_gameday_verdict import card as act_card
 from gameday.test_gameday_verdict import day, rehearsed, verdict_of
-from test_report_history import risen
-from waiting import HANG_S
+from report_pages import risen
 
 from harness.gameday import day_report
 from harness.gameday.day_verdict import Expected
@@ -91,8 +90,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def _open(browser: Any, path: pathlib.Path, width: int, scheme: str, **more: Any) -> tuple[Any, list[str]]:
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
-    page.set_default_timeout(HANG_S * 1000)
+    page = tools.browser_page(browser, viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
     heard: list[str] = []
     page.on("console", lambda message: heard.append(message.text))
     page.on("pageerror", lambda error: heard.append(str(error)))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 import report_runs
+from report_pages import Page
 
 from harness.judge.score import Scorecard, Verdict
 from harness.report import drawing, html_page, markdown, model, view, words
@@ -31,48 +31,7 @@ def page_of(card: Scorecard) -> str:
     return html_page.render(model.from_scorecard(card), card.evidence)
 
 
-VOID = {"meta", "link", "br", "img", "input", "hr"}
 LIMIT_BYTES = 1_000_000
-
-
-class Page(HTMLParser):
-    """Checks nesting and gathers elements, attributes and the text of each element with an id."""
-
-    def __init__(self, source: str):
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.rows: list[list[str]] = []
-        self.feed(source)
-        self.close()
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attributes)))
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        data = data.replace("\u00a0", " ")
-        if "script" not in self.open and "style" not in self.open:
-            self.texts.append(data)
-        if "td" in self.open or "th" in self.open:
-            self.rows[-1][-1] += data
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
 
 
 @pytest.fixture(scope="module", params=CARDS, ids=lambda make: make.__name__)

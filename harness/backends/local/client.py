@@ -15,7 +15,7 @@ import harness.errors
 from harness.errors import BackendError
 from harness.node import processes, rpc
 
-START_S_MAX = 20.0
+START_S_MAX = 60.0
 END_S_MAX = 15.0
 
 _ROOT = str(pathlib.Path(harness.errors.__file__).resolve().parent.parent)

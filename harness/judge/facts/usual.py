@@ -342,7 +342,10 @@ def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str
         return "no fault-free run shows how long these steps take"
     prior = _same_steps(mine, np.flatnonzero(peace & (mine.end <= struck)), usual.times, None)
     pauses = len(prior.taken) >= PAUSES_STEPS_MIN
-    loads = [_load(run, run.begin, struck), *(_load(other, other.begin, other.end) for other in usual.runs)]
+    loads = [
+        others_share(run, run.begin, struck),
+        *(others_share(other, other.begin, other.end) for other in usual.runs),
+    ]
     return Pace(
         steps=len(steps.taken),
         taken=round(steps.taken.sum()),
@@ -354,12 +357,12 @@ def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str
         before=max(float(np.median(prior.ratios)), prior.mean()) if len(prior.taken) >= STEPS_MIN else 1.0,
         worst=_worst(prior.ratios, known or usual.times),
         known=bool(known),
-        others=max(0.0, _load(run, int(mine.begin[after][0]), int(mine.end[after][-1])) - max(loads)),
+        others=max(0.0, others_share(run, int(mine.begin[after][0]), int(mine.end[after][-1])) - max(loads)),
     )
 
 
-def _load(run: Timeline, begin: int, end: int) -> float:
-    """The mean share of the host's CPUs that others took."""
+def others_share(run: Timeline, begin: int, end: int) -> float:
+    """The mean share of the host's CPUs that others took, 0 to 1."""
     shares = [each["others"] for each in run.host_load if begin <= each["at"] <= end]
     return float(np.mean(shares)) if shares else 0.0
 

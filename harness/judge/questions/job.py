@@ -78,7 +78,7 @@ def _ended_badly(run: Timeline, blind: bool) -> Iterator[Wrong]:
         at = "" if blind else f" at {_done(run)}"
         yield Code.JOB_FAILED, f"the job failed{at}: {run.outcome_reason}{after}"
     elif run.outcome == "aborted" and not blind and not _nothing_struck(run):
-        yield Code.JOB_ABORTED, f"{_given_up(run)}; {_reached(run)}"
+        yield Code.JOB_ABORTED, f"{_given_up(run)}; {_reached(run)}", Ground(Kind.DURATION)
     elif run.outcome == "completed" and not blind and run.aborted is None and len(run.steps):
         kept = int(run.steps.step[run.steps.survives & run.steps.complete].max(initial=0))  # the final state is of it
         if not run.finished:

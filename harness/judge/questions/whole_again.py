@@ -345,7 +345,8 @@ class ExitTime(Whole):
         if taken > limit and usual is None and bounds.max is None:
             return "no fault-free run shows how long the exit takes"
         reason = f"the job took {format_duration(taken)} to end after its last step"
-        return [at_most("exit_time.max", taken, limit, lambda ns: format_duration(ns) if ns else "0 s", reason)]
+        told = at_most("exit_time.max", taken, limit, lambda ns: format_duration(ns) if ns else "0 s", reason)
+        return [replace(told, rests_on=(Ground(Kind.DURATION),))]
 
 
 def _exit_ns(run: Timeline) -> int | None:
