@@ -51,6 +51,7 @@ def watched(logs: Logs) -> None:
             "tensors": f"t{number}",
         }
         what |= {"tensor_bytes": 900, "zero_bytes": 0}
+        what["tensor_digests"] = [f"600 model-{number}", f"280 moments-{number}", "20 frozen"]
         if line["step"] < JOB.steps:  # the job ends before its last one is seen
             logs["harness"].append({"event": "checkpoint.published"} | what | at)
     end = next(line for line in logs["harness"] if line.get("event") == "run.finished")
@@ -79,6 +80,16 @@ def with_seen(first: int = 0, last: int = 1000, **told: Any) -> Bend:
     def bend(logs: Logs) -> None:
         for line in seen(logs, first, last):
             line |= told
+
+    return bend
+
+
+def with_part(step: int, tensor: str) -> Bend:
+    """One tensor of this save is another one."""
+
+    def bend(logs: Logs) -> None:
+        for line in seen(logs, step, step):
+            line["tensor_digests"][1] = tensor
 
     return bend
 
@@ -158,6 +169,10 @@ def test_a_job_whose_saves_are_seen_is_well() -> None:
         ([with_seen(40, sha256="s30")], "the harness saw in it the content of the checkpoint of step 30"),
         ([with_seen(50, tensors="t40")], "the checkpoint of step 50 is none: the harness saw in it the content of"),
         ([with_seen(40, zero_bytes=600)], "the harness saw 67% of its tensors' bytes in tensors of zeros"),
+        (
+            [with_part(50, "280 moments-40")],
+            "saw 33% of its tensors' bytes as in the checkpoint of step 40, and at most 2%",
+        ),
         ([lambda logs: removed(logs, 50, 1_000_000_000)], "the harness saw it go away before a newer one was begun"),
         ([not_left], "the last checkpoint, of step 80, is none: the harness did not find it in the store"),
     ],
@@ -165,6 +180,16 @@ def test_a_job_whose_saves_are_seen_is_well() -> None:
 def test_a_save_that_the_store_does_not_hold_is_none(bends: list[Bend], reason: str) -> None:
     card = judged(*bends)
     assert card.verdict is Verdict.FAIL and reason in said(card), card.reasons
+
+
+def test_a_save_that_is_stale_in_each_run_is_none_as_well() -> None:
+    """A trainer whose last saves always hold an optimizer's state of before: its fault-free run is no excuse."""
+    stale = (watched, with_part(70, "280 moments-60"))
+    card = judged(without=stale)
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert "33% of its tensors' bytes as in the checkpoint of step 60, and at most 2% in most others" in said(card)
+    often = judged(without=(*stale, with_part(50, "280 moments-40")))  # the rule rather than one that stands alone
+    assert often.verdict is Verdict.PASS, often.reasons
 
 
 def test_a_harness_that_was_killed_may_have_seen_more() -> None:

@@ -26,10 +26,11 @@ T = TypeVar("T")
 SoundAt = Callable[[int], Callable[["Save"], bool]]  # whether no fault had damaged a save by then
 SMALLER = 0.5  # of the smallest that was saved without a fault
 SMALLER_STEADY, STEADY, STEADY_SAVES = 0.9, 0.97, 3  # the same, where so many differ by no more than this
-ZEROS_MORE = 0.1  # of all bytes of tensors
+ZEROS_MORE = KEPT_MORE = 0.1  # of all bytes of tensors
 LATE_STEPS = 5  # further at the most, when a save is begun: it may be begun beside the steps
 REMOVAL_NS = 1_000_000_000  # from the first file of a checkpoint that goes until the harness sees that it is gone
 EARLY_NS = 500_000_000  # a save may be told a moment before its step is
+DIGITS_MAX = 18  # of a size that a log tells
 UNSEEN_FACTOR = 5  # times the longest time until one was seen: so long they lay there unseen
 UNSEEN_LEAST_NS = 5_000_000_000
 
@@ -75,6 +76,7 @@ class Seen:
     size: int | None
     zeros: float  # share of its tensors' bytes, of those that are zero from end to end
     digests: tuple[str, ...]  # of its files, of its tensors; those of a large one may be of samples
+    tensors: Sequence[str]  # its largest ones: bytes and digest
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ class Store:
     def none(self) -> Mapping[Save, NoSave]:
         """The saves that are none."""
         found: dict[Save, NoSave] = {}
-        rules = Store._too_small, Store._empty, Store._stale, Store._of_another_step
+        rules = Store._too_small, Store._empty, Store._stale, Store._stale_in_part, Store._of_another_step
         for none in itertools.chain(self.missing, *(rule(self) for rule in rules), self._unlike_its_name()):
             found.setdefault(none.save, none)
         return found
@@ -355,6 +357,38 @@ class Store:
                     who = "the trainer told" if kind == "told" else "the harness saw"
                     yield NoSave(save, f"{who} in it the content of the checkpoint of step {before.step}")
 
+    def _stale_in_part(self) -> Iterator[NoSave]:
+        """More of its tensors are those of an earlier save than without a fault. One save that stands alone there does
+        so for no good reason, and says nothing of what is usual."""
+        usual = [*self._usual._of_earlier.items()] if self._usual is not None else []
+        known = usual or [(save, kept) for save, kept in self._of_earlier.items() if save.last_at < self._struck]
+        by_series = grouped((save.series, share) for save, (share, _) in known)
+        for save, (share, step) in self._of_earlier.items():
+            shares = sorted(by_series.get(save.series, [1.0]))
+            alone = len(shares) > STEADY_SAVES and shares[-1] - shares[-2] > KEPT_MORE
+            most = shares[-2] if alone else shares[-1]
+            if share > most + KEPT_MORE:
+                why = f"the harness saw {share:.0%} of its tensors' bytes as in the checkpoint of step {step}"
+                usually = f", and at most {most:.0%} " + ("in most others" if alone else "without a fault")
+                yield NoSave(save, why + usually, proved=not alone)
+
+    @cached_property
+    def _of_earlier(self) -> Mapping[Save, tuple[float, int]]:
+        """The share of its tensors' bytes in those that an earlier save of another step had, though updates were
+        applied in between; and the last such step."""
+        first: dict[tuple[str, str], int] = {}
+        found: dict[Save, tuple[float, int]] = {}
+        for save, seen in self._undamaged.items():
+            sizes, since = list(map(_bytes_of, seen.tensors)), -1
+            kept = 0
+            for tensor, size in zip(seen.tensors, sizes, strict=True):
+                step = first.setdefault((save.series, tensor), save.step)
+                if step < save.step and self._was_trained(step, save.step):
+                    kept, since = kept + size, max(since, step)
+            if total := sum(sizes):
+                found[save] = kept / total, since
+        return found
+
     @property
     def tensors(self) -> Mapping[tuple[str, int], tuple[int, str]]:
         """By series and step: when a checkpoint was committed, and the digest of the tensors that the harness saw."""
@@ -440,7 +474,14 @@ def _seen(event: Mapping[str, Any]) -> Seen:
         size=event.get("bytes"),
         zeros=event.get("zero_bytes", 0) / max(event.get("tensor_bytes", 0), 1),
         digests=(str(event.get("sha256") or ""), str(event.get("tensors") or "")),
+        tensors=event.get("tensor_digests") or (),
     )
+
+
+def _bytes_of(tensor: str) -> int:
+    """Of `BYTES DIGEST`."""
+    size = tensor.partition(" ")[0]
+    return int(size) if size.isascii() and size.isdecimal() and len(size) <= DIGITS_MAX else 0
 
 
 def last_name(path: str) -> str:
