@@ -81,19 +81,20 @@ def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
 def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
     """One line of a process is not there. It had the time for that step, and holds what the others hold later on."""
     run, (order, begins) = evidence.run, evidence.run.rows_by_process
-    if len(ground.steps) != 1 or not ground.processes or any(evidence.jumps[row] != 1 for row in ground.processes):
+    if len(ground.steps) != 1 or not ground.processes or any(evidence.jumps[row] > 1 for row in ground.processes):
         return ""
     (hole,), (by_step, steps) = ground.steps, evidence.rows_by_step
     others = by_step[np.searchsorted(steps, hole) : np.searchsorted(steps, hole, "right")]
     for process in ground.processes:
         mine = order[begins[process] : begins[process + 1]]
         after = int(np.searchsorted(run.steps.step[mine], hole))
-        if not 0 < after < len(mine):
+        if after == len(mine):
             return ""
+        of = run.processes[process]
+        free = int(run.steps.end[mine[after - 1]]) if after else of.restored or of.rendezvous or of.started
         peers = others[run.steps.epoch[others] == run.steps.epoch[mine[after]]]
         took = (run.steps.end[peers] - run.steps.begin[peers]).min(initial=NEVER)
-        spent = run.steps.begin[mine[after]] - run.steps.end[mine[after - 1]]
-        if spent < took / 2 or not run.steps.weights[mine[after:]].any():
+        if run.steps.begin[mine[after]] - free < took / 2 or not run.steps.weights[mine[after:]].any():
             return ""
     right = evidence.last_apart <= hole
     return "its time was spent, and the weights are right afterwards: a line may be lost" if right else ""

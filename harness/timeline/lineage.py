@@ -318,6 +318,16 @@ def groups_of_two_names(lives: Sequence[Life]) -> list[str]:
     return [f"ranks of one world were in different groups: {' and '.join(told_by)}"] if split else []
 
 
+def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
+    """The first worker that tells another size of its group at its start than when it met the others."""
+    for life in lives:
+        told = life.writer.header.get("world_size")
+        if told is not None and life.told_joins and life.sizes and life.sizes[0] != told:
+            size = f"a group of {told} when it started, and of {life.sizes[0]} when it met the others"
+            return [f"rank {life.rank} on {life.key[0]} told of {size}"]
+    return []
+
+
 def _fits(world: World, life: Life, order: int, at: int) -> bool:
     """A survivor (`order`: how many worlds it was in) joins what formed after the loss, a newcomer what it was
     started for. Where survivors take part, ranks are given anew."""

@@ -34,11 +34,13 @@ class Slot:
 
 @dataclass(frozen=True)
 class Launcher:
-    """What one launcher told. `met`: the ends of its meetings with the others, `agent.rendezvous`, in order of time."""
+    """What one launcher told. `met`: the ends of its meetings with the others, `agent.rendezvous`, in order of time.
+    `code`: the exit code with which it ends, if it told one."""
 
     key: Key
     began: int
     met: tuple[dict[str, Any], ...]
+    code: int | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,11 @@ class Story:
         told = self._last(f"{name}.finished") or begun
         return {**told, "begun": begun} if told else None
 
+    def two_ends(self) -> list[str]:
+        """A run ends once."""
+        ends = list(dict.fromkeys(str(e.get("outcome")) for e in self.harness if e["event"] == "run.finished"))
+        return [f"the harness's log has several ends: {', '.join(ends)}"] if len(ends) > 1 else []
+
     def unread(self) -> list[str]:
         """What of the trainer's own files the harness did not read on."""
         told = [event for event in self.harness if event["event"] == "reader.failed"]
@@ -150,7 +157,12 @@ class Story:
 
     def launchers(self) -> list[Launcher]:
         return [
-            Launcher(key_of(agent.header), agent.header["at"], tuple(event for event in agent.events if _met(event)))
+            Launcher(
+                key_of(agent.header),
+                agent.header["at"],
+                tuple(event for event in agent.events if _met(event)),
+                next((event.get("code") for event in agent.events if event["event"] == "agent.exiting"), None),
+            )
             for agent in self.agents
         ]
 
@@ -205,13 +217,18 @@ def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int) -> tuple[lis
             released.setdefault(key_of(event), event["at"])
             if event.get("reason") not in OUTCOMES:
                 taken.add(key_of(event))
+    untold = [key for key in allocated if key not in released and (key[0], key[1] + 1) in allocated]
+    for node, incarnation in untold:  # it has a successor
+        released[node, incarnation] = allocated[node, incarnation + 1]["at"]
+        taken.add((node, incarnation))
     slots = []
     for key, event in allocated.items():
         since = max(event["at"], begin)
         until = max(released.get(key, end), since)
         slots += [Slot(*key, gpu, since, until, key not in taken) for gpu in range(int(event.get("gpus", 1)))]
     early = sorted(key for key, event in allocated.items() if released.get(key, end) < event["at"])
-    return slots, [f"{node} was given back before it was allocated: the ledger leaves it out" for node, _ in early]
+    problems = [f"{node} was given back before it was allocated: the ledger leaves it out" for node, _ in early]
+    return slots, [*problems, *(f"nobody told when {node} was given back, and it came anew" for node, _ in untold)]
 
 
 def _faults(harness: Sequence[dict[str, Any]], planned: Mapping[str, Mapping[str, Any]]) -> list[FaultRecord]:

@@ -318,7 +318,9 @@ def _steps(rows: lineage.Rows) -> Steps:
 def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
     """What is wrong with the evidence itself, one sentence each."""
     own = [*log.problems, *story.clock_problems, *story.slot_problems, *story.unread()]
-    return [*own, *_two_worlds_at_once(progress), *lineage.groups_of_two_names(story.lives)]
+    lives = story.lives
+    two_words = [*lineage.groups_of_two_names(lives), *lineage.groups_of_two_sizes(lives), *story.two_ends()]
+    return [*own, *_two_worlds_at_once(progress), *two_words]
 
 
 def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:

@@ -102,12 +102,34 @@ def speaks_after_its_end(logs: Logs) -> None:
     lines.append(later(lines[-1], 5 * 10**9) | {"event": "notice", "source": "peer"})
 
 
-def copied(logs: Logs) -> None:
-    """Rank 1's log is rank 0's."""
+def copied(logs: Logs, apart_ns: int = 0) -> None:
+    """Rank 1's log is rank 0's, so much later."""
     mine, other = second_lives(logs)
     other[1:] = [line for line in other[1:] if line.get("event") != "step"]
-    other += [dict(line) for line in mine if line.get("event") == "step"]
+    other += [later(line, apart_ns) for line in mine if line.get("event") == "step"]
     other[1:] = sorted(other[1:], key=lambda line: line["mono_ns"])
+
+
+def started_in_a_group_of(size: int) -> Callable[[Logs], None]:
+    def bend(logs: Logs) -> None:
+        for lines in second_lives(logs):
+            lines[0]["world_size"] = size
+
+    return bend
+
+
+def ends_twice(logs: Logs) -> None:
+    end = logs["harness"][-1]
+    logs["harness"].insert(-1, end | {"outcome": "failed", "reason": "the command on node1 ended with 1"})
+
+
+def noticed_early(logs: Logs) -> None:
+    """A worker sees a notice 5 s before the first fault."""
+    struck = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
+    lines = trainers(logs, rank=1)[0]
+    at = {key: struck[key] - 5 * 10**9 for key in ("mono_ns", "wall_ns")}
+    lines.append({"event": "notice", "source": "signal", "notice_ns": 10**9} | at)
+    lines[1:] = sorted(lines[1:], key=lambda line: line["mono_ns"])
 
 
 def committed_as(content: str) -> Callable[[Logs], None]:
@@ -171,7 +193,18 @@ def without_the_launcher_of(logs: Logs, node: str) -> None:
         (with_data_of(800, 1600), "samples in the data is not the same everywhere: 800, 1,600"),
         (exits_before_its_last_steps, "after its process had ended"),
         (speaks_after_its_end, "told something 5."),
-        (copied, "in the same nanoseconds: one log is a copy of the other"),
+        (copied, "took the same nanoseconds as those up to"),
+        (lambda logs: copied(logs, 10**6), "one log is a copy of the other"),
+        (
+            started_in_a_group_of(3),
+            "told of a group of 3 when it started, and of 2 when it met the others",
+        ),
+        (ends_twice, "the harness's log has several ends: failed, completed"),
+        (noticed_early, "told of a notice 5.00 s before a fault gave one"),
+        (
+            lambda logs: left_out(logs, 30, 31, 0, 1),
+            "left its update out, and not in the fault-free run, though all losses",
+        ),
         (committed_as("saved"), "which no longer holds what was committed there"),
         (lambda logs: again(logs, 45, 45), "did not report what it restored"),
         (lambda logs: again(logs, 41, 49), "did not report what it restored"),
@@ -233,7 +266,15 @@ def test_lines_out_of_order_say_the_same(step: int) -> None:
 
 
 def test_a_few_updates_that_all_ranks_left_out_are_those_of_a_loss_scale() -> None:
-    assert judged(lambda logs: left_out(logs, 30, 34, 0, 1)).verdict is Verdict.PASS
+    """Other losses follow, so the scenario bounds the last ones."""
+
+    def bend(logs: Logs) -> None:
+        left_out(logs, 30, 34, 0, 1)
+        for line in (line for lines in second_lives(logs) for line in steps(lines, 35)):
+            line["loss"] *= 1.0001
+
+    card = verdict(simulate(JOB, KILL, seed=5), bend, {"loss_continuity": {"mode": "final", "max_final_gap": 1}})
+    assert card.verdict is Verdict.PASS, card.reasons
 
 
 def test_a_rank_that_the_observer_lost_has_not_stopped() -> None:

@@ -242,6 +242,8 @@ def other_weights(logs: Logs) -> None:
         ([telling, without_time], ""),
         ([telling, other_weights], ""),
         ([telling, without(35)], ""),  # no weights are told after it
+        ([telling, without(1)], Doubt.LINE_LOST),
+        ([telling, without(1, 2)], ""),
         ([without(20)], ""),
     ],
 )

@@ -234,6 +234,15 @@ def test_a_resume_that_changes_what_is_computed_fails_though_the_band_has_it_too
     assert "the resume by itself changes what is computed" in card.reasons[0] and "at step 31" in card.reasons[0]
 
 
+def test_a_change_of_size_that_changes_what_is_computed_is_no_pass_though_the_band_has_it_too() -> None:
+    """Runs of two sizes differ by 0.1 %, and those that change their size by 5 % since then."""
+    card = judged(times(0.05), times(1e-3), {SAME: float, "resumed-1": times(0.05)})
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert "the change of size changes what is computed" in card.reasons[0]
+    calm = judged(times(1e-3), times(1e-3), {SAME: float, "resumed-1": times(1e-3)})
+    assert calm.verdict is Verdict.PASS, calm.reasons
+
+
 def test_noisy_runs_that_resume_are_held_against_noise() -> None:
     """The steps before the save differ already, so the resume is held against what runs differ by from the start."""
     rng = np.random.default_rng(7)

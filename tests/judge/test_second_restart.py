@@ -302,7 +302,6 @@ def test_what_it_says_nothing_about_is_named() -> None:
     for card, why in (
         (judged(again(), skipped), "only one save is left"),
         (judged(other, plan=_run().plan | {"expect": {}}), "sets no bound on what each step computes"),
-        (judged(other, plan=_run().plan | {"expect": {"loss_continuity": {"mode": "final"}}}), "sets no bound"),
         (judged(other, DONE | {"step": 5}), "only 70 steps and 7 saves after the recovery"),
         (judged(other, plan=_plan(restore_drill=False), finished={}), "restore_drill is off"),
     ):
@@ -310,6 +309,26 @@ def test_what_it_says_nothing_about_is_named() -> None:
             card.reasons,
             card.not_judged,
         )
+
+
+FINAL = {"expect": {"loss_continuity": {"mode": "final", "max_final_gap": 50}}}
+
+
+@pytest.mark.parametrize(
+    ("since", "fails"),
+    [(1, False), (15, False), (41, True)],  # another loss from this step on, and whether a repeat is the same before
+)
+def test_a_run_that_left_its_fault_free_run_at_its_fault_is_repeated_all_the_same(since: int, fails: bool) -> None:
+    """As many steps before the fault as it does once more: what it computes is the same each time."""
+    history = simulate(JOB, [Outage(45, "rank", victim=1)], seed=5)
+    run = load(history, expecting(copy.deepcopy(history.logs()), FINAL["expect"]))
+    steps = run.steps
+    run = replace(run, steps=replace(steps, loss=steps.loss + np.where(steps.step >= since, 0.25, 0.0)))
+    for more, verdict in ((0.25, Verdict.PASS), (0.26, Verdict.FAIL if fails else Verdict.PASS)):
+        other = again(lambda logs, more=more: each_step(logs, lambda line: {"loss": line["loss"] + more}))  # type: ignore[misc]
+        card = judge(Evidence(replace(run, second_restart=DONE), copy.deepcopy(FAULT_FREE), second_restart=other), "x")
+        assert card.verdict is verdict, (more, card.reasons)
+        assert ("losses of the second restart" in card.not_judged) is not fails, card.not_judged
 
 
 def _plan(**workload: Any) -> dict[str, Any]:

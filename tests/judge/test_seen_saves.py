@@ -51,6 +51,7 @@ def watched(logs: Logs) -> None:
             "tensors": f"t{number}",
         }
         what |= {"tensor_bytes": 900, "zero_bytes": 0}
+        what["tensor_count"] = 3
         what["tensor_digests"] = [f"600 model-{number}", f"280 moments-{number}", "20 frozen"]
         if line["step"] < JOB.steps:  # the job ends before its last one is seen
             logs["harness"].append({"event": "checkpoint.published"} | what | at)
@@ -171,7 +172,7 @@ def test_a_job_whose_saves_are_seen_is_well() -> None:
         ([with_seen(40, zero_bytes=600)], "the harness saw 67% of its tensors' bytes in tensors of zeros"),
         (
             [with_part(50, "280 moments-40")],
-            "saw 33% of its tensors' bytes as in the checkpoint of step 40, and at most 2%",
+            "saw 67% of its tensors as in the checkpoint of step 40, and at most 33%",
         ),
         ([lambda logs: removed(logs, 50, 1_000_000_000)], "the harness saw it go away before a newer one was begun"),
         ([not_left], "the last checkpoint, of step 80, is none: the harness did not find it in the store"),
@@ -187,9 +188,27 @@ def test_a_save_that_is_stale_in_each_run_is_none_as_well() -> None:
     stale = (watched, with_part(70, "280 moments-60"))
     card = judged(without=stale)
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
-    assert "33% of its tensors' bytes as in the checkpoint of step 60, and at most 2% in most others" in said(card)
+    assert "67% of its tensors as in the checkpoint of step 60, and at most 33% in most others" in said(card)
     often = judged(without=(*stale, with_part(50, "280 moments-40")))  # the rule rather than one that stands alone
     assert often.verdict is Verdict.PASS, often.reasons
+
+
+def test_one_line_of_the_harness_or_of_the_job_that_is_lost_accuses_no_save() -> None:
+    """The harness saw it go away later; or found a newer one at the end, of which nobody told."""
+
+    def looked_away(logs: Logs) -> None:
+        removed(logs, 50, 10**9 * 10)
+        unseen(50, 50)(logs)
+
+    def untold(logs: Logs) -> None:
+        for lines in trainers(logs):
+            remove(lines, lambda line: line.get("event") == "checkpoint.committed" and line["step"] == 80)
+        left_are(70, 80)(logs)
+
+    card = judged(looked_away)
+    assert "the harness never saw it" not in said(card), card.reasons
+    card = judged(untold, without=(watched, left_are(70, 80)))
+    assert card.verdict is Verdict.INCONCLUSIVE and "found a checkpoint of step 80 at the end" in said(card)
 
 
 def test_a_harness_that_was_killed_may_have_seen_more() -> None:
@@ -403,7 +422,7 @@ def tells_no_saves(logs: Logs) -> None:
 
 
 def test_the_last_save_is_never_tolerated_to_be_missing() -> None:
-    card = judged(lambda logs: without_commits(logs, 80))
+    card = judged(lambda logs: without_commits(logs, 80), left_are(*range(10, 80, 10)))
     text = "the job ended at step 80, and its last checkpoint is of step 70: without a fault it is of step 71 or later"
     assert card.verdict is Verdict.FAIL and text in said(card), card.reasons
     assert "its last checkpoint is" not in said(judged(lambda logs: without_commits(logs, 60, 60)))

@@ -51,6 +51,18 @@ def another_ended(logs: Logs) -> None:
     exits(logs)[0]["pid"] = 4711
 
 
+def ends_with(*codes: int) -> Bend:
+    """What each launcher says that it ends with; their commands end with 0."""
+
+    def bend(logs: Logs) -> None:
+        for code, lines in zip(codes, agents(logs), strict=True):
+            lines.append(
+                {key: lines[-1][key] for key in ("mono_ns", "wall_ns")} | {"event": "agent.exiting", "code": code}
+            )
+
+    return bend
+
+
 def nobody_is_named(logs: Logs) -> None:
     for line in exits(logs):
         del line["pid"]
@@ -76,6 +88,9 @@ def begins_late(seconds: float) -> Bend:
         (met({"node_rank": 1}, {}), "the launchers on node0 and node1 both tell that theirs is node 1"),
         (met({}, {"nodes": 3}), "the launcher on node0 met 2 nodes, and the one on node1 3, for the same workers"),
         (met({"round": 1}, {}), "the launcher on node0 told of meeting 1 after meeting 1"),
+        (met({"round": 4}, {"round": 4}), "the launchers told of meetings 1 and 4, and of none between them"),
+        (ends_with(0, 1), "the launcher on node1 said that it ends with 1, and its command ended with 0"),
+        (ends_with(0, 0), ""),
         (another_ended, "its launcher saw process 4711 end in its place"),
         (begins_late(0.2), "before its launcher"),
         (met(), ""),

@@ -502,6 +502,20 @@ def test_a_node_given_back_before_it_was_allocated_is_a_contradiction() -> None:
     assert any("was given back before it was allocated" in reason for reason in card.reasons)
 
 
+def test_a_node_that_came_anew_had_been_given_back() -> None:
+    """The line that says so is lost: it was not kept to the end, and nobody says that it left GPUs idle."""
+
+    def untold(logs: Logs) -> None:
+        remove(
+            logs["harness"],
+            lambda line: line.get("event") == "node.released" and line["incarnation"] == 1 and line["node"] == "node1",
+        )
+
+    card = verdict(simulate(JOB, [Outage(17, "node", victim=1)], seed=5), untold)
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert any("nobody told when node1 was given back, and it came anew" in reason for reason in card.reasons)
+
+
 def test_ranks_without_a_step_do_not_differ_from_anything() -> None:
     """The fault-free run went on with a checkpoint of another run, and was over at once."""
 

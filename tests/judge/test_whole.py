@@ -294,7 +294,8 @@ def test_steps_in_a_row_that_a_gpu_had_no_part_in(
     progress = replace(progress, begin=np.array([0, 10, 20, 30]), world_size=np.array([2, 1, 1, 1]))
     others = [SimpleNamespace(slots=[0] * gpus, epochs=[SimpleNamespace(size=size)]) for gpus, size in fault_free]
     others.append(SimpleNamespace(slots=[0] * 9, epochs=[]))
-    evidence: Any = SimpleNamespace(run=SimpleNamespace(progress=progress), fault_free_runs=others)
+    run = SimpleNamespace(progress=progress, epochs=[], slots=[])
+    evidence: Any = SimpleNamespace(run=run, fault_free_runs=others)
     slots: Any = [SimpleNamespace(allocated=at) for at in allocated]
     assert _idle_steps(evidence, slots, patience) == idle
 
@@ -351,9 +352,17 @@ def drill_card(drill: Timeline | str, bend: Bend = lambda logs: None, **finished
 
 def drill_log(*told: tuple[int | None, str, int | None], world: int = 2) -> Timeline:
     """A drill of so many ranks. Of each: the step that it restored, from where, and the first step that it did."""
-    process = FAULT_FREE.processes[0]
+    known = sorted(FAULT_FREE.processes, key=lambda process: process.rank)
     workers = [
-        replace(process, rank=rank, world_size=world, restored=1, restored_step=step, source=source, first_step=first)
+        replace(
+            known[rank % len(known)],
+            rank=rank,
+            world_size=world,
+            restored=1,
+            restored_step=step,
+            source=source,
+            first_step=first,
+        )
         for rank, (step, source, first) in enumerate(told)
     ]
     return replace(FAULT_FREE, processes=workers)

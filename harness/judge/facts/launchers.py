@@ -1,7 +1,8 @@
 """What launchers tell that cannot be, beside what their workers tell, each other, and themselves.
 
-A worker begins after its launcher. Who ended is one of the processes that ran. The launchers of one world tell of as
-many nodes, each with a node rank of its own, and a launcher counts its meetings upwards.
+A worker begins after its launcher. Who ended is one of the processes that ran, and a launcher ends as it says. The
+launchers of one world tell of as many nodes, each with a node rank of its own, and a launcher counts its meetings
+upwards; each number is told by one of them.
 What is told so in a fault-free run as well is a way of telling, and held against nobody.
 """
 
@@ -20,7 +21,7 @@ from harness.units import format_duration
 
 def contradictions(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[str]:
     """The first of each kind."""
-    for told in (_began_before, _ended_as_another, _met_otherwise, _counted_back):
+    for told in (_began_before, _ended_as_another, _ended_otherwise, _met_otherwise, _counted_back, _left_out):
         if not any(next(told(other), None) for other in fault_free_runs):
             yield from itertools.islice(told(run), 1)
 
@@ -47,6 +48,15 @@ def _ended_as_another(run: Timeline) -> Iterator[str]:
         if pid is not None and process is not None and (*here, pid) not in known:
             told = f"rank {process.rank} on {process.node} is process {process.pid}"
             yield f"{told}, but its launcher saw process {pid} end in its place"
+
+
+def _ended_otherwise(run: Timeline) -> Iterator[str]:
+    ended = {(end["node"], end["incarnation"]): end["code"] for end in run.exits if end["rank"] is None}
+    for launcher in run.launchers:
+        code = ended.get(launcher.key)
+        if launcher.code is not None and code is not None and code >= 0 and code != launcher.code:
+            told = f"the launcher on {launcher.key[0]} said that it ends with {launcher.code}"
+            yield f"{told}, and its command ended with {code}"
 
 
 def _met_otherwise(run: Timeline) -> Iterator[str]:
@@ -79,6 +89,13 @@ def _counted_back(run: Timeline) -> Iterator[str]:
         for one, two in itertools.pairwise(rounds):
             if two <= one:
                 yield f"the launcher on {launcher.key[0]} told of meeting {two} after meeting {one}"
+
+
+def _left_out(run: Timeline) -> Iterator[str]:
+    rounds = sorted({met["round"] for each in run.launchers for met in each.met if met.get("round") is not None})
+    for one, two in itertools.pairwise(rounds):
+        if two > one + 1:
+            yield f"the launchers told of meetings {one} and {two}, and of none between them"
 
 
 def _at(event: Mapping[str, Any]) -> int:

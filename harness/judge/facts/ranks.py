@@ -78,6 +78,15 @@ def _paired(run: Steps, fault_free: Steps) -> tuple[Ints, Ints]:
     return ours.row[left], theirs.row[right]
 
 
+def weights_together(steps: Steps, of: Bools | None = None) -> Ints:
+    """The steps of which several ranks tell their weights."""
+    told = (steps.weights != 0) & (True if of is None else of)
+    key = np.unique((steps.step[told] << 32) | steps.rank[told])
+    step, count = np.unique(key >> 32, return_counts=True)
+    several: Ints = step[count > 1]
+    return several
+
+
 def weights_again(steps: Steps) -> tuple[int, int] | None:
     """The first surviving step that has the very weights of an older one, and that one, though some update was made in
     between. A step at a learning rate of 0 makes none."""

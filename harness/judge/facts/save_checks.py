@@ -26,7 +26,7 @@ T = TypeVar("T")
 SoundAt = Callable[[int], Callable[["Save"], bool]]  # whether no fault had damaged a save by then
 SMALLER = 0.5  # of the smallest that was saved without a fault
 SMALLER_STEADY, STEADY, STEADY_SAVES = 0.9, 0.97, 3  # the same, where so many differ by no more than this
-ZEROS_MORE = KEPT_MORE = 0.1  # of all bytes of tensors
+ZEROS_MORE, KEPT_MORE = 0.05, 0.1  # of all bytes of tensors
 LATE_STEPS = 5  # further at the most, when a save is begun: it may be begun beside the steps
 REMOVAL_NS = 1_000_000_000  # from the first file of a checkpoint that goes until the harness sees that it is gone
 EARLY_NS = 500_000_000  # a save may be told a moment before its step is
@@ -77,6 +77,8 @@ class Seen:
     zeros: float  # share of its tensors' bytes, of those that are zero from end to end
     digests: tuple[str, ...]  # of its files, of its tensors; those of a large one may be of samples
     tensors: Sequence[str]  # its largest ones: bytes and digest
+    count: int | None  # of its tensors
+    tensor_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class Store:
 
     def _name_of(self, save: Save) -> str | None:
         """What the harness calls it, if it saw anything that may be it."""
-        parts = [part for part in save.path.split("/") if part][:-4:-1]
+        parts = _last_parts(save.path)
         return next((part for part in parts if part in self._by_name or part in (self._left or ())), None)
 
     def _looks(self, save: Save, since: int, until: int) -> list[Seen]:
@@ -127,6 +129,17 @@ class Store:
     def never_saw(self, step: int, since: int) -> bool:
         """Whether it would have seen a checkpoint of this step, and saw none, nor found one at the end."""
         return self._all_steps is not None and step not in self._all_steps and not self.is_hidden(since, NEVER)
+
+    @property
+    def left_steps(self) -> list[int]:
+        """The steps of the whole checkpoints that it found when all nodes had ended."""
+        found = (each.get("step") for each in (self._left or {}).values() if each.get("whole"))
+        return [step for step in found if isinstance(step, int)]
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether it saw each checkpoint, and no line of the job's own is lost."""
+        return self._all_steps is not None and not self._run.dropped and not self._run.torn
 
     @cached_property
     def _all_steps(self) -> frozenset[int] | None:
@@ -166,7 +179,14 @@ class Store:
     def none(self) -> Mapping[Save, NoSave]:
         """The saves that are none."""
         found: dict[Save, NoSave] = {}
-        rules = Store._too_small, Store._empty, Store._stale, Store._stale_in_part, Store._of_another_step
+        rules = (
+            Store._too_small,
+            Store._empty,
+            Store._stale,
+            Store._stale_in_part,
+            Store._unlike,
+            Store._of_another_step,
+        )
         for none in itertools.chain(self.missing, *(rule(self) for rule in rules), self._unlike_its_name()):
             found.setdefault(none.save, none)
         return found
@@ -204,7 +224,8 @@ class Store:
 
         def is_unseen(pair: tuple[Save, Save]) -> bool:
             first, last = (save.last_at for save in pair)
-            return pair[0] not in self.sights and last - first > late_ns and not self.is_hidden(first, last)
+            known = pair[0] in self.sights or self._went(pair[0]) < NEVER
+            return not known and last - first > late_ns and not self.is_hidden(first, last)
 
         for unseen, pairs in itertools.groupby(itertools.pairwise(saves), is_unseen):
             row = list(pairs)
@@ -212,11 +233,15 @@ class Store:
             if unseen and lay >= max(UNSEEN_FACTOR * late_ns, UNSEEN_LEAST_NS):
                 yield from (NoSave(save, "the harness never saw it in the store") for save, _ in row)
 
+    def _went(self, save: Save) -> int:
+        """When the harness saw it go away."""
+        moments = next((self._removed[part] for part in _last_parts(save.path) if part in self._removed), [])
+        place = bisect.bisect_left(moments, save.last_at)
+        return moments[place] if place < len(moments) else NEVER
+
     def _gone(self, saves: Sequence[Save]) -> Iterator[NoSave]:
         for save, after in itertools.pairwise(saves):
-            moments = self._removed.get(self._name_of(save) or "", [])
-            place = bisect.bisect_left(moments, save.last_at)
-            gone = moments[place] if place < len(moments) else NEVER
+            gone = self._went(save)
             early = gone < after.at - self._run.uncertainty_ns and after.begun is not None
             if early and not self.is_hidden(save.last_at, gone):
                 yield NoSave(save, "the harness saw it go away before a newer one was begun")
@@ -224,13 +249,17 @@ class Store:
     def _not_kept(self, saves: Sequence[Save]) -> Iterator[NoSave]:
         """When all nodes had ended, the last one is there; since the last restart, as many of the newest as without a
         fault."""
+        named = ((each.get("step"), family(path)) for path, each in (self._left or {}).items() if each.get("whole"))
+        there = {step for step, series in named if isinstance(step, int) and series == saves[-1].series}
+        if max(there, default=0) > saves[-1].step:
+            return  # nobody told of it
         why = "the harness did not find it in the store when all nodes had ended"
         number = self._usual._kept(saves[-1].series) if self._usual is not None else 0
         if self._lacks(saves[-1]):
             yield NoSave(saves[-1], why)
         elif number and self._run.epochs:
             since = {save.step: save for save in saves if save.last_at >= self._run.epochs[-1].begin}
-            newest = [since[step] for step in sorted(since)[-number:]]
+            newest = [since[step] for step in sorted(there | since.keys())[-number:] if step in since]
             more = f"{why}: without a fault the newest {number} are there"
             yield from (NoSave(save, more) for save in newest if self._lacks(save))
 
@@ -265,8 +294,9 @@ class Store:
         """Far smaller than any before the first fault, as seen or told; or than any of the fault-free run. Where those
         hardly differ, a smaller one lacks something."""
         usual = self._usual
-        shrunk = min((epoch.size for epoch in self._run.epochs), default=1) / max(self._run.largest_world, 1)
+        ranks = min((epoch.size for epoch in self._run.epochs), default=1) / max(self._run.largest_world, 1)
         for seen_by_us in (True, False):
+            shrunk = self._shrunk(seen_by_us, ranks)
             known = _by_series(self._sizes(seen_by_us), self._struck)
             steady = set[str]()
             if usual is not None:
@@ -281,6 +311,41 @@ class Store:
                     who = "the harness saw" if seen_by_us else "the trainer told"
                     why = f"{who} {size:,} bytes, and at least {smallest:,} of each without a fault"
                     yield NoSave(save, why, proved=tiny)
+
+    def _unlike(self) -> Iterator[NoSave]:
+        """What each save without a fault has alike, but for the first one, each save of as large a world has."""
+        usual, run = self._usual, self._run
+        if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual._run.epochs}:
+            return
+        theirs, mine = usual._alike, self._alike
+        for (series, words), told in mine.items():
+            known = list(theirs.get((series, words), {}).values())[1:]
+            if len(known) >= STEADY_SAVES and len(set(known)) == 1:
+                for save, what in told.items():
+                    if what != known[0] and save.step > min(each.step for each in theirs[series, words]):
+                        yield NoSave(save, f"it has {what} {words}, and {known[0]} without a fault", proved=False)
+
+    def _shrunk(self, seen_by_us: bool, ranks: float) -> float:
+        """To which part of a save of the full world one of the smallest may shrink: where most hardly do, none does."""
+        usual = [size for _, size in self._usual._sizes(seen_by_us)] if self._usual is not None else []
+        mine = [size for _, size in self._sizes(seen_by_us)]
+        return 1.0 if usual and mine and np.median(mine) >= STEADY * min(usual) else ranks
+
+    @cached_property
+    def _alike(self) -> Mapping[tuple[str, str], Mapping[Save, str]]:
+        """By series and what it is: of each save what may be the same in all."""
+        found: dict[tuple[str, str], dict[Save, str]] = {}
+        for save in self._whole:
+            seen = self._undamaged.get(save)
+            told = {"as its state": " and ".join(save.holds), "as its folder": _folder(save.path)}
+            if seen is not None and seen.count is not None:
+                told |= {"tensors": f"{seen.count:,}", "bytes of tensors": f"{seen.tensor_bytes or 0:,}"}
+            elif seen is not None:
+                told["tensors"] = "no known"
+            for words, what in told.items():
+                if what:
+                    found.setdefault((save.series, words), {})[save] = what
+        return found
 
     def _empty(self) -> Iterator[NoSave]:
         """Zeros where there are none without a fault: weights or an optimizer's state that were never filled."""
@@ -368,25 +433,23 @@ class Store:
             alone = len(shares) > STEADY_SAVES and shares[-1] - shares[-2] > KEPT_MORE
             most = shares[-2] if alone else shares[-1]
             if share > most + KEPT_MORE:
-                why = f"the harness saw {share:.0%} of its tensors' bytes as in the checkpoint of step {step}"
+                why = f"the harness saw {share:.0%} of its tensors as in the checkpoint of step {step}"
                 usually = f", and at most {most:.0%} " + ("in most others" if alone else "without a fault")
                 yield NoSave(save, why + usually, proved=not alone)
 
     @cached_property
     def _of_earlier(self) -> Mapping[Save, tuple[float, int]]:
-        """The share of its tensors' bytes in those that an earlier save of another step had, though updates were
-        applied in between; and the last such step."""
+        """The share of its tensors, or of their bytes if that is more, that an earlier save of another step had, though
+        updates were applied in between; and the last such step."""
         first: dict[tuple[str, str], int] = {}
         found: dict[Save, tuple[float, int]] = {}
         for save, seen in self._undamaged.items():
-            sizes, since = list(map(_bytes_of, seen.tensors)), -1
-            kept = 0
-            for tensor, size in zip(seen.tensors, sizes, strict=True):
-                step = first.setdefault((save.series, tensor), save.step)
-                if step < save.step and self._was_trained(step, save.step):
-                    kept, since = kept + size, max(since, step)
+            since = [first.setdefault((save.series, tensor), save.step) for tensor in seen.tensors]
+            sizes = list(map(_bytes_of, seen.tensors))
+            old = [step < save.step and self._was_trained(step, save.step) for step in since]
             if total := sum(sizes):
-                found[save] = kept / total, since
+                share = max(sum(itertools.compress(sizes, old)) / total, sum(old) / len(old))
+                found[save] = share, max(itertools.compress(since, old), default=-1)
         return found
 
     @property
@@ -475,6 +538,8 @@ def _seen(event: Mapping[str, Any]) -> Seen:
         zeros=event.get("zero_bytes", 0) / max(event.get("tensor_bytes", 0), 1),
         digests=(str(event.get("sha256") or ""), str(event.get("tensors") or "")),
         tensors=event.get("tensor_digests") or (),
+        count=event.get("tensor_count"),
+        tensor_bytes=event.get("tensor_bytes"),
     )
 
 
@@ -482,6 +547,14 @@ def _bytes_of(tensor: str) -> int:
     """Of `BYTES DIGEST`."""
     size = tensor.partition(" ")[0]
     return int(size) if size.isascii() and size.isdecimal() and len(size) <= DIGITS_MAX else 0
+
+
+def _folder(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[0].rpartition("/")[2]
+
+
+def _last_parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part][:-4:-1]
 
 
 def last_name(path: str) -> str:

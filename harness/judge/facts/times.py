@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
@@ -30,6 +31,7 @@ ALLOCATED_NS = 3 * S  # a scheduler's node may be seen so late
 SEEN_NS = 3 * S  # and the steps of a job, on a busy host
 USUAL_FACTOR = 2  # so many times what is usual without a fault
 STEPS_LOOKED_AT = 4096  # for how coarse the clocks are
+OWNER_BITS = 32  # a process's number; above it that of its run
 COPIED_STEPS, FINE_NS = 5, 10**5  # so many steps at times so fine are not the same by chance
 LATE_SAVES = 3  # so many in a row were seen late
 PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint", "sync_ns": "waits for the other ranks"}
@@ -45,7 +47,7 @@ class Impossible:
 
 def impossible(run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]) -> Iterator[Impossible]:
     """The worst of each kind."""
-    steps, usual = _Told(run), [_Told(other) for other in fault_free_runs]
+    steps, usual = Told(run), [Told(other) for other in fault_free_runs]
     margin = run.uncertainty_ns + steps.grain
     yield from _outside(steps)
     for excess, limit, words in _KINDS:
@@ -56,7 +58,8 @@ def impossible(run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Se
             yield Impossible(words.format(step=steps.named(worst), apart=format_duration(int(over[worst]))))
     yield from _before_their_peers(steps, [other for other in usual if other.run.largest_world > 1], margin)
     yield from _two_in_one_place(run, margin)
-    yield from _copies(steps)
+    yield from copies(steps, usual)
+    yield from _noticed_before(run)
     yield from _last_words(run, fault_free_runs)
     yield from _saved_for_longer(run, fault_free_runs, margin)
     for fault, told, seen in itertools.islice(seen_recoveries(run), 1):
@@ -65,7 +68,7 @@ def impossible(run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Se
     yield from _saved_before_it_was_seen(run, fault_free_runs, disturbed)
 
 
-class _Told:
+class Told:
     """The steps process by process, in order of time."""
 
     def __init__(self, run: Timeline):
@@ -96,27 +99,27 @@ class _Told:
         return column[self.order]
 
 
-def _before_its_process(told: _Told) -> Ints:
+def _before_its_process(told: Told) -> Ints:
     return told.started - told.begin
 
 
-def _after_its_end(told: _Told) -> Ints:
+def _after_its_end(told: Told) -> Ints:
     ends = [min(each.left or NEVER, each.exited or NEVER) for each in told.run.processes]
     return told.end - np.array(ends, np.int64)[told.process]
 
 
-def _before_the_last(told: _Told) -> Ints:
+def _before_the_last(told: Told) -> Ints:
     return np.where(told.first, 0, told.free - told.begin)
 
 
-def _longer_than_its_step(part: str) -> Callable[[_Told], Ints]:
-    def excess(told: _Told) -> Ints:
+def _longer_than_its_step(part: str) -> Callable[[Told], Ints]:
+    def excess(told: Told) -> Ints:
         return told.part(part) - (told.end - np.minimum(told.begin, told.free))
 
     return excess
 
 
-_KINDS: Sequence[tuple[Callable[[_Told], Ints], int, str]] = (
+_KINDS: Sequence[tuple[Callable[[Told], Ints], int, str]] = (
     (_before_its_process, COARSE_NS, "{step} began {apart} before its process"),
     (_after_its_end, COARSE_NS, "{step} ended {apart} after its process had ended"),
     (_before_the_last, COARSE_NS, "{step} began {apart} before the one before it was over"),
@@ -127,7 +130,7 @@ _KINDS: Sequence[tuple[Callable[[_Told], Ints], int, str]] = (
 )
 
 
-def _outside(told: _Told) -> Iterator[Impossible]:
+def _outside(told: Told) -> Iterator[Impossible]:
     """Steps before their node was given to the job, and parts of them that are longer than the job had it."""
     run = told.run
     if not len(told.end):
@@ -185,18 +188,35 @@ def _saved_for_longer(run: Timeline, fault_free_runs: Sequence[Timeline], margin
         yield Impossible(f"{save} took {format_duration(over)} longer than from its begin to its end")
 
 
-def _copies(told: _Told) -> Iterator[Impossible]:
-    """Two processes do not end many steps in the same nanosecond, if their clocks are fine enough to tell."""
-    _, places = told.run.rows_by_process
-    first: dict[bytes, int] = {}
-    for row, (begin, end) in enumerate(itertools.pairwise(places.tolist() if 0 < told.grain < FINE_NS else ())):
-        if end - begin >= COPIED_STEPS:
-            other = first.setdefault(told.end[begin:end].tobytes(), row)
-            if other != row:
-                one, two = (told.run.processes[each] for each in (other, row))
-                text = f"rank {one.rank} on {one.node} and rank {two.rank} on {two.node} ended {end - begin} steps"
-                yield Impossible(f"{text} in the same nanoseconds: one log is a copy of the other")
-                return
+def copies(run: Told, others: Sequence[Told]) -> Iterator[Impossible]:
+    """No two processes, of this run or of another one, take the same nanoseconds for many steps in a row, if their
+    clocks are fine enough to tell."""
+    logs = [each for each in (run, *others) if 0 < each.grain < FINE_NS]
+    if run not in logs:
+        return
+    found = [_tracks(told, number) for number, told in enumerate(logs)]
+    tracks, owners, rows = (np.concatenate(part) for part in zip(*found, strict=True))
+    order = np.argsort(tracks, kind="stable")  # of those that are the same, this run's come first
+    same = (np.diff(tracks[order]) == 0) & (np.diff(owners[order]) != 0) & (owners[order[:-1]] >> OWNER_BITS == 0)
+    for place in np.flatnonzero(same)[:1]:
+        one, two = (logs[owners[at] >> OWNER_BITS].named(int(rows[at])) for at in order[place : place + 2][::-1])
+        which = " in another run" if owners[order[place + 1]] >> OWNER_BITS else ""
+        text = f"{COPIED_STEPS} steps up to {two} took the same nanoseconds as those up to {one}{which}"
+        yield Impossible(f"{text}: one log is a copy of the other")
+
+
+def _tracks(told: Told, number: int) -> tuple[npt.NDArray[np.uint64], Ints, Ints]:
+    """For each row that ends `COPIED_STEPS` steps, each of another length: a fingerprint of these lengths, whose
+    process it is, and the row."""
+    last = np.arange(COPIED_STEPS - 1, len(told.end))
+    first = last - COPIED_STEPS + 1
+    taken = (told.end - told.free).astype(np.uint64)
+    lengths = np.stack([taken[first + place] for place in range(COPIED_STEPS)], axis=1)
+    differ = (np.diff(np.sort(lengths, axis=1), axis=1) != 0).all(axis=1)
+    rows = last[differ & (told.process[last] == told.process[first]) & ~told.first[first]]
+    factors = np.array([3, 5, 7, 11, 13], np.uint64) << np.uint64(40)  # any odd numbers
+    prints = (lengths[rows - COPIED_STEPS + 1] * (factors + np.uint64(1))).sum(axis=1, dtype=np.uint64)
+    return prints, (number << OWNER_BITS) + told.process[rows], rows
 
 
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
@@ -206,7 +226,7 @@ def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
     return run.begin if process.started >= run.begin else -NEVER
 
 
-def _before_their_peers(told: _Told, fault_free_runs: Sequence[_Told], margin: int) -> Iterator[Impossible]:
+def _before_their_peers(told: Told, fault_free_runs: Sequence[Told], margin: int) -> Iterator[Impossible]:
     """Steps that ended on one rank before another began them: ranks wait for each other, if they do without a fault."""
     usual = [int(_leads(other)[0].max(initial=0)) for other in fault_free_runs]
     leads, steps = _leads(told)
@@ -220,7 +240,7 @@ def _before_their_peers(told: _Told, fault_free_runs: Sequence[_Told], margin: i
         )
 
 
-def _leads(told: _Told) -> tuple[Ints, Ints]:
+def _leads(told: Told) -> tuple[Ints, Ints]:
     """For each step of each world: by how much the first end of it is before the last begin; and the step."""
     steps = told.run.steps
     key = (steps.epoch << 31 | steps.step)[told.order]
@@ -232,15 +252,24 @@ def _leads(told: _Told) -> tuple[Ints, Ints]:
     return began - np.minimum.reduceat(told.end[order], first), steps.step[told.order[order[first]]]
 
 
+def _noticed_before(run: Timeline) -> Iterator[Impossible]:
+    """A worker that told of a notice before any fault had given one."""
+    told = [notice for notice in run.notices if notice.get("source") not in ("peer", "straggler")]
+    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=None)
+    if told and struck is not None and (early := struck - told[0]["at"]) > S + run.uncertainty_ns:
+        where = f"rank {told[0].get('rank')} on {told[0]['node']}"
+        yield Impossible(f"{where} told of a notice {format_duration(early)} before a fault gave one")
+
+
 def _two_in_one_place(run: Timeline, margin: int) -> Iterator[Impossible]:
-    """A worker that was ready before the one whose place it takes had ended."""
+    """A worker that was ready before the one whose place it takes had ended, or while it still told something."""
     places: dict[tuple[str, int, int], list[Process]] = {}
     for process in run.processes:
         places.setdefault((process.node, process.incarnation, process.local_rank), []).append(process)
     for mine in places.values():
         for before, after in itertools.pairwise(mine):
             ready = max(after.started, after.rendezvous or 0)
-            apart = (before.exited or ready) - ready
+            apart = (before.exited or before.last_seen) - ready
             if apart > APART_NS + 2 * margin:
                 text = (
                     f"rank {after.rank} on {after.node} was ready {format_duration(apart)} before its predecessor ended"

@@ -139,7 +139,8 @@ class Replicas(Sign):
             return Look(values, why_not="the log holds no digest of the weights")
         found = [Seen(each, each.begin, each.survives) for each in apart]
         unnoticed = claims(_unnoticed(run, struck, said), ()) if struck else ()
-        beside = itertools.chain(unnoticed, _other_weights(evidence), _same_weights(evidence))
+        never = claims((), _never_together(run, fault_free))
+        beside = itertools.chain(unnoticed, _other_weights(evidence), _same_weights(evidence), never)
         return Look(values, found, beside)
 
 
@@ -175,6 +176,20 @@ def _same_weights(evidence: Analysis) -> Iterator[Claim]:
         return
     text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
     yield Claim(Code.REPLICAS_SAME_WEIGHTS, text, None if fault_free is None else False)
+
+
+def _never_together(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
+    """Ranks that tell their weights since the last restart or fault, and never in the same step, as without a fault."""
+    if fault_free is None or not run.epochs or run.epochs[-1].size != fault_free.largest_world:
+        return
+    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=run.begin)
+    mine = (run.steps.epoch == len(run.epochs) - 1) & (run.steps.begin > struck)
+    since = int(run.steps.step[mine].min(initial=NEVER))
+    told, usual = ranks.weights_together(run.steps, mine), ranks.weights_together(fault_free.steps)
+    usual = usual[(usual >= since) & (usual <= run.epochs[-1].kept)]
+    if not len(told) and len(usual) > 1 and len(set(run.steps.rank[mine & (run.steps.weights != 0)].tolist())) > 1:
+        text = f"since step {since} no two ranks told digests of their weights in the same step"
+        yield Code.REPLICAS_NEVER_TOGETHER, f"{text}; in the fault-free run they do"
 
 
 def _unnoticed(run: Timeline, struck: Iterable[FaultRecord], said: Said) -> Iterator[Wrong]:

@@ -5,32 +5,35 @@ whether the job left a save of its last step behind.
 
 The *second restart* starts it from the save before the last one, to the end of the job. So the command must do the
 same steps again, and save the same. Its word is not asked: the losses, samples and weights of these steps, and what was
-saved last, must be the run's. Where a repeat of the run is the same bit for bit, this must be, too; where it is not, it
-may be off by a few times as much as the run is from its fault-free run in these steps.
+saved last, must be the run's. Where a repeat of the run is the same bit for bit, this must be, too: the run is its
+fault-free run's in all steps, or in as many before its first fault. Where it is not, it may be off by a few times as
+much as the run is from its fault-free run in these steps, if the scenario bounds what each step computes.
 
-The harness tells how each of them ended. Their logs, in `RUN/drill/` and `RUN/second-restart/`, must say the same.
+The harness tells how each of them ended. Their logs, in `RUN/drill/` and `RUN/second-restart/`, must say the same; and
+each is a run: all questions are put to its log, and what they find is told here.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from harness.judge.facts import by_time, losses, ranks
+from harness.judge.facts import by_time, losses, ranks, times
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import DRILL
 from harness.judge.facts.evidence import SECOND as SECOND_FOLDER
 from harness.judge.facts.losses import CURVES, WORDS, Comparison
 from harness.judge.facts.restarts import restore
 from harness.judge.facts.saves import Save, Saves
-from harness.judge.score import Bounds, Expectation, Score, ScoreResult, Verdict
+from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict, judge
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
+from harness.timeline import window
 from harness.timeline.lineage import NEVER
 from harness.timeline.save_events import FAILED
 from harness.timeline.sorted_events import CLEAN_CODES
@@ -44,7 +47,11 @@ SAMPLES = {"first": "position", "count": "number of samples", "digest": "digest"
 OF_EACH_RANK = {**WORDS, "weights": "digest of the weights", "rank_samples": "number of samples"}
 CRASHES = {-number for number in (SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV)}
 MARGIN_NS = 10**9  # a harness may be held up for a moment between what it does and what it tells
+# What is no finding in a drill, which ends when it has restored; or in a second restart, whose steps are asked apart.
+CUT_SHORT = {Code.JOB_INTERRUPTED, Code.JOB_NO_END, Code.NODE_UNUSED, Code.RANK_SAMPLES_MISSING, Code.EVIDENCE_MISSING}
+ASKED_APART = {Code.JOB_STOOD_STILL, Code.JOB_UNFINISHED, Code.EVIDENCE_MISSING}
 NO_END, NO_LOG = "no end", "no log"
+NO_BOUND = "the scenario sets no bound on what each step computes"
 Answer = tuple[bool | None, Code, str]  # whether it is good (`None`: that is left open), what is claimed, and in words
 
 
@@ -175,9 +182,12 @@ def _loaded(evidence: Analysis, told: Mapping[str, Any], newest: int, behind: in
                 ((Code.DRILL_ANOTHER_TIME, f"the restore drill's {text}") for text in another),
                 ((Code.DRILL_FAILED, f"the restore drill's {text}") for text in _crashed(log)),
                 _by_few(run, workers),
+                ((Code.DRILL_FEW_RANKS, f"the restore drill: {text}") for text in _on_few_nodes(run, workers)),
                 _not_committed(evidence.saves, step),
                 ((Code.DRILL_ELSEWHERE, f"the restore drill's {text}") for text in elsewhere),
+                _not_in_the_copy(log, step),
                 _other_copy(run, log, step, Code.DRILL_ELSEWHERE),
+                ((Code.DRILL_FAILED, f"the restore drill: {text}") for text in _as_a_run(evidence, log, CUT_SHORT)),
             )
             yield from (unknown(*each) for each in itertools.islice(left_open, 1))
 
@@ -220,6 +230,14 @@ def _by_few(run: Timeline, workers: Sequence[Process]) -> Iterator[tuple[Code, s
         yield Code.DRILL_FEW_RANKS, f"the restore drill's workers were a world of {world}, not of {ranks} ranks"
 
 
+def _on_few_nodes(run: Timeline, workers: Sequence[Process]) -> Iterator[str]:
+    """As many nodes as the run's last world had, if it is as large."""
+    world = [run.processes[row] for row in run.epochs[-1].processes] if run.epochs else []
+    last, used = len({each.node for each in world}), len({each.node for each in workers})
+    if workers and used < last and workers[0].world_size == world[0].world_size:
+        yield f"its workers were on {counted(used, 'node')}, and the run's on {last}"
+
+
 def _not_committed(saves: Saves, step: int) -> Iterator[tuple[Code, str]]:
     if step not in {max(save.step, 0) for save in saves.whole}:
         text = f"the restore drill loaded a checkpoint of step {step}, which the job did not report as committed"
@@ -251,6 +269,14 @@ def _less_than_saved(evidence: Analysis, log: Timeline) -> Iterator[str]:
             yield f"{text}, which no longer holds what was committed there"
         if each.entered == ("model",) and any(len(entered) > 1 for entered in usual):
             yield f"rank {each.rank} restored its model alone, and the run's restarts its optimizer's state as well"
+
+
+def _not_in_the_copy(log: Timeline, step: int) -> Iterator[tuple[Code, str]]:
+    """A drill saves nothing: what the harness sees there is the copy."""
+    there = {_step(event) for event in log.published}
+    if there and 0 not in there and step not in there:
+        text = f"the restore drill restored step {step}, and the harness saw only step {max(there)} in the copy"
+        yield Code.DRILL_ELSEWHERE, text
 
 
 def _other_copy(run: Timeline, log: Timeline, step: int, code: Code) -> Iterator[tuple[Code, str]]:
@@ -285,6 +311,15 @@ def _another_plan(run: Timeline, log: Timeline) -> Iterator[str]:
         yield f"log has the seed {seeds[1]}, and the run has {seeds[0]}"
 
 
+def _as_a_run(evidence: Analysis, log: Timeline, but_for: Container[str]) -> Iterator[str]:
+    """What all questions find in its log, beside those steps of the fault-free run; bounds are for the run alone. An
+    older harness wrote no plan into it."""
+    usual = evidence.fault_free
+    beside = None if usual is None else window.fault_free_part(usual, log)
+    card = judge(Evidence(replace(log, plan=log.plan | {"expect": {}}), beside), "") if log.plan else None
+    yield from (found.text for found in card.findings if found.code not in but_for) if card else ()
+
+
 def _crashed(log: Timeline) -> Iterator[str]:
     """One that ended by itself, in a way that nobody asks for, while the harness let it go on. When the nodes are given
     back, many a healthy one aborts over its peers."""
@@ -315,6 +350,9 @@ def _last_save(evidence: Analysis) -> Iterator[Claim]:
     if none:
         text = f"the last checkpoint, of step {none[-1].save.step}, is none: {none[-1].why}"
         yield Claim(Code.SAVE_LAST_IS_NONE, text, False if none[-1].proved else None)
+    elif untold := sorted({step for step in saves.store.left_steps if step > max(saves.steps, default=0)}):
+        text = f"the harness found a checkpoint of step {untold[-1]} at the end, and nobody said that it was committed"
+        yield unknown(Code.SAVE_LAST_NEVER_ENDED, text)
     else:
         absent = itertools.islice(_not_saved(evidence, undisturbed), 1)
         yield from (failed(*each, Ground(Kind.ABSENCE)) for each in absent)
@@ -395,17 +433,21 @@ class SecondRestart(Score):
         came = [*_ended_well(log), *_restored(log, step), *_all_steps(evidence, log, step, told)]
         if came:
             return ScoreResult(values, reasons=_worst(came))
-        another = (*_another_time(run, told, log), *_another_plan(run, log))
+        copied = (each.words for each in times.copies(times.Told(log), [times.Told(run)]))
+        another = (*_another_time(run, told, log), *_another_plan(run, log), *copied)
         left_open: list[Answer] = [(None, Code.SECOND_ANOTHER_TIME, f"its {text}") for text in another]
         left_open += [(None, *each) for each in _on_all_ranks(evidence, log, step)]
+        left_open += [(None, Code.SECOND_FAILED, text) for text in _as_a_run(evidence, log, ASKED_APART)]
         why = _no_comparison(evidence, log, compared, step)
         if why and not left_open:
             return ScoreResult(values, not_judged=[(SECOND.item, why)])
         results = [*_samples(evidence, compared), *_losses(evidence, compared)]
-        results += [*_by_rank(evidence, log), *_saved(evidence, log, step)]
+        if _repeats(evidence, compared):
+            results += [*_by_rank(evidence, log), *_saved(evidence, log, step)]
         differ = _worst([*([] if why else results), *left_open])
         same = f"a second restart did {counted(len(compared.step), 'step')} once more"
-        return ScoreResult(values, reasons=differ, summary="" if differ else same)
+        unbound = [(f"losses of the {SECOND.item}", NO_BOUND)] if not why and _is_unbound(evidence, compared) else []
+        return ScoreResult(values, reasons=differ, summary="" if differ else same, not_judged=unbound)
 
 
 def _worst(found: Sequence[Answer]) -> list[Claim]:
@@ -452,7 +494,12 @@ def _on_all_ranks(evidence: Analysis, log: Timeline, step: int) -> Iterator[tupl
     yield from ((Code.SECOND_NO_LOG, f"rank {rank} left no step in its log") for rank in sorted(lacking)[:1])
     yield from ((Code.SECOND_SHORT, f"rank {rank} did no step after step {last[rank]}") for rank in short[:1])
     workers = [each for each in log.processes if each.restored is not None]
-    elsewhere = _from_elsewhere(evidence, workers, step, SECOND_FOLDER)
+    tellers = {each.rank for each in evidence.run.processes if each.restored_step}
+    silent = {each.rank for each in log.processes if each.first_step is not None and each.restored_step is None}
+    for rank in sorted(tellers & silent)[:1]:
+        yield Code.SECOND_OTHER_STEP, f"rank {rank} did not say what it restored, as it did in the run"
+    yield from ((Code.SECOND_FAILED, text) for text in _on_few_nodes(evidence.run, log.processes))
+    elsewhere = (*_from_elsewhere(evidence, workers, step, SECOND_FOLDER), *_less_than_saved(evidence, log))
     yield from ((Code.SECOND_OTHER_STEP, text) for text in itertools.islice(elsewhere, 1))
     yield from _other_copy(evidence.run, log, step, Code.SECOND_OTHER_TENSORS)
     apart = ranks.weights_apart(log.steps)[1]
@@ -490,8 +537,8 @@ def _no_comparison(evidence: Analysis, again: Timeline, compared: Comparison, st
     """Why its figures prove nothing; an empty text: nothing is wrong."""
     run = evidence.run
     bounds = (run.plan.get("expect") or {}).get("loss_continuity")
-    if not isinstance(bounds, Mapping) or bounds.get("mode", "exact") == "final":
-        return "the scenario sets no bound on what each step computes"
+    if not isinstance(bounds, Mapping):
+        return NO_BOUND
     if len(run.epochs) < 2:
         return "nothing in this run restarted the job, so that restarts change nothing is not asked"
     if not len(compared.step):
@@ -506,16 +553,32 @@ def _no_comparison(evidence: Analysis, again: Timeline, compared: Comparison, st
     return ""
 
 
+def _repeats(evidence: Analysis, compared: Comparison) -> bool:
+    """Whether a repeat of the run is the same bit for bit: as many steps before the first fault as it did once more
+    are those of the fault-free run, or all steps are."""
+    usual, run = evidence.comparison, evidence.run
+    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=run.end)
+    last = int(run.steps.step[run.steps.survives & (run.steps.end < struck)].max(initial=0))
+    parted = usual.first_divergent_step if usual is not None else None
+    before = int(np.sum(usual.step <= last)) if usual is not None else 0
+    return usual is not None and (usual.identical or (before >= len(compared.step) and (parted or NEVER) > last))
+
+
+def _is_unbound(evidence: Analysis, compared: Comparison) -> bool:
+    """Whether nothing says how near its losses must be: the learning rate is a pure function of the step."""
+    final = evidence.run.plan["expect"]["loss_continuity"].get("mode") == "final"
+    return final and not _repeats(evidence, compared)
+
+
 def _bands(evidence: Analysis, compared: Comparison) -> dict[str, Floats]:
-    """How far each figure may be off: nothing, where the run and its fault-free run are the same in these steps."""
-    usual = evidence.comparison
+    """How far each figure may be off: nothing, where a repeat is the same."""
+    usual, same = evidence.comparison, _repeats(evidence, compared)
     rows = np.isin(usual.step, compared.step) if usual else np.zeros(0, np.bool_)
     bands = {}
     for name in CURVES:
         mine = getattr(compared.run, name)
         apart = _apart(getattr(usual.run, name)[rows], getattr(usual.fault_free, name)[rows]) if usual else mine
         most = float(apart.max(initial=0.0))
-        same = usual is not None and usual.identical
         bands[name] = np.zeros(len(mine)) if same else np.maximum(BAND_FACTOR * most, FLOOR_ULPS * losses.ulps(mine))
     return bands
 
@@ -528,7 +591,7 @@ def _apart(mine: Floats, other: Floats) -> Floats:
 def _losses(evidence: Analysis, compared: Comparison) -> Iterator[Answer]:
     """The first step in which a figure is off."""
     bands, found = _bands(evidence, compared), list[tuple[int, str]]()
-    for name in CURVES:
+    for name in ("lr",) if _is_unbound(evidence, compared) else CURVES:
         mine, other = getattr(compared.run, name), getattr(compared.fault_free, name)
         if len(alone := compared.alone(name)):
             text = f"{counted(len(alone), 'step')} at which only it, or only the run, tells the {WORDS[name]}"
@@ -541,12 +604,16 @@ def _losses(evidence: Analysis, compared: Comparison) -> Iterator[Answer]:
         yield False, Code.SECOND_OTHER_LOSS, text
 
 
-def _samples(evidence: Analysis, compared: Comparison) -> Iterator[Answer]:
-    """The first step that consumed others, where both tell it; unless the scenario lets samples be repeated."""
+def _samples_bound(evidence: Analysis) -> bool:
+    """Unless the scenario lets samples be repeated."""
     bounds = evidence.run.plan["expect"]["loss_continuity"]
-    if bounds.get("samples") == "reported" or bounds.get("max_samples_repeated") or bounds.get("max_samples_skipped"):
-        return
-    for name, words in SAMPLES.items():
+    free = bounds.get("max_samples_repeated") or bounds.get("max_samples_skipped")
+    return bounds.get("samples") != "reported" and not free
+
+
+def _samples(evidence: Analysis, compared: Comparison) -> Iterator[Answer]:
+    """The first step that consumed others, where both tell it."""
+    for name, words in SAMPLES.items() if _samples_bound(evidence) else ():
         untold = 0 if name == "digest" else -1
         mine, other = getattr(compared.run, name), getattr(compared.fault_free, name)
         for row in np.flatnonzero((mine != untold) & (other != untold) & (mine != other))[:1]:
@@ -555,10 +622,9 @@ def _samples(evidence: Analysis, compared: Comparison) -> Iterator[Answer]:
 
 
 def _by_rank(evidence: Analysis, again: Timeline) -> Iterator[Answer]:
-    """What each rank tells of itself; where the steps of the run are the same bit for bit."""
-    if evidence.comparison is None or not evidence.comparison.identical:
-        return
-    for name, words in OF_EACH_RANK.items():
+    """What each rank tells of itself; where a repeat is the same."""
+    of_samples = SAMPLES if _samples_bound(evidence) else {}
+    for name, words in (OF_EACH_RANK | of_samples).items():
         rows, same = ranks.beside(again.steps, evidence.run.steps, name)
         for row in rows[~same][:1]:
             text = f"at step {again.steps.step[row]} the {words} of rank {again.steps.rank[row]} differs from the run's"
@@ -566,10 +632,7 @@ def _by_rank(evidence: Analysis, again: Timeline) -> Iterator[Answer]:
 
 
 def _saved(evidence: Analysis, again: Timeline, step: int) -> Iterator[Answer]:
-    """The tensors of what both saved last, as the harness saw them; where the steps are the same bit for bit."""
-    usual = evidence.comparison
-    if usual is None or not usual.identical:
-        return
+    """The tensors of what both saved last, as the harness saw them; where a repeat is the same."""
     mine, other = _tensors(evidence.run), _tensors(again)
     differ = (saved for saved in mine.keys() & other.keys() if saved > step and mine[saved] != other[saved])
     if last := max(differ, default=0):

@@ -220,9 +220,11 @@ def _percent(value: float | None) -> str:
 
 
 def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
-    """Surviving steps whose loss is no number; `None` for a trainer that reports no loss."""
+    """Surviving steps whose loss or gradient norm is no number; `None` for a trainer that reports no loss."""
     reported = comparison is not None and np.isfinite(comparison.fault_free.loss).any()
     odd = is_told(curve.loss) & ~np.isfinite(curve.loss)
+    if comparison is not None and np.isfinite(comparison.fault_free.grad_norm).any():
+        odd |= is_told(curve.grad_norm) & ~np.isfinite(curve.grad_norm)
     counts = odd & ~by_scale(odd & (curve.applied == 0))  # of an update that was skipped nothing came
     return int(counts.sum()) if reported else None
 
@@ -261,6 +263,8 @@ def _envelope(name: str, evidence: Analysis, comparison: Comparison) -> tuple[Ex
     values = {"band": band.source, "sees": [each._asdict() for each in sees]}
     if why := _resume_alone(evidence):
         return Expectation(name, bound, "the resume by itself", Verdict.FAIL, why), values
+    if why := _size_alone(evidence):
+        return _unsure(name, bound, why), values
     outside = band.outside(comparison)
     odd = np.flatnonzero(np.logical_or.reduce(list(outside.values())))
     if (lasts := band.lasts(comparison)) and not (len(odd) and comparison.step[odd[0]] < lasts.first):
@@ -291,6 +295,21 @@ def _resume_alone(evidence: Analysis) -> str:
     where = f"at step {found.step[rows.argmax()]}" if rows.any() or lasts is None else f"from step {lasts.first} on"
     what = "goes on from a save with as many ranks, without any fault,"
     return f"the resume by itself changes what is computed: a run that {what} differs {where}"
+
+
+def _size_alone(evidence: Analysis) -> str:
+    """Whether fault-free runs that change their size at a save compute something else than the one that does not: they
+    are further apart than runs of two sizes that parted at their first step. A band drawn from them would hide it."""
+    resumed, band = evidence.resumed_runs, evidence.calibrated
+    for other in resumed.others if resumed is not None and not isinstance(band, str) else ():
+        assert resumed is not None and not isinstance(band, str)
+        found = compare(other, resumed.same)
+        rows = np.logical_or.reduce(list(band.outside(found).values()))
+        if rows.any() or band.lasts(found) is not None:
+            where = f"at step {found.step[rows.argmax()]}" if rows.any() else "for long"
+            what = "fault-free runs that change their size as this one did differ"
+            return f"{what} {where} by more than runs of two sizes: the change of size changes what is computed"
+    return ""
 
 
 def _unseen(evidence: Analysis) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from harness.judge.facts.reported import blindness, usual_strides
 from harness.judge.facts.restarts import PassedOver, Restart, Restore
 from harness.judge.facts.saves import Damage, Newest, Save
 from harness.judge.score import Bounds, S, Score, ScoreResult
-from harness.judge.verdict import Claim, Code, failed, unknown
+from harness.judge.verdict import Claim, Code, Ground, Kind, failed, unknown
 from harness.timeline.joined_steps import PEER
 
 IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed costs one interval more
@@ -57,7 +57,9 @@ def _other_step(evidence: Analysis) -> Iterator[Claim]:
         for each in member.restores if stride and not member.dropped else ():
             if each.step is not None and not each.step < each.went_on <= each.step + (stride or 1):
                 text = f"{_said(each)}, but went on with step {each.went_on}"
-                yield failed(Code.RESTART_OTHER_STEP, text)
+                one = each.went_on == each.step + 2 * (stride or 1)
+                lost = [Ground(Kind.ABSENCE, (each.process,), (each.step + 1,))] if one else []
+                yield failed(Code.RESTART_OTHER_STEP, text, *lost)
 
 
 def _unlike(evidence: Analysis) -> Iterator[Claim]:
@@ -270,6 +272,11 @@ def _contradicted(evidence: Analysis) -> Iterator[Open]:
         if each.source and any(item.place == each.source for item in each.passed_over):
             text = f"rank {each.rank} said it passed {each.source} over, and that it restored it"
             yield Code.RESTART_TOOK_PASSED_OVER, text
+        for item in each.passed_over if evidence.saves.store.sees_all else ():
+            if not any(item.is_save(save) for save in evidence.saves.all):
+                which = item.place or f"a checkpoint of step {item.step}"
+                text = f"rank {each.rank} said it passed over {which}, and nobody ever began or saw such a one"
+                yield Code.RESTART_PASSED_OVER_NONE, text
     for restart in evidence.restarts[1:]:
         there = max(restart.from_a_member, 0) + evidence.run.stride
         for each in (each for each, step in restart.states if each.source == PEER and step >= there):

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from harness.judge.facts import times
+from harness.judge.facts import ranks, times
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.ends import listed
 from harness.judge.facts.losses import MISSING_MAX
@@ -48,6 +48,7 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
     )
     holes = (
         *_not_applied(run, fault_free),
+        *_applied_all_the_same(evidence),
         *_unheard(run, fault_free),
         *_in_parts(run, fault_free),
         *_other_data(run, fault_free),
@@ -76,6 +77,19 @@ def _not_applied(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
         text = f"{counted(left_out, 'step')} left their update out, first step {steps.step[rows].min()}"
         why = f"the fault-free run {usual}: not all that was counted was done"
         yield Code.STEP_UPDATES_LEFT_OUT, f"{text}; {why}"
+
+
+def _applied_all_the_same(evidence: Analysis) -> Iterator[Hole]:
+    """An update that was left out changes what follows."""
+    run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
+    if fault_free is None or comparison is None or not comparison.identical:
+        return
+    rows, same = ranks.beside(run.steps, fault_free.steps, "applied", int(comparison.step[-1]) - 1)
+    for row in rows[~same][:1].tolist():
+        who = f"at step {run.steps.step[row]} rank {run.steps.rank[row]}"
+        what = "applied an update that the fault-free run left out"
+        what = what if run.steps.applied[row] else "left its update out, and not in the fault-free run"
+        yield Code.STEP_UPDATES_LEFT_OUT, f"{who} {what}, though all losses are the same"
 
 
 def _missing(missing: Ints) -> Iterator[Wrong]:
