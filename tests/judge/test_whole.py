@@ -294,8 +294,7 @@ def test_steps_in_a_row_that_a_gpu_had_no_part_in(
     progress = replace(progress, begin=np.array([0, 10, 20, 30]), world_size=np.array([2, 1, 1, 1]))
     others = [SimpleNamespace(slots=[0] * gpus, epochs=[SimpleNamespace(size=size)]) for gpus, size in fault_free]
     others.append(SimpleNamespace(slots=[0] * 9, epochs=[]))
-    run = SimpleNamespace(progress=progress, epochs=[], slots=[])
-    evidence: Any = SimpleNamespace(run=run, fault_free_runs=others)
+    evidence: Any = SimpleNamespace(run=SimpleNamespace(progress=progress), fault_free_runs=others)
     slots: Any = [SimpleNamespace(allocated=at) for at in allocated]
     assert _idle_steps(evidence, slots, patience) == idle
 

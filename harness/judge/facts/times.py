@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
@@ -31,8 +30,8 @@ ALLOCATED_NS = 3 * S  # a scheduler's node may be seen so late
 SEEN_NS = 3 * S  # and the steps of a job, on a busy host
 USUAL_FACTOR = 2  # so many times what is usual without a fault
 STEPS_LOOKED_AT = 4096  # for how coarse the clocks are
-OWNER_BITS = 32  # a process's number; above it that of its run
 COPIED_STEPS, FINE_NS = 5, 10**5  # so many steps at times so fine are not the same by chance
+FACTORS = np.array([2654435761, 40503, 1, 2246822519, 3266489917]) * 4294967311  # large and odd: sums do not meet
 LATE_SAVES = 3  # so many in a row were seen late
 PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint", "sync_ns": "waits for the other ranks"}
 
@@ -93,6 +92,18 @@ class Told:
         """What times of one process are multiples of, where clocks are coarse."""
         taken = (self.end - self.free)[~self.first]
         return int(np.gcd.reduce(taken[:STEPS_LOOKED_AT]))
+
+    @functools.cached_property
+    def tracks(self) -> tuple[Ints, Ints]:
+        """A fingerprint of the lengths of some steps in a row, each of another length, the last of them a multiple of
+        their number; and the row of that one."""
+        last = np.arange(COPIED_STEPS - 1, len(self.end))
+        last = last[self.run.steps.step[self.order[last]] % COPIED_STEPS == 0]
+        first = last - COPIED_STEPS + 1
+        last = last[(self.process[last] == self.process[first]) & ~self.first[first]]
+        lengths = (self.end - self.free)[last[:, None] - np.arange(COPIED_STEPS)]
+        varied = (np.diff(np.sort(lengths, axis=1), axis=1) != 0).all(axis=1)
+        return lengths[varied] @ FACTORS, last[varied]
 
     def part(self, name: str) -> Ints:
         column: Ints = getattr(self.run.steps, name)
@@ -189,34 +200,23 @@ def _saved_for_longer(run: Timeline, fault_free_runs: Sequence[Timeline], margin
 
 
 def copies(run: Told, others: Sequence[Told]) -> Iterator[Impossible]:
-    """No two processes, of this run or of another one, take the same nanoseconds for many steps in a row, if their
+    """No two processes, of this run or of another one, take the same nanoseconds for the same steps in a row, if their
     clocks are fine enough to tell."""
     logs = [each for each in (run, *others) if 0 < each.grain < FINE_NS]
     if run not in logs:
         return
-    found = [_tracks(told, number) for number, told in enumerate(logs)]
-    tracks, owners, rows = (np.concatenate(part) for part in zip(*found, strict=True))
+    tracks = np.concatenate([told.tracks[0] for told in logs])
+    owners = np.concatenate([told.process[told.tracks[1]] for told in logs])
+    number = np.repeat(np.arange(len(logs)), [len(told.tracks[0]) for told in logs])
+    rows = np.concatenate([told.tracks[1] for told in logs])
     order = np.argsort(tracks, kind="stable")  # of those that are the same, this run's come first
-    same = (np.diff(tracks[order]) == 0) & (np.diff(owners[order]) != 0) & (owners[order[:-1]] >> OWNER_BITS == 0)
-    for place in np.flatnonzero(same)[:1]:
-        one, two = (logs[owners[at] >> OWNER_BITS].named(int(rows[at])) for at in order[place : place + 2][::-1])
-        which = " in another run" if owners[order[place + 1]] >> OWNER_BITS else ""
-        text = f"{COPIED_STEPS} steps up to {two} took the same nanoseconds as those up to {one}{which}"
+    one, two = order[:-1], order[1:]
+    other = (owners[one] != owners[two]) | (number[one] != number[two])
+    for place in np.flatnonzero((tracks[one] == tracks[two]) & (number[one] == 0) & other)[:1].tolist():
+        mine, theirs = int(one[place]), int(two[place])
+        text = f"{COPIED_STEPS} steps up to {run.named(int(rows[mine]))} took the same nanoseconds as those up to"
+        text += f" {logs[number[theirs]].named(int(rows[theirs]))}{' in another run' if number[theirs] else ''}"
         yield Impossible(f"{text}: one log is a copy of the other")
-
-
-def _tracks(told: Told, number: int) -> tuple[npt.NDArray[np.uint64], Ints, Ints]:
-    """For each row that ends `COPIED_STEPS` steps, each of another length: a fingerprint of these lengths, whose
-    process it is, and the row."""
-    last = np.arange(COPIED_STEPS - 1, len(told.end))
-    first = last - COPIED_STEPS + 1
-    taken = (told.end - told.free).astype(np.uint64)
-    lengths = np.stack([taken[first + place] for place in range(COPIED_STEPS)], axis=1)
-    differ = (np.diff(np.sort(lengths, axis=1), axis=1) != 0).all(axis=1)
-    rows = last[differ & (told.process[last] == told.process[first]) & ~told.first[first]]
-    factors = np.array([3, 5, 7, 11, 13], np.uint64) << np.uint64(40)  # any odd numbers
-    prints = (lengths[rows - COPIED_STEPS + 1] * (factors + np.uint64(1))).sum(axis=1, dtype=np.uint64)
-    return prints, (number << OWNER_BITS) + told.process[rows], rows
 
 
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:

@@ -308,8 +308,6 @@ def _idle_steps(evidence: Analysis, slots: Sequence[Slot], patience: int) -> int
     """How many steps in a row, up to the last one, were done without a GPU that could have had a part in them."""
     progress = evidence.run.progress
     worlds = [(len(other.slots), other.epochs[-1].size) for other in evidence.fault_free_runs if other.epochs]
-    first = evidence.run.epochs[:1]
-    worlds += [(sum(slot.allocated <= each.begin for slot in evidence.run.slots), each.size) for each in first]
     per_rank = max((gpus / size for gpus, size in worlds if size), default=1.0)
     ready: Ints = np.sort(np.array([slot.allocated + patience for slot in slots], np.int64))
     has = np.searchsorted(ready, progress.begin, side="right")
