@@ -236,6 +236,7 @@ class Code(enum.StrEnum):
     SAVE_LAST_MISSING = "save.last-missing"
     SAVE_LAST_NEVER_ENDED = "save.last-never-ended"
     SAVE_OTHER_TENSORS = "save.other-tensors"
+    SAVE_PILED_UP = "save.piled-up"
     SAVE_SAME_SIZE = "save.same-size"
     SAVE_WITHOUT_END = "save.without-end"
     SCORER_CRASHED = "scorer.crashed"

@@ -193,6 +193,20 @@ def test_a_save_that_is_stale_in_each_run_is_none_as_well() -> None:
     assert often.verdict is Verdict.PASS, often.reasons
 
 
+@pytest.mark.parametrize(("more", "piled_up"), [(3, False), (4, True)])
+def test_old_checkpoints_that_are_no_longer_removed_are_told(more: int, piled_up: bool) -> None:
+    """Two are kept without a fault; one restart and one fault may leave three more."""
+
+    def piled(logs: Logs) -> None:
+        left = next(line for line in logs["harness"] if line.get("event") == "checkpoint.left")
+        left["checkpoints"] += [left["checkpoints"][0] | {"path": f"old-{n}", "step": n} for n in range(1, more + 1)]
+        left["count"] += more
+
+    card = judged(piled, without=(watched, left_are(70, 80)))
+    assert card.verdict is (Verdict.INCONCLUSIVE if piled_up else Verdict.PASS), card.reasons
+    assert ("the store held 6 checkpoints at the end, and 2 without a fault" in said(card)) is piled_up
+
+
 def test_one_line_of_the_harness_or_of_the_job_that_is_lost_accuses_no_save() -> None:
     """The harness saw it go away later; or found a newer one at the end, of which nobody told."""
 

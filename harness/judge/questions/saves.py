@@ -16,6 +16,7 @@ from harness.judge.verdict import Claim, Code, unknown
 K = TypeVar("K", bound=tuple[object, ...])
 Open = tuple[Code, str]  # what may be, and in words
 SIZES_MIN = 3  # saves after a restart, from which on it shows that their size stays
+PILED_UP = 2  # checkpoints that may be left for each fault
 SIZE_FACTOR = 8  # so much more do sizes spread without a fault
 
 
@@ -37,7 +38,8 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
         text = f"the checkpoint of step {none.save.step} is none: {none.why}"
         yield Claim(Code.SAVE_IS_NONE, text, False if none.proved else None)
     else:
-        yield from (unknown(*each) for each in (*_other_tensors(evidence), *_same_size(evidence)))
+        left_open = (*_other_tensors(evidence), *_same_size(evidence), *_piled_up(evidence))
+        yield from (unknown(*each) for each in left_open)
 
 
 def _other_tensors(evidence: Analysis) -> Iterator[Open]:
@@ -81,6 +83,18 @@ def _same_size(evidence: Analysis) -> Iterator[Open]:
     if high - low > SIZE_FACTOR * max(most - least, SIZE_FACTOR):
         text = f"the checkpoints after step {run.epochs[-1].first - 1} have {least:,} to {most:,} bytes"
         yield Code.SAVE_SAME_SIZE, f"{text}, in the fault-free run {low:,} to {high:,}: they may hold one state"
+
+
+def _piled_up(evidence: Analysis) -> Iterator[Open]:
+    """Many more checkpoints at the end than without a fault: old ones are no longer removed, until the disk is full.
+    Each restart may leave a half one, and each fault one that was saved over it."""
+    run, usual = evidence.run, evidence.fault_free
+    if run.left is None or usual is None or usual.left is None or run.beside.job_goes_on:
+        return
+    count, known = int(run.left.get("count") or 0), int(usual.left.get("count") or 0)
+    if known and count > known + len(run.epochs) - 1 + PILED_UP * len(run.faults):
+        text = f"the store held {count} checkpoints at the end, and {known} without a fault"
+        yield Code.SAVE_PILED_UP, f"{text}: old ones are no longer removed"
 
 
 SCORES = (Told(),)
