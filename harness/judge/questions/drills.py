@@ -441,12 +441,14 @@ class SecondRestart(Score):
         why = _no_comparison(evidence, log, compared, step)
         if why and not left_open:
             return ScoreResult(values, not_judged=[(SECOND.item, why)])
+        if why:
+            return ScoreResult(values, reasons=_worst(left_open))
         results = [*_samples(evidence, compared), *_losses(evidence, compared)]
         if _repeats(evidence, compared):
             results += [*_by_rank(evidence, log), *_saved(evidence, log, step)]
-        differ = _worst([*([] if why else results), *left_open])
+        differ = _worst([*results, *left_open])
         same = f"a second restart did {counted(len(compared.step), 'step')} once more"
-        unbound = [(f"losses of the {SECOND.item}", NO_BOUND)] if not why and _is_unbound(evidence, compared) else []
+        unbound = [(f"losses of the {SECOND.item}", NO_BOUND)] if _is_unbound(evidence, compared) else []
         return ScoreResult(values, reasons=differ, summary="" if differ else same, not_judged=unbound)
 
 
