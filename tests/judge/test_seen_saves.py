@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from judging import Logs, by_a_command, load, remove, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 
+from harness.judge.questions.saves import _piled_up
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
 
 Line = dict[str, Any]
@@ -205,6 +207,15 @@ def test_old_checkpoints_that_are_no_longer_removed_are_told(more: int, piled_up
     card = judged(piled, without=(watched, left_are(70, 80)))
     assert card.verdict is (Verdict.INCONCLUSIVE if piled_up else Verdict.PASS), card.reasons
     assert ("the store held 6 checkpoints at the end, and 2 without a fault" in said(card)) is piled_up
+
+
+@pytest.mark.parametrize(("count", "worlds", "told"), [(2, 0, 0), (3, 0, 1), (2, 1, 0), (3, 2, 0), (4, 2, 1)])
+def test_a_drill_forms_no_world_and_leaves_as_many(count: int, worlds: int, told: int) -> None:
+    run = SimpleNamespace(
+        left={"count": count}, epochs=[0] * worlds, faults=(), beside=SimpleNamespace(job_goes_on=False)
+    )
+    evidence: Any = SimpleNamespace(run=run, fault_free=SimpleNamespace(left={"count": 2}))
+    assert len(list(_piled_up(evidence))) == told
 
 
 def test_one_line_of_the_harness_or_of_the_job_that_is_lost_accuses_no_save() -> None:

@@ -92,7 +92,7 @@ def _piled_up(evidence: Analysis) -> Iterator[Open]:
     if run.left is None or usual is None or usual.left is None or run.beside.job_goes_on:
         return
     count, known = int(run.left.get("count") or 0), int(usual.left.get("count") or 0)
-    if known and count > known + len(run.epochs) - 1 + PILED_UP * len(run.faults):
+    if known and count > known + max(0, len(run.epochs) - 1) + PILED_UP * len(run.faults):
         text = f"the store held {count} checkpoints at the end, and {known} without a fault"
         yield Code.SAVE_PILED_UP, f"{text}: old ones are no longer removed"
 
