@@ -105,6 +105,20 @@ def test_a_killed_harness_leaves_nothing_stopped(cluster: OthersStandIn, tmp_pat
     assert len(cluster.others) == 2
 
 
+@pytest.mark.parametrize(
+    ("rows", "stopped"),
+    [
+        ({"12/1": "T"}, True),
+        ({"12/1": "D", "15/2": "T"}, True),  # forked since then, and stopped between vfork and exec
+        ({"12/1": "D"}, False),
+        ({"12/1": "S", "15/2": "T"}, False),
+        ({"15/2": "T"}, False),
+    ],
+)
+def test_a_child_that_was_forked_meanwhile_keeps_its_parent_stopped(rows: dict[str, str], stopped: bool) -> None:
+    assert attached._run_no_more({"12/1"} & rows.keys(), rows) is stopped
+
+
 def test_heal_lets_the_processes_go_on_and_only_of_that_pod(cluster: OthersStandIn, tmp_path: pathlib.Path) -> None:
     start(cluster, "true")
     job = attached.attach("job=llama")
