@@ -195,6 +195,26 @@ def test_a_save_that_is_stale_in_each_run_is_none_as_well() -> None:
     assert often.verdict is Verdict.PASS, often.reasons
 
 
+def test_a_save_of_another_kind_may_be_otherwise() -> None:
+    """What is saved over a notice may lie elsewhere."""
+
+    def over_a_notice(logs: Logs) -> None:
+        for line in commits(logs, 50, 50):
+            line |= {"kind": "emergency", "path": "emergency/step-50"}
+
+    assert judged(over_a_notice).verdict is Verdict.PASS
+
+
+def test_a_trainer_that_tells_no_saves_is_not_asked_for_its_word() -> None:
+    """The harness found the last one only at the end."""
+
+    def silent(logs: Logs) -> None:
+        for lines in trainers(logs, life=None):
+            remove(lines, lambda line: str(line.get("event")).startswith("checkpoint."))
+
+    assert "nobody said that it was committed" not in said(judged(without=(watched, silent)))
+
+
 @pytest.mark.parametrize(("more", "piled_up"), [(3, False), (4, True)])
 def test_old_checkpoints_that_are_no_longer_removed_are_told(more: int, piled_up: bool) -> None:
     """Two are kept without a fault; one restart and one fault may leave three more."""

@@ -313,16 +313,17 @@ class Store:
                     yield NoSave(save, why, proved=tiny)
 
     def _unlike(self) -> Iterator[NoSave]:
-        """What each save without a fault has alike, but for the first one, each save of as large a world has."""
+        """What each save without a fault but the first has alike, each of its kind has, in as large a world."""
         usual, run = self._usual, self._run
         if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual._run.epochs}:
             return
-        theirs, mine = usual._alike, self._alike
+        theirs, mine, kinds = usual._alike, self._alike, {save.kind for save in usual._whole}
         for (series, words), told in mine.items():
             known = list(theirs.get((series, words), {}).values())[1:]
             if len(known) >= STEADY_SAVES and len(set(known)) == 1:
                 for save, what in told.items():
-                    if what != known[0] and save.step > min(each.step for each in theirs[series, words]):
+                    first = min(each.step for each in theirs[series, words])
+                    if what != known[0] and save.step > first and save.kind in kinds:
                         yield NoSave(save, f"it has {what} {words}, and {known[0]} without a fault", proved=False)
 
     def _shrunk(self, seen_by_us: bool, ranks: float) -> float:

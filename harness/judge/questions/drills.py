@@ -350,8 +350,8 @@ def _last_save(evidence: Analysis) -> Iterator[Claim]:
     if none:
         text = f"the last checkpoint, of step {none[-1].save.step}, is none: {none[-1].why}"
         yield Claim(Code.SAVE_LAST_IS_NONE, text, False if none[-1].proved else None)
-    elif untold := sorted({step for step in saves.store.left_steps if step > max(saves.steps, default=0)}):
-        text = f"the harness found a checkpoint of step {untold[-1]} at the end, and nobody said that it was committed"
+    elif saves.whole and (newest := max(saves.store.left_steps, default=0)) > max(save.step for save in saves.whole):
+        text = f"the harness found a checkpoint of step {newest} at the end, and nobody said that it was committed"
         yield unknown(Code.SAVE_LAST_NEVER_ENDED, text)
     else:
         absent = itertools.islice(_not_saved(evidence, undisturbed), 1)
