@@ -18,7 +18,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,6 @@ CHECKPOINTS = "checkpoints"  # the folder, where the plan names none
 BAND_FACTOR, FLOOR_ULPS = 3.0, 16.0  # times the run's own distance, and of rounding
 SAMPLES = {"first": "position", "count": "number of samples", "digest": "digest"}  # in words
 OF_EACH_RANK = {**WORDS, "weights": "digest of the weights", "rank_samples": "number of samples"}
-CRASHES = {-number for number in (SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV)}
 MARGIN_NS = 10**9  # a harness may be held up for a moment between what it does and what it tells
 # What is no finding in a drill, which ends when it has restored; or in a second restart, whose steps are asked apart.
 CUT_SHORT = {Code.JOB_INTERRUPTED, Code.JOB_NO_END, Code.NODE_UNUSED, Code.RANK_SAMPLES_MISSING, Code.EVIDENCE_MISSING}
@@ -180,7 +178,6 @@ def _loaded(evidence: Analysis, told: Mapping[str, Any], newest: int, behind: in
             another = (*_another_time(run, told, log), *_another_plan(run, log), *_another_step(told))
             left_open = itertools.chain(
                 ((Code.DRILL_ANOTHER_TIME, f"the restore drill's {text}") for text in another),
-                ((Code.DRILL_FAILED, f"the restore drill's {text}") for text in _crashed(log)),
                 _by_few(run, workers),
                 ((Code.DRILL_FEW_RANKS, f"the restore drill: {text}") for text in _on_few_nodes(run, workers)),
                 _not_committed(evidence.saves, step),
@@ -320,14 +317,6 @@ def _as_a_run(evidence: Analysis, log: Timeline, but_for: Container[str]) -> Ite
     yield from (found.text for found in card.findings if found.code not in but_for) if card else ()
 
 
-def _crashed(log: Timeline) -> Iterator[str]:
-    """One that ended by itself, in a way that nobody asks for, while the harness let it go on. When the nodes are given
-    back, many a healthy one aborts over its peers."""
-    over = min((slot.released for slot in log.slots), default=log.end) - log.uncertainty_ns
-    crashed = [each for each in log.processes if each.exit_code in CRASHES and (each.exited or 0) < over]
-    yield from (f"rank {each.rank} crashed: it ended with {each.exit_code}" for each in crashed[:1])
-
-
 def _copies(run: Timeline, saves: Saves, place: str) -> set[str]:
     """Parts of paths, one of which that of each copy holds: the run's own folder, as the job called it, and the drill's
     within it."""
@@ -430,7 +419,7 @@ class SecondRestart(Score):
             return ScoreResult(values, reasons=_worst([ended] if ended else []))
         step, compared = int(told["step"]), losses.compare(evidence.curve, losses.surviving(log.steps))
         values["steps"] = len(compared.step)
-        came = [*_ended_well(log), *_restored(log, step), *_all_steps(evidence, log, step, told)]
+        came = [*_restored(log, step), *_all_steps(evidence, log, step, told)]
         if came:
             return ScoreResult(values, reasons=_worst(came))
         copied = (each.words for each in times.copies(times.Told(log), [times.Told(run)]))
@@ -476,25 +465,8 @@ def _before_recovery(evidence: Analysis, told: Mapping[str, Any]) -> str:
     return f"only {counted(run.reached_step - first + 1, 'step')} and {counted(saves, 'save')} after the recovery"
 
 
-def _ended_well(log: Timeline) -> Iterator[Answer]:
-    """Its own log says no other end than the harness does."""
-    if log.outcome not in (None, "completed"):
-        yield None, Code.SECOND_FAILED, f"its own log says that it {log.outcome}: {log.outcome_reason}"
-    yield from ((None, Code.SECOND_FAILED, text) for text in _crashed(log))
-
-
 def _on_all_ranks(evidence: Analysis, log: Timeline, step: int) -> Iterator[tuple[Code, str]]:
     """Each rank restored the copy, and did all steps with the others."""
-    last: dict[int, int] = {}
-    stride: dict[int, int] = {}
-    for each in log.stretches:
-        rank = log.processes[each.process].rank
-        last[rank], stride[rank] = each.last, max(each.stride, log.stride)
-    told = {each.rank for each in evidence.run.processes if each.first_step is not None}
-    lacking = told & set(range(log.largest_world)) - last.keys()
-    short = [rank for rank in sorted(last) if last[rank] < max(last.values()) - stride[rank]]
-    yield from ((Code.SECOND_NO_LOG, f"rank {rank} left no step in its log") for rank in sorted(lacking)[:1])
-    yield from ((Code.SECOND_SHORT, f"rank {rank} did no step after step {last[rank]}") for rank in short[:1])
     workers = [each for each in log.processes if each.restored is not None]
     tellers = {each.rank for each in evidence.run.processes if each.restored_step}
     silent = {each.rank for each in log.processes if each.first_step is not None and each.restored_step is None}
