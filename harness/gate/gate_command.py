@@ -64,6 +64,9 @@ def gate(
         bool,
         typer.Option("--last-failed", help="Only what did not pass in the newest gate of this suite."),
     ] = False,
+    add: Annotated[
+        str, typer.Option(help="Count the runs of this gate as well: 'last', or its id. With --last-failed, no others.")
+    ] = "",
     budget: Annotated[
         str,
         typer.Option(help="Time for the whole gate, like 20m; the least important scenarios are left out."),
@@ -87,8 +90,8 @@ def gate(
     Example: chaos gate pre-launch --repeat 5 --against last-week
     """
     reports = reports.resolve()
-    if shard and last_failed:
-        raise UsageError("--shard and --last-failed exclude each other: give one of them")
+    if shard and (last_failed or add):
+        raise UsageError("--shard goes neither with --last-failed nor with --add")
     if shard and against:
         raise UsageError("--shard: all comparisons of a gate are judged together; give --against to `chaos gate merge`")
     with Display(out) as display:
@@ -102,6 +105,7 @@ def gate(
             budget_s=budget_s,
             shard=parse_shard(shard) if shard else None,
             last_failed=last_failed,
+            add=add,
         )
         try:
             answer = run_gate(find_suite(suite, scenarios), setting)

@@ -71,6 +71,7 @@ class Part:
     shards: int | None = None
     left_out: tuple[LeftOut, ...] = ()
     again: bool = False  # only those that did not pass last time
+    added: str = ""  # the gate whose runs count as well
 
     @property
     def incomplete(self) -> str:
@@ -83,6 +84,7 @@ class Part:
         """What else is not the whole suite, or an empty text."""
         said = [f"only the {self.selected} of {self.in_suite} scenarios with tag {self.tag}"] if self.tag else []
         said += [f"only {', '.join(self.names)} of {self.in_suite} scenarios"] if self.again else []
+        said += [f"with the runs of gate {self.added}"] if self.added else []
         said += [f"only shard {self.shard} of {self.shards}: merge all shards"] if self.shard else []
         optional = [each.name for each in self.left_out if not each.required]
         return "; ".join(said + ([f"without {', '.join(optional)}, which are not required"] if optional else []))
@@ -131,9 +133,10 @@ def next_steps(answer: GateResult) -> list[str]:
     unclear = [row for row in answer.rows if row.result.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID)]
     if unclear and not answer.part.shard:
         more = f" --backend {answer.part.backend}" if answer.part.backend not in ("", "local") else ""
-        steps.append(f"Run again what did not pass, on a quiet host: chaos gate {answer.suite} --last-failed{more}")
+        again = f"chaos gate {answer.suite} --add last --last-failed{more}"
+        steps.append(f"Run again what did not pass, on a quiet host: {again}")
     if answer.held is not None and (runs := max((each.more or 0 for each in answer.held.answers), default=0)):
-        steps.append(f"To settle the comparison: {counted(runs, 'run')} more of each scenario (--repeat)")
+        steps.append(f"To settle the comparison: chaos gate {answer.suite} --add last --repeat {runs}")
     return steps
 
 

@@ -1,100 +1,25 @@
-"""The shards of a gate, run on several machines, as one answer.
-
-What another machine wrote is hostile until it is read here: bounded, typed, and consistent with itself.
-"""
+"""The shards of a gate, run on several machines, as one answer. They must be consistent with each other."""
 
 from __future__ import annotations
 
 import pathlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated
-
-import msgspec
 
 from harness.campaign.experiment import new_run_id
 from harness.errors import UsageError
-from harness.gate import baseline, run_figures
+from harness.gate import baseline, run_figures, stored_gate
 from harness.gate.baseline_comparison import Regressions
 from harness.gate.gate_report import GateResult, LeftOut, Part, RunLine, SuiteRow, render
-from harness.gate.run_figures import Count, Figures, ScenarioFigures, Text
+from harness.gate.run_figures import Figures, ScenarioFigures
+from harness.gate.stored_gate import Stored
 from harness.gate.suite_run import decided
 from harness.judge.repeats import RepeatVerdict
 from harness.judge.score import Verdict
-from harness.report import model, write_files
+from harness.report import write_files
 from harness.report.words import one_line
 
 SHARDS_MAX = 1000
-Reason = Annotated[str, msgspec.Meta(max_length=20_000)]
-
-
-class _Run(msgspec.Struct, frozen=True):
-    run_id: Text
-    verdict: Verdict
-
-
-class _Row(msgspec.Struct, frozen=True):
-    scenario: Text
-    title: Reason
-    verdict: Verdict
-    reasons: Annotated[tuple[Reason, ...], msgspec.Meta(min_length=1, max_length=1000)]
-    runs: Annotated[tuple[_Run, ...], msgspec.Meta(max_length=10_000)]
-    known_failure: bool = False
-
-
-class _LeftOut(msgspec.Struct, frozen=True):
-    scenario: Text
-    why: Reason
-    required: bool
-
-
-class _Part(msgspec.Struct, frozen=True):
-    in_suite: Count
-    selected: Count
-    tag: Annotated[str, msgspec.Meta(max_length=300)]
-    backend: Text
-    seed: int
-    digest: Text
-    names: Annotated[tuple[Text, ...], msgspec.Meta(max_length=1000)]
-    shard: Count | None
-    shards: Count | None
-    left_out: Annotated[tuple[_LeftOut, ...], msgspec.Meta(max_length=2000)]
-
-    @property
-    def same(self) -> tuple[object, ...]:
-        """What all shards of a gate share."""
-        return self.in_suite, self.selected, self.tag, self.backend, self.seed, self.digest, self.names, self.shards
-
-
-class Stored(msgspec.Struct, frozen=True):
-    """A gate as suite.json has it. Keys of later versions are ignored."""
-
-    schema: int
-    suite: Text
-    title: Reason
-    run_id: Text
-    verdict: Verdict
-    reason: Reason
-    blindness_check: _Row
-    scenarios: Annotated[tuple[_Row, ...], msgspec.Meta(max_length=2000)]
-    part: _Part
-
-
-def read(folder: pathlib.Path) -> Stored:
-    """Raises `UsageError` for a folder that holds no gate of this version."""
-    path = folder / "suite.json"
-    try:
-        data = model.read_regular(path)
-        if len(data) > run_figures.BYTES_MAX:
-            raise UsageError(f"{path}: larger than {run_figures.BYTES_MAX // 2**20} MiB")
-        values = msgspec.json.decode(data)
-        if isinstance(values, dict) and "canary" in values:  # as it was called in files of earlier versions
-            values["blindness_check"] = values.pop("canary")
-        return msgspec.convert(values, Stored)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not a gate of this version: {one_line(error)}") from error
 
 
 def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against: str = "") -> GateResult:
@@ -102,7 +27,7 @@ def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against:
 
     A shard that is missing makes the answer inconclusive; one whose blindness check did not fail makes it invalid.
     """
-    parts = [(folder, read(folder)) for folder in folders]
+    parts = [(folder, stored_gate.read(folder)) for folder in folders]
     if not parts:
         raise UsageError("chaos gate merge needs the gates of all shards, by folder or id")
     _check([stored for _, stored in parts])
@@ -151,7 +76,7 @@ def _check(parts: Sequence[Stored]) -> None:
         raise UsageError(f"run {one_line(twice)} is in two places")
 
 
-def _whole(parts: Sequence[_Part], ran: Sequence[str]) -> Part:
+def _whole(parts: Sequence[stored_gate.Part], ran: Sequence[str]) -> Part:
     """What is left out: by the shards, the shards that are missing, and what is unaccounted for."""
     first = parts[0]
     left_out = [LeftOut(each.scenario, each.why, each.required) for part in parts for each in part.left_out]
@@ -167,7 +92,7 @@ def _whole(parts: Sequence[_Part], ran: Sequence[str]) -> Part:
     return Part(*whole, left_out=tuple(left_out))
 
 
-def _row(row: _Row) -> SuiteRow:
+def _row(row: stored_gate.Row) -> SuiteRow:
     """A pass that its own runs do not show is none. A known failure passes where every run failed."""
     runs = [RunLine(run.run_id, run.verdict) for run in row.runs]
     result = RepeatVerdict(row.verdict, row.reasons)
@@ -189,7 +114,7 @@ def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | Non
     return found
 
 
-def _is_of(row: _Row, measured: ScenarioFigures) -> bool:
+def _is_of(row: stored_gate.Row, measured: ScenarioFigures) -> bool:
     """Exactly the row's runs, with their verdicts. A fault-free run that failed in the place of one has no figures."""
     told = {run.run_id: run.verdict for run in row.runs}
     there = {run.run_id: run.verdict for run in measured.runs}

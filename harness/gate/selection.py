@@ -8,10 +8,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from harness.campaign.store import Store, Wanted
 from harness.errors import UsageError
+from harness.gate.stored_gate import Stored
 from harness.gate.suite_file import SuiteEntry
 from harness.judge.score import Verdict
 from harness.report import model
@@ -57,42 +56,13 @@ def tagged(specs: Sequence[Chosen], tag: str) -> list[Chosen]:
     return found
 
 
-class _Row(msgspec.Struct):
-    scenario: str
-    verdict: Verdict
-
-
-class _LeftOut(msgspec.Struct):
-    scenario: str
-
-
-class _Part(msgspec.Struct):
-    backend: str
-    left_out: list[_LeftOut]
-
-
-class _Gate(msgspec.Struct):
-    suite: str
-    scenarios: list[_Row]
-    part: _Part
-
-
-def not_passed_last(suite: str, reports: pathlib.Path, backend: str) -> frozenset[str]:
-    """The scenarios, as a gate names them, that did not pass in the newest gate of a suite on a backend, or were left
-    out there. Raises `UsageError`."""
-    for path in sorted(reports.glob("*/suite.json"), key=lambda path: path.stat().st_mtime, reverse=True):
-        try:
-            gate = msgspec.json.decode(model.read_regular(path), type=_Gate)
-        except (OSError, msgspec.MsgspecError, RecursionError):
-            continue
-        if (gate.suite, gate.part.backend) != (suite, backend):
-            continue
-        failed = [row.scenario for row in gate.scenarios if row.verdict is not Verdict.PASS]
-        if gate.scenarios and (again := frozenset([*failed, *(each.scenario for each in gate.part.left_out)])):
-            return again
-        ran = "every scenario passed" if gate.scenarios else "it ended with its blindness check"
-        raise UsageError(f"--last-failed: {path.parent.name}: {ran}; run the gate without it")
-    raise UsageError(f"--last-failed: no gate of {suite} on {backend} is kept in {reports}; run the gate without it")
+def not_passed(gate: Stored) -> frozenset[str]:
+    """The scenarios, as a gate names them, that did not pass in this one, or were left out. Raises `UsageError`."""
+    failed = [row.scenario for row in gate.scenarios if row.verdict is not Verdict.PASS]
+    if gate.scenarios and (again := frozenset([*failed, *(each.scenario for each in gate.part.left_out)])):
+        return again
+    ran = "every scenario passed" if gate.scenarios else "it ended with its blindness check"
+    raise UsageError(f"--last-failed: {gate.run_id}: {ran}; run the gate without it")
 
 
 def of_shard(specs: Sequence[Chosen], shard: Shard) -> list[Chosen]:

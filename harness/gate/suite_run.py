@@ -10,27 +10,31 @@ import hashlib
 import json
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from harness.backends.contract import Backend, load_backend
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.campaign.checked_files import load_scenario
 from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.errors import ChaosError, ScenarioError, UsageError
-from harness.gate import baseline
+from harness.gate import baseline, stored_gate
 from harness.gate.baseline_comparison import RUNS_MIN, RUNS_USUAL, Regressions
 from harness.gate.gate_report import GateResult, LeftOut, Part, SuiteRow, render
 from harness.gate.known_failures import settle
-from harness.gate.run_figures import Figures, figures_of_cards, identity_of
-from harness.gate.selection import Chosen, Shard, by_weight, look_back, needed_s, not_passed_last, of_shard, tagged
+from harness.gate.run_figures import HARDWARE, Figures, figures_of_cards, identity_of
+from harness.gate.selection import Chosen, Shard, by_weight, look_back, needed_s, not_passed, of_shard, tagged
+from harness.gate.stored_gate import Stored
 from harness.gate.suite_file import Suite, SuiteEntry, find_blindness_check, load_suite
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.repeats import RepeatVerdict, repeat_verdict
-from harness.judge.score import Verdict, judge, merge
+from harness.judge.score import Scorecard, Verdict, judge, merge
 from harness.plan.capabilities import check_capabilities
 from harness.plan.making import make_plan
+from harness.plan.model import Plan
 from harness.report import write_files, write_reports
+from harness.report.words import one_line
 from harness.run.job import execute
 from harness.run.stop import StopRequest
 from harness.spec.scenario import Scenario, find_beside
@@ -54,8 +58,30 @@ class Gate:
     fail_fast: bool = False
     budget_s: float | None = None  # from the start of the gate
     shard: Shard | None = None
-    last_failed: bool = False  # only what did not pass in the newest gate of the suite
+    last_failed: bool = False  # only what did not pass in the gate that is added to, or in the newest of the suite
+    add: str = ""  # a gate whose runs count as well
     today: datetime.date = field(default_factory=datetime.date.today)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The runs of the gate that is added to, and the names of the scenarios that get new ones."""
+
+    cards: Sequence[Scorecard]
+    asked: frozenset[str]
+
+    def of(self, plan: Plan) -> list[Scorecard]:
+        """Those of the same job, faults and bounds. Its steps may be known only after its fault-free run."""
+        wanted = _told(plan.to_json(), plan.to_json())
+        return [card for card in self.cards if _told(card.evidence.run.plan, plan.to_json()) == wanted]
+
+
+def _told(plan: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    steps = plan["workload"].get("steps") if wanted["workload"].get("steps") else None
+    told: dict[str, Any] = json.loads(
+        json.dumps({**plan, "run_id": "", "workload": {**plan["workload"], "steps": steps}})
+    )
+    return told
 
 
 class Stopped(Exception):
@@ -70,27 +96,50 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     broken = load_scenario(find_blindness_check(suite, path, gate.scenarios))
     every = load_entries(path, suite, gate.scenarios)
     specs = tagged(every, gate.tag) if gate.tag else every
-    if gate.last_failed:
-        failed = not_passed_last(suite.name, gate.reports, gate.backend)
-        specs = [each for each in specs if _name(*each) in failed]
-        if not specs:
-            raise UsageError(f"--last-failed: nothing of {', '.join(sorted(failed))} is among what was asked for")
-    names, again = tuple(_name(*each) for each in specs), gate.last_failed
-    part = Part(len(every), len(specs), gate.tag, gate.backend, gate.seed, digest_of(path), names, again=again)
+    before = None
+    if gate.add or gate.last_failed:
+        before = stored_gate.find(gate.add or "last", gate.reports, suite.name, gate.backend)
+    earlier = _judged_anew(before, gate, digest_of(path)) if gate.add and before else []
+    asked = not_passed(before) if gate.last_failed and before else frozenset(_name(*each) for each in specs)
+    if not any(_name(*each) in asked for each in specs):
+        raise UsageError(f"--last-failed: nothing of {', '.join(sorted(asked))} is among what was asked for")
+    again = gate.last_failed and not gate.add
+    specs = [each for each in specs if _name(*each) in asked] if again else specs
+    names, added = tuple(_name(*each) for each in specs), before.run_id if gate.add and before else ""
+    part = Part(len(every), len(specs), gate.tag, gate.backend, gate.seed, digest_of(path), names)
+    part = replace(part, again=again, added=added)
     if gate.shard:
         specs, part = of_shard(specs, gate.shard), replace(part, shard=gate.shard.number, shards=gate.shard.of)
-    before = _baseline(specs, gate)
+    compared_with = _baseline(specs, gate)
     backend = load_backend(gate.backend)
     run_id = new_run_id(suite.name)
     gate.observer.suite(suite.name, suite.title, len(specs), gate.seed)
     check_row = _blindness_check(broken, gate, backend)
     if blind := _blind(check_row, suite.blindness_reason):
         return _report(GateResult(suite.name, suite.title, run_id, Verdict.INVALID, blind, check_row, part=part), gate)
-    rows, left_out = _run_rows(specs, gate, backend, begun)
-    held = _held_against(before, rows, gate) if before else None
+    rows, left_out = _run_rows(specs, gate, backend, begun, Earlier(earlier, asked))
+    held = _held_against(compared_with, rows, gate) if compared_with else None
     return _report(
         decided(suite.name, suite.title, run_id, check_row, rows, held, replace(part, left_out=left_out)), gate
     )
+
+
+def _judged_anew(before: Stored, gate: Gate, digest: str) -> list[Scorecard]:
+    """All runs of a gate. Raises `UsageError` where they are of something else than what is run now."""
+    if (before.part.digest, before.part.seed) != (digest, gate.seed):
+        raise UsageError(f"--add {gate.add}: gate {before.run_id} ran another suite file or another seed")
+    here, cards = environment_facts(), []
+    for run_id in (run.run_id for row in before.scenarios for run in row.runs):
+        try:
+            # What the gate says of them is not believed.
+            card = judge(load_evidence(gate.reports / pathlib.PurePath(run_id).name), run_id)
+        except ChaosError as error:
+            raise UsageError(f"--add {gate.add}: run {one_line(run_id)}: {error}") from error
+        for name in ("commit", *HARDWARE):
+            if (then := card.environment.get(name)) != (now := here.get(name)):
+                raise UsageError(f"--add {gate.add}: its runs had {name} {then or 'unknown'}, here {now or 'unknown'}")
+        cards.append(card)
+    return cards
 
 
 def load_entries(path: pathlib.Path, suite: Suite, scenarios: pathlib.Path) -> list[Chosen]:
@@ -127,7 +176,7 @@ def digest_of(suite: pathlib.Path) -> str:
 
 
 def _run_rows(
-    specs: Sequence[Chosen], gate: Gate, backend: Backend, begun: float
+    specs: Sequence[Chosen], gate: Gate, backend: Backend, begun: float, earlier: Earlier
 ) -> tuple[tuple[SuiteRow, ...], tuple[LeftOut, ...]]:
     """In the order of the suite; with a budget, what matters most first. What was left out is told, with the reason."""
     rows: dict[int, SuiteRow] = {}  # by its place: a suite may have a scenario twice
@@ -137,15 +186,17 @@ def _run_rows(
     for place in by_weight(specs, past) if past else range(len(specs)):
         entry, spec = specs[place]
         why = f"{failed} had failed" if failed else ""
-        if not why and gate.budget_s is not None:
-            need = needed_s(entry, _repeats(entry, spec, gate), past)
+        before = earlier.of(make_plan(spec, gate.seed, gate.backend, "check", entry.profile)) if earlier.cards else []
+        runs = 0 if before and _name(entry, spec) not in earlier.asked else _repeats(entry, spec, gate)
+        if not why and runs and gate.budget_s is not None:
+            need = needed_s(entry, runs, past)
             left = gate.budget_s - (time.monotonic() - begun)
             if need > left:
                 why = f"it takes about {need:.0f} s, and {max(left, 0):.0f} s of the budget were left"
         if why:
             left_out.append(LeftOut(_name(entry, spec), why, entry.required))
             continue
-        row = rows[place] = _row(entry, spec, gate, backend)
+        row = rows[place] = _row(entry, spec, gate, backend, before, runs)
         failed = row.name if gate.fail_fast and row.result.verdict is Verdict.FAIL else ""
     return tuple(rows[place] for place in sorted(rows)), tuple(left_out)
 
@@ -269,16 +320,19 @@ def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
     return SuiteRow(spec.name, spec.title, repeat_verdict([card]), (card,))
 
 
-def _row(entry: SuiteEntry, spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
+def _row(
+    entry: SuiteEntry, spec: Scenario, gate: Gate, backend: Backend, before: Sequence[Scorecard], runs: int
+) -> SuiteRow:
+    """With so many new runs. Where there are any, those of before that prove nothing are left out."""
     name = _name(entry, spec)
-    plans = (
-        make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name), entry.profile)
-        for _ in range(_repeats(entry, spec, gate))
-    )
+    plans = (make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name), entry.profile) for _ in range(runs))
     gate.observer.scenario(name, spec.title)
+    cards = [card for card in before if card.verdict in baseline.JUDGED or not runs]
+    if cards:
+        gate.observer.note(f"{counted(len(cards), 'run')} of gate {gate.add}")
     try:
         check_capabilities(make_plan(spec, gate.seed, gate.backend, "check", entry.profile), backend.probe())
-        cards, interrupted = run_repeatedly(plans, gate.reports, backend, gate.observer, gate.stop)
+        new, interrupted = run_repeatedly(plans, gate.reports, backend, gate.observer, gate.stop)
     except UsageError:
         raise
     except ChaosError as error:
@@ -286,6 +340,7 @@ def _row(entry: SuiteEntry, spec: Scenario, gate: Gate, backend: Backend) -> Sui
         return SuiteRow(name, spec.title, RepeatVerdict(Verdict.INCONCLUSIVE, (str(error),)))
     if interrupted:
         raise Stopped
+    cards += new
     result = repeat_verdict(cards)
     if known := entry.known_failure:
         result = settle(known, result, cards, gate.today)

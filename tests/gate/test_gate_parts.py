@@ -49,6 +49,8 @@ def bad() -> Scorecard:
 @pytest.fixture
 def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scorecard, bad: Scorecard) -> Any:
     """Runs a gate where runs cost nothing; `cards` are those of scenarios that do not pass."""
+    kept: dict[str, Scorecard] = {}
+    plans_of: dict[str, Plan] = {}
 
     def run(suite: str, cards: dict[str, Scorecard] | None = None, **more: Any) -> GateResult:
         def measured(cards: list[Scorecard]) -> tuple[ScenarioFigures, ...]:
@@ -57,19 +59,27 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
             runs = [RunFigures(run_id=card.run_id, verdict=card.verdict, **told) for card in cards] if recovery else []
             return (ScenarioFigures(identity=identity, runs=tuple(runs)),) if runs else ()
 
-        plans_of: dict[str, Plan] = {}
         recovery: float = more.pop("recovery", 0.0)
+        environment: dict[str, Any] = more.pop("environment", {})
 
         def pretend(plans: Iterable[Plan], *_: object) -> tuple[list[Scorecard], bool]:
             made = list(plans)
-            plans_of[made[0].run_id] = made[0]
+            plans_of.update({plan.run_id: plan for plan in made})
+            if not made:
+                return [], False
             card = (cards or {}).get(str(made[0].scenario.name), good)
             named = [replace(card, run_id=plan.run_id, scenario=plan.scenario.name) for plan in made]
+            for each, plan in zip(named, made, strict=True):
+                kept[each.run_id] = replace(
+                    each,
+                    environment=environment_facts() | environment,
+                    evidence=replace(each.evidence, run=replace(each.evidence.run, plan=plan.to_json())),
+                )
             return named, False
 
         monkeypatch.setattr(module, "execute", lambda *_: Outcome("completed", ""))
         monkeypatch.setattr(module, "load_evidence", lambda run_dir: bad.evidence)
-        monkeypatch.setattr(module, "judge", lambda *_: bad)
+        monkeypatch.setattr(module, "judge", lambda _, run_id: kept.get(run_id, bad))
         monkeypatch.setattr(module, "write_reports", lambda *_: {})
         monkeypatch.setattr(module, "run_repeatedly", pretend)
         monkeypatch.setattr(module, "check_capabilities", lambda *_: None)
@@ -424,7 +434,7 @@ def test_what_programs_read_of_a_gate_keeps_its_shape(rehearse: Any) -> None:
     keys = "scenario title verdict reasons known_failure runs shares_of_bounds"
     assert sorted(values["scenarios"][0]) == sorted(values["blindness_check"]) == sorted(keys.split())
     assert sorted(values["scenarios"][0]["runs"][0]) == ["run_id", "verdict"]
-    keys = "in_suite selected tag backend seed digest names shard shards left_out again"
+    keys = "in_suite selected tag backend seed digest names shard shards left_out again added"
     assert sorted(values["part"]) == sorted(keys.split()) and values["against"] is None
 
 
@@ -465,7 +475,7 @@ def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Score
     assert yes_or_no(no) == "NO: of 3 scenarios, 1 failed, 1 could not be judged, 1 passed."
     assert next_steps(no) == [
         f"rank-kill failed: chaos show {no.rows[0].runs[0].run_id}",
-        "Run again what did not pass, on a quiet host: chaos gate small --last-failed",
+        "Run again what did not pass, on a quiet host: chaos gate small --add last --last-failed",
     ]
     page = (rehearse.folder(no) / "report.html").read_text()
     assert yes_or_no(no) in page and "--last-failed" in page and "pace.max_slowdown" not in page
@@ -482,6 +492,35 @@ def test_only_what_did_not_pass_is_run_again(rehearse: Any, bad: Scorecard) -> N
     assert again.verdict is Verdict.PASS and "only spot-evict, node-loss of 3 scenarios" in again.reason
     with pytest.raises(UsageError, match="every scenario passed; run the gate without it"):
         rehearse(THREE, last_failed=True)
+
+
+def test_the_runs_of_an_earlier_gate_count_as_well(rehearse: Any, good: Scorecard, bad: Scorecard) -> None:
+    unclear = replace(good, verdict=Verdict.INCONCLUSIVE, reasons=["the host was busy"])
+    first = rehearse(THREE, {"spot-evict": unclear}, repeat=2)
+    more = rehearse(THREE, add="last", last_failed=True)
+    assert [len(row.runs) for row in more.rows] == [2, 1, 2], "what proved nothing is left out where there is a new run"
+    assert more.verdict is Verdict.PASS and yes_or_no(more).startswith("YES: ")
+    assert f"with the runs of gate {first.run_id}" in more.reason
+    assert [len(row.runs) for row in rehearse(THREE, add=more.run_id).rows] == [3, 2, 3]
+
+
+def test_a_failure_stays_whatever_is_added(rehearse: Any, bad: Scorecard) -> None:
+    rehearse(THREE, {"node-loss": bad})
+    more = rehearse(THREE, add="last", repeat=5)
+    assert more.verdict is Verdict.FAIL and [len(row.runs) for row in more.rows] == [6, 6, 6]
+
+
+def test_another_job_is_not_added_to(rehearse: Any) -> None:
+    rehearse(THREE, environment={"commit": "another"})
+    with pytest.raises(UsageError, match="its runs had commit another, here"):
+        rehearse(THREE, add="last")
+    rehearse(THREE)
+    with pytest.raises(UsageError, match="ran another suite file or another seed"):
+        rehearse(THREE, add="last", seed=2)
+    with pytest.raises(UsageError, match="ran another suite file or another seed"):
+        rehearse(THREE.replace("  - node-loss\n", ""), add="last")
+    with pytest.raises(UsageError, match="no gate nothing of small on local is kept"):
+        rehearse(THREE, add="nothing")
 
 
 def test_what_was_left_out_is_run_again_and_nothing_is_no_pass(rehearse: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,103 @@
+"""A gate that was kept: its suite.json. It is hostile until it is read here, bounded and typed."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated
+
+import msgspec
+
+from harness.errors import UsageError
+from harness.gate import run_figures
+from harness.gate.run_figures import Count, Text
+from harness.judge.score import Verdict
+from harness.report import model
+from harness.report.words import one_line
+
+Reason = Annotated[str, msgspec.Meta(max_length=20_000)]
+
+
+class Run(msgspec.Struct, frozen=True):
+    run_id: Text
+    verdict: Verdict
+
+
+class Row(msgspec.Struct, frozen=True):
+    scenario: Text
+    title: Reason
+    verdict: Verdict
+    reasons: Annotated[tuple[Reason, ...], msgspec.Meta(min_length=1, max_length=1000)]
+    runs: Annotated[tuple[Run, ...], msgspec.Meta(max_length=10_000)]
+    known_failure: bool = False
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    scenario: Text
+    why: Reason
+    required: bool
+
+
+class Part(msgspec.Struct, frozen=True):
+    in_suite: Count
+    selected: Count
+    tag: Annotated[str, msgspec.Meta(max_length=300)]
+    backend: Text
+    seed: int
+    digest: Text
+    names: Annotated[tuple[Text, ...], msgspec.Meta(max_length=1000)]
+    shard: Count | None
+    shards: Count | None
+    left_out: Annotated[tuple[LeftOut, ...], msgspec.Meta(max_length=2000)]
+
+    @property
+    def same(self) -> tuple[object, ...]:
+        """What all shards of a gate share."""
+        return self.in_suite, self.selected, self.tag, self.backend, self.seed, self.digest, self.names, self.shards
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A gate as suite.json has it. Keys of later versions are ignored."""
+
+    schema: int
+    suite: Text
+    title: Reason
+    run_id: Text
+    verdict: Verdict
+    reason: Reason
+    blindness_check: Row
+    scenarios: Annotated[tuple[Row, ...], msgspec.Meta(max_length=2000)]
+    part: Part
+
+
+def read(folder: pathlib.Path) -> Stored:
+    """Raises `UsageError` for a folder that holds no gate of this version."""
+    path = folder / "suite.json"
+    try:
+        data = model.read_regular(path)
+        if len(data) > run_figures.BYTES_MAX:
+            raise UsageError(f"{path}: larger than {run_figures.BYTES_MAX // 2**20} MiB")
+        values = msgspec.json.decode(data)
+        if isinstance(values, dict) and "canary" in values:  # as it was called in files of earlier versions
+            values["blindness_check"] = values.pop("canary")
+        return msgspec.convert(values, Stored)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: not a gate of this version: {one_line(error)}") from error
+
+
+def find(name: str, reports: pathlib.Path, suite: str, backend: str) -> Stored:
+    """A gate of this suite on this backend by its id, or `last` for the newest. Raises `UsageError`."""
+    for path in sorted(reports.glob("*/suite.json"), key=lambda path: path.stat().st_mtime, reverse=True):
+        if name != "last" and not path.parent.name.startswith(name):
+            continue
+        try:
+            gate = read(path.parent)
+        except UsageError:
+            if name != "last":
+                raise
+            continue
+        if (gate.suite, gate.part.backend) == (suite, backend):
+            return gate
+    which = "no gate" if name == "last" else f"no gate {name}"
+    raise UsageError(f"{which} of {suite} on {backend} is kept in {reports}; run the gate first")
