@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 WINGS = {
     "adopt": (),
     "gameday": ("day_verdict", "attach.attached_verdict"),
-    "gate": ("baseline_comparison", "changes", "objectives", "student", "two_runs_difference"),
+    "gate": ("baseline_comparison", "change_points", "objectives", "t_distribution", "two_runs_difference"),
     "matrix": ("restart_log",),
 }
 for wing, judging in WINGS.items():

@@ -18,7 +18,7 @@ from harness.cli.options import SCENARIOS, BackendOption, ProfileOption, Scenari
 from harness.cli.output import say
 from harness.errors import UsageError
 from harness.judge.facts import reported
-from harness.log import event_schema
+from harness.log import events_as_json_schema
 from harness.plan.capabilities import never_here
 from harness.plan.making import make_plan
 from harness.plan.model import WIDENED_TIMES, Abort, Plan, When
@@ -53,7 +53,7 @@ def schema(
     events: Annotated[bool, typer.Option("--events", help="Of the event log, not of scenario files.")] = False,
 ) -> None:
     """Print the JSON Schema of scenario files, for editors; with --events that of the event log."""
-    sys.stdout.write(json.dumps(event_schema.json_schema() if events else json_schema(), indent=2) + "\n")
+    sys.stdout.write(json.dumps(events_as_json_schema.json_schema() if events else json_schema(), indent=2) + "\n")
 
 
 def plan(

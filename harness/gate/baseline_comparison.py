@@ -18,7 +18,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.gate import student
+from harness.gate import t_distribution
 from harness.judge.score import Verdict, merge
 from harness.units import counted
 
@@ -85,7 +85,7 @@ class _Test:
     @property
     def p_worse(self) -> float:
         """Of a difference like this or larger, if there were none but what the machine explains."""
-        return student.tail((self.difference - self.explained) / self.error, self.freedom)
+        return t_distribution.tail((self.difference - self.explained) / self.error, self.freedom)
 
     @property
     def worth_telling(self) -> bool:
@@ -94,10 +94,10 @@ class _Test:
     @property
     def p_found(self) -> float:
         """Of a difference like this or smaller, if it were `FOUND`."""
-        return student.tail((math.log(FOUND) - self.difference) / self.error, self.freedom)
+        return t_distribution.tail((math.log(FOUND) - self.difference) / self.error, self.freedom)
 
     def bounds(self) -> tuple[float, float]:
-        reach = student.quantile(CONFIDENCE, self.freedom) * self.error
+        reach = t_distribution.quantile(CONFIDENCE, self.freedom) * self.error
         return math.exp(self.difference - reach), math.exp(self.difference + reach)
 
 

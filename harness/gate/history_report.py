@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from harness.gate.changes import Change, changes
+from harness.gate.change_points import Change, changes
 from harness.judge.score import Verdict
 from harness.report import html_page
 from harness.report.charts.trend import Point, Step, sparkline, trend_chart

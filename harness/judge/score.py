@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -90,6 +90,29 @@ class Score(abc.ABC):
         if self.by_default:
             return bounds != self.Bounds()
         return any(value is not None and value != {} for value in dict(bounds).values())
+
+
+class Measured(Score):
+    """Durations and counts, and the lines of the table that hold them against what is allowed."""
+
+    @abc.abstractmethod
+    def values(self, evidence: Analysis) -> dict[str, Any]:
+        """As in report.json."""
+
+    @abc.abstractmethod
+    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: Any) -> Sequence[Expectation] | str:
+        """Or why the evidence says nothing of it."""
+
+    def claims(self, evidence: Analysis) -> Iterable[Claim]:
+        """Beyond the lines, whatever the bounds are."""
+        return ()
+
+    def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
+        values, claims = self.values(evidence), [*self.claims(evidence)]
+        lines = () if bounds is None else self.lines(evidence, values, bounds)
+        if isinstance(lines, str):
+            return ScoreResult(values, (), claims, not_judged=[(self.by_default, lines)])
+        return ScoreResult(values, lines, claims)
 
 
 def _text(parse: Callable[[object], Any], pattern: str, example: str) -> tuple[Any, ...]:

@@ -13,9 +13,9 @@ import re
 from dataclasses import dataclass, field
 
 from harness.errors import EventLogError
-from harness.log import files, records
+from harness.log import checked_lines, files
+from harness.log.checked_lines import Damaged, Record
 from harness.log.files import EventFile
-from harness.log.records import Damaged, Record
 
 HARNESS = "harness"
 NOT_BELIEVED = "another harness"  # the role of a file that says it is the harness's, and is not in its place
@@ -65,7 +65,7 @@ def _read(source: EventFile) -> WriterLog | None:
 def read_header(source: EventFile, line: bytes) -> Record:
     """A file's first line, checked, with the role and the node that its place tells. Raises `EventLogError`."""
     try:
-        return _placed(source, records.header(records.parse(line)))
+        return _placed(source, checked_lines.header(checked_lines.parse(line)))
     except Damaged as damage:
         raise EventLogError(f"{source.shown}:1: {damage}") from None
 
@@ -73,7 +73,7 @@ def read_header(source: EventFile, line: bytes) -> Record:
 def read_event(source: EventFile, number: int, line: bytes, role: str) -> Record:
     """Any other line, checked. Raises `EventLogError`."""
     try:
-        return records.event(records.parse(line), role)
+        return checked_lines.event(checked_lines.parse(line), role)
     except Damaged as damage:
         raise EventLogError(f"{source.shown}:{number}: {damage}") from None
 
@@ -85,12 +85,14 @@ def role_of(header: Record) -> str:
 def _placed(source: EventFile, header: Record) -> Record:
     if source.is_harness:
         if role_of(header) != HARNESS:
-            raise Damaged(f"role {records.shown(role_of(header))} in the harness's own file")
+            raise Damaged(f"role {checked_lines.shown(role_of(header))} in the harness's own file")
         return header
     if source.folder is not None:
         header.pop("uncertainty_ns", None)  # of what we read ourselves; nobody makes his own times inexact
         if role_of(header) == HARNESS:
-            raise Damaged(f"forged evidence: a file of node {records.shown(source.folder)} says it is the harness's")
+            raise Damaged(
+                f"forged evidence: a file of node {checked_lines.shown(source.folder)} says it is the harness's"
+            )
         node = files.visible(source.folder)
         _agree("node", header.get("node", node), node, "its folder")
         return header | {"node": node}
@@ -107,7 +109,7 @@ def _placed(source: EventFile, header: Record) -> Record:
 
 def _agree(what: str, told: object, known: object, by: str) -> None:
     if told != known:
-        raise Damaged(f"{what} is {records.shown(told)} in the header, but {records.shown(known)} by {by}")
+        raise Damaged(f"{what} is {checked_lines.shown(told)} in the header, but {checked_lines.shown(known)} by {by}")
 
 
 @dataclass

@@ -34,14 +34,14 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.errors import EventLogError
-from harness.log import events, files, records, samples, vocabulary
+from harness.log import checked_lines, events, files, samples, vocabulary
+from harness.log.checked_lines import Record
 from harness.log.files import EventFile
-from harness.log.records import Record
 from harness.log.samples import Samples
 from harness.log.vocabulary import Field
 
 Column = npt.NDArray[Any]
-_STEP = {each.column: each for each in records.vocabulary_fields("step") if each.column}
+_STEP = {each.column: each for each in checked_lines.vocabulary_fields("step") if each.column}
 _KINDS: dict[str, type] = {vocabulary.INTEGER: np.int64, vocabulary.NUMBER: np.float64, vocabulary.LABEL: np.int64}
 _OF_KIND = {  # what is read together
     vocabulary.INTEGER: (
@@ -67,10 +67,10 @@ def _line_type() -> type[msgspec.Struct]:
 
     def one(each: Field) -> tuple[str, Any, Any]:
         if each.kind == vocabulary.NUMBER:
-            return each.name, records.kind_of(each) | None, UNTOLD
+            return each.name, checked_lines.kind_of(each) | None, UNTOLD
         if each.kind == vocabulary.LABEL:
-            return each.name, records.kind_of(each) | None, None
-        return each.name, records.kind_of(each), NOT_TOLD if each.otherwise is None else each.otherwise
+            return each.name, checked_lines.kind_of(each) | None, None
+        return each.name, checked_lines.kind_of(each), NOT_TOLD if each.otherwise is None else each.otherwise
 
     fields = [one(each) for each in _STEP.values()]
     rest: list[tuple[str, Any, Any]] = [("samples", msgspec.Raw, None), ("dropped", int, 0)]
@@ -287,9 +287,9 @@ def _kept(rest: Sequence[Record], role: str) -> list[Record]:
     """Declared events. Any other tells only that its writer was there: the last one is kept."""
     last = len(rest) - 1
     return [
-        records.own(record, role)
+        checked_lines.own(record, role)
         for index, record in enumerate(rest)
-        if index == last or records.is_declared(record, role)
+        if index == last or checked_lines.is_declared(record, role)
     ]
 
 
@@ -414,7 +414,7 @@ def _check_near(writer: Writer, reference_ns: int) -> None:
 
 def _too_far(writer: Writer, apart_ns: int) -> EventLogError:
     days = apart_ns / (86400 * 10**9)
-    host = records.shown(writer.header.get("host"))
+    host = checked_lines.shown(writer.header.get("host"))
     return EventLogError(
         f"{writer.name}: events {days:+.0f} days off the harness's clock; at most "
         f"{APART_NS_MAX // (86400 * 10**9)} can be judged; check the clocks of host {host}"

@@ -1,7 +1,6 @@
 """Shows one job on the board: its live state, and what only the events themselves tell.
 
-Works on events that were checked by `harness.log.records`. What a trainer tells is believed only as far as it can be a
-measurement.
+Works on checked events. What a trainer tells is believed only as far as it can be a measurement.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from harness.errors import BackendError
 from harness.node import rpc
 from harness.node.children import Children
 from harness.node.limits import Limits
-from harness.node.net.net_rules import Hook, Where
+from harness.node.net.packet_rules import Hook, Where
 
 Call = Callable[..., Awaitable[Any]]  # takes the lab first; its result must be JSON
 

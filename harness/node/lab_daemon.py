@@ -27,7 +27,7 @@ from harness.node import cgroups, control, kernel, lab_nodes, leftovers, limit_c
 from harness.node.fuse import fuse_verbs
 from harness.node.lab import Call, Lab
 from harness.node.lab_init import stage
-from harness.node.net import net_links, net_verbs
+from harness.node.net import disturbances, net_links
 
 CONTROL_ADDRESS = "10.77.0.254"
 PLAIN_CLEANUP_S_MAX = 6.0
@@ -38,7 +38,7 @@ CALLS: dict[str, Call] = {
     **limit_calls.CALLS,
     **lab_nodes.CALLS,
     **control.CALLS,
-    **net_verbs.CALLS,
+    **disturbances.CALLS,
     **fuse_verbs.CALLS,
 }
 

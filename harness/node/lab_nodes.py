@@ -24,7 +24,7 @@ from harness.node import kernel, lab_init, processes, rpc, sockets, spawn
 from harness.node.compat import TIMEOUTS
 from harness.node.lab import Call, Lab
 from harness.node.limits import Limits
-from harness.node.net import net_links, net_rules
+from harness.node.net import net_links, packet_rules
 from harness.node.node_init import METADATA_ADDRESS
 
 SETUP_S_MAX = 20.0
@@ -176,7 +176,7 @@ class LabNode(abc.ABC):
 class NamespaceNode(LabNode):
     """A node in PID, network, mount, UTS and IPC namespaces of its own, routed through the lab's namespace."""
 
-    hooks = net_rules.LAB_END
+    hooks = packet_rules.LAB_END
 
     def __init__(self, lab: Lab, name: str, incarnation: int, address: str, view: View):
         super().__init__(lab, name, incarnation, address, view)

@@ -14,8 +14,8 @@ from typing import Any, cast
 from harness.errors import UsageError
 from harness.node import processes, server
 from harness.node.lab import Call, Lab, Wired
-from harness.node.net import net_connections, net_verbs, paths
-from harness.node.net.net_rules import NODE_END
+from harness.node.net import disturbances, net_connections, paths
+from harness.node.net.packet_rules import NODE_END
 
 DEVICE = "eth0"
 HERE = "here"  # the node, as the lab's disturbances know it
@@ -32,14 +32,14 @@ class Sidecar:
 
     def calls(self) -> dict[str, Callable[..., Any]]:
         return {
-            "shape": self._to_here(net_verbs.shape),
-            "impair": self._to_here(net_verbs.impair),
-            "cut": self._to_here(net_verbs.cut),
+            "shape": self._to_here(disturbances.shape),
+            "impair": self._to_here(disturbances.impair),
+            "cut": self._to_here(disturbances.cut),
             # The node's own device keeps its carrier: its other end is the daemon's.
-            "unplug": self._to_here(functools.partial(net_verbs.cut, traffic=net_verbs.EVERYTHING)),
-            "heal": functools.partial(net_verbs.heal, self._lab),
-            "counts": functools.partial(net_verbs.counts, self._lab),
-            "examine": self._to_here(net_verbs.examine),
+            "unplug": self._to_here(functools.partial(disturbances.cut, traffic=disturbances.EVERYTHING)),
+            "heal": functools.partial(disturbances.heal, self._lab),
+            "counts": functools.partial(disturbances.counts, self._lab),
+            "examine": self._to_here(disturbances.examine),
             **self._ends.calls,
             "device_rate": self._device_rate,
             "connections": self._connections,

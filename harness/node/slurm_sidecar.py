@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.node import processes, slurm_storage
-from harness.node.net import net_verbs
+from harness.node.net import disturbances
 from harness.node.sidecar import Sidecar
 from harness.node.slurm_helper import until_told
 
@@ -27,7 +27,7 @@ class JobSidecar(Sidecar):
             await until_told(super().serve())
         finally:
             for disturbance in list(self._lab.disturbances):
-                await net_verbs.heal(self._lab, disturbance)
+                await disturbances.heal(self._lab, disturbance)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from harness.judge.facts.ends import ends_of
+from harness.judge.facts.deaths import ends_of
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Doubt, Verdict
 from harness.report.words import gpu_seconds, one_line, seconds, words

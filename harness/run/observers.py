@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from harness.log.records import Record
+from harness.log.checked_lines import Record
 
 Heard = Sequence[tuple[Record, Record]]  # (header of the writer, event)
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from harness.errors import FaultError
-from harness.log import files, records, untrusted_files
+from harness.log import checked_lines, files, untrusted_files
 from harness.log.vocabulary import RANKS_MAX
 from harness.node.emitter import SCHEMA_VERSION, clock_id
 from harness.trainers.readers.contract import Reader, Source, Told
@@ -264,8 +264,8 @@ class Readings:
         if told.event == "step" and told.took_ns is not None:
             event["begin_ns"] = max(0, life.last_ns - told.took_ns)
         try:
-            records.event(event | {"mono_ns": life.last_ns}, "trainer")
-        except records.Damaged as damage:
+            checked_lines.event(event | {"mono_ns": life.last_ns}, "trainer")
+        except checked_lines.Damaged as damage:
             self._note(f"{life.file.path}: {damage}")
             return
         _append(life.out, event, life.last_ns)

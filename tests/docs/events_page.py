@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.log import records, vocabulary
+from harness.log import checked_lines, vocabulary
 from harness.log.vocabulary import Event, Field
 
 HEAD = """\
@@ -89,7 +89,7 @@ def _rows(fields: Sequence[Field], inside: str) -> Iterator[str]:
 
 
 def _holds(field: Field) -> str:
-    return records.allowed(field)
+    return checked_lines.allowed(field)
 
 
 def _meaning(field: Field) -> str:

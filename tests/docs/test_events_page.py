@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from harness.cli.main import make_app
 from harness.log import vocabulary
-from harness.log.event_schema import json_schema
+from harness.log.events_as_json_schema import json_schema
 
 
 def test_every_declaration_is_on_the_page() -> None:

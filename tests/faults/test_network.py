@@ -29,7 +29,7 @@ from harness.errors import FaultError, UsageError
 from harness.faults.contract import Target, build_fault, load_fault
 from harness.faults.nic_latency import NicLatency
 from harness.node import leftovers
-from harness.node.net import delay_line
+from harness.node.net import lossy_link
 from harness.node.types import Arrivals, Impairment
 
 ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
@@ -249,18 +249,18 @@ def test_damaged_data_arrives_whole_in_the_end(cluster: LocalCluster, healed: co
 
 @pytest.mark.parametrize(("burst", "share"), [(1.0, 0.1), (8.0, 0.1), (3.0, 0.4)])
 def test_losses_come_in_the_share_and_the_runs_asked_for(burst: float, share: float) -> None:
-    fate = delay_line.Fate(Impairment(loss_percent=100 * share, burst=burst, seed=11))
+    fate = lossy_link.Fate(Impairment(loss_percent=100 * share, burst=burst, seed=11))
     drawn = [fate.lost() for _ in range(200_000)]
     runs = [len(list(group)) for lost, group in itertools.groupby(drawn) if lost]
     assert sum(drawn) / len(drawn) == pytest.approx(share, rel=0.05)
     assert sum(runs) / len(runs) == pytest.approx(burst if burst > 1 else 1 / (1 - share), rel=0.05)
-    again = delay_line.Fate(Impairment(loss_percent=100 * share, burst=burst, seed=11))
+    again = lossy_link.Fate(Impairment(loss_percent=100 * share, burst=burst, seed=11))
     assert [again.lost() for _ in range(1000)] == drawn[:1000], "the seed decides"
 
 
 @pytest.mark.parametrize("gap_s", [1e-5, 1e-3, 0.01, 1.0])
 def test_jitter_leaves_the_mean_delay_as_asked_however_dense_the_packets(gap_s: float) -> None:
-    fate = delay_line.Fate(Impairment(delay_s=0.01, jitter_s=0.004, seed=3))
+    fate = lossy_link.Fate(Impairment(delay_s=0.01, jitter_s=0.004, seed=3))
     dice, now, released, delays = random.Random(1), 1000.0, 0.0, []
     for _ in range(50_000):
         now += dice.expovariate(1 / gap_s)

@@ -36,7 +36,7 @@ def test_a_score_that_crashes_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def crashes(*_: object) -> None:
         raise KeyError("step")
 
-    monkeypatch.setattr("harness.judge.facts.ends.ends_of", crashes)
+    monkeypatch.setattr("harness.judge.facts.deaths.ends_of", crashes)
     found = logs.run(3, seed=3)
     assert found.broken and all("job: the scorer crashed: KeyError: 'step'" in line for line in found.broken)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.gate import student
+from harness.gate import t_distribution
 from harness.gate.baseline_comparison import FOUND, Answer, Question, Success, compare, fisher, holm
 from harness.judge.score import Verdict
 
@@ -193,12 +193,12 @@ def test_success_is_compared_exactly() -> None:
     [(0.95, 1, 6.314), (0.95, 4, 2.132), (0.975, 8, 2.306), (0.99, 30, 2.457), (0.95, 1e6, 1.645), (0.5, 3, 0.0)],
 )
 def test_quantiles_of_t_are_those_of_the_tables(probability: float, freedom: float, value: float) -> None:
-    assert student.quantile(probability, freedom) == pytest.approx(value, abs=6e-4)
+    assert t_distribution.quantile(probability, freedom) == pytest.approx(value, abs=6e-4)
 
 
 @given(st.floats(-50, 50), st.floats(1, 200))
 def test_both_tails_add_up(t: float, freedom: float) -> None:
-    assert student.tail(t, freedom) + student.tail(-t, freedom) == pytest.approx(1)
+    assert t_distribution.tail(t, freedom) + t_distribution.tail(-t, freedom) == pytest.approx(1)
 
 
 times = st.lists(st.floats(0.5, 500), min_size=3, max_size=8)

@@ -20,9 +20,9 @@ from simulator import Job, Outage, simulate
 
 from harness.errors import EventLogError
 from harness.judge.score import Evidence, judge
-from harness.log import events, files, reading, records, vocabulary
-from harness.log.event_schema import json_schema
+from harness.log import checked_lines, events, files, reading, vocabulary
 from harness.log.events import Tail, read_log
+from harness.log.events_as_json_schema import json_schema
 from harness.report.model import from_scorecard
 from harness.run.live import LiveProgress
 from harness.timeline import timeline
@@ -376,15 +376,15 @@ def _validator(name: str) -> Draft202012Validator:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.sampled_from(sorted(records.TYPES)), st.data())
+@given(st.sampled_from(sorted(checked_lines.TYPES)), st.data())
 def test_the_json_schema_and_the_readers_agree(name: str, data: st.DataObject) -> None:
     """On any event with any values. Integers of JSON are those without a fraction; ours are written without a dot."""
-    declared = [field.name for field in records.vocabulary_fields(name) if field.name != "event"]
+    declared = [field.name for field in checked_lines.vocabulary_fields(name) if field.name != "event"]
     told = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(declared, VALUES | st.integers(0, 9))))
     record = {"event": name, "mono_ns": 5} | told
     by_schema = _validator(name).is_valid(json.loads(json.dumps(record)))
     try:
-        msgspec.convert(record, records.TYPES[name])
+        msgspec.convert(record, checked_lines.TYPES[name])
         by_reader = True
     except msgspec.ValidationError:
         by_reader = False
@@ -425,12 +425,12 @@ def _fields(fields: Sequence[vocabulary.Field]) -> st.SearchStrategy[Any]:
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(vocabulary.EVENTS), st.data())
 def test_what_is_declared_is_read_as_it_was_written(event: vocabulary.Event, data: st.DataObject) -> None:
-    record = {"event": event.name} | data.draw(_fields([*records.TIMES, *event.fields]))
-    assert msgspec.to_builtins(msgspec.convert(record, records.TYPES[event.name])) == record
+    record = {"event": event.name} | data.draw(_fields([*checked_lines.TIMES, *event.fields]))
+    assert msgspec.to_builtins(msgspec.convert(record, checked_lines.TYPES[event.name])) == record
     line = json.dumps(record).encode()
     plain = b"\\" not in line and b"\x7f" not in line  # nothing that is made visible
     if event.name != "plan" and plain:
-        assert records.event(records.parse(line), event.role) == record
+        assert checked_lines.event(checked_lines.parse(line), event.role) == record
 
 
 def test_a_log_is_attached_whole_and_nothing_else_with_it(tmp_path: pathlib.Path) -> None:

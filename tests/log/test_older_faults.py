@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.faults.contract import build_fault, fault_names
-from harness.log import older_faults, records
+from harness.log import checked_lines, older_faults
 from harness.log.consequences import Consequences, May
 from harness.log.vocabulary import ANOMALIES, EVENTS, TEXTS
 from harness.units import Duration
@@ -98,7 +98,7 @@ EXAMPLES: list[tuple[str, dict[str, Any], Consequences]] = [
 def test_what_a_fault_says_comes_through_the_log(kind: str, parameters: dict[str, Any], meant: Consequences) -> None:
     told = build_fault(kind, parameters).consequences().to_event()
     line = {"event": "fault.injected", "mono_ns": 1, "fault": "f", "kind": kind} | told
-    records.event(line, "harness")
+    checked_lines.event(line, "harness")
     assert Consequences.from_event(line) == meant
 
 

@@ -28,7 +28,7 @@ from harness.campaign.campaign_observers import SILENT_CAMPAIGN, Stage, Together
 from harness.errors import CannotRunError, UsageError
 from harness.extras import how_to_install
 from harness.judge.facts.ledger import ACCOUNTS
-from harness.log import records
+from harness.log import checked_lines
 from harness.log.vocabulary import EVENTS
 from harness.monitoring import metrics, metrics_server
 from harness.monitoring.board import SERIES_MAX, Board
@@ -509,5 +509,7 @@ def test_the_ledger_takes_a_small_part_of_a_core(cpu_s: float, pause_s: float, t
 
 
 def test_events_that_a_reader_lets_pass_are_counted() -> None:
-    record = records.event(records.parse(b'{"event":"step","step":3,"mono_ns":5,"loss":NaN,"extra":[1]}'), "trainer")
+    record = checked_lines.event(
+        checked_lines.parse(b'{"event":"step","step":3,"mono_ns":5,"loss":NaN,"extra":[1]}'), "trainer"
+    )
     assert heard((trainer(), record))["chaos_steps_total", ()] == 1

@@ -14,7 +14,7 @@ import numpy as np
 from harness.judge.facts import (
     alarms,
     by_time,
-    ends,
+    deaths,
     envelope,
     ledger,
     losses,
@@ -188,7 +188,7 @@ class Analysis(Evidence):
     @cached_property
     def notices(self) -> Sequence[Mapping[str, Any]]:
         """Those that somebody gave; the others are the trainer's word alone."""
-        return ends.given(self.run)
+        return deaths.given(self.run)
 
     @cached_property
     def last_notices(self) -> Mapping[str, int]:

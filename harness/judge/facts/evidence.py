@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.errors import EventLogError
-from harness.judge.facts import ends, losses
+from harness.judge.facts import deaths, losses
 from harness.judge.facts.losses import Comparison
 from harness.log import files
 from harness.log.reading import is_told
@@ -126,7 +126,7 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
     """Why its steps cannot be compared with the fault-free run's, one by one; an empty text: nothing is wrong."""
     if comparison is None or fault_free is None:
         return "there is no fault-free run to compare with"
-    if fault_free.faults or _disturbed(fault_free) or any(ends.unexplained(fault_free, ends.ends_of(fault_free))):
+    if fault_free.faults or _disturbed(fault_free) or any(deaths.unexplained(fault_free, deaths.ends_of(fault_free))):
         return "the fault-free run was disturbed or did not finish"
     if _is_copy(run, fault_free):
         return "the fault-free run is a copy of this run"

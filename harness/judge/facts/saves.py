@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from harness.judge.facts.save_checks import NoSave, Store, grouped, last_name
-from harness.judge.facts.save_checks import Save as Save
+from harness.judge.facts.missing_or_bad_saves import NoSave, Store, grouped, last_name
+from harness.judge.facts.missing_or_bad_saves import Save as Save
 from harness.timeline.lineage import NEVER
 from harness.timeline.save_events import COMMITTED, FAILED, PART, PUBLISHED, STARTED
 from harness.timeline.timeline import FaultRecord, Ints, Timeline

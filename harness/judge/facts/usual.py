@@ -461,3 +461,16 @@ def _worst(prior: Floats, references: Sequence[Times]) -> float:
     told = [each for each in (prior, *(one.taken for one in references)) if len(each) >= STEPS_MIN]
     stretches = ((medians(each, STEPS_MIN, of_each=False).max(), np.median(each)) for each in told)
     return max([1.0, *(float(slowest / usual) for slowest, usual in stretches if usual > 0)])
+
+
+def exit_ns(run: Timeline) -> int | None:
+    """From the end of the last step (or of the last disturbance, if that is later) to the end of the last command;
+    `None` where no command ended after it."""
+    if not len(run.progress) or run.outcome != "completed":
+        return None
+    last = int(run.progress.end[-1])
+    ended = max((exit_["at"] for exit_ in run.exits if exit_["rank"] is None and exit_["at"] >= last), default=None)
+    if ended is None:
+        return None
+    over = max((end for begin, end in by_time.disturbed(run) if begin <= ended), default=last)
+    return ended - max(last, over) if over <= ended else None

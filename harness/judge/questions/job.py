@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from harness.judge.facts import ends, launchers
+from harness.judge.facts import deaths, launchers
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Places
-from harness.judge.facts.ends import End
+from harness.judge.facts.deaths import End
 from harness.judge.facts.reported import NO_STEPS, blindness
 from harness.judge.score import Bounds, DurationNs, Evidence, Expectation, S, Score, ScoreResult, Verdict, at_most
 from harness.judge.verdict import Code, Doubt, Ground, Hole, Kind, Wrong, claims
@@ -44,8 +44,8 @@ class JobScore(Score):
 
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:
         run, places = evidence.run, evidence.places
-        found = ends.ends_of(run)
-        unexplained = list(ends.unexplained(run, found))
+        found = deaths.ends_of(run)
+        unexplained = list(deaths.unexplained(run, found))
         blind = blindness(run, evidence.fault_free)
         wrong = *_ended_badly(run, bool(blind)), *_left_without_notice(run, places), *_worlds(run)
         holes = (
@@ -149,7 +149,7 @@ def _unexplained(run: Timeline, dead: Sequence[End]) -> Iterator[Hole]:
     lines = []
     for (*_, spoilt), group in groups[:NAMED_DEATHS]:  # type: ignore[misc]
         damaged = f"it came after `{spoiler.id}` had damaged a checkpoint" if spoilt and spoiler else ""
-        told = ends.describe_alike(group, run.begin)
+        told = deaths.describe_alike(group, run.begin)
         lines.append(f"unexplained death{'s' * (len(group) > 1)}: {told} ({damaged or 'no fault explains it'})")
     if rest := sum(len(group) for _, group in groups[NAMED_DEATHS:]):
         lines.append(f"{rest} more unexplained death{'s' * (rest > 1)}")

@@ -1,6 +1,7 @@
 """What was told as a checkpoint is one: whole, of its step, and where the harness looks for it.
 
-A save that is none counts nowhere: not as the last one, not in the rhythm, and not as what a restart should have taken.
+Which one is none is decided in `harness.judge.facts.missing_or_bad_saves`; here it becomes a claim. A save that is none
+counts nowhere: not as the last one, not in the rhythm, and not as what a restart should have taken.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import numpy as np
 
 from harness.judge.facts import ranks, times
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.ends import listed
+from harness.judge.facts.deaths import listed
 from harness.judge.facts.losses import MISSING_MAX
 from harness.judge.facts.reported import blindness, usual_strides
 from harness.judge.score import Bounds, Score, ScoreResult

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from harness.node import kernel, rpc
 from harness.node.compat import pairs
-from harness.node.net import delay_line, net_shape
+from harness.node.net import lossy_link, rate_limit
 
 HEADER_BYTES = 14 + 20 + 32  # Ethernet, IP, TCP with timestamps: on the wire, but not in what is received
 SEGMENT_BYTES = 1448
@@ -93,7 +93,7 @@ def _udp(address: str) -> socket.socket:
     end.bind((address, 0))
     end.setblocking(False)
     with contextlib.suppress(PermissionError):  # then within the system's limit
-        end.setsockopt(socket.SOL_SOCKET, delay_line.SO_RCVBUFFORCE, 4 * 2**20)
+        end.setsockopt(socket.SOL_SOCKET, lossy_link.SO_RCVBUFFORCE, 4 * 2**20)
     return end
 
 
@@ -166,7 +166,7 @@ def transfer(source: End, destination: End, seconds: float, counter: str | None)
         if counter is None:
             return received * (SEGMENT_BYTES + HEADER_BYTES) // SEGMENT_BYTES
         lab_counters.seek(0)
-        return net_shape.transmitted_bytes(counter, lab_counters.read(65536).decode())
+        return rate_limit.transmitted_bytes(counter, lab_counters.read(65536).decode())
 
     received, marks = 0, list[tuple[float, int]]()
     begin, block = time.monotonic(), bytes(1 << 18)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.node.compat import TIMEOUTS, pairs
-from harness.node.net import net_probe, net_shape
+from harness.node.net import net_probe, rate_limit
 
 WAIT_S_MAX = 5.0  # for the other end to connect
 _PACKET = struct.Struct("=Id")
@@ -132,7 +132,7 @@ def send_stream(address: str, to: tuple[str, int], seconds: float) -> None:
 
 
 def transmitted_bytes(device: str) -> int:
-    return net_shape.transmitted_bytes(device, pathlib.Path("/proc/net/dev").read_text())
+    return rate_limit.transmitted_bytes(device, pathlib.Path("/proc/net/dev").read_text())
 
 
 class Ends:

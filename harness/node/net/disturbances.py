@@ -23,8 +23,8 @@ from harness.node import kernel, processes, rpc, spawn
 from harness.node.compat import TIMEOUTS
 from harness.node.lab import Call, Lab, Wired
 from harness.node.lab_nodes import NamespaceNode
-from harness.node.net import delay_line, net_connections, net_links, net_probe, net_rules, net_shape
-from harness.node.net.net_rules import LAB_END, Field, Match, PacketRule, Where
+from harness.node.net import lossy_link, net_connections, net_links, net_probe, packet_rules, rate_limit
+from harness.node.net.packet_rules import LAB_END, Field, Match, PacketRule, Where
 from harness.node.types import Impairment
 
 LINE_READY_S_MAX = 5.0
@@ -99,8 +99,8 @@ class Disturbance(abc.ABC):
 
     def _add_table(self, rules: list[PacketRule]) -> None:
         name = f"chaos{self.number}"
-        net_rules.add_table(name, rules)
-        self.undo.callback(net_rules.delete_table, name)
+        packet_rules.add_table(name, rules)
+        self.undo.callback(packet_rules.delete_table, name)
 
 
 class Shape(Disturbance):
@@ -122,24 +122,24 @@ class Shape(Disturbance):
 
     def _detour(self, where: Where, through: str) -> None:
         device, hook = self.host.device, self.host.hooks[where]
-        net_shape.add_ifb(through)
+        rate_limit.add_ifb(through)
         self.undo.callback(net_links.delete_link, through)
-        net_shape.set_rate(through, self._rate_bits)
+        rate_limit.set_rate(through, self._rate_bits)
         # The device's classifier is there as long as somebody needs it.
         users = self.lab.classifiers.setdefault(device, [])
         if not users:
-            net_shape.add_classifier(device)
+            rate_limit.add_classifier(device)
         users.append(self.number)
         self.undo.callback(self._leave_classifier, device)
-        self.undo.callback(net_shape.delete_detour, device, hook, self.number)
+        self.undo.callback(rate_limit.delete_detour, device, hook, self.number)
         for matches in _selections(self.host, where, self._traffic):
-            net_shape.add_detour(device, hook, self.number, matches, through)
+            rate_limit.add_detour(device, hook, self.number, matches, through)
 
     def _leave_classifier(self, device: str) -> None:
         users = self.lab.classifiers[device]
         users.remove(self.number)
         if not users:
-            net_shape.delete_classifier(device)
+            rate_limit.delete_classifier(device)
 
     def counter(self, source: str) -> str:
         return self._through("sent" if source == self.host.key else "received")
@@ -172,7 +172,7 @@ class Impaired(Disturbance):
                 self.lab.note(f"the delay line of node {self.host.key} ended with {code}: packets pass undisturbed")
 
         with theirs:
-            pid = spawn.fork(lambda: delay_line.main(theirs, self.number, self._impairment), keep=(theirs.fileno(),))
+            pid = spawn.fork(lambda: lossy_link.main(theirs, self.number, self._impairment), keep=(theirs.fileno(),))
         self.lab.on_exit(pid, line_ended)
         self.undo.push_async_callback(_end_process, pid, ended)
         ours.settimeout(LINE_READY_S_MAX)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from judging import Logs, remove, trainers, verdict
 from simulator import Job, Outage, simulate
 
-from harness.judge.facts import ends
+from harness.judge.facts import deaths
 from harness.judge.questions.job import _unexplained
 from harness.judge.score import Scorecard, Verdict
 
@@ -31,7 +31,7 @@ def judged(bend: Callable[[Logs], object], *outages: Outage, job: Job = JOB) -> 
 def unexplained(card: Scorecard) -> list[str]:
     """What is said of them, without where and when."""
     run = card.evidence.run
-    found = [death.describe(run.begin) for death in ends.unexplained(run, ends.ends_of(run))]
+    found = [death.describe(run.begin) for death in deaths.unexplained(run, deaths.ends_of(run))]
     assert card.metrics["deaths_unexplained"] == len(found)
     assert any(text.startswith("unexplained death") for text in card.reasons) == bool(found)
     assert card.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) or not found
@@ -353,7 +353,7 @@ def test_who_dies_after_a_checkpoint_was_damaged_may_have_died_of_that(restored:
     rot = SimpleNamespace(id="rot", spoils=True, injected=5 * 1000 * MS)
     taken = None if restored is None else restored * 1000 * MS
     run: Any = SimpleNamespace(begin=0, faults=[rot], processes=[SimpleNamespace(restored=taken)])
-    dead = [ends.End("a", 1, rank, 1, at * 1000 * MS, 0, (), "", False) for rank, at in ((0, 4), (1, 5), (2, 6))]
+    dead = [deaths.End("a", 1, rank, 1, at * 1000 * MS, 0, (), "", False) for rank, at in ((0, 4), (1, 5), (2, 6))]
     before = "unexplained death: rank 0 on a ended with exit code 1 at 4.00 s (no fault explains it)"
     later = "unexplained deaths: ranks 1 and 2 died, the first at 5.00 s, with exit code 1"
     told = [text for _, text in _unexplained(run, dead)]
@@ -366,9 +366,9 @@ def test_who_dies_after_a_checkpoint_was_damaged_may_have_died_of_that(restored:
 
 def test_how_deaths_that_end_alike_are_told() -> None:
     def told(*dead: tuple[str, int | None], code: int | None = 1, error: bool = False, met: str = "") -> str:
-        return ends.describe_alike(
+        return deaths.describe_alike(
             [
-                ends.End(node, 1, rank, code, (9 - i) * 1000 * MS, 0, (), met, error)
+                deaths.End(node, 1, rank, code, (9 - i) * 1000 * MS, 0, (), met, error)
                 for i, (node, rank) in enumerate(dead)
             ],
             0,

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Sequence
 
 from harness.node.net import net_links, netlink
-from harness.node.net.net_rules import Hook, Match
 from harness.node.net.netlink import attribute, nested, text, u32
+from harness.node.net.packet_rules import Hook, Match
 
 _NEW_LINK, _NEW_QDISC, _DELETE_QDISC, _NEW_FILTER, _DELETE_FILTER = 16, 36, 37, 44, 45
 _ROOT, _CLSACT, _CLSACT_HANDLE = 0xFFFFFFFF, 0xFFFFFFF1, 0xFFFF0000
