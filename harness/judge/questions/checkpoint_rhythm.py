@@ -31,7 +31,7 @@ class RhythmBounds(Bounds):
     """How regularly the job must save once it has recovered."""
 
     max_missed: int = Field(int(abnormal.CHECKPOINT_INTERVALS) - 1, ge=0, description="Saves missed in a row.")
-    min_percent: Percent = Field(60.0, description="Of the saves that were due.")
+    min_percent: Percent = Field(75.0, description="Of the saves that were due.")
 
 
 class CheckpointRhythm(Measured):
