@@ -22,6 +22,7 @@ from harness.run.observers import Heard, Status
 from harness.units import counted
 
 REFRESH_S = 0.1
+PLAIN_S = 30.0  # between two lines of progress where nothing can be overwritten
 PHASES = {
     "starting": "starting the nodes",
     "startup": "workers are starting",
@@ -45,6 +46,7 @@ class Display:
         self._spinner: Spinner | None = None
         self._shown_at = 0.0
         self._moments: dict[str, str] = {}  # of the faults, as printed last
+        self._first: tuple[float, int] | None = None  # seconds and step at which the first step of a stage was seen
 
     def __enter__(self) -> Display:
         return self
@@ -57,7 +59,7 @@ class Display:
     def stage(self, stage: Stage) -> None:
         why = " once more: the stored one has another pace" if stage.again else ""
         self._say(f"{stage.in_words}{why}" + ", which must fail" * (stage.kind == "blindness check"))
-        self._moments = {}
+        self._moments, self._first, self._shown_at = {}, None, time.monotonic()
         if self.console.is_terminal:
             self._spinner = self.console.status("starting")
             self._spinner.start()
@@ -73,13 +75,28 @@ class Display:
         if news := [MOMENTS[moment].format(fault) for fault, moment in changed.items()]:
             self._moments = moments
             self._say(f"  {status.elapsed_s:6.1f} s  step {status.step}: {', '.join(news)}")
+        if status.step and self._first is None:
+            self._first = status.elapsed_s, status.step
         now = time.monotonic()
-        if self._spinner and now - self._shown_at > REFRESH_S:
-            self._shown_at = now
+        if now - self._shown_at < (REFRESH_S if self._spinner else PLAIN_S):
+            return
+        self._shown_at = now
+        steps = f" of {status.steps}" if status.steps is not None else ""
+        done = f"step {status.step}{steps}{self._left(status)}"
+        if self._spinner:
             loss = f" · loss {status.loss:.3f}" if status.loss is not None else ""
-            steps = f" of {status.steps}" if status.steps is not None else ""
             phase = PHASES.get(status.phase) or safe(status.phase)
-            self._spinner.update(f"{phase} · step {status.step}{steps} done{loss} · {status.elapsed_s:.0f} s so far")
+            self._spinner.update(f"{phase} · {done}{loss} · {status.elapsed_s:.0f} s so far")
+        else:
+            self._say(f"  {status.elapsed_s:6.1f} s  {done}")
+
+    def _left(self, status: Status) -> str:
+        """At the pace since the first step, pauses included."""
+        if self._first is None or status.steps is None or status.step <= self._first[1]:
+            return ""
+        since, first = self._first
+        left = (status.steps - status.step) * (status.elapsed_s - since) / (status.step - first)
+        return f", about {left:.0f} s left"
 
     def new_events(self, events: Heard) -> None:
         return None

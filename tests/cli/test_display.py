@@ -53,3 +53,17 @@ def test_a_pipe_gets_a_line_for_each_change_of_a_fault() -> None:
 def test_a_phase_with_markup_or_escapes_is_shown_as_it_is(phase: str) -> None:
     found = shown(True, status(phase))
     assert "\x1b[2J" not in found and "step 7 of 60" in found
+
+
+def test_a_pipe_learns_now_and_then_how_far_the_job_is_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, now = io.StringIO(), 0.0
+    monkeypatch.setattr("harness.cli.display.time.monotonic", lambda: now)
+    with Display(Console(file=out, width=100)) as display:
+        display.stage(Stage("fault-free run", 2))
+        for now, step in ((5.0, 0), (10.0, 10), (20.0, 20), (35.0, 30), (40.0, 40), (70.0, 70)):
+            display.status(Status("r", now, "training", step, 100, None, [], []))
+    assert out.getvalue().splitlines() == [
+        "fault-free run, 2 nodes",
+        "    35.0 s  step 30 of 100, about 88 s left",
+        "    70.0 s  step 70 of 100, about 30 s left",
+    ]

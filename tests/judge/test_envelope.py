@@ -14,6 +14,7 @@ from harness.judge.facts import envelope
 from harness.judge.facts.envelope import DRIFTS, Envelope
 from harness.judge.facts.evidence import BEFORE, SAME, Evidence
 from harness.judge.facts.losses import Curve, compare
+from harness.judge.facts.times import impossible
 from harness.judge.score import Scorecard, Verdict, judge
 from harness.timeline.timeline import Floats, Timeline
 
@@ -232,6 +233,18 @@ def test_a_resume_that_changes_what_is_computed_fails_though_the_band_has_it_too
     card = judged(times(1e-3), times(0.05), {SAME: times(1e-3), "resumed-1": times(1e-3 + 2e-7)})
     assert card.verdict is Verdict.FAIL
     assert "the resume by itself changes what is computed" in card.reasons[0] and "at step 31" in card.reasons[0]
+
+
+def test_a_run_that_resumes_as_it_is_may_not_widen_its_own_band() -> None:
+    card = judged(times(2e-7), times(0.05), {SAME: times(0.01), "resumed-1": times(2e-7)})
+    assert card.verdict is Verdict.FAIL, card.reasons
+    assert "the resume by itself changes what is computed" in card.reasons[0] and "at step 31" in card.reasons[0]
+
+
+def test_a_run_that_resumes_is_no_copy_of_the_run() -> None:
+    run, other = (load(history, history.logs()) for history in (simulate(JOB, seed=5), simulate(JOB, seed=6)))
+    assert not [each for each in impossible(run, [other], []) if "copy" in each.words]
+    assert [each for each in impossible(run, [other], [], [run]) if "one log is a copy of the other" in each.words]
 
 
 def test_a_change_of_size_that_changes_what_is_computed_is_no_pass_though_the_band_has_it_too() -> None:

@@ -118,7 +118,7 @@ def test_a_fault_free_run_of_another_shape_is_none() -> None:
     (reason, *_) = verdict(
         simulate(JOB, KILL, seed=5), expect=EXACT, fault_free=fault_free_of(Job(nodes=3, steps=40))
     ).reasons
-    assert reason == "loss_continuity.mode: the fault-free run has another seed or another number of ranks"
+    assert reason == "loss_continuity.mode: the fault-free run has another seed, workload or number of ranks"
 
 
 def test_a_hole_in_the_fault_free_run_excuses_no_false_restore() -> None:

@@ -178,11 +178,6 @@ def test_it_is_asked_what_each_run_is(bend: Bend, expected: Verdict, reason: str
     assert card.verdict is expected and any(reason in text for text in card.reasons), card.reasons
 
 
-def test_the_harness_names_one_save() -> None:
-    card = judged(again(), DONE | {"begun": {"step": 50}})
-    assert card.verdict is Verdict.INCONCLUSIVE and "was of step 50 when it was begun" in card.reasons[0], card.reasons
-
-
 def test_what_is_left_open_hides_no_failure() -> None:
     def both(logs: Logs) -> None:
         rank_1_stops(logs)

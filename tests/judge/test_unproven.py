@@ -35,8 +35,12 @@ def bent_fault_free(bend: Callable[[Logs], object], seed: int = 77) -> Timeline:
     ("fault_free", "reason"),
     [
         (fault_free_of(replace(JOB, steps=20)), "20 steps are not in the fault-free run"),
-        (fault_free_of(replace(JOB, nodes=1, ranks_per_node=2)), "another seed or another number of ranks"),
-        (bent_fault_free(lambda logs: plan_of(logs).update(seed=8)), "another seed or another number of ranks"),
+        (fault_free_of(replace(JOB, nodes=1, ranks_per_node=2)), "another seed, workload or number of ranks"),
+        (bent_fault_free(lambda logs: plan_of(logs).update(seed=8)), "another seed, workload or number of ranks"),
+        (
+            bent_fault_free(lambda logs: plan_of(logs)["workload"].update(args=["--global-batch", "32"])),
+            "another seed, workload or number of ranks",
+        ),
         (
             bent_fault_free(lambda logs: logs["harness"][-1].update(outcome="failed")),
             "was disturbed or did not finish",

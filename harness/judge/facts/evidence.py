@@ -131,7 +131,7 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
     if _is_copy(run, fault_free):
         return "the fault-free run is a copy of this run"
     if _shape(run) != _shape(fault_free):
-        return "the fault-free run has another seed or another number of ranks"
+        return "the fault-free run has another seed, workload or number of ranks"
     if not len(comparison.step):
         return "no surviving step can be compared with the fault-free run"
     if len(comparison.step) < comparison.run_steps:
@@ -152,7 +152,9 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
 
 def _shape(run: Timeline) -> tuple[Any, ...]:
     """What a run shares with its fault-free run, even with one by another version of its trainer."""
-    return run.plan.get("seed"), run.planned_size.nodes, run.planned_size.ranks_per_node
+    workload = run.plan.get("workload") or {}
+    same = tuple(workload.get(name) for name in ("args", "data", "checkpoint"))
+    return run.plan.get("seed"), run.planned_size.nodes, run.planned_size.ranks_per_node, same
 
 
 def never_the_same(run: Timeline, comparison: Comparison | None) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ from harness.units import format_duration
 
 S = 10**9
 COARSE_NS = S // 20  # times may be rounded
+ROUNDED_NS = S // 100  # those of one process, whose grain is known
 APART_NS = S // 8  # of two clocks of one host that are not set at the same moment
 ALLOCATED_NS = 3 * S  # a scheduler's node may be seen so late
 SEEN_NS = 3 * S  # and the steps of a job, on a busy host
@@ -44,8 +45,10 @@ class Impossible:
     seen: bool = False
 
 
-def impossible(run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]) -> Iterator[Impossible]:
-    """The worst of each kind."""
+def impossible(
+    run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window], resumed: Iterable[Timeline] = ()
+) -> Iterator[Impossible]:
+    """The worst of each kind. `resumed`: more fault-free runs, none of which may be a copy."""
     steps, usual = Told(run), [Told(other) for other in fault_free_runs]
     margin = run.uncertainty_ns + steps.grain
     yield from _outside(steps)
@@ -57,7 +60,7 @@ def impossible(run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Se
             yield Impossible(words.format(step=steps.named(worst), apart=format_duration(int(over[worst]))))
     yield from _before_their_peers(steps, [other for other in usual if other.run.largest_world > 1], margin)
     yield from _two_in_one_place(run, margin)
-    yield from copies(steps, usual)
+    yield from copies(steps, [*usual, *map(Told, resumed)])
     yield from _noticed_before(run)
     yield from _last_words(run, fault_free_runs)
     yield from _saved_for_longer(run, fault_free_runs, margin)
@@ -133,7 +136,7 @@ def _longer_than_its_step(part: str) -> Callable[[Told], Ints]:
 _KINDS: Sequence[tuple[Callable[[Told], Ints], int, str]] = (
     (_before_its_process, COARSE_NS, "{step} began {apart} before its process"),
     (_after_its_end, COARSE_NS, "{step} ended {apart} after its process had ended"),
-    (_before_the_last, COARSE_NS, "{step} began {apart} before the one before it was over"),
+    (_before_the_last, ROUNDED_NS, "{step} began {apart} before the one before it was over"),
     *(
         (_longer_than_its_step(part), COARSE_NS, f"{{step}} {words} {{apart}} longer than it takes")
         for part, words in PARTS.items()

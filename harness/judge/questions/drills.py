@@ -423,7 +423,7 @@ class SecondRestart(Score):
         if came:
             return ScoreResult(values, reasons=_worst(came))
         copied = (each.words for each in times.copies(times.Told(log), [times.Told(run)]))
-        another = (*_another_time(run, told, log), *_another_plan(run, log), *_another_step(told), *copied)
+        another = (*_another_time(run, told, log), *_another_plan(run, log), *copied)
         left_open: list[Answer] = [(None, Code.SECOND_ANOTHER_TIME, f"its {text}") for text in another]
         left_open += [(None, *each) for each in _on_all_ranks(evidence, log, step)]
         left_open += [(None, Code.SECOND_FAILED, text) for text in _as_a_run(evidence, log, ASKED_APART)]

@@ -283,18 +283,19 @@ def _resume_alone(evidence: Analysis) -> str:
     resumed, alone = evidence.resumed_runs, evidence.fault_free_curve
     if resumed is None or alone is None:
         return ""
-    repeats = resumed.repeats(alone)
-    band = resumed.around(resumed.same) if repeats else evidence.calibrated
-    if isinstance(band, str):
-        return ""
-    found = compare(alone, resumed.same) if repeats else compare(resumed.same, alone)
-    rows = np.logical_or.reduce(list(band.outside(found).values()))
-    lasts = band.lasts(found)
-    if not rows.any() and lasts is None:
-        return ""
-    where = f"at step {found.step[rows.argmax()]}" if rows.any() or lasts is None else f"from step {lasts.first} on"
-    what = "goes on from a save with as many ranks, without any fault,"
-    return f"the resume by itself changes what is computed: a run that {what} differs {where}"
+    # Each of the two is held against a band around the other: all that resume may be off by as much.
+    sides = [(alone, resumed.same)] if not resumed.repeats(alone) else [(resumed.same, alone), (alone, resumed.same)]
+    for centre, other in sides:
+        band = resumed.around(centre) if len(sides) > 1 else evidence.calibrated
+        if isinstance(band, str):
+            continue
+        found = compare(other, centre)
+        rows, lasts = np.logical_or.reduce(list(band.outside(found).values())), band.lasts(found)
+        if rows.any() or lasts is not None:
+            where = f"at step {found.step[rows.argmax()]}" if rows.any() or not lasts else f"from step {lasts.first} on"
+            what = "goes on from a save with as many ranks, without any fault,"
+            return f"the resume by itself changes what is computed: a run that {what} differs {where}"
+    return ""
 
 
 def _size_alone(evidence: Analysis) -> str:

@@ -39,7 +39,7 @@ class StepsDone(Score):
 
 def _claims(evidence: Analysis) -> Iterator[Claim]:
     run, fault_free = evidence.run, evidence.fault_free
-    impossible = list(times.impossible(run, evidence.fault_free_runs, evidence.disturbed))
+    impossible = list(times.impossible(run, evidence.fault_free_runs, evidence.disturbed, evidence.resumed.values()))
     wrong = (
         *_left_out(run, evidence.curve.step, usual_strides(run, fault_free)),
         *_missing(evidence.missing),
