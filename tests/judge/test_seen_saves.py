@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 from judging import Logs, by_a_command, load, remove, steps, trainers, verdict
 from simulator import Job, Outage, simulate
 
+from harness.judge.questions.drills import _holds_less
 from harness.judge.questions.saves import _piled_up
 from harness.judge.score import Evidence, Scorecard, Verdict, judge
 
@@ -557,36 +559,45 @@ def test_what_nobody_saw_may_have_been_damaged() -> None:
     assert "rank 0 passed over the checkpoint of step 30, which nothing had damaged" in said(card), card.reasons
 
 
-def test_after_a_bad_one_the_next_is_taken() -> None:
-    def bad(logs: Logs) -> None:
-        """A fault damages the checkpoint of step 30, and heals."""
+def damaged(step: int) -> Bend:
+    """A fault damages the checkpoint of this step right before the kill, and heals."""
+
+    def bend(logs: Logs) -> None:
         kill = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
         at = {key: kill[key] - 1000 for key in ("mono_ns", "wall_ns")} | {"fault": "rot"}
-        damaged = {
-            "event": "fault.damaged",
-            "path": "checkpoints/step-30/a",
-            "step": 30,
-            "part": "tensor",
-            "how": "bit_flip",
-        }
-        damaged |= {"names": ["step-30"], "copies": 0, "tensor_bytes": 1, "checkpoint": "checkpoints/step-30"}
+        told = {"event": "fault.damaged", "path": f"checkpoints/step-{step}/a", "step": step, "part": "tensor"}
+        told |= {"how": "bit_flip", "names": [f"step-{step}"], "copies": 0, "tensor_bytes": 1}
+        told |= {"checkpoint": f"checkpoints/step-{step}"}
         injected = {"event": "fault.injected", "kind": "checkpoint_corruption", "kills": False, "spoils": True}
         place = logs["harness"].index(kill)
         logs["harness"][place:place] = [
             at | injected | {"targets": []},
-            at | damaged,
+            at | told,
             at | {"event": "fault.effect", "measured": 1, "expected": 1, "unit": "bytes changed", "ok": True},
             at | {"event": "fault.healed"},
         ]
 
+    return bend
+
+
+def test_what_was_damaged_is_written_anew() -> None:
+    """One of step 40 was there, and was damaged; the job went back, did step 40 again, and told that it saved it."""
+    assert not [*judged(damaged(40)).evidence.saves.store._still_damaged()]
+    card = judged(damaged(40), unseen(40, 40))
+    assert card.verdict is Verdict.FAIL and "the checkpoint of step 40 is none: a fault had damaged what was" in said(
+        card
+    )
+
+
+def test_after_a_bad_one_the_next_is_taken() -> None:
     def no_heal(logs: Logs) -> None:
         """As with a flipped bit, which stays."""
         remove(logs["harness"], lambda line: line.get("event") == "fault.healed" and line.get("fault") == "rot")
 
-    assert "resumed from step 10 and named no newer one" in said(judged(bad, passed_over(NEWEST, step=10)))
-    assert "named no newer one" not in said(judged(bad, passed_over(NEWEST, step=20)))
+    assert "resumed from step 10 and named no newer one" in said(judged(damaged(30), passed_over(NEWEST, step=10)))
+    assert "named no newer one" not in said(judged(damaged(30), passed_over(NEWEST, step=20)))
     good = NEWEST | {"source": "checkpoints/step-20"}
-    card = judged(bad, no_heal, passed_over(NEWEST, good, step=10))
+    card = judged(damaged(30), no_heal, passed_over(NEWEST, good, step=10))
     assert card.verdict is Verdict.FAIL and "over the checkpoint of step 20, which nothing had damaged" in said(card)
 
 
@@ -653,3 +664,38 @@ def test_a_list_of_what_is_left_that_is_cut_short_tells_not_how_many_are_kept() 
 
     card = judged(left_are(JOB.steps), without=(watched, cut_short))
     assert card.verdict is Verdict.PASS, card.reasons
+
+
+def emptied(times: int, apart_ns: int) -> Bend:
+    """So often the only checkpoint in the store is removed, so long before the next one was committed."""
+
+    def bend(logs: Logs) -> None:
+        told = list(commits(logs, 40))
+        for before, after in list(itertools.pairwise(told))[:times]:
+            at = {key: after[key] - apart_ns for key in ("mono_ns", "wall_ns")}
+            logs["harness"].append({"event": "checkpoint.removed", "path": before["path"], "step": before["step"]} | at)
+            for line in list(seen(logs, 0, before["step"] - 1)):
+                logs["harness"].remove(line)
+        logs["harness"].sort(key=lambda line: line["mono_ns"])
+
+    return bend
+
+
+@pytest.mark.parametrize(
+    ("times", "apart_ms", "fails"), [(2, 60, True), (1, 60, False), (2, -400, False), (0, 60, False)]
+)
+def test_the_only_checkpoint_is_not_removed_before_the_next_one_is_committed(
+    times: int, apart_ms: int, fails: bool
+) -> None:
+    card = judged(
+        emptied(times, apart_ms * 10**6), without=(watched, lambda logs: emptied(times, apart_ms * 10**6)(logs))
+    )
+    said = "the only checkpoint in the store was removed before the next one was committed (2 times, first that of step 40)"
+    assert any(said in text for text in card.reasons) == fails, card.reasons
+
+
+def test_a_last_save_that_holds_less_than_the_others_is_told() -> None:
+    evidence = judged(with_seen(70, 70, tensor_count=2)).evidence
+    [(_, text)] = _holds_less(evidence, 70)
+    assert text == "the checkpoint of step 70 that the restore drill loaded holds 2 tensors, and the others at least 3"
+    assert not [*_holds_less(evidence, 60)] and not [*_holds_less(judged().evidence, 70)]

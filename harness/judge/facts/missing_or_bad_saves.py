@@ -186,6 +186,7 @@ class Store:
             Store._stale_in_part,
             Store._unlike,
             Store._of_another_step,
+            Store._still_damaged,
         )
         for none in itertools.chain(self.missing, *(rule(self) for rule in rules), self._unlike_its_name()):
             found.setdefault(none.save, none)
@@ -245,6 +246,53 @@ class Store:
             early = gone < after.at - self._run.uncertainty_ns and after.begun is not None
             if early and not self.is_hidden(save.last_at, gone):
                 yield NoSave(save, "the harness saw it go away before a newer one was begun")
+
+    def _still_damaged(self) -> Iterator[NoSave]:
+        """A fault had damaged what was there under this name, and nothing new came when it was told as saved again."""
+        known = [event for fault in self._run.faults for event in fault.damaged if event.get("checkpoint")]
+        damaged = {last_name(str(event["checkpoint"])): event["at"] for event in known}
+        patience_ns = max(UNSEEN_FACTOR * self._late_ns(max), REMOVAL_NS)
+        for save in self._whole if damaged and not self._run.unseen else ():
+            name = last_name(save.path)
+            until = min(self._went(save), self._run.end)
+            if damaged.get(name, NEVER) < save.at and until - save.last_at > patience_ns:
+                looks = any(seen.at > save.at for seen in self._by_name.get(name, []))
+                if not looks and not self.is_hidden(save.last_at, until):
+                    yield NoSave(
+                        save, "a fault had damaged what was there, and the harness saw nothing new in its place"
+                    )
+
+    def holds_less(self, step: int, since: int) -> tuple[int, int] | None:
+        """How many tensors the save of this step holds, if the others since then hold more; and how many they do."""
+        counts = {save.step: seen.count for save, seen in self._undamaged.items() if save.last_at >= since}
+        mine = counts.pop(step, None)
+        others = [count for count in counts.values() if count is not None]
+        return (mine, min(others)) if mine is not None and len(others) > 1 and mine < min(others) else None
+
+    @property
+    def bare(self) -> Sequence[Save]:
+        """Each was the only one there when it was removed, and the next one was committed later."""
+        pairs = itertools.pairwise(() if self._run.unseen else self._whole)
+        went = [(save, after, self._went(save)) for save, after in pairs]
+        return [
+            save
+            for save, after, gone in went
+            if gone in self._emptied
+            and gone < after.last_at - self._run.uncertainty_ns
+            and self._sound_at(gone)(save)
+            and not self.is_hidden(save.last_at, gone)
+        ]
+
+    @cached_property
+    def _emptied(self) -> frozenset[int]:
+        """When a checkpoint was removed and none was left."""
+        there, emptied = set[str](), set[int]()
+        gone = [(at, True, name) for name, moments in self._removed.items() for at in moments]
+        for at, is_gone, name in sorted([*gone, *((each.at, False, last_name(each.path)) for each in self.seen)]):
+            (there.discard if is_gone else there.add)(name)
+            if is_gone and not there:
+                emptied.add(at)
+        return frozenset(emptied)
 
     def _not_kept(self, saves: Sequence[Save]) -> Iterator[NoSave]:
         """When all nodes had ended, the last one is there; since the last restart, as many of the newest as without a

@@ -183,6 +183,7 @@ def _loaded(evidence: Analysis, told: Mapping[str, Any], newest: int, behind: in
                 _not_committed(evidence.saves, step),
                 ((Code.DRILL_ELSEWHERE, f"the restore drill's {text}") for text in elsewhere),
                 _not_in_the_copy(log, step),
+                _holds_less(evidence, step),
                 _other_copy(run, log, step, Code.DRILL_ELSEWHERE),
                 ((Code.DRILL_FAILED, f"the restore drill: {text}") for text in _as_a_run(evidence, log, CUT_SHORT)),
             )
@@ -266,6 +267,14 @@ def _less_than_saved(evidence: Analysis, log: Timeline) -> Iterator[str]:
             yield f"{text}, which no longer holds what was committed there"
         if each.entered == ("model",) and any(len(entered) > 1 for entered in usual):
             yield f"rank {each.rank} restored its model alone, and the run's restarts its optimizer's state as well"
+
+
+def _holds_less(evidence: Analysis, step: int) -> Iterator[tuple[Code, str]]:
+    """A last save without the optimizer's state loads well, and training goes on from it with another one."""
+    since = evidence.run.epochs[-1].begin if evidence.run.epochs else 0
+    if found := evidence.saves.store.holds_less(step, since):
+        text = f"the checkpoint of step {step} that the restore drill loaded holds {found[0]} tensors, and the others"
+        yield Code.DRILL_HOLDS_LESS, f"{text} at least {found[1]}"
 
 
 def _not_in_the_copy(log: Timeline, step: int) -> Iterator[tuple[Code, str]]:

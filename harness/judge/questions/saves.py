@@ -12,11 +12,12 @@ from typing import TypeVar
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import blindness
 from harness.judge.score import Bounds, Score, ScoreResult
-from harness.judge.verdict import Claim, Code, unknown
+from harness.judge.verdict import Claim, Code, failed, unknown
 
 K = TypeVar("K", bound=tuple[object, ...])
 Open = tuple[Code, str]  # what may be, and in words
 SIZES_MIN = 3  # saves after a restart, from which on it shows that their size stays
+BARE_MIN = 2  # once may be the harness's sight, which is that of two looks
 PILED_UP = 2  # checkpoints that may be left for each fault
 SIZE_FACTOR = 8  # so much more do sizes spread without a fault
 
@@ -38,6 +39,10 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
     if none is not None:
         text = f"the checkpoint of step {none.save.step} is none: {none.why}"
         yield Claim(Code.SAVE_IS_NONE, text, False if none.proved else None)
+    elif len(bare := evidence.saves.store.bare) >= BARE_MIN:
+        often = f"{len(bare)} times, first that of step {bare[0].step}"
+        text = f"the only checkpoint in the store was removed before the next one was committed ({often})"
+        yield failed(Code.SAVE_ONLY_ONE, f"{text}: a job that dies in between has lost all")
     else:
         left_open = (*_other_tensors(evidence), *_same_size(evidence), *_piled_up(evidence))
         yield from (unknown(*each) for each in left_open)
