@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
@@ -136,7 +137,8 @@ def next_steps(answer: GateResult) -> list[str]:
         again = f"chaos gate {answer.suite} --add last --last-failed{more}"
         steps.append(f"Run again what did not pass, on a quiet host: {again}")
     if answer.held is not None and (runs := max((each.more or 0 for each in answer.held.answers), default=0)):
-        steps.append(f"To settle the comparison: chaos gate {answer.suite} --add last --repeat {runs}")
+        command = ["chaos", "gate", answer.suite, "--against", answer.held.baseline, "--add", "last", "--repeat"]
+        steps.append(f"To settle the comparison: {shlex.join([*command, str(runs)])}")
     return steps
 
 

@@ -129,12 +129,14 @@ def _judged_anew(before: Stored, gate: Gate, digest: str) -> list[Scorecard]:
     if (before.part.digest, before.part.seed) != (digest, gate.seed):
         raise UsageError(f"--add {gate.add}: gate {before.run_id} ran another suite file or another seed")
     here, cards = environment_facts(), []
-    for run_id in (run.run_id for row in before.scenarios for run in row.runs):
+    for run_id in dict.fromkeys(run.run_id for row in before.scenarios for run in row.runs):
         try:
             # What the gate says of them is not believed.
             card = judge(load_evidence(gate.reports / pathlib.PurePath(run_id).name), run_id)
         except ChaosError as error:
             raise UsageError(f"--add {gate.add}: run {one_line(run_id)}: {error}") from error
+        if card.evidence.run.plan.get("run_id") != run_id:
+            raise UsageError(f"--add {gate.add}: run {one_line(run_id)}: its log is that of another run")
         for name in ("commit", *HARDWARE):
             if (then := card.environment.get(name)) != (now := here.get(name)):
                 raise UsageError(f"--add {gate.add}: its runs had {name} {then or 'unknown'}, here {now or 'unknown'}")

@@ -699,3 +699,23 @@ def test_a_last_save_that_holds_less_than_the_others_is_told() -> None:
     [(_, text)] = _holds_less(evidence, 70)
     assert text == "the checkpoint of step 70 that the restore drill loaded holds 2 tensors, and the others at least 3"
     assert not [*_holds_less(evidence, 60)] and not [*_holds_less(judged().evidence, 70)]
+
+
+def test_a_manifest_without_a_tensor_is_no_checkpoint() -> None:
+    """Without a fault, too: the state is on a disk of the node's own."""
+
+    def hollow(layout: str) -> Bend:
+        def bend(logs: Logs) -> None:
+            watched(logs)
+            for line in seen(logs):
+                for name in [name for name in line if name.startswith("tensor")]:
+                    line.pop(name)
+                line |= {"layout": layout, "bytes": 4860}
+            for line in commits(logs):
+                line["bytes"] = 4860
+
+        return bend
+
+    card = judged(without=(hollow("reference"),))
+    assert card.verdict is Verdict.FAIL and "is none: the harness saw 4,860 bytes and no tensor in them" in said(card)
+    assert judged(without=(hollow("other"),)).verdict is Verdict.PASS

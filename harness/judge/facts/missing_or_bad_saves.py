@@ -33,6 +33,7 @@ EARLY_NS = 500_000_000  # a save may be told a moment before its step is
 DIGITS_MAX = 18  # of a size that a log tells
 UNSEEN_FACTOR = 5  # times the longest time until one was seen: so long they lay there unseen
 UNSEEN_LEAST_NS = 5_000_000_000
+OF_TENSORS, HOLLOW_BYTES = ("reference", "dcp"), 2**16  # layouts; fewer bytes hold no model that is read otherwise
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Seen:
     tensors: Sequence[str]  # its largest ones: bytes and digest
     count: int | None  # of its tensors
     tensor_bytes: int | None
+    hollow: bool  # small, of a layout that is one of tensors, and without any
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,7 @@ class Store:
         rules = (
             Store._too_small,
             Store._empty,
+            Store._hollow,
             Store._stale,
             Store._stale_in_part,
             Store._unlike,
@@ -396,6 +399,12 @@ class Store:
                     found.setdefault((save.series, words), {})[save] = what
         return found
 
+    def _hollow(self) -> Iterator[NoSave]:
+        """A manifest without what it lists: what was restored was somewhere else."""
+        for save, seen in self._undamaged.items():
+            if seen.hollow:
+                yield NoSave(save, f"the harness saw {seen.size or 0:,} bytes and no tensor in them")
+
     def _empty(self) -> Iterator[NoSave]:
         """Zeros where there are none without a fault: weights or an optimizer's state that were never filled."""
         most: dict[str, float] = {}
@@ -589,6 +598,10 @@ def _seen(event: Mapping[str, Any]) -> Seen:
         tensors=event.get("tensor_digests") or (),
         count=event.get("tensor_count"),
         tensor_bytes=event.get("tensor_bytes"),
+        hollow="sha256" in event
+        and not event.get("tensors")
+        and event.get("layout") in OF_TENSORS
+        and (event.get("bytes") or 0) < HOLLOW_BYTES,
     )
 
 
