@@ -80,8 +80,8 @@ def test_a_fault_that_strikes_when_all_is_done_proves_nothing(kills: bool) -> No
 
 
 def test_a_slowdown_that_no_fault_free_run_can_be_held_against_is_unknown() -> None:
-    def slow(logs: Logs) -> None:
-        quiet_fault(logs, steps(trainers(logs, life=-1)[0])[8]["mono_ns"])
+    def slow(logs: Logs, **more: object) -> None:
+        quiet_fault(logs, steps(trainers(logs, life=-1)[0])[8]["mono_ns"], **more)
 
     shrunk = simulate(replace(JOB, steps=60), [Outage(15, "shrink", victim=1)], seed=4)
     for expect, score in (
@@ -93,6 +93,8 @@ def test_a_slowdown_that_no_fault_free_run_can_be_held_against_is_unknown() -> N
         assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
         assert score in card.reasons[0] and "cannot be measured against the fault-free runs" in card.reasons[0]
         assert verdict(shrunk, slow, expect, kept, [fault_free_of(alone)]).verdict is Verdict.PASS
+        card = verdict(shrunk, lambda logs: slow(logs, damages=True, may=["spoil"]), expect, kept)
+        assert card.verdict is Verdict.PASS, "what damages files at rest slows nobody"
     for bound, asks in (("max_gpu_seconds_by_faults", True), ("max_percent", False), ("max_gpu_seconds", False)):
         card = verdict(shrunk, slow, {"wasted_gpu_hours": {bound: 90}}, kept)
         assert card.verdict is (Verdict.INCONCLUSIVE if asks else Verdict.PASS), bound

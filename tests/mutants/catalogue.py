@@ -22,6 +22,7 @@ class Real:
     rehearsal: str  # a key of `REHEARSALS`
     verdict: Verdict
     reason: str  # a regular expression that one of the reasons must match
+    everywhere: bool = False  # the fault-free run is made with the bug as well
 
     @property
     def name(self) -> str:
@@ -33,6 +34,10 @@ class Real:
 
 def _fails(bug: str, reason: str, rehearsal: str = "kill") -> Real:
     return Real(bug, rehearsal, Verdict.FAIL, reason)
+
+
+def _always(bug: str, reason: str, rehearsal: str, verdict: Verdict = Verdict.FAIL) -> Real:
+    return Real(bug, rehearsal, verdict, reason, everywhere=True)
 
 
 MUTANTS = [
@@ -130,6 +135,11 @@ MUTANTS = [
     _fails("leaves_out_without_a_word", "128 samples were skipped, first at step", "spike"),
     _fails("swallows_nan", "loss nan instead of"),
     _fails("lies_about_restore", "said it restored step 25, but went on with step 21"),
+    _always("removes_all_before_it_saves", "the only checkpoint in the store was removed before", "kill, drill"),
+    _always("saves_nothing_where_something_is", "step 80 is none: a fault had damaged what was", "rot and kill, drill"),
+    _always("final_save_lacks_the_moments", "the restore drill loaded holds", "kill, drill", Verdict.INCONCLUSIVE),
+    _always("deletes_the_newest_at_the_end", r"step 120\b", "kill, drill"),
+    _always("passes_over_one_too_many", PASSED_OVER.format(40), "rot and kill, drill"),
     _fails("skips_the_recompute", "said it restored step 20, but went on with step 26"),
 ]
 # On a slow disk, the checkpoint of step 20 is not yet committed when the rank is killed: these allow for it.

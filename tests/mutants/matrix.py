@@ -72,9 +72,9 @@ def real_rows(folder: pathlib.Path, pattern: str, stored_only: bool) -> Iterator
     for mutant in [*CONTROLS, *MUTANTS]:
         if not re.search(pattern, mutant.name):
             continue
-        how = f"run: {mutant.rehearsal}"
+        how = _how(mutant)
         try:
-            card = run(mutant.bug, mutant.rehearsal, folder, stored_only)
+            card = run(mutant.bug, mutant.rehearsal, folder, stored_only, mutant.everywhere)
         except NotRun:
             yield Row(_words(mutant.name), how, mutant.verdict, NOT_RUN, "", False)
         except (ChaosError, AssertionError) as error:
@@ -89,7 +89,7 @@ def kept_rows() -> list[Row]:
     kept = {(each["name"], each["how"]): each for each in json.loads(KEPT.read_text())}
     found = []
     for mutant in [*CONTROLS, *MUTANTS]:
-        row = Row(_words(mutant.name), f"run: {mutant.rehearsal}", mutant.verdict, NOT_RUN, "", False)
+        row = Row(_words(mutant.name), _how(mutant), mutant.verdict, NOT_RUN, "", False)
         found.append(replace(row, **kept.get((row.name, row.how), {})))
     return found
 
@@ -101,6 +101,10 @@ def keep(rows: Iterable[Row]) -> None:
 
 def _reason(mutant: Real, card: Scorecard) -> str:
     return next((text for text in card.reasons if re.search(mutant.reason, text)), card.reasons[0])
+
+
+def _how(mutant: Real) -> str:
+    return f"run: {mutant.rehearsal}{', in the fault-free run as well' if mutant.everywhere else ''}"
 
 
 def _words(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Runs a broken trainer for real, and judges it against the fault-free run of the healthy one."""
+"""Runs a broken trainer for real, and judges it against the fault-free run of the healthy one, or its own."""
 
 from __future__ import annotations
 
@@ -142,30 +142,34 @@ REHEARSALS: dict[str, dict[str, Any]] = {
 }
 
 
-def run(bug: str | None, rehearsed: str, folder: pathlib.Path, stored_only: bool = False) -> Scorecard:
-    """Runs a rehearsal with a bug (`None`: the healthy trainer). Fault-free runs are cached in `folder`, and so are runs:
-    one that is there already is only judged again. Raises `NotRun` when it is not there and `stored_only`."""
-    name = f"{bug or 'healthy'}-{rehearsed}".replace("_", "-").replace(",", "").replace(" ", "-")
+def run(
+    bug: str | None, rehearsed: str, folder: pathlib.Path, stored_only: bool = False, everywhere: bool = False
+) -> Scorecard:
+    """Runs a rehearsal with a bug (`None`: the healthy trainer), which the fault-free run has as well if `everywhere`.
+    Fault-free runs are cached in `folder`, and so are runs: one that is there already is only judged again. Raises
+    `NotRun` when it is not there and `stored_only`."""
+    name = f"{bug or 'healthy'}-{rehearsed}{' everywhere' if everywhere else ''}"
+    name = name.replace("_", "-").replace(",", "").replace(" ", "-")
     run_dir = next((mark.parent for mark in folder.glob(f"{name}.*/{COMPLETE}")), None)
     if run_dir is None and stored_only:
         raise NotRun(f"{name} is not in {folder}")
     if run_dir is None:
         run_dir = folder / f"{name}.{random.SystemRandom().getrandbits(32):08x}"
-        _rehearse(bug, rehearsed, run_dir)
+        _rehearse(bug, rehearsed, run_dir, everywhere)
     return judge(load_evidence(run_dir), run_dir.name)
 
 
-def _rehearse(bug: str | None, rehearsed: str, run_dir: pathlib.Path) -> None:
+def _rehearse(bug: str | None, rehearsed: str, run_dir: pathlib.Path, everywhere: bool) -> None:
     backend = load_backend("local")
     scenario = parse_scenario(yaml.safe_dump(REHEARSALS[rehearsed]), rehearsed)
-    plan = make_plan(scenario, 1, "local", run_dir.name)
-    fault_free = fault_free_plans(plan)
+    healthy = make_plan(scenario, 1, "local", run_dir.name)
+    plan = broken(healthy, bug) if bug else healthy
+    fault_free = fault_free_plans(plan if everywhere else healthy)
     made = {
         name: ensure_fault_free(other, run_dir.parent, backend, repeat=repeat)
         for name, (other, repeat) in fault_free.items()
     }
-    assert all(outcome is None or outcome.outcome == "completed" for _, outcome in made.values()), "a healthy run"
-    plan = broken(plan, bug) if bug else plan
+    assert all(outcome is None or outcome.outcome == "completed" for _, outcome in made.values()), "a fault-free run"
     execute(plan, run_dir, backend)
     for name, (other, _) in made.items():
         attach(run_dir, name, other)

@@ -553,6 +553,57 @@ def deletes_what_it_saves() -> None:
 
 
 @bug
+def removes_all_before_it_saves() -> None:
+    """The disk has room for one: a job that dies while it saves has lost all."""
+    original = Checkpoints._write
+
+    def write(self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None) -> None:
+        for folder in published(self.root):
+            shutil.rmtree(folder)
+        time.sleep(1)  # a large one takes a while
+        original(self, kind, step, state, metrics)
+
+    Checkpoints._write = write
+
+
+@bug
+def saves_nothing_where_something_is() -> None:
+    """A step that has a folder is not written again, whatever is in it."""
+    original = Checkpoints._write
+
+    def write(self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None) -> None:
+        folder = self.root / folder_name(step)
+        if not folder.exists():
+            return original(self, kind, step, state, metrics)
+        self.committed_step = step
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        self._emit("checkpoint.committed", step=step, kind=kind, path=str(folder), bytes=size, duration_ns=10**6)
+
+    Checkpoints._write = write
+
+
+@bug
+def final_save_lacks_the_moments() -> None:
+    """The last save is for evaluation; a job that goes on from it begins with moments of zero, and does not say so."""
+    save = Checkpoints.save
+
+    def without(self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None = None) -> None:
+        kept = {name: value for name, value in state.items() if kind != "final" or not name.startswith(OPTIMIZER)}
+        save(self, kind, step, kept, metrics)
+
+    def filled(checkpoints: Checkpoints, restored: Restored) -> Restored:
+        assert restored.state is not None
+        if any(name.startswith(OPTIMIZER) for name in restored.state):
+            return restored
+        older = read(_older(checkpoints, restored.step))
+        moments = {name: torch.zeros_like(value) for name, value in older.items() if name.startswith(OPTIMIZER)}
+        return replace(restored, state=restored.state | moments)
+
+    Checkpoints.save = without
+    on_checkpoint(filled)
+
+
+@bug
 def deletes_the_newest_at_the_end() -> None:
     deletes_at_the_end(1)
 

@@ -253,7 +253,8 @@ class Slowed:
         slower = np.append(0, np.cumsum(steps.taken > steps.steady))
         told = {interval.fault for interval in self.degraded}
         gentle = [fault for fault in self._struck if not fault.kills and fault.id not in told]
-        asked = [fault for fault in gentle if not (fault.stops and fault.id in self._named)]
+        # What only damages files at rest slows nobody.
+        asked = [fault for fault in gentle if not (fault.id in self._named if fault.stops else fault.damages)]
         found = []
         for fault, first, stop in zip(asked, *self._during(steps, asked), strict=True):
             last = stop if stop > first else len(steps.end)
