@@ -240,6 +240,7 @@ class Code(enum.StrEnum):
     SAVE_ONLY_ONE = "save.only-one"
     SAVE_PILED_UP = "save.piled-up"
     SAVE_SAME_SIZE = "save.same-size"
+    SAVE_TOLD_EARLY = "save.told-early"
     SAVE_WITHOUT_END = "save.without-end"
     SCORER_CRASHED = "scorer.crashed"
     SECOND_ANOTHER_TIME = "second.another-time"

@@ -150,6 +150,7 @@ class Timeline:
     left_out: Sequence[dict[str, Any]] = field(default=())  # `samples.left_out`, of all before the end
     published: Sequence[dict[str, Any]] = field(default=())  # `checkpoint.published`, as the harness saw them
     removed: Sequence[dict[str, Any]] = field(default=())  # `checkpoint.removed`, likewise
+    writes: Sequence[dict[str, Any]] = field(default=())  # begins of the phase `checkpoint.write`
     left: Mapping[str, Any] | None = None  # `checkpoint.left`: what the harness saw when all nodes had ended
     unseen: Sequence[str] = field(default=())  # why the harness did not see the store, or a part of it
     epochs: Sequence[Epoch] = field(default=())
@@ -272,6 +273,7 @@ def build(log: reading.Log) -> Timeline:
         committers=committers,
         published=[event for event in story.harness if event["event"] == save_events.PUBLISHED],
         removed=[event for event in story.harness if event["event"] == save_events.REMOVED],
+        writes=[event for event in story.of_trainers("phase") if save_events.begins_to_write(event)],
         left=next((event for event in story.harness if event["event"] == save_events.LEFT), None),
         unseen=[str(event.get("why")) for event in story.harness if event["event"] == save_events.UNSEEN],
         notices=story.of_trainers("notice"),

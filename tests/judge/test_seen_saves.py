@@ -719,3 +719,28 @@ def test_a_manifest_without_a_tensor_is_no_checkpoint() -> None:
     card = judged(without=(hollow("reference"),))
     assert card.verdict is Verdict.FAIL and "is none: the harness saw 4,860 bytes and no tensor in them" in said(card)
     assert judged(without=(hollow("other"),)).verdict is Verdict.PASS
+
+
+def writes(late: int) -> Bend:
+    """The trainer says when it begins to write: of so many saves only after it told that they are committed."""
+
+    def bend(logs: Logs) -> None:
+        left = late
+        for lines in trainers(logs):
+            told = [line for line in lines if line.get("event") == "checkpoint.committed"]
+            begun = [line for line in lines if line.get("event") == "checkpoint.started"]
+            first, left = left, max(0, left - len(told))
+            for line in (*told[:first], *begun[first:]):
+                after_ns = line["event"] == "checkpoint.committed"
+                at = {key: line[key] + after_ns for key in ("mono_ns", "wall_ns")}
+                lines.append({"event": "phase", "name": "checkpoint.write", "edge": "begin"} | at)
+            lines[1:] = sorted(lines[1:], key=lambda line: line["mono_ns"])
+
+    return bend
+
+
+@pytest.mark.parametrize(("late", "fails"), [(2, True), (1, False), (0, False)])
+def test_a_save_is_not_committed_before_it_is_written(late: int, fails: bool) -> None:
+    card = judged(without=(watched, writes(late)))
+    assert ("told as committed before they were written (" in said(card)) is fails, card.reasons
+    assert (card.verdict is Verdict.FAIL) is fails, card.reasons

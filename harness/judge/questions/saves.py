@@ -6,17 +6,22 @@ counts nowhere: not as the last one, not in the rhythm, and not as what a restar
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.missing_or_bad_saves import Save, grouped
 from harness.judge.facts.reported import blindness
 from harness.judge.score import Bounds, Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
+from harness.timeline.lineage import NEVER
+from harness.timeline.save_events import COMMITTED
 
 K = TypeVar("K", bound=tuple[object, ...])
 Open = tuple[Code, str]  # what may be, and in words
 SIZES_MIN = 3  # saves after a restart, from which on it shows that their size stays
+EARLY_MIN = 2  # once may be a line that was lost
 BARE_MIN = 2  # once may be the harness's sight, which is that of two looks
 PILED_UP = 2  # checkpoints that may be left for each fault
 SIZE_FACTOR = 8  # so much more do sizes spread without a fault
@@ -39,6 +44,9 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
     if none is not None:
         text = f"the checkpoint of step {none.save.step} is none: {none.why}"
         yield Claim(Code.SAVE_IS_NONE, text, False if none.proved else None)
+    elif len(early := _told_early(evidence)) >= EARLY_MIN:
+        often = f"{len(early)} times, first that of step {early[0].step}"
+        yield failed(Code.SAVE_TOLD_EARLY, f"checkpoints were told as committed before they were written ({often})")
     elif len(bare := evidence.saves.store.bare) >= BARE_MIN:
         often = f"{len(bare)} times, first that of step {bare[0].step}"
         text = f"the only checkpoint in the store was removed before the next one was committed ({often})"
@@ -46,6 +54,21 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
     else:
         left_open = (*_other_tensors(evidence), *_same_size(evidence), *_piled_up(evidence))
         yield from (unknown(*each) for each in left_open)
+
+
+def _told_early(evidence: Analysis) -> list[Save]:
+    """Whoever told that it is committed began to write it only then."""
+    begins = grouped((event["process"], event["at"]) for event in evidence.run.writes)
+    saves = grouped((save.process, save) for save in evidence.saves.all if save.begun is not None)
+    found = []
+    for process, mine in saves.items():
+        untils = [*(save.at for save in mine[1:]), NEVER]
+        for save, until in zip(mine, untils, strict=True):
+            first = bisect.bisect_left(begins.get(process, []), save.at)
+            began = next(iter(begins.get(process, [])[first : first + 1]), NEVER)
+            if save.how == COMMITTED and save.last_at < began < until:
+                found.append(save)
+    return sorted(found, key=lambda save: save.at)
 
 
 def _other_tensors(evidence: Analysis) -> Iterator[Open]:
