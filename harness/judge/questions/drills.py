@@ -256,7 +256,7 @@ def _from_elsewhere(evidence: Analysis, workers: Sequence[Process], step: int, f
 
 
 def _less_than_saved(evidence: Analysis, log: Timeline) -> Iterator[str]:
-    """Which rank restored other bytes than were committed, or a model alone where the run's own restarts took more."""
+    """Which rank restored other bytes than were committed, or not as much of the state as the run's own restarts."""
     usual = [each.entered for restart in evidence.restarts[1:] for each in restart.restores]
     for number, worker in enumerate(log.processes):
         if worker.took is None:
@@ -265,8 +265,9 @@ def _less_than_saved(evidence: Analysis, log: Timeline) -> Iterator[str]:
         if each.content and each.saved and each.content != each.saved:
             text = f"rank {each.rank} restored {each.source or 'a state'}"
             yield f"{text}, which no longer holds what was committed there"
-        if each.entered == ("model",) and any(len(entered) > 1 for entered in usual):
-            yield f"rank {each.rank} restored its model alone, and the run's restarts its optimizer's state as well"
+        entered = {each.entered, *usual} if each.entered else set()
+        if ("model",) in entered and any(len(parts) > 1 for parts in entered):
+            yield f"rank {each.rank} or a restart of the run restored its model alone, and the other more of the state"
 
 
 def _holds_less(evidence: Analysis, step: int) -> Iterator[tuple[Code, str]]:
