@@ -304,6 +304,7 @@ class Doubt(enum.StrEnum):
     OTHER_REHEARSAL = "doubt.other-rehearsal"
     RUN_CUT_SHORT = "doubt.run-cut-short"
     SCATTER = "doubt.scatter"
+    SIZE_CHANGES = "doubt.size-changes"
     SLOW_BEFORE = "doubt.slow-before"
     TORN_TAIL = "doubt.torn-tail"
     UNMEASURED = "doubt.unmeasured"

@@ -37,6 +37,7 @@ SETTLES: Mapping[str, str] = {
     Doubt.OTHER_REHEARSAL: "Rehearse it alone: {run}",
     Doubt.RUN_CUT_SHORT: "Let it run to its end, or give it longer: abort: {wall_clock: …}",
     Doubt.SCATTER: LONGER,
+    Doubt.SIZE_CHANGES: "See what depends on the number of ranks: the global batch, the mean of losses and gradients",
     Doubt.SLOW_BEFORE: f"{AGAIN}: {{run}} --fresh-fault-free",
     Doubt.TORN_TAIL: "Run it again: {run}",
     Doubt.UNMEASURED: LONGER,

@@ -442,7 +442,7 @@ def of_losses(change: Callable[[int, float], object]) -> Callable[[Logs], None]:
         (lambda step, loss: loss * (0.98 if step > 32 else 1), "the final loss is -2 % off the fault-free run"),
         (lambda step, loss: "nan" if step in (20, 21) else loss, "2 is more than 1"),
         (lambda step, loss: "inf" if step == 40 else loss, "the final loss is +inf % off the fault-free run"),
-        (lambda step, loss: "nan" if step == 40 else loss, "the final loss is +nan % off the fault-free run"),
+        (lambda step, loss: "nan" if step == 40 else loss, "one of the last losses is no number"),
     ],
 )
 def test_the_final_gap_counts_where_a_fault_changes_what_is_computed(

@@ -210,7 +210,8 @@ def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expec
     numbers: dict[str, Any] = {"bound_value": bounds.max_final_gap, "observed_value": abs(gap), "unit": "%"}
     if abs(gap) <= bounds.max_final_gap:  # never true of a gap that is not a number
         return Expectation(name, bound, _percent(gap), Verdict.PASS, **numbers)
-    reason = f"the final loss is {_percent(gap)} off the fault-free run"
+    told = f"the final loss is {_percent(gap)} off the fault-free run"
+    reason = "one of the last losses is no number" if np.isnan(gap) else told
     grounds = COMPUTED, Ground(Kind.GAP, bound=bounds.max_final_gap)
     return Expectation(name, bound, _percent(gap), Verdict.FAIL, reason, rests_on=grounds, **numbers)
 
@@ -264,7 +265,7 @@ def _envelope(name: str, evidence: Analysis, comparison: Comparison) -> tuple[Ex
     if why := _resume_alone(evidence):
         return Expectation(name, bound, "the resume by itself", Verdict.FAIL, why), values
     if why := _size_alone(evidence):
-        return _unsure(name, bound, why), values
+        return replace(_unsure(name, bound, why), doubt=Doubt.SIZE_CHANGES), values
     outside = band.outside(comparison)
     odd = np.flatnonzero(np.logical_or.reduce(list(outside.values())))
     if (lasts := band.lasts(comparison)) and not (len(odd) and comparison.step[odd[0]] < lasts.first):
