@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import blindness
-from harness.judge.facts.usual import Degraded, Pace, others_share
+from harness.judge.facts.usual import OTHERS_MOST, Degraded, Pace, others_share
 from harness.judge.verdict import Claim, Doubt, Figure, Finding, Ground, Kind, Verdict
 from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import Episode
@@ -21,7 +21,6 @@ from harness.units import format_duration
 
 HOST_FACTOR = 1.4  # beyond the bound: so much slower a host may become meanwhile that others use as well
 OTHERS_MAX = 0.15  # of all CPUs of the host: so much more than usual may go to other programs
-OTHERS_MOST = 0.5  # the same, in all: with less than half of them left, how long something took says little of the job
 
 
 @dataclass(frozen=True)

@@ -343,3 +343,9 @@ def test_time_that_is_saved_is_not_found_after_the_last_step(share: float, expec
     card = judged(told_at(share))
     assert card.verdict is expected, card.reasons
     assert expected is Verdict.PASS or "later than usual after the last" in " · ".join(card.reasons)
+
+
+def test_a_fault_free_run_beside_other_programs_may_have_been_slow() -> None:
+    usual = fault_free_of(JOB)
+    taken = replace(usual, host_load=[{"others": 0.7, "at": usual.begin}])
+    assert judged(told_at(0.1), fault_free=taken).verdict is Verdict.PASS

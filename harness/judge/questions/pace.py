@@ -13,7 +13,7 @@ from pydantic import Field
 
 from harness.judge.facts import by_time
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.usual import FAST_BEFORE, SLOWDOWN_MAX, Pace, Times, exit_ns
+from harness.judge.facts.usual import FAST_BEFORE, OTHERS_MOST, SLOWDOWN_MAX, Pace, Times, exit_ns, others_share
 from harness.judge.score import Bounds, Expectation, Measured, S, Verdict, line
 from harness.judge.verdict import UNTRUE, Claim, Code, Doubt, Ground, Kind, unknown
 from harness.units import format_duration
@@ -100,6 +100,8 @@ def _told_too_fast(evidence: Analysis) -> Iterator[Claim]:
     pace = evidence.pace
     if isinstance(pace, str) or not pace.known:
         return
+    if any(others_share(other, other.begin, other.end) > OTHERS_MOST for other in evidence.usual.runs):
+        return  # of the host; a fault-free run may then have been as slow as it likes
     usual = min(1.0, pace.before)
     factor, saved = max(pace.slowdown, pace.median), pace.usual * usual - pace.taken
     taken, without = exit_ns(evidence.run), evidence.usual.longest(exit_ns)
