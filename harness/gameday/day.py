@@ -1,4 +1,7 @@
-"""A game day as a whole: fault-free run, job, verdict, report; and what is done after a crash of the harness."""
+"""A game day as a whole: fault-free run, job, verdict, report; and what is done after a crash of the harness.
+
+What begins when, and what ends the day early, is decided in `harness.gameday.starts_and_stops`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from harness.errors import ChaosError, EventLogError, FaultError, UsageError
 from harness.gameday import day_report
 from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import DayResult, Expected, judge_day
-from harness.gameday.director import Director
+from harness.gameday.starts_and_stops import Director
 from harness.judge.facts import losses
 from harness.judge.facts.evidence import FAULT_FREE, Evidence, beside, part_of
 from harness.judge.score import Scorecard, judge

@@ -45,9 +45,9 @@ from harness.gameday.day import Ended, find_day, resume_day, run_day, twin_line
 from harness.gameday.day_file import find_gameday
 from harness.gameday.day_plan import DayPlan, schedule, steps_needed
 from harness.gameday.day_view import DayView, NewsView
-from harness.gameday.director import Director
 from harness.gameday.planning import plan_day
 from harness.gameday.requests import TEXT_MAX
+from harness.gameday.starts_and_stops import Director
 from harness.gameday.wing import WING
 from harness.judge.score import EXIT_CODES
 from harness.plan.capabilities import check_capabilities

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from harness.faults.contract import TakesNodes
-from harness.gameday.day_phases import phase_now, phases_of
-from harness.gameday.director import Director, News
+from harness.gameday.outage_phases import phase_now, phases_of
+from harness.gameday.starts_and_stops import Director, News
 from harness.gameday.steady import step_times_ns
 from harness.run.injection import LiveJob
 from harness.run.live import LiveProgress

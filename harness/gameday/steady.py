@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from harness.gameday.day_file import Steady
-from harness.gameday.day_phases import Span, newest_word
+from harness.gameday.outage_phases import Span, newest_word
 from harness.run.live import LiveProgress
 
 KEPT = 100_000

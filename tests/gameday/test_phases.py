@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.gameday.day_phases import Span, newest_word, phase_now, phases_of
+from harness.gameday.outage_phases import Span, newest_word, phase_now, phases_of
 from harness.gameday.steady import Waste
 from harness.report.words import PHASE_MEANING
 from harness.run.live import LiveProgress, Worker

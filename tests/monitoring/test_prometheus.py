@@ -27,8 +27,8 @@ from harness.campaign.ledger_so_far import so_far
 from harness.errors import ChaosError
 from harness.gameday.day import run_day
 from harness.gameday.day_verdict import DayResult
-from harness.gameday.director import Director
 from harness.gameday.planning import plan_day
+from harness.gameday.starts_and_stops import Director
 from harness.judge.facts.ledger import ACCOUNTS
 from harness.log.events import read_log
 from harness.monitoring.metrics_server import serving
