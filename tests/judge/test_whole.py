@@ -575,3 +575,14 @@ def test_a_save_of_a_step_that_is_still_to_come_keeps_no_rhythm() -> None:
     card = judged(foretold)
     assert card.verdict is Verdict.FAIL and "in a row" in reasons(card), card.reasons
     assert judged(lambda logs: None).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.7, Verdict.INCONCLUSIVE), (0.3, Verdict.PASS)])
+def test_a_lost_pace_does_not_hide_behind_a_fault_free_run_on_a_busy_host(share: float, expected: Verdict) -> None:
+    """It took four times as long there; after the recovery the steps take 2.3 times as long as before the fault."""
+    usual = fault_free_of(replace(JOB, step_ms=4 * JOB.step_ms))
+    usual = replace(usual, host_load=[{"others": share, "at": usual.begin}])
+    late = simulate(JOB, [Outage(37, "rank", victim=1)], seed=5)
+    card = verdict(late, lambda logs: slower(logs, 2.3, 31, 80), None, usual)
+    assert card.verdict is expected, card.reasons
+    assert ("before its first fault" in reasons(card)) is (expected is Verdict.INCONCLUSIVE), card.reasons

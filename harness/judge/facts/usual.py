@@ -301,6 +301,7 @@ class Pace:
     worst: float  # slowest `STEPS_MIN` steps in a row without any fault, in this run and in the fault-free ones
     known: bool  # a fault-free run had this world size
     others: float = 0.0  # of the host's CPUs, 0 to 1: what more others took in these steps than without any fault
+    usual_taken: bool = False  # whether others took most of the host while a fault-free run was made
 
     @property
     def slowdown(self) -> float:
@@ -325,7 +326,7 @@ class Pace:
         return self._beside_before(self.slowest, bound)
 
     def _beside_before(self, taken: float, bound: float) -> bool:
-        slower = taken > WORST_FACTOR * bound * self.before
+        slower = taken > (1 if self.usual_taken else WORST_FACTOR) * bound * self.before
         return not self.is_slow(bound) and self.before < FAST_BEFORE and slower
 
 
@@ -362,6 +363,7 @@ def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str
         worst=_worst(prior.ratios, known or usual.times),
         known=bool(known),
         others=max(0.0, others_share(run, int(mine.begin[after][0]), int(mine.end[after][-1])) - max(loads)),
+        usual_taken=max(loads[1:], default=0.0) > OTHERS_MOST,
     )
 
 
