@@ -35,11 +35,14 @@ from harness.plan.making import make_plan
 from harness.plan.model import Plan
 from harness.report import write_files, write_reports
 from harness.report.words import one_line
+from harness.run import provenance
 from harness.run.job import execute
 from harness.run.stop import StopRequest
 from harness.spec.scenario import Scenario, find_beside
 from harness.trainers.shared.outcome import environment_facts
 from harness.units import counted
+
+SAME_CODE = ("trainer_commit", "trainer_diff", "data_digest", "image_digest")  # what tells whether two runs had it
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,16 @@ class Earlier:
         """Those of the same job, faults and bounds. Its steps may be known only after its fault-free run."""
         wanted = _told(plan.to_json(), plan.to_json())
         return [card for card in self.cards if _told(card.evidence.run.plan, plan.to_json()) == wanted]
+
+    def check(self, plan: Plan, backend: Backend) -> None:
+        """Raises `UsageError` where the code of these runs is not known to be that of now."""
+        here = provenance.facts(plan, backend) if self.cards else {}
+        for card in self.of(plan):
+            for name in SAME_CODE:
+                if (then := card.environment.get(name)) != (now := here.get(name)):
+                    raise UsageError(f"--add: {card.run_id} had {name} {then or 'unknown'}, here {now or 'unknown'}")
+            if not any(here.get(name) for name in ("trainer_diff", "image_digest")):
+                raise UsageError(f"--add: nobody knows that {card.run_id} had the code of now: use a git checkout")
 
 
 def _told(plan: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,13 +124,15 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     if gate.shard:
         specs, part = of_shard(specs, gate.shard), replace(part, shard=gate.shard.number, shards=gate.shard.of)
     compared_with = _baseline(specs, gate)
-    backend = load_backend(gate.backend)
+    backend, added_to = load_backend(gate.backend), Earlier(earlier, asked)
+    for entry, spec in specs:
+        added_to.check(_check_plan(entry, spec, gate), backend)
     run_id = new_run_id(suite.name)
     gate.observer.suite(suite.name, suite.title, len(specs), gate.seed)
     check_row = _blindness_check(broken, gate, backend)
     if blind := _blind(check_row, suite.blindness_reason):
         return _report(GateResult(suite.name, suite.title, run_id, Verdict.INVALID, blind, check_row, part=part), gate)
-    rows, left_out = _run_rows(specs, gate, backend, begun, Earlier(earlier, asked))
+    rows, left_out = _run_rows(specs, gate, backend, begun, added_to)
     held = _held_against(compared_with, rows, gate) if compared_with else None
     return _report(
         decided(suite.name, suite.title, run_id, check_row, rows, held, replace(part, left_out=left_out)), gate
@@ -137,7 +152,7 @@ def _judged_anew(before: Stored, gate: Gate, digest: str) -> list[Scorecard]:
             raise UsageError(f"--add {gate.add}: run {one_line(run_id)}: {error}") from error
         if card.evidence.run.plan.get("run_id") != run_id:
             raise UsageError(f"--add {gate.add}: run {one_line(run_id)}: its log is that of another run")
-        for name in ("commit", *HARDWARE):
+        for name in ("python", "torch", *HARDWARE):
             if (then := card.environment.get(name)) != (now := here.get(name)):
                 raise UsageError(f"--add {gate.add}: its runs had {name} {then or 'unknown'}, here {now or 'unknown'}")
         cards.append(card)
@@ -188,7 +203,7 @@ def _run_rows(
     for place in by_weight(specs, past) if past else range(len(specs)):
         entry, spec = specs[place]
         why = f"{failed} had failed" if failed else ""
-        before = earlier.of(make_plan(spec, gate.seed, gate.backend, "check", entry.profile)) if earlier.cards else []
+        before = earlier.of(_check_plan(entry, spec, gate)) if earlier.cards else []
         runs = 0 if before and _name(entry, spec) not in earlier.asked else _repeats(entry, spec, gate)
         if not why and runs and gate.budget_s is not None:
             need = needed_s(entry, runs, past)
@@ -201,6 +216,10 @@ def _run_rows(
         row = rows[place] = _row(entry, spec, gate, backend, before, runs)
         failed = row.name if gate.fail_fast and row.result.verdict is Verdict.FAIL else ""
     return tuple(rows[place] for place in sorted(rows)), tuple(left_out)
+
+
+def _check_plan(entry: SuiteEntry, spec: Scenario, gate: Gate) -> Plan:
+    return make_plan(spec, gate.seed, gate.backend, "check", entry.profile)
 
 
 def _repeats(entry: SuiteEntry, spec: Scenario, gate: Gate) -> int:
@@ -218,7 +237,7 @@ def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
             f"This gate can fail, but not pass: {', '.join(few[:3])}{' and others' if len(few) > 3 else ''} would run"
             f" fewer than {RUNS_MIN} times, and fewer are never called not worse. Give --repeat {RUNS_USUAL}."
         )
-    plans = [make_plan(spec, gate.seed, gate.backend, "check", entry.profile) for entry, spec in asked]
+    plans = [_check_plan(*each, gate) for each in asked]
     wanted = [identity_of(plan.to_json(), facts) for plan in plans]
     found = baseline.find(gate.against, gate.reports, wanted)
     baseline.check(gate.against, found, wanted)
@@ -333,7 +352,7 @@ def _row(
     if cards:
         gate.observer.note(f"{counted(len(cards), 'run')} of gate {gate.add}")
     try:
-        check_capabilities(make_plan(spec, gate.seed, gate.backend, "check", entry.profile), backend.probe())
+        check_capabilities(_check_plan(entry, spec, gate), backend.probe())
         new, interrupted = run_repeatedly(plans, gate.reports, backend, gate.observer, gate.stop)
     except UsageError:
         raise

@@ -33,6 +33,7 @@ from harness.trainers.shared.outcome import environment_facts
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 HEAD = "version: 1\nname: small\ntitle: A small gate\nscenarios:\n"
 THREE = HEAD + "  - rank-kill\n  - {scenario: spot-evict, required: false}\n  - node-loss\n"
+CODE = {"trainer_commit": "c" * 40, "trainer_diff": "clean"}
 TODAY = datetime.date(2026, 11, 22)
 
 
@@ -61,6 +62,7 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
 
         recovery: float = more.pop("recovery", 0.0)
         environment: dict[str, Any] = more.pop("environment", {})
+        here: dict[str, Any] = more.pop("here", CODE)
 
         def pretend(plans: Iterable[Plan], *_: object) -> tuple[list[Scorecard], bool]:
             made = list(plans)
@@ -72,11 +74,12 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
             for each, plan in zip(named, made, strict=True):
                 kept[each.run_id] = replace(
                     each,
-                    environment=environment_facts() | environment,
+                    environment=environment_facts() | CODE | environment,
                     evidence=replace(each.evidence, run=replace(each.evidence.run, plan=plan.to_json())),
                 )
             return named, False
 
+        monkeypatch.setattr(module.provenance, "facts", lambda *_: here)
         monkeypatch.setattr(module, "execute", lambda *_: Outcome("completed", ""))
         monkeypatch.setattr(module, "load_evidence", lambda run_dir: bad.evidence)
         monkeypatch.setattr(module, "judge", lambda _, run_id: kept.get(run_id, bad))
@@ -511,9 +514,15 @@ def test_a_failure_stays_whatever_is_added(rehearse: Any, bad: Scorecard) -> Non
 
 
 def test_another_job_is_not_added_to(rehearse: Any) -> None:
-    rehearse(THREE, environment={"commit": "another"})
-    with pytest.raises(UsageError, match="its runs had commit another, here"):
+    rehearse(THREE, environment={"trainer_diff": "5f"})
+    with pytest.raises(UsageError, match="had trainer_diff 5f, here clean"):
         rehearse(THREE, add="last")
+    rehearse(THREE, environment={"cpus": 4096})
+    with pytest.raises(UsageError, match="its runs had cpus 4096, here"):
+        rehearse(THREE, add="last")
+    rehearse(THREE, environment=dict.fromkeys(CODE))
+    with pytest.raises(UsageError, match=r"nobody knows that .* had the code of now"):
+        rehearse(THREE, add="last", here={})
     rehearse(THREE)
     with pytest.raises(UsageError, match="ran another suite file or another seed"):
         rehearse(THREE, add="last", seed=2)
