@@ -25,6 +25,7 @@ from harness.node.net import net_links
 from harness.node.node_init import Init
 
 GROUPS = "/sys/fs/cgroup"
+SHARED_MEMORY = "/dev/shm"
 NOTHING_SPECIAL = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 FREEZE_ROUNDS_MAX = 50
 FREEZE_S_MAX = 5.0
@@ -80,6 +81,8 @@ def _build(setup: Setup) -> None:
         kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
         kernel.mount("proc", "/proc", "proc", NOTHING_SPECIAL)
         _mount_names(setup.hosts)
+        if not os.path.realpath(setup.run_dir).startswith(f"{SHARED_MEMORY}/"):
+            _mount_shared_memory()
         _mount_sysfs()
         if setup.run_dir:
             run_folder_view.restrict(setup.run_dir, setup.writable)
@@ -102,6 +105,20 @@ def _mount_names(hosts: str) -> None:
         pathlib.Path(f"/sys/{name}").write_text(text)
         if pathlib.Path(f"/etc/{name}").exists():
             kernel.mount(f"/sys/{name}", f"/etc/{name}", flags=kernel.MS_BIND)
+    kernel.unmount("/sys")
+
+
+def _mount_shared_memory() -> None:
+    """What the node writes there is gone with the node, as on a real one; what is there already can be read."""
+    kernel.mount("tmpfs", "/sys", "tmpfs")
+    for name in ("written", "work"):
+        os.mkdir(f"/sys/{name}")
+    os.chmod("/sys/written", 0o1777)
+    try:
+        options = f"lowerdir={SHARED_MEMORY},upperdir=/sys/written,workdir=/sys/work"
+        kernel.mount("overlay", SHARED_MEMORY, "overlay", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+    except OSError as error:
+        print(f"the node shares {SHARED_MEMORY} with its host: {error}", file=sys.stderr, flush=True)
     kernel.unmount("/sys")
 
 

@@ -74,7 +74,7 @@ def real_rows(folder: pathlib.Path, pattern: str, stored_only: bool) -> Iterator
             continue
         how = _how(mutant)
         try:
-            card = run(mutant.bug, mutant.rehearsal, folder, stored_only, mutant.everywhere)
+            card = run(mutant, folder, stored_only)
         except NotRun:
             yield Row(_words(mutant.name), how, mutant.verdict, NOT_RUN, "", False)
         except (ChaosError, AssertionError) as error:
@@ -104,7 +104,8 @@ def _reason(mutant: Real, card: Scorecard) -> str:
 
 
 def _how(mutant: Real) -> str:
-    return f"run: {mutant.rehearsal}{', in the fault-free run as well' if mutant.everywhere else ''}"
+    where = "" if mutant.backend == "local" else f", on {mutant.backend.capitalize()}"
+    return f"run: {mutant.rehearsal}{where}{', in the fault-free run as well' if mutant.everywhere else ''}"
 
 
 def _words(name: str) -> str:

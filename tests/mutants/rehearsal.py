@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pathlib
 import random
+import re
 import shutil
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+from unittest import mock
 
 import yaml
 
 from harness.backends.contract import load_backend
+from harness.backends.docker.backend import IMAGE_ENV
+from harness.backends.docker.engine import Engine
+from harness.backends.docker.request import IMAGE
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN
 from harness.campaign.fault_free import ensure_fault_free, fault_free_plans
 from harness.campaign.resumed import Resumed, resize
 from harness.judge.facts.evidence import FAULT_FREE, attach, load_evidence
-from harness.judge.score import Scorecard, judge
+from harness.judge.score import Scorecard, Verdict, judge
 from harness.plan.making import make_plan
 from harness.plan.model import Plan
 from harness.run.job import execute
@@ -26,6 +35,7 @@ from harness.timeline import timeline
 from harness.trainers.contract import build_trainer
 
 TRAINER = pathlib.Path(__file__).resolve().with_name("trainer.py")
+IN_IMAGE = "/mutants/trainer.py"
 SMALL = ["--layers", "1", "--width", "32", "--heads", "2", "--context", "32"]
 # Large enough for the losses of two world sizes to part: in a small model they stay equal to seven digits.
 USUAL = ["--layers", "5", "--width", "128", "--heads", "4", "--context", "64"]
@@ -38,6 +48,23 @@ COMPLETE = "complete"
 SAVED = {"metrics": {"checkpoint_success_min": 100}}
 ALIKE = {"loss_continuity": {"mode": "final", "max_final_gap": "10%"}}
 NOTHING_LOST = {"metrics": {"steps_rolled_back_max": 0}}
+
+
+@dataclass(frozen=True)
+class Real:
+    bug: str | None  # a function of `trainer.py`; `None`: the healthy trainer
+    rehearsal: str  # a key of `REHEARSALS`
+    verdict: Verdict
+    reason: str  # a regular expression that one of the reasons must match
+    everywhere: bool = False  # the fault-free run is made with the bug as well
+    backend: str = "local"
+
+    @property
+    def name(self) -> str:
+        return self.bug or "as it is"
+
+    def accepts(self, card: Scorecard) -> bool:
+        return card.verdict is self.verdict and any(re.search(self.reason, text) for text in card.reasons)
 
 
 class NotRun(Exception):
@@ -142,29 +169,44 @@ REHEARSALS: dict[str, dict[str, Any]] = {
 }
 
 
-def run(
-    bug: str | None, rehearsed: str, folder: pathlib.Path, stored_only: bool = False, everywhere: bool = False
-) -> Scorecard:
-    """Runs a rehearsal with a bug (`None`: the healthy trainer), which the fault-free run has as well if `everywhere`.
-    Fault-free runs are cached in `folder`, and so are runs: one that is there already is only judged again. Raises
-    `NotRun` when it is not there and `stored_only`."""
-    name = f"{bug or 'healthy'}-{rehearsed}{' everywhere' if everywhere else ''}"
+def run(mutant: Real, folder: pathlib.Path, stored_only: bool = False) -> Scorecard:
+    """Runs a broken trainer, or the healthy one. Fault-free runs are cached in `folder`, and so are runs: one that is
+    there already is only judged again. Raises `NotRun` when it is not there and `stored_only`."""
+    name = f"{mutant.bug or 'healthy'}-{mutant.rehearsal}{' everywhere' if mutant.everywhere else ''}"
+    name += "" if mutant.backend == "local" else f" {mutant.backend}"
     name = name.replace("_", "-").replace(",", "").replace(" ", "-")
     run_dir = next((mark.parent for mark in folder.glob(f"{name}.*/{COMPLETE}")), None)
     if run_dir is None and stored_only:
         raise NotRun(f"{name} is not in {folder}")
     if run_dir is None:
         run_dir = folder / f"{name}.{random.SystemRandom().getrandbits(32):08x}"
-        _rehearse(bug, rehearsed, run_dir, everywhere)
+        with _image(mutant.backend):
+            _rehearse(mutant, run_dir)
     return judge(load_evidence(run_dir), run_dir.name)
 
 
-def _rehearse(bug: str | None, rehearsed: str, run_dir: pathlib.Path, everywhere: bool) -> None:
-    backend = load_backend("local")
-    scenario = parse_scenario(yaml.safe_dump(REHEARSALS[rehearsed]), rehearsed)
-    healthy = make_plan(scenario, 1, "local", run_dir.name)
-    plan = broken(healthy, bug) if bug else healthy
-    fault_free = fault_free_plans(plan if everywhere else healthy)
+@contextlib.contextmanager
+def _image(backend: str) -> Iterator[None]:
+    """The image of nodes with the broken trainers in it, where the backend takes one."""
+    if backend != "docker":
+        yield
+        return
+    name, engine = "chaos-test-mutants", Engine()
+    recipe = f"FROM {IMAGE}\nCOPY {TRAINER.name} {IN_IMAGE}\n"
+    build = ["docker", "--host", engine.address, "build", "--quiet", "--tag", name, "--file", "-", str(TRAINER.parent)]
+    engine.close()
+    subprocess.run(build, input=recipe, text=True, check=True, stdout=subprocess.DEVNULL)
+    with mock.patch.dict(os.environ, {IMAGE_ENV: name}):
+        yield
+
+
+def _rehearse(mutant: Real, run_dir: pathlib.Path) -> None:
+    backend = load_backend(mutant.backend)
+    scenario = parse_scenario(yaml.safe_dump(REHEARSALS[mutant.rehearsal]), mutant.rehearsal)
+    healthy = make_plan(scenario, 1, mutant.backend, run_dir.name)
+    script = IN_IMAGE if mutant.backend == "docker" else str(TRAINER)
+    plan = broken(healthy, mutant.bug, script) if mutant.bug else healthy
+    fault_free = fault_free_plans(plan if mutant.everywhere else healthy)
     made = {
         name: ensure_fault_free(other, run_dir.parent, backend, repeat=repeat)
         for name, (other, repeat) in fault_free.items()
@@ -181,9 +223,9 @@ def _rehearse(bug: str | None, rehearsed: str, run_dir: pathlib.Path, everywhere
     (run_dir / COMPLETE).touch()
 
 
-def broken(plan: Plan, bug: str) -> Plan:
+def broken(plan: Plan, bug: str, script: str) -> Plan:
     """The same plan, run by the trainer with this bug in it."""
     healthy = plan.launch()
-    command = ["{python}", str(TRAINER), bug, *healthy.command[3:]]
+    command = ["{python}", script, bug, *healthy.command[3:]]
     trainer = build_trainer({"command": command, "control": healthy.control})
     return plan.model_copy(update={"workload": plan.workload.model_copy(update={"trainer": trainer})})

@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     ids=lambda mutant: mutant.name,
 )
 def test_the_right_verdict_for_the_right_reason(mutant: Real, folder: pathlib.Path) -> None:
-    card = run(mutant.bug, mutant.rehearsal, folder)
+    card = run(mutant, folder)
     assert mutant.accepts(card), (card.verdict, card.reasons)
 
 

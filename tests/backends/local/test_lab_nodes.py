@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import tempfile
 import threading
 
 import pytest
@@ -16,6 +17,7 @@ from harness.backends.contract import Exit
 from harness.backends.local.backend import MODES
 from harness.errors import BackendError, NodeGone, UsageError
 from harness.node import leftovers, processes
+from harness.node.lab_init import SHARED_MEMORY
 
 NAMESPACES = [mode for mode in MODES if mode != "plain"]  # a process tree sees what its user sees
 SLEEP = ("sleep", "300")
@@ -308,6 +310,28 @@ def test_a_node_writes_nothing_of_the_history_it_is_compared_with(
     lab.wait_exits(1)
     assert "Read-only file system" in lab.log("node0.1") and kept.read_text() == "ours"
     assert (lab.run_dir / "checkpoints" / "x").read_text() == "x"
+
+
+@pytest.mark.parametrize("mode", NAMESPACES, indirect=True)
+def test_what_is_in_shared_memory_is_gone_with_the_node(open_lab: OpenLab) -> None:
+    """What the host has there can be read."""
+    with tempfile.NamedTemporaryFile("w", dir=SHARED_MEMORY, suffix=".chaos-test") as hosts:
+        hosts.write("data")
+        hosts.flush()
+        os.chmod(hosts.name, 0o644)
+        kept = f"{hosts.name}.kept"
+        code = (
+            f"import os, time; print(open({hosts.name!r}).read(), os.path.exists({kept!r}), flush=True)\n"
+            f"open({kept!r}, 'w').write('state')\n"
+            f"print(open({kept!r}).read(), flush=True); time.sleep(300)\n"
+        )
+        lab = open_lab(script(code))
+        until(lambda: "state" in lab.log("node0.1"), "the node's own file")
+        assert not os.path.exists(kept)
+        lab.cluster.nodes[0].kill()
+        lab.cluster.replace(lab.cluster.nodes[0])
+        until(lambda: "state" in lab.log("node0.2"), "the replacement's own file")
+        assert lab.log("node0.2").split() == lab.log("node0.1").split() == ["data", "False", "state"]
 
 
 @pytest.mark.parametrize("mode", NAMESPACES, indirect=True)
