@@ -71,12 +71,12 @@ WINGS = {
     "adopt": (),
     "gameday": ("day_verdict", "attach.attached_verdict"),
     "gate": ("baseline_comparison", "change_points", "objectives", "t_distribution", "two_runs_difference"),
-    "matrix": ("restart_log",),
+    "matrix": ("restart_log", "resume_comparison", "moments"),
 }
 for wing, judging in WINGS.items():
     pure = {f"{wing}.{name}" for name in judging}
     MAY_IMPORT[wing] = MAY_IMPORT["cli"] | {"cli"} | pure
-    MAY_IMPORT |= {name: {"log", "timeline", "judge"} | pure for name in pure}
+    MAY_IMPORT |= {name: {"log", "timeline", "judge", "judge.facts"} | pure for name in pure}
 
 # A plug-in knows its contract and what its family shares, never a sibling.
 PLUGINS = {

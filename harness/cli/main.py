@@ -60,7 +60,7 @@ COMMANDS = {
         ),
         "matrix": (
             "harness.matrix.matrix_command:matrix",
-            "Damage each file of the newest checkpoint in every way, and restart on it.",
+            "Restart a job on damaged saves, or from each save that matters.",
         ),
     },
     "Before a run": {

@@ -1,4 +1,5 @@
-"""`chaos matrix checkpoint`: what a trainer does with every kind of damage to its newest checkpoint."""
+"""`chaos matrix`: what a trainer does with every kind of damage to its newest checkpoint (`checkpoint`), or whether it
+does the same from each of its saves as without a stop (`resume`)."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from harness.cli.output import note, out, print_json, safe, say
 from harness.cli.scenarios import plan_of
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.score import EXIT_CODES, Verdict
+from harness.matrix import resume_command
 from harness.matrix.checkpoint_matrix import Matrix, run_matrix
 from harness.matrix.matrix_report import MatrixRow, to_json, to_markdown
 from harness.matrix.restart_log import Came
@@ -37,20 +39,32 @@ _BAD = {Came.SILENT: "bold red", Came.CRASHED: "yellow", Came.STALLED: "bold yel
 
 
 def matrix(
-    what: Annotated[Literal["checkpoint"], typer.Argument(help="What is damaged.")],
+    what: Annotated[
+        Literal["checkpoint", "resume"],
+        typer.Argument(help="checkpoint: on damaged saves; resume: from each save that matters."),
+    ],
     scenario: Annotated[str, typer.Argument(help="The scenario whose workload is used.")] = "checkpoint-corrupt-latest",
     trainer: Annotated[str | None, typer.Option(help="Another trainer for that workload, by its name.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="resume: so many steps, and not as many as the scenario.")
+    ] = None,
+    save_every: Annotated[int | None, typer.Option(min=1, help="resume: a save after every so many steps.")] = None,
+    budget: Annotated[str, typer.Option(help="resume: begin no further restart after this time.")] = "15m",
     backend: BackendOption = "local",
     seed: SeedOption = 1,
     json: JsonOption = False,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """Damage each file of the newest checkpoint in every way, and restart on it.
+    """Restart a job on damaged saves, or from each save that matters.
 
-    Each damage costs one restart of the job: about ten for a job that saves one file, each as long as a start.
+    checkpoint: damage each file of the newest save in every way, and restart on it. Each damage costs one start of the
+    job: about ten for a job that saves one file. Exits 1 if any damage was loaded silently, 3 if a restart stalled or
+    cannot be judged.
 
-    Exits 1 if any damage was loaded silently, 3 if a restart stalled or cannot be judged.
+    resume: start the job again from the saves around the end of a pass over the data, from saves that a resumed job
+    made, the first and the last one; each must do what the run without a stop did. The same command goes on with a
+    sweep that was stopped. Exits 1 if any did something else, 3 if none could be tried.
 
     Example: chaos matrix checkpoint my-scenario.yaml
     """
@@ -58,6 +72,12 @@ def matrix(
     plan = _of_trainer(plan.again(plan.run_id.replace(plan.scenario.name, f"matrix-{plan.scenario.name}", 1)), trainer)
     engine = load_backend(backend)
     check_capabilities(plan.without_faults(plan.run_id), engine.probe())
+    if what == "resume":
+        raise typer.Exit(resume_command.sweep(plan, engine, reports, budget, steps, save_every, json))
+    if unfit := [
+        f"--{name.replace('_', '-')}" for name, given in (("steps", steps), ("save_every", save_every)) if given
+    ]:
+        raise UsageError(f"{unfit[0]} is for `chaos matrix resume`")
     found = run_matrix(plan, reports, engine, stop, note)
     rows = [
         MatrixRow(

@@ -57,6 +57,8 @@ TESTS = [
     "tests/gate/test_comparison.py",
     "tests/gate/test_objectives.py",
     "tests/matrix/test_restart_log.py",
+    "tests/matrix/test_moments.py",
+    "tests/matrix/test_resume_comparison.py",
     "tests/docs/test_metrics_doc.py",
     "tests/docs/test_pages.py",
     "tests/run/test_undo.py",

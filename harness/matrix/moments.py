@@ -1,0 +1,140 @@
+"""Which saves of a job it is started again from, and in which order: first where public stacks went wrong.
+
+Whether a resume is right depends on which save it takes. The end of a pass over the data comes first, then the second
+and the third resume in a row, then the first save and the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from harness.judge.facts import losses, samples
+from harness.timeline.timeline import Timeline
+
+PASSES_MAX = 2  # at the ends of so many: some samplers go wrong at the end of the second one only
+SEEN_AGAIN = 0.5  # of the samples of a step: then it belongs to the next pass, as padding is less
+CHAIN = 3  # resumes in a row
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A restart. `step`: of the save it begins from; `None`: the job never had this moment, and `why` says why."""
+
+    words: str
+    step: int | None
+    resume: int = 1  # in a row: the second one begins from a save that a resumed job made
+    nodes: int | None = None  # another number of nodes than planned
+    why: str = ""
+
+
+def pass_ends(run: Timeline) -> list[int] | None:
+    """The last step of each pass over the data but the last one, by the order of the samples or of the digests of
+    inputs: a step of which most were seen in this pass begins the next one. `None`: nothing tells it."""
+    kind = samples.told_kind(run, None)
+    if kind is None:
+        return _told_ends(run)
+    steps = run.steps
+    rows = losses.by_rank(steps).row
+    told = steps.samples[rows] >= 0 if kind == "samples" else steps.digest[rows] != 0
+    rows = rows[told]
+    if kind == "samples":
+        counts = run.samples.counts(steps.samples[rows])
+        if int(counts.sum()) > samples.EXPANDED_MAX:
+            return None
+        step, item = np.repeat(steps.step[rows], counts), run.samples.expanded(steps.samples[rows])
+    else:
+        step, item = steps.step[rows], steps.digest[rows]
+    order = np.argsort(step, kind="stable")
+    numbers, begins = np.unique(step[order], return_index=True)
+    items = np.unique(item, return_inverse=True)[1][order]
+    last_seen = np.full(int(items.max(initial=-1)) + 1, -1)  # in which pass
+    ends: list[int] = []
+    for number, part in zip(numbers.tolist(), np.split(items, begins[1:]), strict=True):
+        if len(part) and (last_seen[part] == len(ends)).mean() > SEEN_AGAIN:
+            ends.append(number - 1)
+        last_seen[part] = len(ends)
+    return ends
+
+
+def _told_ends(run: Timeline) -> list[int] | None:
+    """By the passes that the trainer counts, or by its place in the endless order of the samples."""
+    steps, size = run.steps, run.data_samples
+    rows = np.flatnonzero(steps.data_pass >= 0)
+    data_pass = steps.data_pass
+    if not len(rows) and size:
+        rows = np.flatnonzero((steps.first >= 0) & (steps.count > 0))
+        data_pass = (steps.first + steps.count - 1) // size
+    if not len(rows):
+        return None
+    step, first = np.unique(steps.step[rows], return_index=True)
+    return [int(each) - 1 for each in step[1:][np.diff(data_pass[rows][first]) > 0]]
+
+
+@dataclass(frozen=True)
+class Saves:
+    """Steps, ascending. `copied`: of those from which a restart may begin."""
+
+    made: Sequence[int]
+    copied: Sequence[int]
+
+    def among(self, found: Sequence[int], words: str, rare: str) -> Moment:
+        """The last one of these that was copied; or why there is none."""
+        step = next((each for each in reversed(found) if each in self.copied), None)
+        late = f"the save of step {found[-1]} was followed by the next one before it could be copied" if found else rare
+        return Moment(words, step, why="" if step else late)
+
+    def after(self, step: int) -> int | None:
+        return next((each for each in self.made if each > step), None)
+
+
+def moments(saves: Saves, ends: Sequence[int] | None, last: int) -> list[Moment]:
+    """In the order in which they are tried. `ends`: of passes; `last`: the last step of the job. Moments with the same
+    save are one restart."""
+    return _merged([*_at_ends(saves, ends, last), *_in_a_row(saves), *_at_the_end(saves, last)])
+
+
+def _at_ends(saves: Saves, ends: Sequence[int] | None, last: int) -> Iterator[Moment]:
+    words = "around the end of a pass over the data"
+    if ends is None:
+        yield Moment(words, None, why="nobody tells which samples a step consumes")
+    elif not ends:
+        yield Moment(words, None, why=f"the job did less than one pass in {last} steps: more of them with --steps")
+    often = min(np.diff([0, *saves.made]).tolist(), default=last)
+    rare = f"there is none: save more often, with --save-every {max(often // 2, 1)}"
+    for number, end in enumerate((ends or ())[:PASSES_MAX], 1):
+        begin, until = ([0, *(ends or ())][number - 1], [*(ends or ()), last][number])
+        fits = next(each for each in range(max(min(often, end), 1), 0, -1) if end % each == 0)
+        no_save = f"no save is of step {end}, where it ends: --save-every {fits}"
+        before, after = ([x for x in saves.made if low < x < high] for low, high in ((begin, end), (end, until)))
+        yield saves.among(before, f"the last save before the end of pass {number}", rare)
+        yield saves.among([x for x in saves.made if x == end], f"a save at the end of pass {number}", no_save)
+        yield saves.among(after[::-1], f"the first save after the end of pass {number}", rare)
+
+
+def _in_a_row(saves: Saves) -> Iterator[Moment]:
+    """Each from what the one before it saved."""
+    step = saves.copied[0] if saves.copied else None
+    yield Moment("the first save", step, why="" if step else "the job made no save that could be copied")
+    for number in range(2, CHAIN + 1):
+        step = saves.after(step) if step else None
+        there = step is not None and saves.after(step) is not None
+        why = "" if there else f"{len(saves.made)} saves are too few"
+        words = f"resume {number} in a row, from a save that a resumed job made"
+        yield Moment(words, step if there else None, number, why=why)
+
+
+def _at_the_end(saves: Saves, last: int) -> Iterator[Moment]:
+    found = [step for step in saves.made if step == last]
+    yield saves.among(found, "the last save of the finished job", f"the job saved nothing at step {last}")
+
+
+def _merged(found: Iterable[Moment]) -> list[Moment]:
+    """Those with the same save, the same number of resumes and of nodes are one, where the first of them stood."""
+    kept: dict[object, Moment] = {}
+    for each in found:
+        key = each.words if each.step is None else (each.step, each.resume, each.nodes)
+        kept[key] = replace(kept[key], words=f"{kept[key].words}; {each.words}") if key in kept else each
+    return list(kept.values())

@@ -1,0 +1,205 @@
+"""A trainer without torch that keeps all that a resume needs, or forgets one thing of it: `BUG` names which.
+
+Each rank is a process; in each step they sum their gradients over TCP. A step is one micro-batch, and every fourth one
+updates the weights. The state: weights, momentum, their moving average (EMA) and a loss scale, as archives like those
+of `torch.save`; beside them the sampler's place, the random state of each rank, and the schedule, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pathlib
+import random
+import socket
+import struct
+import sys
+import time
+import zipfile
+from typing import Any
+
+from harness.node.emitter import Emitter
+
+BUGS = (
+    "none",
+    "sampler_epoch",  # resumes in the order of the first epoch
+    "accumulation_counter",  # counts micro-batches from 0
+    "scheduler",  # warms up again
+    "rng_of_one_rank",  # rank 1 begins its random numbers anew
+    "worker_state",  # the batches that its workers had read ahead are lost
+    "stale_weights",  # each save holds what the first one held
+    "end_of_epoch",  # a save at the end of an epoch: the next one is left out
+    "order_by_world_size",  # the shuffle depends on the number of ranks
+    "scaler",  # the loss scale begins anew
+    "ema",  # the moving average begins anew
+)
+DATA, BATCH, UPDATE_EVERY, READ_AHEAD, WARM_UP = 96, 4, 4, 2, 30
+SCALE = 2.0**10  # of the loss: gradients are rounded to a part of it
+NAMES = ("weights", "momentum", "ema", "scale")
+SIZES = {"weights": 64, "momentum": 64, "ema": 32, "scale": 1}
+
+
+class State:
+    def __init__(self, rank: int, bug: str):
+        self.rank, self.bug = rank, bug
+        self.tensors = {name: [SCALE if name == "scale" else 0.5] * size for name, size in SIZES.items()}
+        self.gradient = 0.0  # of the micro-batches since the last update
+        self.micro = self.step = self.updates = self.consumed = 0
+        self.random = random.Random(rank)
+        self.stale: dict[str, list[float]] | None = None
+
+    def plain(self) -> dict[str, Any]:
+        names = ("gradient", "micro", "step", "updates", "consumed")
+        return {name: getattr(self, name) for name in names} | {"random": self.random.getstate()}
+
+
+def save(root: pathlib.Path, state: State, others: list[Any]) -> None:
+    """By rank 0. `others`: the random states of all ranks."""
+    state.stale = state.stale or {name: list(values) for name, values in state.tensors.items()}
+    held = state.stale if state.bug == "stale_weights" else state.tensors
+    plain = state.plain() | {"random": others}
+    (root / f"ckpt_{state.step}.json").write_text(json.dumps(plain))
+    final, temporary = root / f"ckpt_{state.step}.pt", root / f"ckpt_{state.step}.pt.tmp"
+    with zipfile.ZipFile(temporary, "w") as archive:
+        archive.writestr("ckpt/data.pkl", b"\x80\x02}.")
+        for number, name in enumerate(NAMES):
+            archive.writestr(f"ckpt/data/{number}", struct.pack(f"<{len(held[name])}d", *held[name]))
+    temporary.rename(final)
+
+
+def load(root: pathlib.Path, state: State, ranks: int) -> None:
+    """From the newest save, if there is one; `bug` says what is left as it was."""
+    found = max(root.glob("ckpt_*.pt"), key=lambda path: int(path.stem[5:]), default=None)
+    if found is None:
+        return
+    with zipfile.ZipFile(found) as archive:
+        for number, name in enumerate(NAMES):
+            data = archive.read(f"ckpt/data/{number}")
+            state.tensors[name] = list(struct.unpack(f"<{len(data) // 8}d", data))
+    plain = json.loads(found.with_suffix(".json").read_text())
+    if state.bug == "ema":
+        state.tensors["ema"] = state.tensors["weights"][: SIZES["ema"]]
+    if state.bug == "scaler":
+        state.tensors["scale"] = [SCALE]
+    if state.bug == "accumulation_counter":
+        plain |= {"micro": 0, "gradient": 0.0}
+    if state.bug == "scheduler":
+        plain["updates"] = 0
+    if state.bug == "worker_state":
+        plain["consumed"] += READ_AHEAD * BATCH * ranks
+    if state.bug == "end_of_epoch" and plain["consumed"] % DATA == 0:
+        plain["consumed"] += DATA
+    states = plain.pop("random")
+    if state.rank < len(states) and not (state.bug == "rng_of_one_rank" and state.rank == 1):
+        version, inner, following = states[state.rank]
+        state.random.setstate((version, tuple(inner), following))
+    for name, value in plain.items():
+        setattr(state, name, value)
+
+
+def batch(state: State, ranks: int, resumed_in: int | None) -> list[int]:
+    """The samples of all ranks: a shuffle by epoch, and the place in it."""
+    found = []
+    for place in range(state.consumed, state.consumed + BATCH * ranks):
+        epoch = place // DATA
+        if state.bug == "sampler_epoch" and epoch == resumed_in:
+            epoch = 0
+        order = list(range(DATA))
+        random.Random(f"{epoch} {ranks if state.bug == 'order_by_world_size' else ''}").shuffle(order)
+        found.append(order[place % DATA])
+    return found
+
+
+class World:
+    """Rank 0 sums what all ranks send it, and sends each the sum and the parts."""
+
+    def __init__(self, rank: int, ranks: int, head: str):
+        self._rank, self._links = rank, list[Any]()
+        if ranks == 1:
+            return
+        if rank == 0:
+            with socket.create_server((head, 7070), backlog=ranks) as server:
+                self._links = [server.accept()[0].makefile("rw") for _ in range(ranks - 1)]
+            return
+        while True:
+            try:
+                self._links = [socket.create_connection((head, 7070)).makefile("rw")]
+                return
+            except ConnectionRefusedError:
+                time.sleep(0.04)
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank gave, in the order of ranks."""
+        if not self._links:
+            return [value]
+        if self._rank:
+            self._send(self._links[0], [self._rank, value])
+            found: list[Any] = json.loads(self._links[0].readline())
+            return found
+        parts = dict([[0, value], *(json.loads(link.readline()) for link in self._links)])
+        values = [parts[rank] for rank in sorted(parts)]
+        for link in self._links:
+            self._send(link, values)
+        return values
+
+    def _send(self, link: Any, value: Any) -> None:
+        link.write(json.dumps(value) + "\n")
+        link.flush()
+
+
+def learn(state: State, gradient: float, rate: float) -> None:
+    tensors, scale = state.tensors, state.tensors["scale"][0]
+    scaled = round(gradient * scale) / scale
+    for at, weight in enumerate(tensors["weights"]):
+        tensors["momentum"][at] = 0.9 * tensors["momentum"][at] + scaled * (1 + at / 64)
+        tensors["weights"][at] = weight - rate * tensors["momentum"][at]
+    for at, mean in enumerate(tensors["ema"]):
+        tensors["ema"][at] = 0.9 * mean + 0.1 * tensors["weights"][at]
+    state.updates += 1
+    tensors["scale"][0] *= 2 if state.updates % 2 == 0 else 1
+
+
+def main(root: pathlib.Path, rank: int, ranks: int, head: str, steps: int, every: int, bug: str) -> None:
+    assert bug in BUGS, bug
+    emit = Emitter.open("trainer", rank=rank, local_rank=0, world_size=ranks)
+    emit("started")
+    world, state = World(rank, ranks, head), State(rank, bug)
+    emit("rendezvous", world_size=ranks)
+    load(root, state, ranks)
+    world.gather(None)  # nobody saves before all have loaded
+    emit("restored", step=state.step, source=str(root) if state.step else "scratch", fallback=[])
+    resumed_in = state.consumed // DATA if state.step else None
+    begin_ns = time.monotonic_ns()
+    while state.step < steps:
+        time.sleep(0.04)
+        together = batch(state, ranks, resumed_in)
+        mine = together[rank * BATCH : (rank + 1) * BATCH]
+        noise = state.random.gauss(0, 0.01)
+        value = sum(state.tensors["weights"]) / 64
+        own = sum(value - sample / DATA for sample in mine) / BATCH + noise
+        state.gradient += sum(world.gather(own)) / ranks
+        state.step, state.micro = state.step + 1, state.micro + 1
+        state.consumed += BATCH * ranks
+        rate = 0.05 * min(1.0, (state.updates + 1) / WARM_UP)
+        told = {"loss": own * own, "grad_norm": abs(state.gradient), "lr": rate}
+        if state.micro % UPDATE_EVERY == 0:
+            learn(state, state.gradient / UPDATE_EVERY, rate)
+            state.gradient = 0.0
+        told |= {"samples": [[sample, 1, 1] for sample in mine]}
+        begin_ns = emit("step", step=state.step, begin_ns=begin_ns, **told)
+        if state.step % every == 0:
+            others = world.gather(state.random.getstate())
+            if rank == 0:
+                save(root, state, others)
+                path = str(root / f"ckpt_{state.step}.pt")
+                emit("checkpoint.committed", step=state.step, kind="periodic", path=path)
+            world.gather(None)
+    assert math.isfinite(state.tensors["weights"][0])
+    emit("exiting", code=0, reason="completed", step=state.step)
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    folder, *numbers, address, count, rhythm, forgotten = sys.argv[1:]
+    main(pathlib.Path(folder), *map(int, numbers), address, int(count), int(rhythm), forgotten)

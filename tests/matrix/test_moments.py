@@ -1,0 +1,91 @@
+"""From which saves a job is started again, and where its passes over the data end."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+from judging import Logs, load, steps, trainers
+from simulator import Job, simulate
+
+from harness.matrix.moments import CHAIN, Saves, moments, pass_ends
+
+RANKS = 2
+JOB = Job(nodes=RANKS, ranks_per_node=1, steps=40)
+STEPS = st.lists(st.integers(1, 100), unique=True, max_size=20).map(sorted)
+
+
+@given(made=STEPS, ends=st.none() | STEPS, last=st.integers(1, 100), data=st.data())
+def test_each_restart_begins_from_a_save_that_was_copied_and_each_other_one_says_why(
+    made: list[int], ends: list[int] | None, last: int, data: st.DataObject
+) -> None:
+    copied = sorted(data.draw(st.sets(st.sampled_from(made)))) if made else []
+    found = moments(Saves(made, copied), ends, last)
+    tried = [each for each in found if each.step is not None]
+    assert all(each.step in (copied if each.resume == 1 else made) for each in tried)
+    assert all(each.why for each in found if each.step is None)
+    assert not [key for key, count in Counter((each.step, each.resume) for each in tried).items() if count > 1]
+    words = [name for each in found for name in each.words.split("; ")]
+    assert len(words) == len(set(words)) and {"the first save", "the last save of the finished job"} <= set(words)
+    row = [each.resume for each in tried if each.resume > 1]
+    assert row == list(range(2, len(row) + 2)) and len(row) < CHAIN
+
+
+def test_the_end_of_a_pass_has_a_save_before_at_and_after_it() -> None:
+    saves = Saves(range(10, 101, 10), range(10, 101, 10))
+    found = {each.words: each.step for each in moments(saves, [40, 80], 100)}
+    assert found == {
+        "the last save before the end of pass 1": 30,
+        "a save at the end of pass 1": 40,
+        "the first save after the end of pass 1": 50,
+        "the last save before the end of pass 2": 70,
+        "a save at the end of pass 2": 80,
+        "the first save after the end of pass 2": 90,
+        "the first save": 10,
+        "resume 2 in a row, from a save that a resumed job made": 20,
+        "resume 3 in a row, from a save that a resumed job made": 30,
+        "the last save of the finished job": 100,
+    }
+
+
+def test_what_is_missing_says_which_flag_would_show_it() -> None:
+    why = {each.words: each.why for each in moments(Saves([30, 60], [30]), [48], 60)}
+    assert why["a save at the end of pass 1"] == "no save is of step 48, where it ends: --save-every 24"
+    assert "--save-every 15" in why["the first save after the end of pass 1"]
+    assert "before it could be copied" in why["the last save of the finished job"]
+    (never,) = (each.why for each in moments(Saves([30], [30]), [], 60) if "a pass over the data" in each.words)
+    assert "--steps" in never
+
+
+def consuming(tell: str, length: int, padded: int = 0) -> Logs:
+    """Every rank takes a sample in each step, from a new shuffle in each pass of `length` steps; some come twice."""
+    logs = simulate(JOB, ()).logs()
+    for rank in range(RANKS):
+        for lines in trainers(logs, rank=rank):
+            for line in steps(lines):
+                number, at = divmod(line["step"] - 1, length)
+                order = list(range(length * RANKS - padded))
+                random.Random(number).shuffle(order)
+                order += order[:padded]
+                sample = order[at * RANKS + rank]
+                for name in ("first", "count", "digest"):
+                    line.pop(name, None)
+                line |= {"samples": [[sample, 1, 1]]} if tell == "samples" else {"digest": f"{sample:064x}"}
+    return logs
+
+
+@given(tell=st.sampled_from(["samples", "digest"]), length=st.integers(3, 50), padded=st.integers(0, 1))
+def test_passes_end_where_their_samples_come_again(tell: str, length: int, padded: int) -> None:
+    run = load(simulate(JOB, ()), consuming(tell, length, padded))
+    assert pass_ends(run) == list(range(length, 40, length))
+
+
+def test_passes_are_found_by_the_place_in_the_data_where_its_size_is_told() -> None:
+    logs = simulate(JOB, ()).logs()
+    batch = steps(trainers(logs)[0])[0]["count"]
+    assert pass_ends(load(simulate(JOB, ()), logs)) is None
+    for lines in trainers(logs):
+        next(line for line in lines if line.get("event") == "rendezvous")["data_samples"] = 15 * batch
+    assert pass_ends(load(simulate(JOB, ()), logs)) == [15, 30]

@@ -1,0 +1,226 @@
+"""A restart beside the run that made its save: what is the same is not accused, and what is not is named."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from judging import Logs, load, steps, trainers
+from simulator import Job, simulate
+
+from harness.matrix import resume_comparison
+from harness.matrix.resume_comparison import Kind, Usual, apart, differences, on_other_ranks, same_tensors
+from harness.timeline.timeline import Timeline
+
+RANKS, SAVE, PASS = 2, 20, 12
+JOB = Job(nodes=RANKS, ranks_per_node=1, steps=40)
+ENDS = [PASS, 2 * PASS, 3 * PASS]
+BATCH = 4  # of each rank
+
+
+def logs_of() -> Logs:
+    """Every rank tells its samples, of a new shuffle in each pass, and the weights."""
+    logs = simulate(JOB, ()).logs()
+    for rank in range(RANKS):
+        for lines in trainers(logs, rank=rank):
+            for line in steps(lines):
+                for name in ("first", "count", "digest"):
+                    line.pop(name, None)
+                line |= {"samples": [[each, 1, 1] for each in samples_at(line["step"], rank)]}
+                line |= {"weights": f"{line['step']:064x}"}
+    return logs
+
+
+def samples_at(step: int, rank: int) -> list[int]:
+    number, at = divmod(step - 1, PASS)
+    order = list(range(PASS * RANKS * BATCH))
+    random.Random(number).shuffle(order)
+    return order[(at * RANKS + rank) * BATCH :][:BATCH]
+
+
+def resumed(bend: Callable[[Logs], Any] = lambda logs: None, step: int = SAVE) -> Timeline:
+    """A log of the same job that begins after this step."""
+    logs = logs_of()
+    for lines in trainers(logs):
+        early = [line for line in lines if line.get("step", step + 1) <= step and line["event"] == "step"]
+        lines[:] = [line for line in lines if line not in early]
+        for line in lines:
+            if line.get("event") == "restored":
+                line |= {"step": step, "source": f"step_{step}"}
+    bend(logs)
+    return load(simulate(JOB, ()), logs)
+
+
+def usual(apart_by: float = 0.0) -> Usual:
+    return Usual(load(simulate(JOB, ()), logs_of()), ENDS, apart_by)
+
+
+def at(step: int, rank: int | None = None, **fields: Any) -> Callable[[Logs], None]:
+    """This step tells something else."""
+
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs, rank=rank):
+            for line in steps(lines, step, step):
+                line |= {name: value(line) if callable(value) else value for name, value in fields.items()}
+
+    return bend
+
+
+def restored(step: int) -> Callable[[Logs], None]:
+    def bend(logs: Logs) -> None:
+        for lines in trainers(logs):
+            next(line for line in lines if line.get("event") == "restored")["step"] = step
+
+    return bend
+
+
+def shifted(logs: Logs) -> None:
+    """The order of the first pass, in the second one."""
+    for rank in range(RANKS):
+        for lines in trainers(logs, rank=rank):
+            for line in steps(lines, SAVE + 1, 2 * PASS):
+                line["samples"] = [[each, 1, 1] for each in samples_at(line["step"] - PASS, rank)]
+
+
+def test_a_restart_that_does_the_same_is_not_accused() -> None:
+    assert differences(usual(), resumed(), SAVE) == []
+    assert on_other_ranks(usual(), resumed(), SAVE) == []
+
+
+@pytest.mark.parametrize(
+    ("bend", "kind", "words"),
+    [
+        (restored(0), Kind.RESTORED, "it started from scratch, though the save of step 20 was there"),
+        (restored(10), Kind.RESTORED, "it restored [10] and not the save of step 20"),
+        (at(25, lr=0.5), Kind.SCHEDULE, "at step 25 the learning rate is 0.5, and"),
+        (at(25, rank=1, lr=0.5), Kind.SCHEDULE, "at step 25 the learning rate of rank 1 is 0.5, and"),
+        (at(25, grad_norm=0.5), Kind.COMPUTED, "at step 25 the gradient norm is 0.5, and"),
+        (at(25, loss=9.5), Kind.COMPUTED, "at step 25 the loss"),
+        (at(25, rank=1, weights="0" * 64), Kind.COMPUTED, "at step 25 rank 1 has other weights"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_differs_is_named(bend: Callable[[Logs], None], kind: Kind, words: str) -> None:
+    (found,) = differences(usual(), resumed(bend), SAVE)
+    assert found.kind is kind and found.words.startswith(words)
+
+
+def test_samples_are_counted_in_their_pass() -> None:
+    (found,) = differences(usual(), resumed(shifted), SAVE)
+    before = {each for step in range(PASS + 1, SAVE + 1) for rank in range(RANKS) for each in samples_at(step, rank)}
+    came = {
+        each for step in range(SAVE + 1 - PASS, PASS + 1) for rank in range(RANKS) for each in samples_at(step, rank)
+    }
+    due = {each for step in range(SAVE + 1, 2 * PASS + 1) for rank in range(RANKS) for each in samples_at(step, rank)}
+    assert found.kind is Kind.SAMPLES and came & before and not came - before - due
+    text = (
+        f"4 of 20 steps consumed other samples than without the stop, first at step 21: {len(came & before)} samples "
+    )
+    assert found.words == f"{text}repeated, {len(due - came)} samples not seen in pass 2"
+
+
+def test_ranks_that_change_places_consume_the_same() -> None:
+    def swapped(logs: Logs) -> None:
+        for rank in range(RANKS):
+            for lines in trainers(logs, rank=rank):
+                for line in steps(lines):
+                    line["samples"] = [[each, 1, 1] for each in samples_at(line["step"], 1 - rank)]
+
+    assert differences(usual(), resumed(swapped), SAVE) == []
+
+
+def test_half_the_samples_a_step_are_each_due_once() -> None:
+    """One rank goes on alone: twice as many steps for a pass."""
+
+    def alone(order: Callable[[int], int]) -> Callable[[Logs], None]:
+        def bend(logs: Logs) -> None:
+            for name in [name for name, lines in logs.items() if lines[0].get("rank") == 1]:
+                del logs[name]
+            for line in (each for lines in trainers(logs) for each in lines if "world_size" in each):
+                line["world_size"] = 1
+            for line in (each for lines in trainers(logs) for each in steps(lines)):
+                place = SAVE * RANKS + line["step"] - SAVE - 1
+                line["samples"] = [[each, 1, 1] for each in samples_at(order(place // RANKS) + 1, place % RANKS)]
+
+        return bend
+
+    assert on_other_ranks(usual(), resumed(alone(lambda step: step)), SAVE) == []
+    (found,) = on_other_ranks(usual(), resumed(alone(lambda step: step - 4)), SAVE)
+    assert found.kind is Kind.SAMPLES and found.words == "on 1 rank: 32 samples repeated, 32 samples not seen in pass 2"
+
+
+def test_where_a_repeat_differs_small_differences_are_none() -> None:
+    repeat = load(simulate(JOB, ()), logs_of())
+    assert apart(usual().run, repeat) == 0
+    logs = logs_of()
+    at(30, loss=lambda line: line["loss"] * 1.01)(logs)
+    assert apart(usual().run, load(simulate(JOB, ()), logs)) == pytest.approx(0.01, rel=0.02)
+    near, far = (at(30, rank=0, loss=lambda line, by=by: line["loss"] * by) for by in (1.05, 1.2))
+    assert differences(usual(0.01), resumed(near), SAVE) == []
+    assert [each.kind for each in differences(usual(0.01), resumed(far), SAVE)] == [Kind.COMPUTED]
+    assert differences(usual(0.01), resumed(at(25, lr=0.5)), SAVE), "the learning rate is a pure function of the step"
+    assert differences(usual(0.01), resumed(at(25, rank=1, weights="0" * 64)), SAVE) == []
+
+
+def published(*told: tuple[int, str]) -> Callable[[Logs], None]:
+    """What the harness saw: the step, and a digest of the tensors."""
+
+    def bend(logs: Logs) -> None:
+        lines = logs["harness"]
+        moment = lines[-1]["mono_ns"], lines[-1].get("wall_ns", 0)
+        for step, tensors in told:
+            event = {
+                "event": "checkpoint.published",
+                "path": f"checkpoints/step_{step}",
+                "layout": "reference",
+                "bytes": 9,
+            }
+            listed = {"tensors": tensors, "tensor_digests": [f"128 {tensors}", "64 same"], "step": step}
+            lines.insert(-1, event | listed | {"mono_ns": moment[0], "wall_ns": moment[1], "sha256": "0" * 64})
+
+    return bend
+
+
+def test_the_next_save_must_hold_the_same_tensors() -> None:
+    logs = logs_of()
+    published((20, "aa"), (30, "bb"), (40, "cc"))(logs)
+    run = Usual(load(simulate(JOB, ()), logs), ENDS)
+    assert same_tensors(run.run) == []
+    assert differences(run, resumed(published((30, "bb"))), SAVE) == []
+    (found,) = differences(run, resumed(published((20, "zz"), (30, "xx"), (40, "yy"))), SAVE)
+    text = "its save of step 30 holds other tensors than without the stop: 1 of 2, of 128 bytes"
+    assert (found.kind, found.words) == (Kind.SAVED, text)
+    assert differences(Usual(run.run, ENDS, 0.1), resumed(published((30, "xx"))), SAVE) == []
+    assert resume_comparison.published(run.run).keys() == {20, 30, 40}
+
+
+def test_saves_of_different_steps_that_hold_the_same() -> None:
+    logs = logs_of()
+    published((10, "aa"), (20, "bb"), (30, "aa"))(logs)
+    assert [each.words for each in same_tensors(load(simulate(JOB, ()), logs))] == [
+        "the saves of steps 10, 30 hold the same tensors"
+    ]
+
+
+def test_where_only_a_place_is_told_each_step_begins_where_the_last_one_ended() -> None:
+    def told(shift: int) -> Logs:
+        logs = simulate(JOB, ()).logs()
+        for line in (each for lines in trainers(logs) for each in steps(lines)):
+            line.pop("digest", None)
+            line |= {"first": (line["step"] - 1) * 16 + shift * (line["step"] > SAVE), "count": 16}
+        return logs
+
+    def cut(logs: Logs) -> Timeline:
+        for lines in trainers(logs):
+            lines[:] = [line for line in lines if line.get("event") != "step" or line["step"] > SAVE]
+            next(line for line in lines if line.get("event") == "restored")["step"] = SAVE
+        return load(simulate(JOB, ()), logs)
+
+    run = Usual(load(simulate(JOB, ()), told(0)), [])
+    assert differences(run, cut(told(0)), SAVE) == on_other_ranks(run, cut(told(0)), SAVE) == []
+    (found,) = differences(run, cut(told(16)), SAVE)
+    assert found.words == "at step 21 its position in the data is another than without the stop"
+    (found,) = on_other_ranks(run, cut(told(16)), SAVE)
+    assert found.words == "it went on with sample 336 of the data, and sample 320 was next"

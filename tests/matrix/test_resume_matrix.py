@@ -1,0 +1,106 @@
+"""The resume matrix on a trainer that keeps all that a resume needs, and on those that forget one thing of it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from typing import Any
+
+import pytest
+import resuming_trainer
+from typer.testing import CliRunner
+
+from harness.cli.main import make_app
+
+TRAINER = pathlib.Path(resuming_trainer.__file__)
+SCENARIO = """\
+version: 1
+name: resumes
+title: A run that is resumed
+workload:
+  trainer:
+    command: ["{python}", "-S", "{trainer}", "{{checkpoints}}", "{{index}}", "{{nodes}}", "{{head}}", "{{steps}}",
+      "{{checkpoint_every}}", "{bug}"]
+    env: {{PYTHONPATH: {root}}}
+  nodes: 2
+  min_nodes: 1
+  steps: 30
+  checkpoint: {{every_steps: 6}}
+abort: {{if_no_step_for: 10m, wall_clock: 10m}}
+"""
+PASS = resuming_trainer.DATA // (2 * resuming_trainer.BATCH)  # steps
+# What must be said of each, and of which restart.
+REASONS = {
+    "sampler_epoch": ("samples", "the first save after the end of pass 1", " not seen in pass 2"),
+    "accumulation_counter": ("schedule", "the first save", "the learning rate is 0.00333333333, and 0.005 without"),
+    "scheduler": ("schedule", "the first save", "the learning rate is 0.00166666667"),
+    "rng_of_one_rank": ("computed", "the first save", "the loss of rank 1 is"),
+    "worker_state": ("samples", "the first save", "samples repeated"),
+    "end_of_epoch": ("samples", "a save at the end of pass 1", "first at step 13"),
+    "order_by_world_size": ("samples", "on one node less", "on 1 rank: "),
+    "scaler": ("computed", "a save at the end of pass 1", "at step 17 the loss is"),
+    "ema": ("saved", "the first save", "its save of step 12 holds other tensors than without the stop: 1 of "),
+}
+
+
+def sweep(folder: pathlib.Path, bug: str, *options: str) -> tuple[int, dict[str, Any]]:
+    scenario = folder / "resumes.yaml"
+    root = TRAINER.parent.parent.parent
+    scenario.write_text(SCENARIO.format(python=sys.executable, trainer=TRAINER, root=root, bug=bug))
+    words = ["matrix", "resume", str(scenario), "--reports", str(folder / "reports"), "--json", *options]
+    result = CliRunner().invoke(make_app(), words)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, json.loads(result.stdout)
+
+
+@pytest.mark.slow
+def test_a_healthy_trainer_passes_after_a_stop_goes_on_and_leaves_no_copies(tmp_path: pathlib.Path) -> None:
+    code, found = sweep(tmp_path, "none", "--budget", "1s")
+    assert (code, found["verdict"], found["tried"], found["complete"]) == (3, "inconclusive", [], False)
+    assert any("the budget" in each["why"] for each in found["not_tried"])
+    made = (tmp_path / "reports" / found["run_id"] / "base" / "plan.json").stat().st_mtime_ns
+    code, found = sweep(tmp_path, "none")
+    folder = tmp_path / "reports" / found["run_id"]
+    assert (code, found["verdict"], found["complete"]) == (0, "pass", True), found["tried"]
+    assert (folder / "base" / "plan.json").stat().st_mtime_ns == made
+    assert found["pass_ends"] == [PASS, 2 * PASS] and found["saves"] == [6, 12, 18, 24, 30]
+    assert [each["resume"] for each in found["tried"]].count(1) == 6
+    assert not [*folder.glob("*/checkpoints"), *folder.glob("resumed/*/checkpoints"), *folder.glob("copies")]
+    assert "**PASS**" in (folder / "resume.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", REASONS)
+def test_what_is_forgotten_is_named(tmp_path: pathlib.Path, bug: str) -> None:
+    """And nothing else is accused: where the forgotten thing plays no part, the restart is right."""
+    code, found = sweep(tmp_path, bug)
+    kind, moment, words = REASONS[bug]
+    assert (code, found["verdict"], found["repeat_differs_by"] or 0.0) == (1, "fail", 0.0)
+    wrong = [each for each in found["tried"] if not each["right"]]
+    named = [each for each in wrong if moment in each["moment"] and words in each["result"]]
+    assert named and {each["differs"][0] for each in named} == {kind}, wrong
+    assert any(each["right"] for each in found["tried"]), "the last save of the finished job"
+
+
+@pytest.mark.slow
+def test_saves_that_hold_the_same_are_a_finding_by_themselves(tmp_path: pathlib.Path) -> None:
+    code, found = sweep(tmp_path, "stale_weights", "--budget", "1s")
+    assert (code, found["verdict"]) == (1, "fail")
+    assert found["saves_show"] == ["the saves of steps 6, 12, 18, 24, 30 hold the same tensors"]
+
+
+def test_every_bug_is_tried() -> None:
+    assert {"none", "stale_weights", *REASONS} == set(resuming_trainer.BUGS)
+
+
+@pytest.mark.parametrize("option", [["--steps", "0"], ["--save-every", "-1"], ["--budget", "soon"]])
+def test_bad_options_are_usage_errors(tmp_path: pathlib.Path, option: list[str]) -> None:
+    result = CliRunner().invoke(make_app(), ["matrix", "resume", "rank-kill", "--reports", str(tmp_path), *option])
+    assert result.exit_code and option[0] in f"{result.output}{result.exception}"
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_of_a_sweep_are_none_of_the_checkpoint_matrix(tmp_path: pathlib.Path) -> None:
+    result = CliRunner().invoke(make_app(), ["matrix", "checkpoint", "--steps", "10", "--reports", str(tmp_path)])
+    assert result.exit_code and "chaos matrix resume" in str(result.exception)
