@@ -8,10 +8,12 @@ import statistics
 import time
 from dataclasses import dataclass
 
+import numpy as np
+
 from harness.backends.contract import Backend
 from harness.campaign.campaign_observers import CampaignObserver, Stage
 from harness.errors import ChaosError
-from harness.judge.facts import reported
+from harness.judge.facts import passes, reported
 from harness.log.events import Tail
 from harness.plan.model import Plan
 from harness.run.job import run_job
@@ -36,6 +38,7 @@ class Facts:
     files: tuple[str, ...]  # the newest checkpoint's, as the trainer named them
     told: frozenset[str]  # see `harness.judge.facts.reported.ITEMS`
     problems: tuple[str, ...] = ()  # what the observer could not do
+    pass_steps: int = 0  # in one pass over the data; 0: not known
     elastic: bool = False  # it goes on with fewer replicas, in the same processes, as torchft does
 
     @property
@@ -117,4 +120,17 @@ def facts_of(run: timeline.Timeline) -> Facts:
         saves=tuple(saves),
         files=(files,) if isinstance(files, str) else tuple(str(each) for each in files),
         told=reported.told(run),
+        pass_steps=_pass_steps(run),
     )
+
+
+def _pass_steps(run: timeline.Timeline) -> int:
+    """Of the first pass; or so many as its samples take, where this look was shorter."""
+    if ends := passes.pass_ends(run):
+        return ends[0]
+    steps = run.steps
+    first = np.flatnonzero(steps.step == steps.step.min(initial=1))
+    told = first[steps.samples[first] >= 0]
+    of_ranks = int(run.samples.counts(steps.samples[told]).sum())
+    batch = of_ranks or max(steps.count[first].tolist(), default=0)
+    return -(-run.data_samples // batch) if run.data_samples and batch > 0 else 0

@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 
 from harness.adopt.copying import moved, original, working_in_copy
 from harness.adopt.first_look import Facts, look
-from harness.adopt.proposal import REHEARSALS, propose, workload_of
+from harness.adopt.proposal import GATE, REHEARSALS, gate_of, propose, workload_of
 from harness.adopt.recognise import recognise
 from harness.backends.contract import load_backend
 from harness.campaign.experiment import new_run_id
@@ -69,7 +69,7 @@ def init(
     """
     found = recognise(command)
     if not force:
-        _refuse_to_write_over(folder, (f"{each.name}.yaml" for each in REHEARSALS))
+        _refuse_to_write_over(folder, (*(f"{each.name}.yaml" for each in REHEARSALS), GATE))
     said = f"{found.launcher} starts {found.script or 'a module'}, {counted(found.ranks, 'rank')}, {found.framework}"
     say(f"{said}; set by the harness instead: {', '.join(found.left_out)}" if found.left_out else said)
     if found.launcher in ("torchrun", "accelerate") and "max_restarts" not in found.trainer:
@@ -84,7 +84,8 @@ def init(
     facts = replace(facts, elastic=found.framework == "torchft", files=files)
     _print_facts(facts, run_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder, propose(workload_of(found, folder), facts), force)
+    texts = propose(workload_of(found, folder), facts)
+    _write(folder, texts | ({GATE: gate_of(list(texts))} if texts else {}), force)
 
 
 def _look(
@@ -151,3 +152,4 @@ def _write(folder: pathlib.Path, texts: dict[str, str], force: bool) -> None:
     if texts:
         first = folder / next(iter(texts))
         out.print(f"Next: [bold]chaos run {safe(str(first))}[/]", soft_wrap=True)
+        out.print(f"Then: [bold]chaos gate {safe(str(folder / GATE))}[/]", soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from harness.adopt.recognise import Recognised
 
 MARGIN_S = 30.0  # of the bound on recovery, beside what the first look measured
 SAVE_EVERY = 10  # steps, where no checkpoint was seen
+USUAL_SAVES = 2  # before a fault, where the job is long enough
+GATE = "gate.yaml"
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,21 @@ def propose(workload: Mapping[str, Any], facts: Facts) -> dict[str, str]:
     return {f"{each.name}.yaml": _text(each, workload, facts) for each in fitting}
 
 
+def gate_of(names: Sequence[str]) -> str:
+    """A suite of these files."""
+    listed = "\n".join(f"  - {name}" for name in names)
+    return f"""\
+# All of them as one gate: `chaos gate` and the path of this file.
+version: 1
+name: proposed
+title: The scenarios that were proposed, and a restart from each save that matters
+scenarios:
+{listed}
+  # Without a fault: the job is started again from each of these saves, and must do what it did.
+  - {{matrix: resume, scenario: {names[0]}}}
+"""
+
+
 def _text(rehearsal: Proposed, workload: Mapping[str, Any], facts: Facts) -> str:
     saves = "no checkpoint was seen; choose steps after the first one"
     if facts.saves:
@@ -168,10 +185,16 @@ abort:
 
 
 def _step(rehearsal: Proposed, facts: Facts) -> int:
-    """Half-way between two checkpoints, after as many of them as the rehearsal needs."""
-    every = facts.save_every or SAVE_EVERY
+    """Half-way between two checkpoints: after the second one, and in the second pass over the data, where the job is
+    long enough. Many resumes are right in the first pass alone."""
+    every, saves = facts.save_every or SAVE_EVERY, max(rehearsal.saves, USUAL_SAVES)
     first = facts.saves[0] if facts.saves else SAVE_EVERY
-    return first + (rehearsal.saves - 1) * every + max(1, every // 2)
+    least, usual = (first + (number - 1) * every + max(1, every // 2) for number in (rehearsal.saves, saves))
+    if facts.steps_total is None:
+        return usual
+    later = (step for step in range(usual, facts.steps_total - every, every) if step - every // 2 > facts.pass_steps)
+    in_second_pass = next(later, usual) if facts.pass_steps else usual
+    return in_second_pass if in_second_pass < facts.steps_total else least
 
 
 def _continuity(facts: Facts) -> str:

@@ -7,12 +7,15 @@ folder; and files that people write, which `chaos validate` knows by what stands
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from harness.backends.contract import Backend
 from harness.judge.score import Verdict
+from harness.plan.model import Plan
 from harness.plugins import Family
+from harness.run.stop import StopRequest
 
 _FAMILY = Family("wing", "harness", "WING", part="wing")
 
@@ -64,14 +67,35 @@ class FileKind:
     check: Callable[[pathlib.Path, pathlib.Path], str]
 
 
+class Swept(NamedTuple):
+    """What a sweep over a job came to. `run_id`: the folder of its report."""
+
+    run_id: str
+    verdict: Verdict
+    reasons: Sequence[str]
+
+
+class Sweep(Protocol):
+    """Runs a job many times, and judges what came of it. Raises `ChaosError` where it cannot be run."""
+
+    def __call__(
+        self, plan: Plan, reports: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
+    ) -> Swept: ...
+
+
 @dataclass(frozen=True)
 class Wing:
     stored: Sequence[StoredKind] = ()
     files: Sequence[FileKind] = ()
+    sweeps: Mapping[str, Sweep] = field(default_factory=dict)  # by the word that a suite has for it
 
 
 def wings() -> Iterator[Wing]:
     return (_FAMILY.load(name) for name in _FAMILY.names())
+
+
+def sweep_of(name: str) -> Sweep:
+    return next(wing.sweeps[name] for wing in wings() if name in wing.sweeps)
 
 
 def stored_kinds() -> list[StoredKind]:

@@ -37,6 +37,7 @@ class SuiteRow:
     cards: Sequence[Scorecard] = ()
     known: bool = False  # its failure is
     stored: Sequence[RunLine] = ()
+    swept: bool = False  # a sweep over the saves of its job, without a fault
 
     @property
     def runs(self) -> Sequence[RunLine]:
@@ -236,6 +237,7 @@ def _json_row(row: SuiteRow) -> dict[str, object]:
         "verdict": row.result.verdict.value,
         "reasons": list(row.result.reasons),
         "known_failure": row.known,
+        "swept": row.swept,
         "runs": [{"run_id": run.run_id, "verdict": run.verdict.value} for run in row.runs],
         "shares_of_bounds": figures,
     }

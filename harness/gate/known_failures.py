@@ -33,7 +33,8 @@ def settle(
         return _failed(f"{told}, but it is listed as a {named}: remove known_failure from the suite, or fix it", result)
     failed = [card for card in cards if card.verdict is Verdict.FAIL]
     # A run that gives no reason is another failure.
-    reasons = (reason for card in failed for reason in card.reasons or [f"run {card.run_id} gives no reason"])
+    reasons = [reason for card in failed for reason in card.reasons or [f"run {card.run_id} gives no reason"]]
+    reasons = reasons if cards else list(result.reasons)
     if other := next((reason for reason in reasons if not any(text in reason for text in known.texts)), ""):
         return _failed(f"it fails for another reason than its {named}: {other}", result)
     return RepeatVerdict(Verdict.PASS, (f"{named}: it fails as expected", *result.reasons), result.assessments)

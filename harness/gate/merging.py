@@ -101,7 +101,7 @@ def _row(row: stored_gate.Row) -> SuiteRow:
     if row.verdict is Verdict.PASS and (bad or not runs):
         why = f"run {bad.run_id} is {bad.verdict}" if bad else "it has no runs"
         result = RepeatVerdict(Verdict.INCONCLUSIVE, (f"the shard says pass, but {why}", *row.reasons))
-    return SuiteRow(row.scenario, row.title, result, known=row.known_failure, stored=runs)
+    return SuiteRow(row.scenario, row.title, result, known=row.known_failure, stored=runs, swept=row.swept)
 
 
 def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | None]:
@@ -129,7 +129,7 @@ def _held(
     """By row: a suite may have a scenario twice, and one of the two may be a known failure."""
     if not against:
         return None
-    asked = [(row, found) for row, found in measured if not row.known]
+    asked = [(row, found) for row, found in measured if not row.known and not row.swept]
     new = [found for _, found in asked if found]
     before = baseline.find(against, reports, [each.identity for each in new])
     baseline.check(against, before, [each.identity for each in new])

@@ -29,6 +29,7 @@ class Row(msgspec.Struct, frozen=True):
     reasons: Annotated[tuple[Reason, ...], msgspec.Meta(min_length=1, max_length=1000)]
     runs: Annotated[tuple[Run, ...], msgspec.Meta(max_length=10_000)]
     known_failure: bool = False
+    swept: bool = False
 
 
 class LeftOut(msgspec.Struct, frozen=True):

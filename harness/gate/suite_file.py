@@ -45,6 +45,9 @@ class SuiteEntry(Parameters):
     """One scenario of a suite. `overrides` may hold what a profile may."""
 
     scenario: Line
+    matrix: Literal["resume"] | None = Field(
+        None, description="Instead of its faults: a restart from each save of its job that matters."
+    )
     profile: Line | None = None
     repeat: int | None = Field(None, ge=1, le=REPEAT_MAX)
     overrides: Overrides = Field(default_factory=dict)
@@ -53,7 +56,12 @@ class SuiteEntry(Parameters):
 
     @property
     def name(self) -> str:
-        return f"{self.scenario} ({self.profile})" if self.profile else self.scenario
+        return self.named(self.scenario)
+
+    def named(self, scenario: str) -> str:
+        """What tells it from another entry of this scenario."""
+        words = f"{scenario} ({self.profile})" if self.profile else scenario
+        return f"matrix {self.matrix} {words}" if self.matrix else words
 
 
 class Suite(Parameters):

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.backends.contract import Backend, load_backend
+from harness.campaign import wings
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage
 from harness.campaign.checked_files import load_scenario
 from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.errors import ChaosError, ScenarioError, UsageError
 from harness.gate import baseline, stored_gate
 from harness.gate.baseline_comparison import RUNS_MIN, RUNS_USUAL, Regressions
-from harness.gate.gate_report import GateResult, LeftOut, Part, SuiteRow, render
+from harness.gate.gate_report import GateResult, LeftOut, Part, RunLine, SuiteRow, render
 from harness.gate.known_failures import settle
 from harness.gate.run_figures import HARDWARE, Figures, figures_of_cards, identity_of
 from harness.gate.selection import Chosen, Shard, by_weight, look_back, needed_s, not_passed, of_shard, tagged
@@ -144,7 +145,7 @@ def _judged_anew(before: Stored, gate: Gate, digest: str) -> list[Scorecard]:
     if (before.part.digest, before.part.seed) != (digest, gate.seed):
         raise UsageError(f"--add {gate.add}: gate {before.run_id} ran another suite file or another seed")
     here, cards = environment_facts(), []
-    for run_id in dict.fromkeys(run.run_id for row in before.scenarios for run in row.runs):
+    for run_id in dict.fromkeys(run.run_id for row in before.scenarios if not row.swept for run in row.runs):
         try:
             # What the gate says of them is not believed.
             card = judge(load_evidence(gate.reports / pathlib.PurePath(run_id).name), run_id)
@@ -170,7 +171,7 @@ def load_entries(path: pathlib.Path, suite: Suite, scenarios: pathlib.Path) -> l
 
 
 def _name(entry: SuiteEntry, spec: Scenario) -> str:
-    return f"{spec.name} ({entry.profile})" if entry.profile else spec.name
+    return entry.named(spec.name)
 
 
 def _check_twice(path: pathlib.Path, specs: Sequence[Chosen]) -> None:
@@ -231,7 +232,7 @@ def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
     if not gate.against:
         return None
     facts = environment_facts()
-    asked = [(entry, spec) for entry, spec in specs if entry.known_failure is None]
+    asked = [(entry, spec) for entry, spec in specs if entry.known_failure is None and entry.matrix is None]
     if few := [_name(*each) for each in asked if _repeats(*each, gate) < RUNS_MIN]:
         gate.observer.note(
             f"This gate can fail, but not pass: {', '.join(few[:3])}{' and others' if len(few) > 3 else ''} would run"
@@ -294,11 +295,12 @@ def decided(
 
 
 def _held_against(before: Figures, rows: Sequence[SuiteRow], gate: Gate) -> Regressions:
-    asked = [row for row in rows if not row.known]
+    asked = [row for row in rows if not row.known and not row.swept]
     measured = [each for row in asked for each in figures_of_cards(row.cards)]
     without = [row.name for row in asked if not figures_of_cards(row.cards)]
     held = baseline.regressions(gate.against, before, measured, without)
     known = [f"{row.name} (its failure is known)" for row in rows if row.known]
+    known += [f"{row.name} (it has no figures)" for row in rows if row.swept and not row.known]
     return replace(held, not_compared=[*held.not_compared, *known])
 
 
@@ -345,6 +347,8 @@ def _row(
     entry: SuiteEntry, spec: Scenario, gate: Gate, backend: Backend, before: Sequence[Scorecard], runs: int
 ) -> SuiteRow:
     """With so many new runs. Where there are any, those of before that prove nothing are left out."""
+    if entry.matrix:
+        return _swept_row(entry, spec, gate, backend, entry.matrix)
     name = _name(entry, spec)
     plans = (make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name), entry.profile) for _ in range(runs))
     gate.observer.scenario(name, spec.title)
@@ -366,3 +370,23 @@ def _row(
     if known := entry.known_failure:
         result = settle(known, result, cards, gate.today)
     return SuiteRow(name, spec.title, result, tuple(cards), known=known is not None)
+
+
+def _swept_row(entry: SuiteEntry, spec: Scenario, gate: Gate, backend: Backend, matrix: str) -> SuiteRow:
+    name, plan = _name(entry, spec), make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name), entry.profile)
+    gate.observer.scenario(name, spec.title)
+    try:
+        check_capabilities(plan.without_faults(plan.run_id), backend.probe())
+        found = wings.sweep_of(matrix)(plan, gate.reports, backend, gate.stop, gate.observer.note)
+    except UsageError:
+        raise
+    except ChaosError as error:
+        gate.observer.not_run(str(error))
+        return SuiteRow(name, spec.title, RepeatVerdict(Verdict.INCONCLUSIVE, (str(error),)), swept=True)
+    if gate.stop.asked:
+        raise Stopped
+    result = RepeatVerdict(found.verdict, tuple(found.reasons))
+    if known := entry.known_failure:
+        result = settle(known, result, (), gate.today)
+    run = RunLine(found.run_id, found.verdict)
+    return SuiteRow(name, spec.title, result, known=known is not None, stored=(run,), swept=True)

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
 
 from harness.backends.contract import Backend
+from harness.campaign.wings import Swept
 from harness.cli.output import note, out, print_json, safe, say
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.score import EXIT_CODES, Verdict
@@ -33,20 +34,25 @@ def sweep(
 ) -> int:
     """Makes it, and says what it showed. Returns the exit code."""
     found = run_sweep(_changed(plan, steps, save_every), reports, engine, stop, note, _seconds(budget))
-    folder = reports / found.name
-    write_files({"resume.md": _page(found)}, folder)
+    kept(found, reports)
     if json:
         print_json(_plain(found))
     else:
-        _print(found, folder)
+        _print(found, reports / found.name)
     return INTERRUPTED if found.interrupted else EXIT_CODES[verdict(found)]
 
 
+def kept(found: Sweep, reports: pathlib.Path) -> Swept:
+    """With its page in its folder."""
+    write_files({"resume.md": _page(found)}, reports / found.name)
+    return Swept(found.name, verdict(found), found.findings or _facts(found)[-1:])
+
+
 def verdict(found: Sweep) -> Verdict:
-    """What was not tried is no fault of the job; where nothing was tried, nothing is shown."""
+    """What the job never had is no fault of it; what was left over by the budget may be one."""
     if found.findings:
         return Verdict.FAIL
-    return Verdict.PASS if any(each.steps for each in found.tried) else Verdict.INCONCLUSIVE
+    return Verdict.PASS if found.complete and any(each.steps for each in found.tried) else Verdict.INCONCLUSIVE
 
 
 def _seconds(text: str) -> float:

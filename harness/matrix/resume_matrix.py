@@ -19,9 +19,10 @@ from dataclasses import asdict, dataclass, field, replace
 
 from harness.backends.contract import Backend
 from harness.errors import CannotRunError, ChaosError, FaultError
+from harness.judge.facts.passes import pass_ends
 from harness.log import untrusted_files
 from harness.matrix import resume_comparison
-from harness.matrix.moments import Moment, Saves, moments, pass_ends
+from harness.matrix.moments import Moment, Saves, moments
 from harness.matrix.resume_comparison import CHANCE, Finding, Kind, Usual
 from harness.plan.model import Abort, Plan
 from harness.report import write_files

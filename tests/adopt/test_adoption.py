@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from harness.adopt.first_look import Facts
 from harness.adopt.init_command import _print_facts, _write, init, seen_and_unseen
-from harness.adopt.proposal import REHEARSALS, propose, workload_of
+from harness.adopt.proposal import GATE, REHEARSALS, gate_of, propose, workload_of
 from harness.adopt.recognise import framework_of, recognise
 from harness.campaign.checked_files import load_scenario
 from harness.cli import default_folders
 from harness.errors import UsageError
+from harness.gate.suite_file import load_suite
+from harness.gate.suite_run import load_entries
 from harness.node.emitter import TELLS
 from harness.plan.making import make_plan
 
@@ -108,6 +110,27 @@ def test_what_is_proposed_can_be_planned(folder: pathlib.Path, command: list[str
         (place / name).write_text(text)
         plan = make_plan(load_scenario(place / name), 1, "local", "run")
         assert plan.faults and plan.scenario.name == name.removesuffix(".yaml")
+
+
+@pytest.mark.parametrize(
+    ("total", "pass_steps", "step"),
+    [(40, 0, 25), (None, 0, 25), (120, 64, 75), (75, 64, 25), (20, 0, 15)],
+    ids=["after the second save", "of unknown length", "in the second pass", "too short for that", "for two saves"],
+)
+def test_a_fault_strikes_where_resumes_go_wrong(total: int | None, pass_steps: int, step: int) -> None:
+    facts = replace(FACTS, steps_total=total, pass_steps=pass_steps)
+    text = propose({"trainer": {"torchrun": "train.py"}, "nodes": 2}, facts)["rank-kill.yaml"]
+    assert f"when: {{step: {step}}}" in text
+
+
+def test_the_gate_of_what_is_proposed_holds_it_all_and_the_sweep(folder: pathlib.Path) -> None:
+    place = folder / "chaos"
+    place.mkdir()
+    texts = propose(workload_of(recognise(["torchrun", "train.py"]), place), FACTS)
+    _write(place, texts | {GATE: gate_of(list(texts))}, force=False)
+    entries = load_entries(place / GATE, load_suite(place / GATE), default_folders.scenarios())
+    assert [spec.name for _, spec in entries] == [*(each.name for each in REHEARSALS), "rank-kill"]
+    assert [entry.matrix for entry, _ in entries] == [None] * len(REHEARSALS) + ["resume"]
 
 
 def test_a_short_job_gets_only_what_fits() -> None:

@@ -15,6 +15,7 @@ from mutants.bent import BROKEN, JOB, KILL
 from simulator import simulate
 
 from harness.campaign.checked_files import load_scenario
+from harness.campaign.wings import Swept
 from harness.errors import CannotRunError, ScenarioError
 from harness.gate import suite_run as module
 from harness.gate.gate_report import GateResult
@@ -126,6 +127,31 @@ def test_a_scenario_that_cannot_run_is_inconclusive_and_the_others_run(rehearse:
     answer = rehearse(BROKEN[0].judge(), {"rank-kill": CannotRunError("no such verb")})
     assert [row.result.verdict for row in answer.rows] == [Verdict.INCONCLUSIVE, Verdict.PASS]
     assert answer.verdict is Verdict.INCONCLUSIVE and "no such verb" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("found", "known", "wanted"),
+    [
+        (Verdict.PASS, "", Verdict.PASS),
+        (Verdict.FAIL, "", Verdict.FAIL),
+        (Verdict.INCONCLUSIVE, "", Verdict.INCONCLUSIVE),
+        (Verdict.FAIL, "9 of 9 steps consumed", Verdict.PASS),
+        (Verdict.FAIL, "another learning rate", Verdict.FAIL),
+    ],
+)
+def test_a_sweep_over_the_saves_is_an_entry_like_others(
+    rehearse: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, found: Verdict, known: str, wanted: Verdict
+) -> None:
+    swept = Swept("resume-rank-kill-1", found, ["9 of 9 steps consumed other samples"])
+    monkeypatch.setattr(module.wings, "sweep_of", lambda name: lambda *_: swept)
+    entry = "scenario: rank-kill, matrix: resume"
+    entry += f", known_failure: {{ticket: T-1, until: 2999-01-01, because: {known}}}" if known else ""
+    suite = f"version: 1\nname: small\ntitle: A small gate\nscenarios: [rank-kill, {{{entry}}}]\n"
+    answer = rehearse(BROKEN[0].judge(), {}, suite)
+    assert (answer.verdict, answer.rows[1].name) == (wanted, "matrix resume rank-kill")
+    stored = json.loads((tmp_path / answer.run_id / "suite.json").read_text())
+    assert stored["scenarios"][1]["runs"] == [{"run_id": "resume-rank-kill-1", "verdict": found.value}]
+    assert stored["scenarios"][1]["swept"] and not stored["scenarios"][0]["swept"]
 
 
 def test_a_path_in_a_suite_counts_from_its_folder_wherever_the_gate_is_called(tmp_path: pathlib.Path) -> None:

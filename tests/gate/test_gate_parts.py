@@ -434,7 +434,7 @@ def test_what_programs_read_of_a_gate_keeps_its_shape(rehearse: Any) -> None:
     values = json.loads((rehearse.folder(rehearse(THREE, fail_fast=True)) / "suite.json").read_text())
     keys = "schema suite title run_id verdict reason blindness_check scenarios part against answer next_steps"
     assert sorted(values) == sorted(keys.split())
-    keys = "scenario title verdict reasons known_failure runs shares_of_bounds"
+    keys = "scenario title verdict reasons known_failure swept runs shares_of_bounds"
     assert sorted(values["scenarios"][0]) == sorted(values["blindness_check"]) == sorted(keys.split())
     assert sorted(values["scenarios"][0]["runs"][0]) == ["run_id", "verdict"]
     keys = "in_suite selected tag backend seed digest names shard shards left_out again added"

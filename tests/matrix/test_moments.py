@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from judging import Logs, load, steps, trainers
 from simulator import Job, simulate
 
-from harness.matrix.moments import CHAIN, Saves, moments, pass_ends
+from harness.judge.facts.passes import pass_ends
+from harness.matrix.moments import CHAIN, Saves, moments
 
 RANKS = 2
 JOB = Job(nodes=RANKS, ranks_per_node=1, steps=40)
