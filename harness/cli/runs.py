@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -13,13 +13,15 @@ import typer
 from harness.campaign.store import Store
 from harness.campaign.wings import StoredKind, stored_kind_of
 from harness.cli.options import REPORTS, JsonOption, ReportsOption, RunArg
-from harness.cli.output import note, out, print_json
+from harness.cli.output import SIGNS, note, out, print_json, say
 from harness.cli.terminal import print_report, print_result
 from harness.errors import UsageError
+from harness.judge.facts import repeated_steps
 from harness.judge.facts.evidence import load_evidence
-from harness.judge.score import EXIT_CODES, Verdict, judge
+from harness.judge.score import EXIT_CODES, Verdict, judge, merge
 from harness.log import untrusted_files
 from harness.report import markdown, model, write_reports
+from harness.units import counted
 
 
 def show(
@@ -50,19 +52,53 @@ def show(
 
 
 def score(
-    run: RunArg,
+    run: RunArg = "",
     rehearsal: Annotated[
         str | None, typer.Option(help="Judge this rehearsal of the job by its own part of the log alone.")
     ] = None,
+    log: Annotated[
+        list[pathlib.Path] | None,
+        typer.Option(help="Instead of a run: a log of any job, the oldest first; several are allowed."),
+    ] = None,
+    read: Annotated[str, typer.Option(help="What wrote these logs: a reader, like megatron, or its YAML.")] = "",
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Judge a stored run again, from its event log alone.
+    """Judge a stored run again, from its event log alone; or the restarts of any job, from its own logs.
 
     Exits like `chaos run`. The report of a rehearsal lies in a folder of its own, `rehearsal-NAME` of the run's.
 
-    Example: chaos score last
+    With --log, steps that were done again after a restart must be what they were the first time: samples, learning
+    rate, losses, gradient norms. An error in both executions is not seen, nor one in steps that are done once.
+
+    Example: chaos score --log train-1.log --log train-2.log --read megatron
     """
+    if log or read:
+        raise typer.Exit(_score_logs(run, log or [], read))
+    if not run:
+        raise UsageError("name a run, or a log with --log and --read")
     raise typer.Exit(EXIT_CODES[_judge(Store(reports).find(run), rehearsal)])
+
+
+def _score_logs(run: str, logs: Sequence[pathlib.Path], read: str) -> int:
+    from harness.campaign import own_log  # which other commands do without
+
+    if run or not logs or not read:
+        raise UsageError("--log and --read go together, without a run")
+    told = own_log.executed(logs, own_log.reader_of(read))
+    if not len(told.step):
+        raise UsageError(f"--read {read}: no step was found in {', '.join(map(str, logs))}")
+    answers = list(repeated_steps.judged(repeated_steps.done_again(told)))
+    steps, restarts = len(set(told.step.tolist())), int(told.life.max())
+    say(f"{counted(steps, 'step')}, {counted(restarts, 'restart')}")
+    for verdict, text in answers:
+        say(f"{SIGNS[verdict]} {text}")
+    if silent := restarts - len(answers):
+        say(f"not judged: {counted(silent, 'restart')} after which no step was done again")
+    if not repeated_steps.tells_losses(told):
+        say("not judged: losses, which these logs do not tell")
+    verdict = merge(each for each, _ in answers) if answers else Verdict.INCONCLUSIVE
+    say(f"{SIGNS[verdict]} {verdict.value.upper()}")
+    return EXIT_CODES[verdict]
 
 
 def report(run: RunArg, reports: ReportsOption = REPORTS) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from harness.judge.facts import by_time, ranks, samples
+from harness.judge.facts import by_time, ranks, repeated_steps, samples
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.envelope import Envelope, Sight
@@ -51,6 +51,10 @@ class ContinuityBounds(Bounds):
         "exact",
         description="`exact`: all bits; `ulp`: within `max_ulp`; `envelope`: in its band; `final`: by `max_final_gap`.",
     )
+    against: Literal["fault-free", "itself"] = Field(
+        "fault-free",
+        description="`itself`: steps that were done again after a restart must be what they were the first time.",
+    )
     max_ulp: float = Field(16.0, description="With `mode: ulp`: units in the last place.")
     max_final_gap: Percent = Field(
         1.0, description="With `mode: final`: of the mean loss of the last fifth of the steps."
@@ -85,6 +89,8 @@ class LossContinuity(Score):
         values["spike_max"] = max((r["spike"] for r in values["resumes"] if r["spike"] is not None), default=None)
         if bounds is None:
             return ScoreResult(values, not_judged=_in_passing(consumed))
+        if bounds.against == "itself":
+            return _against_itself(evidence, values)
         line, reach = _curve_line(evidence, bounds)
         values |= reach
         if line.verdict is Verdict.PASS and (why := _untold(evidence)):
@@ -124,6 +130,28 @@ class LossContinuity(Score):
         untold = untold if judged else _in_passing(consumed) or [("sample order", NO_BOUND)]
         lines = [line if line.rests_on else replace(line, rests_on=(COMPUTED,)) for line in lines]
         return ScoreResult(values, lines, reasons, summary + _whose(evidence, bounds), untold)
+
+
+def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
+    """What is done once alone stays unseen, and so is an error in both executions."""
+    found = repeated_steps.done_again(repeated_steps.executed(evidence.run))
+    values["done_again"] = repeated_steps.values(found)
+    name, bound = "loss_continuity.against", "steps done again are the same"
+    answers = list(repeated_steps.judged(found))
+    if not answers:
+        why = "no step was done again after a restart"
+        return ScoreResult(
+            values, [Expectation(name, bound, "—", Verdict.INCONCLUSIVE, why, doubt=Doubt.NOT_COMPARABLE)]
+        )
+    lines = [
+        Expectation(name, bound, text, verdict, "" if verdict is Verdict.PASS else text, rests_on=(COMPUTED,))
+        if verdict is not Verdict.INCONCLUSIVE
+        else Expectation(name, bound, "—", verdict, text, doubt=Doubt.NO_BAND)
+        for verdict, text in answers
+    ]
+    steps = counted(sum(each.steps for each in found), "step")
+    unseen = [("steps that were done once", "with nothing to compare them with")]
+    return ScoreResult(values, lines, summary=f"{steps} done again, as the first time", not_judged=unseen)
 
 
 def _values(evidence: Analysis, mode: str, consumed: Consumed) -> dict[str, Any]:

@@ -1,0 +1,156 @@
+"""Steps that were done again after a restart, beside the first time that the job did them."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from judging import steps, trainers, verdict
+from mutants.bent import JOB, KILL
+from simulator import simulate
+from typer.testing import CliRunner
+
+from harness.campaign import own_log
+from harness.cli.main import make_app
+from harness.judge.facts.repeated_steps import Executed, done_again, judged
+from harness.judge.score import Verdict
+
+LIVES = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20)), min_size=1, max_size=6)  # first step, and how many
+
+
+def history(lives: list[tuple[int, int]], ranks: int = 2) -> list[tuple[int, int, int]]:
+    """(life, rank, step): each life begins at a step that the one before it did, or after it."""
+    rows, done = [], 0
+    for life, (first, many) in enumerate(lives):
+        begin = min(first, done + 1)
+        rows += [(life, rank, begin + at) for at in range(many) for rank in range(ranks)]
+        done = begin + many - 1
+    return rows
+
+
+def executed(rows: list[tuple[int, int, int]], bend: dict[tuple[int, int, int], float] | None = None) -> Executed:
+    life, rank, step = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    loss = np.array([1.0 / (each[2] + each[1]) * (bend or {}).get(each, 1.0) for each in rows])
+    figures = {"loss": loss, "grad_norm": np.full(len(rows), np.nan), "lr": step * 0.001}
+    return Executed(rank, step, life, figures, {"first": step * 16})
+
+
+@given(LIVES)
+def test_a_job_that_does_the_same_each_time_passes(lives: list[tuple[int, int]]) -> None:
+    rows = history(lives)
+    found = done_again(executed(rows))
+    twice = {(life, step) for life, _, step in rows if any(other < life and s == step for other, _, s in rows)}
+    assert {(each.life, step) for each in found for step in range(each.first, each.last + 1)} >= twice
+    assert sum(each.steps for each in found) == len(twice)
+    assert {answer for answer, _ in judged(found)} <= {Verdict.PASS}
+
+
+@given(LIVES, st.data())
+def test_one_loss_that_is_another_is_found_at_its_step(lives: list[tuple[int, int]], data: st.DataObject) -> None:
+    rows = history(lives)
+    again = [row for row in rows if any(row[1:] == other[1:] and other[0] < row[0] for other in rows)]
+    if not again:
+        return
+    bent = data.draw(st.sampled_from(again))
+    found = {each.life: each for each in done_again(executed(rows, {bent: 1.5}))}
+    assert found[bent[0]].first_odd["loss"][0] == bent[2]
+    answers = dict(zip(found, judged(list(found.values())), strict=True))
+    earlier = any(life < bent[0] for life in found)
+    assert answers[bent[0]][0] is (Verdict.FAIL if earlier else Verdict.INCONCLUSIVE)
+    assert f"at step {bent[2]} the loss of rank {bent[1]}" in answers[bent[0]][1]
+
+
+def test_how_far_repetitions_are_off_is_the_band_of_later_ones() -> None:
+    rows = history([(1, 10), (5, 10), (9, 10), (12, 10)])
+    bend = {(1, 0, 6): 1.001, (2, 0, 10): 1.008, (3, 0, 13): 1.2}
+    assert [each for each, _ in judged(done_again(executed(rows, bend)))] == [
+        Verdict.INCONCLUSIVE,
+        Verdict.PASS,
+        Verdict.FAIL,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("lr", 0.7, "the learning rate of rank 0"),
+        ("digest", "9" * 64, "had other inputs"),
+        ("loss", 7.0, "the loss of"),
+    ],
+)
+def test_against_itself_needs_no_fault_free_run(field: str, value: object, words: str) -> None:
+    history = simulate(JOB, KILL, seed=5)
+    expect = {"loss_continuity": {"against": "itself"}}
+    name = "loss_continuity.against"
+    healthy = verdict(history, expect=expect)
+    assert [line.verdict for line in healthy.expectations if line.name == name] == [Verdict.PASS]
+    assert "steps that were done once" in healthy.not_judged
+
+    def bend(logs: dict[str, list[dict[str, object]]]) -> None:
+        first = steps(trainers(logs, rank=0, life=-1)[0])[0]
+        first[field] = value
+
+    (line,) = (line for line in verdict(history, bend, expect).expectations if line.name == name)
+    wanted = Verdict.INCONCLUSIVE if field == "loss" else Verdict.FAIL
+    assert (line.verdict, words in line.reason) == (wanted, True)
+
+
+def test_a_run_without_a_step_done_again_proves_nothing() -> None:
+    card = verdict(simulate(JOB, ()), expect={"loss_continuity": {"against": "itself"}})
+    (line,) = (line for line in card.expectations if line.name == "loss_continuity.against")
+    assert line.verdict is Verdict.INCONCLUSIVE and "no step was done again" in line.reason
+
+
+def line_of(step: int, loss: float) -> str:
+    return f"step {step} loss {loss:.6f}\n"
+
+
+def scored(folder: pathlib.Path, *lives: str) -> tuple[int, str]:
+    words = ["score", "--read", "lines: {regex: 'step (?P<step>[0-9]+) loss (?P<loss>[0-9.]+)'}"]
+    for number, text in enumerate(lives):
+        (folder / f"{number}.log").write_text(text)
+        words += ["--log", str(folder / f"{number}.log")]
+    result = CliRunner().invoke(make_app(), words)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout
+
+
+def test_the_logs_of_any_job_are_read_after_the_fact(tmp_path: pathlib.Path) -> None:
+    first = "".join(line_of(step, 1 / step) for step in range(1, 11))
+    same = "".join(line_of(step, 1 / step) for step in range(6, 16))
+    code, text = scored(tmp_path, first, same)
+    assert code == 0 and "15 steps, 1 restart" in text and "5 steps done again (6 to 10): the same" in text
+    assert scored(tmp_path, first + same)[0] == 0, "one file for both"
+    code, text = scored(tmp_path, first + same + "".join(line_of(step, 2 / step) for step in range(11, 16)))
+    assert code == 1 and "at step 11 the loss of rank 0 was 0.090909, and 0.181818 the second time" in text
+    code, text = scored(tmp_path, first)
+    assert code == 3 and "0 restarts" in text
+    code, text = scored(tmp_path, first, "".join(line_of(step, 1 / step) for step in range(11, 16)))
+    assert code == 3 and "1 restart after which no step was done again" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "name a run"),
+        (["--log", "a.log"], "--log and --read go together"),
+        (["last", "--log", "a.log", "--read", "megatron"], "without a run"),
+        (["--log", "a.log", "--read", "nobody"], "megatron"),
+        (["--log", "a.log", "--read", "lines: {regex: '('}"], "regular expression"),
+        (["--log", "no-such.log", "--read", "megatron"], "No such file"),
+        (["--log", "/dev/null", "--read", "megatron"], "no step was found"),
+    ],
+)
+def test_what_cannot_be_read_is_told(words: list[str], message: str) -> None:
+    result = CliRunner().invoke(make_app(), ["score", *words])
+    assert result.exit_code and message in str(result.exception)
+
+
+def test_a_step_that_is_told_twice_in_a_row_is_no_restart(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(line_of(1, 1.0) + line_of(2, 0.5) + line_of(2, 0.4) + line_of(3, 0.3))
+    reader = own_log.reader_of("lines: {regex: 'step (?P<step>[0-9]+) loss (?P<loss>[0-9.]+)'}")
+    assert own_log.executed([path], reader).life.max() == 0
