@@ -37,10 +37,11 @@ PLACE = ROOT / "reports" / "league"
 PAGE = ROOT / "docs" / "league.md"
 KEPT = ROOT / "docs" / "league.json"
 FAULT_FREE = "no-fault"
-COLUMNS = (FAULT_FREE, *(each.name for each in REHEARSALS))
+RESUME = "matrix resume"
+COLUMNS = (FAULT_FREE, *(each.name for each in REHEARSALS), RESUME)
 MANY = (FAULT_FREE, "rank-kill")  # the columns with most tries
-TRIES, TRIES_ELSEWHERE = 10, 3
-RUN_LIMIT_S = 900
+TRIES, TRIES_ELSEWHERE, SWEEPS = 10, 3, 1
+RUN_LIMIT_S = 1500
 SILENTLY = "did not report the damage"  # in the reason of a run that loaded a damaged checkpoint
 INTRODUCTION = """\
 # League
@@ -49,6 +50,7 @@ How well known training stacks survive, on two virtual nodes of one machine with
 script set up as its own documentation says, and unchanged: nothing of the harness is in it. A cell says how many runs
 passed, of how many; with few runs it shows what can happen, not how often. `invalid` means that the fault could not
 act, as damage to a checkpoint of a job that saves none. `inconclusive` means that the run does not tell.
+`matrix resume` is no fault: the job is started again from each of its saves that matters ([resumes](resumes.md)).
 
 Made by `make league`; one cell again: `make league ARGS='--stacks STACK --scenarios SCENARIO --again'`.
 """
@@ -113,7 +115,8 @@ def scenario(stack: Stack, column: str) -> pathlib.Path:
     """Writes the scenario of one cell beside the stack's script, which it is found from."""
     python = environment(stack)
     written = json.dumps(stack.workload).replace("$PYTHON", python).replace("$BIN", str(pathlib.Path(python).parent))
-    text = propose(json.loads(written), stack.facts)["rank-kill.yaml" if column == FAULT_FREE else f"{column}.yaml"]
+    name = "rank-kill" if column in (FAULT_FREE, RESUME) else column
+    text = propose(json.loads(written), stack.facts)[f"{name}.yaml"]
     data = yaml.safe_load(text)
     if column == FAULT_FREE:
         del data["faults"], data["expect"]["recovery_time"]
@@ -189,14 +192,32 @@ def play(stack: Stack, column: str, tries: int, kept: Kept) -> None:
     """Makes the runs that a cell still lacks."""
     for number in range(len(kept.of(stack, column)) + 1, tries + 1):
         print(f"{stack.title}: {column}, {number} of {tries}", flush=True)
-        kept.add(stack, column, outcome(_run(scenario(stack, column), stack)))
+        path = scenario(stack, column)
+        kept.add(stack, column, _sweep(path, stack) if column == RESUME else outcome(_run(path, stack)))
+
+
+def _sweep(path: pathlib.Path, stack: Stack) -> Outcome:
+    done = _call(stack, "matrix", "resume", path, "--json")
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        raise SystemExit(f"{path}: no sweep; exit {done.returncode}\n{done.stdout}{done.stderr}") from None
+    wrong = [
+        f"{each['moment']} (step {each['step']}): {each['result']}" for each in found["tried"] if not each["right"]
+    ]
+    reason = next(iter([*found["saves_show"], *wrong]), "")
+    return Outcome(found["verdict"], reason, None, None, None, None, None, None, None, loaded_silently=False)
+
+
+def _call(stack: Stack, *words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "harness", *map(str, words), "--reports", str(PLACE / "runs" / stack.name)]
+    return subprocess.run(command, cwd=stack.folder, capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False)
 
 
 def _run(path: pathlib.Path, stack: Stack) -> Report:
     reports = PLACE / "runs" / stack.name
-    command = [sys.executable, "-m", "harness", "run", str(path), "--reports", str(reports)]
     before = set(reports.glob("*/report.json"))
-    done = subprocess.run(command, cwd=stack.folder, capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False)
+    done = _call(stack, "run", path)
     new = sorted(set(reports.glob("*/report.json")) - before)
     if not new:
         raise SystemExit(f"{path}: no report; exit {done.returncode}\n{done.stdout}{done.stderr}")
@@ -328,7 +349,12 @@ def main() -> None:
         for stack in stacks(given.stacks):
             if given.again:
                 kept.drop(stack, column)
-            play(stack, column, given.tries or (TRIES if column in MANY else TRIES_ELSEWHERE), kept)
+            play(
+                stack,
+                column,
+                given.tries or (TRIES if column in MANY else SWEEPS if column == RESUME else TRIES_ELSEWHERE),
+                kept,
+            )
     PAGE.write_text(markdown(stacks(()), kept))
     PLACE.mkdir(parents=True, exist_ok=True)
     (PLACE / "league.html").write_text(page(stacks(()), kept))
