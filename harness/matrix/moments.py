@@ -13,6 +13,7 @@ import numpy as np
 
 PASSES_MAX = 2  # at the ends of so many: some samplers go wrong at the end of the second one only
 CHAIN = 3  # resumes in a row
+NOTICE = "a save that a notice of preemption led to"
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Moment:
     step: int | None
     resume: int = 1  # in a row: the second one begins from a save that a resumed job made
     nodes: int | None = None  # another number of nodes than planned
+    notice: bool = False  # from what the job saves over a notice, a moment after that step
     why: str = ""
 
 
@@ -55,7 +57,7 @@ def _at_ends(saves: Saves, ends: Sequence[int] | None, last: int) -> Iterator[Mo
         yield Moment(words, None, why="nobody tells which samples a step consumes")
     elif not ends:
         yield Moment(words, None, why=f"the job did less than one pass in {last} steps: more of them with --steps")
-    often = min(np.diff([0, *saves.made]).tolist(), default=last)
+    often = int(np.median(np.diff([0, *saves.made]))) if saves.made else last
     rare = f"there is none: save more often, with --save-every {max(often // 2, 1)}"
     for number, end in enumerate((ends or ())[:PASSES_MAX], 1):
         begin, until = ([0, *(ends or ())][number - 1], [*(ends or ()), last][number])
@@ -82,12 +84,13 @@ def _in_a_row(saves: Saves) -> Iterator[Moment]:
 def _at_the_end(saves: Saves, last: int) -> Iterator[Moment]:
     found = [step for step in saves.made if step == last]
     yield saves.among(found, "the last save of the finished job", f"the job saved nothing at step {last}")
+    yield Moment(NOTICE, next(iter(saves.copied), None), notice=True, why="the job made no save that could be copied")
 
 
 def _merged(found: Iterable[Moment]) -> list[Moment]:
     """Those with the same save, the same number of resumes and of nodes are one, where the first of them stood."""
     kept: dict[object, Moment] = {}
     for each in found:
-        key = each.words if each.step is None else (each.step, each.resume, each.nodes)
+        key = each.words if each.step is None else (each.step, each.resume, each.nodes, each.notice)
         kept[key] = replace(kept[key], words=f"{kept[key].words}; {each.words}") if key in kept else each
     return list(kept.values())

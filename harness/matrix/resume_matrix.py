@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 
+import numpy as np
+
 from harness.backends.contract import Backend
 from harness.errors import CannotRunError, ChaosError, FaultError
 from harness.judge.facts.passes import pass_ends
@@ -24,7 +26,7 @@ from harness.log import untrusted_files
 from harness.matrix import resume_comparison
 from harness.matrix.moments import Moment, Saves, moments
 from harness.matrix.resume_comparison import CHANCE, Finding, Kind, Usual
-from harness.plan.model import Abort, Plan
+from harness.plan.model import Abort, Plan, PlannedFault
 from harness.report import write_files
 from harness.run import drill
 from harness.run.job import Outcome, execute
@@ -39,10 +41,10 @@ LOOK_S = 0.03
 NO_STEP_NS, WALL_CLOCK_NS = 120 * 10**9, 600 * 10**9
 KNOWN = "resume.json"
 BASE, COPIES, RESUMED = "base", "copies", "resumed"
+NOTICE_S = "10s"
 REPEAT = "repeat"  # of the run, where it is not known whether the job repeats itself bit for bit
 NEVER_TRIED = (  # which a run without faults does not have
     ("the middle of a gradient accumulation", "no trainer tells when it saves there"),
-    ("a save that a notice of preemption led to", "chaos run on a scenario with `preemption` shows it"),
     ("another number of ranks a node, or of workers of a loader", "no scenario says what may change"),
 )
 
@@ -85,6 +87,7 @@ class Sweep:
     apart: float | None = None  # between the run and a repeat; `None`: there was no need for one
     tried: list[Tried] = field(default_factory=list)
     of_saves: list[Finding] = field(default_factory=list)  # what the saves of the run show by themselves
+    not_had: dict[str, str] = field(default_factory=dict)  # moments that turned out not to be there, and why
     not_tried: list[tuple[str, str]] = field(default_factory=list)
     complete: bool = False
     interrupted: bool = False
@@ -117,6 +120,10 @@ def folder_of(plan: Plan) -> str:
     return f"resume-{plan.scenario.name}-{plan.outcome_digest()[:8]}"
 
 
+class _NotHad(Exception):
+    """The job has no such moment."""
+
+
 class _Sweep:
     def __init__(
         self,
@@ -147,7 +154,13 @@ class _Sweep:
         for moment in self._left(todo):
             if self.stop.asked or time.monotonic() + self.longest_s > self.until_s:
                 break
-            tried = self._try(moment)
+            try:
+                tried = self._try(moment)
+            except _NotHad as why:
+                self.sweep.not_had[moment.words] = str(why)
+                continue
+            except drill.CannotDrill as why:
+                raise ChaosError(str(why)) from why
             if self.stop.asked:  # it was cut short: nothing follows from it
                 break
             self.sweep.tried.append(tried)
@@ -181,7 +194,7 @@ class _Sweep:
         return sweep
 
     def _left(self, todo: list[Moment]) -> list[Moment]:
-        done = {each.moment.words for each in self.sweep.tried}
+        done = {*(each.moment.words for each in self.sweep.tried), *self.sweep.not_had}
         return [each for each in todo if each.step is not None and each.words not in done]
 
     def _on_fewer_nodes(self) -> Moment:
@@ -198,11 +211,15 @@ class _Sweep:
         if found and not moment.nodes and all(each.kind in CHANCE for each in found) and self.sweep.apart is None:
             self._repeat()
             found = self._found(moment, again)
-        steps = len(set(again.steps.step.tolist()))
-        last = (moment.step or 0) >= self.usual.run.reached_step
-        ended = "" if steps or (last and outcome.outcome == "completed") else f"it did not come back: {outcome.reason}"
-        if outcome.outcome == "failed":
-            ended = f"it failed: {outcome.reason}"
+        steps = len(np.intersect1d(again.steps.step, self.usual.run.steps.step))
+        last, reached = self.usual.run.reached_step, max(again.reached_step, moment.step or 0)
+        ended = ""
+        if outcome.outcome in ("failed", "aborted") or (not steps and reached < last):
+            ended = f"it {outcome.outcome}: {outcome.reason}"
+        elif outcome.outcome == "completed" and reached < last:
+            ended = f"it ended after step {reached}, and the run after step {last}"
+        elif outcome.outcome == "broken":
+            raise ChaosError(outcome.reason)
         return Tried(moment, place.name, tuple(found), steps, time.monotonic() - begin_s, ended)
 
     def _found(self, moment: Moment, again: timeline.Timeline) -> list[Finding]:
@@ -213,24 +230,51 @@ class _Sweep:
 
     def _restart(self, moment: Moment) -> tuple[Moment, pathlib.Path, Outcome]:
         """On a copy; with the step of the newest save in it. What it saves stays, for the next resume in a row."""
-        assert moment.step is not None
-        source = self.folder / (
-            f"{COPIES}/{moment.step}" if moment.resume == 1 else f"{RESUMED}/{self._before(moment)}"
-        )
+        source = self._source(moment)
         newest = next(iter(_listed(self.plan, source).finished), None)
         step = moment.step if newest is None or newest.step is None else newest.step
+        assert step is not None
         name = f"{step}" + f"-{moment.resume}" * (moment.resume > 1) + f"-on-{moment.nodes}" * bool(moment.nodes)
+        plan, following = self._plan(f"{RESUMED}-{name}", moment.nodes), self.saves.after(step) or step
+        place = self._place(name, source)
+        watch = drill.Watch(self.stop, lambda watch: not moment.nodes and self._is_enough(watch, place, following))
+        return replace(moment, step=step), place, execute(plan, place, self.backend, watch, watch.end)
+
+    def _place(self, name: str, source: pathlib.Path) -> pathlib.Path:
+        """A folder for one restart, with a copy of what is saved there."""
         place = self.folder / RESUMED / name
         if place.exists():
             untrusted_files.remove_tree(place.parent, place.name)
         place.mkdir(parents=True)
-        plan = self._plan(f"{RESUMED}-{name}", moment.nodes)
-        drill.copy_saved(plan.launch(), source, place)
+        drill.copy_saved(self.plan.launch(), source, place)
+        return place
+
+    def _source(self, moment: Moment) -> pathlib.Path:
+        if moment.resume > 1:
+            return self.folder / RESUMED / self._before(moment)
+        copy = self.folder / COPIES / str(moment.step)
+        return self._after_a_notice(moment.step or 0, copy) if moment.notice else copy
+
+    def _after_a_notice(self, step: int, copy: pathlib.Path) -> pathlib.Path:
+        """What the job saved when a node got one, half-way to its next save. Raises `_NotHad`."""
         following = self.saves.after(step) or self.usual.run.reached_step
-        watch = drill.Watch(self.stop, lambda watch: not moment.nodes and self._is_enough(watch, place, following))
-        limits = Abort(if_no_step_for_ns=NO_STEP_NS, if_not_started_for_ns=NO_STEP_NS, wall_clock_ns=WALL_CLOCK_NS)
-        outcome = execute(plan.model_copy(update={"abort": limits}), place, self.backend, watch, watch.end)
-        return replace(moment, step=step), place, outcome
+        fault = {"id": "notice", "fault": "preemption", "parameters": {"notice": NOTICE_S}}
+        when, node = {"step": step + max(1, (following - step) // 2)}, self.plan.workload.nodes - 1
+        planned = PlannedFault.model_validate(fault | {"when": when, "targets": [{"node_index": node}]})
+        place = self._place("notice", copy)
+        plan = self._plan(f"{RESUMED}-notice").model_copy(update={"faults": (planned,)})
+
+        def newest() -> int:
+            return max((each.step or 0 for each in _listed(self.plan, place).finished), default=0)
+
+        watch = drill.Watch(self.stop, lambda watch: newest() > step or watch.progress.complete_step > following)
+        try:
+            execute(plan, place, self.backend, watch, watch.end)
+        except CannotRunError as error:
+            raise _NotHad(str(error)) from error
+        if newest() in (0, step, *self.saves.made):
+            raise _NotHad("the notice led to no save of its own")
+        return place
 
     def _before(self, moment: Moment) -> str:
         """The folder of the resume before this one in the row, which begins with the first save."""
@@ -263,7 +307,9 @@ class _Sweep:
         self.usual = Usual(self.usual.run, self.usual.ends, self.sweep.apart)
 
     def _plan(self, name: str, nodes: int | None = None) -> Plan:
-        return self.plan.without_faults(f"{self.folder.name}-{name}", nodes)
+        plan = self.plan.without_faults(f"{self.folder.name}-{name}", nodes)
+        limits = Abort(if_no_step_for_ns=NO_STEP_NS, if_not_started_for_ns=NO_STEP_NS, wall_clock_ns=WALL_CLOCK_NS)
+        return plan if name in (BASE, REPEAT) else plan.model_copy(update={"abort": limits})
 
     def _end(self, todo: list[Moment]) -> Sweep:
         sweep = self.sweep
@@ -271,6 +317,7 @@ class _Sweep:
         why = "it was stopped" if self.stop.asked else f"the budget of {self.budget_s / 60:.3g} min was used"
         sweep.not_tried = [(each.words, f"{why}; the same command goes on") for each in left]
         sweep.not_tried += [(each.words, each.why) for each in todo if each.step is None]
+        sweep.not_tried += sweep.not_had.items()
         sweep.not_tried += NEVER_TRIED
         sweep.complete, sweep.interrupted = not left, self.stop.asked
         self._store()

@@ -27,7 +27,8 @@ def test_each_restart_begins_from_a_save_that_was_copied_and_each_other_one_says
     tried = [each for each in found if each.step is not None]
     assert all(each.step in (copied if each.resume == 1 else made) for each in tried)
     assert all(each.why for each in found if each.step is None)
-    assert not [key for key, count in Counter((each.step, each.resume) for each in tried).items() if count > 1]
+    keys = Counter((each.step, each.resume, each.notice) for each in tried)
+    assert not [key for key, count in keys.items() if count > 1]
     words = [name for each in found for name in each.words.split("; ")]
     assert len(words) == len(set(words)) and {"the first save", "the last save of the finished job"} <= set(words)
     row = [each.resume for each in tried if each.resume > 1]
@@ -48,6 +49,7 @@ def test_the_end_of_a_pass_has_a_save_before_at_and_after_it() -> None:
         "resume 2 in a row, from a save that a resumed job made": 20,
         "resume 3 in a row, from a save that a resumed job made": 30,
         "the last save of the finished job": 100,
+        "a save that a notice of preemption led to": 10,
     }
 
 
