@@ -15,7 +15,7 @@ from harness.errors import INTERRUPTED, UsageError
 from harness.judge.score import EXIT_CODES, Verdict
 from harness.matrix.resume_matrix import Sweep, run_sweep
 from harness.plan.model import Plan
-from harness.report import markdown, write_files
+from harness.report import html_page, markdown, write_files
 from harness.report.words import one_line
 from harness.run.stop import stop
 from harness.units import Duration, counted, format_duration
@@ -43,8 +43,8 @@ def sweep(
 
 
 def kept(found: Sweep, reports: pathlib.Path) -> Swept:
-    """With its page in its folder."""
-    write_files({"resume.md": _page(found)}, reports / found.name)
+    """With its pages in its folder."""
+    write_files({"resume.md": _markdown(found), "report.html": _page(found)}, reports / found.name)
     return Swept(found.name, verdict(found), found.findings or _facts(found)[-1:])
 
 
@@ -87,7 +87,7 @@ def _plain(found: Sweep) -> dict[str, Any]:
             "steps_compared": each.steps,
             "seconds": round(each.seconds, 1),
             "right": each.right,
-            "result": each.words,
+            "result": "; ".join(each.words) or "the same",
             "differs": [one.kind.name.lower() for one in each.found],
         }
         for each in found.tried
@@ -132,7 +132,7 @@ def _cells(found: Sweep) -> list[tuple[str, ...]]:
     return [(each.moment.words, str(each.moment.step), str(each.steps), each.short) for each in found.tried]
 
 
-def _page(found: Sweep) -> str:
+def _markdown(found: Sweep) -> str:
     lines = [f"# Resumes of {one_line(found.trainer)}", "", f"**{verdict(found).value.upper()}**", ""]
     lines += [f"* {one_line(fact)}" for fact in _facts(found)]
     lines += ["", markdown.table(HEAD, _cells(found)), ""]
@@ -142,6 +142,20 @@ def _page(found: Sweep) -> str:
     lines += ["## Not tried", ""]
     lines += [markdown.table(("moment", "why"), found.not_tried)]
     return "\n".join(lines) + "\n"
+
+
+def _page(found: Sweep) -> str:
+    came, (done, tried, *others) = verdict(found), _facts(found)
+    return html_page.fill(
+        f"{__package__}/resume.jinja",
+        verdict=came.value,
+        run_id=found.name,
+        summary=found.findings[0] if found.findings else tried,
+        facts=[done, *([tried] if found.findings else []), *others],
+        tried=found.tried,
+        of_saves=found.of_saves,
+        not_tried=found.not_tried,
+    )
 
 
 def _print(found: Sweep, folder: pathlib.Path) -> None:
@@ -155,4 +169,4 @@ def _print(found: Sweep, folder: pathlib.Path) -> None:
         say(finding, "bold red")
     for words, why in found.not_tried:
         say(f"not tried: {words}: {why}")
-    out.print(f"[bold]{verdict(found).value.upper()}[/]  report: {safe(folder / 'resume.md')}", soft_wrap=True)
+    out.print(f"[bold]{verdict(found).value.upper()}[/]  report: {safe(folder / 'report.html')}", soft_wrap=True)

@@ -65,8 +65,9 @@ class Tried:
         return not self.found and not self.ended
 
     @property
-    def words(self) -> str:
-        return self.ended or "; ".join(each.words for each in self.found) or "the same"
+    def words(self) -> list[str]:
+        """What was other, in the order in which one follows from the other."""
+        return [self.ended] if self.ended else [each.words for each in self.found]
 
     @property
     def short(self) -> str:
@@ -94,9 +95,9 @@ class Sweep:
 
     @property
     def findings(self) -> list[str]:
-        tried = [
-            f"{each.moment.words} (step {each.moment.step}): {each.words}" for each in self.tried if not each.right
-        ]
+        """The first one of each restart: the others follow from it."""
+        wrong = [each for each in self.tried if not each.right]
+        tried = [f"from {each.moment.words} (step {each.moment.step}): {each.words[0]}" for each in wrong]
         return [each.words for each in self.of_saves] + tried
 
 

@@ -68,6 +68,7 @@ def test_a_healthy_trainer_passes_after_a_stop_goes_on_and_leaves_no_copies(tmp_
     assert [each["resume"] for each in found["tried"]].count(1) == 6
     assert not [*folder.glob("*/checkpoints"), *folder.glob("resumed/*/checkpoints"), *folder.glob("copies")]
     assert "**PASS**" in (folder / "resume.md").read_text()
+    assert "nothing</td>" in (folder / "report.html").read_text()
 
 
 @pytest.mark.slow
