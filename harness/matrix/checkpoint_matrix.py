@@ -16,6 +16,7 @@ from harness.backends.contract import Backend
 from harness.errors import CannotRunError, ChaosError, FaultError
 from harness.faults.shared import checkpoint_damage
 from harness.log import untrusted_files
+from harness.log.journal import JOURNAL
 from harness.matrix import restart_log
 from harness.matrix.cells import Cell, cells
 from harness.matrix.restart_log import Answer, Came, Restart
@@ -64,6 +65,12 @@ def run_matrix(
         return _Matrix(plan, reports.resolve() / plan.run_id, backend, stop, tell).run()
 
 
+def own_folder(folder: pathlib.Path) -> None:
+    """A new folder of several runs, marked as one of ours: no node of a run in it may write beside that."""
+    folder.mkdir(parents=True)
+    (folder / JOURNAL).touch(0o600)
+
+
 class _Matrix:
     def __init__(
         self, plan: Plan, folder: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
@@ -75,7 +82,8 @@ class _Matrix:
         self.base = folder / "base"
 
     def run(self) -> Matrix:
-        self.folder.mkdir(parents=True)
+        own_folder(self.folder)
+        own_folder(self.folder / "cells")
         self._make_checkpoints()
         place, listing = self._look(self.base)
         if not listing.finished:

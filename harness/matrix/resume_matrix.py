@@ -24,6 +24,7 @@ from harness.errors import CannotRunError, ChaosError, FaultError
 from harness.judge.facts.passes import pass_ends
 from harness.log import untrusted_files
 from harness.matrix import resume_comparison
+from harness.matrix.checkpoint_matrix import own_folder
 from harness.matrix.moments import Moment, Saves, moments
 from harness.matrix.resume_comparison import CHANCE, Finding, Kind, Usual
 from harness.plan.model import Abort, Plan, PlannedFault
@@ -173,7 +174,8 @@ class _Sweep:
     def _begin(self) -> Sweep:
         if self.folder.exists():  # of a sweep that is complete, or of another version
             untrusted_files.remove_tree(self.folder.parent, self.folder.name)
-        self.folder.mkdir(parents=True)
+        own_folder(self.folder)
+        own_folder(self.folder / RESUMED)
         self.tell("a run without faults, with a copy of each of its saves")
         begin_s = time.monotonic()
         copier = _Copier(self.plan, self.base, self.folder / COPIES)

@@ -67,13 +67,17 @@ def start_reverter(run_dir: pathlib.Path) -> subprocess.Popen[bytes]:
         os.close(pidfd)
 
 
+# Of runs below the reports: their own, those that are kept, and those of a matrix. No node may write there.
+PLACES = ("*", ".*/*", "*/base", "*/repeat", "*/cells/*", "*/resumed/*")
+
+
 def heal(reports: pathlib.Path) -> tuple[list[str], list[str]]:
     """Undoes what dead runs left open. Returns the ids healed, and one message per thing that could not be.
 
     A run that may be alive is left alone.
     """
     healed, failed = [], []
-    for path in sorted([*reports.glob(f"*/{JOURNAL}"), *reports.glob(f".*/*/{JOURNAL}")]):
+    for path in sorted(path for place in PLACES for path in reports.glob(f"{place}/{JOURNAL}")):
         run_dir = path.parent
         try:
             if is_closed(run_dir) or is_running(run_dir):

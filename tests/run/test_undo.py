@@ -74,6 +74,18 @@ def test_heal_leaves_running_and_closed_runs_alone(tmp_path: pathlib.Path, remov
     undo.close(running)
 
 
+def test_heal_finds_the_runs_of_a_matrix_and_nothing_that_a_node_may_write(
+    tmp_path: pathlib.Path, removed: list[str]
+) -> None:
+    ours = ["matrix-a/base", "matrix-a/cells/001", "resume-a/base", "resume-a/repeat", "resume-a/resumed/20", ".x/kept"]
+    nodes = ["run/checkpoints", "run/checkpoints/step_1", "run/events/node0", "resume-a/resumed/20/checkpoints"]
+    for name in (*ours, *nodes):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        write(tmp_path / name, open_record(name))
+    assert undo.heal(tmp_path)[1] == []
+    assert sorted(removed) == sorted(ours)
+
+
 def test_lines_that_are_no_records_keep_nothing_from_being_undone(tmp_path: pathlib.Path, removed: list[str]) -> None:
     path = write(tmp_path, [1], "text", None, open_record("good"), {"undo": ACTION, "arguments": 7})
     path.write_bytes(b"\xff\xfe\n" + b"[" * 100_000 + b"\n" + path.read_bytes())
