@@ -2,11 +2,12 @@
 
 None may be accused; how many prove nothing is told, with the reasons.
 
-    python benches/healthy.py [--runs 200] [--folder reports/healthy] [--stored]
+    python benches/healthy.py [--runs 200] [--folder reports/healthy] [--stored] [--keep]
 
 Run N takes the N-th of all scenarios and stacks in turn, with the seed N. Each run is kept, with a digest of the code
 that made it, and judged anew by the judge of today. It is made again only where that code has changed, so what was
-interrupted goes on where it ended; `--stored` makes none. The table is docs/healthy.md.
+interrupted goes on where it ended; with `--keep` what earlier code made stays, and `--stored` makes none. The table is
+docs/healthy.md.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def judged(run: Run, folder: pathlib.Path) -> Run:
     return Run(run.number, run.name, run.code, run.folder, str(report.verdict), reason)
 
 
-def all_runs(count: int, folder: pathlib.Path, stored_only: bool) -> Iterator[Run]:
+def all_runs(count: int, folder: pathlib.Path, stored_only: bool, keep: bool) -> Iterator[Run]:
     kept_in, wheel = folder / "runs.json", names()
     kept = {each["number"]: Run(**each) for each in (json.loads(kept_in.read_text()) if kept_in.exists() else ())}
     for number in range(1, count + 1):
@@ -100,7 +101,8 @@ def all_runs(count: int, folder: pathlib.Path, stored_only: bool) -> Iterator[Ru
         run = kept.get(number)
         if stored_only and run is None:
             continue
-        if run is None or (not stored_only and (run.name, run.code) != (name, code(name))):
+        made = run is not None and run.name == name and (keep or run.code == code(name))
+        if run is None or not (made or stored_only):
             run = make(number, name, folder)
         kept[number] = judged(run, folder)
         kept_in.write_text(json.dumps([asdict(kept[each]) for each in sorted(kept)], indent=1) + "\n")
@@ -128,11 +130,12 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "reports" / "healthy")
     parser.add_argument("--stored", action="store_true", help="make no run; judge those that are there")
+    parser.add_argument("--keep", action="store_true", help="make only what is missing, whatever code made the others")
     given = parser.parse_args()
     folder = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     runs = []
-    for run in all_runs(given.runs, folder, given.stored):
+    for run in all_runs(given.runs, folder, given.stored, given.keep):
         runs.append(run)
         print(f"{run.number}/{given.runs} {run.name}: {run.verdict} {run.reason}", flush=True)
     PAGE.write_text(page(runs))
