@@ -21,10 +21,11 @@ from harness.matrix import restart_log
 from harness.matrix.cells import Cell, cells
 from harness.matrix.restart_log import Answer, Came, Restart
 from harness.plan.model import Abort, Plan
-from harness.run import drill
+from harness.run import drill, second_restart
 from harness.run.job import Outcome, execute
 from harness.run.observers import Silent, Status
 from harness.run.stop import StopRequest
+from harness.timeline import timeline
 from harness.trainers.checkpoints.contract import Listing, list_checkpoints
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
@@ -85,6 +86,7 @@ class _Matrix:
         own_folder(self.folder)
         own_folder(self.folder / "cells")
         self._make_checkpoints()
+        self._leave_steps_to_do()
         place, listing = self._look(self.base)
         if not listing.finished:
             raise ChaosError(f"the trainer left no finished checkpoint in {place.folder}/ ({len(place.files)} files)")
@@ -118,6 +120,19 @@ class _Matrix:
         outcome = execute(self.base_plan, self.base, self.backend, until, until.end)
         if outcome.outcome not in ("completed", "interrupted"):
             raise ChaosError(f"the run without faults did not make checkpoints: {outcome.reason}")
+
+    def _leave_steps_to_do(self) -> None:
+        """A restart from a save of the last step would do none: then the save before it is to be the newest."""
+        _, listing = self._look(self.base)
+        newest, reached = next(iter(listing.finished), None), timeline.load(self.base).reached_step
+        if newest is None or newest.step is None or newest.step < reached:
+            return
+        try:
+            second_restart.set_back(self.base, self.plan.workload.checkpoint)
+        except (second_restart.NothingToShow, drill.CannotDrill) as why:
+            raise ChaosError(
+                f"the newest save is of step {reached}, the last one, and cannot be left out: {why}"
+            ) from why
 
     def _two_are_finished(self) -> Callable[[Status], bool]:
         looked, since = 0.0, None

@@ -22,6 +22,7 @@ import numpy as np
 from harness.backends.contract import Backend
 from harness.errors import CannotRunError, ChaosError, FaultError
 from harness.judge.facts.passes import pass_ends
+from harness.judge.facts.samples import told_kind
 from harness.log import untrusted_files
 from harness.matrix import resume_comparison
 from harness.matrix.checkpoint_matrix import own_folder
@@ -187,7 +188,7 @@ class _Sweep:
         if outcome.outcome != "completed":
             raise ChaosError(f"the run without faults {outcome.outcome}: {outcome.reason}")
         base = timeline.load(self.base)
-        sweep.steps, sweep.ends, sweep.copied = base.reached_step, pass_ends(base), copier.steps
+        sweep.steps, sweep.ends, sweep.copied = base.reached_step, pass_ends(base, told_kind(base, None)), copier.steps
         sweep.saves = sorted({*copier.steps, *resume_comparison.published(base)})
         sweep.of_saves = resume_comparison.same_tensors(base)
         self.longest_s = time.monotonic() - begin_s

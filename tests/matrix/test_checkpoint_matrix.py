@@ -21,19 +21,19 @@ name: saves
 title: A run that saves
 workload:
   trainer:
-    command: ["{python}", "-S", "{trainer}", "{{run_dir}}", "400", "{manner}", "10"]
+    command: ["{python}", "-S", "{trainer}", "{{run_dir}}", "{steps}", "{manner}", "10"]
     env: {{PYTHONPATH: {root}}}
   nodes: 1
-  steps: 400
+  steps: {steps}
   checkpoint: {{every_steps: 10}}
 abort: {{if_no_step_for: 10m, wall_clock: 10m}}
 """
 
 
-def run(tmp_path: pathlib.Path, manner: str, *options: str) -> tuple[int, str, pathlib.Path]:
+def run(tmp_path: pathlib.Path, manner: str, *options: str, steps: int = 400) -> tuple[int, str, pathlib.Path]:
     root = TRAINER.parent.parent.parent
     scenario = tmp_path / "saves.yaml"
-    scenario.write_text(SCENARIO.format(python=sys.executable, trainer=TRAINER, root=root, manner=manner))
+    scenario.write_text(SCENARIO.format(python=sys.executable, trainer=TRAINER, root=root, manner=manner, steps=steps))
     words = ["matrix", "checkpoint", str(scenario), "--reports", str(tmp_path / "reports"), *options]
     result = CliRunner().invoke(make_app(), words)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
@@ -71,6 +71,15 @@ def test_a_careful_trainer_falls_back_each_time(tmp_path: pathlib.Path) -> None:
     assert {cell["step"] for cell in damaged} == {found["newest_step"] - 10}
     pointers = [cell for cell in found["cells"] if cell["part"] == "pointer"]
     assert pointers and {cell["came"] for cell in pointers} == {"harmless"}
+
+
+@pytest.mark.slow
+def test_a_job_whose_last_save_is_its_last_step_is_damaged_in_the_one_before(tmp_path: pathlib.Path) -> None:
+    code, _, folder = run(tmp_path, "careful", steps=20)
+    found = json.loads((folder / "matrix.json").read_text())
+    assert (code, found["newest_step"], found["complete"]) == (0, 10, True)
+    came = {cell["came"] for cell in found["cells"] if cell["part"] == "tensor"}
+    assert came == {"fell back"} and found["cells"][0]["step"] == 0
 
 
 @pytest.mark.parametrize("manner", ["none"])

@@ -11,6 +11,7 @@ from judging import Logs, load, steps, trainers
 from simulator import Job, simulate
 
 from harness.judge.facts.passes import pass_ends
+from harness.judge.facts.samples import told_kind
 from harness.matrix.moments import CHAIN, Saves, moments
 
 RANKS = 2
@@ -82,13 +83,13 @@ def consuming(tell: str, length: int, padded: int = 0) -> Logs:
 @given(tell=st.sampled_from(["samples", "digest"]), length=st.integers(3, 50), padded=st.integers(0, 1))
 def test_passes_end_where_their_samples_come_again(tell: str, length: int, padded: int) -> None:
     run = load(simulate(JOB, ()), consuming(tell, length, padded))
-    assert pass_ends(run) == list(range(length, 40, length))
+    assert pass_ends(run, told_kind(run, None)) == list(range(length, 40, length))
 
 
 def test_passes_are_found_by_the_place_in_the_data_where_its_size_is_told() -> None:
     logs = simulate(JOB, ()).logs()
     batch = steps(trainers(logs)[0])[0]["count"]
-    assert pass_ends(load(simulate(JOB, ()), logs)) is None
+    assert pass_ends(load(simulate(JOB, ()), logs), None) is None
     for lines in trainers(logs):
         next(line for line in lines if line.get("event") == "rendezvous")["data_samples"] = 15 * batch
-    assert pass_ends(load(simulate(JOB, ()), logs)) == [15, 30]
+    assert pass_ends(load(simulate(JOB, ()), logs), None) == [15, 30]

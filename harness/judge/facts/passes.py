@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.judge.facts import losses, samples
+from harness.judge.facts import losses
 from harness.timeline.timeline import Timeline
 
+EXPANDED_MAX = 2**27  # samples that are looked at one by one: a gigabyte of them
 SEEN_AGAIN = 0.5  # of the samples of a step: then it belongs to the next pass, as padding is less
 
 
-def pass_ends(run: Timeline) -> list[int] | None:
-    """The last step of each pass over the data but the last one, by the order of the samples or of the digests of
-    inputs: a step of which most were seen in this pass begins the next one. `None`: nothing tells it."""
-    kind = samples.told_kind(run, None)
+def pass_ends(run: Timeline, kind: str | None) -> list[int] | None:
+    """The last step of each pass over the data but the last one, by the order of what is told (`samples.told_kind`):
+    a step of which most were seen in this pass begins the next one. `None`: nothing tells it."""
     if kind is None:
         return _told_ends(run)
     steps = run.steps
@@ -22,7 +22,7 @@ def pass_ends(run: Timeline) -> list[int] | None:
     rows = rows[told]
     if kind == "samples":
         counts = run.samples.counts(steps.samples[rows])
-        if int(counts.sum()) > samples.EXPANDED_MAX:
+        if int(counts.sum()) > EXPANDED_MAX:
             return None
         step, item = np.repeat(steps.step[rows], counts), run.samples.expanded(steps.samples[rows])
     else:

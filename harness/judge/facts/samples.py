@@ -19,12 +19,12 @@ import numpy as np
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.losses import ByRank, Curve, by_rank
+from harness.judge.facts.passes import EXPANDED_MAX, pass_ends
 from harness.timeline.timeline import Bools, Ints, Timeline
 from harness.units import counted
 
 NAMED_RUNS = 6
 _ROWS_AT_ONCE = 2**14
-EXPANDED_MAX = 2**27  # samples that are compared one by one: a gigabyte of them
 NOTHING_LEFT_OUT = LeftOut()
 _RANK_BITS = 24  # as in losses.by_rank
 Kind = Literal["samples", "digests", "places"]
@@ -256,8 +256,11 @@ def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> 
 
 
 def _pass_of(theirs: _History, step: Ints) -> Ints:
-    """The pass that the fault-free run was in, per step; its lowest rank's."""
+    """The pass that the fault-free run was in, per step; its lowest rank's. By the order of the samples where no rank
+    counts passes."""
     steps = theirs.run.steps
+    if not theirs.tells_passes:
+        return np.searchsorted(pass_ends(theirs.run, theirs.kind) or [], step)
     order = np.argsort(theirs.step, kind="stable")[::-1]
     found = np.full(len(step), -1)
     place = np.searchsorted(step, theirs.step[order])
