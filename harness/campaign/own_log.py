@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import array
+import contextlib
+import math
 import pathlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import yaml
 
-from harness.errors import UsageError
+from harness.errors import FaultError, UsageError
 from harness.judge.facts.losses import WORDS
 from harness.judge.facts.repeated_steps import Executed
-from harness.trainers.readers.contract import Reader, Told, build_reader, load_reader, reader_names
+from harness.log import untrusted_files
+from harness.log.reading import UNTOLD
+from harness.trainers.readers.contract import Reader, Source, Told, build_reader, load_reader, reader_names
 
 CHUNK_BYTES = 2 * 2**20
-WHOLE_BYTES_MAX = 32 * 2**20
-STEPS_MAX = 20_000_000
+STEPS_MAX = 5_000_000
+SAID_MAX = 20
 PLACES = ("first", "count")
 
 
@@ -33,40 +38,64 @@ def reader_of(text: str) -> Reader:
 def executed(files: Sequence[pathlib.Path], reader: Reader) -> Executed:
     """The files are those of one job, the oldest first. A further file, or a step that is no later one, is a restart.
     Raises `UsageError` for what cannot be read."""
-    rows: list[tuple[int, int, int]] = []  # rank, step, life
-    figures: dict[str, list[float]] = {name: [] for name in WORDS}
-    places: dict[str, list[int]] = {name: [] for name in PLACES}
-    lives: dict[int, int] = {}
+    if reader.whole:
+        raise UsageError(f"--read {reader.name}: its files hold the whole history, and not what was done twice")
+    rows, figures = array.array("q"), {name: array.array("d") for name in WORDS}  # rows: rank, step, life
+    places = {name: array.array("q") for name in PLACES}
+    lives, saved, newest = dict[int, int](), dict[int, int](), 0
     for path in files:
-        last: dict[int, int] = {}
-        for told in (each for each in _told(path, reader) if each.event == "step"):
-            rank, step = told.rank, int(told.fields["step"])
-            if step == last.get(rank):
+        last = dict[int, int]()
+        for told in _told(path, reader):
+            if told.event == "checkpoint.committed":
+                newest = max(newest, int(told.fields.get("step", 0)))
+            if told.event != "step" or told.fields["step"] == last.get(told.rank):
                 continue
+            rank, step = told.rank, int(told.fields["step"])
             if step < last.get(rank, step + 1):
                 lives[rank] = lives.get(rank, -1) + 1
+                saved.setdefault(lives[rank], newest)
             last[rank] = step
-            rows.append((rank, step, lives[rank]))
+            rows.extend((rank, step, lives[rank]))
             for name, column in figures.items():
-                column.append(float(told.fields.get(name, np.nan)))
+                value = told.fields.get(name)
+                column.append(UNTOLD if value is None else math.nan if math.isnan(value) else value)
             for name, numbers in places.items():
                 numbers.append(int(told.fields.get(name, -1)))
-            if len(rows) > STEPS_MAX:
+            if len(rows) > 3 * STEPS_MAX:
                 raise UsageError(f"{path}: more than {STEPS_MAX} steps")
     rank_of, step_of, life_of = np.array(rows, np.int64).reshape(-1, 3).T
     told_figures = {name: np.array(column) for name, column in figures.items()}
     told_places = {name: np.array(column, np.int64) for name, column in places.items()}
-    return Executed(rank_of, step_of, life_of, told_figures, told_places)
+    return Executed(rank_of, step_of, life_of, told_figures, told_places, saved=saved)
+
+
+def gaps(told: Executed) -> list[str]:
+    """Restarts that went on after steps that are in no log, in words: nobody knows what those did."""
+    found = []
+    order = np.lexsort((np.arange(len(told.step)), told.life, told.rank))
+    rank, step, life = told.rank[order], told.step[order], told.life[order]
+    apart = np.diff(step)[(np.diff(life) == 0) & (np.diff(rank) == 0)]
+    usual = int(apart.max(initial=1))
+    furthest = np.maximum.accumulate(step)
+    for at in np.flatnonzero((np.diff(life) > 0) & (np.diff(rank) == 0)).tolist():
+        if step[at + 1] > furthest[at] + usual:
+            between = f"steps {furthest[at] + 1} to {step[at + 1] - 1}"
+            found.append(f"restart {life[at + 1]}: {between} are in no log")
+    return found[:SAID_MAX]
 
 
 def _told(path: pathlib.Path, reader: Reader) -> Iterator[Told]:
+    """What is not understood is left out, as in a live run."""
     source = reader.open()
     try:
-        with path.open("rb") as file:
-            if reader.whole and path.stat().st_size > WHOLE_BYTES_MAX:
-                raise UsageError(f"{path}: more than {WHOLE_BYTES_MAX} bytes, and this reader takes a file as a whole")
-            while data := file.read(WHOLE_BYTES_MAX if reader.whole else CHUNK_BYTES):
-                yield from source.feed(data)
-            yield from () if reader.whole else source.feed(b"\n")
-    except (OSError, ValueError) as error:
+        with untrusted_files.open_reader(path.parent, path.name) as file:
+            while data := file.read(CHUNK_BYTES):
+                yield from _fed(source, data)
+            yield from _fed(source, b"\n")
+    except (OSError, FaultError) as error:
         raise UsageError(f"{path}: {error}") from error
+
+
+def _fed(source: Source, data: bytes) -> Iterator[Told]:
+    with contextlib.suppress(ValueError):
+        yield from source.feed(data)

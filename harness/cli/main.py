@@ -88,7 +88,10 @@ COMMANDS = {
             "harness.gate.history_command:compare",
             "Say which phase, which rank and which account explain the difference between two runs.",
         ),
-        "score": ("harness.cli.runs:score", "Judge a stored run again, from its event log alone."),
+        "score": (
+            "harness.cli.runs:score",
+            "Judge a stored run again, from its event log alone; or the restarts of any job, from its own logs.",
+        ),
         "heal": (
             "harness.cli.machine:heal",
             "Undo what killed runs left behind. Touches only what this harness made.",

@@ -18,6 +18,7 @@ from harness.cli.terminal import print_report, print_result
 from harness.errors import UsageError
 from harness.judge.facts import repeated_steps
 from harness.judge.facts.evidence import load_evidence
+from harness.judge.questions.loss_continuity import ANSWERS
 from harness.judge.score import EXIT_CODES, Verdict, judge, merge
 from harness.log import untrusted_files
 from harness.report import markdown, model, write_reports
@@ -80,23 +81,30 @@ def score(
 
 
 def _score_logs(run: str, logs: Sequence[pathlib.Path], read: str) -> int:
-    from harness.campaign import own_log  # which other commands do without
+    import numpy as np  # which other commands do without
+
+    from harness.campaign import own_log
 
     if run or not logs or not read:
         raise UsageError("--log and --read go together, without a run")
     told = own_log.executed(logs, own_log.reader_of(read))
     if not len(told.step):
         raise UsageError(f"--read {read}: no step was found in {', '.join(map(str, logs))}")
-    answers = list(repeated_steps.judged(repeated_steps.done_again(told)))
-    steps, restarts = len(set(told.step.tolist())), int(told.life.max())
+    found = repeated_steps.done_again(told)
+    answers = [(ANSWERS[same], text) for same, text in repeated_steps.judged(found)]
+    steps, restarts = len(np.unique(told.step)), int(told.life.max())
     say(f"{counted(steps, 'step')}, {counted(restarts, 'restart')}")
-    for verdict, text in answers:
+    worst = sorted(answers, key=lambda each: each[0] is Verdict.PASS)[: own_log.SAID_MAX]
+    for verdict, text in worst:
         say(f"{SIGNS[verdict]} {text}")
+    if more := len(answers) - len(worst):
+        say(f"… and {counted(more, 'restart')} more")
     if silent := restarts - len(answers):
         say(f"not judged: {counted(silent, 'restart')} after which no step was done again")
-    if not repeated_steps.tells_losses(told):
-        say("not judged: losses, which these logs do not tell")
-    verdict = merge(each for each, _ in answers) if answers else Verdict.INCONCLUSIVE
+    holes = own_log.gaps(told)
+    for text in holes:
+        say(f"{SIGNS[Verdict.INCONCLUSIVE]} {text}")
+    verdict = merge([*(each for each, _ in answers), *(Verdict.INCONCLUSIVE for _ in holes)] or [Verdict.INCONCLUSIVE])
     say(f"{SIGNS[verdict]} {verdict.value.upper()}")
     return EXIT_CODES[verdict]
 

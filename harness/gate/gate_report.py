@@ -127,10 +127,15 @@ def yes_or_no(answer: GateResult) -> str:
 
 def next_steps(answer: GateResult) -> list[str]:
     """What to do about it, each as a command: look at what failed, run again what could not be judged."""
-    steps = [
-        f"{row.name} failed: chaos show {next(run.run_id for run in row.runs if run.verdict is Verdict.FAIL)}"
+    failed = [
+        (row, next((run.run_id for run in row.runs if run.verdict is Verdict.FAIL), ""))
         for row in answer.rows
-        if row.result.verdict is Verdict.FAIL and any(run.verdict is Verdict.FAIL for run in row.runs)
+        if row.result.verdict is Verdict.FAIL
+    ]
+    steps = [
+        f"{row.name} failed: " + (f"open {run_id}/report.html in the reports" if row.swept else f"chaos show {run_id}")
+        for row, run_id in failed
+        if run_id
     ]
     unclear = [row for row in answer.rows if row.result.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID)]
     if unclear and not answer.part.shard:

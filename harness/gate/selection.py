@@ -18,6 +18,7 @@ from harness.spec.scenario import Scenario
 
 NEWEST = 10  # stored runs of a scenario that say how long it takes
 UNKNOWN_S = 120.0  # a scenario that never ran, where no other one did either
+SWEEP_S = 900.0  # of a restart from each save, at the most
 _SHARD = re.compile(r"([0-9]{1,4})/([0-9]{1,4})\Z")
 
 Chosen = tuple[SuiteEntry, Scenario]
@@ -101,5 +102,5 @@ def by_weight(specs: Sequence[Chosen], past: Mapping[str, Past]) -> list[int]:
 
 
 def needed_s(entry: SuiteEntry, repeats: int, past: Mapping[str, Past]) -> float:
-    """All its runs and one without faults."""
-    return (repeats + 1) * past[entry.name].seconds
+    """All its runs and one without faults; a sweep has a budget of its own."""
+    return SWEEP_S if entry.matrix else (repeats + 1) * past[entry.name].seconds

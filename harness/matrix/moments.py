@@ -13,6 +13,7 @@ import numpy as np
 
 PASSES_MAX = 2  # at the ends of so many: some samplers go wrong at the end of the second one only
 CHAIN = 3  # resumes in a row
+FITS_MAX = 10_000  # steps between two saves that may be proposed
 NOTICE = "a save that a notice of preemption led to"
 
 
@@ -26,6 +27,7 @@ class Moment:
     nodes: int | None = None  # another number of nodes than planned
     notice: bool = False  # from what the job saves over a notice, a moment after that step
     why: str = ""
+    missed: bool = False  # the job had it: it was not copied in time
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,19 @@ class Saves:
     made: Sequence[int]
     copied: Sequence[int]
 
-    def among(self, found: Sequence[int], words: str, rare: str) -> Moment:
-        """The last one of these that was copied; or why there is none."""
-        step = next((each for each in reversed(found) if each in self.copied), None)
-        late = f"the save of step {found[-1]} was followed by the next one before it could be copied" if found else rare
-        return Moment(words, step, why="" if step else late)
+    def moment(self, found: int | None, words: str, rare: str) -> Moment:
+        """From this save, if there is one and it was copied; or why there is none."""
+        if found is None or found in self.copied:
+            return Moment(words, found, why="" if found else rare)
+        late = f"the save of step {found} was followed by the next one before it could be copied"
+        return Moment(words, None, why=late, missed=True)
 
-    def after(self, step: int) -> int | None:
-        return next((each for each in self.made if each > step), None)
+    def after(self, step: int | None) -> int | None:
+        return None if step is None else next((each for each in self.made if each > step), None)
+
+    @property
+    def first(self) -> int | None:
+        return next(iter(self.made), None)
 
 
 def moments(saves: Saves, ends: Sequence[int] | None, last: int) -> list[Moment]:
@@ -61,30 +68,32 @@ def _at_ends(saves: Saves, ends: Sequence[int] | None, last: int) -> Iterator[Mo
     rare = f"there is none: save more often, with --save-every {max(often // 2, 1)}"
     for number, end in enumerate((ends or ())[:PASSES_MAX], 1):
         begin, until = ([0, *(ends or ())][number - 1], [*(ends or ()), last][number])
-        fits = next(each for each in range(max(min(often, end), 1), 0, -1) if end % each == 0)
+        fits = next(each for each in range(min(often, FITS_MAX), 0, -1) if end % each == 0)
         no_save = f"no save is of step {end}, where it ends: --save-every {fits}"
-        before, after = ([x for x in saves.made if low < x < high] for low, high in ((begin, end), (end, until)))
-        yield saves.among(before, f"the last save before the end of pass {number}", rare)
-        yield saves.among([x for x in saves.made if x == end], f"a save at the end of pass {number}", no_save)
-        yield saves.among(after[::-1], f"the first save after the end of pass {number}", rare)
+        before = max((step for step in saves.made if begin < step < end), default=None)
+        after = min((step for step in saves.made if end < step < until), default=None)
+        yield saves.moment(before, f"the last save before the end of pass {number}", rare)
+        yield saves.moment(end if end in saves.made else None, f"a save at the end of pass {number}", no_save)
+        yield saves.moment(after, f"the first save after the end of pass {number}", rare)
 
 
 def _in_a_row(saves: Saves) -> Iterator[Moment]:
     """Each from what the one before it saved."""
-    step = saves.copied[0] if saves.copied else None
-    yield Moment("the first save", step, why="" if step else "the job made no save that could be copied")
+    step = saves.first
+    yield saves.moment(step, "the first save", "the job made no save")
     for number in range(2, CHAIN + 1):
-        step = saves.after(step) if step else None
+        step = saves.after(step) if step in saves.copied or number > 2 else None
         there = step is not None and saves.after(step) is not None
-        why = "" if there else f"{len(saves.made)} saves are too few"
+        why = "" if there else f"{len(saves.made)} saves are too few, or the first one was not copied"
         words = f"resume {number} in a row, from a save that a resumed job made"
         yield Moment(words, step if there else None, number, why=why)
 
 
 def _at_the_end(saves: Saves, last: int) -> Iterator[Moment]:
-    found = [step for step in saves.made if step == last]
-    yield saves.among(found, "the last save of the finished job", f"the job saved nothing at step {last}")
-    yield Moment(NOTICE, next(iter(saves.copied), None), notice=True, why="the job made no save that could be copied")
+    found = last if last in saves.made else None
+    yield saves.moment(found, "the last save of the finished job", f"the job saved nothing at step {last}")
+    first = saves.first if saves.first in saves.copied else None
+    yield Moment(NOTICE, first, notice=True, why="there is no copy of the first save")
 
 
 def _merged(found: Iterable[Moment]) -> list[Moment]:

@@ -12,12 +12,15 @@ from harness.backends.contract import Backend
 from harness.campaign.wings import Swept
 from harness.cli.output import note, out, print_json, safe, say
 from harness.errors import INTERRUPTED, UsageError
-from harness.judge.score import EXIT_CODES, Verdict
-from harness.matrix.resume_matrix import Sweep, run_sweep
+from harness.judge.score import EXIT_CODES
+from harness.matrix.resume_comparison import Kind
+from harness.matrix.resume_matrix import Setting, run_sweep
+from harness.matrix.sweep import Sweep
 from harness.plan.model import Plan
 from harness.report import html_page, markdown, write_files
 from harness.report.words import one_line
 from harness.run.stop import stop
+from harness.trainers.contract import Checkpoint
 from harness.units import Duration, counted, format_duration
 
 HEAD = ("resumed from", "step", "steps", "result")
@@ -33,26 +36,20 @@ def sweep(
     json: bool,
 ) -> int:
     """Makes it, and says what it showed. Returns the exit code."""
-    found = run_sweep(_changed(plan, steps, save_every), reports, engine, stop, note, _seconds(budget))
+    setting = Setting(reports, engine, stop, note, _seconds(budget))
+    found = run_sweep(_changed(plan, steps, save_every), setting)
     kept(found, reports)
     if json:
         print_json(_plain(found))
     else:
         _print(found, reports / found.name)
-    return INTERRUPTED if found.interrupted else EXIT_CODES[verdict(found)]
+    return INTERRUPTED if found.interrupted else EXIT_CODES[found.verdict]
 
 
 def kept(found: Sweep, reports: pathlib.Path) -> Swept:
     """With its pages in its folder."""
     write_files({"resume.md": _markdown(found), "report.html": _page(found)}, reports / found.name)
-    return Swept(found.name, verdict(found), found.findings or _facts(found)[-1:])
-
-
-def verdict(found: Sweep) -> Verdict:
-    """What the job never had is no fault of it; what was left over by the budget may be one."""
-    if found.findings:
-        return Verdict.FAIL
-    return Verdict.PASS if found.complete and any(each.steps for each in found.tried) else Verdict.INCONCLUSIVE
+    return Swept(found.name, found.verdict, found.findings or [found.why])
 
 
 def _seconds(text: str) -> float:
@@ -64,16 +61,19 @@ def _seconds(text: str) -> float:
 
 def _changed(plan: Plan, steps: int | None, save_every: int | None) -> Plan:
     """With other steps or saves than the scenario has. Raises `UsageError` where the trainer does not hear of them."""
-    workload = plan.workload
-    if save_every is not None:
-        rhythm = {"every_steps": save_every, "every": None}
-        workload = workload.model_copy(update={"checkpoint": workload.checkpoint.model_copy(update=rhythm)})
-    if steps is not None:
-        workload = workload.model_copy(update={"steps": steps})
-    changed = plan.model_copy(update={"workload": workload})
-    if changed != plan and changed.launch() == plan.launch():
-        raise UsageError("--steps and --save-every: the trainer's command takes neither {steps} nor {checkpoint_every}")
-    return changed
+    for name, word, fields in (
+        ("--steps", "{steps}", {} if steps is None else {"steps": steps}),
+        ("--save-every", "{checkpoint_every}", {} if save_every is None else {"checkpoint": _rhythm(plan, save_every)}),
+    ):
+        changed = plan.model_copy(update={"workload": plan.workload.model_copy(update=fields)})
+        if changed.workload != plan.workload and changed.launch() == plan.launch():
+            raise UsageError(f"{name}: the command of this trainer does not take {word}")
+        plan = changed
+    return plan
+
+
+def _rhythm(plan: Plan, save_every: int) -> Checkpoint:
+    return plan.workload.checkpoint.model_copy(update={"every_steps": save_every, "every": None})
 
 
 def _plain(found: Sweep) -> dict[str, Any]:
@@ -96,12 +96,14 @@ def _plain(found: Sweep) -> dict[str, Any]:
         "schema": 1,
         "run_id": found.name,
         "trainer": found.trainer,
-        "verdict": verdict(found).value,
+        "verdict": found.verdict.value,
         "complete": found.complete,
         "steps": found.steps,
         "saves": found.saves,
         "pass_ends": found.ends,
-        "repeat_differs_by": found.apart,
+        "repeats_bit_for_bit": found.repeats,
+        "compared": found.compared,
+        "why": found.why,
         "tried": tried,
         "saves_show": [each.words for each in found.of_saves],
         "not_tried": [{"moment": words, "why": why} for words, why in found.not_tried],
@@ -120,12 +122,14 @@ def _facts(found: Sweep) -> list[str]:
         f"{found.trainer}: {done}; {passes}",
         f"{counted(len(found.tried), 'restart')} tried, {wrong} went wrong, in {took}",
     ]
-    if found.apart is not None:
-        exact = "a repeat of the run is the same bit for bit"
-        facts.append(
-            exact if not found.apart else f"a repeat of the run differs by up to {found.apart:.2g} of a figure's size"
-        )
-    return facts
+    if found.repeats is not None:
+        most = max(found.apart.values(), default=0.0)
+        differs = f"a repeat of the run differs, by up to {most:.2g} of a figure's size"
+        facts.append("a repeat of the run is the same bit for bit" if found.repeats else differs)
+    words = {Kind.SAMPLES: "samples", Kind.SCHEDULE: "learning rates", Kind.COMPUTED: "losses and other figures"}
+    words |= {Kind.SAVED: "tensors of saves"}
+    untold = [text for kind, text in words.items() if not found.compared.get(kind.name)]
+    return facts + ([f"not compared, as nobody tells them: {', '.join(untold)}"] if untold else [])
 
 
 def _cells(found: Sweep) -> list[tuple[str, ...]]:
@@ -133,7 +137,7 @@ def _cells(found: Sweep) -> list[tuple[str, ...]]:
 
 
 def _markdown(found: Sweep) -> str:
-    lines = [f"# Resumes of {one_line(found.trainer)}", "", f"**{verdict(found).value.upper()}**", ""]
+    lines = [f"# Resumes of {one_line(found.trainer)}", "", f"**{found.verdict.value.upper()}**", ""]
     lines += [f"* {one_line(fact)}" for fact in _facts(found)]
     lines += ["", markdown.table(HEAD, _cells(found)), ""]
     lines += (
@@ -145,13 +149,13 @@ def _markdown(found: Sweep) -> str:
 
 
 def _page(found: Sweep) -> str:
-    came, (done, tried, *others) = verdict(found), _facts(found)
+    came, (done, tried, *others) = found.verdict, _facts(found)
     return html_page.fill(
         f"{__package__}/resume.jinja",
         verdict=came.value,
         run_id=found.name,
-        summary=found.findings[0] if found.findings else tried,
-        facts=[done, *([tried] if found.findings else []), *others],
+        summary=found.why,
+        facts=[done, tried, *others],
         tried=found.tried,
         of_saves=found.of_saves,
         not_tried=found.not_tried,
@@ -169,4 +173,4 @@ def _print(found: Sweep, folder: pathlib.Path) -> None:
         say(finding, "bold red")
     for words, why in found.not_tried:
         say(f"not tried: {words}: {why}")
-    out.print(f"[bold]{verdict(found).value.upper()}[/]  report: {safe(folder / 'report.html')}", soft_wrap=True)
+    out.print(f"[bold]{found.verdict.value.upper()}[/]  report: {safe(folder / 'report.html')}", soft_wrap=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,11 +17,14 @@ import numpy as np
 from harness.judge.facts import losses, samples
 from harness.judge.facts.losses import WORDS
 from harness.log.reading import is_told
-from harness.timeline.timeline import Ints, Timeline
+from harness.timeline.timeline import Bools, Ints, Timeline
 from harness.units import counted
 
 COMPUTED = ("loss", "grad_norm")
 TOLERANCE = 10  # times what a repeat of the run differs by, where that is not zero
+TOO_WIDE = 0.5  # of a figure's size: a band like that shows nothing
+HOLES_MAX = 1  # values that a restart may leave out by chance
+RANKS_NAMED = 5
 
 
 class Kind(enum.StrEnum):
@@ -45,138 +48,172 @@ class Finding:
 
 @dataclass(frozen=True)
 class Usual:
-    """The run without a stop. `apart`: by how much of its size a figure of a repeat differs from it at the most."""
+    """The run without a stop. `exact`: its repeats are the same bit for bit, as far as is known. `apart`: by how much
+    of its size each figure of a repeat differs from it at the most."""
 
     run: Timeline
     ends: Sequence[int]  # of passes over the data
-    apart: float = 0.0
+    exact: bool = True
+    apart: Mapping[str, float] = field(default_factory=dict)
+
+    def tolerance(self, figure: str) -> float | None:
+        """`None`: nothing follows from this figure."""
+        most = 0.0 if self.exact else TOLERANCE * self.apart.get(figure, np.inf)
+        return most if most < TOO_WIDE else None
 
 
-def differences(usual: Usual, again: Timeline, step: int) -> list[Finding]:
+@dataclass
+class Compared:
+    """`values`: by kind, how many are told by both."""
+
+    found: list[Finding]
+    values: dict[str, int]
+
+
+def differences(usual: Usual, again: Timeline, step: int) -> Compared:
     """What the job did in another way after it was started from the save of `step`, on as many ranks."""
-    found = [*_restored(again, step), *_samples(usual, again, step)]
-    found += _figure(usual, again, "lr", Kind.SCHEDULE, 0.0)
+    compared = Compared([*_restored(usual, again, step)], {})
+    _samples(usual, again, step, compared)
+    _figure(usual, again, step, "lr", Kind.SCHEDULE, 0.0, compared)
     for name in COMPUTED:
-        found += _figure(usual, again, name, Kind.COMPUTED, TOLERANCE * usual.apart)
-    if not usual.apart:
-        found += _weights(usual.run, again)
-        found += _saved(usual.run, again, step)
-    return found
+        _figure(usual, again, step, name, Kind.COMPUTED, usual.tolerance(name), compared)
+    if usual.exact:
+        _weights(usual.run, again, compared)
+    _saved(usual, again, step, compared)
+    return compared
 
 
-def on_other_ranks(usual: Usual, again: Timeline, step: int) -> list[Finding]:
+def on_other_ranks(usual: Usual, again: Timeline, step: int) -> Compared:
     """The same on another number of ranks: a step may hold more or fewer samples then, and rounds in another way. So
     only the samples are compared, each of which is due once in a pass."""
-    return [*_restored(again, step), *_once_in_the_pass(usual, again, step)]
+    compared = Compared([*_restored(usual, again, step)], {})
+    _once_in_the_pass(usual, again, step, compared)
+    return compared
 
 
-def apart(usual: Timeline, repeat: Timeline) -> float:
-    """By how much of their size losses and gradient norms of a repeat differ at the most; 0: they are the same bits."""
-    found = [0.0]
+def apart(usual: Timeline, repeat: Timeline) -> tuple[bool, dict[str, float]]:
+    """Whether a repeat is the same bit for bit, in figures, weights and saves; and by how much of their size losses and
+    gradient norms differ at the most. Where nothing is told, nothing is known to be the same."""
+    found, told = dict[str, float](), 0
     for name in COMPUTED:
         both = _told_by_both(usual, repeat, name)
-        size = np.maximum(np.abs(both.mine), np.abs(both.other))
-        found += (losses.distance(both.mine, both.other)[size > 0] / size[size > 0]).tolist()
-    return float(max(found))
+        told += len(both.step)
+        if len(both.step):
+            size, distance = np.maximum(np.abs(both.mine), np.abs(both.other)), losses.distance(both.mine, both.other)
+            found[name] = float(
+                np.max(np.where(distance > 0, distance / np.where(size > 0, size, 1), 0.0), initial=0.0)
+            )
+    weights, mine, other = _told_by_both(usual, repeat, "weights", untold=0), published(usual), published(repeat)
+    saves = [step for step in mine.keys() & other.keys() if mine[step].get("tensors") and other[step].get("tensors")]
+    same = all(mine[step]["tensors"] == other[step]["tensors"] for step in saves)
+    same &= bool((weights.mine == weights.other).all()) and not any(found.values())
+    return same and told + len(weights.step) + len(saves) > 0, found
 
 
 def same_tensors(run: Timeline) -> list[Finding]:
     """Saves of different steps that hold the same tensors, as the harness saw them."""
     held: dict[str, list[int]] = {}
     for step, event in published(run).items():
-        if event.get("tensors"):
+        if event.get("tensors") and event.get("tensor_count"):
             held.setdefault(str(event["tensors"]), []).append(step)
     alike = [steps for steps in held.values() if len(steps) > 1]
-    return [
-        Finding(Kind.SAVED, f"the saves of steps {', '.join(map(str, steps))} hold the same tensors") for steps in alike
-    ]
+    return [Finding(Kind.SAVED, f"the saves of steps {_listed(steps)} hold the same tensors") for steps in alike]
 
 
-def _restored(again: Timeline, step: int) -> Iterator[Finding]:
+def published(run: Timeline) -> dict[int, Mapping[str, Any]]:
+    """By step: what the harness saw of its save, the last time."""
+    return {event["step"]: event for event in run.published if type(event.get("step")) is int}
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - RANKS_NAMED} more" if len(numbers) > RANKS_NAMED else ""
+    return ", ".join(map(str, numbers[:RANKS_NAMED])) + more
+
+
+def _restored(usual: Usual, again: Timeline, step: int) -> Iterator[Finding]:
     """By the word of its workers, or by their first step."""
     told = {each.restored_step for each in again.processes} - {None}
     first = int(again.steps.step.min()) if len(again.steps) else None
-    if 0 in told or (not told and first is not None and first <= again.stride):
+    stride = max(usual.run.stride, again.stride)
+    as_due = first is None or step < first <= step + stride
+    if 0 in told or (not told and not as_due and first is not None and first <= stride):
         yield Finding(Kind.RESTORED, f"it started from scratch, though the save of step {step} was there")
     elif told - {step}:
         yield Finding(Kind.RESTORED, f"it restored {sorted(filter(None, told))} and not the save of step {step}")
-    elif first is not None and not step < first <= step + again.stride:
+    elif not as_due:
         yield Finding(Kind.RESTORED, f"after the save of step {step} its first step was {first}")
 
 
-def _samples(usual: Usual, again: Timeline, step: int) -> Iterator[Finding]:
+# Samples
+
+
+def _samples(usual: Usual, again: Timeline, step: int, compared: Compared) -> None:
     kind = samples.told_kind(again, usual.run)
     if kind is None:
-        yield from _places(usual.run, again)
+        _places(usual.run, again, compared)
         return
     mine, theirs = _Consumed(again, kind), _Consumed(usual.run, kind)
-    noun = "sample" if kind == "samples" else "batch"
-    common = np.intersect1d(mine.step, theirs.step)
+    common = np.intersect1d(mine.steps, theirs.steps)
+    compared.values[Kind.SAMPLES.name] = len(common)
+    due = np.intersect1d(np.unique(again.steps.step), theirs.steps)
+    if len(due) - len(common) > HOLES_MAX:
+        words = f"it does not tell its samples in {counted(len(due) - len(common), 'step')}, as the run did"
+        compared.found.append(Finding(Kind.SAMPLES, words))
     odd = [at for at in common.tolist() if mine.of(at) != theirs.of(at)]
-    if not odd:
-        return
-    by_pass: dict[int, list[int]] = {}
-    for at in odd:
-        by_pass.setdefault(int(np.searchsorted(usual.ends, at)), []).append(at)
-    parts = []
-    for number, steps in by_pass.items():
-        begin = [0, *usual.ends][number]
-        came, due = mine.together(steps), theirs.together(steps)
-        before = theirs.together(range(begin + 1, step + 1)) + mine.together(
-            at for at in common.tolist() if begin < at < steps[0]
-        )
-        more, less = came - due, due - came
-        repeated = sum(count for item, count in more.items() if before[item] or due[item])
-        where = f" in pass {number + 1}" if usual.ends else ""
-        text = f"{_many(repeated, noun)} repeated, {_many(less.total(), noun)} not seen{where}"
-        strange = more.total() - repeated
-        parts.append(text + (f", {_many(strange, noun)} too early" if strange else ""))
-    text = f"{len(odd)} of {counted(len(common), 'step')} consumed other samples than without the stop, first at step "
-    yield Finding(Kind.SAMPLES, f"{text}{odd[0]}: {'; '.join(parts)}")
+    if odd:
+        parts = [_in_pass(usual, mine, theirs, step, part) for part in _by_pass(usual, odd)]
+        words = f"{len(odd)} of {counted(len(common), 'step')} consumed other samples than without the stop"
+        compared.found.append(Finding(Kind.SAMPLES, f"{words}, first at step {odd[0]}: {'; '.join(parts)}"))
 
 
-def _once_in_the_pass(usual: Usual, again: Timeline, step: int) -> Iterator[Finding]:
-    """With those of the run before its save. What a sampler fills the last step of a pass up with may come twice."""
+def _by_pass(usual: Usual, steps: Sequence[int]) -> list[list[int]]:
+    found: dict[int, list[int]] = {}
+    for step in steps:
+        found.setdefault(int(np.searchsorted(usual.ends, step)), []).append(step)
+    return list(found.values())
+
+
+def _in_pass(usual: Usual, mine: _Consumed, theirs: _Consumed, step: int, odd: Sequence[int]) -> str:
+    """What came and what was due in these steps of one pass; repeated is what the pass had seen before, too."""
+    number = int(np.searchsorted(usual.ends, odd[0]))
+    begin = [0, *usual.ends][number]
+    came, due = mine.together(odd), theirs.together(odd)
+    before = theirs.between(begin + 1, step) + mine.between(begin + 1, odd[0] - 1)
+    more, less = came - due, due - came
+    repeated = sum(count for item, count in more.items() if before[item] or due[item])
+    where = f" in pass {number + 1}" if usual.ends else ""
+    early = more.total() - repeated
+    text = f"{mine.many(repeated)} repeated, {mine.many(less.total())} not seen{where}"
+    return text + (f", {mine.many(early)} too early" if early else "")
+
+
+def _once_in_the_pass(usual: Usual, again: Timeline, step: int, compared: Compared) -> None:
+    """With those of the run before its save. What a sampler fills the last step of a pass up with may come twice. Only
+    in the first pass: later ones may begin within a step, and hold what the first one dropped."""
     kind = samples.told_kind(again, usual.run)
     if kind is None:
-        yield from _next_to_each_other(usual.run, again, step)
+        _next_to_each_other(usual.run, again, step, compared)
         return
     mine, theirs = _Consumed(again, kind), _Consumed(usual.run, kind)
-    number = int(np.searchsorted(usual.ends, step, "right"))
-    before = theirs.together(range([0, *usual.ends][number] + 1, step + 1))
-    due = set(theirs.together(range(1, usual.ends[0] + 1))) if usual.ends else None
-    came, last = Counter[int](), Counter[int]()
-    for at in np.unique(mine.step).tolist():
+    if usual.ends and step >= usual.ends[0]:
+        return
+    before = theirs.between(1, step)
+    due = set(theirs.between(1, usual.ends[0])) if usual.ends else None
+    came, last, total = Counter[int](), Counter[int](), before.total()
+    for at in mine.steps.tolist():
         last = mine.of(at)
-        if due is not None and before.total() + came.total() + last.total() > len(due):
+        if due is not None and total + last.total() > len(due):
             break  # it belongs to the next pass, or to both
-        came, last = came + last, Counter()
+        came.update(last)
+        total, last = total + last.total(), Counter()
+        compared.values[Kind.SAMPLES.name] = compared.values.get(Kind.SAMPLES.name, 0) + 1
     repeated = sum(count if before[item] else count - 1 for item, count in came.items())
-    full = due is not None and before.total() + came.total() == len(due)  # then the last step is of the next pass alone
+    full = due is not None and total == len(due)  # then the last step is of the next pass alone
     excused = before.keys() | came.keys() | (set() if full else last.keys())
     skipped = len(due - excused) if due and last else 0
     if max(repeated, skipped) >= max(again.largest_world, usual.run.largest_world):
-        noun = "sample" if kind == "samples" else "batch"
-        many = f"{_many(repeated, noun)} repeated, {_many(skipped, noun)} not seen in pass {number + 1}"
-        yield Finding(Kind.SAMPLES, f"on {counted(again.largest_world, 'rank')}: {many}")
-
-
-def _next_to_each_other(usual: Timeline, again: Timeline, step: int) -> Iterator[Finding]:
-    """Where only the position in the data is told, each step begins where the one before it ended."""
-    before, after = losses.surviving(usual.steps), losses.surviving(again.steps)
-    rows = np.flatnonzero(before.step == step)
-    joined = [(int(before.first[row] + before.count[row]), int(after.first[0])) for row in rows if len(after)]
-    if any(min(pair) >= 0 and pair[0] != pair[1] for pair in joined):
-        (was, now) = joined[0]
-        yield Finding(Kind.SAMPLES, f"it went on with sample {now} of the data, and sample {was} was next")
-    found = samples.by_places(after)
-    if found.repeated or found.skipped:
-        many = f"{counted(found.repeated or 0, 'sample')} repeated and {counted(found.skipped or 0, 'sample')} not seen"
-        yield Finding(Kind.SAMPLES, f"{many}, first {found.where}")
-
-
-def _many(number: int, noun: str) -> str:
-    return counted(number, noun) if noun == "sample" or number == 1 else f"{number} batches"
+        many = f"{mine.many(repeated)} repeated, {mine.many(skipped)} not seen in pass 1"
+        compared.found.append(Finding(Kind.SAMPLES, f"on {counted(again.largest_world, 'rank')}: {many}"))
 
 
 class _Consumed:
@@ -187,57 +224,104 @@ class _Consumed:
         rows = losses.by_rank(run.steps).row
         told = run.steps.samples[rows] >= 0 if kind == "samples" else run.steps.digest[rows] != 0
         self._rows = rows[told]  # in the order of steps
-        self.step: Ints = run.steps.step[self._rows]
+        self._step: Ints = run.steps.step[self._rows]
+        self.steps: Ints = np.unique(self._step)
 
     def of(self, step: int) -> Counter[int]:
-        begin, end = np.searchsorted(self.step, [step, step + 1])
-        rows = self._rows[begin:end]
+        return self.between(step, step)
+
+    def between(self, first: int, last: int) -> Counter[int]:
+        """Both of these steps included."""
+        begin, end = np.searchsorted(self._step, [first, last + 1])
+        return self._items(self._rows[begin:end])
+
+    def together(self, steps: Sequence[int]) -> Counter[int]:
+        return self._items(self._rows[np.isin(self._step, np.asarray(steps, np.int64))])
+
+    def _items(self, rows: Ints) -> Counter[int]:
         if self._kind == "digests":
             return Counter(self._run.steps.digest[rows].tolist())
         return Counter(self._run.samples.expanded(self._run.steps.samples[rows]).tolist())
 
-    def together(self, steps: Any) -> Counter[int]:
-        total: Counter[int] = Counter()
-        for step in steps:
-            total.update(self.of(step))
-        return total
+    def many(self, number: int) -> str:
+        """Digests are of a rank's whole batch."""
+        return counted(number, "sample") if self._kind == "samples" else counted(number, "batch", "batches")
 
 
-def _places(usual: Timeline, again: Timeline) -> Iterator[Finding]:
+def _places(usual: Timeline, again: Timeline, compared: Compared) -> None:
     """Where only the position in the data is told."""
     for name, words in (("first", "position in the data"), ("count", "number of samples")):
         both = _told_by_both(usual, again, name, untold=-1)
+        compared.values[Kind.SAMPLES.name] = max(compared.values.get(Kind.SAMPLES.name, 0), len(both.step))
         for step in both.step[both.mine != both.other][:1]:
-            yield Finding(Kind.SAMPLES, f"at step {step} its {words} is another than without the stop")
+            text = f"at step {step} its {words} is another than without the stop"
+            compared.found.append(Finding(Kind.SAMPLES, text))
 
 
-def _figure(usual: Usual, again: Timeline, name: str, kind: Kind, tolerance: float) -> Iterator[Finding]:
+def _next_to_each_other(usual: Timeline, again: Timeline, step: int, compared: Compared) -> None:
+    """Where only the position in the data is told, each step begins where the one before it ended."""
+    before, after = losses.surviving(usual.steps), losses.surviving(again.steps)
+    found = samples.by_places(after)
+    compared.values[Kind.SAMPLES.name] = 0 if found.why else len(after)
+    for row in np.flatnonzero(before.step == step) if len(after) and after.step[0] == step + 1 else ():
+        was, now = int(before.first[row] + before.count[row]), int(after.first[0])
+        if before.first[row] >= 0 and now >= 0 and was != now:
+            text = f"it went on with sample {now} of the data, and sample {was} was next"
+            compared.found.append(Finding(Kind.SAMPLES, text))
+    if found.repeated or found.skipped:
+        many = f"{counted(found.repeated or 0, 'sample')} repeated, {counted(found.skipped or 0, 'sample')} not seen"
+        compared.found.append(Finding(Kind.SAMPLES, f"{many}, first {found.where}"))
+
+
+# Figures
+
+
+def _figure(
+    usual: Usual, again: Timeline, step: int, name: str, kind: Kind, tolerance: float | None, compared: Compared
+) -> None:
+    """`tolerance`: of its size; `None`: it is not compared. Who logs each k-th step may tell a mean over them, which
+    has another beginning where the save lies between two of them."""
     both = _told_by_both(usual.run, again, name)
-    odd = losses.unlike(both.mine, both.other)
-    if tolerance:
-        odd &= losses.distance(both.mine, both.other) > tolerance * np.maximum(np.abs(both.mine), np.abs(both.other))
+    stride = max(usual.run.stride, again.stride)
+    if kind is Kind.COMPUTED and step % stride and len(both.step):
+        both = both.at(both.step > both.step[0])
+    if both.alone > HOLES_MAX:
+        words = f"it does not tell the {WORDS[name]} of {counted(both.alone, 'step')} of a rank, as the run did"
+        compared.found.append(Finding(kind, words))
+    if tolerance is None:
+        return
+    compared.values[kind.name] = compared.values.get(kind.name, 0) + len(both.step)
+    size = np.maximum(np.abs(both.mine), np.abs(both.other))
+    with np.errstate(invalid="ignore"):
+        near = losses.distance(both.mine, both.other) <= tolerance * size
+    odd = losses.unlike(both.mine, both.other) & ~(near & np.isfinite(both.mine) & np.isfinite(both.other))
     for place in np.flatnonzero(odd)[:1]:
-        step, mine, other = int(both.step[place]), both.mine[place], both.other[place]
-        whose = sorted(set(both.rank[odd & (both.step == step)].tolist()))
-        of = f" of rank{'s' * (len(whose) > 1)} {', '.join(map(str, whose))}"
-        of = of if len(whose) < len(set(both.rank.tolist())) else ""
-        yield Finding(kind, f"at step {step} the {WORDS[name]}{of} is {mine:.9g}, and {other:.9g} without the stop")
+        at, mine, other = int(both.step[place]), both.mine[place], both.other[place]
+        whose = sorted(set(both.rank[odd & (both.step == at)].tolist()))
+        of = f" of rank{'s' * (len(whose) > 1)} {_listed(whose)}" if len(whose) < len(set(both.rank.tolist())) else ""
+        text = f"at step {at} the {WORDS[name]}{of} is {mine:.9g}, and {other:.9g} without the stop"
+        compared.found.append(Finding(kind, text))
 
 
-def _weights(usual: Timeline, again: Timeline) -> Iterator[Finding]:
+def _weights(usual: Timeline, again: Timeline, compared: Compared) -> None:
     both = _told_by_both(usual, again, "weights", untold=0)
+    compared.values[Kind.COMPUTED.name] = compared.values.get(Kind.COMPUTED.name, 0) + len(both.step)
     for place in np.flatnonzero(both.mine != both.other)[:1]:
         who = f"at step {both.step[place]} rank {both.rank[place]}"
-        yield Finding(Kind.COMPUTED, f"{who} has other weights than without the stop")
+        compared.found.append(Finding(Kind.COMPUTED, f"{who} has other weights than without the stop"))
 
 
 class _Both(NamedTuple):
-    """What both runs tell of the same step and rank, in the order of steps."""
+    """What both runs tell of the same step and rank, in the order of steps. `alone`: how often only the run does."""
 
     step: Ints
     rank: Ints
     mine: Any
     other: Any
+    alone: int
+
+    def at(self, rows: Bools) -> _Both:
+        return _Both(self.step[rows], self.rank[rows], self.mine[rows], self.other[rows], self.alone)
 
 
 def _told_by_both(usual: Timeline, again: Timeline, name: str, untold: int | None = None) -> _Both:
@@ -246,26 +330,35 @@ def _told_by_both(usual: Timeline, again: Timeline, name: str, untold: int | Non
     _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
     rows = ours.row[left]
     mine, other = getattr(again.steps, name)[rows], getattr(usual.steps, name)[theirs.row[right]]
-    told = is_told(mine) & is_told(other) if untold is None else (mine != untold) & (other != untold)
-    return _Both(again.steps.step[rows][told], again.steps.rank[rows][told], mine[told], other[told])
+    both = _is_told(mine, untold) & _is_told(other, untold)
+    alone = int((_is_told(other, untold) & ~both).sum())
+    return _Both(again.steps.step[rows][both], again.steps.rank[rows][both], mine[both], other[both], alone)
 
 
-def _saved(usual: Timeline, again: Timeline, step: int) -> Iterator[Finding]:
-    """The first save that both made."""
-    mine, other = published(again), published(usual)
+def _is_told(values: Any, untold: int | None) -> Bools:
+    return np.asarray(is_told(values) if untold is None else values != untold, np.bool_)
+
+
+# Saves
+
+
+def _saved(usual: Usual, again: Timeline, step: int, compared: Compared) -> None:
+    """The first save that both made; or that it made none where the run did, and did the steps after it."""
+    mine, other = published(again), published(usual.run)
+    due = sorted(at for at in other if step < at < again.reached_step)
+    if due and not any(at > step for at in mine):
+        compared.found.append(Finding(Kind.SAVED, f"it made no save of step {due[0]}, as the run did"))
     both = sorted(at for at in mine.keys() & other.keys() if at > step)
-    for at in both[:1]:
+    for at in both[:1] if usual.exact else ():
         one, two = mine[at], other[at]
-        if not one.get("tensors") or one["tensors"] == two.get("tensors") or not two.get("tensors"):
+        if not one.get("tensors") or not two.get("tensors"):
+            continue
+        compared.values[Kind.SAVED.name] = 1
+        if one["tensors"] == two["tensors"]:
             continue
         text = f"its save of step {at} holds other tensors than without the stop"
         ours, theirs = (Counter(map(str, each.get("tensor_digests") or ())) for each in (one, two))
         if differ := ours - theirs:
             sizes = sorted({each.partition(" ")[0] for each in differ}, key=len)
             text += f": {differ.total()} of {ours.total()}, of {' or '.join(sizes[:3])} bytes"
-        yield Finding(Kind.SAVED, text)
-
-
-def published(run: Timeline) -> dict[int, Mapping[str, Any]]:
-    """By step: what the harness saw of its save, the last time."""
-    return {event["step"]: event for event in run.published if type(event.get("step")) is int}
+        compared.found.append(Finding(Kind.SAVED, text))

@@ -10,151 +10,180 @@ No fault is needed: whether a resume is right depends on the save that it takes,
 from __future__ import annotations
 
 import contextlib
-import json
 import pathlib
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from harness.backends.contract import Backend
-from harness.errors import CannotRunError, ChaosError, FaultError
+from harness.errors import CannotRunError, ChaosError, FaultError, UsageError
 from harness.judge.facts.passes import pass_ends
 from harness.judge.facts.samples import told_kind
 from harness.log import untrusted_files
+from harness.log.journal import JOURNAL, Journal, is_running
 from harness.matrix import resume_comparison
 from harness.matrix.checkpoint_matrix import own_folder
 from harness.matrix.moments import Moment, Saves, moments
-from harness.matrix.resume_comparison import CHANCE, Finding, Kind, Usual
+from harness.matrix.resume_comparison import CHANCE, Compared, Usual
+from harness.matrix.save_copies import Copies, look, newest
+from harness.matrix.sweep import Sweep, Tried, store, stored
 from harness.plan.model import Abort, Plan, PlannedFault
-from harness.report import write_files
-from harness.run import drill
+from harness.run import drill, provenance
 from harness.run.job import Outcome, execute
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
-from harness.trainers.checkpoints.contract import Listing, list_checkpoints
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.timeline.timeline import Timeline
 from harness.units import counted
 
 FOLLOWED_STEPS = 5  # so many steps after the next save are compared
-LOOK_S = 0.03
-NO_STEP_NS, WALL_CLOCK_NS = 120 * 10**9, 600 * 10**9
-KNOWN = "resume.json"
+SETTLED_S = 1.0  # so long the store must lie still after a notice
+LEAST_S, START_TIMES, STEP_TIMES = 60.0, 3, 5  # what a restart may take beside what the run took
 BASE, COPIES, RESUMED = "base", "copies", "resumed"
-NOTICE_S = "10s"
 REPEAT = "repeat"  # of the run, where it is not known whether the job repeats itself bit for bit
-NEVER_TRIED = (  # which a run without faults does not have
+NOTICE_S = "10s"
+CODE = ("trainer_commit", "trainer_diff", "data_digest", "image_digest")
+NEVER_TRIED = (
     ("the middle of a gradient accumulation", "no trainer tells when it saves there"),
     ("another number of ranks a node, or of workers of a loader", "no scenario says what may change"),
 )
 
 
 @dataclass(frozen=True)
-class Tried:
-    """One restart, in this folder. `found`: what was other than without the stop; `ended`: why it did not come back."""
+class Setting:
+    """With what a sweep runs, and who hears of it."""
 
-    moment: Moment
-    folder: str
-    found: tuple[Finding, ...]
-    steps: int  # that were compared
-    seconds: float
-    ended: str = ""
-
-    @property
-    def right(self) -> bool:
-        return not self.found and not self.ended
-
-    @property
-    def words(self) -> list[str]:
-        """What was other, in the order in which one follows from the other."""
-        return [self.ended] if self.ended else [each.words for each in self.found]
-
-    @property
-    def short(self) -> str:
-        return "it did not come back" if self.ended else ", ".join({each.kind: 0 for each in self.found}) or "the same"
-
-
-@dataclass
-class Sweep:
-    """What is known. `not_tried`: the moment, and why."""
-
-    name: str
-    trainer: str
-    digest: str
-    steps: int = 0
-    saves: list[int] = field(default_factory=list)  # the steps of all that the run made
-    copied: list[int] = field(default_factory=list)
-    ends: list[int] | None = None
-    apart: float | None = None  # between the run and a repeat; `None`: there was no need for one
-    tried: list[Tried] = field(default_factory=list)
-    of_saves: list[Finding] = field(default_factory=list)  # what the saves of the run show by themselves
-    not_had: dict[str, str] = field(default_factory=dict)  # moments that turned out not to be there, and why
-    not_tried: list[tuple[str, str]] = field(default_factory=list)
-    complete: bool = False
-    interrupted: bool = False
-
-    @property
-    def findings(self) -> list[str]:
-        """The first one of each restart: the others follow from it."""
-        wrong = [each for each in self.tried if not each.right]
-        tried = [f"from {each.moment.words} (step {each.moment.step}): {each.words[0]}" for each in wrong]
-        return [each.words for each in self.of_saves] + tried
-
-
-def run_sweep(
-    plan: Plan,
-    reports: pathlib.Path,
-    backend: Backend,
-    stop: StopRequest,
-    tell: Callable[[str], None],
-    budget_s: float,
-) -> Sweep:
-    """Goes on with a sweep of the same job that was stopped. Raises `ChaosError` where the job does not run without
-    faults, and `CannotRunError` where the harness does not see what it saves."""
-    if plan.backend not in drill.REACHED or plan.workload.checkpoint.store != "directory":
-        raise CannotRunError(f"this needs checkpoints in the run's folder; use one of: {', '.join(drill.REACHED)}")
-    with stop.attended():
-        return _Sweep(plan, reports.resolve(), backend, stop, tell, budget_s).run()
-
-
-def folder_of(plan: Plan) -> str:
-    return f"resume-{plan.scenario.name}-{plan.outcome_digest()[:8]}"
+    reports: pathlib.Path
+    backend: Backend
+    stop: StopRequest
+    tell: Callable[[str], None]
+    budget_s: float
 
 
 class _NotHad(Exception):
     """The job has no such moment."""
 
 
+class _Stopped(Exception):
+    """The user wants to stop: nothing follows from what was going on."""
+
+
+def run_sweep(plan: Plan, setting: Setting) -> Sweep:
+    """Goes on with a sweep of the same job and code that was stopped. Raises `ChaosError` where the job does not run
+    without faults, and `CannotRunError` where the harness does not see what it saves, or reads its past as its present.
+    """
+    if plan.backend not in drill.REACHED or plan.workload.checkpoint.store != "directory":
+        raise CannotRunError(f"this needs checkpoints in the run's folder; use one of: {', '.join(drill.REACHED)}")
+    if plan.workload.trainer.reader() is not None:
+        why = "a restart would find its old logs and tell them again"
+        raise CannotRunError(f"this needs a trainer that is observed or tells its events; with `read:` {why}")
+    folder = setting.reports.resolve() / f"resume-{plan.scenario.name}-{plan.outcome_digest()[:8]}"
+    with setting.stop.attended(), _held(folder):
+        try:
+            return _Sweep(plan, folder, setting).run()
+        except drill.CannotDrill as why:
+            raise ChaosError(str(why)) from why
+
+
+@contextlib.contextmanager
+def _held(folder: pathlib.Path) -> Iterator[None]:
+    """By this process alone. Raises `UsageError` where the folder is not ours or another sweep is at work in it."""
+    if folder.exists() and not (folder / JOURNAL).is_file():
+        raise UsageError(f"{folder} is there, and no sweep made it; move it away")
+    if not folder.exists():
+        own_folder(folder)
+    runs = [folder / BASE, folder / REPEAT, *(folder / RESUMED).glob("*")]
+    if any(is_running(each) for each in (folder, *runs) if (each / JOURNAL).exists()):
+        raise UsageError(f"{folder}: another sweep of this job is at work; wait for it, or use other --reports")
+    journal = Journal(folder)
+    try:
+        yield
+    finally:
+        journal.release()
+
+
 class _Sweep:
-    def __init__(
-        self,
-        plan: Plan,
-        reports: pathlib.Path,
-        backend: Backend,
-        stop: StopRequest,
-        tell: Callable[[str], None],
-        budget_s: float,
-    ):
-        self.plan, self.backend, self.stop, self.tell = plan, backend, stop, tell
-        self.until_s = time.monotonic() + budget_s
-        self.budget_s = budget_s
-        self.folder = reports / folder_of(plan)
-        self.base = self.folder / BASE
+    def __init__(self, plan: Plan, folder: pathlib.Path, setting: Setting):
+        self.plan, self.folder, self.setting = plan, folder, setting
+        self.backend, self.stop, self.tell = setting.backend, setting.stop, setting.tell
+        self.until_s = time.monotonic() + setting.budget_s
+        self.base = folder / BASE
         self.longest_s = 0.0
+        self.todo: list[Moment] = []
 
     def run(self) -> Sweep:
-        self.sweep = _stored(self.folder / KNOWN, self.plan) or self._begin()
-        if self.stop.asked:
+        facts = provenance.facts(self.plan, self.backend)
+        code = {name: str(facts[name]) for name in CODE if name in facts}
+        known = stored(self.folder)
+        goes_on = known is not None and not known.complete and known.digest == self.plan.outcome_digest()
+        try:
+            self.sweep = known if known is not None and goes_on and known.code == code else self._begin(code)
+            self._load()
+            self._try_all()
+        except _Stopped:
             self.sweep.interrupted = True
-            return self.sweep
-        base = timeline.load(self.base)
-        self.usual = Usual(base, self.sweep.ends or [], self.sweep.apart or 0.0)
+        except ChaosError:
+            if not self.sweep.steps:  # nothing goes on from here
+                self._remove_copies()
+            raise
+        else:
+            self.sweep.interrupted = False
+        return self._end()
+
+    def _load(self) -> None:
+        run = timeline.load(self.base)
+        self.usual = Usual(run, self.sweep.ends or [], self.sweep.repeats is not False, self.sweep.apart)
         self.saves = Saves(self.sweep.saves, self.sweep.copied)
-        todo = [*moments(self.saves, self.sweep.ends, base.reached_step), self._on_fewer_nodes()]
-        self.tell(f"{counted(len(self._left(todo)), 'restart')}, about {self.longest_s:.0f} s each")
-        for moment in self._left(todo):
+        self.todo = [*moments(self.saves, self.sweep.ends, run.reached_step), self._on_fewer_nodes()]
+        first_ns, begun_ns = int(run.progress.end[0]) if len(run.progress) else run.end, run.begin
+        start_s, ran_s = (first_ns - begun_ns) / 1e9, (run.end - first_ns) / 1e9
+        waits = {
+            name: int((LEAST_S + START_TIMES * start_s) * 1e9)
+            for name in ("if_no_step_for_ns", "if_not_started_for_ns")
+        }
+        waits["if_no_step_for_ns"] += int(1e9 * ran_s)
+        wall_ns = waits["if_not_started_for_ns"] + int(STEP_TIMES * ran_s * 1e9)
+        self.limits = Abort(**waits, wall_clock_ns=wall_ns)
+
+    def _begin(self, code: dict[str, str]) -> Sweep:
+        self.sweep = Sweep(self.folder.name, self.plan.workload.trainer.in_words(), self.plan.outcome_digest(), code)
+        for name in (BASE, REPEAT, RESUMED, COPIES):
+            if (self.folder / name).exists():
+                untrusted_files.remove_tree(self.folder, name)
+        own_folder(self.folder / RESUMED)
+        self.tell("a run without faults, with a copy of each of its saves")
+        begin_s = time.monotonic()
+        copies = Copies(self.plan, self.base, self.folder / COPIES)
+        with copies.at_work():
+            outcome = self._execute(self._plan(BASE), self.base)
+        if outcome.outcome != "completed":
+            raise ChaosError(f"the run without faults {outcome.outcome}: {outcome.reason}")
+        base, sweep = timeline.load(self.base), self.sweep
+        sweep.steps, sweep.ends, sweep.copied = base.reached_step, pass_ends(base, told_kind(base, None)), copies.steps
+        sweep.saves = sorted({*copies.steps, *resume_comparison.published(base)})
+        sweep.of_saves = resume_comparison.same_tensors(base)
+        self.longest_s = time.monotonic() - begin_s
+        copied = f"{len(sweep.copied)} of {counted(len(sweep.saves), 'save')} copied"
+        self.tell(f"it took {self.longest_s:.0f} s; {copied}")
+        store(sweep, self.folder)
+        return sweep
+
+    def _on_fewer_nodes(self) -> Moment:
+        asked, words = self.plan.workload, "the first save, on one node less"
+        if asked.min_nodes == asked.nodes:
+            return Moment(words, None, why="the scenario allows no other number of nodes: see `min_nodes`")
+        first = self.saves.first if self.saves.first in self.saves.copied else None
+        return Moment(words, first, nodes=asked.nodes - 1, why="there is no copy of the first save")
+
+    @property
+    def _left(self) -> list[Moment]:
+        done = {*(each.moment.words for each in self.sweep.tried), *self.sweep.not_had}
+        return [each for each in self.todo if each.step is not None and each.words not in done]
+
+    def _try_all(self) -> None:
+        self.tell(f"{counted(len(self._left), 'restart')}, about {self.longest_s:.0f} s each")
+        for moment in self._left:
             if self.stop.asked or time.monotonic() + self.longest_s > self.until_s:
                 break
             try:
@@ -162,101 +191,88 @@ class _Sweep:
             except _NotHad as why:
                 self.sweep.not_had[moment.words] = str(why)
                 continue
-            except drill.CannotDrill as why:
-                raise ChaosError(str(why)) from why
-            if self.stop.asked:  # it was cut short: nothing follows from it
-                break
             self.sweep.tried.append(tried)
             self.longest_s = max(each.seconds for each in self.sweep.tried)
             self.tell(f"{tried.moment.words} (step {tried.moment.step}): {tried.short}")
-            self._store()
-        return self._end(todo)
+            store(self.sweep, self.folder)
 
-    def _begin(self) -> Sweep:
-        if self.folder.exists():  # of a sweep that is complete, or of another version
-            untrusted_files.remove_tree(self.folder.parent, self.folder.name)
-        own_folder(self.folder)
-        own_folder(self.folder / RESUMED)
-        self.tell("a run without faults, with a copy of each of its saves")
-        begin_s = time.monotonic()
-        copier = _Copier(self.plan, self.base, self.folder / COPIES)
-        with copier.at_work():
-            outcome = execute(self._plan(BASE), self.base, self.backend, stop=self.stop)
-        sweep = Sweep(self.folder.name, self.plan.workload.trainer.in_words(), self.plan.outcome_digest())
-        if self.stop.asked:
-            return sweep
-        if outcome.outcome != "completed":
-            raise ChaosError(f"the run without faults {outcome.outcome}: {outcome.reason}")
-        base = timeline.load(self.base)
-        sweep.steps, sweep.ends, sweep.copied = base.reached_step, pass_ends(base, told_kind(base, None)), copier.steps
-        sweep.saves = sorted({*copier.steps, *resume_comparison.published(base)})
-        sweep.of_saves = resume_comparison.same_tensors(base)
-        self.longest_s = time.monotonic() - begin_s
-        copied = f"{len(sweep.copied)} of {counted(len(sweep.saves), 'save')} copied"
-        self.tell(f"it took {self.longest_s:.0f} s; {copied}")
-        write_files({KNOWN: _text(sweep)}, self.folder)
-        return sweep
-
-    def _left(self, todo: list[Moment]) -> list[Moment]:
-        done = {*(each.moment.words for each in self.sweep.tried), *self.sweep.not_had}
-        return [each for each in todo if each.step is not None and each.words not in done]
-
-    def _on_fewer_nodes(self) -> Moment:
-        asked, words = self.plan.workload, "the first save, on one node less"
-        if asked.min_nodes == asked.nodes:
-            return Moment(words, None, why="the scenario allows no other number of nodes: see `min_nodes`")
-        return Moment(words, next(iter(self.sweep.copied), None), nodes=asked.nodes - 1, why="there is none")
+    # One restart
 
     def _try(self, moment: Moment) -> Tried:
         begin_s = time.monotonic()
-        moment, place, outcome = self._restart(moment)
-        again = timeline.load(place)
-        found = self._found(moment, again)
-        if found and not moment.nodes and all(each.kind in CHANCE for each in found) and self.sweep.apart is None:
-            self._repeat()
-            found = self._found(moment, again)
-        steps = len(np.intersect1d(again.steps.step, self.usual.run.steps.step))
-        last, reached = self.usual.run.reached_step, max(again.reached_step, moment.step or 0)
-        ended = ""
-        if outcome.outcome in ("failed", "aborted") or (not steps and reached < last):
-            ended = f"it {outcome.outcome}: {outcome.reason}"
-        elif outcome.outcome == "completed" and reached < last:
-            ended = f"it ended after step {reached}, and the run after step {last}"
-        elif outcome.outcome == "broken":
-            raise ChaosError(outcome.reason)
-        return Tried(moment, place.name, tuple(found), steps, time.monotonic() - begin_s, ended)
-
-    def _found(self, moment: Moment, again: timeline.Timeline) -> list[Finding]:
-        assert moment.step is not None
-        if moment.nodes:
-            return resume_comparison.on_other_ranks(self.usual, again, moment.step)
-        return resume_comparison.differences(self.usual, again, moment.step)
-
-    def _restart(self, moment: Moment) -> tuple[Moment, pathlib.Path, Outcome]:
-        """On a copy; with the step of the newest save in it. What it saves stays, for the next resume in a row."""
         source = self._source(moment)
-        newest = next(iter(_listed(self.plan, source).finished), None)
-        step = moment.step if newest is None or newest.step is None else newest.step
-        assert step is not None
+        step = newest(look(self.plan, source)[1])
+        if step is None or step < (moment.step or 0):
+            raise _NotHad(f"{source.name} holds no finished save of step {moment.step} or later")
+        moment = replace(moment, step=step)
         name = f"{step}" + f"-{moment.resume}" * (moment.resume > 1) + f"-on-{moment.nodes}" * bool(moment.nodes)
-        plan, following = self._plan(f"{RESUMED}-{name}", moment.nodes), self.saves.after(step) or step
         place = self._place(name, source)
-        watch = drill.Watch(self.stop, lambda watch: not moment.nodes and self._is_enough(watch, place, following))
-        return replace(moment, step=step), place, execute(plan, place, self.backend, watch, watch.end)
+        watch = drill.Watch(self.stop, lambda watch: self._is_enough(watch, place, moment))
+        outcome = self._execute(self._plan(f"{RESUMED}-{name}", moment.nodes), place, watch)
+        again = timeline.load(place)
+        compared = self._compared(moment, again)
+        if compared.found and not moment.nodes and all(each.kind in CHANCE for each in compared.found):
+            if self.sweep.repeats is None:
+                self._repeat()
+            compared = self._compared(moment, again)
+        steps = len(np.intersect1d(again.steps.step, self.usual.run.steps.step))
+        ended = self._ended(moment, again, outcome, steps)
+        seconds = time.monotonic() - begin_s
+        return Tried(moment, place.name, tuple(compared.found), steps, seconds, compared.values, ended)
+
+    def _ended(self, moment: Moment, again: Timeline, outcome: Outcome, steps: int) -> str:
+        """What is wrong with how it ended; an empty text: nothing."""
+        last, told = self.usual.run.reached_step, int(again.steps.step.max(initial=0))
+        reached = max(told, moment.step or 0)
+        if outcome.outcome == "broken":
+            raise ChaosError(outcome.reason)
+        if outcome.outcome in ("failed", "aborted") or (not steps and reached < last):
+            return f"it {outcome.outcome}: {outcome.reason}"
+        if outcome.outcome == "completed" and reached < last:
+            return f"it ended after step {reached}, and the run after step {last}"
+        return f"it went on to step {told}, and the run ended after step {last}" if told > last else ""
+
+    def _compared(self, moment: Moment, again: Timeline) -> Compared:
+        assert moment.step is not None
+        compare = resume_comparison.on_other_ranks if moment.nodes else resume_comparison.differences
+        return compare(self.usual, again, moment.step)
+
+    def _is_enough(self, watch: drill.Watch, place: pathlib.Path, moment: Moment) -> bool:
+        """The next save is finished, and some steps came after it; on fewer nodes, where a step may be half as much, a
+        pass over the data is over."""
+        step = moment.step or 0
+        following = self.saves.after(step) or step
+        if moment.nodes:
+            end = next((each for each in self.sweep.ends or () if each > step), following)
+            following = step + -(-(end - step) * self.plan.workload.nodes // moment.nodes)
+            return watch.progress.complete_step >= following + FOLLOWED_STEPS
+        if watch.progress.complete_step < following + FOLLOWED_STEPS:
+            return False
+        return (newest(look(self.plan, place)[1]) or 0) >= following
 
     def _place(self, name: str, source: pathlib.Path) -> pathlib.Path:
-        """A folder for one restart, with a copy of what is saved there."""
+        """A folder for one restart, with a copy of what is saved there, and of what the observer noted of it."""
         place = self.folder / RESUMED / name
         if place.exists():
             untrusted_files.remove_tree(place.parent, place.name)
-        place.mkdir(parents=True)
+        place.mkdir()
         drill.copy_saved(self.plan.launch(), source, place)
+        drill.copy_ledgers(self.base if source.parent.name == COPIES else source, place)
         return place
 
     def _source(self, moment: Moment) -> pathlib.Path:
         if moment.resume > 1:
-            return self.folder / RESUMED / self._before(moment)
+            first = (each for each in self.sweep.tried if each.moment.resume == moment.resume - 1)
+            before = [each for each in first if not each.moment.nodes and not each.moment.notice]
+            found = [each for each in before if each.moment.resume > 1 or each.moment.step == self.saves.first]
+            if not found:
+                raise _NotHad("the resume before it in the row was not tried")
+            if newest(look(self.plan, place := self.folder / RESUMED / found[0].folder)[1]) == found[0].moment.step:
+                raise _NotHad("the resumed job before it made no save")
+            return place
         copy = self.folder / COPIES / str(moment.step)
+        if not copy.is_dir():
+            raise _NotHad(f"the copy {copy} is gone")
         return self._after_a_notice(moment.step or 0, copy) if moment.notice else copy
 
     def _after_a_notice(self, step: int, copy: pathlib.Path) -> pathlib.Path:
@@ -267,164 +283,81 @@ class _Sweep:
         planned = PlannedFault.model_validate(fault | {"when": when, "targets": [{"node_index": node}]})
         place = self._place("notice", copy)
         plan = self._plan(f"{RESUMED}-notice").model_copy(update={"faults": (planned,)})
+        still = _Still()
 
-        def newest() -> int:
-            return max((each.step or 0 for each in _listed(self.plan, place).finished), default=0)
+        def enough(watch: drill.Watch) -> bool:
+            lies_still = still.since_s(look(self.plan, place)) > SETTLED_S
+            saved = (newest(look(self.plan, place)[1]) or 0) > step
+            return watch.progress.complete_step > following or (saved and lies_still)
 
-        watch = drill.Watch(self.stop, lambda watch: newest() > step or watch.progress.complete_step > following)
         try:
-            execute(plan, place, self.backend, watch, watch.end)
+            self._execute(plan, place, drill.Watch(self.stop, enough))
         except CannotRunError as error:
             raise _NotHad(str(error)) from error
-        if newest() in (0, step, *self.saves.made):
+        if newest(look(self.plan, place)[1]) in (None, step, *self.saves.made):
             raise _NotHad("the notice led to no save of its own")
         return place
-
-    def _before(self, moment: Moment) -> str:
-        """The folder of the resume before this one in the row, which begins with the first save."""
-        first = self.saves.copied[0]
-        before = [
-            each for each in self.sweep.tried if each.moment.resume == moment.resume - 1 and not each.moment.nodes
-        ]
-        return next(each.folder for each in before if each.moment.resume > 1 or each.moment.step == first)
-
-    def _is_enough(self, watch: drill.Watch, place: pathlib.Path, following: int) -> bool:
-        """The next save is finished, and some steps came after it."""
-        if watch.progress.complete_step < following + FOLLOWED_STEPS:
-            return False
-        if watch.progress.committed_step >= following:
-            return True
-        found = _listed(self.plan, place).finished
-        return bool(found) and (found[0].step or 0) >= following
 
     def _repeat(self) -> None:
         """Whether the job does the same twice decides what a difference means."""
         self.tell("something differs: a repeat of the run shows whether the job repeats itself bit for bit")
         place = self.folder / REPEAT
         if place.exists():
-            untrusted_files.remove_tree(place.parent, place.name)
+            untrusted_files.remove_tree(self.folder, REPEAT)
         place.mkdir()
-        outcome = execute(self._plan(REPEAT), place, self.backend, stop=self.stop)
-        if outcome.outcome != "completed" and not self.stop.asked:
+        outcome = self._execute(self._plan(REPEAT), place)
+        if outcome.outcome != "completed":
             raise ChaosError(f"a repeat of the run without faults {outcome.outcome}: {outcome.reason}")
-        self.sweep.apart = resume_comparison.apart(self.usual.run, timeline.load(place))
-        self.usual = Usual(self.usual.run, self.usual.ends, self.sweep.apart)
+        self.sweep.repeats, self.sweep.apart = resume_comparison.apart(self.usual.run, timeline.load(place))
+        self.usual = replace(self.usual, exact=self.sweep.repeats, apart=self.sweep.apart)
 
     def _plan(self, name: str, nodes: int | None = None) -> Plan:
         plan = self.plan.without_faults(f"{self.folder.name}-{name}", nodes)
-        limits = Abort(if_no_step_for_ns=NO_STEP_NS, if_not_started_for_ns=NO_STEP_NS, wall_clock_ns=WALL_CLOCK_NS)
-        return plan if name in (BASE, REPEAT) else plan.model_copy(update={"abort": limits})
+        return plan if name in (BASE, REPEAT) else plan.model_copy(update={"abort": self.limits})
 
-    def _end(self, todo: list[Moment]) -> Sweep:
-        sweep = self.sweep
-        left = self._left(todo)
-        why = "it was stopped" if self.stop.asked else f"the budget of {self.budget_s / 60:.3g} min was used"
-        sweep.not_tried = [(each.words, f"{why}; the same command goes on") for each in left]
-        sweep.not_tried += [(each.words, each.why) for each in todo if each.step is None]
-        sweep.not_tried += sweep.not_had.items()
-        sweep.not_tried += NEVER_TRIED
-        sweep.complete, sweep.interrupted = not left, self.stop.asked
-        self._store()
-        if sweep.complete:
+    def _execute(self, plan: Plan, place: pathlib.Path, watch: drill.Watch | None = None) -> Outcome:
+        """Raises `_Stopped` where the user ended it."""
+        watch = watch or drill.Watch(self.stop, lambda _: False)
+        outcome = execute(plan, place, self.backend, watch, watch.end)
+        if self.stop.asked:
+            raise _Stopped
+        return outcome
+
+    # The end
+
+    def _end(self) -> Sweep:
+        sweep, left = self.sweep, self._left
+        if sweep.steps:
+            minutes = f"{self.setting.budget_s / 60:.3g} min"
+            why = "it was stopped" if sweep.interrupted else f"the budget of {minutes} was used"
+            sweep.not_tried = [(each.words, f"{why}; the same command goes on") for each in left]
+            absent = [each for each in self.todo if each.step is None]
+            sweep.not_tried += [(each.words, each.why) for each in sorted(absent, key=lambda each: not each.missed)]
+            sweep.not_tried += [*sweep.not_had.items(), *NEVER_TRIED]
+            sweep.missed, sweep.complete = sum(each.missed for each in absent), not left and not sweep.interrupted
+            store(sweep, self.folder)
+        if sweep.complete or not sweep.steps:
             self._remove_copies()
         return sweep
 
     def _remove_copies(self) -> None:
         names = drill.saved_folders(self.plan.launch())
-        for place in (self.base, self.folder / REPEAT, *(self.folder / RESUMED).iterdir()):
+        for place in (self.base, self.folder / REPEAT, *(self.folder / RESUMED).glob("*")):
             for name in names if place.is_dir() else ():
                 with contextlib.suppress(FaultError):
                     untrusted_files.remove_tree(place, name)
         with contextlib.suppress(FaultError):
             untrusted_files.remove_tree(self.folder, COPIES)
 
-    def _store(self) -> None:
-        write_files({KNOWN: _text(self.sweep)}, self.folder)
 
+class _Still:
+    """Since when something has been the same."""
 
-def _text(sweep: Sweep) -> str:
-    return json.dumps({"schema": 1, **asdict(sweep)}, indent=1) + "\n"
+    def __init__(self) -> None:
+        self._seen: object = None
+        self._at_s = time.monotonic()
 
-
-def _stored(path: pathlib.Path, plan: Plan) -> Sweep | None:
-    """A sweep of this job that is not complete."""
-    try:
-        known = json.loads(path.read_text())
-        known.pop("schema")
-        for each in known["tried"]:
-            each["moment"] = Moment(**each["moment"])
-            each["found"] = tuple(Finding(Kind(kind), words) for kind, words in map(dict.values, each["found"]))
-        known["tried"] = [Tried(**each) for each in known["tried"]]
-        known["of_saves"] = [Finding(Kind(each["kind"]), each["words"]) for each in known["of_saves"]]
-        known["not_tried"] = [(words, why) for words, why in known["not_tried"]]
-        sweep = Sweep(**known)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError):
-        return None
-    return sweep if not sweep.complete and sweep.digest == plan.outcome_digest() else None
-
-
-def _listed(plan: Plan, run_dir: pathlib.Path) -> Listing:
-    saved = plan.workload.checkpoint
-    return list_checkpoints(CheckpointFolder.look(run_dir, saved.folder), saved.layout)
-
-
-class _Copier:
-    """Copies what a job has saved, each time that a further save is finished."""
-
-    def __init__(self, plan: Plan, run_dir: pathlib.Path, copies: pathlib.Path):
-        self._plan, self._run_dir, self._copies = plan, run_dir, copies
-        self._over = threading.Event()
-        self._before: Listing | None = None
-        self._full = ""
-
-    @property
-    def steps(self) -> list[int]:
-        """Of the saves that were copied, ascending."""
-        return sorted(int(each.name) for each in self._copies.iterdir())
-
-    @contextlib.contextmanager
-    def at_work(self) -> Iterator[None]:
-        self._copies.mkdir(parents=True)
-        thread = threading.Thread(target=self._watch, name="copier", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            thread.join(drill.COPY_S_MAX)
-        if self._full:
-            raise ChaosError(f"the saves cannot be copied: {self._full}")
-
-    def _watch(self) -> None:
-        while not self._over.wait(LOOK_S):
-            self._look()
-        self._look()
-        self._look()  # the last save lies still now
-
-    def _look(self) -> None:
-        """What is finished, the same in two looks, and named by the pointer if there is one, is copied."""
-        try:
-            found = _listed(self._plan, self._run_dir)
-            settled, self._before = found == self._before, found
-            newest = found.finished[0] if found.finished else None
-            if newest is None or newest.step is None or not settled:
-                return
-            pointed = found.pointer is None or found.pointer.target == newest.path
-            if pointed and not (self._copies / str(newest.step)).exists():
-                self._copy(newest.step)
-        except (OSError, FaultError, ValueError):
-            return  # something went away meanwhile: the next look sees more
-
-    def _copy(self, step: int) -> None:
-        place = self._copies.with_name(f"{COPIES}.new")
-        if place.exists():
-            untrusted_files.remove_tree(place.parent, place.name)
-        place.mkdir()
-        try:
-            drill.copy_saved(self._plan.launch(), self._run_dir, place)
-        except drill.CannotDrill as why:
-            self._full = str(why) if "room" in str(why) else ""
-            return
-        newest = next(iter(_listed(self._plan, place).finished), None)
-        if newest is not None and newest.step == step:
-            place.rename(self._copies / str(step))
+    def since_s(self, seen: object) -> float:
+        if seen != self._seen:
+            self._seen, self._at_s = seen, time.monotonic()
+        return time.monotonic() - self._at_s

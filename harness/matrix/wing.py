@@ -17,9 +17,9 @@ def _resumes(
     plan: Plan, reports: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
 ) -> Swept:
     from harness.matrix import resume_command  # which the list of runs does without
-    from harness.matrix.resume_matrix import run_sweep
+    from harness.matrix.resume_matrix import Setting, run_sweep
 
-    return resume_command.kept(run_sweep(plan, reports, backend, stop, tell, BUDGET_S), reports)
+    return resume_command.kept(run_sweep(plan, Setting(reports, backend, stop, tell, BUDGET_S)), reports)
 
 
 WING = Wing(sweeps={"resume": _resumes})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,10 +16,17 @@ from typer.testing import CliRunner
 
 from harness.campaign import own_log
 from harness.cli.main import make_app
-from harness.judge.facts.repeated_steps import Executed, done_again, judged
+from harness.judge.facts import repeated_steps
+from harness.judge.facts.repeated_steps import CALIBRATING_STEPS, Again, Executed, done_again
+from harness.judge.questions.loss_continuity import ANSWERS
 from harness.judge.score import Verdict
+from harness.log.reading import UNTOLD
 
 LIVES = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20)), min_size=1, max_size=6)  # first step, and how many
+
+
+def judged(found: list[Again]) -> list[tuple[Verdict, str]]:
+    return [(ANSWERS[same], text) for same, text in repeated_steps.judged(found)]
 
 
 def history(lives: list[tuple[int, int]], ranks: int = 2) -> list[tuple[int, int, int]]:
@@ -34,7 +42,7 @@ def history(lives: list[tuple[int, int]], ranks: int = 2) -> list[tuple[int, int
 def executed(rows: list[tuple[int, int, int]], bend: dict[tuple[int, int, int], float] | None = None) -> Executed:
     life, rank, step = (np.array(column, np.int64) for column in zip(*rows, strict=True))
     loss = np.array([1.0 / (each[2] + each[1]) * (bend or {}).get(each, 1.0) for each in rows])
-    figures = {"loss": loss, "grad_norm": np.full(len(rows), np.nan), "lr": step * 0.001}
+    figures = {"loss": loss, "grad_norm": np.full(len(rows), UNTOLD), "lr": step * 0.001}
     return Executed(rank, step, life, figures, {"first": step * 16})
 
 
@@ -45,7 +53,8 @@ def test_a_job_that_does_the_same_each_time_passes(lives: list[tuple[int, int]])
     twice = {(life, step) for life, _, step in rows if any(other < life and s == step for other, _, s in rows)}
     assert {(each.life, step) for each in found for step in range(each.first, each.last + 1)} >= twice
     assert sum(each.steps for each in found) == len(twice)
-    assert {answer for answer, _ in judged(found)} <= {Verdict.PASS}
+    answers = {answer for each, (answer, _) in zip(found, judged(found), strict=True) if not each.anew}
+    assert answers <= {Verdict.PASS}
 
 
 @given(LIVES, st.data())
@@ -58,9 +67,37 @@ def test_one_loss_that_is_another_is_found_at_its_step(lives: list[tuple[int, in
     found = {each.life: each for each in done_again(executed(rows, {bent: 1.5}))}
     assert found[bent[0]].first_odd["loss"][0] == bent[2]
     answers = dict(zip(found, judged(list(found.values())), strict=True))
-    earlier = any(life < bent[0] for life in found)
-    assert answers[bent[0]][0] is (Verdict.FAIL if earlier else Verdict.INCONCLUSIVE)
+    calibrated = sum(each.steps for life, each in found.items() if life < bent[0]) >= CALIBRATING_STEPS
+    assert answers[bent[0]][0] is (Verdict.FAIL if calibrated else Verdict.INCONCLUSIVE)
     assert f"at step {bent[2]} the loss of rank {bent[1]}" in answers[bent[0]][1]
+
+
+def test_a_job_that_begins_anew_has_restored_nothing() -> None:
+    rows = history([(1, 10), (1, 10)])
+    assert [answer for answer, _ in judged(done_again(executed(rows)))] == [Verdict.INCONCLUSIVE]
+    ((answer, words),) = judged(done_again(replace(executed(rows), saved={1: 8})))
+    assert answer is Verdict.FAIL and "it began anew, though step 8 was saved" in words
+
+
+def test_where_no_figure_is_told_twice_nothing_is_shown() -> None:
+    told = executed(history([(1, 10), (5, 10)]))
+    silent = replace(told, figures={name: np.full(len(told.step), UNTOLD) for name in told.figures})
+    assert [answer for answer, _ in judged(done_again(silent))] == [Verdict.INCONCLUSIVE]
+
+
+def test_another_number_of_ranks_is_not_compared() -> None:
+    told = executed(history([(1, 10), (5, 10)]))
+    other = replace(told, size=2 - told.life, figures={**told.figures, "loss": told.figures["loss"] * (1 + told.life)})
+    assert [answer for answer, _ in judged(done_again(other))] == [Verdict.INCONCLUSIVE]
+
+
+def test_many_restarts_cost_no_more_than_their_steps() -> None:
+    lives = 100_000
+    step = np.tile([1, 2], lives)
+    told = Executed(
+        np.zeros_like(step), step, np.repeat(np.arange(lives), 2), {n: step * 1.0 for n in ("loss", "grad_norm", "lr")}
+    )
+    assert len(done_again(told)) == lives - 1
 
 
 def test_how_far_repetitions_are_off_is_the_band_of_later_ones() -> None:
@@ -130,6 +167,8 @@ def test_the_logs_of_any_job_are_read_after_the_fact(tmp_path: pathlib.Path) -> 
     assert code == 3 and "0 restarts" in text
     code, text = scored(tmp_path, first, "".join(line_of(step, 1 / step) for step in range(11, 16)))
     assert code == 3 and "1 restart after which no step was done again" in text
+    code, text = scored(tmp_path, first, same, "".join(line_of(step, 1 / step) for step in range(40, 45)))
+    assert code == 3 and "restart 2: steps 16 to 39 are in no log" in text
 
 
 @pytest.mark.parametrize(
@@ -141,7 +180,8 @@ def test_the_logs_of_any_job_are_read_after_the_fact(tmp_path: pathlib.Path) -> 
         (["--log", "a.log", "--read", "nobody"], "megatron"),
         (["--log", "a.log", "--read", "lines: {regex: '('}"], "regular expression"),
         (["--log", "no-such.log", "--read", "megatron"], "No such file"),
-        (["--log", "/dev/null", "--read", "megatron"], "no step was found"),
+        (["--log", "/dev/null", "--read", "megatron"], "/dev/null"),
+        (["--log", "a.log", "--read", "huggingface"], "the whole history"),
     ],
 )
 def test_what_cannot_be_read_is_told(words: list[str], message: str) -> None:

@@ -11,7 +11,7 @@ from judging import Logs, load, steps, trainers
 from simulator import Job, simulate
 
 from harness.matrix import resume_comparison
-from harness.matrix.resume_comparison import Kind, Usual, apart, differences, on_other_ranks, same_tensors
+from harness.matrix.resume_comparison import Finding, Kind, Usual, apart, same_tensors
 from harness.timeline.timeline import Timeline
 
 RANKS, SAVE, PASS = 2, 20, 12
@@ -53,8 +53,17 @@ def resumed(bend: Callable[[Logs], Any] = lambda logs: None, step: int = SAVE) -
     return load(simulate(JOB, ()), logs)
 
 
-def usual(apart_by: float = 0.0) -> Usual:
-    return Usual(load(simulate(JOB, ()), logs_of()), ENDS, apart_by)
+def usual(apart_by: float | None = None) -> Usual:
+    off = {} if apart_by is None else {"loss": apart_by, "grad_norm": apart_by}
+    return Usual(load(simulate(JOB, ()), logs_of()), ENDS, apart_by is None, off)
+
+
+def differences(usual: Usual, again: Timeline, step: int) -> list[Finding]:
+    return resume_comparison.differences(usual, again, step).found
+
+
+def on_other_ranks(usual: Usual, again: Timeline, step: int) -> list[Finding]:
+    return resume_comparison.on_other_ranks(usual, again, step).found
 
 
 def at(step: int, rank: int | None = None, **fields: Any) -> Callable[[Logs], None]:
@@ -133,6 +142,7 @@ def test_ranks_that_change_places_consume_the_same() -> None:
 
 def test_half_the_samples_a_step_are_each_due_once() -> None:
     """One rank goes on alone: twice as many steps for a pass."""
+    early = 6
 
     def alone(order: Callable[[int], int]) -> Callable[[Logs], None]:
         def bend(logs: Logs) -> None:
@@ -141,22 +151,23 @@ def test_half_the_samples_a_step_are_each_due_once() -> None:
             for line in (each for lines in trainers(logs) for each in lines if "world_size" in each):
                 line["world_size"] = 1
             for line in (each for lines in trainers(logs) for each in steps(lines)):
-                place = SAVE * RANKS + line["step"] - SAVE - 1
+                place = early * RANKS + line["step"] - early - 1
                 line["samples"] = [[each, 1, 1] for each in samples_at(order(place // RANKS) + 1, place % RANKS)]
 
         return bend
 
-    assert on_other_ranks(usual(), resumed(alone(lambda step: step)), SAVE) == []
-    (found,) = on_other_ranks(usual(), resumed(alone(lambda step: step - 4)), SAVE)
-    assert found.kind is Kind.SAMPLES and found.words == "on 1 rank: 32 samples repeated, 32 samples not seen in pass 2"
+    assert on_other_ranks(usual(), resumed(alone(lambda step: step), early), early) == []
+    (found,) = on_other_ranks(usual(), resumed(alone(lambda step: step - 4), early), early)
+    assert found.kind is Kind.SAMPLES and found.words == "on 1 rank: 32 samples repeated, 32 samples not seen in pass 1"
 
 
 def test_where_a_repeat_differs_small_differences_are_none() -> None:
     repeat = load(simulate(JOB, ()), logs_of())
-    assert apart(usual().run, repeat) == 0
+    assert apart(usual().run, repeat) == (True, {"loss": 0.0, "grad_norm": 0.0})
     logs = logs_of()
     at(30, loss=lambda line: line["loss"] * 1.01)(logs)
-    assert apart(usual().run, load(simulate(JOB, ()), logs)) == pytest.approx(0.01, rel=0.02)
+    exact, off = apart(usual().run, load(simulate(JOB, ()), logs))
+    assert (exact, off["loss"]) == (False, pytest.approx(0.01, rel=0.02))
     near, far = (at(30, rank=0, loss=lambda line, by=by: line["loss"] * by) for by in (1.05, 1.2))
     assert differences(usual(0.01), resumed(near), SAVE) == []
     assert [each.kind for each in differences(usual(0.01), resumed(far), SAVE)] == [Kind.COMPUTED]
@@ -177,10 +188,46 @@ def published(*told: tuple[int, str]) -> Callable[[Logs], None]:
                 "layout": "reference",
                 "bytes": 9,
             }
-            listed = {"tensors": tensors, "tensor_digests": [f"128 {tensors}", "64 same"], "step": step}
+            listed = {
+                "tensor_count": 2,
+                "tensors": tensors,
+                "tensor_digests": [f"128 {tensors}", "64 same"],
+                "step": step,
+            }
             lines.insert(-1, event | listed | {"mono_ns": moment[0], "wall_ns": moment[1], "sha256": "0" * 64})
 
     return bend
+
+
+@pytest.mark.parametrize("apart_by", [None, 0.001, 0.04])
+def test_a_loss_that_is_no_number_is_always_another_one(apart_by: float | None) -> None:
+    (found,) = differences(usual(apart_by), resumed(at(25, rank=0, loss="nan")), SAVE)
+    assert found.kind is Kind.COMPUTED and "loss of rank 0 is nan" in found.words
+
+
+def test_a_band_that_nothing_can_leave_compares_nothing() -> None:
+    wide = usual(0.2)
+    found = resume_comparison.differences(wide, resumed(at(25, loss=1e9)), SAVE)
+    assert (found.found, found.values.get("COMPUTED", 0)) == ([], 0)
+
+
+def test_what_a_restart_no_longer_tells_is_a_finding() -> None:
+    def silent(name: str) -> Callable[[Logs], None]:
+        def bend(logs: Logs) -> None:
+            for line in (each for lines in trainers(logs) for each in steps(lines)):
+                line.pop(name)
+
+        return bend
+
+    assert "does not tell the loss" in differences(usual(), resumed(silent("loss")), SAVE)[0].words
+    assert "does not tell its samples in 20 steps" in differences(usual(), resumed(silent("samples")), SAVE)[0].words
+
+
+def test_a_restart_that_saves_nothing_is_told() -> None:
+    logs = logs_of()
+    published((20, "aa"), (30, "bb"))(logs)
+    (found,) = differences(Usual(load(simulate(JOB, ()), logs), ENDS), resumed(published((20, "aa"))), SAVE)
+    assert found.words == "it made no save of step 30, as the run did"
 
 
 def test_the_next_save_must_hold_the_same_tensors() -> None:
@@ -192,7 +239,7 @@ def test_the_next_save_must_hold_the_same_tensors() -> None:
     (found,) = differences(run, resumed(published((20, "zz"), (30, "xx"), (40, "yy"))), SAVE)
     text = "its save of step 30 holds other tensors than without the stop: 1 of 2, of 128 bytes"
     assert (found.kind, found.words) == (Kind.SAVED, text)
-    assert differences(Usual(run.run, ENDS, 0.1), resumed(published((30, "xx"))), SAVE) == []
+    assert differences(Usual(run.run, ENDS, False, {}), resumed(published((30, "xx"))), SAVE) == []
     assert resume_comparison.published(run.run).keys() == {20, 30, 40}
 
 

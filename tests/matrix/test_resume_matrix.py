@@ -12,6 +12,9 @@ import resuming_trainer
 from typer.testing import CliRunner
 
 from harness.cli.main import make_app
+from harness.errors import UsageError
+from harness.log.journal import Journal
+from harness.matrix import resume_matrix
 
 TRAINER = pathlib.Path(resuming_trainer.__file__)
 SCENARIO = """\
@@ -77,7 +80,7 @@ def test_what_is_forgotten_is_named(tmp_path: pathlib.Path, bug: str) -> None:
     """And nothing else is accused: where the forgotten thing plays no part, the restart is right."""
     code, found = sweep(tmp_path, bug)
     kind, moment, words = REASONS[bug]
-    assert (code, found["verdict"], found["repeat_differs_by"] or 0.0) == (1, "fail", 0.0)
+    assert (code, found["verdict"], found["repeats_bit_for_bit"] is not False) == (1, "fail", True)
     wrong = [each for each in found["tried"] if not each["right"]]
     named = [each for each in wrong if moment in each["moment"] and words in each["result"]]
     assert named and {each["differs"][0] for each in named} == {kind}, wrong
@@ -89,6 +92,25 @@ def test_saves_that_hold_the_same_are_a_finding_by_themselves(tmp_path: pathlib.
     code, found = sweep(tmp_path, "stale_weights", "--budget", "1s")
     assert (code, found["verdict"]) == (1, "fail")
     assert found["saves_show"] == ["the saves of steps 6, 12, 18, 24, 30 hold the same tensors"]
+
+
+def test_a_folder_that_is_not_ours_or_is_in_use_is_left_alone(tmp_path: pathlib.Path) -> None:
+    foreign, used = tmp_path / "foreign", tmp_path / "used"
+    foreign.mkdir()
+    (foreign / "thesis.txt").write_text("three years")
+    with pytest.raises(UsageError, match="no sweep made it"), resume_matrix._held(foreign):
+        pytest.fail("it went on")
+    assert (foreign / "thesis.txt").read_text() == "three years"
+    with resume_matrix._held(used):
+        (used / "base").mkdir()
+        with pytest.raises(UsageError, match="another sweep"), resume_matrix._held(used):
+            pytest.fail("two at a time")
+    journal = Journal(used / "base")
+    with pytest.raises(UsageError, match="another sweep"), resume_matrix._held(used):
+        pytest.fail("its run goes on")
+    journal.release()
+    with resume_matrix._held(used):
+        pass
 
 
 def test_every_bug_is_tried() -> None:

@@ -15,12 +15,12 @@ import numpy as np
 
 from harness.judge.facts import losses
 from harness.judge.facts.losses import WORDS
-from harness.judge.score import Verdict
 from harness.log.reading import is_told
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
 from harness.units import counted
 
 TOLERANCE = 10  # times as far as the earlier repetitions of the same job were off
+CALIBRATING_STEPS = 5  # so many must have been the same bit for bit before another one has to be
 COMPUTED = ("loss", "grad_norm")
 _SAMPLES = {"samples": "samples", "digest": "inputs", "first": "position in the data", "count": "number of samples"}
 _UNTOLD = {"samples": -1, "digest": 0, "first": -1, "count": -1}
@@ -29,7 +29,8 @@ _UNTOLD = {"samples": -1, "digest": 0, "first": -1, "count": -1}
 @dataclass(frozen=True)
 class Executed:
     """What a job told of its steps, in the order in which it did them: one row for each step and rank. `life` grows
-    with each restart. `places`: what it told of its samples, by name; `same`: whether two rows consumed the same."""
+    with each restart. `places`: what it told of its samples, by name; `same`: whether two rows consumed the same.
+    `size`: the ranks of each row's world. `saved`: by life, the newest step that was saved before it began."""
 
     rank: Ints
     step: Ints
@@ -37,12 +38,15 @@ class Executed:
     figures: Mapping[str, Floats]
     places: Mapping[str, Ints] = field(default_factory=dict)
     same: Callable[[Ints, Ints], Bools] | None = None
+    size: Ints | None = None
+    saved: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Again:
     """The steps that were done again in one life. `first_odd`: by figure, the first step in which it is another, and in
-    words; `apart`: by how much of their size losses and gradient norms are off at the most."""
+    words; `apart`: by how much of their size losses and gradient norms are off at the most; `compared`: how many of
+    these are told both times. `anew`: it began where the job began; `saved`: a step that was saved by then, or 0."""
 
     life: int
     first: int
@@ -50,6 +54,9 @@ class Again:
     steps: int
     first_odd: Mapping[str, tuple[int, str]]
     apart: float
+    compared: int
+    anew: bool = False
+    saved: int = 0
 
 
 def executed(run: Timeline) -> Executed:
@@ -61,7 +68,8 @@ def executed(run: Timeline) -> Executed:
         return np.asarray(equal, np.bool_)
 
     figures = {name: getattr(steps, name) for name in WORDS}
-    return Executed(steps.rank, steps.step, steps.epoch, figures, places, same)
+    size = np.array([epoch.size for epoch in run.epochs], np.int64)[steps.epoch] if run.epochs else None
+    return Executed(steps.rank, steps.step, steps.epoch, figures, places, same, size)
 
 
 def done_again(told: Executed) -> list[Again]:
@@ -70,13 +78,17 @@ def done_again(told: Executed) -> list[Again]:
     rank, step, life = told.rank[order], told.step[order], told.life[order]
     pair = np.flatnonzero((step[1:] == step[:-1]) & (rank[1:] == rank[:-1]) & (life[1:] > life[:-1]))
     before, again = order[pair], order[pair + 1]
-    return [
-        _again(told, int(each), before[told.life[again] == each], again[told.life[again] == each])
-        for each in np.unique(told.life[again])
-    ]
+    by_life = np.argsort(told.life[again], kind="stable")
+    lives, begins = np.unique(told.life[again][by_life], return_index=True)
+    parts = zip(lives.tolist(), np.split(by_life, begins[1:]) if len(lives) else (), strict=True)
+    return [_again(told, life, before[part], again[part]) for life, part in parts]
 
 
 def _again(told: Executed, life: int, before: Ints, again: Ints) -> Again:
+    number = np.unique(told.step[again])
+    if told.size is not None:  # another number of ranks shares the samples in another way
+        alike = told.size[before] == told.size[again]
+        before, again = before[alike], again[alike]
     first_odd: dict[str, tuple[int, str]] = {}
     for name in told.places:
         both = (told.places[name][before] != _UNTOLD[name]) & (told.places[name][again] != _UNTOLD[name])
@@ -87,7 +99,7 @@ def _again(told: Executed, life: int, before: Ints, again: Ints) -> Again:
         if len(odd := others[~equal]):
             row = odd[int(np.argmin(told.step[odd]))]
             first_odd.setdefault("samples", (int(told.step[row]), f"rank {told.rank[row]} had other {_SAMPLES[name]}"))
-    apart = 0.0
+    apart, compared = 0.0, 0
     for name, words in WORDS.items():
         one, two = told.figures[name][before], told.figures[name][again]
         odd = np.flatnonzero(losses.unlike(one, two))
@@ -95,37 +107,47 @@ def _again(told: Executed, life: int, before: Ints, again: Ints) -> Again:
             at = odd[int(np.argmin(told.step[again[odd]]))]
             was = f"the {words} of rank {told.rank[again[at]]} was {one[at]:.9g}, and {two[at]:.9g} the second time"
             first_odd[name] = int(told.step[again[at]]), was
-        if name in COMPUTED and len(odd):
-            size = np.maximum(np.abs(one[odd]), np.abs(two[odd]))
-            with np.errstate(invalid="ignore", divide="ignore"):
-                apart = max(apart, float(np.nan_to_num(losses.distance(one, two)[odd] / size, nan=np.inf).max()))
-    number = np.unique(told.step[again])
-    return Again(life, int(number[0]), int(number[-1]), len(number), first_odd, apart)
+        if name in COMPUTED:
+            compared += int((is_told(one) & is_told(two)).sum())
+            apart = max(apart, _apart(one[odd], two[odd]))
+    first, last = int(number[0]), int(number[-1])
+    anew, saved = first <= int(told.step.min()), told.saved.get(life, 0)
+    return Again(life, first, last, len(number), first_odd, apart, compared, anew, saved)
 
 
-def tells_losses(told: Executed) -> bool:
-    return bool(is_told(told.figures["loss"]).any())
+def _apart(one: Floats, two: Floats) -> float:
+    """Infinite where one is no number."""
+    size = np.maximum(np.abs(one), np.abs(two))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return float(np.nan_to_num(losses.distance(one, two) / size, nan=np.inf).max(initial=0.0))
 
 
-def judged(found: Sequence[Again]) -> Iterator[tuple[Verdict, str]]:
-    """Of each restart after which steps were done again."""
-    band: float | None = None
+def judged(found: Sequence[Again]) -> Iterator[tuple[bool | None, str]]:
+    """Of each restart after which steps were done again: whether it did the same; `None`: that is left open."""
+    band, calibrated = 0.0, 0  # by so many steps
     for each in found:
         where = f"restart {each.life}: {counted(each.steps, 'step')} done again ({each.first} to {each.last})"
         sure = [each.first_odd[name] for name in ("samples", "lr") if name in each.first_odd]
         computed = [each.first_odd[name] for name in COMPUTED if name in each.first_odd]
         odd = min(sure or computed, default=None)
         text = f"{where}: at step {odd[0]} {odd[1]}" if odd else f"{where}: the same"
-        if sure or (computed and band is not None and each.apart > TOLERANCE * band):
-            yield Verdict.FAIL, text
-        elif computed and band is None:
-            yield Verdict.INCONCLUSIVE, f"{text}; nothing in this log says how far a repetition may be off"
+        exact = not band and calibrated >= CALIBRATING_STEPS
+        if each.anew and each.saved:
+            yield False, f"{where}: it began anew, though step {each.saved} was saved"
+        elif sure or (computed and (exact or (band and each.apart > TOLERANCE * band))):
+            yield False, text
+        elif each.anew:
+            yield None, f"{text}; but it began anew, and nothing tells whether there was a save"
+        elif computed and not band:
+            yield None, f"{text}; too little in this log says how far a repetition may be off"
         elif computed:
-            yield Verdict.PASS, f"{where}: off by {each.apart:.2g} of a figure's size, as repetitions before it were"
+            yield True, f"{where}: off by {each.apart:.2g} of a figure's size, as repetitions before it were"
+        elif not each.compared:
+            yield None, f"{where}: no loss or gradient norm is told both times"
         else:
-            yield Verdict.PASS, text
-        if not sure:
-            band = max(band or 0.0, each.apart)
+            yield True, text
+        if not sure and each.compared:
+            band, calibrated = max(band, each.apart), calibrated + each.steps
 
 
 def values(found: Sequence[Again]) -> list[dict[str, Any]]:

@@ -39,6 +39,7 @@ COMPUTED, ORDER = Ground(Kind.LOSSES), Ground(Kind.ORDER)
 SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size"}  # in words
 SOONER = "fault-free runs are alike for longer, but how fast rounding grows depends on where training is"
 
+ANSWERS = {True: Verdict.PASS, False: Verdict.FAIL, None: Verdict.INCONCLUSIVE}
 SAME_STEPS = 10  # in a row
 NO_BOUND = "the scenario sets no bound on it"
 _SAMPLE_BOUNDS = ("max_samples_repeated", "max_samples_skipped")
@@ -137,7 +138,7 @@ def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
     found = repeated_steps.done_again(repeated_steps.executed(evidence.run))
     values["done_again"] = repeated_steps.values(found)
     name, bound = "loss_continuity.against", "steps done again are the same"
-    answers = list(repeated_steps.judged(found))
+    answers = [(ANSWERS[same], text) for same, text in repeated_steps.judged(found)]
     if not answers:
         why = "no step was done again after a restart"
         return ScoreResult(

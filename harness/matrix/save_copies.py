@@ -1,0 +1,97 @@
+"""Copies of what a job has saved, made while it goes on: one each time that a further save is finished."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import subprocess
+import threading
+from collections.abc import Iterator
+
+from harness.errors import ChaosError, FaultError
+from harness.log import untrusted_files
+from harness.plan.model import Plan
+from harness.run import drill
+from harness.trainers.checkpoints.contract import Listing, list_checkpoints
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
+
+LOOK_S = 0.03
+NEW = "new"  # the copy that is being made
+
+
+def look(plan: Plan, run_dir: pathlib.Path) -> tuple[CheckpointFolder, Listing]:
+    saved = plan.workload.checkpoint
+    place = CheckpointFolder.look(run_dir, saved.folder)
+    return place, list_checkpoints(place, saved.layout)
+
+
+def newest(listing: Listing) -> int | None:
+    """The step of the newest finished save, if a pointer beside it names that one and none is half written."""
+    if not listing.finished or not all(each.whole for each in listing.checkpoints):
+        return None
+    first = listing.finished[0]
+    pointed = listing.pointer is None or listing.pointer.target == first.path
+    return first.step if pointed else None
+
+
+class Copies:
+    """`folder/<step>` holds all that the job had saved when its save of this step was the newest."""
+
+    def __init__(self, plan: Plan, run_dir: pathlib.Path, folder: pathlib.Path):
+        self._plan, self._run_dir, self._folder = plan, run_dir, folder
+        self._over = threading.Event()
+        self._before: CheckpointFolder | None = None
+        self._copied: dict[int, CheckpointFolder] = {}
+        self._problem = ""
+
+    @property
+    def steps(self) -> list[int]:
+        return sorted(self._copied)
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Raises `ChaosError` in the end where there was no room, or a copy took too long."""
+        self._folder.mkdir(parents=True)
+        thread = threading.Thread(target=self._watch, name="copies of saves", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join(drill.COPY_S_MAX)
+        if self._problem:
+            raise ChaosError(f"the saves cannot be copied: {self._problem}")
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK_S) and not self._problem:
+            self._look()
+        for _ in range(2):  # now the last save lies still
+            self._look()
+
+    def _look(self) -> None:
+        """What is the same in two looks is copied; once more where it changed since."""
+        try:
+            place, listing = look(self._plan, self._run_dir)
+            settled, self._before = place == self._before, place
+            step = newest(listing)
+            if settled and step is not None and self._copied.get(step) != place:
+                self._copy(step, place)
+        except drill.CannotDrill as why:
+            self._problem = str(why) if "room" in str(why) else ""
+        except subprocess.SubprocessError as error:
+            self._problem = str(error)
+        except (OSError, FaultError, ValueError):
+            return  # something went away meanwhile: the next look sees more
+
+    def _copy(self, step: int, place: CheckpointFolder) -> None:
+        new, kept = self._folder / NEW, self._folder / str(step)
+        if new.exists():
+            untrusted_files.remove_tree(self._folder, NEW)
+        new.mkdir()
+        drill.copy_saved(self._plan.launch(), self._run_dir, new)
+        if newest(look(self._plan, new)[1]) != step:
+            return
+        if kept.exists():
+            untrusted_files.remove_tree(self._folder, kept.name)
+        new.rename(kept)
+        self._copied[step] = place

@@ -1,0 +1,130 @@
+"""What a sweep over the saves of a job knows, and how that is stored: a sweep that was stopped goes on from there."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from harness.judge.score import Verdict
+from harness.matrix.moments import Moment
+from harness.matrix.resume_comparison import Finding, Kind
+from harness.report import write_files
+
+KNOWN = "resume.json"
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One restart, in this folder. `found`: what was other than without the stop; `ended`: why it did not come back.
+    `compared`: by kind, how many values both runs tell."""
+
+    moment: Moment
+    folder: str
+    found: tuple[Finding, ...]
+    steps: int  # that both runs did
+    seconds: float
+    compared: Mapping[str, int]
+    ended: str = ""
+
+    @property
+    def right(self) -> bool:
+        return not self.found and not self.ended
+
+    @property
+    def words(self) -> list[str]:
+        """What was other, in the order in which one follows from the other."""
+        return [self.ended] if self.ended else [each.words for each in self.found]
+
+    @property
+    def short(self) -> str:
+        if self.ended:
+            return "it did not come back"
+        same = "the same samples; nothing else is compared" if self.moment.nodes else "the same"
+        return ", ".join({each.kind.value: 0 for each in self.found}) or same
+
+
+@dataclass
+class Sweep:
+    """`code`: what is known of the code that made it; `not_tried`: the moment, and why."""
+
+    name: str
+    trainer: str
+    digest: str
+    code: Mapping[str, str]
+    steps: int = 0
+    saves: list[int] = field(default_factory=list)  # the steps of all that the run made
+    copied: list[int] = field(default_factory=list)
+    ends: list[int] | None = None
+    repeats: bool | None = (
+        None  # whether a repeat of the run is the same bit for bit; `None`: there was no need for one
+    )
+    apart: dict[str, float] = field(default_factory=dict)  # by how much of its size a figure of the repeat is off
+    tried: list[Tried] = field(default_factory=list)
+    of_saves: list[Finding] = field(default_factory=list)  # what the saves of the run show by themselves
+    not_had: dict[str, str] = field(default_factory=dict)  # moments that turned out not to be there, and why
+    not_tried: list[tuple[str, str]] = field(default_factory=list)
+    missed: int = 0  # moments that the job had, and that were not tried
+    complete: bool = False
+    interrupted: bool = False
+
+    @property
+    def findings(self) -> list[str]:
+        """The first one of each restart: the others follow from it."""
+        wrong = [each for each in self.tried if not each.right]
+        tried = [f"from {each.moment.words} (step {each.moment.step}): {each.words[0]}" for each in wrong]
+        return [each.words for each in self.of_saves] + tried
+
+    @property
+    def compared(self) -> dict[str, int]:
+        """By kind, of all restarts together."""
+        kinds = {kind: 0 for each in self.tried for kind in each.compared}
+        return {kind: sum(each.compared.get(kind, 0) for each in self.tried) for kind in kinds}
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the job never had is no fault of it. What it had and was not tried may be one, and so may be what
+        nobody tells."""
+        if self.findings:
+            return Verdict.FAIL
+        shown = self.compared.get(Kind.SAMPLES.name, 0) or self.compared.get(Kind.COMPUTED.name, 0)
+        return Verdict.PASS if self.complete and not self.missed and shown else Verdict.INCONCLUSIVE
+
+    @property
+    def why(self) -> str:
+        """In one sentence."""
+        if self.findings:
+            return self.findings[0]
+        if self.missed or not self.complete:
+            words, why = self.not_tried[0] if self.not_tried else ("a part of it", "it was stopped")
+            return f"not tried: {words}: {why}"
+        if self.verdict is not Verdict.PASS:
+            return "nobody tells samples or losses, so nothing was compared"
+        return f"{len(self.tried)} restarts did what the run without a stop did"
+
+
+def store(sweep: Sweep, folder: pathlib.Path) -> None:
+    write_files({KNOWN: json.dumps({"schema": SCHEMA, **asdict(sweep)}, indent=1) + "\n"}, folder)
+
+
+def stored(folder: pathlib.Path) -> Sweep | None:
+    """`None` where there is none, or none that can be read."""
+    try:
+        known = json.loads((folder / KNOWN).read_text())
+        if known.pop("schema") != SCHEMA:
+            return None
+        for each in known["tried"]:
+            each["moment"] = Moment(**each["moment"])
+            each["found"] = tuple(_finding(one) for one in each["found"])
+        known["tried"] = [Tried(**each) for each in known["tried"]]
+        known["of_saves"] = [_finding(each) for each in known["of_saves"]]
+        known["not_tried"] = [(words, why) for words, why in known["not_tried"]]
+        return Sweep(**known)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return None
+
+
+def _finding(told: Mapping[str, str]) -> Finding:
+    return Finding(Kind(told["kind"]), told["words"])
