@@ -6,6 +6,7 @@ import contextlib
 import pathlib
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 
 from harness.errors import ChaosError, FaultError
@@ -63,8 +64,11 @@ class Copies:
             raise ChaosError(f"the saves cannot be copied: {self._problem}")
 
     def _watch(self) -> None:
-        while not self._over.wait(LOOK_S) and not self._problem:
+        rest_s = LOOK_S
+        while not self._over.wait(rest_s) and not self._problem:
+            begin_s = time.monotonic()
             self._look()
+            rest_s = max(LOOK_S, time.monotonic() - begin_s)  # half a core at the most
         for _ in range(2):  # now the last save lies still
             self._look()
 
