@@ -205,7 +205,7 @@ def _sweep(path: pathlib.Path, stack: Stack) -> Outcome:
     wrong = [
         f"{each['moment']} (step {each['step']}): {each['result']}" for each in found["tried"] if not each["right"]
     ]
-    reason = next(iter([*found["saves_show"], *wrong]), "")
+    reason = next(iter([*found["saves_show"], *wrong]), "" if found["verdict"] == "pass" else found["why"])
     return Outcome(found["verdict"], reason, None, None, None, None, None, None, None, loaded_silently=False)
 
 

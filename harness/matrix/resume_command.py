@@ -129,7 +129,7 @@ def _facts(found: Sweep) -> list[str]:
     words = {Kind.SAMPLES: "samples", Kind.SCHEDULE: "learning rates", Kind.COMPUTED: "losses and other figures"}
     words |= {Kind.SAVED: "tensors of saves"}
     untold = [text for kind, text in words.items() if not found.compared.get(kind.name)]
-    return facts + ([f"not compared, as nobody tells them: {', '.join(untold)}"] if untold else [])
+    return facts + ([f"not compared, as nobody tells them: {', '.join(untold)}"] if untold and found.tried else [])
 
 
 def _cells(found: Sweep) -> list[tuple[str, ...]]:

@@ -11,6 +11,7 @@ from harness.judge.score import Verdict
 from harness.matrix.moments import Moment
 from harness.matrix.resume_comparison import Finding, Kind
 from harness.report import write_files
+from harness.units import counted
 
 KNOWN = "resume.json"
 SCHEMA = 1
@@ -100,9 +101,11 @@ class Sweep:
         if self.missed or not self.complete:
             words, why = self.not_tried[0] if self.not_tried else ("a part of it", "it was stopped")
             return f"not tried: {words}: {why}"
+        if not self.tried:
+            return "the job made no save from which it could be started again"
         if self.verdict is not Verdict.PASS:
             return "nobody tells samples or losses, so nothing was compared"
-        return f"{len(self.tried)} restarts did what the run without a stop did"
+        return f"{counted(len(self.tried), 'restart')} did what the run without a stop did"
 
 
 def store(sweep: Sweep, folder: pathlib.Path) -> None:
