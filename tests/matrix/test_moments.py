@@ -84,7 +84,8 @@ def consuming(tell: str, length: int, padded: int = 0) -> Logs:
 @given(tell=st.sampled_from(["samples", "digest"]), length=st.integers(3, 50), padded=st.integers(0, 1))
 def test_passes_end_where_their_samples_come_again(tell: str, length: int, padded: int) -> None:
     run = load(simulate(JOB, ()), consuming(tell, length, padded))
-    assert pass_ends(run, told_kind(run, None)) == list(range(length, 40, length))
+    unknown = None if tell == "digest" else []
+    assert pass_ends(run, told_kind(run, None)) == (list(range(length, 40, length)) or unknown)
 
 
 def test_passes_are_found_by_the_place_in_the_data_where_its_size_is_told() -> None:
