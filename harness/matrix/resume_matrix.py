@@ -22,7 +22,7 @@ from harness.errors import CannotRunError, ChaosError, FaultError, UsageError
 from harness.judge.facts.passes import pass_ends
 from harness.judge.facts.samples import told_kind
 from harness.log import untrusted_files
-from harness.log.journal import JOURNAL, Journal, is_running
+from harness.log.journal import JOURNAL, Journal, is_closed, is_running
 from harness.matrix import resume_comparison
 from harness.matrix.checkpoint_matrix import own_folder
 from harness.matrix.moments import Moment, Saves, moments
@@ -62,7 +62,11 @@ class Setting:
 
 
 class _NotHad(Exception):
-    """The job has no such moment."""
+    """The job has no such moment, or nothing can be compared there."""
+
+
+class _Lost(Exception):
+    """The job has such a moment, and it cannot be tried: so the sweep is no pass."""
 
 
 class _Stopped(Exception):
@@ -96,6 +100,8 @@ def _held(folder: pathlib.Path) -> Iterator[None]:
     runs = [folder / BASE, folder / REPEAT, *(folder / RESUMED).glob("*")]
     if any(is_running(each) for each in (folder, *runs) if (each / JOURNAL).exists()):
         raise UsageError(f"{folder}: another sweep of this job is at work; wait for it, or use other --reports")
+    if not all(is_closed(each) for each in runs if (each / JOURNAL).exists()):
+        raise UsageError(f"{folder}: a run in it was killed and not undone; call chaos heal first")
     journal = Journal(folder)
     try:
         yield
@@ -178,7 +184,7 @@ class _Sweep:
 
     @property
     def _left(self) -> list[Moment]:
-        done = {*(each.moment.words for each in self.sweep.tried), *self.sweep.not_had}
+        done = {*(each.moment.words for each in self.sweep.tried), *self.sweep.not_had, *self.sweep.lost}
         return [each for each in self.todo if each.step is not None and each.words not in done]
 
     def _try_all(self) -> None:
@@ -190,6 +196,9 @@ class _Sweep:
                 tried = self._try(moment)
             except _NotHad as why:
                 self.sweep.not_had[moment.words] = str(why)
+                continue
+            except _Lost as why:
+                self.sweep.lost[moment.words] = str(why)
                 continue
             self.sweep.tried.append(tried)
             self.longest_s = max(each.seconds for each in self.sweep.tried)
@@ -203,7 +212,7 @@ class _Sweep:
         source = self._source(moment)
         step = newest(look(self.plan, source)[1])
         if step is None or step < (moment.step or 0):
-            raise _NotHad(f"{source.name} holds no finished save of step {moment.step} or later")
+            raise _Lost(f"{source.name} holds no finished save of step {moment.step} or later")
         moment = replace(moment, step=step)
         name = f"{step}" + f"-{moment.resume}" * (moment.resume > 1) + f"-on-{moment.nodes}" * bool(moment.nodes)
         place = self._place(name, source)
@@ -217,6 +226,8 @@ class _Sweep:
             compared = self._compared(moment, again)
         steps = len(np.intersect1d(again.steps.step, self.usual.run.steps.step))
         ended = self._ended(moment, again, outcome, steps)
+        if moment.nodes and not compared.found and not ended and not any(compared.values.values()):
+            raise _NotHad("no samples can be compared there")
         seconds = time.monotonic() - begin_s
         return Tried(moment, place.name, tuple(compared.found), steps, seconds, compared.values, ended)
 
@@ -224,7 +235,7 @@ class _Sweep:
         """What is wrong with how it ended; an empty text: nothing."""
         last, told = self.usual.run.reached_step, int(again.steps.step.max(initial=0))
         reached = max(told, moment.step or 0)
-        if outcome.outcome == "broken":
+        if outcome.outcome in ("broken", "capped"):
             raise ChaosError(outcome.reason)
         if outcome.outcome in ("failed", "aborted") or (not steps and reached < last):
             return f"it {outcome.outcome}: {outcome.reason}"
@@ -266,13 +277,13 @@ class _Sweep:
             before = [each for each in first if not each.moment.nodes and not each.moment.notice]
             found = [each for each in before if each.moment.resume > 1 or each.moment.step == self.saves.first]
             if not found:
-                raise _NotHad("the resume before it in the row was not tried")
+                raise _Lost("the resume before it in the row was not tried")
             if newest(look(self.plan, place := self.folder / RESUMED / found[0].folder)[1]) == found[0].moment.step:
-                raise _NotHad("the resumed job before it made no save")
+                raise _Lost("the resumed job before it made no save")
             return place
         copy = self.folder / COPIES / str(moment.step)
         if not copy.is_dir():
-            raise _NotHad(f"the copy {copy} is gone")
+            raise _Lost("the copy of this save is gone")
         return self._after_a_notice(moment.step or 0, copy) if moment.notice else copy
 
     def _after_a_notice(self, step: int, copy: pathlib.Path) -> pathlib.Path:
@@ -333,8 +344,9 @@ class _Sweep:
             sweep.not_tried = [(each.words, f"{why}; the same command goes on") for each in left]
             absent = [each for each in self.todo if each.step is None]
             sweep.not_tried += [(each.words, each.why) for each in sorted(absent, key=lambda each: not each.missed)]
-            sweep.not_tried += [*sweep.not_had.items(), *NEVER_TRIED]
-            sweep.missed, sweep.complete = sum(each.missed for each in absent), not left and not sweep.interrupted
+            sweep.not_tried = [*sweep.lost.items(), *sweep.not_tried, *sweep.not_had.items(), *NEVER_TRIED]
+            sweep.missed = len(sweep.lost) + sum(each.missed for each in absent)
+            sweep.complete = not left and not sweep.interrupted
             store(sweep, self.folder)
         if sweep.complete or not sweep.steps:
             self._remove_copies()

@@ -66,6 +66,7 @@ class Sweep:
     tried: list[Tried] = field(default_factory=list)
     of_saves: list[Finding] = field(default_factory=list)  # what the saves of the run show by themselves
     not_had: dict[str, str] = field(default_factory=dict)  # moments that turned out not to be there, and why
+    lost: dict[str, str] = field(default_factory=dict)  # moments that were there and could not be tried, and why
     not_tried: list[tuple[str, str]] = field(default_factory=list)
     missed: int = 0  # moments that the job had, and that were not tried
     complete: bool = False

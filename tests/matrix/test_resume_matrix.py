@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from harness.cli.main import make_app
 from harness.errors import UsageError
-from harness.log.journal import Journal
+from harness.log.journal import Journal, mark_closed
 from harness.matrix import resume_matrix
 
 TRAINER = pathlib.Path(resuming_trainer.__file__)
@@ -108,7 +108,11 @@ def test_a_folder_that_is_not_ours_or_is_in_use_is_left_alone(tmp_path: pathlib.
     journal = Journal(used / "base")
     with pytest.raises(UsageError, match="another sweep"), resume_matrix._held(used):
         pytest.fail("its run goes on")
+    journal.record("faults.rank_kill", {})
     journal.release()
+    with pytest.raises(UsageError, match="chaos heal"), resume_matrix._held(used):
+        pytest.fail("its journal would be lost")
+    mark_closed(used / "base")
     with resume_matrix._held(used):
         pass
 
