@@ -4,7 +4,8 @@ None may be accused; how many prove nothing is told, with the reasons.
 
     python benches/healthy.py [--runs 200] [--folder reports/healthy] [--stored] [--keep]
 
-Run N takes the N-th of all scenarios and stacks in turn, with the seed N. Each run is kept, with a digest of the code
+Run N takes the N-th of all scenarios and stacks in turn. Two rounds have the same seeds, so that every second run is
+compared with a fault-free run that is kept, as the runs of a team are. Each run is kept, with a digest of the code
 that made it, and judged anew by the judge of today. It is made again only where that code has changed, so what was
 interrupted goes on where it ended; with `--keep` what earlier code made stays, and `--stored` makes none. The table is
 docs/healthy.md.
@@ -20,7 +21,7 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import league
@@ -44,6 +45,7 @@ with a killed rank; on two virtual nodes of one machine. Made by `make healthy`.
 class Run:
     number: int
     name: str
+    seed: int
     code: str  # a digest of what made it
     folder: str
     verdict: str = ""
@@ -68,7 +70,7 @@ def code(name: str) -> str:
     return digest.hexdigest()[:12]
 
 
-def make(number: int, name: str, folder: pathlib.Path) -> Run:
+def make(number: int, name: str, seed: int, folder: pathlib.Path) -> Run:
     stack, _, column = name.partition(" ")
     path: Any = stack
     if column:
@@ -76,12 +78,12 @@ def make(number: int, name: str, folder: pathlib.Path) -> Run:
         path = league.scenario(found, column)
     reports = folder / name.replace(" ", "-")
     before = set(reports.glob("*/plan.json"))
-    command = [sys.executable, "-m", "harness", "run", str(path), "--seed", str(number), "--reports", str(reports)]
+    command = [sys.executable, "-m", "harness", "run", str(path), "--seed", str(seed), "--reports", str(reports)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     new = sorted(set(reports.glob("*/plan.json")) - before)
     if not new:
         raise SystemExit(f"{name}: no run; exit {done.returncode}\n{done.stdout}{done.stderr}")
-    return Run(number, name, code(name), str(new[-1].parent.relative_to(folder)))
+    return Run(number, name, seed, code(name), str(new[-1].parent.relative_to(folder)))
 
 
 def judged(run: Run, folder: pathlib.Path) -> Run:
@@ -90,20 +92,21 @@ def judged(run: Run, folder: pathlib.Path) -> Run:
     subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     report = read(place / "report.json")
     reason = report.reasons[0].replace(f"{place}/", "") if report.reasons else ""
-    return Run(run.number, run.name, run.code, run.folder, str(report.verdict), reason)
+    return replace(run, verdict=str(report.verdict), reason=reason)
 
 
 def all_runs(count: int, folder: pathlib.Path, stored_only: bool, keep: bool) -> Iterator[Run]:
     kept_in, wheel = folder / "runs.json", names()
     kept = {each["number"]: Run(**each) for each in (json.loads(kept_in.read_text()) if kept_in.exists() else ())}
     for number in range(1, count + 1):
-        name = wheel[(number - 1) % len(wheel)]
+        before, place = divmod(number - 1, len(wheel))
+        name, seed = wheel[place], 1 + place + before // 2 * len(wheel)
         run = kept.get(number)
         if stored_only and run is None:
             continue
         made = run is not None and run.name == name and (keep or run.code == code(name))
         if run is None or not (made or stored_only):
-            run = make(number, name, folder)
+            run = make(number, name, seed, folder)
         kept[number] = judged(run, folder)
         kept_in.write_text(json.dumps([asdict(kept[each]) for each in sorted(kept)], indent=1) + "\n")
         yield kept[number]
@@ -121,7 +124,7 @@ def page(runs: list[Run]) -> str:
         "| Run | Seed | Verdict | Reason |",
         "|---|---|---|---|",
     ]
-    lines += [f"| {run.name} | {run.number} | {run.verdict} | {run.reason} |" for run in runs if run.verdict != "pass"]
+    lines += [f"| {run.name} | {run.seed} | {run.verdict} | {run.reason} |" for run in runs if run.verdict != "pass"]
     return "\n".join(lines) + "\n"
 
 
