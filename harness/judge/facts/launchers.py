@@ -18,6 +18,8 @@ from harness.timeline.lineage import Key
 from harness.timeline.timeline import Process, Timeline
 from harness.units import format_duration
 
+CONTROL = "control"  # the host of the rendezvous store, by its name in the log
+
 
 def contradictions(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[str]:
     """The first of each kind."""
@@ -84,10 +86,12 @@ def _met_otherwise(run: Timeline) -> Iterator[str]:
 
 
 def _counted_back(run: Timeline) -> Iterator[str]:
+    """A store that comes back empty begins to count anew."""
+    lost = [end["at"] for end in run.exits if end["node"] == CONTROL]
     for launcher in run.launchers:
-        rounds = [met["round"] for met in launcher.met if met.get("round") is not None]
-        for one, two in itertools.pairwise(rounds):
-            if two <= one:
+        met = [(event["at"], event["round"]) for event in launcher.met if event.get("round") is not None]
+        for (before, one), (at, two) in itertools.pairwise(met):
+            if two <= one and bisect.bisect(lost, before) == bisect.bisect(lost, at):
                 yield f"the launcher on {launcher.key[0]} told of meeting {two} after meeting {one}"
 
 
