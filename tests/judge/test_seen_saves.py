@@ -721,7 +721,7 @@ def test_a_manifest_without_a_tensor_is_no_checkpoint() -> None:
     assert judged(without=(hollow("other"),)).verdict is Verdict.PASS
 
 
-def writes(late: int) -> Bend:
+def writes(late: int, after_ns: int = 1) -> Bend:
     """The trainer says when it begins to write: of so many saves only after it told that they are committed."""
 
     def bend(logs: Logs) -> None:
@@ -731,8 +731,8 @@ def writes(late: int) -> Bend:
             begun = [line for line in lines if line.get("event") == "checkpoint.started"]
             first, left = left, max(0, left - len(told))
             for line in (*told[:first], *begun[first:]):
-                after_ns = line["event"] == "checkpoint.committed"
-                at = {key: line[key] + after_ns for key in ("mono_ns", "wall_ns")}
+                wait_ns = after_ns * (line["event"] == "checkpoint.committed")
+                at = {key: line[key] + wait_ns for key in ("mono_ns", "wall_ns")}
                 lines.append({"event": "phase", "name": "checkpoint.write", "edge": "begin"} | at)
             lines[1:] = sorted(lines[1:], key=lambda line: line["mono_ns"])
 
@@ -744,3 +744,8 @@ def test_a_save_is_not_committed_before_it_is_written(late: int, fails: bool) ->
     card = judged(without=(watched, writes(late)))
     assert ("told as committed before they were written (" in said(card)) is fails, card.reasons
     assert (card.verdict is Verdict.FAIL) is fails, card.reasons
+
+
+def test_what_is_written_some_steps_later_may_be_something_else() -> None:
+    card = judged(without=(watched, writes(2, after_ns=1_000_000_000)))
+    assert card.verdict is Verdict.INCONCLUSIVE and "before they were written (2 times" in said(card), card.reasons
