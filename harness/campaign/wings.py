@@ -76,10 +76,17 @@ class Swept(NamedTuple):
 
 
 class Sweep(Protocol):
-    """Runs a job many times, and judges what came of it. Raises `ChaosError` where it cannot be run."""
+    """Runs a job many times, and judges what came of it. `known`: one that is complete is judged again, and not run.
+    Raises `ChaosError` where it cannot be run."""
 
     def __call__(
-        self, plan: Plan, reports: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
+        self,
+        plan: Plan,
+        reports: pathlib.Path,
+        backend: Backend,
+        stop: StopRequest,
+        tell: Callable[[str], None],
+        known: bool,
     ) -> Swept: ...
 
 

@@ -114,8 +114,8 @@ def run(
     expecting = [act.name for act in day.acts if "loss_continuity" in act.plan.expect]
     if expecting and not day.fault_free:
         say(
-            "fault_free is false, so there is nothing to compare losses with. These expect the losses of the fault-free"
-            f" run, and will be inconclusive: {', '.join(expecting)}."
+            "fault_free is false, so there is no run to compare losses with. These hold steps that are done again"
+            f" against the first time, which shows less: {', '.join(expecting)}."
         )
     if dry_run:
         _rehearse_dry(day, path, step_time, engine)

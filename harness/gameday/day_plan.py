@@ -229,8 +229,25 @@ class _Making:
             raise ScenarioError([f"scenario {scenario.name}: it has no fault, so there is nothing to rehearse"])
         if "fail_fast" in scenario.expect:
             raise ScenarioError([f"scenario {scenario.name}: it expects that the job fails; a game day's job goes on"])
-        of_the_day = {"workload": self.spec.workload, "limits": self.spec.limits, "expect": _expected(scenario, each)}
+        of_the_day = {
+            "workload": self.spec.workload,
+            "limits": self.spec.limits,
+            "expect": self._expected(scenario, each),
+        }
         return scenario.model_copy(update=of_the_day)
+
+    def _expected(self, scenario: Scenario, each: Rehearse) -> dict[str, Any]:
+        """What the scenario expects, without its shares of wasted GPU time: they are of its own job. A rehearsal's
+        window ends with the recovery, so an outage may fill it. The day's budget counts, and a share that the entry
+        names itself. Without a fault-free run the job's losses are held against its own."""
+        expect = dict(scenario.expect)
+        if isinstance(bounds := expect.pop("wasted_gpu_hours", None), dict):
+            named = (each.overrides.get("expect") or {}).get("wasted_gpu_hours") or {}
+            if kept := {name: bound for name, bound in bounds.items() if name not in _SHARES or name in named}:
+                expect["wasted_gpu_hours"] = kept
+        if not self.spec.fault_free and isinstance(bounds := expect.get("loss_continuity"), dict):
+            expect["loss_continuity"] = {"against": "itself", **bounds}
+        return expect
 
     def _act(self, each: Rehearse, scenario: Scenario, salt: str, after_ns: int = 0) -> Act:
         self.acts += 1
@@ -256,19 +273,6 @@ class _Making:
         self.names[wanted] = number = self.names.get(wanted, 0) + 1
         name = wanted if number == 1 else f"{wanted[: NAME_MAX - 5]}-{number}"
         return name if number == 1 or name not in self.names else self._name(name)
-
-
-def _expected(scenario: Scenario, each: Rehearse) -> dict[str, Any]:
-    """What the scenario expects, without its shares of wasted GPU time: they are of its own job. A rehearsal's window
-    ends with the recovery, so an outage may fill it. The day's budget counts, and a share that the entry names itself.
-    """
-    bounds = scenario.expect.get("wasted_gpu_hours")
-    if not isinstance(bounds, dict):
-        return dict(scenario.expect)
-    named = (each.overrides.get("expect") or {}).get("wasted_gpu_hours") or {}
-    kept = {name: bound for name, bound in bounds.items() if name not in _SHARES or name in named}
-    others = {name: bound for name, bound in scenario.expect.items() if name != "wasted_gpu_hours"}
-    return others | ({"wasted_gpu_hours": kept} if kept else {})
 
 
 def _without_steps(scenario: Scenario) -> Scenario:

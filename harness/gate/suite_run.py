@@ -377,7 +377,7 @@ def _swept_row(entry: SuiteEntry, spec: Scenario, gate: Gate, backend: Backend, 
     gate.observer.scenario(name, spec.title)
     try:
         check_capabilities(plan.without_faults(plan.run_id), backend.probe())
-        found = wings.sweep_of(matrix)(plan, gate.reports, backend, gate.stop, gate.observer.note)
+        found = wings.sweep_of(matrix)(plan, gate.reports, backend, gate.stop, gate.observer.note, bool(gate.add))
     except UsageError:
         raise
     except ChaosError as error:

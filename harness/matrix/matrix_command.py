@@ -50,6 +50,12 @@ def matrix(
     ] = None,
     save_every: Annotated[int | None, typer.Option(min=1, help="resume: a save after every so many steps.")] = None,
     budget: Annotated[str, typer.Option(help="resume: begin no further restart after this time.")] = "15m",
+    files: Annotated[
+        bool, typer.Option("--files", help="resume: fail, too, over a file that only the run without a stop wrote.")
+    ] = False,
+    ranks_per_node: Annotated[
+        int | None, typer.Option(min=1, help="resume: also start from the first save on so many ranks a node.")
+    ] = None,
     backend: BackendOption = "local",
     seed: SeedOption = 1,
     json: JsonOption = False,
@@ -73,11 +79,11 @@ def matrix(
     engine = load_backend(backend)
     check_capabilities(plan.without_faults(plan.run_id), engine.probe())
     if what == "resume":
-        raise typer.Exit(resume_command.sweep(plan, engine, reports, budget, steps, save_every, json))
-    if unfit := [
-        f"--{name.replace('_', '-')}" for name, given in (("steps", steps), ("save_every", save_every)) if given
-    ]:
-        raise UsageError(f"{unfit[0]} is for `chaos matrix resume`")
+        changes = steps, save_every, files, ranks_per_node
+        raise typer.Exit(resume_command.sweep(plan, engine, reports, budget, *changes, json))
+    given = {"--steps": steps, "--save-every": save_every, "--files": files, "--ranks-per-node": ranks_per_node}
+    if unfit := next((name for name, value in given.items() if value), None):
+        raise UsageError(f"{unfit} is for `chaos matrix resume`")
     found = run_matrix(plan, reports, engine, stop, note)
     rows = [
         MatrixRow(

@@ -25,9 +25,15 @@ class Moment:
     step: int | None
     resume: int = 1  # in a row: the second one begins from a save that a resumed job made
     nodes: int | None = None  # another number of nodes than planned
+    ranks: int | None = None  # another number of ranks a node
     notice: bool = False  # from what the job saves over a notice, a moment after that step
     why: str = ""
     missed: bool = False  # the job had it: it was not copied in time
+
+    @property
+    def elsewhere(self) -> bool:
+        """On another number of ranks."""
+        return self.nodes is not None or self.ranks is not None
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,6 @@ def _merged(found: Iterable[Moment]) -> list[Moment]:
     """Those with the same save, the same number of resumes and of nodes are one, where the first of them stood."""
     kept: dict[object, Moment] = {}
     for each in found:
-        key = each.words if each.step is None else (each.step, each.resume, each.nodes, each.notice)
+        key = each.words if each.step is None else (each.step, each.resume, each.nodes, each.ranks, each.notice)
         kept[key] = replace(kept[key], words=f"{kept[key].words}; {each.words}") if key in kept else each
     return list(kept.values())

@@ -35,6 +35,7 @@ class Kind(enum.StrEnum):
     SCHEDULE = "another learning rate"
     COMPUTED = "other figures computed"
     SAVED = "other tensors saved"
+    FILES = "files not written"
 
 
 CHANCE = (Kind.COMPUTED, Kind.SAVED)  # differ between two runs of a job that does not repeat itself bit for bit

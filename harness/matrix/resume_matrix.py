@@ -10,12 +10,11 @@ No fault is needed: whether a resume is right depends on the save that it takes,
 from __future__ import annotations
 
 import contextlib
+import json
 import pathlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from harness.backends.contract import Backend
 from harness.errors import CannotRunError, ChaosError, FaultError, UsageError
@@ -25,28 +24,28 @@ from harness.log import untrusted_files
 from harness.log.journal import JOURNAL, Journal, is_closed, is_running
 from harness.matrix import resume_comparison
 from harness.matrix.checkpoint_matrix import own_folder
+from harness.matrix.forgotten_files import forgotten
 from harness.matrix.moments import Moment, Saves, moments
-from harness.matrix.resume_comparison import CHANCE, Compared, Usual
+from harness.matrix.restart_judged import judge_restart, judge_sweep, repeated, usual_of
+from harness.matrix.resume_comparison import CHANCE, Kind
 from harness.matrix.save_copies import Copies, look, newest
-from harness.matrix.sweep import Sweep, Tried, store, stored
+from harness.matrix.sweep import BASE, COPIES, REPEAT, RESUMED, Sweep, Tried, store, stored
 from harness.plan.model import Abort, Plan, PlannedFault
+from harness.report import write_files
 from harness.run import drill, provenance
 from harness.run.job import Outcome, execute
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
-from harness.timeline.timeline import Timeline
 from harness.units import counted
 
 FOLLOWED_STEPS = 5  # so many steps after the next save are compared
 SETTLED_S = 1.0  # so long the store must lie still after a notice
 LEAST_S, START_TIMES, STEP_TIMES = 60.0, 3, 5  # what a restart may take beside what the run took
-BASE, COPIES, RESUMED = "base", "copies", "resumed"
-REPEAT = "repeat"  # of the run, where it is not known whether the job repeats itself bit for bit
 NOTICE_S = "10s"
 CODE = ("trainer_commit", "trainer_diff", "data_digest", "image_digest")
 NEVER_TRIED = (
     ("the middle of a gradient accumulation", "no trainer tells when it saves there"),
-    ("another number of ranks a node, or of workers of a loader", "no scenario says what may change"),
+    ("another number of workers of a loader", "each trainer has an option of its own for it"),
 )
 
 
@@ -59,6 +58,9 @@ class Setting:
     stop: StopRequest
     tell: Callable[[str], None]
     budget_s: float
+    files: bool = False  # whether what a restart did not write beside the state is a finding
+    ranks_per_node: int | None = None  # the first save is also tried on so many
+    known: bool = False  # whether a complete sweep of the same job and code is judged again, and not made anew
 
 
 class _NotHad(Exception):
@@ -122,9 +124,12 @@ class _Sweep:
         facts = provenance.facts(self.plan, self.backend)
         code = {name: str(facts[name]) for name in CODE if name in facts}
         known = stored(self.folder)
-        goes_on = known is not None and not known.complete and known.digest == self.plan.outcome_digest()
+        same = known is not None and (known.digest, known.code) == (self.plan.outcome_digest(), code)
         try:
-            self.sweep = known if known is not None and goes_on and known.code == code else self._begin(code)
+            if known is not None and same and (self.setting.known or not known.complete):
+                self.sweep = judge_sweep(replace(known, files=self.setting.files), self.folder)
+            else:
+                self.sweep = self._begin(code)
             self._load()
             self._try_all()
         except _Stopped:
@@ -138,10 +143,10 @@ class _Sweep:
         return self._end()
 
     def _load(self) -> None:
-        run = timeline.load(self.base)
-        self.usual = Usual(run, self.sweep.ends or [], self.sweep.repeats is not False, self.sweep.apart)
+        self.usual = usual_of(self.folder, self.sweep)
+        run = self.usual.run
         self.saves = Saves(self.sweep.saves, self.sweep.copied)
-        self.todo = [*moments(self.saves, self.sweep.ends, run.reached_step), self._on_fewer_nodes()]
+        self.todo = [*moments(self.saves, self.sweep.ends, run.reached_step), *self._on_other_ranks()]
         first_ns, begun_ns = int(run.progress.end[0]) if len(run.progress) else run.end, run.begin
         start_s, ran_s = (first_ns - begun_ns) / 1e9, (run.end - first_ns) / 1e9
         waits = {
@@ -154,10 +159,12 @@ class _Sweep:
 
     def _begin(self, code: dict[str, str]) -> Sweep:
         self.sweep = Sweep(self.folder.name, self.plan.workload.trainer.in_words(), self.plan.outcome_digest(), code)
+        self.sweep.files = self.setting.files
         for name in (BASE, REPEAT, RESUMED, COPIES):
             if (self.folder / name).exists():
                 untrusted_files.remove_tree(self.folder, name)
         own_folder(self.folder / RESUMED)
+        write_files({"plan.json": json.dumps(self.plan.to_json(), indent=2) + "\n"}, self.folder)
         self.tell("a run without faults, with a copy of each of its saves")
         begin_s = time.monotonic()
         copies = Copies(self.plan, self.base, self.folder / COPIES)
@@ -175,12 +182,19 @@ class _Sweep:
         store(sweep, self.folder)
         return sweep
 
-    def _on_fewer_nodes(self) -> Moment:
-        asked, words = self.plan.workload, "the first save, on one node less"
-        if asked.min_nodes == asked.nodes:
-            return Moment(words, None, why="the scenario allows no other number of nodes: see `min_nodes`")
+    def _on_other_ranks(self) -> Iterator[Moment]:
+        asked, why = self.plan.workload, "there is no copy of the first save"
         first = self.saves.first if self.saves.first in self.saves.copied else None
-        return Moment(words, first, nodes=asked.nodes - 1, why="there is no copy of the first save")
+        words = "the first save, on one node less"
+        if asked.min_nodes == asked.nodes:
+            yield Moment(words, None, why="the scenario allows no other number of nodes: see `min_nodes`")
+        else:
+            yield Moment(words, first, nodes=asked.nodes - 1, why=why)
+        ranks = self.setting.ranks_per_node
+        if ranks is None:
+            yield Moment("another number of ranks a node", None, why="name one, with --ranks-per-node")
+        else:
+            yield Moment(f"the first save, on {counted(ranks, 'rank')} a node", first, ranks=ranks, why=why)
 
     @property
     def _left(self) -> list[Moment]:
@@ -214,48 +228,45 @@ class _Sweep:
         if step is None or step < (moment.step or 0):
             raise _Lost(f"{source.name} holds no finished save of step {moment.step} or later")
         moment = replace(moment, step=step)
-        name = f"{step}" + f"-{moment.resume}" * (moment.resume > 1) + f"-on-{moment.nodes}" * bool(moment.nodes)
+        parts = {"": moment.resume if moment.resume > 1 else None, "on-": moment.nodes, "ranks-": moment.ranks}
+        name = "-".join([str(step), *(f"{word}{number}" for word, number in parts.items() if number)])
         place = self._place(name, source)
         watch = drill.Watch(self.stop, lambda watch: self._is_enough(watch, place, moment))
-        outcome = self._execute(self._plan(f"{RESUMED}-{name}", moment.nodes), place, watch)
-        again = timeline.load(place)
-        compared = self._compared(moment, again)
-        if compared.found and not moment.nodes and all(each.kind in CHANCE for each in compared.found):
-            if self.sweep.repeats is None:
-                self._repeat()
-            compared = self._compared(moment, again)
-        steps = len(np.intersect1d(again.steps.step, self.usual.run.steps.step))
-        ended = self._ended(moment, again, outcome, steps)
-        if moment.nodes and not compared.found and not ended and not any(compared.values.values()):
-            raise _NotHad("no samples can be compared there")
-        seconds = time.monotonic() - begin_s
-        return Tried(moment, place.name, tuple(compared.found), steps, seconds, compared.values, ended)
-
-    def _ended(self, moment: Moment, again: Timeline, outcome: Outcome, steps: int) -> str:
-        """What is wrong with how it ended; an empty text: nothing."""
-        last, told = self.usual.run.reached_step, int(again.steps.step.max(initial=0))
-        reached = max(told, moment.step or 0)
+        outcome = self._execute(self._plan(f"{RESUMED}-{name}", moment), place, watch)
         if outcome.outcome in ("broken", "capped"):
             raise ChaosError(outcome.reason)
-        if outcome.outcome in ("failed", "aborted") or (not steps and reached < last):
-            return f"it {outcome.outcome}: {outcome.reason}"
-        if outcome.outcome == "completed" and reached < last:
-            return f"it ended after step {reached}, and the run after step {last}"
-        return f"it went on to step {told}, and the run ended after step {last}" if told > last else ""
+        forgot = self._forgotten(moment, source, place, outcome)
+        tried = self._judged(moment, place, begin_s, forgot)
+        differs = {each.kind for each in tried.found} - {Kind.FILES}
+        if differs and differs <= {*CHANCE} and not moment.elsewhere:
+            if self.sweep.repeats is None:
+                self._repeat()
+            tried = self._judged(moment, place, begin_s, forgot)
+        if moment.elsewhere and tried.right and not any(tried.compared.values()):
+            raise _NotHad("no samples can be compared there")
+        return tried
 
-    def _compared(self, moment: Moment, again: Timeline) -> Compared:
-        assert moment.step is not None
-        compare = resume_comparison.on_other_ranks if moment.nodes else resume_comparison.differences
-        return compare(self.usual, again, moment.step)
+    def _judged(self, moment: Moment, place: pathlib.Path, begin_s: float, forgot: list[str]) -> Tried:
+        seconds = time.monotonic() - begin_s
+        return judge_restart(self.usual, moment, place, seconds, forgot, self.setting.files)
+
+    def _forgotten(self, moment: Moment, source: pathlib.Path, place: pathlib.Path, outcome: Outcome) -> list[str]:
+        """Beside the state, by its end or by its next save. Fewer nodes write other files."""
+        was, following = (self.folder / COPIES / str(step) for step in (moment.step, self.saves.after(moment.step)))
+        run = self.base if outcome.outcome == "completed" else following
+        if moment.elsewhere or not was.is_dir() or not run.is_dir():
+            return []
+        return forgotten(self.plan, (was, run), (source, place))
 
     def _is_enough(self, watch: drill.Watch, place: pathlib.Path, moment: Moment) -> bool:
         """The next save is finished, and some steps came after it; on fewer nodes, where a step may be half as much, a
         pass over the data is over."""
         step = moment.step or 0
         following = self.saves.after(step) or step
-        if moment.nodes:
+        if moment.elsewhere:
             end = next((each for each in self.sweep.ends or () if each > step), following)
-            following = step + -(-(end - step) * self.plan.workload.nodes // moment.nodes)
+            ranks = self._plan(RESUMED, moment).workload.world_size
+            following = step + -(-(end - step) * self.plan.workload.world_size // ranks)
             return watch.progress.complete_step >= following + FOLLOWED_STEPS
         if watch.progress.complete_step < following + FOLLOWED_STEPS:
             return False
@@ -274,7 +285,7 @@ class _Sweep:
     def _source(self, moment: Moment) -> pathlib.Path:
         if moment.resume > 1:
             first = (each for each in self.sweep.tried if each.moment.resume == moment.resume - 1)
-            before = [each for each in first if not each.moment.nodes and not each.moment.notice]
+            before = [each for each in first if not each.moment.elsewhere and not each.moment.notice]
             found = [each for each in before if each.moment.resume > 1 or each.moment.step == self.saves.first]
             if not found:
                 raise _Lost("the resume before it in the row was not tried")
@@ -319,11 +330,13 @@ class _Sweep:
         outcome = self._execute(self._plan(REPEAT), place)
         if outcome.outcome != "completed":
             raise ChaosError(f"a repeat of the run without faults {outcome.outcome}: {outcome.reason}")
-        self.sweep.repeats, self.sweep.apart = resume_comparison.apart(self.usual.run, timeline.load(place))
-        self.usual = replace(self.usual, exact=self.sweep.repeats, apart=self.sweep.apart)
+        self.usual = repeated(self.usual, self.sweep, self.folder)
 
-    def _plan(self, name: str, nodes: int | None = None) -> Plan:
-        plan = self.plan.without_faults(f"{self.folder.name}-{name}", nodes)
+    def _plan(self, name: str, moment: Moment | None = None) -> Plan:
+        plan = self.plan.without_faults(f"{self.folder.name}-{name}", moment.nodes if moment else None)
+        if moment and moment.ranks:
+            workload = plan.workload.model_copy(update={"ranks_per_node": moment.ranks})
+            plan = plan.model_copy(update={"workload": workload})
         return plan if name in (BASE, REPEAT) else plan.model_copy(update={"abort": self.limits})
 
     def _execute(self, plan: Plan, place: pathlib.Path, watch: drill.Watch | None = None) -> Outcome:

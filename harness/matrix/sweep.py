@@ -14,13 +14,15 @@ from harness.report import write_files
 from harness.units import counted
 
 KNOWN = "resume.json"
-SCHEMA = 1
+SCHEMA = 2
+BASE, COPIES, RESUMED = "base", "copies", "resumed"
+REPEAT = "repeat"  # of the run, where it is not known whether the job repeats itself bit for bit
 
 
 @dataclass(frozen=True)
 class Tried:
     """One restart, in this folder. `found`: what was other than without the stop; `ended`: why it did not come back.
-    `compared`: by kind, how many values both runs tell."""
+    `compared`: by kind, how many values both runs tell; `forgot`: what it did not write beside the state, in words."""
 
     moment: Moment
     folder: str
@@ -29,6 +31,7 @@ class Tried:
     seconds: float
     compared: Mapping[str, int]
     ended: str = ""
+    forgot: tuple[str, ...] = ()
 
     @property
     def right(self) -> bool:
@@ -43,7 +46,7 @@ class Tried:
     def short(self) -> str:
         if self.ended:
             return "it did not come back"
-        same = "the same samples; nothing else is compared" if self.moment.nodes else "the same"
+        same = "the same samples; nothing else is compared" if self.moment.elsewhere else "the same"
         return ", ".join({each.kind.value: 0 for each in self.found}) or same
 
 
@@ -55,6 +58,7 @@ class Sweep:
     trainer: str
     digest: str
     code: Mapping[str, str]
+    files: bool = False  # whether what a restart did not write beside the state is a finding
     steps: int = 0
     saves: list[int] = field(default_factory=list)  # the steps of all that the run made
     copied: list[int] = field(default_factory=list)
@@ -113,6 +117,11 @@ def store(sweep: Sweep, folder: pathlib.Path) -> None:
     write_files({KNOWN: json.dumps({"schema": SCHEMA, **asdict(sweep)}, indent=1) + "\n"}, folder)
 
 
+def is_in(folder: pathlib.Path) -> bool:
+    """Whether this folder is that of a sweep, judged or not."""
+    return (folder / RESUMED).is_dir() and (folder / BASE).is_dir()
+
+
 def stored(folder: pathlib.Path) -> Sweep | None:
     """`None` where there is none, or none that can be read."""
     try:
@@ -122,6 +131,7 @@ def stored(folder: pathlib.Path) -> Sweep | None:
         for each in known["tried"]:
             each["moment"] = Moment(**each["moment"])
             each["found"] = tuple(_finding(one) for one in each["found"])
+            each["forgot"] = tuple(each["forgot"])
         known["tried"] = [Tried(**each) for each in known["tried"]]
         known["of_saves"] = [_finding(each) for each in known["of_saves"]]
         known["not_tried"] = [(words, why) for words, why in known["not_tried"]]

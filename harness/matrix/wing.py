@@ -1,25 +1,69 @@
-"""The sweep over the saves of a job, as a suite may ask for it."""
+"""The sweep over the saves of a job, as a suite may ask for it, and among the stored results."""
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 from harness.backends.contract import Backend
-from harness.campaign.wings import Swept, Wing
+from harness.campaign.wings import Part, Result, Swept, Wing
+from harness.judge.score import Verdict
+from harness.matrix import sweep
 from harness.plan.model import Plan
+from harness.report.model import ReportError
 from harness.run.stop import StopRequest
 
 BUDGET_S = 900.0
 
 
 def _resumes(
-    plan: Plan, reports: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
+    plan: Plan, reports: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None], known: bool
 ) -> Swept:
-    from harness.matrix import resume_command  # which the list of runs does without
+    from harness.matrix import resume_report  # which the list of runs does without
     from harness.matrix.resume_matrix import Setting, run_sweep
 
-    return resume_command.kept(run_sweep(plan, Setting(reports, backend, stop, tell, BUDGET_S)), reports)
+    found = run_sweep(plan, Setting(reports, backend, stop, tell, BUDGET_S, known=known))
+    resume_report.write(found, reports / found.name)
+    return Swept(found.name, found.verdict, found.findings or [found.why])
 
 
-WING = Wing(sweeps={"resume": _resumes})
+class _Sweeps:
+    report = sweep.KNOWN
+
+    def is_in(self, folder: pathlib.Path) -> bool:
+        return sweep.is_in(folder)
+
+    def read(self, folder: pathlib.Path) -> Result:
+        return _shown(_stored(folder))
+
+    def values(self, folder: pathlib.Path) -> Any:
+        from harness.matrix.resume_report import plain
+
+        return plain(_stored(folder))
+
+    def judge(self, folder: pathlib.Path) -> tuple[Result, Callable[[], None]]:
+        from harness.matrix import resume_report
+        from harness.matrix.restart_judged import judge_sweep
+
+        found = judge_sweep(_stored(folder), folder)
+        return _shown(found), functools.partial(resume_report.write, found, folder)
+
+
+def _stored(folder: pathlib.Path) -> sweep.Sweep:
+    if found := sweep.stored(folder):
+        return found
+    why = "cannot be read" if (folder / sweep.KNOWN).exists() else "is not there yet"
+    raise ReportError(f"{folder / sweep.KNOWN} {why}; make the sweep with: chaos matrix resume")
+
+
+def _shown(found: sweep.Sweep) -> Result:
+    parts = [
+        Part(each.moment.words, Verdict.PASS if each.right else Verdict.FAIL, each.words or [each.short])
+        for each in found.tried
+    ]
+    return Result(found.verdict, found.findings or [found.why], parts)
+
+
+WING = Wing(stored=[_Sweeps()], sweeps={"resume": _resumes})

@@ -427,7 +427,7 @@ def test_a_dry_run_says_what_cannot_be_judged_without_a_fault_free_run(tmp_path:
     path = tmp_path / "day.yaml"
     path.write_text("version: 1\nname: a\ntitle: A\nfault_free: false\nentries: [{scenario: rank-kill}]\n")
     shown = chaos("gameday", path, "--dry-run").output.replace("\n", " ")
-    assert "nothing to compare losses with" in shown and "will be inconclusive: rank-kill." in shown
+    assert "no run to compare losses with" in shown and "which shows less: rank-kill." in shown
 
 
 def test_a_wrong_name_of_a_baseline_is_told_as_it_was_given(tmp_path: pathlib.Path) -> None:

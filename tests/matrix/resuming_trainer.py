@@ -33,6 +33,7 @@ BUGS = (
     "order_by_world_size",  # the shuffle depends on the number of ranks
     "scaler",  # the loss scale begins anew
     "ema",  # the moving average begins anew
+    "exports",  # exports nothing after a resume
 )
 DATA, BATCH, UPDATE_EVERY, READ_AHEAD, WARM_UP = 96, 4, 4, 2, 30
 SCALE = 2.0**10  # of the loss: gradients are rounded to a part of it
@@ -54,8 +55,11 @@ class State:
         return {name: getattr(self, name) for name in names} | {"random": self.random.getstate()}
 
 
-def save(root: pathlib.Path, state: State, others: list[Any]) -> None:
-    """By rank 0. `others`: the random states of all ranks."""
+def save(root: pathlib.Path, state: State, others: list[Any], resumed: bool) -> None:
+    """By rank 0, and what it exports. `others`: the random states of all ranks."""
+    if not (resumed and state.bug == "exports"):
+        (root / "exports").mkdir(exist_ok=True)
+        (root / "exports" / f"{state.step}.txt").write_text(str(state.tensors["weights"][0]))
     state.stale = state.stale or {name: list(values) for name, values in state.tensors.items()}
     held = state.stale if state.bug == "stale_weights" else state.tensors
     plain = state.plain() | {"random": others}
@@ -191,7 +195,7 @@ def main(root: pathlib.Path, rank: int, ranks: int, head: str, steps: int, every
         if state.step % every == 0:
             others = world.gather(state.random.getstate())
             if rank == 0:
-                save(root, state, others)
+                save(root, state, others, resumed_in is not None)
                 path = str(root / f"ckpt_{state.step}.pt")
                 emit("checkpoint.committed", step=state.step, kind="periodic", path=path)
             world.gather(None)

@@ -44,6 +44,7 @@ REASONS = {
     "order_by_world_size": ("samples", "on one node less", "on 1 rank: "),
     "scaler": ("computed", "a save at the end of pass 1", "at step 17 the loss is"),
     "ema": ("saved", "the first save", "its save of step 12 holds other tensors than without the stop: 1 of "),
+    "exports": ("files", "the first save", "exports/12.txt was not written"),
 }
 
 
@@ -51,7 +52,7 @@ def sweep(folder: pathlib.Path, bug: str, *options: str) -> tuple[int, dict[str,
     scenario = folder / "resumes.yaml"
     root = TRAINER.parent.parent.parent
     scenario.write_text(SCENARIO.format(python=sys.executable, trainer=TRAINER, root=root, bug=bug))
-    words = ["matrix", "resume", str(scenario), "--reports", str(folder / "reports"), "--json", *options]
+    words = ["matrix", "resume", str(scenario), "--reports", str(folder / "reports"), "--json", "--files", *options]
     result = CliRunner().invoke(make_app(), words)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, json.loads(result.stdout)
@@ -72,6 +73,11 @@ def test_a_healthy_trainer_passes_after_a_stop_goes_on_and_leaves_no_copies(tmp_
     assert not [*folder.glob("*/checkpoints"), *folder.glob("resumed/*/checkpoints"), *folder.glob("copies")]
     assert "**PASS**" in (folder / "resume.md").read_text()
     assert "nothing</td>" in (folder / "report.html").read_text()
+    for command in ("show", "score"):
+        result = CliRunner().invoke(make_app(), [command, found["run_id"], "--reports", str(tmp_path / "reports")])
+        assert result.exit_code == 0 and "PASS" in result.stdout, result.output
+    listed = CliRunner().invoke(make_app(), ["runs", "--reports", str(tmp_path / "reports")]).stdout
+    assert found["run_id"] in listed and "pass" in listed
 
 
 @pytest.mark.slow
@@ -85,6 +91,21 @@ def test_what_is_forgotten_is_named(tmp_path: pathlib.Path, bug: str) -> None:
     named = [each for each in wrong if moment in each["moment"] and words in each["result"]]
     assert named and {each["differs"][0] for each in named} == {kind}, wrong
     assert any(each["right"] for each in found["tried"]), "the last save of the finished job"
+
+
+@pytest.mark.slow
+def test_a_sweep_is_judged_again_from_its_logs_alone(tmp_path: pathlib.Path) -> None:
+    code, found = sweep(tmp_path, "scheduler", "--budget", "40s")
+    folder = tmp_path / "reports" / found["run_id"]
+    assert (code, found["verdict"]) == (1, "fail")
+    known = json.loads((folder / "resume.json").read_text())
+    for each in known["tried"]:
+        each["found"], each["ended"] = [], ""
+    (folder / "resume.json").write_text(json.dumps(known))
+    words = [found["run_id"], "--reports", str(tmp_path / "reports")]
+    assert CliRunner().invoke(make_app(), ["show", *words]).exit_code == 0
+    result = CliRunner().invoke(make_app(), ["score", *words])
+    assert result.exit_code == 1 and found["why"] in result.stdout, result.output
 
 
 @pytest.mark.slow
@@ -126,6 +147,12 @@ def test_bad_options_are_usage_errors(tmp_path: pathlib.Path, option: list[str])
     result = CliRunner().invoke(make_app(), ["matrix", "resume", "rank-kill", "--reports", str(tmp_path), *option])
     assert result.exit_code and option[0] in f"{result.output}{result.exception}"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_command_must_take_what_an_option_changes(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(AssertionError, match="the command of this trainer does not take"):
+        sweep(tmp_path, "none", "--ranks-per-node", "2")
+    assert not (tmp_path / "reports").exists()
 
 
 def test_options_of_a_sweep_are_none_of_the_checkpoint_matrix(tmp_path: pathlib.Path) -> None:

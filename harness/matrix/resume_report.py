@@ -1,0 +1,110 @@
+"""What a sweep over the saves of a job showed: a page, Markdown, plain values."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+from harness.matrix.resume_comparison import Kind
+from harness.matrix.sweep import Sweep, store
+from harness.report import html_page, markdown, write_files
+from harness.report.words import one_line
+from harness.units import counted, format_duration
+
+HEAD = ("resumed from", "step", "steps", "result")
+FILES_MAX = 5  # named
+
+
+def write(found: Sweep, folder: pathlib.Path) -> None:
+    store(found, folder)
+    write_files({"resume.md": _markdown(found), "report.html": _page(found)}, folder)
+
+
+def plain(found: Sweep) -> dict[str, Any]:
+    """Stable: `schema` grows with every change of meaning."""
+    tried = [
+        {
+            "moment": each.moment.words,
+            "step": each.moment.step,
+            "resume": each.moment.resume,
+            "nodes": each.moment.nodes,
+            "ranks_per_node": each.moment.ranks,
+            "steps_compared": each.steps,
+            "seconds": round(each.seconds, 1),
+            "right": each.right,
+            "result": "; ".join(each.words) or "the same",
+            "forgot_files": list(each.forgot),
+            "differs": [one.kind.name.lower() for one in each.found],
+        }
+        for each in found.tried
+    ]
+    return {
+        "schema": 1,
+        "run_id": found.name,
+        "trainer": found.trainer,
+        "verdict": found.verdict.value,
+        "complete": found.complete,
+        "steps": found.steps,
+        "saves": found.saves,
+        "pass_ends": found.ends,
+        "repeats_bit_for_bit": found.repeats,
+        "compared": found.compared,
+        "why": found.why,
+        "tried": tried,
+        "saves_show": [each.words for each in found.of_saves],
+        "not_tried": [{"moment": words, "why": why} for words, why in found.not_tried],
+    }
+
+
+def facts(found: Sweep) -> list[str]:
+    passes = "passes over the data cannot be told"
+    if found.ends is not None:
+        ends = ", ".join(map(str, found.ends[:6])) + (", …" if len(found.ends) > 6 else "")
+        passes = f"a pass over the data ended at step {ends}" if found.ends else "less than one pass over the data"
+    done = f"{counted(found.steps, 'step')} without faults, {counted(len(found.saves), 'save')}"
+    wrong = sum(not each.right for each in found.tried)
+    took = format_duration(int(1e9 * sum(each.seconds for each in found.tried)))
+    facts = [
+        f"{found.trainer}: {done}; {passes}",
+        f"{counted(len(found.tried), 'restart')} tried, {wrong} went wrong, in {took}",
+    ]
+    if found.repeats is not None:
+        most = max(found.apart.values(), default=0.0)
+        differs = f"a repeat of the run differs, by up to {most:.2g} of a figure's size"
+        facts.append("a repeat of the run is the same bit for bit" if found.repeats else differs)
+    words = {Kind.SAMPLES: "samples", Kind.SCHEDULE: "learning rates", Kind.COMPUTED: "losses and other figures"}
+    words |= {Kind.SAVED: "tensors of saves"}
+    untold = [text for kind, text in words.items() if not found.compared.get(kind.name)]
+    if forgot := dict.fromkeys(words for each in found.tried for words in each.forgot):
+        facts.append(f"files, beside the state: {'; '.join(list(forgot)[:FILES_MAX])}")
+    return facts + ([f"not compared, as nobody tells them: {', '.join(untold)}"] if untold and found.tried else [])
+
+
+def cells(found: Sweep) -> list[tuple[str, ...]]:
+    return [(each.moment.words, str(each.moment.step), str(each.steps), each.short) for each in found.tried]
+
+
+def _markdown(found: Sweep) -> str:
+    lines = [f"# Resumes of {one_line(found.trainer)}", "", f"**{found.verdict.value.upper()}**", ""]
+    lines += [f"* {one_line(fact)}" for fact in facts(found)]
+    lines += ["", markdown.table(HEAD, cells(found)), ""]
+    lines += (
+        ["## What went wrong", "", *(f"* {one_line(each)}" for each in found.findings), ""] if found.findings else []
+    )
+    lines += ["## Not tried", ""]
+    lines += [markdown.table(("moment", "why"), found.not_tried)]
+    return "\n".join(lines) + "\n"
+
+
+def _page(found: Sweep) -> str:
+    came, (done, tried, *others) = found.verdict, facts(found)
+    return html_page.fill(
+        f"{__package__}/resume.jinja",
+        verdict=came.value,
+        run_id=found.name,
+        summary=found.why,
+        facts=[done, tried, *others],
+        tried=found.tried,
+        of_saves=found.of_saves,
+        not_tried=found.not_tried,
+    )
