@@ -20,7 +20,7 @@ from harness.cli.options import (
     ScenariosOption,
     SeedOption,
 )
-from harness.cli.output import note, out, print_json, safe, say
+from harness.cli.output import note, out, print_json, print_table, safe, say
 from harness.cli.scenarios import plan_of
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.score import EXIT_CODES, Verdict
@@ -145,7 +145,7 @@ def _print(found: Matrix, rows: list[MatrixRow], folder: pathlib.Path) -> None:
     for row in rows:
         cells = (row.kind, row.part, row.file.rpartition("/")[2], row.result, row.detail)
         table.add_row(*map(safe, cells), style=_BAD.get(Came(row.came), ""))
-    out.print(table)
+    print_table(table)
     for fact in _facts(found):
         say(fact)
     verdict = _verdict(found).value.upper()

@@ -47,7 +47,7 @@ class Saves:
         """From this save, if there is one and it was copied; or why there is none."""
         if found is None or found in self.copied:
             return Moment(words, found, why="" if found else rare)
-        late = f"the save of step {found} was followed by the next one before it could be copied"
+        late = f"the next save came before that of step {found} could be copied: save less often, with --save-every"
         return Moment(words, None, why=late, missed=True)
 
     def after(self, step: int | None) -> int | None:

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
 
 from harness.backends.contract import Backend
-from harness.cli.output import note, out, print_json, safe, say
+from harness.cli.output import note, out, print_json, print_table, safe, say
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.score import EXIT_CODES
 from harness.matrix import resume_report
@@ -83,7 +83,7 @@ def _print(found: Sweep, folder: pathlib.Path) -> None:
     table = Table(*resume_report.HEAD, box=None, header_style="bold")
     for each, cells in zip(found.tried, resume_report.cells(found), strict=True):
         table.add_row(*map(safe, cells), style="" if each.right else "bold red")
-    out.print(table)
+    print_table(table)
     for fact in resume_report.facts(found):
         say(fact)
     for finding in found.findings:

@@ -59,7 +59,7 @@ def test_what_is_missing_says_which_flag_would_show_it() -> None:
     why = {each.words: each.why for each in moments(Saves([30, 60], [30]), [48], 60)}
     assert why["a save at the end of pass 1"] == "no save is of step 48, where it ends: --save-every 24"
     assert "--save-every 15" in why["the first save after the end of pass 1"]
-    assert "before it could be copied" in why["the last save of the finished job"]
+    assert "could be copied: save less often" in why["the last save of the finished job"]
     (never,) = (each.why for each in moments(Saves([30], [30]), [], 60) if "a pass over the data" in each.words)
     assert "--steps" in never
 
