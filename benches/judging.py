@@ -21,7 +21,7 @@ from typing import Any
 from scoring import write_log
 
 from harness.gameday.day import FILE
-from harness.gameday.planning import plan_day
+from harness.gameday.day_plan import plan_day
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 ALONE = """

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import pathlib
 import shlex
+from collections.abc import Iterator
+
+from harness.errors import CannotRunError
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+@contextlib.contextmanager
+def needed(what: str, extra: str, instead: str = "") -> Iterator[None]:
+    """Around the imports of an extra. Raises `CannotRunError` where it is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise CannotRunError(f"{what} needs {error.name}: {how_to_install(extra)}{instead}") from error
 
 
 def how_to_install(extra: str) -> str:

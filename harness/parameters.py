@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, WithJsonSchema
 from pydantic_core import CoreSchema
 
 from harness import units
@@ -15,6 +15,7 @@ Percentage = Annotated[
     BeforeValidator(units.parse_percent),
     WithJsonSchema({"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?%$", "examples": [25]}),
 ]
+Share = Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=100)]  # the same, but above 0
 
 
 def _take_numbers_only(schema: Any) -> None:

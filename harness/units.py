@@ -129,7 +129,6 @@ class Duration(_Quantity):
 
     @property
     def s(self) -> float:
-        """In seconds."""
         return self.ns / 1e9
 
     @property

@@ -59,6 +59,7 @@ def moment(place: int, recovery: float | None, **more: object) -> Moment:
         "scenario": "spot-evict",
         "profile": None,
         "backend": "local",
+        "seed": "1",
         "commit": f"{place // 5:08x}ffff",
         "verdict": Verdict.PASS,
         "recovery_s": recovery,

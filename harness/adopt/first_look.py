@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.backends.contract import Backend
-from harness.campaign.campaign_observers import CampaignObserver, Stage
+from harness.campaign.campaign_observers import CampaignObserver, Stage, Together, staged
 from harness.errors import ChaosError
 from harness.judge.facts import passes, reported, samples
 from harness.log.events import Tail
 from harness.plan.model import Plan
 from harness.run.job import run_job
-from harness.run.observers import Heard, Status
+from harness.run.observers import Status
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
 
@@ -37,7 +37,6 @@ class Facts:
     saves: tuple[int, ...]  # the steps of which a checkpoint was committed
     files: tuple[str, ...]  # the newest checkpoint's, as the trainer named them
     told: frozenset[str]  # see `harness.judge.facts.reported.ITEMS`
-    problems: tuple[str, ...] = ()  # what the observer could not do
     pass_steps: int = 0  # in one pass over the data; 0: not known
     elastic: bool = False  # it goes on with fewer replicas, in the same processes, as torchft does
 
@@ -49,19 +48,20 @@ class Facts:
         return self.saves[1] - self.saves[0] if len(self.saves) > 1 else self.saves[0]
 
 
-class _Enough:
+class _Enough(Together):
     """Passes the status on, and asks for the end once the steps were seen, and a checkpoint or a long wait for it."""
 
     def __init__(
         self, observer: CampaignObserver, events: pathlib.Path, steps: int, user: StopRequest, job: StopRequest
     ):
-        self._observer, self._steps, self._user, self._job = observer, steps, user, job
+        super().__init__(observer)
+        self._steps, self._user, self._job = steps, user, job
         self._tail = Tail(events)
         self._looked = self._since = 0.0
         self._saved = False
 
     def status(self, status: Status) -> None:
-        self._observer.status(status)
+        super().status(status)
         if self._user.asked:
             self._job.ask(self._user.reason)
         now = time.monotonic()
@@ -72,16 +72,10 @@ class _Enough:
         if status.step < self._steps:
             return
         if not self._since and not self._saved:
-            self._observer.note(f"  {status.step} steps were seen; waiting for the first checkpoint, {WAIT}")
+            self.note(f"  {status.step} steps were seen; waiting for the first checkpoint, {WAIT}")
         self._since = self._since or now
         if self._saved or now - self._since > SAVE_WAIT_S:
             self._job.ask("enough was seen")
-
-    def new_events(self, events: Heard) -> None:
-        self._observer.new_events(events)
-
-    def left_behind(self, reason: str) -> None:
-        self._observer.left_behind(reason)
 
 
 def look(
@@ -89,9 +83,8 @@ def look(
 ) -> Facts:
     """Runs the plan's workload for about `steps` steps. Raises `ChaosError` when they cannot be observed."""
     job, stage = StopRequest(), Stage("first look", plan.workload.nodes)
-    observer.stage(stage)
-    outcome = run_job(plan, [], run_dir, backend, _Enough(observer, run_dir / "events", steps, stop, job), job)
-    observer.stage_ended(stage, outcome.outcome)
+    enough = _Enough(observer, run_dir / "events", steps, stop, job)
+    outcome = staged(observer, stage, lambda: run_job(plan, [], run_dir, backend, enough, job))
     if stop.asked:
         raise KeyboardInterrupt
     run = timeline.load(run_dir)

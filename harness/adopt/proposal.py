@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pathlib
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -142,7 +143,6 @@ def propose(workload: Mapping[str, Any], facts: Facts) -> dict[str, str]:
 
 
 def gate_of(names: Sequence[str]) -> str:
-    """A suite of these files."""
     listed = "\n".join(f"  - {name}" for name in names)
     return f"""\
 # All of them as one gate: `chaos gate` and the path of this file.
@@ -165,6 +165,7 @@ def _text(rehearsal: Proposed, workload: Mapping[str, Any], facts: Facts) -> str
     # Ten minutes, or four times what an undisturbed job needs.
     whole_s = facts.start_s + (facts.steps_total or 0) * facts.step_s
     wall_clock_s = max(600, math.ceil(4 * whole_s / 60) * 60)
+    described = yaml.safe_dump(dict(workload), sort_keys=False, default_flow_style=None, width=100)
     return f"""\
 # {rehearsal.why}
 version: 1
@@ -172,7 +173,7 @@ name: {rehearsal.name}
 title: {rehearsal.title}
 tags: [proposed]
 workload:
-{_yaml(dict(workload))}
+{textwrap.indent(described.rstrip(), "  ")}
 faults:  # {saves}
 {rehearsal.faults.strip(chr(10)).format(step=_step(rehearsal, facts))}
 expect:
@@ -210,8 +211,3 @@ def _continuity(facts: Facts) -> str:
         "  # Bit for bit that of a run without faults. On GPUs, or where the world shrinks, use mode: envelope.\n"
         "  loss_continuity: {mode: exact}"
     )
-
-
-def _yaml(data: dict[str, Any]) -> str:
-    text: str = yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=100)
-    return "\n".join(f"  {line}" for line in text.rstrip().splitlines())

@@ -7,7 +7,7 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from harness.errors import UsageError
@@ -34,14 +34,6 @@ class Recognised:
     ranks: int  # of the whole job, as the command asks
     framework: str
     left_out: tuple[str, ...] = ()  # options that the harness sets by itself
-
-
-@dataclass
-class _Options:
-    """The options in front of the script."""
-
-    given: dict[str, str] = field(default_factory=dict)  # without dashes, `-` for `_`
-    rest: list[str] = field(default_factory=list)  # the script and what follows
 
 
 TORCHRUN_FLAGS = {"standalone", "m", "module", "no-python", "run-path", "virtual-local-rank", "signals-to-handle"}
@@ -90,46 +82,44 @@ def _interpreter(program: str) -> str | None:
     return str(python)
 
 
-def _options(words: Sequence[str], flags: set[str]) -> _Options:
-    """Splits at the first word that is neither an option nor an option's value."""
-    found, rest = _Options(), list(words)
+def _options(words: Sequence[str], flags: set[str]) -> tuple[dict[str, str], list[str]]:
+    """The options in front of the script, without dashes and with `-` for `_`; the script and what follows."""
+    options, rest = dict[str, str](), list(words)
     while rest and rest[0].startswith("-") and rest[0] != "-":
         name, given, value = rest.pop(0).lstrip("-").partition("=")
         name = name.replace("_", "-")
         if not given and name not in flags and rest:
             value = rest.pop(0)
-        found.given[name] = value
+        options[name] = value
         if name in ("m", "module"):
             break
-    found.rest = rest
-    return found
+    return options, rest
 
 
 def _torchrun(words: Sequence[str], python: str | None, command: Sequence[str]) -> Recognised:
-    options = _options(words, TORCHRUN_FLAGS)
-    script, args = _script(options, command)
-    per_node = _count(options.given.get("nproc-per-node", "1"))
-    nodes = _count(options.given.get("nnodes", "1").rpartition(":")[2])
+    options, rest = _options(words, TORCHRUN_FLAGS)
+    script, args = _script(options, rest, command)
+    per_node = _count(options.get("nproc-per-node", "1"))
+    nodes = _count(options.get("nnodes", "1").rpartition(":")[2])
     trainer: dict[str, Any] = {"torchrun": script, "args": args}
-    if "max-restarts" in options.given:
-        trainer["max_restarts"] = _count(options.given["max-restarts"])
-    return _recognised("torchrun", script, trainer, python, per_node * nodes, _unused(options, TORCHRUN_KEPT))
+    if "max-restarts" in options:
+        trainer["max_restarts"] = _count(options["max-restarts"])
+    return _recognised("torchrun", script, trainer, python, per_node * nodes, options, TORCHRUN_KEPT)
 
 
 def _accelerate(words: Sequence[str], python: str | None, command: Sequence[str]) -> Recognised:
-    options = _options(words, ACCELERATE_FLAGS)
-    script, args = _script(options, command)
-    ranks = _count(options.given.get("num-processes", "1"))
+    options, rest = _options(words, ACCELERATE_FLAGS)
+    script, args = _script(options, rest, command)
+    ranks = _count(options.get("num-processes", "1"))
     trainer: dict[str, Any] = {"accelerate": script, "args": args}
-    return _recognised("accelerate", script, trainer, python, ranks, _unused(options, ACCELERATE_KEPT))
+    return _recognised("accelerate", script, trainer, python, ranks, options, ACCELERATE_KEPT)
 
 
 def _python(words: Sequence[str], python: str | None, command: Sequence[str]) -> Recognised:
-    options = _options(words, {"u", "O", "m"})
-    script, args = _script(options, command)
+    script, args = _script(*_options(words, {"u", "O", "m"}), command)
     own = ["-m", script.removeprefix("-m ")] if script.startswith("-m ") else [script]
     interpreter = python or "{python}"
-    return _recognised("python", script, {"command": [interpreter, *own, *args]}, None, 1, ())
+    return _recognised("python", script, {"command": [interpreter, *own, *args]}, None, 1, {}, set())
 
 
 LAUNCHERS: dict[str, Callable[[Sequence[str], str | None, Sequence[str]], Recognised]] = {
@@ -140,12 +130,12 @@ LAUNCHERS: dict[str, Callable[[Sequence[str], str | None, Sequence[str]], Recogn
 }
 
 
-def _script(options: _Options, command: Sequence[str]) -> tuple[str, list[str]]:
+def _script(options: dict[str, str], rest: Sequence[str], command: Sequence[str]) -> tuple[str, list[str]]:
     """The script, or `-m module`, and its arguments."""
-    if not options.rest:
+    if not rest:
         raise UsageError(f"{' '.join(command)!r}: no script is named")
-    script, *args = options.rest
-    if {"m", "module"} & options.given.keys():
+    script, *args = rest
+    if {"m", "module"} & options.keys():
         return f"-m {script}", args
     if not pathlib.Path(script).is_file():
         raise UsageError(f"{script!r}: no such file; call chaos init in the folder from which you start your training")
@@ -157,13 +147,16 @@ def _count(text: str) -> int:
     return int(text) if text.isdecimal() else 1
 
 
-def _unused(options: _Options, kept: set[str]) -> tuple[str, ...]:
-    return tuple(f"--{name}" for name in options.given if name not in kept)
-
-
 def _recognised(
-    launcher: str, script: str, trainer: dict[str, Any], python: str | None, ranks: int, left_out: tuple[str, ...]
+    launcher: str,
+    script: str,
+    trainer: dict[str, Any],
+    python: str | None,
+    ranks: int,
+    options: dict[str, str],
+    kept: set[str],
 ) -> Recognised:
+    left_out = tuple(f"--{name}" for name in options if name not in kept)
     if python is not None:
         trainer["python"] = python
     trainer = {name: value for name, value in trainer.items() if value != []}

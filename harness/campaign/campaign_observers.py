@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from harness.judge.score import Scorecard
-from harness.run.observers import Heard, Observer, Silent, Status
+from harness.run.job import Outcome
+from harness.run.observers import Observer, Silent
 from harness.units import counted
 
 
@@ -49,96 +50,39 @@ class CampaignObserver(Observer, Protocol):
     def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
         """A run has its verdict and its report."""
 
-    def suite(self, name: str, title: str, scenarios: int, seed: int) -> None:
-        """A gate begins."""
-
-    def blindness_check(self, card: Scorecard) -> None:
-        """The blindness check of a gate has its verdict."""
-
-    def scenario(self, name: str, title: str) -> None:
-        """A scenario of a gate begins."""
-
-    def not_run(self, reason: str) -> None:
-        """That scenario cannot be run."""
+    def begins(self, name: str, about: str) -> None:
+        """A gate begins, or one of its scenarios."""
 
 
-class SilentCampaign(Silent):
+class SilentCampaign(Silent, CampaignObserver):
     """Watches nothing."""
 
-    def stage(self, stage: Stage) -> None:
-        return None
 
-    def stage_ended(self, stage: Stage, how: str) -> None:
-        return None
-
-    def note(self, text: str) -> None:
-        return None
-
-    def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
-        return None
-
-    def suite(self, name: str, title: str, scenarios: int, seed: int) -> None:
-        return None
-
-    def blindness_check(self, card: Scorecard) -> None:
-        return None
-
-    def scenario(self, name: str, title: str) -> None:
-        return None
-
-    def not_run(self, reason: str) -> None:
-        return None
-
-
-class Together:
+class Together(SilentCampaign):
     """Several observers as one."""
 
     def __init__(self, *observers: CampaignObserver):
         self.observers = observers
 
-    def status(self, status: Status) -> None:
-        for each in self.observers:
-            each.status(status)
 
-    def new_events(self, events: Heard) -> None:
+def _told_to_all(name: str) -> Callable[..., None]:
+    def tell(self: Together, *given: object) -> None:
         for each in self.observers:
-            each.new_events(events)
+            getattr(each, name)(*given)
 
-    def left_behind(self, reason: str) -> None:
-        for each in self.observers:
-            each.left_behind(reason)
+    return tell
 
-    def stage(self, stage: Stage) -> None:
-        for each in self.observers:
-            each.stage(stage)
 
-    def stage_ended(self, stage: Stage, how: str) -> None:
-        for each in self.observers:
-            each.stage_ended(stage, how)
-
-    def note(self, text: str) -> None:
-        for each in self.observers:
-            each.note(text)
-
-    def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
-        for each in self.observers:
-            each.judged(card, files)
-
-    def suite(self, name: str, title: str, scenarios: int, seed: int) -> None:
-        for each in self.observers:
-            each.suite(name, title, scenarios, seed)
-
-    def blindness_check(self, card: Scorecard) -> None:
-        for each in self.observers:
-            each.blindness_check(card)
-
-    def scenario(self, name: str, title: str) -> None:
-        for each in self.observers:
-            each.scenario(name, title)
-
-    def not_run(self, reason: str) -> None:
-        for each in self.observers:
-            each.not_run(reason)
-
+for _name in dir(CampaignObserver):
+    if not _name.startswith("_"):
+        setattr(Together, _name, _told_to_all(_name))
 
 SILENT_CAMPAIGN = SilentCampaign()
+
+
+def staged(observer: CampaignObserver, stage: Stage, run: Callable[[], Outcome]) -> Outcome:
+    """Runs the job of this stage, which the observer hears of."""
+    observer.stage(stage)
+    outcome = run()
+    observer.stage_ended(stage, outcome.outcome)
+    return outcome

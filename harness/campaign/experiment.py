@@ -11,7 +11,7 @@ from typing import Literal
 
 from harness.backends.contract import Backend
 from harness.campaign import seal
-from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage
+from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage, staged
 from harness.campaign.fault_free import (
     FaultFree,
     copy_fault_free,
@@ -116,19 +116,12 @@ class _Experiment:
     def _run(self, plan: Plan, held: pathlib.Path) -> Outcome:
         kind: Literal["run with faults", "run"] = "run with faults" if plan.faults else "run"
         stage = Stage(kind, plan.workload.nodes, folder=self.run_dir, fault_free=held)
-        self.observer.stage(stage)
-        outcome = execute(plan, self.run_dir, self.backend, self.observer, self.stop)
-        self.observer.stage_ended(stage, outcome.outcome)
-        return outcome
+        given = (plan, self.run_dir, self.backend, self.observer, self.stop)
+        return staged(self.observer, stage, lambda: execute(*given))
 
     def _ensure(self, fault_free: FaultFree, anew: bool = False) -> tuple[pathlib.Path, Outcome | None]:
-        plan, repeat = fault_free
-        stage = Stage("fault-free run", plan.workload.nodes, anew)
-        self.observer.stage(stage)
-        given = (plan, self.reports, self.backend, self.observer, self.stop)
-        folder, outcome = ensure_fault_free(*given, anew=anew, repeat=repeat)
-        self.observer.stage_ended(stage, "cached" if outcome is None else outcome.outcome)
-        return folder, outcome
+        given = (fault_free.plan, self.reports, self.backend, self.observer, self.stop)
+        return ensure_fault_free(*given, anew=anew, repeat=fault_free.repeat)
 
     def _renew(self) -> bool:
         """Makes the fault-free runs once more, in the place of those of a busier or a quieter day. Where one does not

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from harness.backends.contract import Backend
 from harness.campaign import seal
-from harness.campaign.campaign_observers import CampaignObserver, Stage
+from harness.campaign.campaign_observers import CampaignObserver, Stage, staged
 from harness.campaign.fault_free import cache, expects_band, keep, own_folder, release
 from harness.errors import ChaosError, FaultError
 from harness.judge.facts.evidence import BEFORE, RESUMED, SAME
@@ -123,8 +123,7 @@ class Resumed:
 
     def _execute(self, plan: Plan, folder: pathlib.Path, until_saved: int | None = None) -> None:
         stage = Stage("fault-free run", plan.workload.nodes, at=self.at.step, until_there=until_saved is not None)
-        self.observer.stage(stage)
-        outcome = execute(plan, folder, self.backend, self.observer, self.stop, until_saved)
-        self.observer.stage_ended(stage, outcome.outcome)
+        given = (plan, folder, self.backend, self.observer, self.stop, until_saved)
+        outcome = staged(self.observer, stage, lambda: execute(*given))
         if outcome.outcome != ("completed" if until_saved is None else "saved"):
             raise ChaosError(f"{stage.in_words}: {outcome.outcome}: {outcome.reason}")

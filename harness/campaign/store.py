@@ -1,8 +1,8 @@
 """The runs of a reports folder, found again by scenario, backend, commit, verdict and time.
 
-The folder is the truth. An SQLite index beside the runs only saves reading each report every time: it is brought up to
-date before each answer, and made anew when it is missing, damaged or of another version. Where it cannot be written,
-the answer is the same and takes longer. Several processes may do this at once.
+The folder is the truth. An index beside the runs only saves reading each report every time: it is brought up to date
+with each answer, and made anew when it is missing, damaged or of another version. Where it cannot be written, the
+answer is the same and takes longer. Several processes may do this at once.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import json
 import os
 import pathlib
 import re
-import sqlite3
 import stat
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -24,12 +23,11 @@ import msgspec
 from harness.campaign.wings import stored_kind_of, stored_kinds
 from harness.errors import UsageError
 from harness.judge.score import Verdict
-from harness.report import model
+from harness.report import model, write_files
 from harness.report.words import one_line
+from harness.spec.document import short
 
-INDEX = ".runs.sqlite"
-VERSION = 2
-LOCK_S_MAX = 5.0
+INDEX = ".runs.json"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")
 _NEWEST = 5
 _DATE = "2026-11-22T08:00:00+00:00"
@@ -64,6 +62,19 @@ class Wanted:
     verdict: Verdict | None = None
     since_s: float | None = None
 
+    def fits(self, run: StoredRun) -> bool:
+        same = all(getattr(self, name) in (None, getattr(run, name)) for name in ("scenario", "backend", "verdict"))
+        late_enough = self.since_s is None or run.begun_s >= self.since_s
+        return same and late_enough and run.commit.startswith(self.commit or "")
+
+
+class _Entry(msgspec.Struct):
+    """What is kept of a folder. `stamp` changes with its files; `note`: what is wrong with it."""
+
+    stamp: str
+    note: str
+    run: StoredRun | None
+
 
 class NotARun(Exception):
     """Why a folder is passed over."""
@@ -78,18 +89,24 @@ class Store:
 
     def runs(self, wanted: Wanted | None = None) -> list[StoredRun]:
         """The runs that fit, newest first."""
-        path = self.reports / INDEX
-        for _ in ("as it is", "made anew"):
-            try:
-                with contextlib.closing(_open(path)) as index:
-                    return self._answer(index, wanted or Wanted())
-            except (OSError, sqlite3.OperationalError):  # not ours, locked, read-only, or replaced under our feet
-                break
-            except (sqlite3.DatabaseError, ValueError):  # damaged
-                with contextlib.suppress(OSError, sqlite3.Error):
-                    _make(path, os.replace)
-        with contextlib.closing(_made(":memory:")) as index:
-            return self._answer(index, wanted or Wanted())
+        entries = self._entries()
+        self.notes = [f"{one_line(name)}: {one_line(each.note)}" for name, each in entries.items() if each.note]
+        fitting = [each.run for each in entries.values() if each.run and (wanted or Wanted()).fits(each.run)]
+        return sorted(fitting, key=lambda run: (run.begun_s, run.run_id), reverse=True)
+
+    def judged(self, wanted: Wanted, most: int) -> list[tuple[StoredRun, model.Report]]:
+        """The judged ones of the newest `most` runs that fit, with their reports."""
+        runs = self.runs(wanted)
+        if len(runs) > most:
+            self.notes.append(f"only the newest {most:,} of {len(runs):,} runs were read")
+        found = []
+        for run in runs[:most]:
+            if run.verdict is not None:
+                try:
+                    found.append((run, model.read(self.reports / run.run_id / "report.json")))
+                except model.ReportError as error:
+                    self.notes.append(str(error))
+        return found
 
     def find(self, name: str) -> pathlib.Path:
         """The folder of a run by path, by id, by the beginning of its id, or of the newest one as `last`."""
@@ -97,105 +114,35 @@ class Store:
             for given in (pathlib.Path(name), self.reports / name):
                 if (given / "events").is_dir() or (given / "report.json").is_file():
                     return given
-        known = [run.run_id for run in self.runs()]
-        fitting = known[:1] if name == "last" else [run_id for run_id in known if run_id.startswith(name)]
-        if len(fitting) == 1:
-            return self.reports / fitting[0]
-        if fitting:
-            raise UsageError(f"{name!r} fits {len(fitting)} runs: {', '.join(fitting)}")
-        newest = ", ".join(known[:_NEWEST]) or "none yet"
-        raise UsageError(f"unknown run {name!r} in {self.reports}; the newest are: {newest}")
+        return self.reports / picked(name, [run.run_id for run in self.runs()], "run", self.reports)
 
-    def _answer(self, index: sqlite3.Connection, wanted: Wanted) -> list[StoredRun]:
-        self._refresh(index)
-        return [
-            msgspec.convert(dict(zip(_FIELDS, row, strict=True)), StoredRun) for row in index.execute(*_query(wanted))
-        ]
-
-    def _refresh(self, index: sqlite3.Connection) -> None:
-        """Reads what changed since, forgets what is gone."""
-        found = dict(_folders(self.reports))
-        known = dict(index.execute("SELECT run_id, stamp FROM runs"))
-        self.notes = []
-        gone = known.keys() - found.keys()
-        changed = [(run_id, stamp) for run_id, stamp in found.items() if known.get(run_id) != stamp]
-        if gone or changed:
-            index.executemany("DELETE FROM runs WHERE run_id = ?", [(run_id,) for run_id in gone])
-            index.executemany(_INSERT, [_row(self.reports / run_id, stamp) for run_id, stamp in changed])
-            index.commit()
-        passed_over = index.execute("SELECT run_id, note FROM runs WHERE note != '' ORDER BY run_id")
-        self.notes = [f"{one_line(run_id)}: {one_line(note)}" for run_id, note in passed_over]
+    def _entries(self) -> dict[str, _Entry]:
+        """Of each folder with a plan, by its name. Only what changed since it was kept is read."""
+        try:
+            kept = msgspec.json.decode(model.read_regular(self.reports / INDEX), type=dict[str, _Entry])
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            kept = {}
+        found = {}
+        for name, stamp in _folders(self.reports):
+            known = kept.get(name)
+            if known is None or known.stamp != stamp or (known.run and known.run.run_id != name):
+                known = _entry(self.reports / name, stamp)
+            found[name] = known
+        if found != kept:
+            with contextlib.suppress(OSError):
+                write_files({INDEX: json.dumps(model.strict(msgspec.to_builtins(found)))}, self.reports)
+        return found
 
 
-_FIELDS = [each.name for each in dataclasses.fields(StoredRun)]
-_COLUMNS = [f'"{name}"' for name in _FIELDS]
-_INSERT = (
-    f"INSERT OR REPLACE INTO runs (stamp, note, {', '.join(_COLUMNS)}) VALUES ({', '.join('?' * (2 + len(_COLUMNS)))})"
-)
-_SCHEMA = f"CREATE TABLE runs (run_id PRIMARY KEY, stamp, note, {', '.join(_COLUMNS[1:])})"
-
-
-def _query(wanted: Wanted) -> tuple[str, list[object]]:
-    conditions, values = ["scenario IS NOT NULL"], list[object]()
-    for name in ("scenario", "backend", "verdict"):
-        if (value := getattr(wanted, name)) is not None:
-            conditions.append(f'"{name}" = ?')
-            values.append(str(value))
-    if wanted.commit is not None:
-        conditions.append('substr("commit", 1, length(?)) = ?')
-        values += [wanted.commit, wanted.commit]
-    if wanted.since_s is not None:
-        conditions.append("begun_s >= ?")
-        values.append(wanted.since_s)
-    where = " AND ".join(conditions)
-    return f"SELECT {', '.join(_COLUMNS)} FROM runs WHERE {where} ORDER BY begun_s DESC, run_id DESC", values
-
-
-def _open(path: pathlib.Path) -> sqlite3.Connection:
-    """The index in this file, made where it is missing. Raises `OSError` for something that is not ours."""
-    with contextlib.suppress(FileExistsError):
-        if not os.path.lexists(path):
-            _make(path, os.link)  # two that make it at once agree on one
-    if not stat.S_ISREG(os.lstat(path).st_mode):
-        raise OSError(f"{path} is not an index of runs")
-    return _checked(path)
-
-
-def _checked(path: pathlib.Path) -> sqlite3.Connection:
-    """Raises `sqlite3.DatabaseError` for a file that is damaged or of another version."""
-    index = sqlite3.connect(path, timeout=LOCK_S_MAX)
-    try:
-        (version,) = index.execute("PRAGMA user_version").fetchone()
-        columns = [row[1] for row in index.execute("PRAGMA table_info(runs)")]
-        sound = index.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
-        if version != VERSION or columns != ["run_id", "stamp", "note", *_FIELDS[1:]] or not sound:
-            raise sqlite3.DatabaseError(f"{path} is damaged or of another version")
-        index.execute("BEGIN IMMEDIATE")
-    except BaseException:
-        index.close()
-        raise
-    return index
-
-
-def _make(path: pathlib.Path, put: Callable[[str, pathlib.Path], object]) -> None:
-    """Puts an empty index there, at once: `os.link` keeps what is there, `os.replace` does not."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{INDEX}.")
-    os.close(descriptor)
-    try:
-        _made(name).close()
-        os.chmod(name, 0o644)
-        put(name, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-
-
-def _made(name: str) -> sqlite3.Connection:
-    index = sqlite3.connect(name, timeout=LOCK_S_MAX)
-    index.execute(_SCHEMA)
-    index.execute(f"PRAGMA user_version = {VERSION}")
-    index.commit()
-    return index
+def picked(name: str, known: Sequence[str], what: str, reports: pathlib.Path) -> str:
+    """The one of the known names that this is the beginning of; the first, which is the newest one, as `last`."""
+    fitting = known[:1] if name == "last" else [each for each in known if each.startswith(name)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise UsageError(f"{short(name)!r} fits {len(fitting)} {what}s: {', '.join(fitting)}")
+    newest = ", ".join(known[:_NEWEST]) or "none yet"
+    raise UsageError(f"unknown {what} {short(name)!r} in {reports}; the newest are: {newest}")
 
 
 def _folders(reports: pathlib.Path) -> Iterator[tuple[str, str]]:
@@ -220,15 +167,13 @@ def _stamp(path: str) -> str:
     return f"{status.st_mtime_ns}.{status.st_size}.{status.st_ino}.{stat.S_IFMT(status.st_mode)}"
 
 
-def _row(folder: pathlib.Path, stamp: str) -> tuple[object, ...]:
-    """What the index holds of a folder: nothing but a note where it is no run."""
+def _entry(folder: pathlib.Path, stamp: str) -> _Entry:
+    """What is kept of a folder: nothing but a note where it is no run."""
     try:
-        found, note = _read(folder)
-        run = dataclasses.astuple(found)
+        run, note = _read(folder)
     except NotARun as reason:
-        run, note = (folder.name, *[None] * (len(_FIELDS) - 1)), str(reason)
-    values = (value.encode(errors="replace").decode() if isinstance(value, str) else value for value in run)
-    return stamp, note, *values
+        return _Entry(stamp, str(reason), None)
+    return _Entry(stamp, note, run)
 
 
 def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import pathlib
 import time
 from collections.abc import Mapping
-from types import TracebackType
 
 from rich.console import Console
 from rich.status import Status as Spinner
 from rich.text import Text
 
-from harness.campaign.campaign_observers import Stage
+from harness.campaign.campaign_observers import SilentCampaign, Stage
 from harness.cli.output import safe
 from harness.cli.terminal import print_report
 from harness.judge.score import Scorecard
 from harness.report import model
-from harness.report.view import in_words
 from harness.report.words import plain
-from harness.run.observers import Heard, Status
-from harness.units import counted
+from harness.run.observers import Status
 
 REFRESH_S = 0.1
 PLAIN_S = 30.0  # between two lines of progress where nothing can be overwritten
@@ -38,7 +35,7 @@ MOMENTS = {
 }
 
 
-class Display:
+class Display(SilentCampaign):
     """Prints what a `CampaignObserver` hears. What a trainer said is shown as plain text."""
 
     def __init__(self, console: Console):
@@ -51,9 +48,7 @@ class Display:
     def __enter__(self) -> Display:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop_spinner()
 
     def stage(self, stage: Stage) -> None:
@@ -98,9 +93,6 @@ class Display:
         left = (status.steps - status.step) * (status.elapsed_s - since) / (status.step - first)
         return f", about {left:.0f} s left"
 
-    def new_events(self, events: Heard) -> None:
-        return None
-
     def left_behind(self, reason: str) -> None:
         self._say(f"Not everything could be undone: {reason}")
         self._say("The harness goes on trying for some minutes; call `chaos heal` to be sure.")
@@ -111,17 +103,8 @@ class Display:
     def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
         print_report(model.from_scorecard(card), files.get("report.html"), self.console)
 
-    def suite(self, name: str, title: str, scenarios: int, seed: int) -> None:
-        self.console.print(f"[bold]{safe(name)}[/] · {safe(title)} · {counted(scenarios, 'scenario')} · seed {seed}")
-
-    def blindness_check(self, card: Scorecard) -> None:
-        self._say(f"  {card.verdict}: {in_words(card.reasons[0])}")
-
-    def scenario(self, name: str, title: str) -> None:
-        self.console.print(f"[bold]{safe(name)}[/] · {safe(title)}")
-
-    def not_run(self, reason: str) -> None:
-        self._say(f"  inconclusive: {reason}")
+    def begins(self, name: str, about: str) -> None:
+        self.console.print(f"[bold]{safe(name)}[/] · {safe(about)}")
 
     def _say(self, line: str) -> None:
         self.console.print(Text(plain(line)), soft_wrap=True)

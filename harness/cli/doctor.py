@@ -30,7 +30,7 @@ class Finding:
     needed: bool = True  # without it this machine runs nothing
 
 
-def examine(names: list[str] | None = None) -> tuple[list[Finding], dict[str, Capability]]:
+def examine() -> tuple[list[Finding], dict[str, Capability]]:
     """Facts about the machine, and each backend's probed capability."""
     supported = (3, 11) <= sys.version_info < (3, 14)
     lacking_torch = f"not installed; the reference trainer needs it: {how_to_install('trainer')}"
@@ -44,7 +44,7 @@ def examine(names: list[str] | None = None) -> tuple[list[Finding], dict[str, Ca
         Finding("user", True, "root" if os.geteuid() == 0 else f"uid {os.geteuid()}, no root"),
         *programs_found(),
     ]
-    return findings, {name: load_backend(name).probe() for name in names or backend_names()}
+    return findings, {name: load_backend(name).probe() for name in backend_names()}
 
 
 def scenarios_here(

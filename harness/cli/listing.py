@@ -8,13 +8,13 @@ import pathlib
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 from rich.table import Table
 
 from harness.campaign.checked_files import load_scenario, score_bounds
-from harness.campaign.store import Store, Wanted
+from harness.campaign.store import Store, StoredRun, Wanted
 from harness.cli import doctor
 from harness.cli.options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
@@ -39,24 +39,7 @@ def parse_since(text: str, now_s: float | None = None) -> float:
         raise UsageError(f"--since {text}: write a time like 2026-11-22, or how long ago, like 2h or 7d") from error
 
 
-class Shown(Protocol):
-    """What a list of runs shows of each."""
-
-    @property
-    def run_id(self) -> str: ...
-    @property
-    def begun_at(self) -> str: ...
-    @property
-    def scenario(self) -> str: ...
-    @property
-    def backend(self) -> str: ...
-    @property
-    def commit(self) -> str: ...
-    @property
-    def verdict(self) -> Verdict | None: ...
-
-
-Run = TypeVar("Run", bound=Shown)
+Run = TypeVar("Run", bound=StoredRun)
 OfBackend = Annotated[str | None, typer.Option("--backend", help="Only the runs on this backend.")]
 OfCommit = Annotated[str | None, typer.Option("--commit", help="Only those of this commit, or of its first digits.")]
 OfVerdict = Annotated[Verdict | None, typer.Option("--verdict", help="Only those with this verdict.")]
@@ -247,7 +230,6 @@ def runs(
 
 
 def print_runs(runs: Iterable[Run], figures: Mapping[str, Callable[[Run], str]] = {}) -> None:
-    """In this order, each with these figures."""
     table = Table(box=None, header_style="bold")
     table.add_column("run", no_wrap=True)
     for name in ("begun, UTC", "scenario", "backend", "commit", "verdict", *figures):

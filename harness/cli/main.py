@@ -50,14 +50,8 @@ COMMANDS = {
             "harness.gate.gate_command:gate",
             "Run a suite of scenarios and give one verdict. A blindness check, which must fail, runs first.",
         ),
-        "gameday": (
-            "harness.gameday.day_command:gameday",
-            "Run a schedule of scenarios on one job, with a live page.",
-        ),
-        "init": (
-            "harness.adopt.init_command:init",
-            "Watch your own training, unchanged, and write scenarios for it.",
-        ),
+        "gameday": ("harness.gameday.day_command:gameday", "Run a schedule of scenarios on one job, with a live page."),
+        "init": ("harness.adopt.init_command:init", "Watch your own training, unchanged, and write scenarios for it."),
         "matrix": (
             "harness.matrix.matrix_command:matrix",
             "Restart a job on damaged saves, or from each save that matters.",
@@ -92,10 +86,7 @@ COMMANDS = {
             "harness.cli.runs:score",
             "Judge a stored run again, from its event log alone; or the restarts of any job, from its own logs.",
         ),
-        "heal": (
-            "harness.cli.machine:heal",
-            "Undo what killed runs left behind. Touches only what this harness made.",
-        ),
+        "heal": ("harness.cli.machine:heal", "Undo what killed runs left behind. Touches only what this harness made."),
     },
     "More": {
         "history": (
@@ -106,10 +97,7 @@ COMMANDS = {
             "harness.gate.gate_command:baseline",
             "Keep, list and show baselines, which gates are compared with.",
         ),
-        "report": (
-            "harness.cli.runs:report",
-            "Write a stored run's report files again. Exits 0 whatever the verdict.",
-        ),
+        "report": ("harness.cli.runs:report", "Write a stored run's report files again. Exits 0 whatever the verdict."),
         "export": (
             "harness.cli.export:export",
             "Write a stored run in the formats of other tools. Exits 0 whatever the verdict.",
@@ -188,7 +176,7 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
 
 def main() -> None:
     """Runs the command line; every way out is one clear message and a meaningful exit code."""
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         # Without standalone mode the exit code is what comes back, and nothing turns it into this process's own.
         code = make_app(_stop_on_signals)(standalone_mode=False)
@@ -223,7 +211,11 @@ def _exit_code(error: BaseException) -> int:
         _say(f"error: {error.strerror}: {os.fsdecode(error.filename or '')}; {NAMES_IN_WORDS}")
         return UsageError.exit_code
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        place = _place_of(error)
+        from harness.cli import options
+
+        named = pathlib.Path(os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else "")
+        # A write itself does not tell what could not be written; then it is the folder of the runs.
+        place = named if named.is_absolute() else options.in_use.absolute()
         _say(f"error: {error.strerror}: {place} ({_free(place)} free on its disk)")
         return UNEXPECTED
     if isinstance(error, OSError) and error.strerror and isinstance(error.filename, (str, bytes)):
@@ -257,18 +249,6 @@ def _say(text: str, style: str = "red") -> None:
         err.print(Text(plain(text), style=style), soft_wrap=True)
     except Exception:
         sys.stderr.write(ascii(text)[1:-1].replace("\\n", "\n") + "\n")
-
-
-def _as_interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def _place_of(error: OSError) -> pathlib.Path:
-    """What could not be written. A write itself does not tell; then it is the folder of the runs."""
-    from harness.cli import options
-
-    named = pathlib.Path(os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else "")
-    return named if named.is_absolute() else options.in_use.absolute()
 
 
 def _free(place: pathlib.Path) -> str:

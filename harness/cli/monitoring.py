@@ -12,8 +12,7 @@ import typer
 from harness.campaign.campaign_observers import CampaignObserver, SilentCampaign, Together
 from harness.cli import path_arguments
 from harness.cli.output import say
-from harness.errors import CannotRunError
-from harness.extras import how_to_install
+from harness.extras import needed
 from harness.judge.score import Scorecard
 from harness.report import markdown, model
 
@@ -77,10 +76,8 @@ def sender(url: str) -> Callable[[pathlib.Path], str]:
 
     Raises `UsageError` for a URL that is none, `CannotRunError` without the extra.
     """
-    try:
+    with needed("--otlp", "otel"):
         from harness.monitoring import traces
-    except ImportError as error:
-        raise CannotRunError(f"--otlp needs {error.name}: {how_to_install('otel')}") from error
     traces.endpoint(url)
     return lambda run_dir: traces.send(run_dir, url)
 
@@ -90,10 +87,8 @@ def logger(uri: str) -> Callable[[pathlib.Path], str]:
 
     Raises `CannotRunError` without the extra.
     """
-    try:
+    with needed("--mlflow", "mlflow"):
         from harness.monitoring import mlflow
-    except ImportError as error:
-        raise CannotRunError(f"--mlflow needs {error.name}: {how_to_install('mlflow')}") from error
     return lambda run_dir: mlflow.log(run_dir, uri)
 
 
@@ -115,11 +110,8 @@ def watched(observer: CampaignObserver, metrics: str, budget: float | None = Non
     if not metrics:
         yield observer
         return
-    try:
+    with needed("--metrics", "metrics", ", or leave the option out"):
         from harness.monitoring.metrics_server import serving
-    except ImportError as error:
-        needs = f"{error.name}: {how_to_install('metrics')}"
-        raise CannotRunError(f"--metrics needs {needs}, or leave the option out") from error
     with serving(metrics, budget) as (monitor, address):
         say(f"  metrics: {address}", "dim")
         yield Together(observer, monitor)

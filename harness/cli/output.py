@@ -22,7 +22,7 @@ STYLES = {
     Verdict.INVALID: "bold magenta",
 }
 
-PLAIN_WIDTH = 200  # so that lines in a log file are not broken
+PLAIN_WIDTH = 200
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -38,10 +38,15 @@ def say(line: str, style: str = "") -> None:
     out.print(Text(plain(line), style=style), soft_wrap=True)
 
 
+def unwrapped(console: Console) -> Console:
+    """A terminal as wide as it is; in place of anything else one so wide that lines in a log file are not broken."""
+    if console.is_terminal:
+        return console
+    return Console(file=console.file, width=PLAIN_WIDTH, color_system=None, highlight=False)
+
+
 def print_table(table: Table) -> None:
-    """On a terminal as wide as that is; elsewhere wide enough that lines in a log file are not broken."""
-    console = out if out.is_terminal else Console(file=out.file, width=PLAIN_WIDTH, color_system=None, highlight=False)
-    console.print(table)
+    unwrapped(out).print(table)
 
 
 def note(line: str) -> None:
@@ -50,7 +55,6 @@ def note(line: str) -> None:
 
 
 def print_json(values: Any) -> None:
-    """The answer for programs."""
     sys.stdout.write(model.json_text(values))
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.campaign.wings import Result
-from harness.cli.output import PLAIN_WIDTH, SIGNS, STYLES, out, safe, say
+from harness.cli.output import SIGNS, STYLES, out, safe, say, unwrapped
 from harness.judge.score import Verdict
 from harness.report import view
 from harness.report.model import Report
@@ -32,9 +32,7 @@ def summary(report: Report, page: pathlib.Path | None = None) -> Group:
 
 def print_report(report: Report, page: pathlib.Path | None, console: Console) -> None:
     """Prints the summary. Plain, unwrapped text when not on a terminal."""
-    if not console.is_terminal:
-        console = Console(file=console.file, width=PLAIN_WIDTH, color_system=None, highlight=False)
-    console.print(summary(report, page))
+    unwrapped(console).print(summary(report, page))
 
 
 def _figures(report: Report) -> Table:
@@ -44,11 +42,9 @@ def _figures(report: Report) -> Table:
     table.add_column()
     table.add_column(style="dim")
     for figure in view.figures(report):
-        verdict = (
-            Text(f"{SIGNS[figure.verdict]} {one_line(figure.bound)}", style=STYLES[figure.verdict])
-            if figure.verdict
-            else Text("")
-        )
+        verdict = Text("")
+        if figure.verdict:
+            verdict = Text(f"{SIGNS[figure.verdict]} {one_line(figure.bound)}", style=STYLES[figure.verdict])
         table.add_row(f"  {figure.name}", Text(one_line(figure.value)), verdict, Text(one_line(figure.detail)))
     return table
 

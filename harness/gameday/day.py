@@ -8,17 +8,17 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.backends.contract import Backend
-from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage
+from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage, staged
 from harness.campaign.fault_free import copy_fault_free, ensure_fault_free, expects_band, fault_free_plans
+from harness.campaign.store import picked
 from harness.errors import ChaosError, EventLogError, FaultError, UsageError
 from harness.gameday import day_report
 from harness.gameday.day_plan import DayPlan
@@ -29,14 +29,15 @@ from harness.judge.facts.evidence import FAULT_FREE, Evidence, beside, part_of
 from harness.judge.score import Scorecard, judge
 from harness.log import journal, reading, untrusted_files
 from harness.report import write_files, write_reports
+from harness.report.charts.loss import Series
+from harness.report.drawing import line
 from harness.run.job import run_job
 from harness.run.stop import StopRequest
 from harness.run.undo import undo_open
-from harness.spec.document import checked, dotted, short
+from harness.spec.document import checked, dotted
 from harness.timeline import timeline
 from harness.timeline.window import JobLog
 
-Floats = npt.NDArray[np.float64]
 FILE = day_report.PLAN
 REHEARSALS = "rehearsals"  # the reports of each, in the day's folder
 BYTES_MAX = 64 * 2**20
@@ -67,12 +68,11 @@ def run_day(
     write_files({FILE: json.dumps(day.to_json(), indent=2) + "\n"}, run_dir)
     for name, folder in kept.items():
         copy_fault_free(folder, run_dir / name)
-    if (twin := twin_line(run_dir)) is not None and len(twin[2]):
-        director.usual_step_ns = float(np.median(twin[2])) * 1e9
+    if (twin := twin_line(run_dir)) is not None and len(twin.took_s):
+        director.usual_step_ns = float(np.median(twin.took_s)) * 1e9
     stage = Stage("run with faults", day.job.workload.nodes, folder=run_dir, fault_free=run_dir)
-    observer.stage(stage)
-    outcome = run_job(day.job, director.rehearsals, run_dir, backend, observer, stop, director)
-    observer.stage_ended(stage, outcome.outcome)
+    given = (day.job, director.rehearsals, run_dir, backend, observer, stop, director)
+    outcome = staged(observer, stage, lambda: run_job(*given))
     if outcome.outcome == "completed":
         with contextlib.suppress(FaultError):  # too much is kept then, and nothing else is wrong
             untrusted_files.remove_tree(run_dir, "checkpoints")
@@ -91,10 +91,7 @@ def _fault_free(
     found = {}
     band = any(expects_band(act.plan) for act in day.acts)
     for name, (plan, repeat) in fault_free_plans(day.job, band).items() if day.fault_free else ():
-        stage = Stage("fault-free run", plan.workload.nodes)
-        observer.stage(stage)
         folder, outcome = ensure_fault_free(plan, reports, backend, observer, stop, repeat=repeat)
-        observer.stage_ended(stage, "cached" if outcome is None else outcome.outcome)
         if outcome is not None and outcome.outcome == "interrupted":
             raise KeyboardInterrupt
         if outcome is not None and outcome.outcome != "completed":
@@ -123,14 +120,7 @@ def find_day(name: str, reports: pathlib.Path) -> pathlib.Path:
             if given.is_dir():
                 return given.resolve()
     known = sorted(reports.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime, reverse=True)
-    names = [path.parent.name for path in known]
-    fitting = names[:1] if name == "last" else [each for each in names if each.startswith(name)]
-    if len(fitting) == 1:
-        return (reports / fitting[0]).resolve()
-    if fitting:
-        raise UsageError(f"{short(name)!r} fits {len(fitting)} game days: {', '.join(fitting)}")
-    newest = ", ".join(names[:5]) or "none yet"
-    raise UsageError(f"unknown game day {short(name)!r} in {reports}; the newest are: {newest}")
+    return (reports / picked(name, [path.parent.name for path in known], "game day", reports)).resolve()
 
 
 def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) -> DayResult:
@@ -144,71 +134,54 @@ def judge_stored(
     run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN
 ) -> tuple[DayResult, dict[str, Scorecard]]:
     """The day's verdict, and the cards of its rehearsals. Writes nothing."""
-    day, stored = load_day(run_dir), _Stored(run_dir)
-    harness = stored.job.log.harness
-    events = sorted(harness.events, key=lambda event: event["at"]) if harness else []
+    day, job = load_day(run_dir), JobLog(reading.read(run_dir / "events"))
+    whole = cache(lambda: beside(job.whole, run_dir))
+
+    def card(what: str, evidence: Callable[[], Evidence], name: str) -> Scorecard | None:
+        """`None`, and a note, for what cannot be judged."""
+        try:
+            return judge(evidence(), name)
+        except EventLogError as error:
+            observer.note(f"{what} cannot be judged: {error}")
+            return None
+
+    def part(rehearsal: str) -> Scorecard | None:
+        return card(rehearsal, lambda: part_of(replace(whole(), run=job.window(rehearsal))), rehearsal)
+
+    events = sorted(job.log.harness.events, key=lambda event: event["at"]) if job.log.harness else []
     known = {act.name for act in day.acts}
     begun = [e["rehearsal"] for e in events if e["event"] == "rehearsal.started" and e["rehearsal"] in known]
-    cards = {name: card for name in begun if (card := _card(stored, name, observer)) is not None}
+    cards = {name: found for name in begun if (found := part(name)) is not None}
     same = all(act.expects_same_losses for act in day.acts if act.name in cards)
-    whole = _card(stored, None, observer, {"loss_continuity": {"mode": "exact"}} if cards and same else {})
+    expect = {"loss_continuity": {"mode": "exact"}} if cards and same else {}
+    of_the_job = card("the job", lambda: _of_the_job(whole(), expect), run_dir.name)
+    expected = []
+    for number, scene in enumerate(day.scenes):
+        for act in scene.acts:
+            people = {name: value.ns for name, value in act.people if value is not None}
+            alerts = [(alert.name, alert.within.ns) for alert in act.alerts]
+            expected.append(Expected(act.name, number, alerts, people, act.runbook or ""))
     probes = [(probe.name, moment) for probe in day.probes for moment in probe.when]
-    return judge_day(events, _expected(day), cards, whole, probes), cards
+    return judge_day(events, expected, cards, of_the_job, probes), cards
+
+
+def _of_the_job(whole: Evidence, expect: Mapping[str, Any]) -> Evidence:
+    """Of the job as a whole, also between and after its rehearsals, with the faults that acted: what the others came to
+    is told of their rehearsals."""
+    acted = [fault for fault in whole.run.faults if fault.injected is not None]
+    ids = {fault.id for fault in acted}
+    planned = [fault for fault in whole.run.plan.get("faults") or () if fault.get("id") in ids]
+    run = replace(whole.run, faults=acted, plan={**whole.run.plan, "faults": planned, "expect": expect})
+    return replace(whole, run=run)
 
 
 def write_day(run_dir: pathlib.Path, result: DayResult, cards: Mapping[str, Scorecard]) -> None:
-    """The reports of a day and of its rehearsals."""
     day = load_day(run_dir)
     for name, card in cards.items():
         folder = run_dir / REHEARSALS / name
         folder.mkdir(parents=True, exist_ok=True)
         write_reports(card, folder)
-    told = day_report.Day(day.name, day.title, day.job.run_id, day.job.backend, day.seed)
-    write_files(day_report.render(told, result), run_dir)
-
-
-class _Stored:
-    """The log of a stored day and its fault-free runs, each read once."""
-
-    def __init__(self, run_dir: pathlib.Path):
-        self.run_dir = run_dir
-        self.job = JobLog(reading.read(run_dir / "events"))
-
-    @cached_property
-    def whole(self) -> Evidence:
-        return beside(self.job.whole, self.run_dir)
-
-    def part(self, rehearsal: str) -> Evidence:
-        return part_of(replace(self.whole, run=self.job.window(rehearsal)))
-
-
-def _card(
-    stored: _Stored, rehearsal: str | None, observer: CampaignObserver, expect: Mapping[str, Any] | None = None
-) -> Scorecard | None:
-    """`None`, and a note, for what cannot be judged. Of the job as a whole those faults count that acted: what the
-    others came to is told of their rehearsals. `expect`: of the job as a whole, also between and after them."""
-    try:
-        if rehearsal is not None:
-            return judge(stored.part(rehearsal), rehearsal)
-        run = stored.whole.run
-        acted = [fault for fault in run.faults if fault.injected is not None]
-        ids = {fault.id for fault in acted}
-        planned = [fault for fault in run.plan.get("faults") or () if fault.get("id") in ids]
-        run = replace(run, faults=acted, plan={**run.plan, "faults": planned, "expect": expect or {}})
-        return judge(replace(stored.whole, run=run), stored.run_dir.name)
-    except EventLogError as error:
-        observer.note(f"{rehearsal or 'the job'} cannot be judged: {error}")
-        return None
-
-
-def _expected(day: DayPlan) -> list[Expected]:
-    found = []
-    for number, scene in enumerate(day.scenes):
-        for act in scene.acts:
-            people = {name: value.ns for name, value in act.people if value is not None}
-            alerts = [(alert.name, alert.within.ns) for alert in act.alerts]
-            found.append(Expected(act.name, number, alerts, people, act.runbook or ""))
-    return found
+    write_files(day_report.render(day, result), run_dir)
 
 
 def resume_day(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) -> Ended:
@@ -226,10 +199,9 @@ def resume_day(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAI
     return Ended(run_dir, judged(run_dir, observer))
 
 
-def twin_line(run_dir: pathlib.Path) -> tuple[Floats, Floats, Floats] | None:
-    """Step, loss and seconds of the steps of the fault-free run that the day is compared with; `None`: it has none."""
+def twin_line(run_dir: pathlib.Path) -> Series | None:
+    """The fault-free run that the day is compared with; `None`: it has none."""
     try:
-        curve = losses.surviving(timeline.load(run_dir / FAULT_FREE).steps)
+        return line(losses.surviving(timeline.load(run_dir / FAULT_FREE).steps))
     except (EventLogError, OSError):
         return None
-    return curve.step.astype(np.float64), curve.loss, curve.took_ns / 1e9

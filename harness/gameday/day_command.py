@@ -37,15 +37,14 @@ from harness.cli.options import (
 )
 from harness.cli.output import out, safe, say
 from harness.cli.terminal import print_result
-from harness.errors import INTERRUPTED, CannotRunError, UsageError
-from harness.extras import how_to_install
+from harness.errors import INTERRUPTED, UsageError
+from harness.extras import needed
 from harness.gameday import day_view
 from harness.gameday.attach.attach_command import run_attached_day
 from harness.gameday.day import Ended, find_day, resume_day, run_day, twin_line
 from harness.gameday.day_file import find_gameday
-from harness.gameday.day_plan import DayPlan, schedule, steps_needed
+from harness.gameday.day_plan import DayPlan, plan_day, schedule, steps_needed
 from harness.gameday.day_view import DayView, NewsView
-from harness.gameday.planning import plan_day
 from harness.gameday.requests import TEXT_MAX
 from harness.gameday.starts_and_stops import Director
 from harness.gameday.wing import WING
@@ -210,12 +209,9 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
     if where is None:
         yield Shown(lambda view, feed: None)
         return
-    try:
+    with needed("the live page", "gameday", ", or run it with --no-page"):
         from harness.gameday.page.chart import drawing
         from harness.gameday.page.page_server import PageAddress, serving
-    except ImportError as error:
-        needs = f"{error.name}: {how_to_install('gameday')}"
-        raise CannotRunError(f"the live page needs {needs}, or run it with --no-page") from error
     run_dir = reports / day.job.run_id
     chart = drawing(director.course, lambda: twin_line(run_dir))
     with serving(PageAddress(*where), director.desk, run_dir, chart) as served:

@@ -6,16 +6,11 @@ import pathlib
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from harness import units
 from harness.errors import ScenarioError
-from harness.parameters import Parameters
+from harness.parameters import Parameters, Share
 from harness.spec.document import Document, Path, read_text
 from harness.spec.scenario import LABELS_MAX, Abort, Labels, Limits, Line, Name, Overrides, check_secrets, find_scenario
 from harness.trainers.contract import Workload
@@ -39,14 +34,13 @@ def _web_address(text: str) -> str:
 
 
 WebAddress = Annotated[Line, AfterValidator(_web_address)]
-Percent = Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=100)]
 
 
 class Steady(Parameters):
     """What must hold before anything is injected, and again after a rest."""
 
     steps: int = Field(20, ge=2, le=1000, description="Of the newest steps nine of ten must be within the band.")
-    band: Percent = Field(50.0, description="Around the median time of these steps.")
+    band: Share = Field(50.0, description="Around the median time of these steps.")
     checkpoint: bool = Field(True, description="A checkpoint must have been committed.")
     loss_falling: bool = Field(True, description="The mean loss of the newest steps is below that of the first ones.")
     within: Duration = Field(Duration("10m"), description="Without it until then, the day ends without injecting more.")
@@ -74,15 +68,18 @@ class Watched(Parameters):
     people: People = People()
 
 
-class Rehearse(Parameters):
-    """One scenario on the job of the day. `overrides` may hold what a profile may, but for the workload."""
-
-    scenario: Line
+class _Rehearsed(Parameters):
     name: Name | None = Field(None, description="Of the rehearsal; default: the scenario's name.")
     profile: Line | None = None
     overrides: Overrides = Field(default_factory=dict)
     runbook: WebAddress | None = Field(None, description="What people are to do about it.")
     expect: Watched = Watched()
+
+
+class Rehearse(_Rehearsed):
+    """One scenario on the job of the day. `overrides` may hold what a profile may, but for the workload."""
+
+    scenario: Line
 
 
 class Random(Parameters):
@@ -121,15 +118,10 @@ class Replay(Parameters):
 _KINDS = ("scenario", "parallel", "pause", "random", "replay", "rest")
 
 
-class DayEntry(Parameters):
+class DayEntry(_Rehearsed):
     """One entry of the day: exactly one of `scenario`, `parallel`, `pause`, `random`, `replay`, `rest`."""
 
     scenario: Line | None = None
-    name: Name | None = None
-    profile: Line | None = None
-    overrides: Overrides = Field(default_factory=dict)
-    runbook: WebAddress | None = None
-    expect: Watched = Watched()
     parallel: list[Rehearse] | None = Field(None, min_length=2, max_length=100)
     pause: Line | None = Field(None, description="What is asked; a person presses continue.")
     random: Random | None = None
@@ -152,7 +144,6 @@ class DayEntry(Parameters):
 
     @property
     def rehearses(self) -> list[Rehearse]:
-        """The scenarios that it names itself."""
         if self.scenario is None:
             return list(self.parallel or ())
         kept = {key: getattr(self, key) for key in Rehearse.model_fields}
@@ -163,7 +154,7 @@ class Budget(Parameters):
     """The day ends early when the job has wasted more than this since it was steady first."""
 
     wasted_gpu_hours: float | None = Field(None, gt=0)
-    wasted_percent: Percent | None = Field(None, description="Of the GPU time since then.")
+    wasted_percent: Share | None = Field(None, description="Of the GPU time since then.")
 
 
 class Http(Parameters):
@@ -258,9 +249,8 @@ def _check_names(day: GameDay, document: Document) -> None:
         for number, each in enumerate(entry.rehearses):
             here = (*at, "parallel", number) if entry.parallel else at
             if "workload" in each.overrides:
-                document.problem(
-                    (*here, "overrides", "workload"), "the workload is that of the day: one job keeps running"
-                )
+                why = "the workload is that of the day: one job keeps running"
+                document.problem((*here, "overrides", "workload"), why)
     seen: set[str] = set()
     for place, probe in enumerate(day.probes):
         if probe.name in seen:

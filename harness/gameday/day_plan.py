@@ -7,20 +7,23 @@ the job is going already.
 from __future__ import annotations
 
 import math
+import os
+import pathlib
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness import units
-from harness.errors import ScenarioError, UsageError
-from harness.gameday.day_file import Alert, Budget, DayEntry, GameDay, People, Probe, Rehearse, Replay, Steady
-from harness.gameday.trace import Happening
+from harness.campaign.checked_files import load_scenario
+from harness.errors import ScenarioError, UsageError, choice
+from harness.gameday.day_file import Alert, Budget, DayEntry, People, Probe, Rehearse, Replay, Steady, load_gameday
+from harness.gameday.trace import load_trace
 from harness.plan.making import make_plan
 from harness.plan.model import Plan, PlannedFault, When
-from harness.spec.document import Document, Path
-from harness.spec.scenario import Scenario, TargetSpec
+from harness.spec.document import Path, short
+from harness.spec.scenario import Scenario, TargetSpec, find_beside
 from harness.spec.scenario import When as Trigger
 from harness.trainers.contract import Workload
 from harness.units import Duration
@@ -28,9 +31,8 @@ from harness.units import Duration
 NAME_MAX = 40  # characters of a rehearsal's name: it stands before the ids of its faults
 ACTS_MAX = 2000
 SETTLED_STEPS = 10
-
-Load = Callable[[Rehearse], Scenario]
-LoadTrace = Callable[[Replay], Sequence[Happening]]
+TRACES = "traces"
+AT_ONCE = Trigger(after=Duration("0s"))
 
 
 class _Model(BaseModel):
@@ -126,29 +128,19 @@ def _lasts_s(fault: PlannedFault) -> float:
     return after_s + sum(own_s)
 
 
-def make_day(
-    spec: GameDay, document: Document, seed: int, backend: str, run_id: str, load: Load, load_trace: LoadTrace
-) -> DayPlan:
-    """Pure but for `load` and `load_trace`, which read what the plan names. Raises `ScenarioError` with every place."""
-    return _Making(spec, document, seed, backend, run_id, load, load_trace).make()
+def plan_day(path: pathlib.Path, seed: int, backend: str, run_id: str, scenarios: pathlib.Path) -> DayPlan:
+    """The plan of a file. Raises `ScenarioError` with every mistake found in it, its scenarios and its traces."""
+    return _Making(path, seed, backend, run_id, scenarios).make()
 
 
 _SHARES = ("max_percent", "max_percent_by_faults")
 
 
 class _Making:
-    def __init__(
-        self,
-        spec: GameDay,
-        document: Document,
-        seed: int,
-        backend: str,
-        run_id: str,
-        load: Load,
-        load_trace: LoadTrace,
-    ):
-        self.spec, self.document, self.seed, self.backend, self.run_id = spec, document, seed, backend, run_id
-        self.load, self.load_trace = load, load_trace
+    def __init__(self, path: pathlib.Path, seed: int, backend: str, run_id: str, scenarios: pathlib.Path):
+        self.folder, self.scenarios = path.parent, scenarios
+        self.seed, self.backend, self.run_id = seed, backend, run_id
+        self.spec, self.document = load_gameday(path)
         self.names: dict[str, int] = {}
         self.acts = 0
 
@@ -212,7 +204,7 @@ class _Making:
             yield from self._replayed(place, entry, entry.replay)
 
     def _replayed(self, place: int, entry: DayEntry, replay: Replay) -> Iterator[Act]:
-        rows = [row for row in self.load_trace(replay) if row.event in replay.events]
+        rows = [row for row in load_trace(_find_trace(replay.trace, self.folder)) if row.event in replay.events]
         if not rows:
             known = ", ".join(replay.events)
             raise ScenarioError([f"no event in the trace has a scenario; events with one: {known}"])
@@ -224,7 +216,8 @@ class _Making:
             yield self._act(each, scenario, f"{place}/{row.line}", round(row.at_s / replay.speed * 1e9))
 
     def _load(self, each: Rehearse) -> Scenario:
-        scenario = self.load(each)
+        path = find_beside(each.scenario, self.folder, self.scenarios)
+        scenario = load_scenario(path, each.profile, each.overrides)
         if not scenario.faults:
             raise ScenarioError([f"scenario {scenario.name}: it has no fault, so there is nothing to rehearse"])
         if "fail_fast" in scenario.expect:
@@ -275,12 +268,21 @@ class _Making:
         return name if number == 1 or name not in self.names else self._name(name)
 
 
+def _find_trace(name: str, folder: pathlib.Path) -> pathlib.Path:
+    for path in (folder / name, folder / TRACES / name):
+        if os.path.lexists(path):
+            return path
+    known = sorted(path.name for place in (folder, folder / TRACES) for path in place.glob("*.csv"))
+    hint = choice(name, known) if known else "the shipped ones are in scenarios/gamedays/traces"
+    raise UsageError(f"unknown trace {short(name)!r}: it is neither in {folder} nor in {folder / TRACES}; {hint}")
+
+
 def _without_steps(scenario: Scenario) -> Scenario:
     """Triggers on a step become immediate, so that the job's own count of steps is no limit to them."""
     faults = []
     for fault in scenario.faults:
         if fault.when.step is not None:
-            now = Trigger(phase=fault.when.phase) if fault.when.phase else Trigger(after=Duration("0s"))
+            now = Trigger(phase=fault.when.phase) if fault.when.phase else AT_ONCE
             fault = fault.model_copy(update={"when": now})
         faults.append(fault)
     return scenario.model_copy(update={"faults": faults})
@@ -306,9 +308,8 @@ def _with_steps(plan: Plan, scenario: Scenario) -> Plan:
 
 def _immediate(scenario: Scenario) -> Scenario:
     """Its first faults act when the rehearsal begins; those that follow another one still do."""
-    now = Trigger(after=Duration("0s"))
     faults = [
-        fault.model_copy(update={"when": now}) if fault.when.step is not None and not fault.when.phase else fault
+        fault.model_copy(update={"when": AT_ONCE}) if fault.when.step is not None and not fault.when.phase else fault
         for fault in scenario.faults
     ]
     return scenario.model_copy(update={"faults": faults})
@@ -318,10 +319,8 @@ def _aimed(scenario: Scenario, node: int, workload: Workload) -> Scenario:
     """All its faults on this node, or on its first rank."""
     faults = []
     for fault in scenario.faults:
-        if fault.action.aims_at == "node":
-            target = TargetSpec(node=node)
-        else:
-            target = TargetSpec(rank=node * workload.ranks_per_node)
+        at_node = fault.action.aims_at == "node"
+        target = TargetSpec(node=node) if at_node else TargetSpec(rank=node * workload.ranks_per_node)
         faults.append(fault.model_copy(update={"target": target}))
     return scenario.model_copy(update={"faults": faults})
 
@@ -339,16 +338,12 @@ def _named(plan: Plan, name: str) -> Plan:
     return plan.model_copy(update={"faults": tuple(faults)})
 
 
-def ends_s(day: DayPlan, step_s: float) -> float:
-    """When the last entry is over at the earliest, in seconds from the job's start."""
-    return day.steady.steps * step_s + sum(_lasts(scene, step_s) for scene in day.scenes)
-
-
 def steps_needed(day: DayPlan, step_s: float) -> int:
     """Steps that the job must have for its schedule, at the least; without a step's time (0) those that the schedule
     itself waits for."""
     if step_s:
-        return math.ceil(ends_s(day, step_s) / step_s)
+        ends_s = day.steady.steps * step_s + sum(_lasts(scene, step_s) for scene in day.scenes)
+        return math.ceil(ends_s / step_s)
     waits = [max((act.waits_steps for act in scene.acts), default=0) for scene in day.scenes]
     return day.steady.steps + sum(waits)
 
@@ -361,19 +356,12 @@ def _lasts(scene: Scene, step_s: float) -> float:
 def schedule(day: DayPlan, step_s: float | None = None) -> list[str]:
     """The day in words, with times from its begin. Times are the earliest ones: how long the job takes to recover, and
     a person to press continue, nobody knows. `step_s`: what a step takes, where that is known."""
-    lines, at_s = [], 0.0
-    steady = day.steady
-    lines.append(
-        f"{_clock(at_s)}  the job starts; it must be steady for {steady.steps} steps before anything is injected"
-    )
-    at_s += steady.steps * (step_s or 0)
+    steps = day.steady.steps
+    lines = [f"{_clock(0)}  the job starts; it must be steady for {steps} steps before anything is injected"]
+    at_s = steps * (step_s or 0)
     for number, scene in enumerate(day.scenes, 1):
-        if scene.kind in ("pause", "rest"):
-            said = f"pause: {scene.what}" if scene.kind == "pause" else scene.what
-            lines.append(f"{_clock(at_s)}  {number}. {said}")
-            at_s += _lasts(scene, step_s or 0)
-            continue
-        lines.append(f"{_clock(at_s)}  {number}. {scene.kind}: {scene.what}")
+        said = scene.what if scene.kind == "rest" else f"{scene.kind}: {scene.what}"
+        lines.append(f"{_clock(at_s)}  {number}. {said}")
         for act in scene.acts:
             lines += [f"{_clock(at_s + act.after_ns / 1e9)}       {line}" for line in _act_lines(act)]
         at_s += _lasts(scene, step_s or 0)
@@ -382,10 +370,7 @@ def schedule(day: DayPlan, step_s: float | None = None) -> list[str]:
 
 
 def _act_lines(act: Act) -> list[str]:
-    lines = []
-    for fault in act.plan.faults:
-        when = _when(fault.when)
-        lines.append(f"{act.name}: {when}{fault.in_words()}")
+    lines = [f"{act.name}: {_when(fault.when)}{fault.in_words()}" for fault in act.plan.faults]
     watched = [f"alert {alert.name} within {alert.within}" for alert in act.alerts]
     watched += [f"people {name} within {value}" for name, value in act.people if value is not None]
     return lines + ([f"{act.name}: expects {', '.join(watched)}"] if watched else [])

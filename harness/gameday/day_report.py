@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import ActResult, DayResult
 from harness.judge.score import Scorecard, Verdict
 from harness.report import html_page, markdown, model
@@ -21,17 +21,6 @@ PLAN, REPORT = "gameday.json", "gameday-report.json"
 SCHEMA = 1
 MOMENTS_MAX = 400  # shown
 HEAD = ("Verdict", "Rehearsal", "Recovery", "Wasted by its faults", "Detected", "Acknowledged", "Mitigated", "Why")
-
-
-@dataclass(frozen=True)
-class Day:
-    """What a report says of the day itself."""
-
-    name: str
-    title: str
-    run_id: str
-    backend: str
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -57,14 +46,6 @@ class Row:
         said = [watch.reason for watch in self.act.watches if watch.reason]
         said = [*(_in_words(reason, self.act.card) for reason in self.act.reasons[:1]), *said]
         return "; ".join(said)
-
-    @property
-    def has_report(self) -> bool:
-        return self.act.card is not None
-
-    @property
-    def runbook(self) -> str:
-        return self.act.expected.runbook
 
     @property
     def longest_phase(self) -> str:
@@ -119,11 +100,6 @@ class StoredDay(msgspec.Struct):
     rehearsals: list[StoredAct]
 
 
-def is_day(folder: pathlib.Path) -> bool:
-    """Whether this run is a game day, judged or not: its rehearsals have reports of their own, and it has no other."""
-    return os.path.lexists(folder / PLAN)
-
-
 def read(folder: pathlib.Path) -> StoredDay:
     """Raises `ReportError` where the day was not judged, or its report cannot be read."""
     try:
@@ -134,14 +110,7 @@ def read(folder: pathlib.Path) -> StoredDay:
         raise model.ReportError(f"{folder / REPORT}: {error}") from error
 
 
-def to_store(result: DayResult) -> StoredDay:
-    """What `read` gives once this is written."""
-    acts = [StoredAct(act.expected.name, act.verdict, list(act.reasons)) for act in result.acts]
-    return StoredDay(result.verdict, list(result.reasons), acts)
-
-
-def render(day: Day, result: DayResult) -> dict[str, str]:
-    """File name → content. Pure."""
+def render(day: DayPlan, result: DayResult) -> dict[str, str]:
     rows = [Row(act) for act in result.acts]
     to_fix = [Row(act) for act in result.to_fix]
     reasons = _sentences(result)
@@ -153,7 +122,7 @@ def render(day: Day, result: DayResult) -> dict[str, str]:
         "report.html": html_page.fill(
             f"{__package__}/gameday.jinja", **shown, moments=moments[:MOMENTS_MAX], all_moments=len(moments)
         ),
-        "report.md": _markdown(day, result, reasons, rows, to_fix),
+        "report.md": _markdown(day, result, reasons, rows),
     }
 
 
@@ -173,12 +142,12 @@ def _clock(at_ns: int) -> str:
     return f"{int(minutes)}:{seconds:04.1f}"
 
 
-def _json(day: Day, result: DayResult) -> str:
+def _json(day: DayPlan, result: DayResult) -> str:
     content = {
         "schema": SCHEMA,
         "name": day.name,
-        "run_id": day.run_id,
-        "backend": day.backend,
+        "run_id": day.job.run_id,
+        "backend": day.job.backend,
         "seed": day.seed,
         "verdict": result.verdict.value,
         "reasons": _reasons(result),
@@ -191,15 +160,11 @@ def _json(day: Day, result: DayResult) -> str:
 
 
 def _json_act(act: ActResult) -> dict[str, Any]:
-    watches = [
-        {
-            "what": watch.what,
-            "within_s": watch.within_ns / 1e9,
-            "took_s": None if watch.took_ns is None else watch.took_ns / 1e9,
-            "verdict": watch.verdict.value,
-        }
-        for watch in act.watches
-    ]
+    watches = []
+    for watch in act.watches:
+        took_s = None if watch.took_ns is None else watch.took_ns / 1e9
+        told = {"what": watch.what, "within_s": watch.within_ns / 1e9, "took_s": took_s, "verdict": watch.verdict}
+        watches.append(told)
     return {
         "name": act.expected.name,
         "verdict": act.verdict.value,
@@ -214,18 +179,18 @@ def _json_act(act: ActResult) -> dict[str, Any]:
     }
 
 
-def _markdown(day: Day, result: DayResult, reasons: Sequence[str], rows: Sequence[Row], to_fix: Sequence[Row]) -> str:
+def _markdown(day: DayPlan, result: DayResult, reasons: Sequence[str], rows: Sequence[Row]) -> str:
     text = markdown.text
     moments = [(_clock(each.at_ns), each.kind, each.what) for each in result.moments[:MOMENTS_MAX]]
     parts = [
         f"# {markdown.SIGNS[result.verdict]} {result.verdict.value.capitalize()}: {text(reasons[0])}",
-        f"**{text(day.title)}** · game day {markdown.code(day.name)} · backend {markdown.code(day.backend)} · seed "
-        f"{markdown.code(str(day.seed))} · run {markdown.code(day.run_id)}",
+        f"**{text(day.title)}** · game day {markdown.code(day.name)} · backend {markdown.code(day.job.backend)} · seed "
+        f"{markdown.code(str(day.seed))} · run {markdown.code(day.job.run_id)}",
         "\n".join(f"- {text(reason)}" for reason in reasons[1:]),
         "## Scorecard\n\n" + " · ".join(f"{name}: {side or 'not judged'}" for name, side in result.sides.items()),
         markdown.table(HEAD, [row.cells for row in rows]),
         text(_wasted(result)),
-        "## What to fix, then what cost most\n\n" + _fixes(to_fix),
+        "## What to fix, then what cost most\n\n" + _fixes([Row(act) for act in result.to_fix]),
         "## Timeline\n\n" + markdown.table(("At", "What kind", "What"), moments),
         "## Post-mortem\n\n" + _questions(rows),
     ]
@@ -248,6 +213,6 @@ def _questions(rows: Sequence[Row]) -> str:
     lines = ["- What did people see first, and where?", "- What was missing on the dashboards?"]
     lines += ["- Which alert came late, or not at all?"]
     for row in rows:
-        if row.runbook:
-            lines.append(f"- Did the runbook of {markdown.text(row.name)} help? {markdown.text(row.runbook)}")
+        if runbook := row.act.expected.runbook:
+            lines.append(f"- Did the runbook of {markdown.text(row.name)} help? {markdown.text(runbook)}")
     return "\n".join(lines)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from harness.judge.score import Finding, Scorecard, Verdict, merge
@@ -28,6 +29,7 @@ SETTLED = "settled"  # the one outcome of a rehearsal that can pass
 COMPLETED = "completed"  # and of a day
 FIRING_MAX = 1000  # alerts that are told apart by fingerprint at once; more are taken by name
 SKIPPED = "skipped"  # of an entry, by a person
+failed, unknown = partial(Finding, Verdict.FAIL), partial(Finding, Verdict.INCONCLUSIVE)
 
 
 @dataclass(frozen=True)
@@ -148,13 +150,16 @@ def judge_day(
     name and moment of each that must answer around every entry that begins."""
     begin = int(events[0]["at"]) if events else 0
     acts = _acts(events, expected, cards, begin)
-    alerts = [*(w for act in acts for w in act.watches if w.what.startswith("alert ")), *_false_alarms(events, acts)]
-    people = [watch for act in acts for watch in act.watches if not watch.what.startswith("alert ")]
-    people += _guesses(events, acts)
-    machine = [*_of_the_schedule(events), *_of_the_acts(acts), *_cut_entries(events, acts), *_of_the_job(job, acts)]
-    machine += _unanswered(events, acts, probes)
+    watches = [watch for act in acts for watch in act.watches]
+    alerts = [watch for watch in watches if watch.what.startswith("alert ")] + _false_alarms(events, acts, begin)
+    people = [watch for watch in watches if not watch.what.startswith("alert ")] + _guesses(events, acts, begin)
+    machine = [*_of_the_schedule(events)]
+    for act in acts:
+        if act.machine is not Verdict.PASS:
+            machine.append(Finding(act.machine, f"{act.expected.name}: {act.reasons[0]}", Code.DAY_REHEARSAL))
+    machine += [*_cut_entries(events, acts), *_of_the_job(job, acts), *_unanswered(events, acts, probes)]
     if not acts:
-        machine.append(Finding(Verdict.INCONCLUSIVE, "no rehearsal was planned: nothing is proven", Code.DAY_EMPTY))
+        machine.append(unknown("no rehearsal was planned: nothing is proven", Code.DAY_EMPTY))
     findings = [*machine, *(Finding(watch.verdict, watch.reason, Code.DAY_WATCH) for watch in (*alerts, *people))]
     last = next((e for e in reversed(events) if e["event"] == "gameday.finished"), {})
     sides = {
@@ -204,8 +209,7 @@ def _acts(
             ]
             for name, shows in REACTIONS.items():
                 reactions[name] = next((at for at, action in mine if action in shows), None)
-        unknown = _not_known(injected, outcome, ends)
-        watches = _people(each, injected, reactions, unknown)
+        watches = _people(each, reactions, _not_known(injected, outcome, ends))
         found.append(ActResult(each, outcome, why, begun, injected, over, cards.get(each.name), reactions, watches))
     alerts = _alerts(_windows(found), _firings(events, begin), ends)
     return [replace(act, watches=[*alerts[act.expected.name], *act.watches]) for act in found]
@@ -328,24 +332,30 @@ def _alerts(windows: Sequence[_Window], firings: Sequence[tuple[int, str]], ends
 def _alert(window: _Window, at: int | None, ends: int) -> TimedCheck:
     what, act, within_ns = f"alert {window.name}", window.act, window.within_ns
     took = None if at is None or window.begin is None else at - window.begin
+    why = _not_known(window.begin, act.outcome, ends)(within_ns)
+    if not why and window.cut and window.end is not None and window.end - (window.begin or 0) <= within_ns:
+        why = "another fault that expects this alert struck before the allowed time was over"
+    fired = "did not fire" if took is None else f"fired only after {format_duration(took)}"
+    return _timed(act.expected.name, what, within_ns, took, why, f"{what} fires", f"{what} {fired}")
+
+
+def _timed(
+    rehearsal: str, what: str, within_ns: int, took: int | None, why: str, hoped: str, instead: str
+) -> TimedCheck:
+    """`why`: nothing can be said of what was hoped, or an empty text. `instead`: what happened, or did not."""
     if took is not None and took <= within_ns:
         return TimedCheck(what, within_ns, took, Verdict.PASS)
-    unknown = _not_known(window.begin, act.outcome, ends)(within_ns)
-    if not unknown and window.cut and window.end is not None and window.end - (window.begin or 0) <= within_ns:
-        unknown = "another fault that expects this alert struck before the allowed time was over"
-    if unknown:
-        text = f"{act.expected.name}: it is not known whether {what} fires in time: {unknown}"
+    if why:
+        text = f"{rehearsal}: it is not known whether {hoped} in time: {why}"
         return TimedCheck(what, within_ns, took, Verdict.INCONCLUSIVE, text)
-    fired = "did not fire" if took is None else f"fired only after {format_duration(took)}"
-    text = f"{act.expected.name}: {what} {fired} (≤ {format_duration(within_ns)})"
+    text = f"{rehearsal}: {instead} (≤ {format_duration(within_ns)})"
     return TimedCheck(what, within_ns, took, Verdict.FAIL, text)
 
 
-def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult]) -> list[TimedCheck]:
+def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult], begin: int) -> list[TimedCheck]:
     """Alerts of a name that the plan expects, where no fault was at work or not yet recovered from, and where none was
     still awaited. A rule looks back over some minutes: for as long as the plan gives an alert of that name after a
     fault's begin, it may also fire after the end of one, of whichever rehearsal."""
-    begin = int(events[0]["at"]) if events else 0
     windows = _windows(acts)
     may_follow = {window.name: max(w.within_ns for w in windows if w.name == window.name) for window in windows}
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
@@ -369,10 +379,9 @@ def _presses(events: Sequence[Event], begin: int) -> list[tuple[int, str, str]]:
     return [(int(e["at"]) - begin, str(e["action"]), str(e.get("role"))) for e in told]
 
 
-def _guesses(events: Sequence[Event], acts: Sequence[ActResult]) -> list[TimedCheck]:
+def _guesses(events: Sequence[Event], acts: Sequence[ActResult], begin: int) -> list[TimedCheck]:
     """Who tells of a problem as often where there is none as where there is one has guessed, and has shown nothing. A
     fault may be told of until it is over, and as long as people have time for it."""
-    begin = int(events[0]["at"]) if events else 0
     longest = max((within for act in acts for within in act.expected.people.values()), default=0)
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
     told = [(at, action) for at, action, role in _presses(events, begin) if action in TELLING and role != MASTER]
@@ -394,40 +403,25 @@ def _guesses(events: Sequence[Event], acts: Sequence[ActResult]) -> list[TimedCh
 
 
 def _people(
-    expected: Expected, injected: int | None, reactions: Mapping[str, int | None], unknown: Callable[[int], str]
+    expected: Expected, reactions: Mapping[str, int | None], not_known: Callable[[int], str]
 ) -> list[TimedCheck]:
     found = []
     for name, within_ns in expected.people.items():
-        took, why = reactions[name], unknown(within_ns)
-        if took is not None and took <= within_ns:
-            found.append(TimedCheck(name, within_ns, took, Verdict.PASS))
-        elif why:
-            text = f"{expected.name}: it is not known whether people {name} it in time: {why}"
-            found.append(TimedCheck(name, within_ns, took, Verdict.INCONCLUSIVE, text))
-        else:
-            said = "nobody did" if took is None else f"it took {format_duration(took)}"
-            text = f"{expected.name}: people {name}: {said} (≤ {format_duration(within_ns)})"
-            found.append(TimedCheck(name, within_ns, took, Verdict.FAIL, text))
+        took, why = reactions[name], not_known(within_ns)
+        said = "nobody did" if took is None else f"it took {format_duration(took)}"
+        hoped, instead = f"people {name} it", f"people {name}: {said}"
+        found.append(_timed(expected.name, name, within_ns, took, why, hoped, instead))
     return found
 
 
 # The machine
 
 
-def _of_the_acts(acts: Sequence[ActResult]) -> list[Finding]:
-    found: list[Finding] = []
-    for act in acts:
-        name = act.expected.name
-        if act.machine is not Verdict.PASS:
-            found.append(Finding(act.machine, f"{name}: {act.reasons[0]}", Code.DAY_REHEARSAL))
-    return found
-
-
 def _of_the_job(job: Scorecard | None, acts: Sequence[ActResult]) -> list[Finding]:
     """A fault that was cut short, by a person or by the death of the harness, did not act as planned; that makes its
     rehearsal inconclusive, and not the job invalid."""
     if job is None:
-        return [Finding(Verdict.INCONCLUSIVE, "the job as a whole could not be judged", Code.DAY_JOB_UNKNOWN)]
+        return [unknown("the job as a whole could not be judged", Code.DAY_JOB_UNKNOWN)]
     cut = job.verdict is Verdict.INVALID and any(act.ended_by_person or act.without_an_end for act in acts)
     verdict = Verdict.INCONCLUSIVE if cut else job.verdict
     return [] if verdict is Verdict.PASS else [Finding(verdict, f"the job as a whole: {job.reasons[0]}", Code.DAY_JOB)]
@@ -437,47 +431,27 @@ def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
     last = next((e for e in reversed(events) if e["event"] == "gameday.finished"), None)
     struck = any(e["event"] == "fault.injected" for e in events)
     if last is None:
-        yield Finding(
-            Verdict.INCONCLUSIVE, "the schedule is incomplete: the harness ended before it was over", Code.DAY_NO_END
-        )
+        yield unknown("the schedule is incomplete: the harness ended before it was over", Code.DAY_NO_END)
     elif last["outcome"] == "budget":
-        yield Finding(Verdict.FAIL, f"the error budget is spent: {last.get('reason')}", Code.DAY_BUDGET)
+        yield failed(f"the error budget is spent: {last.get('reason')}", Code.DAY_BUDGET)
     elif last["outcome"] == "not_steady":
-        yield Finding(
-            Verdict.FAIL if struck else Verdict.INCONCLUSIVE,
-            str(last.get("reason")),
-            Code.DAY_NOT_STEADY,
-            "" if struck else Doubt.NOTHING_STRUCK,
-        )
+        why, code = str(last.get("reason")), Code.DAY_NOT_STEADY
+        yield failed(why, code) if struck else unknown(why, code, Doubt.NOTHING_STRUCK)
     elif last["outcome"] != COMPLETED:
-        why = _why_job_ended(events) if last["outcome"] == "job_ended" else ""
-        why = ": ".join(filter(None, [str(last.get("reason") or "no reason is given"), why]))
-        yield Finding(
-            Verdict.INCONCLUSIVE, f"the schedule was not completed: {last['outcome']}: {why}", Code.DAY_NOT_COMPLETED
-        )
+        why = str(last.get("reason") or "no reason is given")
+        ended = next((e for e in reversed(events) if e["event"] == "run.finished"), {})
+        if last["outcome"] == "job_ended" and ended.get("outcome") != COMPLETED and ended.get("reason"):
+            why += f": {ended['reason']}"
+        yield unknown(f"the schedule was not completed: {last['outcome']}: {why}", Code.DAY_NOT_COMPLETED)
     unsteady = next((e for e in events if e["event"] == "gameday.steady" and not e["ok"]), None)
     if unsteady and last is not None and last["outcome"] != "not_steady":
-        yield Finding(
-            Verdict.INCONCLUSIVE,
-            f"the job was not steady ({unsteady.get('reason')}), and yet the day went on",
-            Code.DAY_WENT_ON_UNSTEADY,
-        )
+        text = f"the job was not steady ({unsteady.get('reason')}), and yet the day went on"
+        yield unknown(text, Code.DAY_WENT_ON_UNSTEADY)
     for event in events:
         if event["event"] == "gameday.probe" and not event["ok"]:
             early = event["moment"] == "before"
             text = f"probe {event['name']} failed ({event['moment']}): {event.get('detail')}"
-            yield Finding(
-                Verdict.INCONCLUSIVE if early else Verdict.FAIL,
-                text,
-                Code.PROBE_FAILED,
-                Doubt.NOTHING_STRUCK if early else "",
-            )
-
-
-def _why_job_ended(events: Sequence[Event]) -> str:
-    """Why it ended before its schedule was over; empty where it just came to its end."""
-    ended = next((e for e in reversed(events) if e["event"] == "run.finished"), {})
-    return "" if ended.get("outcome") == COMPLETED else str(ended.get("reason") or "")
+            yield unknown(text, Code.PROBE_FAILED, Doubt.NOTHING_STRUCK) if early else failed(text, Code.PROBE_FAILED)
 
 
 def _unanswered(
@@ -489,9 +463,7 @@ def _unanswered(
         names = ", ".join(act.expected.name for act in acts if act.expected.scene == scene)
         for name, moment in probes:
             if (name, moment, names) not in answered:
-                yield Finding(
-                    Verdict.INCONCLUSIVE, f"probe {name} never answered ({moment} {names})", Code.PROBE_UNANSWERED
-                )
+                yield unknown(f"probe {name} never answered ({moment} {names})", Code.PROBE_UNANSWERED)
 
 
 def _cut_entries(events: Sequence[Event], acts: Sequence[ActResult]) -> Iterable[Finding]:
@@ -502,11 +474,8 @@ def _cut_entries(events: Sequence[Event], acts: Sequence[ActResult]) -> Iterable
         if event["event"] == "gameday.entry" and event.get("edge") == "end" and event["entry"] not in told:
             cut = sorted(set(str(event.get("reason") or "").split(", ")) - {"", SETTLED})
             if cut:
-                yield Finding(
-                    Verdict.INCONCLUSIVE,
-                    f"entry {int(event['entry']) + 1}: the {event['kind']} was {', '.join(cut)}",
-                    Code.DAY_ENTRY_CUT,
-                )
+                text = f"entry {int(event['entry']) + 1}: the {event['kind']} was {', '.join(cut)}"
+                yield unknown(text, Code.DAY_ENTRY_CUT)
 
 
 # The timeline

@@ -89,28 +89,28 @@ class DayView:
     elapsed_s: float
     state: str
     saying: str  # the state in a sentence
-    blocked: bool
-    outcome: str
     phase: str  # in the report's words where it has one
     step: int
     furthest_step: int
     steps: int | None
     loss: float | None
-    committed_step: int
-    idle_s: float  # since the last step
-    standing: bool  # for longer than a step takes
     steps_go: bool  # it trains, and does not stand
-    ranks: RanksView
     scenes: Sequence[SceneView]
-    at_work: int  # faults
-    outage: Sequence[tuple[str, float]]  # phase, seconds
-    outage_open: bool
-    wasted_gpu_s: float
-    wasted_percent: float
-    wasted_dollars: float | None
-    feed: Sequence[NewsView]
-    nodes: Sequence[str]
-    fault_free: bool  # the same job was run without a fault, so its losses are known
+    blocked: bool = False
+    outcome: str = ""
+    committed_step: int = 0
+    idle_s: float = 0.0  # since the last step
+    standing: bool = False  # for longer than a step takes
+    ranks: RanksView = RanksView(0, [], True)
+    at_work: int = 0  # faults
+    outage: Sequence[tuple[str, float]] = ()  # phase, seconds
+    outage_open: bool = False
+    wasted_gpu_s: float = 0.0
+    wasted_percent: float = 0.0
+    wasted_dollars: float | None = None
+    feed: Sequence[NewsView] = ()
+    nodes: Sequence[str] = ()
+    fault_free: bool = False  # the same job was run without a fault, so its losses are known
     job_over: bool = False
     verdict: str = ""  # once the day is judged
     report: str = ""  # its path
@@ -150,7 +150,7 @@ def view_of(director: Director, job: LiveJob, begin_ns: int, now_ns: int) -> Day
         wasted_gpu_s=gpu_s,
         wasted_percent=waste.percent(progress, now_ns) if waste else 0.0,
         wasted_dollars=None if price is None else gpu_s / 3600 * price,
-        feed=[NewsView((each.at_ns - begin_ns) / 1e9, each.kind, each.text) for each in _newest(director.feed)],
+        feed=_newest(director.feed, begin_ns),
         nodes=[node.name for node in job.cluster.nodes],
         fault_free=director.day.fault_free,
     )
@@ -168,28 +168,13 @@ def before(director: Director, status: Status, elapsed_s: float) -> DayView:
         elapsed_s=elapsed_s,
         state="preparing",
         saying=f"First the same job runs without a fault: step {status.step:,}{steps}. The day begins after it.",
-        blocked=False,
-        outcome="",
         phase=_PREPARING.get(status.phase, status.phase),
         step=status.step,
         furthest_step=status.step,
         steps=status.steps,
         loss=status.loss,
-        committed_step=0,
-        idle_s=0.0,
-        standing=False,
         steps_go=status.phase == "training",
-        ranks=RanksView(0, [], True),
         scenes=scenes,
-        at_work=0,
-        outage=(),
-        outage_open=False,
-        wasted_gpu_s=0.0,
-        wasted_percent=0.0,
-        wasted_dollars=None,
-        feed=[],
-        nodes=[],
-        fault_free=False,
     )
 
 
@@ -240,11 +225,12 @@ def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
 def feed_for_participants(feed: Iterable[News], begin_ns: int) -> list[NewsView]:
     """Their own lines and alerts; what the game master did would tell them."""
     shown = [each for each in feed if each.kind == "alert" or (each.kind == "person" and each.role != "master")]
-    return [NewsView((each.at_ns - begin_ns) / 1e9, each.kind, each.text) for each in _newest(shown)]
+    return _newest(shown, begin_ns)
 
 
-def _newest(feed: Iterable[News]) -> list[News]:
-    return list(feed)[-FEED_MAX:][::-1]
+def _newest(feed: Iterable[News], begin_ns: int) -> list[NewsView]:
+    newest = list(feed)[-FEED_MAX:][::-1]
+    return [NewsView((each.at_ns - begin_ns) / 1e9, each.kind, each.text) for each in newest]
 
 
 def _saying(director: Director, begin_ns: int) -> str:
@@ -308,15 +294,10 @@ def ranks_view(progress: LiveProgress, now_ns: int) -> RanksView:
     limit_ns = standing_ns(progress)
     ranks = [_rank(progress, rank, now_ns, limit_ns) for rank in sorted(progress.workers)]
     whole = len(ranks) <= RANKS_LISTED_MAX
-    times = [each.step_ms for each in ranks if each.step_ms is not None]
+    steps = _extremes([each.step for each in ranks])
+    times = _extremes([each.step_ms for each in ranks if each.step_ms is not None])
     listed = ranks if whole else sorted(ranks, key=lambda each: (each.step, -(each.step_ms or 0)))[:EXTREMES]
-    return RanksView(
-        count=len(ranks),
-        listed=listed,
-        whole=whole,
-        step=_extremes([each.step for each in ranks]),
-        step_ms=_extremes(times),
-    )
+    return RanksView(len(ranks), listed, whole, steps, times)
 
 
 def _rank(progress: LiveProgress, rank: int, now_ns: int, limit_ns: float) -> RankView:

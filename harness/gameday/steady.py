@@ -41,22 +41,16 @@ class Course:
 
     def note(self, progress: LiveProgress, window: int) -> None:
         """Called at every tick; a step that was done again is noted again."""
-        step = progress.complete_step
-        if step == self._last_step:
+        before, self._last_step = self._last_step, progress.complete_step
+        if self._last_step <= before:
             return
-        went_on, self._last_step = step > self._last_step, step
-        if not went_on:
-            return
-        loss = progress.loss
-        times = progress.step_times.get(0)
-        self.steps.append((step, loss, times[-1][1] if times else 0))
+        loss, times = progress.loss, progress.step_times.get(0)
+        self.steps.append((self._last_step, loss, times[-1][1] if times else 0))
         if loss is not None and len(self.first_losses) < window:
             self.first_losses.append(loss)
 
     def losses(self, count: int) -> list[float]:
-        """The newest ones."""
-        newest = list(self.steps)[-count:] if count else []
-        return [loss for _, loss, _ in newest if loss is not None]
+        return [loss for _, loss, _ in list(self.steps)[-count:] if loss is not None]
 
 
 def lacking(wanted: Steady, progress: LiveProgress, course: Course, since_ns: int, now_ns: int) -> str:

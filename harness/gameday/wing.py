@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ from harness.campaign.wings import FileKind, Part, Result, Wing
 from harness.gameday import day_report
 from harness.gameday.attach.strikes_file import load_attached
 from harness.gameday.day_file import are_strikes
-from harness.gameday.planning import plan_day
+from harness.gameday.day_plan import plan_day
 from harness.spec.document import Document, read_text
 from harness.units import counted
 
@@ -22,10 +23,11 @@ class _Days:
     report = day_report.REPORT
 
     def is_in(self, folder: pathlib.Path) -> bool:
-        return day_report.is_day(folder)
+        return os.path.lexists(folder / day_report.PLAN)
 
     def read(self, folder: pathlib.Path) -> Result:
-        return _shown(day_report.read(folder))
+        day = day_report.read(folder)
+        return Result(day.verdict, day.reasons, [Part(act.name, act.verdict, act.reasons) for act in day.rehearsals])
 
     def values(self, folder: pathlib.Path) -> Any:
         return msgspec.to_builtins(day_report.read(folder))
@@ -34,11 +36,8 @@ class _Days:
         from harness.gameday.day import judge_stored, write_day  # which the list of runs does without
 
         result, cards = judge_stored(folder)
-        return _shown(day_report.to_store(result)), functools.partial(write_day, folder, result, cards)
-
-
-def _shown(day: day_report.StoredDay) -> Result:
-    return Result(day.verdict, day.reasons, [Part(act.name, act.verdict, act.reasons) for act in day.rehearsals])
+        parts = [Part(act.expected.name, act.verdict, act.reasons) for act in result.acts]
+        return Result(result.verdict, result.reasons, parts), functools.partial(write_day, folder, result, cards)
 
 
 def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:

@@ -6,7 +6,7 @@ import datetime
 import pathlib
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -30,7 +30,6 @@ _COMMIT = re.compile(r"[0-9a-f]{4,64}(-dirty)?\Z")
 
 
 def known(reports: pathlib.Path) -> list[str]:
-    """The names of the baselines kept with these reports."""
     return sorted(path.stem for path in (reports / FOLDER).glob("*.json") if _NAME.match(path.stem))
 
 
@@ -132,26 +131,18 @@ def differences(before: Identity, wanted: Identity) -> list[str]:
         found.append(f"profile {before.profile or 'none'}, here {wanted.profile or 'none'}")
     if before.version != wanted.version:
         found.append("another version of the scenario (its workload or its faults were changed)")
-    return found + _other_hardware(before.hardware, wanted.hardware)
-
-
-def _other_hardware(before: Mapping[str, object], here: Mapping[str, object]) -> list[str]:
-    names = sorted(before.keys() | here.keys())
-    return [
-        f"{name} {before.get(name, 'unknown')}, here {here.get(name, 'unknown')}"
-        for name in names
-        if before.get(name) != here.get(name)
-    ]
+    for name in sorted(before.hardware.keys() | wanted.hardware.keys()):
+        then, here = (each.hardware.get(name, "unknown") for each in (before, wanted))
+        found += [f"{name} {then}, here {here}"] if then != here else []
+    return found
 
 
 def check(name: str, figures: Figures, wanted: Sequence[Identity]) -> None:
     """Raises `UsageError` where the baseline is of something else. A scenario that it lacks is no error here."""
     problems = []
     for identity in wanted:
-        of_another = [each for each in figures.scenarios if each.identity.scenario == identity.scenario]
-        found = figures.of(identity)
-        if found is None and of_another:
-            found = of_another[0]
+        others = (each for each in figures.scenarios if each.identity.scenario == identity.scenario)
+        found = figures.of(identity) or next(others, None)
         if found is not None and (why := differences(found.identity, identity)):
             problems.append(f"baseline {name}: {identity.name} cannot be compared: {'; '.join(why)}")
     if problems:

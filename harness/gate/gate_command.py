@@ -160,7 +160,7 @@ def _print(answer: GateResult, reports: pathlib.Path) -> None:
         table.add_row(*map(safe, row.cells[:4]), style=STYLES[row.result.verdict])
     print_table(table)
     for absent in answer.part.left_out:
-        say(f"left out: {absent.name}: {absent.why}")
+        say(f"left out: {absent.scenario}: {absent.why}")
     if answer.held is not None:
         out.print(f"Against baseline [bold]{safe(answer.held.baseline)}[/]")
         compared = Table(*COMPARED_HEAD[:-1], box=None, header_style="bold")

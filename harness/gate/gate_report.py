@@ -7,10 +7,13 @@ import statistics
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from harness.gate.baseline_comparison import Answer as Comparison
 from harness.gate.baseline_comparison import Question, Regressions, title
+from harness.gate.stored_gate import Part, Run
 from harness.judge.repeats import RepeatVerdict
 from harness.judge.score import Scorecard, Verdict
 from harness.report import html_page, junit, markdown, model
@@ -19,12 +22,8 @@ from harness.report.words import gpu_seconds, seconds
 from harness.units import counted
 
 SUITE_SCHEMA = 1
+NO_PART = Part(0, 0, "", "", 0, "", ())
 HEAD = ("Verdict", "Scenario", "Runs", "Reason", "Newest run")
-
-
-class RunLine(NamedTuple):
-    run_id: str
-    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -36,60 +35,17 @@ class SuiteRow:
     result: RepeatVerdict
     cards: Sequence[Scorecard] = ()
     known: bool = False  # its failure is
-    stored: Sequence[RunLine] = ()
+    stored: Sequence[Run] = ()
     swept: bool = False  # a sweep over the saves of its job, without a fault
 
     @property
-    def runs(self) -> Sequence[RunLine]:
-        return self.stored or [RunLine(card.run_id, card.verdict) for card in self.cards]
+    def runs(self) -> Sequence[Run]:
+        return self.stored or [Run(card.run_id, card.verdict) for card in self.cards]
 
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
         newest = self.runs[-1].run_id if self.runs else "—"
         return self.result.verdict.value, self.name, str(len(self.runs)), in_words(self.result.reasons[0]), newest
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A scenario that was not run, and why."""
-
-    name: str
-    why: str
-    required: bool
-
-
-@dataclass(frozen=True)
-class Part:
-    """How much of a suite a gate was, and of which one."""
-
-    in_suite: int
-    selected: int  # by tag
-    tag: str = ""
-    backend: str = ""
-    seed: int = 0
-    digest: str = ""  # of the suite's file
-    names: tuple[str, ...] = ()  # of those that were selected, whatever the shard
-    shard: int | None = None
-    shards: int | None = None
-    left_out: tuple[LeftOut, ...] = ()
-    again: bool = False  # only those that did not pass last time
-    added: str = ""  # the gate whose runs count as well
-
-    @property
-    def incomplete(self) -> str:
-        """What is missing that was required, or an empty text."""
-        missing = [f"{each.name} ({each.why})" for each in self.left_out if each.required]
-        return f"{counted(len(missing), 'required scenario')} left out: {', '.join(missing)}" if missing else ""
-
-    @property
-    def in_words(self) -> str:
-        """What else is not the whole suite, or an empty text."""
-        said = [f"only the {self.selected} of {self.in_suite} scenarios with tag {self.tag}"] if self.tag else []
-        said += [f"only {', '.join(self.names)} of {self.in_suite} scenarios"] if self.again else []
-        said += [f"with the runs of gate {self.added}"] if self.added else []
-        said += [f"only shard {self.shard} of {self.shards}: merge all shards"] if self.shard else []
-        optional = [each.name for each in self.left_out if not each.required]
-        return "; ".join(said + ([f"without {', '.join(optional)}, which are not required"] if optional else []))
 
 
 @dataclass(frozen=True)
@@ -104,7 +60,7 @@ class GateResult:
     blindness_check: SuiteRow
     rows: Sequence[SuiteRow] = ()
     held: Regressions | None = None  # against a baseline
-    part: Part = Part(0, 0)
+    part: Part = NO_PART
 
 
 def yes_or_no(answer: GateResult) -> str:
@@ -127,16 +83,12 @@ def yes_or_no(answer: GateResult) -> str:
 
 def next_steps(answer: GateResult) -> list[str]:
     """What to do about it, each as a command: look at what failed, run again what could not be judged."""
-    failed = [
-        (row, next((run.run_id for run in row.runs if run.verdict is Verdict.FAIL), ""))
-        for row in answer.rows
-        if row.result.verdict is Verdict.FAIL
-    ]
-    steps = [
-        f"{row.name} failed: " + (f"open {run_id}/report.html in the reports" if row.swept else f"chaos show {run_id}")
-        for row, run_id in failed
-        if run_id
-    ]
+    steps = []
+    for row in answer.rows:
+        run_id = next((run.run_id for run in row.runs if run.verdict is Verdict.FAIL), "")
+        if row.result.verdict is Verdict.FAIL and run_id:
+            look = f"open {run_id}/report.html in the reports" if row.swept else f"chaos show {run_id}"
+            steps.append(f"{row.name} failed: {look}")
     unclear = [row for row in answer.rows if row.result.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID)]
     if unclear and not answer.part.shard:
         more = f" --backend {answer.part.backend}" if answer.part.backend not in ("", "local") else ""
@@ -152,7 +104,6 @@ COMPARED_HEAD = ("Verdict", "Scenario", "Figure", "Baseline", "Now", "Ratio", "9
 
 
 def compared_cells(answer: Comparison) -> tuple[str, ...]:
-    """One row of the table of comparisons."""
     question = answer.question
     ratio = "—" if answer.ratio is None else f"{answer.ratio:.2f} ×"
     bounds = "—" if answer.bounds is None else f"{answer.bounds[0]:.2f} to {answer.bounds[1]:.2f}"
@@ -173,7 +124,6 @@ def middle(figure: str, values: Sequence[float]) -> str:
 
 
 def render(answer: GateResult) -> dict[str, str]:
-    """File name → content."""
     compared = [compared_cells(each) for each in answer.held.answers] if answer.held else []
     told: dict[str, Any] = {"answer": answer, "compared": compared, "in_words": in_words}
     told |= {"yes_or_no": yes_or_no(answer), "next_steps": next_steps(answer)}
@@ -186,8 +136,6 @@ def render(answer: GateResult) -> dict[str, str]:
 
 
 def suite_json(answer: GateResult) -> dict[str, object]:
-    """As in suite.json."""
-    left_out = [{"scenario": each.name, "why": each.why, "required": each.required} for each in answer.part.left_out]
     return {
         "schema": SUITE_SCHEMA,
         "suite": answer.suite,
@@ -197,7 +145,7 @@ def suite_json(answer: GateResult) -> dict[str, object]:
         "reason": answer.reason,
         "blindness_check": _json_row(answer.blindness_check),
         "scenarios": [_json_row(row) for row in answer.rows],
-        "part": {**vars(answer.part), "names": list(answer.part.names), "left_out": left_out},
+        "part": msgspec.to_builtins(answer.part),
         "against": None if answer.held is None else against_json(answer.held),
         "answer": yes_or_no(answer),
         "next_steps": next_steps(answer),
@@ -227,15 +175,10 @@ def _json_comparison(answer: Comparison) -> dict[str, object]:
 
 
 def _json_row(row: SuiteRow) -> dict[str, object]:
-    figures = {
-        name: {
-            "runs": len(found.values),
-            "median_share": found.median,
-            "median_interval": list(found.interval),
-            "tail_share": found.tail,
-        }
-        for name, found in row.result.assessments.items()
-    }
+    figures = {}
+    for name, found in row.result.assessments.items():
+        shares = {"median_share": found.median, "median_interval": list(found.interval), "tail_share": found.tail}
+        figures[name] = {"runs": len(found.values), **shares}
     return {
         "scenario": row.name,
         "title": row.title,
@@ -243,7 +186,7 @@ def _json_row(row: SuiteRow) -> dict[str, object]:
         "reasons": list(row.result.reasons),
         "known_failure": row.known,
         "swept": row.swept,
-        "runs": [{"run_id": run.run_id, "verdict": run.verdict.value} for run in row.runs],
+        "runs": msgspec.to_builtins(row.runs),
         "shares_of_bounds": figures,
     }
 
@@ -258,22 +201,13 @@ def _markdown(answer: GateResult) -> str:
     parts = [f"**{markdown.text(yes_or_no(answer))}**", head, name]
     parts += [markdown.text(step) for step in next_steps(answer)]
     parts += [markdown.text(check), markdown.table(HEAD, rows)]
-    parts += [markdown.text(f"Left out: {each.name}, {each.why}") for each in answer.part.left_out]
+    parts += [markdown.text(f"Left out: {each.scenario}, {each.why}") for each in answer.part.left_out]
     if answer.held is not None:
         parts.append(f"## Against baseline {markdown.code(answer.held.baseline)}")
         parts.append(markdown.table(COMPARED_HEAD, [compared_cells(each) for each in answer.held.answers]))
         parts += [markdown.text(f"Not compared: {each}") for each in answer.held.not_compared]
         parts += [markdown.text(f"Missing: the baseline has no runs of {each}") for each in answer.held.missing]
     return "\n\n".join(parts) + "\n"
-
-
-def _baseline_cases(held: Regressions) -> list[tuple[str, Verdict, Sequence[str]]]:
-    found: list[tuple[str, Verdict, Sequence[str]]] = []
-    for each in held.answers:
-        name = f"{each.question.scenario}, {title(each.question.figure)} against {held.baseline}"
-        found.append((name, each.verdict, (each.reason or "as before",)))
-    lacking = [(f"{name} against {held.baseline}", Verdict.INCONCLUSIVE, ("not in it",)) for name in held.missing]
-    return found + lacking
 
 
 def _junit(answer: GateResult) -> str:
@@ -283,12 +217,13 @@ def _junit(answer: GateResult) -> str:
     cases: list[tuple[str, Verdict, Sequence[str]]] = [("blindness check", *check)]
     cases += [(row.name, row.result.verdict, row.result.reasons) for row in answer.rows]
     left_out = [each for each in answer.part.left_out if each.required]
-    cases += [(each.name, Verdict.INCONCLUSIVE, (f"left out: {each.why}",)) for each in left_out]
-    cases += _baseline_cases(answer.held) if answer.held else []
-    failures = sum(verdict is Verdict.FAIL for _, verdict, _ in cases)
-    errors = sum(verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) for _, verdict, _ in cases)
-    counts = {"tests": str(len(cases)), "failures": str(failures), "errors": str(errors), "skipped": "0"}
-    gate = ElementTree.Element("testsuite", {"name": junit.clean(answer.suite), **counts})
+    cases += [(each.scenario, Verdict.INCONCLUSIVE, (f"left out: {each.why}",)) for each in left_out]
+    if held := answer.held:
+        for each in held.answers:
+            name = f"{each.question.scenario}, {title(each.question.figure)} against {held.baseline}"
+            cases.append((name, each.verdict, (each.reason or "as before",)))
+        cases += [(f"{name} against {held.baseline}", Verdict.INCONCLUSIVE, ("not in it",)) for name in held.missing]
+    gate = junit.empty_suite(answer.suite, [verdict for _, verdict, _ in cases])
     for name, verdict, reasons in cases:
         junit.case(gate, answer.suite, name, verdict, reasons[0], "\n".join(reasons))
     ElementTree.SubElement(gate, "system-out").text = junit.clean("\n".join([yes_or_no(answer), *next_steps(answer)]))

@@ -14,13 +14,14 @@ from harness.cli import path_arguments
 from harness.cli.listing import OfBackend, OfCommit, OfVerdict, Since, print_runs
 from harness.cli.options import REPORTS, JsonOption, ReportsOption
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
-from harness.errors import UsageError, choice
-from harness.gate import history_report, slo, two_runs, two_runs_report
+from harness.errors import ChaosError, UsageError, choice
+from harness.gate import history_report, slo, two_runs_report
 from harness.gate.slo_file import load_slo
-from harness.gate.stored_moments import moments
+from harness.gate.two_runs_difference import starts_by_rank
 from harness.judge.score import EXIT_CODES, Verdict, merge
-from harness.report import write_files
+from harness.report import model, write_files
 from harness.report.words import one_line, percent, seconds
+from harness.timeline import timeline
 
 MET = {Verdict.PASS: "met", Verdict.FAIL: "missed", Verdict.INCONCLUSIVE: "not known", Verdict.INVALID: "not known"}
 PageOption = Annotated[
@@ -58,7 +59,7 @@ def history(
         if page is not None or verdict is not None:
             raise UsageError("--slo looks at all verdicts and draws no page: leave out --verdict and --page")
         raise typer.Exit(_objectives(slo, reports, wanted, json))
-    found, notes = moments(reports, wanted)
+    found, notes = history_report.moments(reports, wanted)
     for line in notes:
         note(f"note: {line}")
     if page is not None:
@@ -129,7 +130,7 @@ def compare(
 
     Example: chaos compare spot-evict-20261121 last --page compare.html
     """
-    found = two_runs.compare_runs(first, second, reports)
+    found = compare_runs(first, second, reports)
     if page is not None:
         _write(page, two_runs_report.render(found))
     if json:
@@ -147,3 +148,19 @@ def compare(
             print_table(table)
     if page is not None:
         say(f"Page: {page}", "dim")
+
+
+def compare_runs(first: str, second: str, reports: pathlib.Path) -> two_runs_report.Compared:
+    """Raises `UsageError` for a run that is not there or was not judged yet, or for one run given twice."""
+    folders = [Store(reports).find(name) for name in (first, second)]
+    if folders[0].resolve() == folders[1].resolve():
+        raise UsageError(f"both are run {folders[0].name}; name two runs")
+    for folder in folders:
+        if not (folder / "report.json").exists():
+            raise UsageError(f"{folder} was not judged yet; judge it with: chaos score {folder.name}")
+    before, after = (model.read(folder / "report.json") for folder in folders)
+    try:
+        ranks = starts_by_rank(timeline.load(folders[0])), starts_by_rank(timeline.load(folders[1]))
+    except (ChaosError, OSError) as error:
+        return two_runs_report.compare(before, after, None, f"an event log cannot be read ({error})")
+    return two_runs_report.compare(before, after, ranks)

@@ -2,44 +2,55 @@
 
 from __future__ import annotations
 
-import datetime
+import pathlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
+from harness.campaign.store import Store, StoredRun, Wanted
 from harness.gate.change_points import Change, changes
 from harness.judge.score import Verdict
-from harness.report import html_page
+from harness.report import html_page, model
 from harness.report.charts.trend import Point, Step, sparkline, trend_chart
+from harness.report.view import wasted_percent
 from harness.report.words import DASH, percent, plain, seconds, short_commit
 
 SCHEMA = 1
 DRAWN_MAX = 200  # runs of a series
 CHART_MIN = 3  # runs with a value: fewer show no trend
 PROVEN = (Verdict.PASS, Verdict.FAIL)
+READ_MAX = 2000  # the newest runs
 
 
 @dataclass(frozen=True)
-class Moment:
-    """One stored run. `recovery_s` and `waste_percent` (by faults) are `None` where they were not measured."""
+class Moment(StoredRun):
+    """A judged run. `recovery_s` and `waste_percent` (by faults) are `None` where they were not measured."""
 
-    run_id: str
-    begun_s: float  # since 1970
-    scenario: str
     profile: str | None
-    backend: str
-    commit: str
-    verdict: Verdict
     recovery_s: float | None
     waste_percent: float | None
     never: bool = False  # it did no step, or never made progress again
-    headline: str = ""
 
-    @property
-    def begun_at(self) -> str:
-        return datetime.datetime.fromtimestamp(self.begun_s, datetime.UTC).isoformat(timespec="seconds")
+
+def moments(reports: pathlib.Path, wanted: Wanted) -> tuple[list[Moment], list[str]]:
+    """The judged runs that fit, newest first, and what was passed over, with the reason."""
+    store = Store(reports)
+    return [_moment(run, report) for run, report in store.judged(wanted, READ_MAX)], store.notes
+
+
+def _moment(run: StoredRun, report: model.Report) -> Moment:
+    """Where no step was done, there was nothing to recover or to waste: neither figure means anything."""
+    time, worked = report.recovery_time, report.run.furthest_step != 0
+    never = time.seconds is None and any(episode.seconds is None for episode in time.episodes)
+    return Moment(
+        **vars(run),
+        profile=report.profile,
+        recovery_s=time.seconds if worked else None,
+        waste_percent=wasted_percent(report),
+        never=never or not worked,
+    )
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,7 @@ def to_json(moments: Sequence[Moment]) -> dict[str, Any]:
             "profile": each.profile,
             "backend": each.backend,
             "commit": each.commit or None,
-            "verdict": each.verdict.value,
+            "verdict": each.verdict,
             "recovery_seconds": each.recovery_s,
             "waste_percent_by_faults": each.waste_percent,
         }
@@ -133,12 +144,11 @@ def change_words(one: Series, figure: str, change: Change) -> str:
 
 
 def render(moments: Sequence[Moment], wanted: str = "") -> str:
-    """The trend page: no network, no script but ours."""
     shown = [_drawn(one) for one in series_of(moments)]
-    script = html_page.resource("report.js")
     title = f"History of {wanted}" if wanted else "History"
-    values = {"title": title, "series": shown, "runs": len(moments), "js": Markup(script)}
-    return html_page.fill(f"{__package__}/history.jinja", html_page.script_policy(script), **values)
+    return html_page.fill(
+        f"{__package__}/history.jinja", with_script=True, title=title, series=shown, runs=len(moments)
+    )
 
 
 def _drawn(one: Series) -> dict[str, Any]:
@@ -178,7 +188,7 @@ def _point(one: Series, each: Moment, figure: str, show: Callable[[float | None]
     unknown = WITHOUT[figure] if without else "no comparable value was measured"
     story = f"{each.run_id}\n{each.verdict}: {show(value) if value is not None else unknown}\n{each.begun_at}"
     story += f"\ncommit {short_commit(each.commit)}" if each.commit else ""
-    return Point(value, each.verdict.value, short_commit(each.commit), each.begun_at[:10], story, without)
+    return Point(value, str(each.verdict), short_commit(each.commit), each.begun_at[:10], story, without)
 
 
 def _row(each: Moment) -> dict[str, Any]:
@@ -186,7 +196,7 @@ def _row(each: Moment) -> dict[str, Any]:
         "run_id": each.run_id,
         "begun": each.begun_at[:16].replace("T", " "),
         "commit": short_commit(each.commit) or DASH,
-        "verdict": each.verdict.value,
+        "verdict": each.verdict,
         "recovery": seconds(each.recovery_s),
         "waste": percent(each.waste_percent),
         "headline": plain(each.headline),

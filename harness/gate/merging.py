@@ -6,13 +6,15 @@ import pathlib
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
+
 from harness.campaign.experiment import new_run_id
 from harness.errors import UsageError
 from harness.gate import baseline, run_figures, stored_gate
 from harness.gate.baseline_comparison import Regressions
-from harness.gate.gate_report import GateResult, LeftOut, Part, RunLine, SuiteRow, render
+from harness.gate.gate_report import GateResult, SuiteRow, render
 from harness.gate.run_figures import Figures, ScenarioFigures
-from harness.gate.stored_gate import Stored
+from harness.gate.stored_gate import LeftOut, Part, Stored
 from harness.gate.suite_run import decided
 from harness.judge.repeats import RepeatVerdict
 from harness.judge.score import Verdict
@@ -76,11 +78,11 @@ def _check(parts: Sequence[Stored]) -> None:
         raise UsageError(f"run {one_line(twice)} is in two places")
 
 
-def _whole(parts: Sequence[stored_gate.Part], ran: Sequence[str]) -> Part:
+def _whole(parts: Sequence[Part], ran: Sequence[str]) -> Part:
     """What is left out: by the shards, the shards that are missing, and what is unaccounted for."""
     first = parts[0]
-    left_out = [LeftOut(each.scenario, each.why, each.required) for part in parts for each in part.left_out]
-    told = Counter([*ran, *(each.name for each in left_out)])
+    left_out = [each for part in parts for each in part.left_out]
+    told = Counter([*ran, *(each.scenario for each in left_out)])
     if more := sorted((told - Counter(first.names)).elements()):
         raise UsageError(f"the shards hold {one_line(more[0])} more often than the suite")
     missing = sorted(set(range(1, (first.shards or 0) + 1)) - {part.shard for part in parts})
@@ -88,13 +90,13 @@ def _whole(parts: Sequence[stored_gate.Part], ran: Sequence[str]) -> Part:
         untold = (Counter(first.names) - told).elements()
         left_out += [LeftOut(name, "no shard holds it", True) for name in untold]
     left_out += [LeftOut(f"shard {number} of {first.shards}", "it was not given", True) for number in missing]
-    whole = (first.in_suite, first.selected, first.tag, first.backend, first.seed, first.digest, first.names)
-    return Part(*whole, left_out=tuple(left_out))
+    whole = {"shard": None, "shards": None, "left_out": tuple(left_out), "again": False, "added": ""}
+    return msgspec.structs.replace(first, **whole)
 
 
 def _row(row: stored_gate.Row) -> SuiteRow:
     """A pass that its own runs do not show is none. A known failure passes where every run failed."""
-    runs = [RunLine(run.run_id, run.verdict) for run in row.runs]
+    runs = row.runs
     result = RepeatVerdict(row.verdict, row.reasons)
     expected = Verdict.FAIL if row.known_failure else Verdict.PASS
     bad = next((run for run in runs if run.verdict is not expected), None)

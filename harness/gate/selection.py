@@ -13,7 +13,6 @@ from harness.errors import UsageError
 from harness.gate.stored_gate import Stored
 from harness.gate.suite_file import SuiteEntry
 from harness.judge.score import Verdict
-from harness.report import model
 from harness.spec.scenario import Scenario
 
 NEWEST = 10  # stored runs of a scenario that say how long it takes
@@ -76,17 +75,10 @@ def look_back(specs: Sequence[Chosen], reports: pathlib.Path, backend: str) -> d
     store = Store(reports)
     seen: dict[str, Past] = {}
     for entry, spec in specs:
-        runs = store.runs(Wanted(scenario=spec.name, backend=backend))[:NEWEST]
-        took = []
-        for run in runs:
-            try:
-                report = model.read(reports / run.run_id / "report.json")
-            except model.ReportError:
-                continue
-            if report.run.duration_s and report.profile == entry.profile:
-                took.append(report.run.duration_s)
-        if took:
-            seen[entry.name] = Past(statistics.median(took), any(run.verdict is Verdict.FAIL for run in runs))
+        judged = store.judged(Wanted(scenario=spec.name, backend=backend), NEWEST)
+        took = [report.run.duration_s for _, report in judged if report.profile == entry.profile]
+        if took := [seconds for seconds in took if seconds]:
+            seen[entry.name] = Past(statistics.median(took), any(run.verdict is Verdict.FAIL for run, _ in judged))
     usual = statistics.median([past.seconds for past in seen.values()]) if seen else UNKNOWN_S
     return {entry.name: seen.get(entry.name, Past(usual, False)) for entry, _ in specs}
 

@@ -32,18 +32,8 @@ class Held:
 def hold(slo: Slo, reports: pathlib.Path, wanted: Wanted, now_s: float) -> tuple[list[Held], list[str]]:
     """The answer to each objective, and what was passed over, with the reason."""
     store = Store(reports)
-    found, notes = [], []
-    runs = store.runs(wanted)
-    if len(runs) > READ_MAX:
-        notes.append(f"only the newest {READ_MAX:,} of {len(runs):,} runs were read")
-    for run in runs[:READ_MAX]:
-        if run.verdict is None:
-            continue
-        try:
-            found.append((run.begun_s, model.read(reports / run.run_id / "report.json")))
-        except model.ReportError as error:
-            notes.append(str(error))
-    return [_held(objective, found, now_s) for objective in slo.objectives], notes + store.notes
+    found = [(run.begun_s, report) for run, report in store.judged(wanted, READ_MAX)]
+    return [_held(objective, found, now_s) for objective in slo.objectives], store.notes
 
 
 def _held(objective: Objective, found: Sequence[tuple[float, model.Report]], now_s: float) -> Held:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from harness import units
 from harness.errors import ScenarioError, choice
 from harness.faults.contract import fault_names
-from harness.parameters import Parameters
+from harness.parameters import Parameters, Share
 from harness.spec.document import Document, keys_at, read_text
 from harness.spec.scenario import Line, Name
 from harness.units import Duration
@@ -19,13 +18,10 @@ OBJECTIVES_MAX = 100
 RUNS_MIN = 20  # fewer do not have a 95th percentile
 
 
-Percent = Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=100)]
-
-
 class Waste(Parameters):
     """The part of the GPU time that may be wasted, and how fast it may be used up."""
 
-    budget: Percent
+    budget: Share
     scope: Literal["faults", "all"] = Field("faults", description="What faults answer for, or all that is wasted.")
     burn_rate_max: float = Field(2.0, gt=1, description="Times the budget, within the burn window.")
     burn_window: Duration = Duration("24h")
@@ -38,7 +34,7 @@ class Objective(Parameters):
     faults: list[Line] = Field([], description="Only runs with a fault of one of these kinds.", max_length=100)
     window: Duration = Duration("672h")
     runs_min: int | None = Field(None, ge=1, description="Fewer judged runs are too little evidence.")
-    success: Percent | None = None
+    success: Share | None = None
     recovery_p95: Duration | None = None
     waste: Waste | None = None
 

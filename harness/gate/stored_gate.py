@@ -9,10 +9,11 @@ import msgspec
 
 from harness.errors import UsageError
 from harness.gate import run_figures
-from harness.gate.run_figures import Count, Text
+from harness.gate.run_figures import Count, Short, Text
 from harness.judge.score import Verdict
 from harness.report import model
 from harness.report.words import one_line
+from harness.units import counted
 
 Reason = Annotated[str, msgspec.Meta(max_length=20_000)]
 
@@ -33,27 +34,49 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
+    """A scenario that was not run, and why."""
+
     scenario: Text
     why: Reason
     required: bool
 
 
 class Part(msgspec.Struct, frozen=True):
+    """How much of a suite a gate was, and of which one."""
+
     in_suite: Count
-    selected: Count
-    tag: Annotated[str, msgspec.Meta(max_length=300)]
+    selected: Count  # by tag
+    tag: Short
     backend: Text
     seed: int
-    digest: Text
-    names: Annotated[tuple[Text, ...], msgspec.Meta(max_length=1000)]
-    shard: Count | None
-    shards: Count | None
-    left_out: Annotated[tuple[LeftOut, ...], msgspec.Meta(max_length=2000)]
+    digest: Text  # of the suite's file
+    names: Annotated[tuple[Text, ...], msgspec.Meta(max_length=1000)]  # of the selected ones, whatever the shard
+    shard: Count | None = None
+    shards: Count | None = None
+    left_out: Annotated[tuple[LeftOut, ...], msgspec.Meta(max_length=2000)] = ()
+    again: bool = False  # only those that did not pass last time
+    added: Short = ""  # the gate whose runs count as well
 
     @property
     def same(self) -> tuple[object, ...]:
         """What all shards of a gate share."""
         return self.in_suite, self.selected, self.tag, self.backend, self.seed, self.digest, self.names, self.shards
+
+    @property
+    def incomplete(self) -> str:
+        """What is missing that was required, or an empty text."""
+        missing = [f"{each.scenario} ({each.why})" for each in self.left_out if each.required]
+        return f"{counted(len(missing), 'required scenario')} left out: {', '.join(missing)}" if missing else ""
+
+    @property
+    def in_words(self) -> str:
+        """What else is not the whole suite, or an empty text."""
+        said = [f"only the {self.selected} of {self.in_suite} scenarios with tag {self.tag}"] if self.tag else []
+        said += [f"only {', '.join(self.names)} of {self.in_suite} scenarios"] if self.again else []
+        said += [f"with the runs of gate {self.added}"] if self.added else []
+        said += [f"only shard {self.shard} of {self.shards}: merge all shards"] if self.shard else []
+        optional = [each.scenario for each in self.left_out if not each.required]
+        return "; ".join(said + ([f"without {', '.join(optional)}, which are not required"] if optional else []))
 
 
 class Stored(msgspec.Struct, frozen=True):

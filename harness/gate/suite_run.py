@@ -14,20 +14,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import structs
+
 from harness.backends.contract import Backend, load_backend
 from harness.campaign import wings
-from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage
+from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage, staged
 from harness.campaign.checked_files import load_scenario
 from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.errors import ChaosError, ScenarioError, UsageError
 from harness.gate import baseline, stored_gate
 from harness.gate.baseline_comparison import RUNS_MIN, RUNS_USUAL, Regressions
-from harness.gate.gate_report import GateResult, LeftOut, Part, RunLine, SuiteRow, render
+from harness.gate.gate_report import GateResult, SuiteRow, render
 from harness.gate.known_failures import settle
 from harness.gate.run_figures import HARDWARE, Figures, figures_of_cards, identity_of
 from harness.gate.selection import Chosen, Shard, by_weight, look_back, needed_s, not_passed, of_shard, tagged
-from harness.gate.stored_gate import Stored
-from harness.gate.suite_file import Suite, SuiteEntry, find_blindness_check, load_suite
+from harness.gate.stored_gate import LeftOut, Part, Run, Stored
+from harness.gate.suite_file import KnownFailure, Suite, SuiteEntry, find_blindness_check, load_suite
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.repeats import RepeatVerdict, repeat_verdict
 from harness.judge.score import Scorecard, Verdict, judge, merge
@@ -35,6 +37,7 @@ from harness.plan.capabilities import check_capabilities
 from harness.plan.making import make_plan
 from harness.plan.model import Plan
 from harness.report import write_files, write_reports
+from harness.report.view import in_words
 from harness.report.words import one_line
 from harness.run import provenance
 from harness.run.job import execute
@@ -92,10 +95,8 @@ class Earlier:
 
 def _told(plan: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     steps = plan["workload"].get("steps") if wanted["workload"].get("steps") else None
-    told: dict[str, Any] = json.loads(
-        json.dumps({**plan, "run_id": "", "workload": {**plan["workload"], "steps": steps}})
-    )
-    return told
+    told = {**plan, "run_id": "", "workload": {**plan["workload"], "steps": steps}}
+    return dict(json.loads(json.dumps(told)))
 
 
 class Stopped(Exception):
@@ -120,24 +121,24 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     again = gate.last_failed and not gate.add
     specs = [each for each in specs if _name(*each) in asked] if again else specs
     names, added = tuple(_name(*each) for each in specs), before.run_id if gate.add and before else ""
-    part = Part(len(every), len(specs), gate.tag, gate.backend, gate.seed, digest_of(path), names)
-    part = replace(part, again=again, added=added)
-    if gate.shard:
-        specs, part = of_shard(specs, gate.shard), replace(part, shard=gate.shard.number, shards=gate.shard.of)
+    whole = (len(every), len(specs), gate.tag, gate.backend, gate.seed, digest_of(path), names)
+    part = Part(*whole, again=again, added=added)
+    if shard := gate.shard:
+        specs, part = of_shard(specs, shard), structs.replace(part, shard=shard.number, shards=shard.of)
     compared_with = _baseline(specs, gate)
     backend, added_to = load_backend(gate.backend), Earlier(earlier, asked)
     for entry, spec in specs:
         added_to.check(_check_plan(entry, spec, gate), backend)
     run_id = new_run_id(suite.name)
-    gate.observer.suite(suite.name, suite.title, len(specs), gate.seed)
+    size = counted(len(specs), "scenario")
+    gate.observer.begins(suite.name, f"{suite.title} · {size} · seed {gate.seed}")
     check_row = _blindness_check(broken, gate, backend)
     if blind := _blind(check_row, suite.blindness_reason):
         return _report(GateResult(suite.name, suite.title, run_id, Verdict.INVALID, blind, check_row, part=part), gate)
     rows, left_out = _run_rows(specs, gate, backend, begun, added_to)
     held = _held_against(compared_with, rows, gate) if compared_with else None
-    return _report(
-        decided(suite.name, suite.title, run_id, check_row, rows, held, replace(part, left_out=left_out)), gate
-    )
+    part = structs.replace(part, left_out=left_out)
+    return _report(decided(suite.name, suite.title, run_id, check_row, rows, held, part), gate)
 
 
 def _judged_anew(before: Stored, gate: Gate, digest: str) -> list[Scorecard]:
@@ -332,14 +333,12 @@ def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
     check_capabilities(plan, backend.probe())
     run_dir = gate.reports / plan.run_id
     stage = Stage("blindness check", plan.workload.nodes)
-    gate.observer.stage(stage)
-    outcome = execute(plan, run_dir, backend, gate.observer, gate.stop)
-    gate.observer.stage_ended(stage, outcome.outcome)
+    outcome = staged(gate.observer, stage, lambda: execute(plan, run_dir, backend, gate.observer, gate.stop))
     card = judge(load_evidence(run_dir), plan.run_id)
     write_reports(card, run_dir)
     if outcome.outcome == "interrupted" or gate.stop.asked:
         raise Stopped
-    gate.observer.blindness_check(card)
+    gate.observer.note(f"  {card.verdict}: {in_words(card.reasons[0])}")
     return SuiteRow(spec.name, spec.title, repeat_verdict([card]), (card,))
 
 
@@ -347,46 +346,41 @@ def _row(
     entry: SuiteEntry, spec: Scenario, gate: Gate, backend: Backend, before: Sequence[Scorecard], runs: int
 ) -> SuiteRow:
     """With so many new runs. Where there are any, those of before that prove nothing are left out."""
-    if entry.matrix:
-        return _swept_row(entry, spec, gate, backend, entry.matrix)
-    name = _name(entry, spec)
-    plans = (make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name), entry.profile) for _ in range(runs))
-    gate.observer.scenario(name, spec.title)
+    name, known, swept = _name(entry, spec), entry.known_failure, entry.matrix is not None
+
+    def planned() -> Plan:
+        return make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name), entry.profile)
+
+    gate.observer.begins(name, spec.title)
     cards = [card for card in before if card.verdict in baseline.JUDGED or not runs]
-    if cards:
+    if cards and not swept:
         gate.observer.note(f"{counted(len(cards), 'run')} of gate {gate.add}")
     try:
+        if entry.matrix:
+            return _swept(entry.matrix, name, known, planned(), spec.title, gate, backend)
         check_capabilities(_check_plan(entry, spec, gate), backend.probe())
+        plans = (planned() for _ in range(runs))
         new, interrupted = run_repeatedly(plans, gate.reports, backend, gate.observer, gate.stop)
     except UsageError:
         raise
     except ChaosError as error:
-        gate.observer.not_run(str(error))
-        return SuiteRow(name, spec.title, RepeatVerdict(Verdict.INCONCLUSIVE, (str(error),)))
+        gate.observer.note(f"  inconclusive: {error}")
+        return SuiteRow(name, spec.title, RepeatVerdict(Verdict.INCONCLUSIVE, (str(error),)), swept=swept)
     if interrupted:
         raise Stopped
     cards += new
-    result = repeat_verdict(cards)
-    if known := entry.known_failure:
-        result = settle(known, result, cards, gate.today)
+    result = settle(known, repeat_verdict(cards), cards, gate.today) if known else repeat_verdict(cards)
     return SuiteRow(name, spec.title, result, tuple(cards), known=known is not None)
 
 
-def _swept_row(entry: SuiteEntry, spec: Scenario, gate: Gate, backend: Backend, matrix: str) -> SuiteRow:
-    name, plan = _name(entry, spec), make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name), entry.profile)
-    gate.observer.scenario(name, spec.title)
-    try:
-        check_capabilities(plan.without_faults(plan.run_id), backend.probe())
-        found = wings.sweep_of(matrix)(plan, gate.reports, backend, gate.stop, gate.observer.note, bool(gate.add))
-    except UsageError:
-        raise
-    except ChaosError as error:
-        gate.observer.not_run(str(error))
-        return SuiteRow(name, spec.title, RepeatVerdict(Verdict.INCONCLUSIVE, (str(error),)), swept=True)
+def _swept(
+    matrix: str, name: str, known: KnownFailure | None, plan: Plan, title: str, gate: Gate, backend: Backend
+) -> SuiteRow:
+    check_capabilities(plan.without_faults(plan.run_id), backend.probe())
+    found = wings.sweep_of(matrix)(plan, gate.reports, backend, gate.stop, gate.observer.note, bool(gate.add))
     if gate.stop.asked:
         raise Stopped
     result = RepeatVerdict(found.verdict, tuple(found.reasons))
-    if known := entry.known_failure:
-        result = settle(known, result, (), gate.today)
-    run = RunLine(found.run_id, found.verdict)
-    return SuiteRow(name, spec.title, result, known=known is not None, stored=(run,), swept=True)
+    result = settle(known, result, (), gate.today) if known else result
+    run = Run(found.run_id, found.verdict)
+    return SuiteRow(name, title, result, known=known is not None, stored=(run,), swept=True)

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
-
 from harness.gate.two_runs_difference import Line, lines, rank_lines
 from harness.report import html_page, view
 from harness.report.charts.beside import beside_chart
@@ -118,7 +116,6 @@ def _cautions(before: Report, after: Report) -> list[str]:
 
 
 def sentences(found: Compared) -> list[str]:
-    """What a person wants to know first."""
     both = found.before, found.after
     before, after = (report.recovery_time.seconds for report in both)
     ratio = f" ({after / before:.2f} ×)" if before and after is not None else ""
@@ -200,8 +197,6 @@ def rows(section: Section) -> list[tuple[str, str, str, str]]:
 
 
 def render(found: Compared) -> str:
-    """The page: no network, no script but ours."""
-    script = html_page.resource("report.js")
     drawn = []
     for section in found.sections:
         bars = [(_part_words(line.name), line.before, line.after) for line in section.shown[:ROWS_MAX]]
@@ -209,11 +204,5 @@ def render(found: Compared) -> str:
         more = max(0, len(section.shown) - ROWS_MAX)
         drawn.append({"section": section, "rows": rows(section), "charts": charts, "more": more})
     runs = [(label, each, view.figures(each)) for label, each in zip(LABELS, (found.before, found.after), strict=True)]
-    values = {"found": found, "runs": runs, "sentences": sentences(found), "sections": drawn, "both": _both}
-    return html_page.fill(
-        f"{__package__}/comparison.jinja", html_page.script_policy(script), js=Markup(script), **values
-    )
-
-
-def _both(first: str, second: str) -> str:
-    return first if first == second else f"{first} and {second}"
+    values = {"found": found, "runs": runs, "sentences": sentences(found), "sections": drawn}
+    return html_page.fill(f"{__package__}/comparison.jinja", with_script=True, **values)

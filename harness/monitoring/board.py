@@ -8,11 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.utils import floatToGoString
 
@@ -54,7 +50,6 @@ class Board:
             series[_short(labels)] = series.get(_short(labels), 0) + amount
 
     def observe(self, name: str, value: float, *labels: str) -> None:
-        """Counts a value in a histogram."""
         series = self._series(name, labels, self.distributions)
         if series is None or not math.isfinite(value):
             return

@@ -9,10 +9,7 @@ from harness.log import vocabulary
 
 RANKS_SHOWN = 128  # each with series of its own; the others share the label `other`
 OTHER = "other"
-PHASES = (
-    *("starting", "startup", "rendezvous", "restore", "restored", "training", "drain", "exiting"),
-    OTHER,
-)
+PHASES = (*("starting", "startup", "rendezvous", "restore", "restored", "training", "drain", "exiting"), OTHER)
 ANOMALIES = (*vocabulary.ANOMALIES, OTHER)
 ACCOUNTS = "an account of the ledger"
 KIND = "the kind of fault, as in `chaos faults`"

@@ -148,21 +148,16 @@ class _Kept:
             start("404 Not Found", [("Content-Type", "text/plain")])
             return [b"The metrics are at /metrics.\n"]
         environ = environ | {"QUERY_STRING": ""}
-        asked = tuple(
-            str(environ.get(name, ""))[:1000] for name in ("REQUEST_METHOD", "HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING")
-        )
+        asked = tuple(str(environ.get(name, ""))[:1000] for name in _ASKED)
         with self._lock:
             made_at, status, headers, body = self._pages.get(asked, (0.0, "", [], []))
             if not status or time.monotonic() - made_at > KEPT_S:
-                status, headers, body = self._made(environ)
+                told: list[Any] = []
+                body = list(self._answer(environ, lambda *said: told.extend(said)))
+                status, headers = told[:2]
                 self._pages = {asked: (time.monotonic(), status, headers, body)}
         start(status, headers)
         return body
-
-    def _made(self, environ: dict[str, Any]) -> tuple[str, list[tuple[str, str]], list[bytes]]:
-        told: list[Any] = []
-        body = list(self._answer(environ, lambda *said: told.extend(said)))
-        return told[0], told[1], body
 
 
 @contextlib.contextmanager

@@ -110,7 +110,6 @@ class Monitor(SilentCampaign):
         self._end.set()
 
     def count(self) -> None:
-        """Counts all that was handed over."""
         with self._lock:
             job = self._job
             if job is not self._counted_job:

@@ -50,7 +50,6 @@ class Tally:
     _links: dict[tuple[str, int, str, str], int] = field(default_factory=dict)  # the last value of each counter
 
     def note(self, status: Status, now_s: float) -> None:
-        """The job as it is now."""
         board = self.board
         board.set("chaos_job_up", 1)
         if board.value("chaos_job_start_time_seconds") is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,20 +23,11 @@ FINGERPRINT = 12  # characters of it that are shown
 EventRow = tuple[str, str, str]  # when, where, what
 
 
-@dataclass(frozen=True)
-class LogLists:
-    """Events of the log as rows of text, and the plan."""
-
-    notices: Sequence[EventRow]
-    anomalies: Sequence[EventRow]
-    checkpoints: Sequence[EventRow]
-    plan: Mapping[str, Any]
-
-
-def log_lists(run: Timeline) -> LogLists:
+def log_lists(run: Timeline) -> dict[str, list[EventRow]]:
+    """Events of the log as rows of text."""
     ended = [event for event in run.checkpoints if event.get("event") != "checkpoint.started"]
-    notices, anomalies, checkpoints = (_event_rows(events, run) for events in (run.notices, run.anomalies, ended))
-    return LogLists(notices, anomalies, checkpoints, run.plan)
+    lists = {"notices": run.notices, "anomalies": run.anomalies, "checkpoints": ended}
+    return {name: _event_rows(events, run) for name, events in lists.items()}
 
 
 def chronicle(run: Timeline) -> Chronicle:

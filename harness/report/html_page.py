@@ -8,6 +8,7 @@ import hashlib
 import importlib.resources
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jinja2
@@ -31,31 +32,29 @@ def render(report: Report, analysis: Analysis | None = None) -> str:
 
     Everything that comes from a log or a scenario is escaped by the template or by `svg.tag`.
     """
-    script = resource("report.js")
-    more = {"js": Markup(script), **_page(report), **_tables(report), **_log(report, analysis)}
-    return fill("report.jinja", script_policy(script), **more)
+    return fill("report.jinja", with_script=True, **_page(report), **_tables(report), **_log(report, analysis))
 
 
-def fill(template: str, policy: str = NOTHING_LOADED, **values: Any) -> str:
-    """A page of our templates, with our style sheet in it."""
-    css = Markup(resource("report.css"))  # not escaped: our own file
-    return _environment().get_template(template).render(css=css, policy=policy, **values)
+def fill(template: str, with_script: bool = False, **values: Any) -> str:
+    """A page of our templates, with our style sheet in it, and our script. No network, and no other script."""
+    css, js = Markup(resource("report.css")), Markup(resource("report.js"))  # not escaped: our own files
+    policy = script_policy(js) if with_script else NOTHING_LOADED
+    return _environment().get_template(template).render(css=css, js=js, policy=policy, **values)
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    loader = jinja2.FunctionLoader(resource)
     environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, finalize=_harmless
+        loader=jinja2.FunctionLoader(resource),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        # Without what could turn the direction of text; Markup is our own.
+        finalize=lambda value: plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
     environment.filters.update(nb=unbroken, step=next_step)
     environment.globals.update(words=words, expectation_name=expectation_name, line_sample=_line_sample)
     return environment
-
-
-def _harmless(value: object) -> object:
-    """Without what could turn the direction of text; Markup is our own."""
-    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 _BEFORE_UNIT = re.compile(r"(?<=[≤≥]) (?=\d)|(?<=\d) (?=(?:%|×|µs|ms|s|min|h|GPU-s|GPU-h|steps?)(?![\w-]))")
@@ -88,9 +87,13 @@ def script_policy(script: str) -> str:
 
 
 def _page(report: Report) -> dict[str, Any]:
+    # When it began, how large the job was, and how long it took, as far as the report tells.
+    begun = f"{report.begun_at[:16].replace('T', ' ')} UTC" if report.begun_at else ""
+    ranks = counted(report.run.ranks, "rank") if report.run.ranks else ""
+    took = f"took {seconds(report.run.duration_s)}" if report.run.duration_s else ""
     return {
         "report": report,
-        "crumbs": _crumbs(report),
+        "crumbs": [part for part in (begun, ranks, took) if part],
         "headline": view.headline_alone(report),
         "reasons": view.reasons(report),
         "not_judged": view.not_judged(report),
@@ -101,14 +104,6 @@ def _page(report: Report) -> dict[str, Any]:
         "most_rows": ROWS_MAX,
         "most_episodes": EPISODES_MAX,
     }
-
-
-def _crumbs(report: Report) -> list[str]:
-    """When it began, how large the job was, and how long it took, as far as the report tells."""
-    begun = f"{report.begun_at[:16].replace('T', ' ')} UTC" if report.begun_at else ""
-    ranks = counted(report.run.ranks, "rank") if report.run.ranks else ""
-    took = f"took {seconds(report.run.duration_s)}" if report.run.duration_s else ""
-    return [part for part in (begun, ranks, took) if part]
 
 
 def _tables(report: Report) -> dict[str, Any]:
@@ -135,7 +130,7 @@ def _tables(report: Report) -> dict[str, Any]:
         # `Step time p50` → `step time p50`; `GPU busy` stays.
         "metrics_not_here": [name if name[:2].isupper() else name[:1].lower() + name[1:] for name in not_here],
         "environment": view.flat(report.environment),
-        "provenance": view.provenance(report),
+        "provenance": list(report.provenance.items()),
     }
 
 
@@ -147,25 +142,25 @@ def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
     lanes = drawing.cast(analysis.run)
     few = drawing.cast(analysis.run, RECOVERY_LANES_MAX)
     drawn = [number - 1 for number, _ in view.longest_first(report)[:EPISODES_MAX] if number <= len(run.recoveries)]
-    lists = drawing.log_lists(analysis.run)
     charts = {
-        "timeline": [gantt.timeline_chart(run, lanes, narrow) for narrow in (False, True)],
+        "timeline": _wide_and_narrow(gantt.timeline_chart, run, lanes),
         "lanes": len(lanes.lanes),
         "phases": drawing.phases_used(run),
         "has_rolled_back": bool(shown.rolled_back),
         "has_faults": bool(run.faults),
         "has_checkpoints": bool(run.checkpoints),
         "has_deaths": any(life.died for lane in lanes.lanes for life in lane.lives),
-        "recoveries": {
-            n + 1: [gantt.recovery_chart(run, run.recoveries[n], few, narrow) for narrow in (False, True)]
-            for n in drawn
-        },
-        "loss": [loss.loss_chart(shown, narrow) for narrow in (False, True)],
-        "step_time": [loss.step_time_chart(shown, narrow) for narrow in (False, True)],
+        "recoveries": {n + 1: _wide_and_narrow(gantt.recovery_chart, run, run.recoveries[n], few) for n in drawn},
+        "loss": _wide_and_narrow(loss.loss_chart, shown),
+        "step_time": _wide_and_narrow(loss.step_time_chart, shown),
         "resumes": bool(shown.resumes),
     }
-    plan = json.dumps(lists.plan, indent=2, ensure_ascii=False, default=str)
-    return {"log": lists, "charts": charts, "plan": plan}
+    plan = json.dumps(analysis.run.plan, indent=2, ensure_ascii=False, default=str)
+    return {"log": drawing.log_lists(analysis.run), "charts": charts, "plan": plan}
+
+
+def _wide_and_narrow(draw: Callable[..., Markup | None], *what: object) -> list[Markup | None]:
+    return [draw(*what, narrow=narrow) for narrow in (False, True)]
 
 
 def _timeline_words(report: Report) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from harness.judge.score import Verdict
 from harness.report import view
@@ -19,7 +19,6 @@ def render(report: Report) -> str:
 
 
 def document(suites: Iterable[ElementTree.Element]) -> str:
-    """A whole JUnit file."""
     root = ElementTree.Element("testsuites")
     root.extend(suites)
     ElementTree.indent(root)
@@ -29,17 +28,7 @@ def document(suites: Iterable[ElementTree.Element]) -> str:
 def suite_of(report: Report) -> ElementTree.Element:
     """The test suite of one run."""
     verdicts = [report.verdict, *(e.verdict for e in report.expectations)]
-    failures = sum(verdict is Verdict.FAIL for verdict in verdicts)
-    errors = sum(verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) for verdict in verdicts)
-    suite = ElementTree.Element(
-        "testsuite",
-        name=clean(report.scenario),
-        tests=str(len(verdicts)),
-        failures=str(failures),
-        errors=str(errors),
-        skipped="0",
-        time=f"{report.run.duration_s or 0:.3f}",
-    )
+    suite = empty_suite(report.scenario, verdicts, time=f"{report.run.duration_s or 0:.3f}")
     _properties(suite, report)
     told = "\n".join([*report.reasons, *(f"Next: {step}" for step in report.next_steps)])
     case(suite, report.scenario, "verdict", report.verdict, view.headline(report), told)
@@ -47,6 +36,14 @@ def suite_of(report: Report) -> ElementTree.Element:
         message = f"{e.name}: observed {e.observed}, bound {e.bound}"
         case(suite, report.scenario, e.name, e.verdict, message, e.reason)
     return suite
+
+
+def empty_suite(name: str, verdicts: Sequence[Verdict], **more: str) -> ElementTree.Element:
+    """A test suite that is to have cases with these verdicts."""
+    failures = verdicts.count(Verdict.FAIL)
+    errors = verdicts.count(Verdict.INCONCLUSIVE) + verdicts.count(Verdict.INVALID)
+    counts = {"tests": str(len(verdicts)), "failures": str(failures), "errors": str(errors), "skipped": "0"}
+    return ElementTree.Element("testsuite", {"name": clean(name), **counts, **more})
 
 
 def clean(value: object) -> str:

@@ -21,7 +21,7 @@ def render(report: Report) -> str:
     faults = [[row[key] for key in keys] for row in view.fault_rows(report)]
     of_faults = ["Fault", "Kind", "Target", "Struck at", "Effect measured", "Expected", "Undone"]
     hangs = "\n".join(f"- {text(hang)}" for hang in view.hangs(report))
-    provenance = [(words(name), value) for name, value in view.provenance(report)]
+    provenance = [(words(name), value) for name, value in report.provenance.items()]
     parts = [
         f"# {SIGNS[report.verdict]} {report.verdict.value.capitalize()}: {text(view.headline_alone(report))}",
         _identity(report),

@@ -242,6 +242,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 def from_scorecard(card: Scorecard) -> Report:
     """The report of a run that was judged. What is not a finite number becomes null."""
     errors = {record.id: record for record in card.evidence.run.faults}
+    scenario = card.evidence.run.plan.get("scenario")
+    labels = scenario.get("labels") if isinstance(scenario, Mapping) else None
     values = {
         "schema": SCHEMA,
         "run_id": card.run_id,
@@ -262,19 +264,13 @@ def from_scorecard(card: Scorecard) -> Report:
             {name: getattr(line, name) for name in Expectation.__struct_fields__} for line in card.expectations
         ],
         "environment": card.environment,
-        "labels": _labels(card.evidence.run.plan),
+        "labels": {str(key): str(value) for key, value in labels.items()} if isinstance(labels, Mapping) else {},
         "provenance": _provenance(card),
         "not_judged": list(card.not_judged),
         "not_judged_because": card.not_judged,
         "next_steps": next_steps(card),
     }
     return Report.from_json(strict(values))
-
-
-def _labels(plan: Mapping[str, Any]) -> dict[str, str]:
-    scenario = plan.get("scenario")
-    found = scenario.get("labels") if isinstance(scenario, Mapping) else None
-    return {str(key): str(value) for key, value in found.items()} if isinstance(found, Mapping) else {}
 
 
 def _provenance(card: Scorecard) -> dict[str, str]:

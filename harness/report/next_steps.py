@@ -62,7 +62,9 @@ def _of_a_failure(card: Scorecard) -> Iterator[str]:
         phases: dict[str, int] = {}
         for part in longest.segments:
             phases[part.phase] = phases.get(part.phase, 0) + part.end - part.begin
-        yield f"In the outage of {seconds((longest.end - longest.t_stop) / S)} this took longest: {_largest(phases)}"
+        phase = max(phases, key=phases.__getitem__, default="unknown")
+        told = f"{words(phase)}, {seconds(phases.get(phase, 0) / S)}"
+        yield f"In the outage of {seconds((longest.end - longest.t_stop) / S)} this took longest: {told}"
     waste = card.scores.get("wasted_gpu_hours", {})
     asked = any(name.startswith("wasted_gpu_hours") and name.endswith("by_faults") for name in failures)
     if asked and (parts := waste.get("accounts_by_faults")):
@@ -74,11 +76,6 @@ def _of_a_failure(card: Scorecard) -> Iterator[str]:
     for kind in dict.fromkeys(fault.kind for fault in run.faults if fault.injected is not None):
         yield f"When this happens for real, its runbook is named by: chaos faults {_word(kind)}"
     yield f"Once it is mended, run the same again: {_again(card)}"
-
-
-def _largest(phases: Mapping[str, int]) -> str:
-    phase = max(phases, key=phases.__getitem__, default="unknown")
-    return f"{words(phase)}, {seconds(phases.get(phase, 0) / S)}"
 
 
 def _to_settle(card: Scorecard) -> Iterator[str]:

@@ -35,19 +35,15 @@ def spans_of(run: Timeline) -> list[Span]:
     name = f"run {scenario.get('name') or plan.get('run_id') or ''}".strip()
     spans = [Span("run", name, run.begin, run.end, -1, run.outcome == "completed", attributes)]
     spans += [Span("phase", each.phase, each.begin, each.end) for each in run.segments]
-    _add_recoveries(run, spans)
+    for episode in run.episodes:
+        end = run.end if episode.t_regained is None else episode.t_regained
+        told = {"faults": ", ".join(episode.faults), "furthest_step": episode.furthest_step}
+        parent = len(spans)
+        spans.append(Span("recovery", "recovery", episode.t_stop, end, 0, episode.t_regained is not None, told))
+        spans += [Span("recovery phase", each.phase, each.begin, each.end, parent) for each in episode.segments]
     spans += [_fault(run, fault) for fault in run.faults if fault.injected is not None]
     spans += _checkpoints(run)
     return spans
-
-
-def _add_recoveries(run: Timeline, spans: list[Span]) -> None:
-    for episode in run.episodes:
-        end = run.end if episode.t_regained is None else episode.t_regained
-        told: dict[str, Value] = {"faults": ", ".join(episode.faults), "furthest_step": episode.furthest_step}
-        spans.append(Span("recovery", "recovery", episode.t_stop, end, 0, episode.t_regained is not None, told))
-        parent = len(spans) - 1
-        spans += [Span("recovery phase", each.phase, each.begin, each.end, parent) for each in episode.segments]
 
 
 def _fault(run: Timeline, fault: FaultRecord) -> Span:

@@ -333,11 +333,6 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return lines
 
 
-def provenance(report: Report) -> list[tuple[str, str]]:
-    """What the run's figures come from; empty in a report of an earlier version."""
-    return list(report.provenance.items())
-
-
 def hangs(report: Report) -> list[str]:
     """Where each rank was, a sentence for each hang of the training."""
     told = report.scores.get("collectives", {}).get("hangs", [])

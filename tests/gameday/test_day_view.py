@@ -9,9 +9,9 @@ from typing import Any, cast
 import light_day
 import pytest
 
+from harness.gameday.day_plan import plan_day
 from harness.gameday.day_view import DayView, RankView, ended, for_role, view_of
 from harness.gameday.outage_phases import Span
-from harness.gameday.planning import plan_day
 from harness.gameday.starts_and_stops import Director, News
 from harness.run.injection import LiveJob
 from harness.run.live import LiveProgress, Worker

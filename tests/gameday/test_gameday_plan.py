@@ -8,8 +8,7 @@ import pytest
 
 from harness.errors import ScenarioError
 from harness.gameday import day_plan
-from harness.gameday.day_plan import DayPlan, schedule
-from harness.gameday.planning import plan_day
+from harness.gameday.day_plan import DayPlan, plan_day, schedule
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCENARIOS = ROOT / "scenarios"

@@ -12,8 +12,8 @@ import pytest
 from harness.campaign.campaign_observers import Stage
 from harness.gameday.day import Ended
 from harness.gameday.day_command import Shown
+from harness.gameday.day_plan import plan_day
 from harness.gameday.day_view import DayView, for_role
-from harness.gameday.planning import plan_day
 from harness.gameday.starts_and_stops import Director
 from harness.run.live import LiveProgress
 from harness.run.observers import Status

@@ -23,6 +23,7 @@ from harness.gameday.page.chart import drawing
 from harness.gameday.page.page_server import PageAddress, Served, serving
 from harness.gameday.requests import Ask, Desk
 from harness.gameday.steady import Course
+from harness.report.charts.loss import Series
 
 WIDTHS = (1920, 1440, 390)
 
@@ -70,7 +71,7 @@ def day(tmp_path: pathlib.Path) -> Iterator[Day]:
     (tmp_path / "logs" / "node0.1.log").write_text(f"step 997 loss 3.21\n{EVIL}\n" * 8)
     (tmp_path / "logs" / "node1.1.log").write_text("node1 speaks\n")
     steps = np.arange(1.0, 401.0)
-    chart = drawing(course(), lambda: (steps, 4.0 / steps**0.2, steps * 0 + 0.09))
+    chart = drawing(course(), lambda: Series(steps, 4.0 / steps**0.2, steps * 0 + 0.09))
     desk = Desk()
     with serving(PageAddress(), desk, tmp_path, chart) as served:
         day = Day(served, desk)

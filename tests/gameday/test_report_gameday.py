@@ -10,10 +10,13 @@ from gameday.test_gameday_verdict import card, day, rehearsed, verdict_of
 from report_pages import Page
 
 from harness.gameday import day_report
+from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import DayResult, Expected
 from harness.judge.score import Expectation, Verdict
+from harness.plan.model import Plan
 
-DAY = day_report.Day("plan", "A day", "day-1", "local", 1)
+JOB = Plan.model_construct(run_id="day-1", backend="local")
+DAY = DayPlan.model_construct(name="plan", title="A day", seed=1, job=JOB)
 
 
 def result_of(verdict: Verdict = Verdict.PASS, reason: str = "recovered in 2 s") -> DayResult:

@@ -11,10 +11,9 @@ import pytest
 
 from harness.backends.local.backend import BACKEND
 from harness.gameday.day import judged, run_day
-from harness.gameday.day_plan import DayPlan
+from harness.gameday.day_plan import DayPlan, plan_day
 from harness.gameday.day_verdict import DayResult
 from harness.gameday.day_view import DayView, for_role, view_of
-from harness.gameday.planning import plan_day
 from harness.gameday.requests import AlertNews, Ask
 from harness.gameday.starts_and_stops import Director
 from harness.judge.score import Verdict

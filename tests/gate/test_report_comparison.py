@@ -16,7 +16,7 @@ from simulator import PHASE_MS, Job, Outage, simulate
 import harness.report
 from harness.errors import UsageError
 from harness.gate import two_runs_report
-from harness.gate.two_runs import compare_runs
+from harness.gate.history_command import compare_runs
 from harness.gate.two_runs_difference import Line, lines, rank_lines, starts_by_rank
 from harness.gate.two_runs_report import Section, compare, render, sentences, to_json
 from harness.judge.facts.evidence import load_evidence

@@ -20,10 +20,10 @@ from monitoring.prometheus_servers import alerting
 from harness import units
 from harness.backends.local.backend import BACKEND
 from harness.gameday.day import run_day
+from harness.gameday.day_plan import plan_day
 from harness.gameday.day_verdict import DayResult
 from harness.gameday.page.page_server import PageAddress
 from harness.gameday.page.page_server import serving as page_serving
-from harness.gameday.planning import plan_day
 from harness.gameday.starts_and_stops import Director
 from harness.log.events import read_log
 from harness.monitoring.metrics_server import serving

@@ -26,8 +26,8 @@ from harness.campaign.campaign_observers import Stage
 from harness.campaign.ledger_so_far import so_far
 from harness.errors import ChaosError
 from harness.gameday.day import run_day
+from harness.gameday.day_plan import plan_day
 from harness.gameday.day_verdict import DayResult
-from harness.gameday.planning import plan_day
 from harness.gameday.starts_and_stops import Director
 from harness.judge.facts.ledger import ACCOUNTS
 from harness.log.events import read_log

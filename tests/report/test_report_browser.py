@@ -13,11 +13,12 @@ import report_runs
 import tools
 from gameday.test_gameday_verdict import card as act_card
 from gameday.test_gameday_verdict import day, rehearsed, verdict_of
+from gameday.test_report_gameday import DAY
 from report_pages import risen
 
 from harness.gameday import day_report
 from harness.gameday.day_verdict import Expected
-from harness.gate import gate_report, history_report
+from harness.gate import gate_report, history_report, stored_gate
 from harness.gate.baseline_comparison import Question, Regressions, Success, compare
 from harness.gate.two_runs_report import compare as compare_runs
 from harness.gate.two_runs_report import render as render_comparison
@@ -51,7 +52,8 @@ def gate() -> str:
     row = gate_report.SuiteRow("spot-evict", card.title, repeat_verdict([card]), (card,))
     slower = Question("spot-evict", "recovery_time", (7.0, 7.1, 7.2, 7.3), (10.6, 10.7, 10.9, 10.8), 0.1)
     held = Regressions("last-week", compare([slower], [Success("spot-evict", 0, 4, 0, 4)]), ["node-loss"], ["a: b"])
-    part = gate_report.Part(3, 3, left_out=(gate_report.LeftOut("double-evict", "it takes about 240 s", True),))
+    left_out = (stored_gate.LeftOut("double-evict", "it takes about 240 s", True),)
+    part = stored_gate.Part(3, 3, "", "", 0, "", (), left_out=left_out)
     told = ("pre-launch", "Before a long run", "pre-launch-1", Verdict.FAIL, held.reasons[0], row, (row,), held, part)
     return gate_report.render(gate_report.GateResult(*told))["report.html"]
 
@@ -61,7 +63,7 @@ def game_day() -> str:
     cards = {name: replace(act_card(), reasons=reasons) for name in ("checkpoint-corrupt-latest", "b")}
     events = day(rehearsed("checkpoint-corrupt-latest", 10), rehearsed("b", 50))
     result = verdict_of(events, Expected("checkpoint-corrupt-latest", 0), Expected("b", 1), cards=cards)
-    return day_report.render(day_report.Day("plan", "A day", "day-1", "local", 1), result)["report.html"]
+    return day_report.render(DAY, result)["report.html"]
 
 
 OTHER_PAGES: dict[str, Callable[[], str]] = {

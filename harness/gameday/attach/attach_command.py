@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import pathlib
 
 from harness.backends.attached import AttachedJob, attach
 from harness.campaign.experiment import new_run_id
 from harness.cli.output import STYLES, out, safe, say
 from harness.errors import INTERRUPTED
-from harness.gameday.attach.attached_day import REPORT, rehearse
-from harness.gameday.attach.attached_verdict import NOT_JUDGED
+from harness.gameday.attach.attached_verdict import NOT_JUDGED, AttachedResult, judge_attached
 from harness.gameday.attach.strikes_file import AttachedDay, load_attached
-from harness.gameday.attach.striking import check
+from harness.gameday.attach.striking import LOG, check, run_attached
 from harness.gameday.day_file import find_gameday
 from harness.judge.score import EXIT_CODES
+from harness.report import write_files
+from harness.report.words import one_line
 from harness.run.stop import stop
 from harness.units import counted
+
+REPORT = "attached-report.json"
 
 
 def run_attached_day(
@@ -32,14 +36,35 @@ def run_attached_day(
         if dry_run:
             say("Nothing was touched.")
             return 0
-        ended = rehearse(day, job, reports.resolve(), new_run_id(day.name), seed, stop, say)
-    result = ended.result
+        folder = reports.resolve() / new_run_id(day.name)
+        run_attached(day, job, folder, seed, stop, say)
+        result = _judged(day, job, folder, seed)
     out.print(f"[{STYLES[result.verdict]}]{result.verdict.value.upper()}[/]  {safe(result.reasons[0])}", soft_wrap=True)
     for reason in result.reasons[1:]:
         say(f"  {reason}")
     say(f"Not judged: {', '.join(NOT_JUDGED)}.", "dim")
-    say(f"Report: {ended.folder / REPORT}", "dim")
+    say(f"Report: {folder / REPORT}", "dim")
     return INTERRUPTED if stop.asked else EXIT_CODES[result.verdict]
+
+
+def _judged(day: AttachedDay, job: AttachedJob, folder: pathlib.Path, seed: int) -> AttachedResult:
+    """The verdict, from the records of the run; writes the report."""
+    records = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
+    result = judge_attached(records, sum(entry.strike is not None for entry in day.entries))
+    told = {
+        "schema": 1,
+        "run_id": folder.name,
+        "job": job.name,
+        "seed": seed,
+        "plan": day.model_dump(mode="json"),
+        "verdict": result.verdict.value,
+        "reasons": list(result.reasons),
+        "not_judged": list(NOT_JUDGED),
+        "records": records,
+        "log_tails": {name: [one_line(line) for line in lines[-50:]] for name, lines in job.log_tails().items()},
+    }
+    write_files({REPORT: json.dumps(told, indent=2) + "\n"}, folder)
+    return result
 
 
 def _schedule(day: AttachedDay, job: AttachedJob) -> None:

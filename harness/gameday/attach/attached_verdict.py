@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from harness.judge.score import Finding, Verdict, merge
@@ -19,6 +20,9 @@ NOT_JUDGED = (
     "restored checkpoints",
     "use of GPUs",
 )
+GOOD = ("running", "ended")
+failed, unknown = partial(Finding, Verdict.FAIL), partial(Finding, Verdict.INCONCLUSIVE)
+invalid = partial(Finding, Verdict.INVALID)
 
 
 @dataclass(frozen=True)
@@ -45,35 +49,25 @@ def _of_the_schedule(records: Sequence[Record], planned: int) -> Iterator[Findin
     struck = sum(record["what"] == "struck" for record in records)
     watched = sum(record["what"] == "after" for record in records)
     if last.get("what") != "finished":
-        yield Finding(Verdict.INCONCLUSIVE, "the harness ended before the schedule was over", Code.STRIKES_NO_END)
+        yield unknown("the harness ended before the schedule was over", Code.STRIKES_NO_END)
     elif last["outcome"] == "not_steady" and struck:
-        yield Finding(Verdict.FAIL, f"after {counted(struck, 'strike')}: {last['reason']}", Code.STRIKES_NOT_STEADY)
+        yield failed(f"after {counted(struck, 'strike')}: {last['reason']}", Code.STRIKES_NOT_STEADY)
     elif last["outcome"] != "completed":
-        yield Finding(
-            Verdict.INCONCLUSIVE,
-            f"the schedule was not completed: {last['outcome']}: {last['reason']}",
-            Code.STRIKES_NOT_COMPLETED,
-        )
+        text = f"the schedule was not completed: {last['outcome']}: {last['reason']}"
+        yield unknown(text, Code.STRIKES_NOT_COMPLETED)
     if watched < planned:
-        yield Finding(
-            Verdict.INCONCLUSIVE, f"only {watched} of {planned} strikes were seen to their end", Code.STRIKES_NOT_SEEN
-        )
+        yield unknown(f"only {watched} of {planned} strikes were seen to their end", Code.STRIKES_NOT_SEEN)
 
 
 def _of(record: Record) -> Iterator[Finding]:
     number = int(record.get("entry", 0)) + 1
     if record["what"] == "struck":
         for node in (node for node, acted in record["acted"].items() if not acted):
-            yield Finding(
-                Verdict.INVALID, f"entry {number}: {record['verb']} did not act on {node}", Code.STRIKE_NO_EFFECT
-            )
+            yield invalid(f"entry {number}: {record['verb']} did not act on {node}", Code.STRIKE_NO_EFFECT)
     elif record["what"] == "undone":
         for node in (node for node, healed in record["healed"].items() if not healed):
-            yield Finding(
-                Verdict.INVALID,
-                f"entry {number}: {node} is still {record['seen'][node]['state']}: run `chaos heal`",
-                Code.STRIKE_NOT_HEALED,
-            )
+            text = f"entry {number}: {node} is still {record['seen'][node]['state']}: run `chaos heal`"
+            yield invalid(text, Code.STRIKE_NOT_HEALED)
     elif record["what"] == "after":
         yield from _went_on(record, f"entry {number}")
 
@@ -81,15 +75,9 @@ def _of(record: Record) -> Iterator[Finding]:
 def _of_probe(record: Record, struck: bool) -> Iterator[Finding]:
     """One that does not hold before anything was struck says nothing of the job."""
     if not record["ok"]:
-        text = (
-            f"entry {int(record['entry']) + 1}: probe {record['name']} failed ({record['moment']}): {record['detail']}"
-        )
-        yield Finding(
-            Verdict.FAIL if struck else Verdict.INCONCLUSIVE,
-            text,
-            Code.PROBE_FAILED,
-            "" if struck else Doubt.NOTHING_STRUCK,
-        )
+        why = f"probe {record['name']} failed ({record['moment']}): {record['detail']}"
+        text = f"entry {int(record['entry']) + 1}: {why}"
+        yield failed(text, Code.PROBE_FAILED) if struck else unknown(text, Code.PROBE_FAILED, Doubt.NOTHING_STRUCK)
 
 
 def _went_on(record: Record, entry: str) -> Iterator[Finding]:
@@ -97,25 +85,16 @@ def _went_on(record: Record, entry: str) -> Iterator[Finding]:
     codes = record["codes"]
     for node, code in codes.items():
         if code != 0:
-            yield Finding(Verdict.FAIL, f"{entry}: {node} ended with {code}", Code.STRIKE_NODE_ENDED)
+            yield failed(f"{entry}: {node} ended with {code}", Code.STRIKE_NODE_ENDED)
     lost = [f"{node} is {seen['state']}" for node, seen in record["seen"].items() if seen["state"] not in GOOD]
     if lost:
-        yield Finding(Verdict.FAIL, f"{entry}: the job is not whole again: {', '.join(lost)}", Code.STRIKE_NOT_WHOLE)
+        yield failed(f"{entry}: the job is not whole again: {', '.join(lost)}", Code.STRIKE_NOT_WHOLE)
     if codes and not any(codes.values()) and len(codes) == len(record["seen"]):
         return
     highest, now = record["highest"], record["now"]
     if highest is None or now is None:
-        yield Finding(
-            Verdict.INCONCLUSIVE,
-            f"{entry}: nothing shows whether the job went on; the plan's progress: can",
-            Code.STRIKE_UNKNOWN_PROGRESS,
-        )
+        text = f"{entry}: nothing shows whether the job went on; the plan's progress: can"
+        yield unknown(text, Code.STRIKE_UNKNOWN_PROGRESS)
     elif now <= highest and not any(codes.values()):
-        yield Finding(
-            Verdict.FAIL,
-            f"{entry}: no progress for {record['took_s']:.0f} s after it was undone: still at {now:g}",
-            Code.STRIKE_NO_PROGRESS,
-        )
-
-
-GOOD = ("running", "ended")
+        text = f"{entry}: no progress for {record['took_s']:.0f} s after it was undone: still at {now:g}"
+        yield failed(text, Code.STRIKE_NO_PROGRESS)

@@ -6,12 +6,11 @@ import pathlib
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from harness import units
 from harness.errors import ScenarioError
 from harness.gameday.day_file import Probe
-from harness.parameters import Parameters
+from harness.parameters import Parameters, Share
 from harness.spec.document import Document, read_text
 from harness.spec.scenario import Line, Name
 from harness.units import Duration
@@ -63,9 +62,7 @@ class AttachedEntry(Parameters):
 
 
 class Limits(Parameters):
-    nodes: Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=100)] = Field(
-        50.0, description="At most this part of the job's nodes at once."
-    )
+    nodes: Share = Field(50.0, description="At most this part of the job's nodes at once.")
 
 
 class AttachedDay(Parameters):

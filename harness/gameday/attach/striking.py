@@ -14,7 +14,6 @@ import os
 import pathlib
 import random
 import re
-import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -86,18 +85,14 @@ def run_attached(
         with stop.attended():
             AttachedRun(day, job, journal, seed, stop, say).run()
     finally:
-        _clean_up(journal, reverter)
-
-
-def _clean_up(journal: Journal, reverter: subprocess.Popen[bytes]) -> None:
-    """What cannot be undone now is tried again by the reverter, which then outlives this process."""
-    try:
-        close(journal)
-    except FaultError:
-        reverter.returncode = 0  # not waited for
-        raise
-    reverter.kill()
-    reverter.wait()
+        try:
+            close(journal)
+        except FaultError:
+            # It is tried again by the reverter, which then outlives this process: it is not waited for.
+            reverter.returncode = 0
+            raise
+        reverter.kill()
+        reverter.wait()
 
 
 class AttachedRun:

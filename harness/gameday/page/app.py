@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.resources
 import json
 import pathlib
 import re
@@ -13,7 +11,6 @@ from concurrent.futures import TimeoutError as NoReply
 from contextlib import asynccontextmanager
 from typing import Any
 
-import jinja2
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
@@ -29,6 +26,7 @@ from harness.gameday.page.connection_limits import STAYS_OPEN
 from harness.gameday.page.hub import Hub
 from harness.gameday.requests import TEXT_MAX, Ask, Desk
 from harness.log import untrusted_files
+from harness.report import html_page
 from harness.report.words import PHASE_MEANING, plain
 
 BODY_BYTES_MAX = 256 * 1024
@@ -72,8 +70,8 @@ class Page:
     def app(self) -> ASGIApp:
         routes = [
             Route("/", self.index),
-            Route("/page.css", _file("text/css", "report.css", "page.css")),
-            Route("/page.js", _file("text/javascript", "page.js")),
+            Route("/page.css", _file("text/css", "report.css", f"{__package__}/page.css")),
+            Route("/page.js", _file("text/javascript", f"{__package__}/page.js")),
             Route("/events", self.events),
             Route("/log", self.log),
             Route("/chart", self.chart),
@@ -102,8 +100,9 @@ class Page:
     async def index(self, request: Request) -> Response:
         role = self._role(request)
         if role is None:
-            return HTMLResponse(_template("closed.jinja").render(), status_code=403)
-        response = HTMLResponse(_template("page.jinja").render(role=role, may=MAY[role], phases=PHASES))
+            return HTMLResponse(html_page.fill(f"{__package__}/closed.jinja"), status_code=403)
+        page = html_page.fill(f"{__package__}/page.jinja", role=role, may=MAY[role], phases=PHASES)
+        response = HTMLResponse(page)
         response.set_cookie(
             self.cookie, self.access.cookies[role], httponly=True, samesite="strict", secure=self.access.secure
         )
@@ -249,7 +248,6 @@ def _asked(given: Any, role: str) -> Ask:
 
 
 def newest_words(run_dir: pathlib.Path, node: str) -> str:
-    """The tail of the newest log of a node."""
     try:
         names = [name for name in untrusted_files.names_in(run_dir, "logs") if name.startswith(f"{node}.")]
         names = [name for name in names if name.removeprefix(f"{node}.").removesuffix(".log").isdigit()]
@@ -286,21 +284,6 @@ class _Guard:
 
 def _file(media_type: str, *names: str) -> Callable[[Request], Response]:
     def answer(request: Request) -> Response:
-        return Response("\n".join(map(_resource, names)), media_type=media_type)
+        return Response("\n".join(map(html_page.resource, names)), media_type=media_type)
 
     return answer
-
-
-@functools.cache
-def _resource(name: str) -> str:
-    if name == "report.css":  # the page looks like the reports
-        return (importlib.resources.files("harness.report") / name).read_text(encoding="utf-8")
-    return (importlib.resources.files(__package__) / name).read_text(encoding="utf-8")
-
-
-@functools.cache
-def _template(name: str) -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_resource), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template(name)

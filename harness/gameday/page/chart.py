@@ -6,16 +6,12 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.gameday.steady import Course
 from harness.report.charts.loss import Curves, Series, loss_chart
 
-Floats = npt.NDArray[np.float64]
-FaultFree = tuple[Floats, Floats, Floats]  # step, loss, seconds that it took
 
-
-def drawing(course: Course, fault_free: Callable[[], FaultFree | None]) -> Callable[[bool], str]:
+def drawing(course: Course, fault_free: Callable[[], Series | None]) -> Callable[[bool], str]:
     """Draws what is known now, narrow or wide; an empty text where there is no step yet. `fault_free` is read once."""
     read = functools.cache(fault_free)
 
@@ -25,9 +21,7 @@ def drawing(course: Course, fault_free: Callable[[], FaultFree | None]) -> Calla
         losses = np.array([np.nan if steps[step][0] is None else steps[step][0] for step in told], np.float64)
         took = np.array([steps[step][1] / 1e9 for step in told], np.float64)
         ours = Series(np.array(told, np.float64), losses, took)
-        other = read() if told else None
-        fault_free = None if other is None else Series(*other)
-        drawn = loss_chart(Curves(ours, fault_free, None, told[-1] if told else 0), narrow)
+        drawn = loss_chart(Curves(ours, read() if told else None, None, told[-1] if told else 0), narrow)
         return "" if drawn is None else str(drawn)
 
     return draw
