@@ -27,12 +27,16 @@ PLACES = ("first", "count")
 def reader_of(text: str) -> Reader:
     """A reader's name, or its form in YAML: `lines: {regex: …}`. Raises `UsageError`."""
     try:
-        given = yaml.safe_load(text)
-        return load_reader(given)() if given in reader_names() else build_reader(given)
+        return reader_as(yaml.safe_load(text))
     except (ValueError, yaml.YAMLError) as error:
         lines = "; ".join(str(error).splitlines())
         names = ", ".join(reader_names())
         raise UsageError(f"--read {text}: {lines}; write one of: {names}, or 'lines: {{regex: …}}'") from error
+
+
+def reader_as(given: object) -> Reader:
+    """Raises `ValueError`."""
+    return load_reader(given)() if isinstance(given, str) and given in reader_names() else build_reader(given)
 
 
 def executed(files: Sequence[pathlib.Path], reader: Reader) -> Executed:

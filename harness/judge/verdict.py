@@ -273,6 +273,7 @@ class Code(enum.StrEnum):
     STRIKE_NOT_HEALED = "strike.not-healed"
     STRIKE_NOT_WHOLE = "strike.not-whole"
     STRIKE_NO_EFFECT = "strike.no-effect"
+    STRIKE_DONE_OTHERWISE = "strike.done-otherwise"
     STRIKE_NO_PROGRESS = "strike.no-progress"
     STRIKE_UNKNOWN_PROGRESS = "strike.unknown-progress"
     TIME_IMPOSSIBLE = "time.impossible"

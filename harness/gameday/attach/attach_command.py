@@ -8,11 +8,13 @@ import pathlib
 
 from harness.backends.attached import AttachedJob, attach
 from harness.campaign.experiment import new_run_id
+from harness.campaign.own_log import reader_as
 from harness.cli.output import STYLES, out, safe, say
 from harness.errors import INTERRUPTED
-from harness.gameday.attach.attached_verdict import NOT_JUDGED, AttachedResult, judge_attached
+from harness.gameday.attach.attached_verdict import AttachedResult, judge_attached, not_judged
+from harness.gameday.attach.job_log import done_again
 from harness.gameday.attach.strikes_file import AttachedDay, load_attached
-from harness.gameday.attach.striking import LOG, check, run_attached
+from harness.gameday.attach.striking import LOG, LOGS, check, run_attached
 from harness.gameday.day_file import find_gameday
 from harness.judge.score import EXIT_CODES
 from harness.report import write_files
@@ -38,19 +40,22 @@ def run_attached_day(
             return 0
         folder = reports.resolve() / new_run_id(day.name)
         run_attached(day, job, folder, seed, stop, say)
-        result = _judged(day, job, folder, seed)
+        result, untold = _judged(day, job, folder, seed)
     out.print(f"[{STYLES[result.verdict]}]{result.verdict.value.upper()}[/]  {safe(result.reasons[0])}", soft_wrap=True)
     for reason in result.reasons[1:]:
         say(f"  {reason}")
-    say(f"Not judged: {', '.join(NOT_JUDGED)}.", "dim")
+    say(f"Not judged: {', '.join(untold)}.", "dim")
     say(f"Report: {folder / REPORT}", "dim")
     return INTERRUPTED if stop.asked else EXIT_CODES[result.verdict]
 
 
-def _judged(day: AttachedDay, job: AttachedJob, folder: pathlib.Path, seed: int) -> AttachedResult:
-    """The verdict, from the records of the run; writes the report."""
+def _judged(day: AttachedDay, job: AttachedJob, folder: pathlib.Path, seed: int) -> tuple[AttachedResult, list[str]]:
+    """The verdict, and what was not judged, from the records of the run; writes the report."""
     records = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
+    if day.progress and day.progress.read:
+        records[-1:-1] = done_again(folder / LOGS, reader_as(day.progress.read))
     result = judge_attached(records, sum(entry.strike is not None for entry in day.entries))
+    untold = not_judged(records)
     told = {
         "schema": 1,
         "run_id": folder.name,
@@ -59,12 +64,12 @@ def _judged(day: AttachedDay, job: AttachedJob, folder: pathlib.Path, seed: int)
         "plan": day.model_dump(mode="json"),
         "verdict": result.verdict.value,
         "reasons": list(result.reasons),
-        "not_judged": list(NOT_JUDGED),
+        "not_judged": untold,
         "records": records,
         "log_tails": {name: [one_line(line) for line in lines[-50:]] for name, lines in job.log_tails().items()},
     }
     write_files({REPORT: json.dumps(told, indent=2) + "\n"}, folder)
-    return result
+    return result, untold
 
 
 def _schedule(day: AttachedDay, job: AttachedJob) -> None:

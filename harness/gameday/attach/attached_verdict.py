@@ -12,10 +12,11 @@ from harness.judge.verdict import Code, Doubt
 from harness.units import counted
 
 Record = Mapping[str, Any]
+LOSSES = "loss continuity"
 NOT_JUDGED = (
     "phases of recovery",
     "wasted GPU-hours",
-    "loss continuity",
+    LOSSES,
     "sample order",
     "restored checkpoints",
     "use of GPUs",
@@ -29,6 +30,12 @@ invalid = partial(Finding, Verdict.INVALID)
 class AttachedResult:
     verdict: Verdict
     reasons: Sequence[str]
+
+
+def not_judged(records: Sequence[Record]) -> list[str]:
+    """Losses are judged where the job did steps again, and its log tells enough of them."""
+    told = any(record["what"] == "done_again" and record["same"] is not None for record in records)
+    return [each for each in NOT_JUDGED if not (told and each == LOSSES)]
 
 
 def judge_attached(records: Sequence[Record], planned: int) -> AttachedResult:
@@ -70,6 +77,8 @@ def _of(record: Record) -> Iterator[Finding]:
             yield invalid(text, Code.STRIKE_NOT_HEALED)
     elif record["what"] == "after":
         yield from _went_on(record, f"entry {number}")
+    elif record["what"] == "done_again" and record["same"] is False:
+        yield failed(f"{record['node']}: {record['text']}", Code.STRIKE_DONE_OTHERWISE)
 
 
 def _of_probe(record: Record, struck: bool) -> Iterator[Finding]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pathlib
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from harness.campaign.own_log import reader_as
 from harness.errors import ScenarioError
 from harness.gameday.day_file import Probe
 from harness.parameters import Parameters, Share
@@ -36,6 +37,12 @@ def _short_enough(value: Duration) -> Duration:
     return value
 
 
+def _reader(given: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    if given is not None:
+        reader_as(given)
+    return given
+
+
 Time = Annotated[Duration, AfterValidator(_short_enough)]
 
 
@@ -43,6 +50,9 @@ class Progress(Parameters):
     """What shows that the job goes on: a number in its log that rises. Without it no strike can pass."""
 
     log: Annotated[Line, AfterValidator(_one_number)] = Field(description=r"With one group: step (\d+).")
+    read: Annotated[str | dict[str, Any] | None, AfterValidator(_reader)] = Field(
+        None, description="What wrote its log, as for `chaos score --read`: steps done again must be the same."
+    )
     within: Time = Field(Duration("2m"), description="It must rise before a strike, and pass its highest after it.")
 
 

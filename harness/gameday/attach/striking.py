@@ -21,6 +21,7 @@ from typing import Any
 
 from harness.backends.attached import ENDED, NEEDS_KILL, OPT_IN, RUNNING, AttachedJob, Seen, Undo
 from harness.errors import BackendError, FaultError, UsageError
+from harness.gameday.attach.job_log import JobLog
 from harness.gameday.attach.strikes_file import AttachedDay, AttachedEntry
 from harness.gameday.probes import Answer, Asking
 from harness.log.journal import Journal
@@ -28,7 +29,7 @@ from harness.run.stop import StopRequest
 from harness.run.undo import close, resolve, start_reverter
 from harness.units import counted
 
-LOG = "attached.jsonl"
+LOG, LOGS = "attached.jsonl", "logs"
 LOOK_EVERY_S = 1.0
 EFFECT_S_MAX = 10.0  # until a strike must show
 MATCHES_MAX = 1e15  # a larger number is no step
@@ -78,7 +79,7 @@ def run_attached(
 
     `say` hears what is being done."""
     run_dir.mkdir(parents=True)
-    (run_dir / "logs").mkdir()
+    (run_dir / LOGS).mkdir()
     journal = Journal(run_dir)
     reverter = start_reverter(run_dir)
     try:
@@ -109,6 +110,9 @@ class AttachedRun:
         self._say, self._begin_s = say, time.monotonic()
         self.dice = random.Random(seed)
         self.path = journal.run_dir / LOG
+        told = day.progress is not None and day.progress.read is not None
+        self._log = JobLog(journal.run_dir / LOGS) if told else None
+        self._gathered_s = -math.inf
         self._answers = deque[Answer]()
         self._questions = Asking(self._answers.append)
         self._asked_s: dict[str, float] = {}  # probe → when it was asked last, of those during
@@ -127,6 +131,7 @@ class AttachedRun:
             outcome, reason = over.outcome, str(over)
         except (BackendError, UsageError) as error:
             outcome, reason = "broken", str(error)
+        self._gather(last=True)
         self._tell("finished", outcome=outcome, reason=reason)
 
     def _strike(self, number: int, entry: AttachedEntry) -> None:
@@ -269,10 +274,17 @@ class AttachedRun:
                 found[name] = max(numbers)
         return found
 
+    def _gather(self, last: bool = False) -> None:
+        if self._log and (last or time.monotonic() - self._gathered_s > LOOK_EVERY_S):
+            with contextlib.suppress(BackendError):  # a node may just be gone
+                self._log.add(self.job.log_tails(), last)
+            self._gathered_s = time.monotonic()
+
     def _wait(self, seconds: float) -> None:
         """Raises `_Over` when the user wants the end; what acts is undone on the way."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
+            self._gather()
             if self.stop.asked:
                 raise _Over("interrupted", self.stop.reason)
             time.sleep(min(0.1, seconds))

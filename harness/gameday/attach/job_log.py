@@ -1,0 +1,47 @@
+"""What a job that runs already wrote while it was struck: steps that it did again must be like the first time."""
+
+from __future__ import annotations
+
+import pathlib
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from harness.campaign import own_log
+from harness.judge.facts import repeated_steps
+from harness.trainers.readers.contract import Reader
+
+BYTES_MAX = 64 * 2**20  # of one node
+
+
+class JobLog:
+    """`folder/<node>.log` holds each line of a node once, as long as the looks are not too rare."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._before: dict[str, Sequence[str]] = {}
+
+    def add(self, tails: Mapping[str, Sequence[str]], last: bool = False) -> None:
+        """The newest line may be half written. It is taken with the next look, or with the last one."""
+        for node, tail in tails.items():
+            lines = tail if last else tail[:-1]
+            new = lines[_overlap(self._before.get(node, ()), lines) :]
+            self._before[node] = lines
+            path = self._folder / f"{urllib.parse.quote(node or 'job', safe=' ')}.log"
+            if new and not (path.exists() and path.stat().st_size > BYTES_MAX):
+                with path.open("a") as file:
+                    file.writelines(f"{line}\n" for line in new)
+
+
+def _overlap(before: Sequence[str], now: Sequence[str]) -> int:
+    """With so many lines at the most `before` ends and `now` begins."""
+    longest = min(len(before), len(now))
+    return next((count for count in range(longest, 0, -1) if list(before[-count:]) == list(now[:count])), 0)
+
+
+def done_again(folder: pathlib.Path, reader: Reader) -> Iterator[dict[str, Any]]:
+    """A record of each restart after which a node did steps again; `same`: like the first time; `None`: left open."""
+    for path in sorted(folder.glob("*.log")):
+        found = repeated_steps.done_again(own_log.executed([path], reader))
+        for same, text in repeated_steps.judged(found):
+            yield {"what": "done_again", "node": urllib.parse.unquote(path.stem), "same": same, "text": text}
