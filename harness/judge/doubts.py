@@ -139,7 +139,7 @@ def _order_unproven(evidence: Analysis, ground: Ground) -> str:
 
 def _given_up_before(evidence: Analysis, ground: Ground) -> str:
     run = evidence.run
-    early = run.outcome == "aborted" and all(fault.injected is None for fault in run.faults)
+    early = run.outcome == "aborted" and run.first_strike == NEVER
     return "the run was aborted before any fault had struck" if early and isinstance(ground.of, Episode) else ""
 
 

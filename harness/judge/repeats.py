@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harness.judge.score import Scorecard, Verdict, merge
+from harness.timeline.lookups import grouped
 from harness.units import counted, format_duration
 
 CONFIDENCE = 0.95
@@ -92,11 +93,8 @@ def _confidence(runs: int) -> str:
 
 
 def _assessments(cards: Sequence[Scorecard]) -> dict[str, Assessment]:
-    shares: dict[str, list[float]] = {}
-    for card in cards:
-        for line in card.expectations:
-            if line.share is not None:
-                shares.setdefault(line.name, []).append(line.share)
+    lines = (line for card in cards for line in card.expectations)
+    shares = grouped((line.name, line.share) for line in lines if line.share is not None)
     return {name: assess(values, limit=1.0) for name, values in shares.items() if len(values) == len(cards)}
 
 

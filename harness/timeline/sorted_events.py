@@ -59,6 +59,12 @@ class FaultRecord(Consequences):
     ends: tuple[dict[str, Any], ...] = ()  # what was measured once it was healed: {measured, expected, unit, ok, at}
     held_back: str = ""  # why it could not act when it was due
 
+    @property
+    def struck(self) -> int:
+        """When it acted; only of one that did."""
+        assert self.injected is not None
+        return self.injected
+
 
 class Story:
     """A log, sorted. Lists of events are in order of time."""

@@ -24,6 +24,7 @@ from harness.log.planned_size import PlannedSize
 from harness.log.samples import Samples
 from harness.timeline import lineage, phase_marks, save_events
 from harness.timeline.lineage import NEVER, Epoch, Key, Life, Progress, Stretch
+from harness.timeline.lookups import grouped
 from harness.timeline.phases import PHASES, Episode, Event, Gap, Mark, Segment, clipped, merged, progress_segments, walk
 from harness.timeline.sorted_events import FaultRecord, Launcher, Slot, Story, key_of
 from harness.units import Duration
@@ -182,6 +183,11 @@ class Timeline:
         """Samples in one pass over the data, where workers tell it."""
         return max(self.data_sizes, default=None)
 
+    @cached_property
+    def first_strike(self) -> int:
+        """When the first fault acted; `NEVER`: none did."""
+        return min((fault.injected for fault in self.faults if fault.injected is not None), default=NEVER)
+
     @property
     def planned_steps(self) -> int | None:
         steps = (self.plan.get("workload") or {}).get("steps")
@@ -254,7 +260,9 @@ def build(log: reading.Log) -> Timeline:
     places = story.places_of(told)
     committers = save_events.committers(told, places)
     checkpoints = save_events.labelled(told, places, committers)
-    rows, epochs, progress, stretches = lineage.gather(log.steps, story.lives, story.worlds, _committed(checkpoints))
+    whole = (event for event in checkpoints if event["event"] == save_events.COMMITTED)
+    committed = grouped((int(event.get("step", -1)), event["at"]) for event in whole)
+    rows, epochs, progress, stretches = lineage.gather(log.steps, story.lives, story.worlds, committed)
     timeline = Timeline(
         plan=story.plan,
         environment=story.environment(),
@@ -337,24 +345,12 @@ def _places(run: Timeline) -> list[save_events.SaveWorld]:
     """For each event of a checkpoint: the world of the last epoch that had begun by then, of those that its process was
     in; of a helper that was in none, of all."""
     all_epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
-    epochs: dict[int, list[Epoch]] = {}
-    for epoch in all_epochs:
-        for row in epoch.processes:
-            epochs.setdefault(row, []).append(epoch)
+    epochs = grouped((row, epoch) for epoch in all_epochs for row in epoch.processes)
     found = []
     for event in run.checkpoints:
         mine = epochs.get(event["process"], all_epochs)
         last = max(bisect.bisect_right(mine, event["at"], key=lambda epoch: epoch.begin) - 1, 0)
         found.append(save_events.SaveWorld(mine[last].world, mine[last].size) if mine else save_events.SaveWorld(-1, 1))
-    return found
-
-
-def _committed(checkpoints: Sequence[Mapping[str, Any]]) -> dict[int, list[int]]:
-    """Step → when checkpoints of it were committed."""
-    found: dict[int, list[int]] = {}
-    for event in checkpoints:
-        if event["event"] == save_events.COMMITTED:
-            found.setdefault(int(event.get("step", -1)), []).append(event["at"])
     return found
 
 
@@ -500,12 +496,12 @@ def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int])
 
     A node that is reclaimed with a notice may do steps until it is taken: then it counts when it is taken.
     """
-    assert fault.injected is not None
-    if fault.injected < t_stop:
+    struck = fault.struck
+    if struck < t_stop:
         return fault.kills or fault.healed is None or fault.healed >= t_stop
     nodes = [key_of(target) for target in fault.targets if fault.kills and target.get("rank") is None]
-    taken = min((at for key in nodes if (at := gone.get(key, -NEVER)) >= fault.injected), default=fault.injected)
-    return fault.injected <= end and taken <= end
+    taken = min((at for key in nodes if (at := gone.get(key, -NEVER)) >= struck), default=struck)
+    return struck <= end and taken <= end
 
 
 def _brought_back(

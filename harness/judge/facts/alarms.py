@@ -22,6 +22,7 @@ from harness.judge.facts.by_time import SETTLING_STEPS, Moments, Spans
 from harness.log.reading import is_told
 from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import grouped, last_by
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 
 BEFORE = 4 * abnormal.NORMS_KEPT  # steps from which the usual is known again; those of other spikes do not count
@@ -298,8 +299,8 @@ class _Borne:
         the rank that it is about, else of the process that raised it."""
         mine = alarm["process"]
         if (rank := _about(alarm)) != alarm["rank"]:
-            lives = self._lives.get(rank, [])
-            mine = next((row for started, row in reversed(lives) if started <= alarm["at"]), mine)
+            started = last_by(self._lives.get(rank, []), alarm["at"])
+            mine = mine if started is None else started
         order, begins = self.run.rows_by_process
         first, last = int(begins[mine]), int(begins[mine + 1])
         end = first + int(np.searchsorted(self._ends[first:last], alarm["at"], side="right"))
@@ -309,10 +310,8 @@ class _Borne:
     @cached_property
     def _lives(self) -> Mapping[int, Sequence[tuple[int, int]]]:
         """When each process of a rank was started, and its row, in order of time."""
-        found: dict[int, list[tuple[int, int]]] = {}
-        for started, row in sorted((process.started, row) for row, process in enumerate(self.run.processes)):
-            found.setdefault(self.run.processes[row].rank, []).append((started, row))
-        return found
+        started = sorted((process.started, row) for row, process in enumerate(self.run.processes))
+        return grouped((self.run.processes[row].rank, (at, row)) for at, row in started)
 
     @cached_property
     def _ends(self) -> Ints:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
@@ -34,6 +33,8 @@ from harness.judge.facts.restarts import Restart
 from harness.judge.facts.samples import Consumed
 from harness.judge.facts.saves import Saves
 from harness.judge.facts.usual import Degraded, Pace, Slowed, Usual
+from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import first_from
 from harness.timeline.timeline import FaultRecord, Floats, Ints, Process, saving_like
 
 
@@ -223,9 +224,9 @@ class Analysis(Evidence):
                 strikes.setdefault(place, []).extend(fault.strikes)
         for moments in strikes.values():
             moments.sort()
-        return [self._first_strike(strikes, process) for process in self.run.processes]
 
-    def _first_strike(self, strikes: Mapping[tuple[object, object, object], Sequence[int]], process: Process) -> int:
-        mine = (strikes.get((process.node, process.incarnation, rank), ()) for rank in (None, process.rank))
-        later = [at for moments in mine for at in moments[bisect.bisect_left(moments, process.started) :][:1]]
-        return min(later, default=-1)
+        def first(process: Process) -> int:
+            places = ((process.node, process.incarnation, rank) for rank in (None, process.rank))
+            return min(first_from(strikes.get(place, ()), process.started) for place in places)
+
+        return [-1 if (at := first(process)) == NEVER else at for process in self.run.processes]

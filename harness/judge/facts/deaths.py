@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.judge.facts.by_time import Moments, Node, Spans, node_of
+from harness.timeline.lookups import first_from, grouped
 from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Process, Timeline
 from harness.units import format_duration
@@ -216,14 +217,10 @@ class _Places:
 
     def __init__(self, run: Timeline):
         self._run = run
-        self._there: dict[tuple[str, int], list[int]] = {}
-        self._ended: dict[tuple[str, int, int | None], list[int]] = {}
-        for row, process in enumerate(run.processes):
-            self._there.setdefault((process.node, process.incarnation), []).append(row)
-            self._ended.setdefault((process.node, process.incarnation, process.exited), []).append(row)
-        self._allocated: dict[tuple[str, int], int] = {}
-        for slot in run.slots:
-            self._allocated.setdefault((slot.node, slot.incarnation), slot.allocated)
+        workers = list(enumerate(run.processes))
+        self._there = grouped(((each.node, each.incarnation), row) for row, each in workers)
+        self._ended = grouped(((each.node, each.incarnation, each.exited), row) for row, each in workers)
+        self._allocated = {(slot.node, slot.incarnation): slot.allocated for slot in reversed(run.slots)}
 
     def end(self, exit_: dict[str, Any]) -> End:
         processes = self._run.processes
@@ -298,10 +295,8 @@ class _Inquest:
     def __init__(self, run: Timeline, everyone: Collection[End]):
         self._run = run
         self._lives = _Lives(run, everyone)
-        self._worlds: dict[int, list[tuple[int, int]]] = {}  # by process: when each of its worlds began, and which
-        for number, epoch in enumerate(run.epochs):
-            for row in epoch.processes:
-                self._worlds.setdefault(row, []).append((epoch.begin, number))
+        worlds = list(enumerate(run.epochs))  # by process: when each of its worlds began, and which
+        self._worlds = grouped((row, (epoch.begin, number)) for number, epoch in worlds for row in epoch.processes)
         self._last_step = np.zeros(len(run.processes), np.int64)  # when each process began it
         self._last_step[run.steps.process] = run.steps.begin  # rows are in order of time: the last one counts
         starts = sorted((process.started, process.world_size) for process in run.processes)
@@ -312,18 +307,14 @@ class _Inquest:
         self._arrivals = Moments({(s.allocated, (s.node, s.incarnation)) for s in run.slots if s.incarnation > 1})
         struck = [fault for fault in run.faults if fault.injected is not None]
         killers = [fault for fault in struck if fault.kills]
-        self._strikes: dict[_Place, list[int]] = {}  # when the place was struck by a fault that kills
-        for at, place in sorted((at, place) for fault in killers for at in _moments(fault) for place in _aim(fault)):
-            self._strikes.setdefault(place, []).append(at)
+        acted = sorted((at, place) for fault in killers for at in _moments(fault) for place in _aim(fault))
+        self._strikes = grouped((place, at) for at, place in acted)  # when a fault that kills struck it
         roots = [root for fault in killers for root in self._roots_of(fault)]
         self._roots = Moments((root.at, root) for root in roots)
         self._unsettled = frozenset[int]().union(*(root.unsettled for root in roots))
         stoppers = [self._stopper(fault) for fault in struck if fault.stops]
         self._stops = _Stops(stoppers)
-        by_place: dict[_Place, list[_Stopper]] = {}
-        for stopper in stoppers:
-            for place in stopper.aim:
-                by_place.setdefault(place, []).append(stopper)
+        by_place = grouped((place, stopper) for stopper in stoppers for place in stopper.aim)
         self._stops_at = {place: _Stops(there) for place, there in by_place.items()}
 
     def accounts_for(self, death: End) -> bool:
@@ -357,11 +348,8 @@ class _Inquest:
     def _is_target(self, death: End) -> bool:
         """Alive at one of the moments at which a fault that kills acted, in a place it was aimed at."""
         doubt = _doubt(self._run)
-        for strikes in (self._strikes.get(place, []) for place in death.places):
-            first = bisect.bisect_left(strikes, death.started - doubt)
-            if first < len(strikes) and strikes[first] <= death.at + doubt:
-                return True
-        return False
+        strikes = (first_from(self._strikes.get(place, []), death.started - doubt) for place in death.places)
+        return min(strikes) <= death.at + doubt
 
     def _settled(self, death: End, unsettled: Set[int] = frozenset()) -> int:
         """No moment before this one explains the death: it was not alive, or has stepped in a new world since."""
@@ -376,11 +364,10 @@ class _Inquest:
 
     def _roots_of(self, fault: FaultRecord) -> list[_Root]:
         """The moments at which others may have gone with those whom this fault took."""
-        assert fault.injected is not None
         alive = (death for moment in _moments(fault) for death in self._lives.alive(_aim(fault), moment))
         targets = list({id(death): death for death in alive}.values())
-        first = min(fault.strikes, default=fault.injected)
-        left = [max(fault.injected, other.last_word(self._run)) for other in targets if other.at < first]
+        first = min(fault.strikes, default=fault.struck)
+        left = [max(fault.struck, other.last_word(self._run)) for other in targets if other.at < first]
         roots = [_Root(at) for at in (*fault.strikes, *left)]  # or after the first had gone on the notice before
         roots += _ends_of([other for other in targets if other.at >= first], _aim(fault))
         victims = {row for other in targets for row in other.processes}
@@ -388,13 +375,12 @@ class _Inquest:
         return [replace(root, unsettled=unsettled) for root in roots]
 
     def _stopper(self, fault: FaultRecord) -> _Stopper:
-        assert fault.injected is not None
         healed, aim = self._run.end if fault.healed is None else fault.healed, _aim(fault)
         left = [other for other in self._lives.alive(aim, healed) if self._went_with(other, _Root(healed))]
         roots = [_Root(healed), *_ends_of(left, aim)]
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + _SURVIVED_NS, *saved) if saved else None
-        return _Stopper(aim, fault.injected, healed, roots, survived)
+        return _Stopper(aim, fault.struck, healed, roots, survived)
 
     def _stopped_by(self, stops: _Stops, death: End) -> bool:
         """While such a fault was at work; or at work still when it was healed, and in no new world since."""
@@ -423,8 +409,7 @@ class _Stops:
 
 
 def _moments(fault: FaultRecord) -> tuple[int, ...]:
-    assert fault.injected is not None
-    return (fault.injected, *fault.strikes)
+    return (fault.struck, *fault.strikes)
 
 
 def _aim(fault: FaultRecord) -> Set[_Place]:

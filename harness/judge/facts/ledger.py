@@ -23,6 +23,7 @@ from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
 from harness.judge.facts.usual import Band, Times, first_rows
 from harness.theory import closed_forms
+from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Bools, Episode, Ints, Segment, Slot, Timeline
 
 S = 1e9
@@ -195,11 +196,10 @@ class _Between:
     """The account of what a slot does outside its steps, by segment."""
 
     def __init__(self, timeline: Timeline, segments: Sequence[Segment]):
-        self._worked: dict[tuple[str, int, int], list[int]] = {}  # per slot the epochs in which it has a worker
-        for number, epoch in enumerate(timeline.epochs):
-            for index in epoch.processes:
-                process = timeline.processes[index]
-                self._worked.setdefault((process.node, process.incarnation, process.local_rank), []).append(number)
+        members = (
+            (number, timeline.processes[row]) for number, each in enumerate(timeline.epochs) for row in each.processes
+        )
+        self._worked = grouped(((p.node, p.incarnation, p.local_rank), number) for number, p in members)  # its epochs
         self._at_work = np.array([_INDEX[_ACCOUNT_OF_PHASE[each.phase]] for each in segments], np.int64)
         others = [  # a rank without a log may well have worked; else others step, and this GPU has no part in it
             _INDEX["unattributed" if timeline.epochs[each.epoch].unheard else "idle"] if each.epoch >= 0 else account

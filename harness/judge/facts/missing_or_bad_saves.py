@@ -12,17 +12,16 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from harness.judge.facts.by_time import Window, touches, union
 from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import family
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
-K = TypeVar("K")
-T = TypeVar("T")
 SoundAt = Callable[[int], Callable[["Save"], bool]]  # whether no fault had damaged a save by then
 SMALLER = 0.5  # of the smallest that was saved without a fault
 SMALLER_STEADY, STEADY, STEADY_SAVES = 0.9, 0.97, 3  # the same, where so many differ by no more than this
@@ -111,9 +110,7 @@ class Store:
 
     def _is_going(self, seen: Seen) -> bool:
         """Whether it was removed right after: its files go one after the other, and the harness may see the rest."""
-        moments = self._removed.get(last_name(seen.path), [])
-        place = bisect.bisect_left(moments, seen.at)
-        return place < len(moments) and moments[place] - seen.at < REMOVAL_NS
+        return first_from(self._removed.get(last_name(seen.path), []), seen.at) - seen.at < REMOVAL_NS
 
     def _name_of(self, save: Save) -> str | None:
         """What the harness calls it, if it saw anything that may be it."""
@@ -240,8 +237,7 @@ class Store:
     def _went(self, save: Save) -> int:
         """When the harness saw it go away."""
         moments = next((self._removed[part] for part in _last_parts(save.path) if part in self._removed), [])
-        place = bisect.bisect_left(moments, save.last_at)
-        return moments[place] if place < len(moments) else NEVER
+        return first_from(moments, save.last_at)
 
     def _gone(self, saves: Sequence[Save]) -> Iterator[NoSave]:
         for save, after in itertools.pairwise(saves):
@@ -465,7 +461,7 @@ class Store:
 
     @property
     def _struck(self) -> int:
-        return min((fault.injected for fault in self._run.faults if fault.injected is not None), default=NEVER)
+        return self._run.first_strike
 
     def _stale(self) -> Iterator[NoSave]:
         """The content of an earlier save of another step, though updates were applied in between."""
@@ -621,10 +617,3 @@ def _last_parts(path: str) -> list[str]:
 
 def last_name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
-
-
-def grouped(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
-    found: dict[K, list[T]] = {}
-    for key, what in pairs:
-        found.setdefault(key, []).append(what)
-    return found

@@ -18,6 +18,7 @@ import numpy as np
 
 from harness.judge.facts.evidence import Evidence
 from harness.node.emitter import TELLS
+from harness.timeline.lookups import grouped
 from harness.timeline.save_events import COMMITTED, FAILED, STARTED
 from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import Bools, Steps, Stretch, Timeline
@@ -157,9 +158,7 @@ class _Lives:
         self.begins = np.concatenate([[0], np.cumsum(counts[order])])[begins]  # of each process, among rows that count
         self.told = np.flatnonzero(rows[order[counts[order]]])
         self.cuts = np.searchsorted(self.told, self.begins)
-        self.of_rank: dict[int, list[int]] = {}
-        for row in np.flatnonzero(np.diff(self.cuts)).tolist():
-            self.of_rank.setdefault(run.processes[row].rank, []).append(row)
+        self.of_rank = grouped((run.processes[row].rank, row) for row in np.flatnonzero(np.diff(self.cuts)).tolist())
 
     def gaps(self, lives: Sequence[int]) -> list[int]:
         """How many steps apart these processes tell it, but for the first time: many do that at their first step, and
@@ -276,22 +275,15 @@ def _each(kinds: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
 
 def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, int]:
     """Per rank how far apart the steps are that it tells one after the other; not of those that follow no rule."""
-    told = _of_ranks(run)
-    if fault_free is not None:
-        told |= _of_ranks(fault_free)
+    told: dict[int, list[Stretch]] = {}
+    for timeline in (run, fault_free or run):  # where the second one tells of a rank, that counts
+        told |= grouped((timeline.processes[each.process].rank, each) for each in timeline.stretches)
     return {
         rank: min(each.stride for each in stretches if each.stride)
         for rank, stretches in told.items()
         if any(each.stride for each in stretches)
         and sum(len(each.jumps) for each in stretches) <= IRREGULAR * sum(each.rows for each in stretches)
     }
-
-
-def _of_ranks(run: Timeline) -> dict[int, list[Stretch]]:
-    found: dict[int, list[Stretch]] = {}
-    for each in run.stretches:
-        found.setdefault(run.processes[each.process].rank, []).append(each)
-    return found
 
 
 def blindness(run: Timeline, fault_free: Timeline | None) -> str:

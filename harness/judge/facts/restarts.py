@@ -11,6 +11,7 @@ from harness.judge.facts.by_time import Moments
 from harness.judge.facts.saves import Damage, Save, Saves
 from harness.timeline.joined_steps import SCRATCH
 from harness.timeline.lineage import step_of
+from harness.timeline.lookups import grouped
 from harness.timeline.save_events import family
 from harness.timeline.timeline import Epoch, Stretch, Timeline
 
@@ -111,9 +112,7 @@ class Restart:
 
 
 def restarts(run: Timeline, saves: Saves) -> list[Restart]:
-    members: dict[int, list[Member]] = {}
-    for stretch in run.stretches:
-        members.setdefault(stretch.epoch, []).append(_member(run, saves, stretch))
+    members = grouped((stretch.epoch, _member(run, saves, stretch)) for stretch in run.stretches)
     tried = Moments((process.started, process.fallback) for process in run.processes if process.fallback)
     ends: dict[int, int] = {}
     for stretch in run.stretches:

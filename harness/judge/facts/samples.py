@@ -177,7 +177,7 @@ def _order(evidence: Evidence, kind: Kind, pairs: _Pairs) -> _Order:
     """Whether the order is the same in every run: shown by the steps before any fault, and by further runs without."""
     run, fault_free = evidence.run, evidence.fault_free
     assert fault_free is not None
-    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=run.end)
+    struck = min(run.first_strike, run.end)
     mine, theirs = _History(run, kind), _History(fault_free, kind)
     later = run.steps.step[run.steps.end >= struck].min(initial=np.iinfo(np.int64).max)  # the lowest of any rank
     early = pairs.step[pairs.step < later]

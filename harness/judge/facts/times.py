@@ -19,6 +19,7 @@ import numpy as np
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
 from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import grouped
 from harness.timeline.save_events import COMMITTED, STARTED
 from harness.timeline.timeline import Bools, Ints, Process, Slot, Timeline
 from harness.units import format_duration
@@ -258,17 +259,14 @@ def _leads(told: Told) -> tuple[Ints, Ints]:
 def _noticed_before(run: Timeline) -> Iterator[Impossible]:
     """A worker that told of a notice before any fault had given one."""
     told = [notice for notice in run.notices if notice.get("source") not in ("peer", "straggler")]
-    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=None)
-    if told and struck is not None and (early := struck - told[0]["at"]) > S + run.uncertainty_ns:
+    if told and run.first_strike < NEVER and (early := run.first_strike - told[0]["at"]) > S + run.uncertainty_ns:
         where = f"rank {told[0].get('rank')} on {told[0]['node']}"
         yield Impossible(f"{where} told of a notice {format_duration(early)} before a fault gave one")
 
 
 def _two_in_one_place(run: Timeline, margin: int) -> Iterator[Impossible]:
     """A worker that was ready before the one whose place it takes had ended, or while it still told something."""
-    places: dict[tuple[str, int, int], list[Process]] = {}
-    for process in run.processes:
-        places.setdefault((process.node, process.incarnation, process.local_rank), []).append(process)
+    places = grouped(((each.node, each.incarnation, each.local_rank), each) for each in run.processes)
     for mine in places.values():
         for before, after in itertools.pairwise(mine):
             ready = max(after.started, after.rendezvous or 0)
@@ -336,10 +334,7 @@ def _saved_before_it_was_seen(
 
 def _seen_after(run: Timeline) -> tuple[Ints, Ints]:
     """Of each save that the harness saw on the store: when it was told as committed, and how long before that."""
-    committed: dict[object, list[int]] = {}
-    for event in run.checkpoints:
-        if event["event"] == COMMITTED:
-            committed.setdefault(event.get("step"), []).append(event["at"])
+    committed = grouped((each.get("step"), each["at"]) for each in run.checkpoints if each["event"] == COMMITTED)
     pairs = [
         (mine[place - 1], event["at"] - mine[place - 1])
         for event in run.published

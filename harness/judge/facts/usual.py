@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
+from harness.timeline.lookups import grouped
 from harness.timeline.save_events import STARTED
 from harness.timeline.timeline import Bools, FaultRecord, Floats, Ints, Steps, Timeline
 
@@ -103,10 +104,8 @@ class Usual:
     @cached_property
     def steps(self) -> dict[int, StepTime]:
         """Per world size; not of those whose clock is too coarse to tell a step's length."""
-        by_size: dict[int, list[Floats]] = {}
-        for times in self.times:
-            for size in np.unique(times.size).tolist():
-                by_size.setdefault(size, []).append(times.taken[times.size == size])
+        sizes = ((times, size) for times in self.times for size in np.unique(times.size).tolist())
+        by_size = grouped((size, times.taken[times.size == size]) for times, size in sizes)
         found: dict[int, StepTime] = {}
         for size, runs in by_size.items():
             taken = np.concatenate(runs)

@@ -8,11 +8,8 @@ rank: a digest of each rank's own weights (`weights` of a step) and its own coun
 from __future__ import annotations
 
 import abc
-import bisect
 import itertools
-import operator
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -26,6 +23,7 @@ from harness.judge.score import Bounds, Evidence, Expectation, S, Score, ScoreRe
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Hole, Kind, Wrong, claims, failed
 from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import first_from, grouped
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 UNTOLD = "and the trainer did not say so"
@@ -158,8 +156,7 @@ def _other_weights(evidence: Analysis, world: int | None = None) -> Iterator[Cla
         rows, same = rows[alike], same[alike]
     if same.all():
         return
-    step, first = run.steps.step[rows], rows[~same][0]
-    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=run.end)
+    step, first, struck = run.steps.step[rows], rows[~same][0], min(run.first_strike, run.end)
     shown = same & (step > step[0]) & (run.steps.end[rows] < struck)
     text = f"at step {run.steps.step[first]} rank {run.steps.rank[first]} computed with other weights than in the"
     text += " fault-free run, though all steps before it were the same"
@@ -338,28 +335,15 @@ def _leaks(run: Timeline) -> Iterator[tuple[int, int]]:
 
 def _foreseen(run: Timeline, leaks: Iterable[tuple[int, int]]) -> dict[int, float | None]:
     """Seconds from each leak's begin until the trainer told of it, if it did so before the leaking process ended."""
-    ends = _by_rank((exit_["rank"], exit_["at"]) for exit_ in run.exits)
+    ends = grouped((exit_["rank"], exit_["at"]) for exit_ in run.exits)
     alarms = Said(run, abnormal.MEMORY).all
-    told = _by_rank((alarm.get("suspect", alarm["rank"]), alarm["at"]) for alarm in alarms)
+    told = grouped((alarm.get("suspect", alarm["rank"]), alarm["at"]) for alarm in alarms)
     found = dict[int, float | None]()
     for begin, rank in leaks:
-        ended = _next(ends.get(rank, ()), begin, run.end)
-        at = _next(told.get(rank, ()), begin - run.uncertainty_ns, NEVER)
+        ended = min(first_from(ends.get(rank, ()), begin), run.end)
+        at = first_from(told.get(rank, ()), begin - run.uncertainty_ns)
         found[rank] = (at - begin) / S if at <= ended + run.uncertainty_ns else None
     return found
-
-
-def _by_rank(moments: Iterable[tuple[Any, int]]) -> Mapping[Any, Sequence[int]]:
-    """In order of time."""
-    found = defaultdict[Any, list[int]](list)
-    for rank, at in sorted(moments, key=operator.itemgetter(1)):
-        found[rank].append(at)
-    return found
-
-
-def _next(moments: Sequence[int], since: int, default: int) -> int:
-    place = bisect.bisect_left(moments, since)
-    return moments[place] if place < len(moments) else default
 
 
 SCORES = (MemoryGrowth(), RankSamples(), Replicas(), Divergence())

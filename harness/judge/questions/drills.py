@@ -541,7 +541,7 @@ def _repeats(evidence: Analysis, compared: Comparison) -> bool:
     """Whether a repeat of the run is the same bit for bit: as many steps before the first fault as it did once more
     are those of the fault-free run, or all steps are."""
     usual, run = evidence.comparison, evidence.run
-    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=run.end)
+    struck = min(run.first_strike, run.end)
     last = int(run.steps.step[run.steps.survives & (run.steps.end < struck)].max(initial=0))
     parted = usual.first_divergent_step if usual is not None else None
     before = int(np.sum(usual.step <= last)) if usual is not None else 0

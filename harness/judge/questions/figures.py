@@ -4,7 +4,6 @@ collectives; what the log tells. A bound may be set on some; only evidence that 
 
 from __future__ import annotations
 
-import bisect
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from harness.judge.score import (
 from harness.judge.verdict import Code, unknown
 from harness.node.emitter import TELLS
 from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import COMMITTED, FAILED, PART
 from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Timeline
@@ -171,10 +171,8 @@ def _checkpoints(run: Timeline, saves: Saves) -> dict[str, Any]:
     bad = [bool(each.failed - each.done) or (not each.done and each.began <= lived) for each in checkpoints]
     done = sum(bool(each.done) and not failed for each, failed in zip(checkpoints, bad, strict=True))
     tried = done + sum(bad)
-    took: dict[str, list[int]] = {}
-    for save in saves.whole:
-        took.setdefault(save.kind, []).append(save.duration_ns)
-    durations = [each for kind in took.values() for each in kind]
+    took = grouped((save.kind, save.duration_ns) for save in saves.whole)
+    durations = [save.duration_ns for save in saves.whole]
     return {
         "checkpoints_committed": done,
         "checkpoints_failed": sum(bad),
@@ -209,7 +207,8 @@ def _alarms(evidence: Analysis) -> dict[str, Any]:
     run = evidence.run
     windows = [*evidence.windows]
     windows += [(f.injected, f.healed or run.end) for f in run.faults if f.injected is not None]
-    ends = _episode_ends(run)
+    ended = sorted((episode.end, fault) for episode in run.episodes for fault in episode.faults)
+    ends = grouped((fault, at) for at, fault in ended)
     detect = [taken for fault in run.faults if (taken := _detection(run, fault, ends)) is not None]
     return {
         "anomalies": len(run.anomalies),
@@ -218,23 +217,13 @@ def _alarms(evidence: Analysis) -> dict[str, Any]:
     }
 
 
-def _episode_ends(run: Timeline) -> Mapping[str, Sequence[int]]:
-    """When the episodes of each fault ended, in order of time."""
-    ends: dict[str, list[int]] = {}
-    for episode in run.episodes:
-        for fault in episode.faults:
-            bisect.insort(ends.setdefault(fault, []), episode.end)
-    return ends
-
-
 def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[int]]) -> int | None:
-    """From the injection to the first sign, within its episode, that somebody in the job noticed something."""
+    """From the injection to the first sign, within its episode, that somebody in the job noticed something. `ends`:
+    when the episodes of each fault ended, in order of time."""
     if fault.injected is None:
         return None
-    at = int(np.searchsorted(run.evidence, fault.injected))
-    mine = ends.get(fault.id, ())
-    later = mine[(first := bisect.bisect_left(mine, fault.injected)) : first + 1]
-    if at == len(run.evidence) or run.evidence[at] > min(later, default=fault.healed or run.end):
+    at, over = int(np.searchsorted(run.evidence, fault.injected)), first_from(ends.get(fault.id, ()), fault.injected)
+    if at == len(run.evidence) or run.evidence[at] > ((fault.healed or run.end) if over == NEVER else over):
         return None
     return int(run.evidence[at]) - fault.injected
 
@@ -348,9 +337,7 @@ class Collectives(Score):
 
 def hangs(run: Timeline) -> list[str]:
     """One sentence for each hang of a process group, in order of time; the first `HANGS_SHOWN` of them."""
-    groups: dict[str, list[Told]] = {}
-    for event in run.collectives:
-        groups.setdefault(str(event["group"]), []).append(event)
+    groups = grouped((str(event["group"]), event) for event in run.collectives)
     found = sorted((hang for events in groups.values() for hang in _hangs(events)), key=lambda hang: int(hang[0]["at"]))
     sizes = {process: epoch.size for epoch in run.epochs for process in epoch.processes}  # of its last world
     shown = [_in_words(sizes.get(hang[0]["process"], 0), hang) for hang in found[:HANGS_SHOWN]]

@@ -23,6 +23,7 @@ from harness.judge.facts.reported import NO_STEPS, blindness
 from harness.judge.score import Bounds, DurationNs, Evidence, Expectation, S, Score, ScoreResult, Verdict, at_most
 from harness.judge.verdict import Code, Doubt, Ground, Hole, Kind, Wrong, claims
 from harness.node.emitter import EXIT_LEFT
+from harness.timeline.lineage import NEVER
 from harness.timeline.phases import phase_words
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import counted, format_duration
@@ -117,7 +118,7 @@ def _done(run: Timeline) -> str:
 
 
 def _nothing_struck(run: Timeline) -> bool:
-    return bool(run.plan.get("faults")) and all(fault.injected is None for fault in run.faults)
+    return bool(run.plan.get("faults")) and run.first_strike == NEVER
 
 
 def _given_up(run: Timeline) -> str:
@@ -257,9 +258,9 @@ class FailFast(Score):
         kept = {(slot.node, slot.incarnation) for slot in run.slots if slot.kept}
         ends = (e["at"] for e in run.exits if e["rank"] is None and (e["node"], e["incarnation"]) in kept)
         ended = max(ends, default=None)  # the last command, of the nodes that no fault took
-        struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=None)
+        struck = run.first_strike
         taken = held = None
-        if struck is not None and ended is not None:
+        if struck < NEVER and ended is not None:
             taken = None if ended < struck else ended - struck
             # GPU time that the job held between the fault and its end
             spans = (min(slot.released, ended) - max(slot.allocated, struck) for slot in run.slots)

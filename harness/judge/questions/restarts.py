@@ -19,6 +19,7 @@ from harness.judge.facts.saves import Damage, Newest, Save
 from harness.judge.score import Bounds, S, Score, ScoreResult
 from harness.judge.verdict import Claim, Code, Ground, Kind, failed, unknown
 from harness.timeline.joined_steps import PEER
+from harness.timeline.lookups import grouped
 
 IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed costs one interval more
 Open = tuple[Code, str]  # what may be, and in words
@@ -97,10 +98,8 @@ def _damaged(evidence: Analysis) -> Iterator[Claim]:
     the harness watches this checkpoint, the trainer's word for that is not enough. A restore without its step is not
     judged."""
     damage = [each for damaged in evidence.saves.damage.values() for each in damaged]
-    by_step: dict[int, list[tuple[Restart, Restore]]] = {}
-    for restart in evidence.restarts if damage else ():
-        for restore, step in restart.states:
-            by_step.setdefault(step, []).append((restart, restore))
+    told = ((restart, *state) for restart in evidence.restarts if damage for state in restart.states)
+    by_step = grouped((step, (restart, restore)) for restart, restore, step in told)
     for each in damage:
         for restart, restore in by_step.get(each.step or 0, ()) if each.tensor_bytes else ():
             known = any(passed_over.is_damaged(each) for passed_over in restart.passed_over)

@@ -6,16 +6,16 @@ counts nowhere: not as the last one, not in the rhythm, and not as what a restar
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.missing_or_bad_saves import Save, grouped
+from harness.judge.facts.missing_or_bad_saves import Save
 from harness.judge.facts.reported import blindness
 from harness.judge.score import Bounds, Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
 from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import COMMITTED
 
 K = TypeVar("K", bound=tuple[object, ...])
@@ -64,9 +64,7 @@ def _told_early(evidence: Analysis) -> list[Save]:
     for process, mine in saves.items():
         untils = [*(save.at for save in mine[1:]), NEVER]
         for save, until in zip(mine, untils, strict=True):
-            first = bisect.bisect_left(begins.get(process, []), save.at)
-            began = next(iter(begins.get(process, [])[first : first + 1]), NEVER)
-            if save.how == COMMITTED and save.last_at < began < until:
+            if save.how == COMMITTED and save.last_at < first_from(begins.get(process, []), save.at) < until:
                 found.append(save)
     return sorted(found, key=lambda save: save.at)
 

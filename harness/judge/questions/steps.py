@@ -21,6 +21,7 @@ from harness.judge.facts.losses import MISSING_MAX
 from harness.judge.facts.reported import blindness, usual_strides
 from harness.judge.score import Bounds, Score, ScoreResult
 from harness.judge.verdict import UNTRUE, Claim, Code, Ground, Hole, Kind, Wrong, claims, failed
+from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Epoch, Ints, Stretch, Timeline
 from harness.units import counted
 
@@ -115,15 +116,12 @@ def _went_ahead(run: Timeline) -> Iterator[Claim]:
     rows = np.flatnonzero(steps.step > last[steps.epoch] + 1) if count else np.zeros(0, np.int64)
     begun = np.zeros(count, np.int64)
     np.maximum.at(begun, steps.epoch[rows], steps.begin[rows])
-    seen: dict[int, set[int]] = {}
-    for each in run.stretches:
-        if each.last > last[each.epoch]:
-            seen.setdefault(each.epoch, set()).add(each.process)
+    seen = grouped((each.epoch, each.process) for each in run.stretches if each.last > last[each.epoch])
     rows = rows[np.argsort(steps.epoch[rows], kind="stable")]
     for mine in np.split(rows, np.flatnonzero(np.diff(steps.epoch[rows])) + 1) if len(rows) else ():
         number = int(steps.epoch[mine[0]])
         epoch, end = run.epochs[number], int(last[number])
-        absent = tuple(sorted(set(epoch.processes) - seen[number]))
+        absent = tuple(sorted(set(epoch.processes) - set(seen[number])))
         ranks = np.unique(steps.rank[mine]).tolist()
         text = f"{_of(ranks, epoch.size)} went on to step {epoch.last} alone; the others stopped at step {end}"
         grounds = [Ground(Kind.ABSENCE)]

@@ -14,6 +14,7 @@ from harness.judge.facts.usual import UNMEASURABLE, Band
 from harness.judge.score import Bounds, Expectation, Percent, S, Score, ScoreResult, at_most
 from harness.judge.verdict import Claim, Code, Figure, Ground, Kind, unknown
 from harness.theory import closed_forms
+from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import Timeline
 from harness.units import counted
 
@@ -78,7 +79,7 @@ def _unmeasured(evidence: Analysis) -> str:
     run = evidence.run
     if not run.reached_step:
         return "no step was completed"
-    if run.plan.get("faults") and all(fault.injected is None for fault in run.faults):
+    if run.plan.get("faults") and run.first_strike == NEVER:
         return "no fault struck"
     names = ", ".join(fault.id for fault in evidence.unmeasurable_slowdowns)
     return f"the slowdown by {names} {UNMEASURABLE}" if names else ""
