@@ -23,11 +23,12 @@ from harness.log.reading import COLUMNS, Column, Log, Writer
 from harness.node.emitter import EXIT_LEFT
 from harness.timeline import joined_steps
 from harness.timeline.joined_steps import step_of as step_of
+from harness.timeline.lookups import NEVER as NEVER
+from harness.timeline.lookups import grouped
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Key = tuple[str, int]  # node and incarnation
-NEVER = 2**62
 _TURN_BITS = 32
 _TIES_MAX = 1000
 _JUMPS_MAX = 10_000  # of one stretch that are kept; who jumps as often tells no steps
@@ -232,11 +233,8 @@ def _logged_before(step: Ints, end: Ints) -> Bools | None:
 
 def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
     """Gives every life the `worker.exit` its launcher saw: by process id where known, else by place."""
-    by_place: dict[tuple[Key, int], list[Life]] = {}
-    by_pid: dict[tuple[Key, int], list[Life]] = {}
-    for life in lives:
-        by_place.setdefault((life.key, life.local_rank), []).append(life)
-        by_pid.setdefault((life.key, life.pid), []).append(life)
+    by_place = grouped(((life.key, life.local_rank), life) for life in lives)
+    by_pid = grouped(((life.key, life.pid), life) for life in lives)
     for event in exits:
         key = event["key"]
         candidates = by_pid.get((key, event.get("pid", -1))) or by_place.get((key, event.get("local_rank", -1)), [])
@@ -405,22 +403,11 @@ def _steps_on(life: Life, number: int, at: int) -> bool:
     return bool(last - first > 1)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """All executed steps, sorted by end: `columns` as in `reading.COLUMNS`, and who did them."""
-
-    columns: dict[str, Column]
-    process: Ints
-    rank: Ints
-    epoch: Ints
-    complete: Bools
-    survives: Bools
-
-
 def gather(
     table: dict[str, Column], lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
-) -> tuple[Rows, list[Epoch], Progress, list[Stretch]]:
-    """Steps of all lives in order of their ends, their epochs, the complete steps, and the stretches of the lives.
+) -> tuple[dict[str, Column], list[Epoch], Progress, list[Stretch]]:
+    """Columns of the steps of all lives in order of their ends, their epochs, the complete steps, and the stretches of
+    the lives.
 
     `table` is used up: its columns are let go one by one, so that memory holds the steps once. `committed` maps a
     step to the times when checkpoints of it were committed.
@@ -436,7 +423,8 @@ def gather(
         stretches += _stretches(life, label[mine])
         life.writer.steps.clear()
     if (process < 0).any():  # copies: of whole files, or of lines
-        table, process, label = _without(table, process, label)
+        kept = process >= 0
+        table, process, label = {name: column[kept] for name, column in table.items()}, process[kept], label[kept]
     labels = _distinct(label)
     world_of = (labels >> _TURN_BITS).tolist()
     epoch = np.searchsorted(labels, label)
@@ -452,16 +440,11 @@ def gather(
     complete, progress = _complete(columns, epoch, size, heard, cut)
     of_epochs = [(world, worlds[world]) for world in world_of]
     epochs = _lineage(of_epochs, columns, epoch, committed, _final_restore(lives))
-    kept = np.array([e.kept for e in epochs], np.int64)
-    survives = columns["step"] <= kept[epoch] if len(epochs) else np.zeros(0, bool)
+    until = np.array([e.kept for e in epochs], np.int64)
+    survives = columns["step"] <= until[epoch] if len(epochs) else np.zeros(0, bool)
     rank = np.array([life.rank for life in lives], np.int64)[process] if rows else process
-    return Rows(columns, process, rank, epoch, complete, survives), epochs, progress, stretches
-
-
-def _without(table: dict[str, Column], process: Ints, label: Ints) -> tuple[dict[str, Column], Ints, Ints]:
-    """Without the rows of nobody."""
-    kept = process >= 0
-    return {name: column[kept] for name, column in table.items()}, process[kept], label[kept]
+    columns |= {"process": process, "rank": rank, "epoch": epoch, "complete": complete, "survives": survives}
+    return columns, epochs, progress, stretches
 
 
 def _distinct(labels: Ints) -> Ints:
@@ -553,8 +536,7 @@ def _complete(
     `heard`: ranks of each epoch that have a log. `cut`: the epoch and the last step of logs whose end is lost.
     """
     if not len(epoch):
-        empty = np.zeros(0, np.int64)
-        return np.zeros(0, bool), Progress(empty, empty, empty, empty, empty)
+        return np.zeros(0, bool), no_progress()
     group, groups = cells(epoch, columns["step"])
     count = np.bincount(group, minlength=groups)
     begin, end = np.full(groups, NEVER), np.zeros(groups, np.int64)

@@ -7,10 +7,9 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from harness.timeline.lineage import NEVER
-
 K = TypeVar("K")
 T = TypeVar("T")
+NEVER = 2**62
 
 
 def grouped(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:

@@ -262,7 +262,7 @@ def build(log: reading.Log) -> Timeline:
     checkpoints = save_events.labelled(told, places, committers)
     whole = (event for event in checkpoints if event["event"] == save_events.COMMITTED)
     committed = grouped((int(event.get("step", -1)), event["at"]) for event in whole)
-    rows, epochs, progress, stretches = lineage.gather(log.steps, story.lives, story.worlds, committed)
+    steps, epochs, progress, stretches = lineage.gather(log.steps, story.lives, story.worlds, committed)
     timeline = Timeline(
         plan=story.plan,
         environment=story.environment(),
@@ -270,7 +270,7 @@ def build(log: reading.Log) -> Timeline:
         end=story.end,
         outcome=story.finish.get("outcome"),
         outcome_reason=str(story.finish.get("reason") or story.abort.get("reason") or ""),
-        steps=_steps(rows),
+        steps=Steps(**steps),
         processes=[_process(life, story.launched(life)) for life in story.lives],
         slots=story.slots,
         nodes=list(dict.fromkeys(slot.node for slot in sorted(story.slots, key=lambda slot: slot.allocated))),
@@ -312,17 +312,6 @@ def build(log: reading.Log) -> Timeline:
     )
     segments, episodes = _chart(story, timeline)
     return replace(timeline, segments=segments, episodes=episodes)
-
-
-def _steps(rows: lineage.Rows) -> Steps:
-    return Steps(
-        process=rows.process,
-        rank=rows.rank,
-        survives=rows.survives,
-        epoch=rows.epoch,
-        complete=rows.complete,
-        **rows.columns,
-    )
 
 
 def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:

@@ -78,7 +78,7 @@ def consumed(evidence: Evidence) -> Consumed | None:
     pairs = _paired(mine, theirs)
     if not len(pairs.step):
         return Consumed(kind, why="the two runs have no step that can be compared")
-    order = _order(evidence, kind, pairs)
+    order = _order(evidence, pairs, mine, theirs)
     if order.why:
         return Consumed(kind, why=order.why, comparable=False)
     if mine.size_of(pairs.ours) + theirs.size_of(pairs.theirs) > EXPANDED_MAX:
@@ -144,6 +144,10 @@ class _Pairs(NamedTuple):
     ours: Ints
     theirs: Ints
 
+    def place_of(self, history: _History, rows: Ints) -> Ints:
+        """Which of these steps each of the rows is of."""
+        return np.searchsorted(self.step, history.run.steps.step[rows])
+
 
 def _paired(mine: _History, theirs: _History) -> _Pairs:
     """Rows of the same step and rank that consumed the very same are left out."""
@@ -173,20 +177,17 @@ class _Order(NamedTuple):
     unproven: bool = False
 
 
-def _order(evidence: Evidence, kind: Kind, pairs: _Pairs) -> _Order:
+def _order(evidence: Evidence, pairs: _Pairs, mine: _History, theirs: _History) -> _Order:
     """Whether the order is the same in every run: shown by the steps before any fault, and by further runs without."""
-    run, fault_free = evidence.run, evidence.fault_free
-    assert fault_free is not None
-    struck = min(run.first_strike, run.end)
-    mine, theirs = _History(run, kind), _History(fault_free, kind)
+    run, struck = evidence.run, min(evidence.run.first_strike, evidence.run.end)
     later = run.steps.step[run.steps.end >= struck].min(initial=np.iinfo(np.int64).max)  # the lowest of any rank
     early = pairs.step[pairs.step < later]
     if len(_moved(early, pairs, mine, theirs)):
         return _Order("sample order: not comparable; it differed from the fault-free run before any fault struck")
     sound = [other for other in evidence.calibration if not evidence.flaw(other)]
-    repeats = [other for other in sound if other.epochs[0].size == fault_free.epochs[0].size]
+    repeats = [other for other in sound if other.epochs[0].size == theirs.run.epochs[0].size]
     for other in repeats:
-        history = _History(other, kind)
+        history = _History(other, mine.kind)
         between = _paired(history, theirs)
         if not history.untold and len(_moved(between.step, between, history, theirs)):
             return _Order("sample order: not comparable; it differs between fault-free runs")
@@ -195,15 +196,13 @@ def _order(evidence: Evidence, kind: Kind, pairs: _Pairs) -> _Order:
 
 def _moved(steps: Ints, pairs: _Pairs, mine: _History, theirs: _History) -> Ints:
     """Which of these steps consumed others than the fault-free run's, whichever rank did."""
-    sides = []
+    bags = []
     for history, rows in ((mine, pairs.ours), (theirs, pairs.theirs)):
-        rows = rows[np.isin(history.run.steps.step[rows], steps)]
-        sides.append((np.repeat(history.run.steps.step[rows], history.counts(rows)), history.expanded(rows)))
-    key = np.concatenate([step for step, _ in sides]), np.concatenate([item for _, item in sides])
-    sign = np.concatenate([np.full(len(step), weight) for (step, _), weight in zip(sides, (1, -1), strict=True)])
-    cells, of = np.unique(np.stack(key), axis=1, return_inverse=True)
-    balance = np.bincount(of.reshape(-1), weights=sign, minlength=cells.shape[1])
-    return np.unique(cells[0][balance != 0])
+        step = history.run.steps.step[rows]
+        inside = np.isin(step, steps)
+        bags.append(_Bag.of(history, rows[inside], step[inside]))
+    beyond, missing = _difference(*bags)
+    return np.union1d(beyond.part, missing.part)
 
 
 # Amounts
@@ -213,7 +212,7 @@ def _as_much(pairs: _Pairs, mine: _History, theirs: _History) -> bool:
     """Whether both consume as many samples in each step. Rows that are the same in both need no count."""
     totals = []
     for history, rows in ((mine, pairs.ours), (theirs, pairs.theirs)):
-        place = np.searchsorted(pairs.step, history.run.steps.step[rows])
+        place = pairs.place_of(history, rows)
         totals.append(np.bincount(place, weights=history.counts(rows), minlength=len(pairs.step)))
     return bool((totals[0] == totals[1]).all())
 
@@ -221,8 +220,9 @@ def _as_much(pairs: _Pairs, mine: _History, theirs: _History) -> bool:
 def _by_steps(pairs: _Pairs, mine: _History, theirs: _History) -> Consumed:
     """The passes are the fault-free run's: a trainer that starts again may count its own from 0."""
     pass_of = _pass_of(theirs, pairs.step)
-    ours, others = _Bag.of(mine, pairs, pairs.ours, pass_of), _Bag.of(theirs, pairs, pairs.theirs, pass_of)
-    beyond, skipped = _difference(ours, others)
+    sides = ((mine, pairs.ours), (theirs, pairs.theirs))
+    bags = [_Bag.of(history, rows, pass_of[pairs.place_of(history, rows)]) for history, rows in sides]
+    beyond, skipped = _difference(*bags)
     again = _consumed_again(beyond, mine, pairs.step, pass_of)
     repeated = beyond.at(again)
     moved = _moved(pairs.step, pairs, mine, theirs)
@@ -240,7 +240,7 @@ def _by_steps(pairs: _Pairs, mine: _History, theirs: _History) -> Consumed:
 
 def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> Bools:
     """Which of these the run consumed more than once in their pass."""
-    cells, of = np.unique(np.stack([beyond.data_pass, beyond.item]), axis=1, return_inverse=True)
+    cells, of = np.unique(np.stack([beyond.part, beyond.item]), axis=1, return_inverse=True)
     times = np.zeros(cells.shape[1], np.int64)
     rows = mine.table.row[np.isin(mine.step, step)]
     for at in range(0, len(rows) if len(of) else 0, _ROWS_AT_ONCE):
@@ -272,35 +272,28 @@ def _pass_of(theirs: _History, step: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class _Bag:
-    """What was consumed, each with the pass and the rank that did."""
+    """What was consumed, each with the rank that did, and with the part of the run that it counts in: a pass, or a
+    step."""
 
-    data_pass: Ints
+    part: Ints
     item: Ints
     rank: Ints
 
     @classmethod
-    def of(cls, history: _History, pairs: _Pairs, rows: Ints, pass_of: Ints) -> _Bag:
-        steps, counts = history.run.steps, history.counts(rows)
-        own = pass_of[np.searchsorted(pairs.step, steps.step[rows])]
-        return cls(np.repeat(own, counts), history.expanded(rows), np.repeat(steps.rank[rows], counts))
-
-    @classmethod
-    def of_passes(cls, history: _History, passes: Ints) -> _Bag:
-        own = history.passes(history.table.row)
-        rows = history.table.row[np.isin(own, passes)]
+    def of(cls, history: _History, rows: Ints, part: Ints) -> _Bag:
+        """`part`: of each of the rows."""
         counts = history.counts(rows)
-        columns = (history.passes(rows), history.run.steps.rank[rows])
-        data_pass, rank = (np.repeat(column, counts) for column in columns)
-        return cls(data_pass, history.expanded(rows), rank)
+        ranks = np.repeat(history.run.steps.rank[rows], counts)
+        return cls(np.repeat(part, counts), history.expanded(rows), ranks)
 
     def at(self, rows: Ints | Bools) -> _Bag:
-        return _Bag(self.data_pass[rows], self.item[rows], self.rank[rows])
+        return _Bag(self.part[rows], self.item[rows], self.rank[rows])
 
 
 def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
     """What the first holds oftener than the second, and the other way round: those that came last of each."""
     keys = np.stack(
-        [np.concatenate([ours.data_pass, others.data_pass]), np.concatenate([ours.item, others.item])],
+        [np.concatenate([ours.part, others.part]), np.concatenate([ours.item, others.item])],
     )
     cells, of = np.unique(keys, axis=1, return_inverse=True)
     of, count = of.reshape(-1), cells.shape[1]
@@ -329,7 +322,11 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
             untold = "the trainer does not report where a pass over the data begins"
             return Consumed(mine.kind, why=f"sample order: not comparable; {why}, and {untold}", comparable=False)
         return Consumed(mine.kind, why=f"{why}, and no complete pass over the data can be compared")
-    bags = [_Bag.of_passes(history, both) for history in (mine, theirs)]
+    bags = []
+    for history in (mine, theirs):
+        own = history.passes(history.table.row)
+        inside = np.isin(own, both)
+        bags.append(_Bag.of(history, history.table.row[inside], own[inside]))
     repeated, skipped = (_beyond_padding(bag, mine, theirs) for bag in _difference(*bags))
     return Consumed(
         mine.kind,
@@ -349,7 +346,7 @@ def _complete_passes(history: _History) -> Ints:
 def _beyond_padding(bag: _Bag, mine: _History, theirs: _History) -> _Bag:
     """Without those of passes in which there are fewer than there are ranks."""
     ranks = max(history.run.largest_world for history in (mine, theirs))
-    passes, of, count = np.unique(bag.data_pass, return_inverse=True, return_counts=True)
+    passes, of, count = np.unique(bag.part, return_inverse=True, return_counts=True)
     return bag.at(count[of] >= ranks) if len(passes) else bag
 
 
@@ -368,7 +365,7 @@ def _in_words(bag: _Bag, history: _History) -> str:
 
 
 def _share(bag: _Bag, history: _History) -> str:
-    passes = len(np.unique(bag.data_pass))
+    passes = len(np.unique(bag.part))
     if passes < 2:
         return ""
     consumed = history.size_of(history.table.row)
