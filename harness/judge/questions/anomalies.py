@@ -19,7 +19,7 @@ from pydantic import Field
 from harness.judge.facts import ranks, reported
 from harness.judge.facts.alarms import Said, seldom
 from harness.judge.facts.analysis import Analysis
-from harness.judge.score import Bounds, Evidence, Expectation, S, Score, ScoreResult, Verdict
+from harness.judge.score import Bounds, Evidence, S, Score, ScoreResult, left_open, line, nothing_to_set
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Hole, Kind, Wrong, claims, failed
 from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
@@ -78,17 +78,13 @@ class Sign(Score):
                 yield failed(self.went_on if told else self.untold, f"{each.what}{answer}")
 
 
-class DivergenceBounds(Bounds):
-    """Nothing to set; `off` where nobody has to go back."""
-
-
 class Divergence(Sign):
     """Judged where a fault drives the loss away: a spike that passes by itself needs no answer. What a trainer says
     that it left out is judged in every run."""
 
     name = "divergence"
     order = 29  # before the losses: what diverged is the cause of other losses
-    Bounds = DivergenceBounds
+    Bounds = nothing_to_set("DivergenceBounds", "`off` where nobody has to go back.")
     by_default = "divergence of the loss"
     alarm, untold, went_on = abnormal.DIVERGENCE, Code.SPIKE_UNTOLD, Code.SPIKE_WENT_ON
 
@@ -112,16 +108,12 @@ class Divergence(Sign):
         return Look(values, found, beside, why if seldom(run) else "")
 
 
-class ReplicasBounds(Bounds):
-    """Nothing to set; `off` where ranks are meant to hold different weights."""
-
-
 class Replicas(Sign):
     """The newest alarm is no excuse: weights that differ must not survive."""
 
     name = "replicas"
     order = 28  # before the losses: weights that differ are the cause of other losses
-    Bounds = ReplicasBounds
+    Bounds = nothing_to_set("ReplicasBounds", "`off` where ranks are meant to hold different weights.")
     by_default = reported.ITEMS["weights"]
     alarm, untold, went_on = "replica", Code.REPLICAS_UNTOLD, Code.REPLICAS_WENT_ON
 
@@ -210,17 +202,13 @@ def _unnoticed(run: Timeline, struck: Iterable[FaultRecord], said: Said) -> Iter
                 yield Code.REPLICAS_UNNOTICED, f"{text}, though it took digests at step {min(checked)}"
 
 
-class RankSamplesBounds(Bounds):
-    """Nothing to set; `off` where ranks are meant to leave samples out."""
-
-
 class RankSamples(Sign):
     """A rank with fewer samples, or with some twice, raises no error, and the places of the global batch in the
     shuffled order stay right."""
 
     name = "rank_samples"
     order = 27  # before the losses: other samples are the cause of other losses
-    Bounds = RankSamplesBounds
+    Bounds = nothing_to_set("RankSamplesBounds", "`off` where ranks are meant to leave samples out.")
     by_default = "samples of each rank"
     alarm, untold, went_on = "data_skew", Code.RANK_SAMPLES_SHORT, Code.RANK_SAMPLES_SHORT
 
@@ -311,18 +299,17 @@ class MemoryGrowth(Score):
         values: dict[str, Any] = {"seconds_until_told": {f"rank {rank}": seen[rank] for rank in sorted(seen)}}
         if bounds is None or not bounds.foreseen:
             return ScoreResult(values)
-        unseen = [rank for rank in sorted(seen) if seen[rank] is None]
-        told = f"{len(seen) - len(unseen)} of {len(seen)} ranks" if leaks else "—"
-        verdict, reason, doubt, summary = Verdict.PASS, "", "", ""
+        name, bound = "memory_growth.foreseen", "each leak"
         if not leaks:
-            verdict, reason, doubt = Verdict.INCONCLUSIVE, "no rank's memory leaked", Doubt.UNMEASURED
-        elif unseen:
-            verdict, reason = Verdict.FAIL, f"the memory of rank {unseen[0]} leaked until it ended, {UNTOLD}"
-        else:
-            latest = max(after for after in seen.values() if after is not None)
-            summary = f"the leak was found {latest:.1f} s after it began"
-        line = Expectation("memory_growth.foreseen", "each leak", told, verdict, reason, doubt=doubt)
-        return ScoreResult(values, [line], summary=summary)
+            return ScoreResult(values, [left_open(name, bound, "no rank's memory leaked", Doubt.UNMEASURED)])
+        unseen = [rank for rank in sorted(seen) if seen[rank] is None]
+        told = f"{len(seen) - len(unseen)} of {len(seen)} ranks"
+        if unseen:
+            reason = f"the memory of rank {unseen[0]} leaked until it ended, {UNTOLD}"
+            return ScoreResult(values, [line(name, bound, told, reason)])
+        latest = max(after for after in seen.values() if after is not None)
+        summary = f"the leak was found {latest:.1f} s after it began"
+        return ScoreResult(values, [line(name, bound, told, "")], summary=summary)
 
 
 def _leaks(run: Timeline) -> Iterator[tuple[int, int]]:

@@ -30,7 +30,7 @@ from harness.judge.facts.evidence import SECOND as SECOND_FOLDER
 from harness.judge.facts.losses import CURVES, WORDS, Comparison
 from harness.judge.facts.restarts import restore
 from harness.judge.facts.saves import Save, Saves
-from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict, judge
+from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict, judge, nothing_to_set
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
 from harness.timeline import window
 from harness.timeline.lineage import NEVER
@@ -406,17 +406,15 @@ def _wanted(evidence: Analysis) -> int:
 # The second restart
 
 
-class SecondRestartBounds(Bounds):
-    """Nothing to set; `off` where the job is not meant to start again from what it saved after the recovery."""
-
-
 class SecondRestart(Score):
     name = "second_restart"
     order = 43
     by_default = SECOND.item
-    Bounds = SecondRestartBounds
+    Bounds = nothing_to_set(
+        "SecondRestartBounds", "`off` where the job is not meant to start again from what it saved after the recovery."
+    )
 
-    def score(self, evidence: Analysis, bounds: SecondRestartBounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         run, told, log = evidence.run, evidence.run.second_restart or {}, _whole(evidence.second_restart)
         values: dict[str, Any] = {name: told.get(name) for name in ("outcome", "step", "seconds", "gpu_seconds")}
         values["steps"] = 0

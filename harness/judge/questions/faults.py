@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Places, node_of
-from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict
+from harness.judge.score import Evidence, Expectation, Score, ScoreResult, Verdict, nothing_to_set
 from harness.judge.verdict import Claim, Code, not_as_planned
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
@@ -38,7 +38,7 @@ class Faults(Score):
     order = -1
     asked, by_steps = False, False
 
-    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         return ScoreResult({}, reasons=list(_claims(evidence)))
 
 
@@ -366,17 +366,13 @@ def _replaced(places: Places, fault: FaultRecord) -> Iterator[_Flaw]:
 TRAFFIC = "the training's own traffic"
 
 
-class OwnTrafficBounds(Bounds):
-    """Nothing to set; `off` where a fault is meant to miss the training's traffic."""
-
-
 class OwnTraffic(Score):
     name = "own_traffic"
     order = 46
-    Bounds = OwnTrafficBounds
+    Bounds = nothing_to_set("OwnTrafficBounds", "`off` where a fault is meant to miss the training's traffic.")
     by_default = TRAFFIC
 
-    def score(self, evidence: Analysis, bounds: OwnTrafficBounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         struck = [fault for fault in evidence.run.faults if fault.injected is not None and fault.network]
         measured = [fault for fault in struck if _is_measured(fault)]
         unslowed = list(_lost_no_time(evidence, measured)) if measured else []
@@ -435,17 +431,13 @@ def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
 END = "end of the faults' effects"
 
 
-class EffectEndBounds(Bounds):
-    """Nothing to set; `off` where a fault is meant to stay."""
-
-
 class EffectEnd(Score):
     name = "effect_end"
     order = 45
-    Bounds = EffectEndBounds
+    Bounds = nothing_to_set("EffectEndBounds", "`off` where a fault is meant to stay.")
     by_default = END
 
-    def score(self, evidence: Evidence, bounds: EffectEndBounds | None) -> ScoreResult:
+    def score(self, evidence: Evidence, bounds: object) -> ScoreResult:
         run = evidence.run
         struck = [each for each in run.faults if each.injected is not None and each.id not in run.beside.faults]
         lasting = [fault for fault in struck if not fault.kills or fault.ends]  # of a kill there is nothing to undo

@@ -27,6 +27,7 @@ from harness.judge.score import (
     ScoreResult,
     at_least,
     at_most,
+    nothing_to_set,
 )
 from harness.judge.verdict import Code, unknown
 from harness.node.emitter import TELLS
@@ -257,8 +258,7 @@ def _percent(value: float) -> str:
 # Usage
 
 
-class Nothing(Bounds):
-    """Nothing to set."""
+Nothing = nothing_to_set("Nothing")
 
 
 class Usage(Score):
@@ -269,7 +269,7 @@ class Usage(Score):
     order = 61
     Bounds = Nothing
 
-    def score(self, evidence: Evidence, bounds: Nothing | None) -> ScoreResult:
+    def score(self, evidence: Evidence, bounds: object) -> ScoreResult:
         run = evidence.run
         rates = sorted(_rates(_link_counters(run)).items())
         by_link = {f"{node} {link}": rate for (node, _, link), rate in rates}  # the newest incarnation stands for all
@@ -331,7 +331,7 @@ class Collectives(Score):
     order = 60
     Bounds = Nothing
 
-    def score(self, evidence: Evidence, bounds: Nothing | None) -> ScoreResult:
+    def score(self, evidence: Evidence, bounds: object) -> ScoreResult:
         return ScoreResult({"hangs": hangs(evidence.run)})
 
 
@@ -399,7 +399,7 @@ class ToldScore(Score):
     order = 5
     Bounds = Nothing
 
-    def score(self, evidence: Evidence, bounds: Nothing | None) -> ScoreResult:
+    def score(self, evidence: Evidence, bounds: object) -> ScoreResult:
         here, scratch = reported.told(evidence.run), reported.from_scratch(evidence.run)
         reasons = [
             unknown(Code.EVIDENCE_MISSING, f"evidence is missing: {reported.ITEMS[kind]}: {why}")

@@ -20,7 +20,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Places
 from harness.judge.facts.deaths import End
 from harness.judge.facts.reported import NO_STEPS, blindness
-from harness.judge.score import Bounds, DurationNs, Evidence, Expectation, S, Score, ScoreResult, Verdict, at_most
+from harness.judge.score import Bounds, DurationNs, Evidence, Expectation, S, Score, ScoreResult, Verdict, at_most, line
 from harness.judge.verdict import Code, Doubt, Ground, Hole, Kind, Wrong, claims
 from harness.node.emitter import EXIT_LEFT
 from harness.timeline.lineage import NEVER
@@ -270,13 +270,17 @@ class FailFast(Score):
             cut = run.outcome not in ("completed", "aborted")
             verdict, doubt = (Verdict.INCONCLUSIVE, Doubt.RUN_CUT_SHORT) if cut else (Verdict.FAIL, "")
             limit = f"≤ {format_duration(bounds.max)}"
-            line = Expectation("fail_fast.max", limit, "it did not", verdict, reason, doubt=doubt)
-            return ScoreResult(values, [line])
+            return ScoreResult(
+                values, [Expectation("fail_fast.max", limit, "it did not", verdict, reason, doubt=doubt)]
+            )
         late = f"the job held its GPUs for {format_duration(taken)} after the fault" if taken is not None else ""
         lines = [at_most("fail_fast.max", taken, bounds.max, _shown, late if (taken or 0) > bounds.max else "")]
+        why = ""
         if bounds.says is not None:
-            lines.append(_says(run.outcome_reason, bounds.says))
-        why = " and said why" if bounds.says else ""
+            told, why = run.outcome_reason[:SHOWN_MAX], " and said why"
+            good = bounds.says.casefold() in run.outcome_reason.casefold()
+            reason = "" if good else f"the job did not say {bounds.says!r}, but: {told or 'nothing'}"
+            lines.append(line("fail_fast.says", repr(bounds.says), told or "—", reason))
         return ScoreResult(values, lines, summary=f"the job gave up {_shown(taken)} after the fault{why}")
 
 
@@ -286,13 +290,6 @@ def _did_not_fail(run: Timeline) -> str:
     if run.outcome == "aborted":
         return f"the job did not give up by itself: {run.outcome_reason or 'the run was aborted'}"
     return "" if run.outcome == "failed" else f"the run ended as {run.outcome or 'unknown'}"
-
-
-def _says(told: str, wanted: str) -> Expectation:
-    good = wanted.casefold() in told.casefold()
-    reason = "" if good else f"the job did not say {wanted!r}, but: {told[:SHOWN_MAX] or 'nothing'}"
-    verdict = Verdict.PASS if good else Verdict.FAIL
-    return Expectation("fail_fast.says", repr(wanted), told[:SHOWN_MAX] or "—", verdict, reason)
 
 
 def _shown(ns: float | None) -> str:

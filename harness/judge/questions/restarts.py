@@ -16,7 +16,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import blindness, usual_strides
 from harness.judge.facts.restarts import PassedOver, Restart, Restore
 from harness.judge.facts.saves import Damage, Newest, Save
-from harness.judge.score import Bounds, S, Score, ScoreResult
+from harness.judge.score import S, Score, ScoreResult
 from harness.judge.verdict import Claim, Code, Ground, Kind, failed, unknown
 from harness.timeline.joined_steps import PEER
 from harness.timeline.lookups import grouped
@@ -31,7 +31,7 @@ class Restarts(Score):
     order = 2
     asked, by_steps = False, False
 
-    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         blind = blindness(evidence.run, evidence.fault_free)
         return ScoreResult({}, reasons=[] if blind else list(_claims(evidence)))
 

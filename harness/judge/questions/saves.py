@@ -12,7 +12,7 @@ from typing import TypeVar
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.missing_or_bad_saves import Save
 from harness.judge.facts.reported import blindness
-from harness.judge.score import Bounds, Score, ScoreResult
+from harness.judge.score import Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped
@@ -32,7 +32,7 @@ class Told(Score):
     order = 3
     asked, by_steps = False, False
 
-    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         claims = () if blindness(evidence.run, evidence.fault_free) else _claims(evidence)
         hidden = [("checkpoints in their store", why) for why in evidence.run.unseen[:1]]
         return ScoreResult({}, reasons=list(claims), not_judged=hidden)

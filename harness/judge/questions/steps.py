@@ -19,7 +19,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.deaths import listed
 from harness.judge.facts.losses import MISSING_MAX
 from harness.judge.facts.reported import blindness, usual_strides
-from harness.judge.score import Bounds, Score, ScoreResult
+from harness.judge.score import Score, ScoreResult
 from harness.judge.verdict import UNTRUE, Claim, Code, Ground, Hole, Kind, Wrong, claims, failed
 from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Epoch, Ints, Stretch, Timeline
@@ -34,7 +34,7 @@ class StepsDone(Score):
     order = 1
     asked, by_steps = False, False
 
-    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         return ScoreResult({}, reasons=[] if blindness(evidence.run, evidence.fault_free) else list(_claims(evidence)))
 
 
