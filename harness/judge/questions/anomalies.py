@@ -20,7 +20,7 @@ from harness.judge.facts import ranks, reported
 from harness.judge.facts.alarms import Said, seldom
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Bounds, Evidence, S, Score, ScoreResult, left_open, line, nothing_to_set
-from harness.judge.verdict import Claim, Code, Doubt, Ground, Hole, Kind, Wrong, claims, failed
+from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
 from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped
@@ -91,10 +91,10 @@ class Divergence(Sign):
     def look(self, evidence: Analysis, said: Said) -> Look:
         run, left_out = evidence.run, evidence.left_out
         values = {"loss_spikes": len(evidence.spikes), "samples_left_out": sum(n for _, n in left_out.accepted)}
-        beside = claims(
-            ((Code.SAMPLES_LEFT_OUT_WRONG, text) for text in left_out.wrong),
-            ((Code.SAMPLES_LEFT_OUT_UNPROVEN, text) for text in left_out.unproven),
-        )
+        beside = [
+            *(failed(Code.SAMPLES_LEFT_OUT_WRONG, text) for text in left_out.wrong),
+            *(unknown(Code.SAMPLES_LEFT_OUT_UNPROVEN, text) for text in left_out.unproven),
+        ]
         struck = min((f.injected for f in run.faults if f.diverges and f.injected is not None), default=None)
         if struck is None:
             return Look(values, (), beside)
@@ -128,8 +128,8 @@ class Replicas(Sign):
         if struck and not told:
             return Look(values, why_not="the log holds no digest of the weights")
         found = [Seen(each, each.begin, each.survives) for each in apart]
-        unnoticed = claims(_unnoticed(run, struck, said), ()) if struck else ()
-        never = claims((), _never_together(run, fault_free))
+        unnoticed = _unnoticed(run, struck, said) if struck else ()
+        never = _never_together(run, fault_free)
         beside = itertools.chain(unnoticed, _other_weights(evidence), _same_weights(evidence), never)
         return Look(values, found, beside)
 
@@ -167,7 +167,7 @@ def _same_weights(evidence: Analysis) -> Iterator[Claim]:
     yield Claim(Code.REPLICAS_SAME_WEIGHTS, text, None if fault_free is None else False)
 
 
-def _never_together(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
+def _never_together(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
     """Ranks that tell their weights since the last restart or fault, and never in the same step, as without a fault."""
     if fault_free is None or not run.epochs or run.epochs[-1].size != fault_free.largest_world:
         return
@@ -178,10 +178,10 @@ def _never_together(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole
     usual = usual[(usual >= since) & (usual <= run.epochs[-1].kept)]
     if not len(told) and len(usual) > 1 and len(set(run.steps.rank[mine & (run.steps.weights != 0)].tolist())) > 1:
         text = f"since step {since} no two ranks told digests of their weights in the same step"
-        yield Code.REPLICAS_NEVER_TOGETHER, f"{text}; in the fault-free run they do"
+        yield unknown(Code.REPLICAS_NEVER_TOGETHER, f"{text}; in the fault-free run they do")
 
 
-def _unnoticed(run: Timeline, struck: Iterable[FaultRecord], said: Said) -> Iterator[Wrong]:
+def _unnoticed(run: Timeline, struck: Iterable[FaultRecord], said: Said) -> Iterator[Claim]:
     """Weights that a fault changed, as it measured, of which the trainer said nothing or named another rank."""
     digests, suspects = ranks.Digests(run.steps), said.suspects()
     for fault in struck:
@@ -194,12 +194,12 @@ def _unnoticed(run: Timeline, struck: Iterable[FaultRecord], said: Said) -> Iter
             if victims and wrong:
                 names = ", ".join(map(str, wrong))
                 text = f"the trainer named rank {names}, but fault {fault.id} changed rank {shown}"
-                yield Code.REPLICAS_WRONG_RANK, text
+                yield failed(Code.REPLICAS_WRONG_RANK, text)
         elif acted:
             steps = [digests.checked_after(rank, acted[0]) for rank in victims]
             if checked := [step for step in steps if step is not None]:
                 text = f"fault {fault.id} changed the weights of rank {shown}, {UNTOLD}"
-                yield Code.REPLICAS_UNNOTICED, f"{text}, though it took digests at step {min(checked)}"
+                yield failed(Code.REPLICAS_UNNOTICED, f"{text}, though it took digests at step {min(checked)}")
 
 
 class RankSamples(Sign):
@@ -214,7 +214,7 @@ class RankSamples(Sign):
 
     def look(self, evidence: Analysis, said: Said) -> Look:
         run, fault_free = evidence.run, evidence.fault_free
-        rows, untold = ranks.samples_counted(run), claims((), _untold(run, fault_free))
+        rows, untold = ranks.samples_counted(run), _untold(run, fault_free)
         if not len(rows):
             return Look({}, (), untold)
         short = ranks.samples_short(run.steps, rows)
@@ -259,14 +259,14 @@ def _unlike_shares(run: Timeline, fault_free: Timeline | None, rows: Ints) -> It
         yield Claim(code, f"{text}; {why}", False if sure else None)
 
 
-def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
+def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
     """A trainer that tells its samples in some steps tells them in all: what it leaves out may be what went wrong."""
     here = ranks.tells_samples(run.steps)
     usual = None if fault_free is None else fault_free.steps.rank[ranks.tells_samples(fault_free.steps)]
     if not here.any():
         if usual is not None and len(usual):
             text = "the ranks did not report their samples, but those of the fault-free run did"
-            yield Code.RANK_SAMPLES_MISSING, text
+            yield unknown(Code.RANK_SAMPLES_MISSING, text)
         return
     silent = np.flatnonzero(run.steps.survives & run.steps.complete & ~here)
     if usual is not None and len(usual):  # who is silent there is silent by rule
@@ -274,7 +274,7 @@ def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
     if len(silent):
         first = silent[np.lexsort((run.steps.rank[silent], run.steps.step[silent]))[0]]
         who = f"at step {run.steps.step[first]} rank {run.steps.rank[first]}"
-        yield Code.RANK_SAMPLES_UNTOLD, f"{who} did not report its samples, but others were reported"
+        yield unknown(Code.RANK_SAMPLES_UNTOLD, f"{who} did not report its samples, but others were reported")
 
 
 class MemoryBounds(Bounds):

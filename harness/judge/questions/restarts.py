@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import blindness, usual_strides
@@ -22,8 +21,6 @@ from harness.timeline.joined_steps import PEER
 from harness.timeline.lookups import grouped
 
 IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed costs one interval more
-Open = tuple[Code, str]  # what may be, and in words
-T = TypeVar("T")
 
 
 class Restarts(Score):
@@ -33,21 +30,18 @@ class Restarts(Score):
 
     def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         blind = blindness(evidence.run, evidence.fault_free)
-        return ScoreResult({}, reasons=[] if blind else list(_claims(evidence)))
+        return ScoreResult({}, reasons=[] if blind else _claims(evidence))
 
 
-def _claims(evidence: Analysis) -> Iterator[Claim]:
+def _claims(evidence: Analysis) -> Sequence[Claim]:
     """One example for each question. What only leaves something open is not asked where something is found."""
-    found = _examples(evidence, _other_step, _unlike, _of_no_save, _damaged, _not_the_newest, _further_than_planned)
-    if found:
-        yield from found
-    else:
-        left = _examples(evidence, _contradicted, _untold, _without_an_end, _other_content, _without_optimizer)
-        yield from (unknown(*each) for each in left)
-
-
-def _examples(evidence: Analysis, *questions: Callable[[Analysis], Iterator[T]]) -> list[T]:
-    return [example for question in questions for example in itertools.islice(question(evidence), 1)]
+    wrong = (_other_step, _unlike, _of_no_save, _damaged, _not_the_newest, _further_than_planned)
+    left_open = (_contradicted, _untold, _without_an_end, _other_content, _without_optimizer)
+    for questions in (wrong, left_open):
+        found = [claim for question in questions for claim in itertools.islice(question(evidence), 1)]
+        if found:
+            return found
+    return []
 
 
 def _other_step(evidence: Analysis) -> Iterator[Claim]:
@@ -256,33 +250,35 @@ def _further_than_planned(evidence: Analysis) -> Iterator[Claim]:
             yield unknown(Code.RESTART_FROM_SCRATCH, f"{text}; it reported no saves and no restores")
 
 
-def _contradicted(evidence: Analysis) -> Iterator[Open]:
+def _contradicted(evidence: Analysis) -> Iterator[Claim]:
     """Restores whose source is of another state, or lies where this run saved nothing, or was passed over as they say;
     or a peer, where none is there."""
     for each in _restores(evidence.restarts):
         if each.other_step is not None:
             text = f"{_said(each)}, but from {each.source}, which is of step {each.other_step}"
-            yield Code.RESTART_OTHER_SOURCE, text
+            yield unknown(Code.RESTART_OTHER_SOURCE, text)
         if each.elsewhere and not each.content:
-            yield (
+            yield unknown(
                 Code.RESTART_OTHER_SOURCE,
                 f"{_said(each)} from {each.source}, but this run saved it as {each.elsewhere}",
             )
         if each.source and any(item.place == each.source for item in each.passed_over):
             text = f"rank {each.rank} said it passed {each.source} over, and that it restored it"
-            yield Code.RESTART_TOOK_PASSED_OVER, text
+            yield unknown(Code.RESTART_TOOK_PASSED_OVER, text)
         for item in each.passed_over if evidence.saves.store.sees_all else ():
             if not any(item.is_save(save) for save in evidence.saves.all):
                 which = item.place or f"a checkpoint of step {item.step}"
                 text = f"rank {each.rank} said it passed over {which}, and nobody ever began or saw such a one"
-                yield Code.RESTART_PASSED_OVER_NONE, text
+                yield unknown(Code.RESTART_PASSED_OVER_NONE, text)
     for restart in evidence.restarts[1:]:
         there = max(restart.from_a_member, 0) + evidence.run.stride
         for each in (each for each, step in restart.states if each.source == PEER and step >= there):
-            yield Code.RESTART_OTHER_SOURCE, f"{_said(each)} from a peer, but no peer that had done it was there"
+            yield unknown(
+                Code.RESTART_OTHER_SOURCE, f"{_said(each)} from a peer, but no peer that had done it was there"
+            )
 
 
-def _untold(evidence: Analysis) -> Iterator[Open]:
+def _untold(evidence: Analysis) -> Iterator[Claim]:
     """Ranks that tell in one life what they restored and not in another; worlds that go back without a word."""
     tellers = {each.rank for restart in evidence.restarts for each, _ in restart.states}
     for restart in evidence.restarts[1:]:
@@ -293,10 +289,10 @@ def _untold(evidence: Analysis) -> Iterator[Open]:
             )
             if silent and each.rank in tellers and not each.dropped:
                 text = f"rank {each.rank} began again with step {each.first} and did not report what it restored"
-                yield Code.RESTART_UNTOLD, f"{text}, though it reports it elsewhere"
+                yield unknown(Code.RESTART_UNTOLD, f"{text}, though it reports it elsewhere")
 
 
-def _without_an_end(evidence: Analysis) -> Iterator[Open]:
+def _without_an_end(evidence: Analysis) -> Iterator[Claim]:
     """Saves that a restart took or passed by, and of which nobody told whether they ended well, though their process
     went on with its steps. Held against those only who end each save before their next step without a fault."""
     run, usual = evidence.run, evidence.fault_free_saves
@@ -310,24 +306,24 @@ def _without_an_end(evidence: Analysis) -> Iterator[Open]:
         if save is not None and lowest > 0:
             rank = run.processes[save.process].rank
             text = f"rank {rank} never reported whether its checkpoint of step {save.step} was committed"
-            yield Code.SAVE_WITHOUT_END, f"{text}, and the job restarted from step {lowest} after it"
+            yield unknown(Code.SAVE_WITHOUT_END, f"{text}, and the job restarted from step {lowest} after it")
 
 
-def _other_content(evidence: Analysis) -> Iterator[Open]:
+def _other_content(evidence: Analysis) -> Iterator[Claim]:
     """What was restored is not what was committed there: damage, or a save that nobody saw."""
     for each in _restores(evidence.restarts[1:]):
         if each.content and each.saved and each.content != each.saved:
             text = f"rank {each.rank} restored {each.source or 'a state'}"
-            yield Code.RESTART_OTHER_CONTENT, f"{text}, which no longer holds what was committed there"
+            yield unknown(Code.RESTART_OTHER_CONTENT, f"{text}, which no longer holds what was committed there")
 
 
-def _without_optimizer(evidence: Analysis) -> Iterator[Open]:
+def _without_optimizer(evidence: Analysis) -> Iterator[Claim]:
     """A model's state without its optimizer's is half a state, unless the losses show that nothing was missing."""
     compared = evidence.comparison
     for each in () if compared is not None and compared.identical else _restores(evidence.restarts[1:]):
         if each.entered == ("model",):
             text = f"rank {each.rank} restored its model, and nothing shows that its optimizer's state was restored"
-            yield Code.RESTART_NO_OPTIMIZER, text
+            yield unknown(Code.RESTART_NO_OPTIMIZER, text)
 
 
 def _restores(restarts: Sequence[Restart]) -> Iterator[Restore]:

@@ -19,7 +19,6 @@ from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import COMMITTED
 
 K = TypeVar("K", bound=tuple[object, ...])
-Open = tuple[Code, str]  # what may be, and in words
 SIZES_MIN = 3  # saves after a restart, from which on it shows that their size stays
 EARLY_MIN = 2  # once may be a line that was lost
 BARE_MIN = 2  # once may be the harness's sight, which is that of two looks
@@ -52,8 +51,9 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
         text = f"the only checkpoint in the store was removed before the next one was committed ({often})"
         yield failed(Code.SAVE_ONLY_ONE, f"{text}: a job that dies in between has lost all")
     else:
-        left_open = (*_other_tensors(evidence), *_same_size(evidence), *_piled_up(evidence))
-        yield from (unknown(*each) for each in left_open)
+        yield from _other_tensors(evidence)
+        yield from _same_size(evidence)
+        yield from _piled_up(evidence)
 
 
 def _told_early(evidence: Analysis) -> list[Save]:
@@ -69,7 +69,7 @@ def _told_early(evidence: Analysis) -> list[Save]:
     return sorted(found, key=lambda save: save.at)
 
 
-def _other_tensors(evidence: Analysis) -> Iterator[Open]:
+def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
     """Checkpoints after a restart show a part of the state that was not restored and that no loss depends on: averaged
     weights, running statistics. Judged where all losses are the fault-free run's, bit for bit, and where the
     checkpoints before the first restart agree."""
@@ -84,7 +84,7 @@ def _other_tensors(evidence: Analysis) -> Iterator[Open]:
     for text in found[:1]:
         why = "though all losses are the same: some state may not have been restored"
         text = f"{text} than in the fault-free run, {why} (averaged weights, running statistics)"
-        yield Code.SAVE_OTHER_TENSORS, text
+        yield unknown(Code.SAVE_OTHER_TENSORS, text)
 
 
 def _differ(mine: Mapping[K, tuple[int, str]], theirs: Mapping[K, tuple[int, str]], since: int) -> list[K]:
@@ -95,7 +95,7 @@ def _differ(mine: Mapping[K, tuple[int, str]], theirs: Mapping[K, tuple[int, str
     return [key for _, key in differ] if early and differ and differ[0][0] >= since else []
 
 
-def _same_size(evidence: Analysis) -> Iterator[Open]:
+def _same_size(evidence: Analysis) -> Iterator[Claim]:
     """Checkpoints that grew until the restart, and without a fault grow after it, too, may all hold one state."""
     run, usual = evidence.run, evidence.fault_free_saves
     if usual is None or len(run.epochs) < 2 or len({epoch.size for epoch in run.epochs}) > 1:
@@ -109,10 +109,12 @@ def _same_size(evidence: Analysis) -> Iterator[Open]:
     (least, most), (low, high) = ((min(sizes), max(sizes)) for sizes in zip(*common, strict=True))
     if high - low > SIZE_FACTOR * max(most - least, SIZE_FACTOR):
         text = f"the checkpoints after step {run.epochs[-1].first - 1} have {least:,} to {most:,} bytes"
-        yield Code.SAVE_SAME_SIZE, f"{text}, in the fault-free run {low:,} to {high:,}: they may hold one state"
+        yield unknown(
+            Code.SAVE_SAME_SIZE, f"{text}, in the fault-free run {low:,} to {high:,}: they may hold one state"
+        )
 
 
-def _piled_up(evidence: Analysis) -> Iterator[Open]:
+def _piled_up(evidence: Analysis) -> Iterator[Claim]:
     """Many more checkpoints at the end than without a fault: old ones are no longer removed, until the disk is full.
     Each restart may leave a half one, and each fault one that was saved over it."""
     run, usual = evidence.run, evidence.fault_free
@@ -121,7 +123,7 @@ def _piled_up(evidence: Analysis) -> Iterator[Open]:
     count, known = int(run.left.get("count") or 0), int(usual.left.get("count") or 0)
     if known and count > known + max(0, len(run.epochs) - 1) + PILED_UP * len(run.faults):
         text = f"the store held {count} checkpoints at the end, and {known} without a fault"
-        yield Code.SAVE_PILED_UP, f"{text}: old ones are no longer removed"
+        yield unknown(Code.SAVE_PILED_UP, f"{text}: old ones are no longer removed")
 
 
 SCORES = (Told(),)
