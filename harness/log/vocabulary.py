@@ -158,14 +158,7 @@ _TENSORS = (
 
 ANOMALIES = (
     *("hang", "nonfinite", "gradient", "straggler", "topology", "replica", "data", "data_skew", "out_of_memory"),
-    *(
-        "stagnation",
-        "slow",
-        "data_wait",
-        "checkpoint_late",
-        "divergence",
-        "memory",
-    ),  # see `emitter.abnormal`
+    *("stagnation", "slow", "data_wait", "checkpoint_late", "divergence", "memory"),  # see `emitter.abnormal`
 )
 
 COMMON = (
@@ -465,11 +458,7 @@ _HARNESS: _Events = {
     ),
     "node.allocated": ("The job was given a node.", *_place(), _size("gpus", "GPUs on it", "GPUs", GPUS_PER_NODE_MAX)),
     "node.released": ("A node was taken or given back.", *_place(), _REASON),
-    "process.exit": (
-        "The command on a node ended.",
-        *_place(),
-        _code("exit code; negative: killed by that signal"),
-    ),
+    "process.exit": ("The command on a node ended.", *_place(), _code("exit code; negative: killed by that signal")),
     "fault.armed": ("The fault waits for its moment.", _FAULT),
     "fault.postponed": ("The fault is due and must wait for others.", _FAULT, _text("reason", "which limit")),
     "fault.injecting": ("The fault begins to act.", _FAULT),
@@ -489,12 +478,7 @@ _HARNESS: _Events = {
         _flag("damages", "whether it damages checkpoints that are written"),
         _flag("replaced", "whether a node that it takes comes back; none: it takes none"),
         _size("spoilt_steps", "it spoils the batches of so many steps", "steps", STEP_MAX),
-        _flag("kills", "whether it may kill; only without `may`"),
-        _flag("stops", "whether it may stop; only without `may`"),
-        _flag("spoils", "whether it may spoil; only without `may`"),
-        _flag("drifts", "whether it may drift; only without `may`"),
-        _flag("diverges", "whether it may diverge; only without `may`"),
-        _flag("leaks", "whether it may leak; only without `may`"),
+        *(_flag(f"{each}s", f"whether it may {each}; only without `may`") for each in May),
     ),
     "fault.taking": ("The target is killed now.", _FAULT, *_place(optional=True)),
     "fault.notice_read": (

@@ -10,18 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.facts import (
-    alarms,
-    by_time,
-    deaths,
-    envelope,
-    ledger,
-    losses,
-    ranks,
-    restarts,
-    samples,
-    usual,
-)
+from harness.judge.facts import alarms, by_time, deaths, envelope, ledger, losses, ranks, restarts, samples, usual
 from harness.judge.facts.alarms import LeftOut, Spike
 from harness.judge.facts.by_time import Places, Window
 from harness.judge.facts.envelope import Envelope

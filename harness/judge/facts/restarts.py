@@ -131,10 +131,7 @@ def restarts(run: Timeline, saves: Saves) -> list[Restart]:
                 members=mine,
                 own_decision=number > 0 and run.epochs[number - 1].world == epoch.world,
                 moment=min(moments, default=epoch.begin),
-                passed_over=[
-                    *(item for each in mine if each.restored for item in each.restored.passed_over),
-                    *before,
-                ],
+                passed_over=[*(item for each in mine if each.restored for item in each.restored.passed_over), *before],
             )
         )
         until = max(until, ends.get(number, 0))

@@ -292,9 +292,7 @@ class _Bag:
 
 def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
     """What the first holds oftener than the second, and the other way round: those that came last of each."""
-    keys = np.stack(
-        [np.concatenate([ours.part, others.part]), np.concatenate([ours.item, others.item])],
-    )
+    keys = np.stack([np.concatenate([ours.part, others.part]), np.concatenate([ours.item, others.item])])
     cells, of = np.unique(keys, axis=1, return_inverse=True)
     of, count = of.reshape(-1), cells.shape[1]
     here, there = of[: len(ours.item)], of[len(ours.item) :]
