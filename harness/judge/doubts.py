@@ -16,6 +16,7 @@ from harness.judge.facts.reported import blindness
 from harness.judge.facts.usual import OTHERS_MOST, Degraded, Pace, others_share
 from harness.judge.verdict import Claim, Doubt, Figure, Finding, Ground, Kind, Verdict
 from harness.timeline.lineage import NEVER
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Episode
 from harness.units import format_duration
 
@@ -139,7 +140,7 @@ def _order_unproven(evidence: Analysis, ground: Ground) -> str:
 
 def _given_up_before(evidence: Analysis, ground: Ground) -> str:
     run = evidence.run
-    early = run.outcome == "aborted" and run.first_strike == NEVER
+    early = run.outcome == "aborted" and first_strike(run.faults) == NEVER
     return "the run was aborted before any fault had struck" if early and isinstance(ground.of, Episode) else ""
 
 

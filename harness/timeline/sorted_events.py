@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,11 +59,16 @@ class FaultRecord(Consequences):
     ends: tuple[dict[str, Any], ...] = ()  # what was measured once it was healed: {measured, expected, unit, ok, at}
     held_back: str = ""  # why it could not act when it was due
 
-    @property
-    def struck(self) -> int:
-        """When it acted; only of one that did."""
-        assert self.injected is not None
-        return self.injected
+
+def acted_at(fault: FaultRecord) -> int:
+    """Only of one that did."""
+    assert fault.injected is not None
+    return fault.injected
+
+
+def first_strike(faults: Iterable[FaultRecord]) -> int:
+    """When the first of them acted; `NEVER`: none did."""
+    return min((fault.injected for fault in faults if fault.injected is not None), default=NEVER)
 
 
 class Story:

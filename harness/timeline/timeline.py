@@ -26,7 +26,7 @@ from harness.timeline import lineage, phase_marks, save_events
 from harness.timeline.lineage import NEVER, Epoch, Key, Life, Progress, Stretch
 from harness.timeline.lookups import grouped
 from harness.timeline.phases import PHASES, Episode, Event, Gap, Mark, Segment, clipped, merged, progress_segments, walk
-from harness.timeline.sorted_events import FaultRecord, Launcher, Slot, Story, key_of
+from harness.timeline.sorted_events import FaultRecord, Launcher, Slot, Story, acted_at, key_of
 from harness.units import Duration
 
 __all__ = [
@@ -182,11 +182,6 @@ class Timeline:
     def data_samples(self) -> int | None:
         """Samples in one pass over the data, where workers tell it."""
         return max(self.data_sizes, default=None)
-
-    @cached_property
-    def first_strike(self) -> int:
-        """When the first fault acted; `NEVER`: none did."""
-        return min((fault.injected for fault in self.faults if fault.injected is not None), default=NEVER)
 
     @property
     def planned_steps(self) -> int | None:
@@ -485,7 +480,7 @@ def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int])
 
     A node that is reclaimed with a notice may do steps until it is taken: then it counts when it is taken.
     """
-    struck = fault.struck
+    struck = acted_at(fault)
     if struck < t_stop:
         return fault.kills or fault.healed is None or fault.healed >= t_stop
     nodes = [key_of(target) for target in fault.targets if fault.kills and target.get("rank") is None]

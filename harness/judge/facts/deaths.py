@@ -21,15 +21,15 @@ from __future__ import annotations
 import bisect
 import itertools
 import signal
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.judge.facts.by_time import Moments, Node, Spans, node_of
+from harness.judge.facts.by_time import Located, Moments, Node, Spans, node_of
 from harness.timeline.lookups import first_from, grouped
-from harness.timeline.sorted_events import CLEAN_CODES
+from harness.timeline.sorted_events import CLEAN_CODES, acted_at
 from harness.timeline.timeline import FaultRecord, Process, Timeline
 from harness.units import format_duration
 
@@ -269,32 +269,13 @@ class _Stopper:
     survived: int | None
 
 
-class _Lives:
-    """Deaths by place."""
-
-    def __init__(self, run: Timeline, everyone: Iterable[End]):
-        doubt, found = _doubt(run), dict[tuple[str, int], dict[int | None, list[End]]]()
-        for death in everyone:
-            found.setdefault((death.node, death.incarnation), {}).setdefault(death.rank, []).append(death)
-        self._ranks = {
-            node: {rank: Spans((d.started - doubt, d.at + doubt, d) for d in mine) for rank, mine in ranks.items()}
-            for node, ranks in found.items()
-        }
-
-    def alive(self, places: Set[_Place], moment: int) -> Iterator[End]:
-        """Those in these places that were alive then, as far as the clocks tell."""
-        for node, incarnation, rank in places:
-            ranks = self._ranks.get((node, incarnation), {})
-            for each in ranks if rank is None else ranks.keys() & {rank}:
-                yield from ranks[each].at(moment)
-
-
 class _Inquest:
     """The rules, and what they look up for every death."""
 
     def __init__(self, run: Timeline, everyone: Collection[End]):
         self._run = run
-        self._lives = _Lives(run, everyone)
+        doubt = _doubt(run)
+        self._lives = Located(((d.node, d.incarnation), d.rank, d.started - doubt, d.at + doubt, d) for d in everyone)
         worlds = list(enumerate(run.epochs))  # by process: when each of its worlds began, and which
         self._worlds = grouped((row, (epoch.begin, number)) for number, epoch in worlds for row in epoch.processes)
         self._last_step = np.zeros(len(run.processes), np.int64)  # when each process began it
@@ -362,12 +343,17 @@ class _Inquest:
         victims."""
         return self._settled(death, root.unsettled) <= root.at and not death.is_in(root.beyond)
 
+    def _alive(self, places: Set[_Place], moment: int) -> Iterator[End]:
+        """Those in these places that were alive then, as far as the clocks tell."""
+        for node, incarnation, rank in places:
+            yield from self._lives.at((node, incarnation), rank, moment)
+
     def _roots_of(self, fault: FaultRecord) -> list[_Root]:
         """The moments at which others may have gone with those whom this fault took."""
-        alive = (death for moment in _moments(fault) for death in self._lives.alive(_aim(fault), moment))
+        alive = (death for moment in _moments(fault) for death in self._alive(_aim(fault), moment))
         targets = list({id(death): death for death in alive}.values())
-        first = min(fault.strikes, default=fault.struck)
-        left = [max(fault.struck, other.last_word(self._run)) for other in targets if other.at < first]
+        first = min(fault.strikes, default=acted_at(fault))
+        left = [max(acted_at(fault), other.last_word(self._run)) for other in targets if other.at < first]
         roots = [_Root(at) for at in (*fault.strikes, *left)]  # or after the first had gone on the notice before
         roots += _ends_of([other for other in targets if other.at >= first], _aim(fault))
         victims = {row for other in targets for row in other.processes}
@@ -376,11 +362,11 @@ class _Inquest:
 
     def _stopper(self, fault: FaultRecord) -> _Stopper:
         healed, aim = self._run.end if fault.healed is None else fault.healed, _aim(fault)
-        left = [other for other in self._lives.alive(aim, healed) if self._went_with(other, _Root(healed))]
+        left = [other for other in self._alive(aim, healed) if self._went_with(other, _Root(healed))]
         roots = [_Root(healed), *_ends_of(left, aim)]
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + _SURVIVED_NS, *saved) if saved else None
-        return _Stopper(aim, fault.struck, healed, roots, survived)
+        return _Stopper(aim, acted_at(fault), healed, roots, survived)
 
     def _stopped_by(self, stops: _Stops, death: End) -> bool:
         """While such a fault was at work; or at work still when it was healed, and in no new world since."""
@@ -409,7 +395,7 @@ class _Stops:
 
 
 def _moments(fault: FaultRecord) -> tuple[int, ...]:
-    return (fault.struck, *fault.strikes)
+    return (acted_at(fault), *fault.strikes)
 
 
 def _aim(fault: FaultRecord) -> Set[_Place]:

@@ -19,6 +19,7 @@ from harness.log import files
 from harness.log.reading import is_told
 from harness.timeline import timeline, window
 from harness.timeline.lineage import NEVER
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Timeline
 from harness.units import counted
 
@@ -166,13 +167,13 @@ def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
     """
     if comparison is None:
         return ""
-    unknown = run.first_strike == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)
+    unknown = first_strike(run.faults) == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)
     differ = np.logical_or.reduce(list(comparison.differs.values()))
     odd = np.flatnonzero(differ)
     if unknown or not len(odd) or (len(odd) < LASTING * len(differ[odd[0] :]) and odd[0] > 0):
         return ""
     first = comparison.step[odd[0]]
-    if int(run.steps.end[run.steps.step == first].max()) >= run.first_strike - BEFORE_NS:
+    if int(run.steps.end[run.steps.step == first].max()) >= first_strike(run.faults) - BEFORE_NS:
         return ""
     if run.beside.earlier:
         why = f"step {first} differs from the fault-free run before this rehearsal's fault struck"

@@ -20,6 +20,7 @@ from harness.judge.facts.by_time import Window, touches, union
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import family
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 SoundAt = Callable[[int], Callable[["Save"], bool]]  # whether no fault had damaged a save by then
@@ -461,7 +462,7 @@ class Store:
 
     @property
     def _struck(self) -> int:
-        return self._run.first_strike
+        return first_strike(self._run.faults)
 
     def _stale(self) -> Iterator[NoSave]:
         """The content of an earlier save of another step, though updates were applied in between."""

@@ -20,6 +20,7 @@ from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.losses import ByRank, Curve, by_rank
 from harness.judge.facts.passes import EXPANDED_MAX, pass_ends
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Ints, Timeline
 from harness.units import counted
 
@@ -179,7 +180,7 @@ class _Order(NamedTuple):
 
 def _order(evidence: Evidence, pairs: _Pairs, mine: _History, theirs: _History) -> _Order:
     """Whether the order is the same in every run: shown by the steps before any fault, and by further runs without."""
-    run, struck = evidence.run, min(evidence.run.first_strike, evidence.run.end)
+    run, struck = evidence.run, min(first_strike(evidence.run.faults), evidence.run.end)
     later = run.steps.step[run.steps.end >= struck].min(initial=np.iinfo(np.int64).max)  # the lowest of any rank
     early = pairs.step[pairs.step < later]
     if len(_moved(early, pairs, mine, theirs)):

@@ -21,6 +21,7 @@ from harness.judge.facts.by_time import Window
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
 from harness.timeline.save_events import COMMITTED, STARTED
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Ints, Process, Slot, Timeline
 from harness.units import format_duration
 
@@ -259,7 +260,8 @@ def _leads(told: Told) -> tuple[Ints, Ints]:
 def _noticed_before(run: Timeline) -> Iterator[Impossible]:
     """A worker that told of a notice before any fault had given one."""
     told = [notice for notice in run.notices if notice.get("source") not in ("peer", "straggler")]
-    if told and run.first_strike < NEVER and (early := run.first_strike - told[0]["at"]) > S + run.uncertainty_ns:
+    struck = first_strike(run.faults)
+    if told and struck < NEVER and (early := struck - told[0]["at"]) > S + run.uncertainty_ns:
         where = f"rank {told[0].get('rank')} on {told[0]['node']}"
         yield Impossible(f"{where} told of a notice {format_duration(early)} before a fault gave one")
 

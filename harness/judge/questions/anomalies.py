@@ -24,6 +24,7 @@ from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unkn
 from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 UNTOLD = "and the trainer did not say so"
@@ -148,7 +149,7 @@ def _other_weights(evidence: Analysis, world: int | None = None) -> Iterator[Cla
         rows, same = rows[alike], same[alike]
     if same.all():
         return
-    step, first, struck = run.steps.step[rows], rows[~same][0], min(run.first_strike, run.end)
+    step, first, struck = run.steps.step[rows], rows[~same][0], min(first_strike(run.faults), run.end)
     shown = same & (step > step[0]) & (run.steps.end[rows] < struck)
     text = f"at step {run.steps.step[first]} rank {run.steps.rank[first]} computed with other weights than in the"
     text += " fault-free run, though all steps before it were the same"

@@ -19,7 +19,7 @@ from harness.judge.score import Evidence, Expectation, Score, ScoreResult, Verdi
 from harness.judge.verdict import Claim, Code, not_as_planned
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
-from harness.timeline.sorted_events import CLEAN_CODES
+from harness.timeline.sorted_events import CLEAN_CODES, acted_at, first_strike
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 from harness.units import counted, format_duration
 
@@ -49,7 +49,7 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
     records = grouped((record.id, record) for record in run.faults)
     planned = {str(fault["id"]): fault for fault in run.plan.get("faults") or ()}
     # How the job ended says why none struck, if it gave up.
-    gave_up = run.outcome == "aborted" and run.first_strike == NEVER
+    gave_up = run.outcome == "aborted" and first_strike(run.faults) == NEVER
     flaws = [(name, flaw) for name in planned if not gave_up for flaw in _never_struck(records.get(name, []))]
     for record in run.faults:
         if record.id in run.beside.faults:
@@ -148,7 +148,7 @@ def _too_early(work: _Work, run: Timeline, fault: FaultRecord, planned: Mapping[
     """It waited for the planned step."""
     step = (planned.get("when") or {}).get("step")
     if isinstance(step, int) and len(run.steps) and not run.dropped:
-        furthest = work.furthest(fault.struck + run.uncertainty_ns)
+        furthest = work.furthest(acted_at(fault) + run.uncertainty_ns)
         if furthest < step - EARLY_STEPS * run.stride:
             yield Code.FAULT_NOT_AS_PLANNED, f"struck after step {furthest}, and was planned for step {step}"
 
@@ -166,8 +166,8 @@ def _effect(run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
     if not fault.effects and not fault.error:
         yield Code.FAULT_NO_EFFECT, "was injected, but no effect was measured"
     for effect in fault.effects:
-        if effect["at"] < fault.struck - run.uncertainty_ns:
-            early = format_duration(fault.struck - effect["at"])
+        if effect["at"] < acted_at(fault) - run.uncertainty_ns:
+            early = format_duration(acted_at(fault) - effect["at"])
             yield Code.FAULT_LATER_THAN_EFFECT, f"acted only {early} after its effect was measured"
         if not effect.get("ok", False) or _falls_short(effect) or not _is_measured_as_number(effect):
             measured = f"{effect.get('measured')} {effect.get('unit', '')}".strip()
@@ -197,9 +197,9 @@ def _not_frozen(places: Places, run: Timeline, fault: FaultRecord) -> Iterator[_
     if not fault.freezes or fault.lasts is None or not fault.effects:
         return
     since = max(effect["at"] for effect in fault.effects) + run.uncertainty_ns
-    until = min(fault.struck + fault.lasts.ns, fault.healed or NEVER) - run.uncertainty_ns
+    until = min(acted_at(fault) + fault.lasts.ns, fault.healed or NEVER) - run.uncertainty_ns
     order, places_of = run.rows_by_process
-    for row in sorted({row for target in fault.targets for row in places.alive(target, fault.struck)}):
+    for row in sorted({row for target in fault.targets for row in places.alive(target, acted_at(fault))}):
         process, ends = run.processes[row], run.steps.end[order[places_of[row] : places_of[row + 1]]]
         steps = int(np.searchsorted(ends, until) - np.searchsorted(ends, since, "right")) if since < until else 0
         left = process.exit_code not in KILLED and since < (process.exited or 0) < until
@@ -213,13 +213,13 @@ def _outlived(places: Places, run: Timeline, fault: FaultRecord) -> Iterator[_Fl
     Between the fault's first word and its effect a rank still runs."""
     if not fault.kills:
         return
-    gone = max([fault.struck, *(effect["at"] for effect in fault.effects)])
+    gone = max([acted_at(fault), *(effect["at"] for effect in fault.effects)])
     rows = {
         row
         for target in fault.targets
         if target.get("rank") is not None
-        for row in places.alive(target, fault.struck)
-        if fault.struck < run.processes[row].last_seen and places.last_begin[row] > gone
+        for row in places.alive(target, acted_at(fault))
+        if acted_at(fault) < run.processes[row].last_seen and places.last_begin[row] > gone
     }
     for row in sorted(rows):
         rank = run.processes[row].rank
@@ -231,7 +231,7 @@ def _too_late(work: _Work, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]
     job needs time to act: at least half a step of it."""
     if not work.finished:
         return
-    struck = min(fault.strikes, default=fault.struck) - run.uncertainty_ns
+    struck = min(fault.strikes, default=acted_at(fault)) - run.uncertainty_ns
     if struck > work.over:
         yield Code.FAULT_STRUCK_AFTER_END, "struck after the job had done all its work"
     elif (
@@ -255,18 +255,18 @@ def _wrong_target(places: Places, run: Timeline, fault: FaultRecord, planned: di
             f"struck {nodes if struck.total() != meant.total() and 'rank' not in names else names}",
         )
     for target in fault.targets:
-        if not places.had(node_of(target), fault.struck):
+        if not places.had(node_of(target), acted_at(fault)):
             text = f"struck {target.get('node')}, which was not part of the job at that time"
             yield Code.FAULT_NOT_OF_JOB, text
 
 
 def _already_ended(places: Places, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
     """A node was still at work when it struck."""
-    until = fault.struck - run.uncertainty_ns - REPORTED_SOON_NS
+    until = acted_at(fault) - run.uncertainty_ns - REPORTED_SOON_NS
     for target in (each for each in fault.targets if each.get("rank") is None):
         ended = places.ended.get(node_of(target), NEVER)
-        if ended <= until and not [*places.alive(target, fault.struck)]:
-            early = format_duration(fault.struck - ended)
+        if ended <= until and not [*places.alive(target, acted_at(fault))]:
+            early = format_duration(acted_at(fault) - ended)
             yield Code.FAULT_NOT_OF_JOB, f"struck {target.get('node')}, whose command had ended {early} before"
 
 
@@ -308,7 +308,7 @@ def _otherwise(evidence: Analysis, work: _Work, fault: FaultRecord) -> Iterator[
         for target in fault.targets:
             if target.get("rank") is None and node_of(target) in places.kept:
                 yield Code.FAULT_NODE_NOT_TAKEN, f"gave {target.get('node')} a notice, but never took the node"
-        given = [at - fault.struck for at in fault.strikes if len(run.steps) and at < work.over]
+        given = [at - acted_at(fault) for at in fault.strikes if len(run.steps) and at < work.over]
         latest = fault.notice_ns / NOTICE_SHARE + NOTICE_LATE_NS
         other = [each for each in given if 0 < each < fault.notice_ns * NOTICE_SHARE or each > latest]
         for each in other[:1]:
@@ -318,7 +318,7 @@ def _otherwise(evidence: Analysis, work: _Work, fault: FaultRecord) -> Iterator[
     struck = {(row, at) for target in fault.targets for at in fault.strikes for row in places.alive(target, at)}
     for row in sorted({row for row, at in struck if at <= (run.processes[row].exited or -1)}):
         victim = run.processes[row]
-        warned = evidence.last_notices.get(victim.node, -1) >= fault.struck
+        warned = evidence.last_notices.get(victim.node, -1) >= acted_at(fault)
         if not fault.graceful and victim.exit_code in CLEAN_CODES and not warned:
             yield Code.FAULT_VICTIM_LEFT, f"should have killed rank {victim.rank}, but the rank exited by itself"
 
@@ -331,24 +331,24 @@ def _healed_early(places: Places, work: _Work, run: Timeline, fault: FaultRecord
         if run.outcome is not None and not fault.error:
             yield Code.FAULT_NEVER_UNDONE, f"was never undone; its planned duration is {fault.lasts}"
         return
-    if fault.healed - fault.struck >= fault.lasts.ns or not len(run.steps) or work.last_end <= fault.healed:
+    if fault.healed - acted_at(fault) >= fault.lasts.ns or not len(run.steps) or work.last_end <= fault.healed:
         return
     ranks = {target.get("rank") for target in fault.targets} - {None}
     ends = (
         exit_["at"] - (REPORTED_WITHIN_NS if exit_["rank"] in ranks else 0)
         for target in fault.targets
-        for exit_ in places.exits(target, fault.struck, fault.healed + REPORTED_WITHIN_NS)
+        for exit_ in places.exits(target, acted_at(fault), fault.healed + REPORTED_WITHIN_NS)
     )
     if not any(at <= fault.healed for at in ends):
-        lasted = format_duration(fault.healed - fault.struck)
+        lasted = format_duration(fault.healed - acted_at(fault))
         yield Code.FAULT_UNDONE_EARLY, f"was undone after {lasted}; its planned duration is {fault.lasts}"
 
 
 def _over_before(run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
     """It is not over before it acts."""
     for what, at in (("undone", fault.healed), ("recovered from", fault.recovered)):
-        if at is not None and at < fault.struck - run.uncertainty_ns:
-            early = format_duration(fault.struck - at)
+        if at is not None and at < acted_at(fault) - run.uncertainty_ns:
+            early = format_duration(acted_at(fault) - at)
             yield Code.FAULT_UNDONE_EARLY, f"was {what} {early} before it acted"
 
 
@@ -356,7 +356,7 @@ def _replaced(places: Places, fault: FaultRecord) -> Iterator[_Flaw]:
     """Where no replacement was planned, none comes."""
     for target in fault.targets if fault.replaced is False else ():
         node, incarnation = target.get("node"), target.get("incarnation") or 1
-        if target.get("rank") is None and places.given.get((node, incarnation + 1), -NEVER) > fault.struck:
+        if target.get("rank") is None and places.given.get((node, incarnation + 1), -NEVER) > acted_at(fault):
             yield Code.FAULT_NOT_AS_PLANNED, f"was to bring no replacement, and {node} came back"
 
 
@@ -419,7 +419,7 @@ def _lost_no_time(evidence: Analysis, measured: Sequence[FaultRecord]) -> Iterat
 
 
 def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
-    steps, since, until = run.steps, fault.struck, run.end if fault.healed is None else fault.healed
+    steps, since, until = run.steps, acted_at(fault), run.end if fault.healed is None else fault.healed
     within = slice(*steps.end.searchsorted([since, until + 1]))
     waits = steps.sync_ns[within][steps.begin[within] >= since]
     waits = waits[waits > 0]

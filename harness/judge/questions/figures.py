@@ -208,8 +208,7 @@ def _alarms(evidence: Analysis) -> dict[str, Any]:
     run = evidence.run
     windows = [*evidence.windows]
     windows += [(f.injected, f.healed or run.end) for f in run.faults if f.injected is not None]
-    ended = sorted((episode.end, fault) for episode in run.episodes for fault in episode.faults)
-    ends = grouped((fault, at) for at, fault in ended)
+    ends = _episode_ends(run)
     detect = [taken for fault in run.faults if (taken := _detection(run, fault, ends)) is not None]
     return {
         "anomalies": len(run.anomalies),
@@ -218,9 +217,14 @@ def _alarms(evidence: Analysis) -> dict[str, Any]:
     }
 
 
+def _episode_ends(run: Timeline) -> Mapping[str, Sequence[int]]:
+    """When the episodes of each fault ended, in order of time."""
+    ended = sorted((episode.end, fault) for episode in run.episodes for fault in episode.faults)
+    return grouped((fault, at) for at, fault in ended)
+
+
 def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[int]]) -> int | None:
-    """From the injection to the first sign, within its episode, that somebody in the job noticed something. `ends`:
-    when the episodes of each fault ended, in order of time."""
+    """From the injection to the first sign, within its episode, that somebody in the job noticed something."""
     if fault.injected is None:
         return None
     at, over = int(np.searchsorted(run.evidence, fault.injected)), first_from(ends.get(fault.id, ()), fault.injected)

@@ -25,6 +25,7 @@ from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unkn
 from harness.node.emitter import EXIT_LEFT
 from harness.timeline.lineage import NEVER
 from harness.timeline.phases import phase_words
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import counted, format_duration
 
@@ -123,7 +124,7 @@ def _done(run: Timeline) -> str:
 
 
 def _nothing_struck(run: Timeline) -> bool:
-    return bool(run.plan.get("faults")) and run.first_strike == NEVER
+    return bool(run.plan.get("faults")) and first_strike(run.faults) == NEVER
 
 
 def _given_up(run: Timeline) -> str:
@@ -263,7 +264,7 @@ class FailFast(Score):
         kept = {(slot.node, slot.incarnation) for slot in run.slots if slot.kept}
         ends = (e["at"] for e in run.exits if e["rank"] is None and (e["node"], e["incarnation"]) in kept)
         ended = max(ends, default=None)  # the last command, of the nodes that no fault took
-        struck = run.first_strike
+        struck = first_strike(run.faults)
         taken = held = None
         if struck < NEVER and ended is not None:
             taken = None if ended < struck else ended - struck

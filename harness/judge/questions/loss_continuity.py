@@ -32,6 +32,7 @@ COMPUTED, ORDER = Ground(Kind.LOSSES), Ground(Kind.ORDER)
 SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size"}  # in words
 SOONER = "fault-free runs are alike for longer, but how fast rounding grows depends on where training is"
 
+ANSWERS = {True: Verdict.PASS, False: Verdict.FAIL, None: Verdict.INCONCLUSIVE}
 SAME_STEPS = 10  # in a row
 NO_BOUND = "the scenario sets no bound on it"
 _SAMPLE_BOUNDS = ("max_samples_repeated", "max_samples_skipped")

@@ -15,6 +15,7 @@ from harness.judge.score import Bounds, Expectation, Percent, S, Score, ScoreRes
 from harness.judge.verdict import Claim, Code, Figure, Ground, Kind, unknown
 from harness.theory import closed_forms
 from harness.timeline.lineage import NEVER
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Timeline
 from harness.units import counted
 
@@ -79,7 +80,7 @@ def _unmeasured(evidence: Analysis) -> str:
     run = evidence.run
     if not run.reached_step:
         return "no step was completed"
-    if run.plan.get("faults") and run.first_strike == NEVER:
+    if run.plan.get("faults") and first_strike(run.faults) == NEVER:
         return "no fault struck"
     names = ", ".join(fault.id for fault in evidence.unmeasurable_slowdowns)
     return f"the slowdown by {names} {UNMEASURABLE}" if names else ""
