@@ -52,7 +52,9 @@ def repeat_verdict(cards: Sequence[Scorecard]) -> RepeatVerdict:
     doubts = tuple(_doubt(name, found) for name, found in assessments.items() if not found.within)
     if doubts:
         return RepeatVerdict(Verdict.INCONCLUSIVE, doubts, assessments)
-    return RepeatVerdict(verdict, (_confidence(len(cards)), *_together(cards)), assessments)
+    rate = f"fewer than {100 * failure_bound(len(cards)):.0f} % of all runs fail"
+    sure = f"all {len(cards)} runs passed: with 95 % confidence, {rate}"
+    return RepeatVerdict(verdict, (sure, *_together(cards)), assessments)
 
 
 def _together(cards: Sequence[Scorecard]) -> list[str]:
@@ -84,12 +86,6 @@ def _failures(cards: Sequence[Scorecard]) -> str:
     low, high = failure_interval(failed, failed + passed)
     rate = f"with 95 % confidence, between {100 * low:.1f} % and {100 * high:.1f} % of all runs fail"
     return f"flaky: {failed} of {failed + passed} runs failed; {rate}"
-
-
-def _confidence(runs: int) -> str:
-    return (
-        f"all {runs} runs passed: with 95 % confidence, fewer than {100 * failure_bound(runs):.0f} % of all runs fail"
-    )
 
 
 def _assessments(cards: Sequence[Scorecard]) -> dict[str, Assessment]:

@@ -85,6 +85,10 @@ class Life:
     def leaving(self) -> int:
         return min(self.gone, self.exiting["at"]) if self.exiting else self.gone
 
+    def world_at(self, moment: int) -> int:
+        """The world that it was in then, before its first join the first one; -1: it was in none."""
+        return self.worlds[max(bisect.bisect_right(self.joins, moment) - 1, 0)] if self.worlds else -1
+
 
 @dataclass
 class World:
@@ -425,7 +429,8 @@ def gather(
     if (process < 0).any():  # copies: of whole files, or of lines
         kept = process >= 0
         table, process, label = {name: column[kept] for name, column in table.items()}, process[kept], label[kept]
-    labels = _distinct(label)
+    changes = label[np.flatnonzero(np.diff(label)) + 1]  # labels come in long runs
+    labels = np.unique(np.concatenate([label[:1], changes]))
     world_of = (labels >> _TURN_BITS).tolist()
     epoch = np.searchsorted(labels, label)
     del label
@@ -445,12 +450,6 @@ def gather(
     rank = np.array([life.rank for life in lives], np.int64)[process] if rows else process
     columns |= {"process": process, "rank": rank, "epoch": epoch, "complete": complete, "survives": survives}
     return columns, epochs, progress, stretches
-
-
-def _distinct(labels: Ints) -> Ints:
-    """`np.unique` for long runs of equal values: only where they change is looked at."""
-    changes = labels[np.flatnonzero(np.diff(labels)) + 1]
-    return np.unique(np.concatenate([labels[:1], changes]))
 
 
 def cells(*keys: Ints) -> tuple[Ints, int]:

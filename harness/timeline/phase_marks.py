@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from harness.timeline.lineage import NEVER, Life, World
+from harness.timeline.lookups import first_from, grouped
 from harness.timeline.phases import Event, Mark
 from harness.timeline.sorted_events import CLEAN_CODES, OUTCOMES, Story, key_of
 
@@ -72,7 +72,9 @@ def _agent_marks(story: Story) -> Iterator[Event]:
 
 def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Event]:
     silent = not any(life.restores for life in lives)  # a trainer that never tells what it restored
-    restored = _restored(lives)
+    # When each life restored in each world that it was in, by the numbers of both.
+    told = ((life, event["at"]) for life in lives for event in life.restores)
+    restored = grouped(((life.index, life.world_at(at)), at) for life, at in told)
     for number, world in enumerate(worlds):
         if not world.whole:
             continue
@@ -90,17 +92,6 @@ def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Eve
                 yield Event(at, Mark.RESTORED, number)
         if silent:
             yield Event(world.joined, Mark.RESTORED, number)
-
-
-def _restored(lives: Sequence[Life]) -> dict[tuple[int, int], list[int]]:
-    """When each life restored in each world that it was in, by the numbers of both; before its first join, in the
-    first one."""
-    found: dict[tuple[int, int], list[int]] = {}
-    for life in lives:
-        for event in life.restores:
-            world = life.worlds[max(bisect.bisect_right(life.joins, event["at"]) - 1, 0)] if life.worlds else -1
-            found.setdefault((life.index, world), []).append(event["at"])
-    return found
 
 
 def _evidence(story: Story) -> Iterator[Event]:
@@ -154,8 +145,7 @@ def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Even
             yield Event(life.started, Mark.START)
             yield Event(max(life.started, life.leaving if begin is None else begin), Mark.STARTED)
         yield Event(life.leaving, Mark.LEAVE)
-        noticed = bisect.bisect_left(evidence, life.last_useful)
-        old = evidence[noticed] if noticed < len(evidence) else NEVER
+        old = first_from(evidence, life.last_useful)
         yield Event(min(old, life.leaving), Mark.SPENT)
         if old < life.gone:
             yield Event(old, Mark.OLD)

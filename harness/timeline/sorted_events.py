@@ -13,6 +13,7 @@ from harness.log.planned_size import PlannedSize
 from harness.timeline import clock_problems, lineage, save_events
 from harness.timeline.lineage import CLEAN_CODES as CLEAN_CODES
 from harness.timeline.lineage import NEVER, Key, Life
+from harness.timeline.lookups import last_by
 
 OUTCOMES = ("completed", "failed", "aborted", "interrupted")  # a node given back with one of these: the run is over
 _LISTS = ("effects", "ends", "traffic", "damaged")  # of a fault
@@ -118,15 +119,9 @@ class Story:
         told = self._last(f"{name}.finished") or begun
         return {**told, "begun": begun} if told else None
 
-    def two_ends(self) -> list[str]:
-        """A run ends once."""
-        ends = list(dict.fromkeys(str(e.get("outcome")) for e in self.harness if e["event"] == "run.finished"))
-        return [f"the harness's log has several ends: {', '.join(ends)}"] if len(ends) > 1 else []
-
-    def unread(self) -> list[str]:
-        """What of the trainer's own files the harness did not read on."""
-        told = [event for event in self.harness if event["event"] == "reader.failed"]
-        return [f"{event['path']} is no longer read: {event.get('error') or 'no reason given'}" for event in told]
+    def told(self, name: str) -> list[dict[str, Any]]:
+        """The harness's events of this name."""
+        return [event for event in self.harness if event["event"] == name]
 
     def of_trainers(self, *names: str) -> list[dict[str, Any]]:
         """These events of all workers in order of time, each with who wrote it."""
@@ -141,17 +136,13 @@ class Story:
     def places_of(self, events: Sequence[Mapping[str, Any]]) -> list[save_events.SaveWorld]:
         """The world that each worker was in when it told this; of a helper that was in none, the last one formed."""
         formed = sorted((world.joined, number) for number, world in enumerate(self.worlds))
-        return [self._place_of(event, formed) for event in events]
-
-    def _place_of(self, event: Mapping[str, Any], formed: Sequence[tuple[int, int]]) -> save_events.SaveWorld:
-        life = self.lives[event["process"]]
-        if life.worlds:
-            number = life.worlds[max(bisect.bisect_right(life.joins, event["at"]) - 1, 0)]
-        else:
-            last = bisect.bisect_right(formed, (event["at"], NEVER)) - 1
-            number = formed[last][1] if last >= 0 else -1
-        planned = PlannedSize.of(self.plan).assumed_world_size
-        return save_events.SaveWorld(number, self.worlds[number].size if number >= 0 else planned)
+        planned, found = PlannedSize.of(self.plan).assumed_world_size, []
+        for event in events:
+            number: int | None = self.lives[event["process"]].world_at(event["at"])
+            number = last_by(formed, event["at"]) if number == -1 else number
+            size = planned if number is None else self.worlds[number].size
+            found.append(save_events.SaveWorld(-1 if number is None else number, size))
+        return found
 
     def _worker_exits(self) -> Iterator[dict[str, Any]]:
         for writer in self.agents:

@@ -274,16 +274,18 @@ def build(log: reading.Log) -> Timeline:
         episodes=(),
         checkpoints=checkpoints,
         committers=committers,
-        published=[event for event in story.harness if event["event"] == save_events.PUBLISHED],
-        removed=[event for event in story.harness if event["event"] == save_events.REMOVED],
-        writes=[event for event in story.of_trainers("phase") if save_events.begins_to_write(event)],
-        left=next((event for event in story.harness if event["event"] == save_events.LEFT), None),
-        unseen=[str(event.get("why")) for event in story.harness if event["event"] == save_events.UNSEEN],
+        published=story.told(save_events.PUBLISHED),
+        removed=story.told(save_events.REMOVED),
+        writes=[
+            e for e in story.of_trainers("phase") if (e.get("name"), e.get("edge")) == ("checkpoint.write", "begin")
+        ],
+        left=next(iter(story.told(save_events.LEFT)), None),
+        unseen=[str(event.get("why")) for event in story.told(save_events.UNSEEN)],
         notices=story.of_trainers("notice"),
         anomalies=story.of_trainers("anomaly"),
         collectives=story.of_trainers("flight_recorder"),
         usage=story.of_trainers("usage"),
-        host_load=[event for event in story.harness if event["event"] == "host.load"],
+        host_load=story.told("host.load"),
         left_out=story.of_trainers("samples.left_out"),
         exits=story.exits,
         torn=[writer.name for writer in log.writers if writer.torn],
@@ -311,10 +313,16 @@ def build(log: reading.Log) -> Timeline:
 
 def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
     """What is wrong with the evidence itself, one sentence each."""
-    own = [*log.problems, *story.clock_problems, *story.slot_problems, *story.unread()]
-    lives = story.lives
-    two_words = [*lineage.groups_of_two_names(lives), *lineage.groups_of_two_sizes(lives), *story.two_ends()]
-    return [*own, *_two_worlds_at_once(progress), *two_words]
+    unread = [
+        f"{e['path']} is no longer read: {e.get('error') or 'no reason given'}" for e in story.told("reader.failed")
+    ]
+    found = [*log.problems, *story.clock_problems, *story.slot_problems, *unread]
+    epochs = [int(progress.epoch[lo]) for lo, _ in lineage.pairwise_epochs(progress)]
+    if len(epochs) > len(set(epochs)):
+        found.append("two worlds completed steps at the same time: one of them went on after the other had taken over")
+    found += [*lineage.groups_of_two_names(story.lives), *lineage.groups_of_two_sizes(story.lives)]
+    ends = dict.fromkeys(str(event.get("outcome")) for event in story.told("run.finished"))
+    return found + ([f"the harness's log has several ends: {', '.join(ends)}"] if len(ends) > 1 else [])
 
 
 def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
@@ -340,7 +348,7 @@ def _places(run: Timeline) -> list[save_events.SaveWorld]:
 
 def _process(life: Life, launched: int) -> Process:
     restored = life.restored or {}
-    told = life.exiting or {}
+    told, tells = life.exiting or {}, life.writer.header.get("tells")
     code = (life.exit_event or told).get("code")
     return Process(
         rank=life.rank,
@@ -364,23 +372,11 @@ def _process(life: Life, launched: int) -> Process:
         first_step=life.first_step,
         left=told.get("at"),
         torn=life.writer.torn,
-        tells=_declared(life.writer.header.get("tells")),
+        tells=None if tells is None else frozenset(tells),
         dropped=life.writer.dropped,
         cut=life.cut,
         took=life.restored,
     )
-
-
-def _declared(tells: list[str] | None) -> frozenset[str] | None:
-    """The kinds of evidence named in a header; `None`: it names none."""
-    return None if tells is None else frozenset(tells)
-
-
-def _two_worlds_at_once(progress: Progress) -> list[str]:
-    epochs = [int(progress.epoch[lo]) for lo, _ in lineage.pairwise_epochs(progress)]
-    if len(epochs) == len(set(epochs)):
-        return []
-    return ["two worlds completed steps at the same time: one of them went on after the other had taken over"]
 
 
 def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episode]]:

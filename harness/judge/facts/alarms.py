@@ -354,8 +354,10 @@ class _Borne:
             return False
         rows = self._of_steps(self.run.rows_by_process[0][max(first, end - STEPS_BEFORE) : end], alarm["at"])
         rows = rows[np.argsort(self.run.steps.rank[rows], kind="stable")]
-        ranks, begins = np.unique(self.run.steps.rank[rows], return_index=True)
-        own = np.split(_own_ns(self.run, rows), begins[1:])
+        steps = self.run.steps
+        ranks, begins = np.unique(steps.rank[rows], return_index=True)
+        waits = sum(np.maximum(each[rows], 0) for each in (steps.sync_ns, steps.data_ns, steps.checkpoint_ns))
+        own = np.split(steps.end[rows] - steps.begin[rows] - waits, begins[1:])
         medians = {rank: float(np.median(each)) for rank, each in zip(ranks.tolist(), own, strict=False)}
         # The lower median: with two ranks, the faster one is the yardstick.
         usual = sorted(medians.values())[(len(medians) - 1) // 2] if medians else 0.0
@@ -374,14 +376,3 @@ class _Borne:
         same: Ints = np.concatenate([rows[first:end] for first, end in cuts])
         over: Ints = same[self.run.steps.end[same] <= at]
         return over
-
-
-def _own_ns(run: Timeline, rows: Ints) -> Ints:
-    steps = run.steps
-    waits = (
-        np.maximum(steps.sync_ns[rows], 0)
-        + np.maximum(steps.data_ns[rows], 0)
-        + np.maximum(steps.checkpoint_ns[rows], 0)
-    )
-    own: Ints = steps.end[rows] - steps.begin[rows] - waits
-    return own

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from harness.timeline.lookups import grouped
-from harness.timeline.timeline import Bools, FaultRecord, Ints, Timeline
+from harness.timeline.timeline import Bools, Ints, Timeline
 
 T = TypeVar("T")
 SETTLING_STEPS = 3  # after a fault or an outage: caches are cold, a backlog is worked off
@@ -73,7 +73,12 @@ def disturbed(run: Timeline) -> list[Window]:
     """Outages and faults at work, merged, in order of time. Some steps after each are not undisturbed either."""
     found = [(episode.t_stop, episode.end) for episode in run.episodes]
     over = {name: episode.end for episode in run.episodes for name in episode.faults}  # the last one counts
-    found += [window for fault in run.faults if (window := _at_work(run, fault, over.get(fault.id))) is not None]
+    for fault in run.faults:
+        if fault.injected is not None:
+            end = run.end if fault.healed is None else fault.healed
+            if fault.kills:  # it is over with the outages it is named in
+                end = over.get(fault.id, end)
+            found.append((fault.injected, max(fault.injected, end)))
     return union(found)
 
 
@@ -92,15 +97,6 @@ def touches(windows: Sequence[Window], first: int, last: int) -> bool:
     """Whether one of these windows, which are apart and in order, has a moment from `first` to `last`."""
     place = bisect.bisect_right(windows, last, key=lambda window: window[0])
     return place > 0 and windows[place - 1][1] >= first
-
-
-def _at_work(run: Timeline, fault: FaultRecord, over: int | None) -> Window | None:
-    """From the injection until it was healed; one that kills is over with the outages it is named in."""
-    if fault.injected is None:
-        return None
-    if fault.kills and over is not None:
-        return fault.injected, max(fault.injected, over)
-    return fault.injected, run.end if fault.healed is None else max(fault.injected, fault.healed)
 
 
 def quiet(begin: Ints, end: Ints, disturbed: Sequence[Window]) -> Bools:

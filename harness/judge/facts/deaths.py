@@ -93,7 +93,10 @@ def describe_alike(alike: Sequence[End], since: int) -> str:
     first = min(alike, key=lambda death: death.at)
     if len(alike) == 1:
         return first.describe(since)
-    who = _names(alike)
+    if first.rank is None:
+        who = sorted({death.node for death in alike})
+    else:
+        who = [str(rank) for rank in sorted({death.rank for death in alike if death.rank is not None})]
     often = "" if len(who) == len(alike) else f" {len(alike)} times"
     kind = "the command" if first.rank is None else "rank"
     joint = " on " if first.rank is None else " "
@@ -105,13 +108,6 @@ def describe_alike(alike: Sequence[End], since: int) -> str:
     met = f"; their first error: {first.met}" if first.met else ""
     verb = "died" if first.code else "ended"
     return f"{names} {verb}{often}, the first at {at}, with exit code {first.code}{own}{met}"
-
-
-def _names(alike: Sequence[End]) -> list[str]:
-    """Of the nodes whose commands ended, or of the ranks."""
-    if alike[0].rank is None:
-        return sorted({death.node for death in alike})
-    return [str(rank) for rank in sorted({death.rank for death in alike if death.rank is not None})]
 
 
 def listed(names: Sequence[str]) -> str:
@@ -234,12 +230,9 @@ class _Places:
         error = rank is not None and any(processes[i].exit_reason == "error" for i in rows)
         met = next((text for i in rows if rank is not None and (text := processes[i].exit_error)), "")
         code = int(exit_["code"]) or int(error)  # one that failed has not ended well, whatever its launcher says
-        return End(node, incarnation, rank, code, at, started, tuple(rows), _on_one_line(met), error)
-
-
-def _on_one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= ERROR_CHARS else f"{line[: ERROR_CHARS - 1]}…"
+        met = " ".join(met.split())
+        met = met if len(met) <= ERROR_CHARS else f"{met[: ERROR_CHARS - 1]}…"
+        return End(node, incarnation, rank, code, at, started, tuple(rows), met, error)
 
 
 @dataclass(frozen=True)
@@ -298,9 +291,6 @@ class _Inquest:
         by_place = grouped((place, stopper) for stopper in stoppers for place in stopper.aim)
         self._stops_at = {place: _Stops(there) for place, there in by_place.items()}
 
-    def accounts_for(self, death: End) -> bool:
-        return self._left_in_peace(death) or self._explained(death)
-
     def _left_in_peace(self, death: End) -> bool:
         if death.code is not None and death.code not in CLEAN_CODES:
             return False
@@ -312,8 +302,8 @@ class _Inquest:
         sizes = [self._run.processes[row].world_size for row in death.processes if death.rank is not None]
         return any(size < largest for size in sizes for largest in later)
 
-    def _explained(self, death: End) -> bool:
-        if self._is_target(death):
+    def accounts_for(self, death: End) -> bool:
+        if self._left_in_peace(death) or self._is_target(death):
             return True
         if death.crashed:
             return False

@@ -57,7 +57,8 @@ def surviving(steps: Steps) -> Curve:
 
 def counted(steps: Steps) -> Bools:
     """Rows that survive. A step that not all ranks did counts only if it was built upon."""
-    return np.asarray(steps.survives & (steps.complete | ~_tail(steps)), np.bool_)
+    last = int(steps.step[steps.complete & steps.survives].max(initial=0))  # what came after may have been undone
+    return np.asarray(steps.survives & (steps.complete | (steps.step <= last)), np.bool_)
 
 
 def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
@@ -80,12 +81,6 @@ def _slowest(steps: Steps, rows: Ints) -> Ints:
     longest = np.full(count, -1)
     np.maximum.at(longest, cell, np.maximum(steps.end[rows] - steps.begin[rows], 0))
     return longest[longest >= 0]
-
-
-def _tail(steps: Steps) -> Bools:
-    """Rows after the last complete step: whether they would have been kept is not known."""
-    last = int(steps.step[steps.complete & steps.survives].max(initial=0))
-    return np.asarray(steps.step > last, np.bool_)
 
 
 @dataclass(frozen=True)

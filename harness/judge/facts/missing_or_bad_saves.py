@@ -468,14 +468,15 @@ class Store:
         """The content of an earlier save of another step, though updates were applied in between."""
         for kind, digests in self._contents().items():
             theirs = self._usual._contents().get(kind, {}) if self._usual is not None else {}
-            if not _changes(theirs if len(theirs) > 1 else self._of_before(digests)):
+            before = {save: digest for save, digest in digests.items() if save.last_at < self._struck}
+            if not _changes(theirs if len(theirs) > 1 else before):
                 continue
             first: dict[tuple[str, str], Save] = {}
             for save, digest in digests.items():
-                before = first.setdefault((save.series, digest), save)
-                if before.step < save.step and self._was_trained(before.step, save.step):
+                same = first.setdefault((save.series, digest), save)
+                if same.step < save.step and self._was_trained(same.step, save.step):
                     who = "the trainer told" if kind == "told" else "the harness saw"
-                    yield NoSave(save, f"{who} in it the content of the checkpoint of step {before.step}")
+                    yield NoSave(save, f"{who} in it the content of the checkpoint of step {same.step}")
 
     def _stale_in_part(self) -> Iterator[NoSave]:
         """More of its tensors are those of an earlier save than without a fault. One save that stands alone there does
@@ -521,9 +522,6 @@ class Store:
                 if digest:
                     found.setdefault(f"seen {number}", {})[save] = digest
         return found
-
-    def _of_before(self, digests: Mapping[Save, str]) -> Mapping[Save, str]:
-        return {save: digest for save, digest in digests.items() if save.last_at < self._struck}
 
     def _was_trained(self, first: int, last: int) -> bool:
         begin, end = np.searchsorted(self._trained, (first, last), "right")

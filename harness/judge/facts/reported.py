@@ -96,7 +96,11 @@ def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     run = evidence.run
     here = told(run)
     promised = [process.tells for process in run.processes if process.tells is not None]
-    promised.append(_planned(evidence))
+    trainer = (run.plan.get("workload") or {}).get("trainer")
+    planned = (declared(run.plan) if trainer is not None else None) or frozenset()
+    if trainer == "reference" and evidence.fault_free is not None:
+        planned &= told(evidence.fault_free)  # a log under that name may be of another trainer
+    promised.append(planned)
     for kind in TELLS if len(run.steps) else ():
         if kind in here and kind in COLUMNS:
             yield from ((kind, text) for text in itertools.islice(_ceased(evidence, kind), 1))
@@ -112,15 +116,6 @@ def stood_in_for(tells: frozenset[str]) -> frozenset[str]:
     """These kinds, and those whose item another one of them tells."""
     items = {ITEMS[kind] for kind in tells}
     return frozenset(kind for kind, item in ITEMS.items() if item in items)
-
-
-def _planned(evidence: Evidence) -> frozenset[str]:
-    """What the plan promises. A log under the name of the reference trainer may be of another one: then the fault-free
-    run does not tell it either."""
-    trainer = (evidence.run.plan.get("workload") or {}).get("trainer")
-    names = declared(evidence.run.plan) if trainer is not None else None
-    usual = names if evidence.fault_free is None or trainer != "reference" else told(evidence.fault_free)
-    return (names or frozenset()) & (usual or frozenset())
 
 
 def _never_saved(evidence: Evidence) -> bool:

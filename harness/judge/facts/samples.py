@@ -360,15 +360,11 @@ def _in_words(bag: _Bag, history: _History) -> str:
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])
     ranks = history.run.largest_world
     each = f" ({per_rank[0]} per rank)" if len(per_rank) == ranks > 1 and np.ptp(per_rank) == 0 else ""
-    return f"{each}{_share(bag, history)}: {named(bag.item)}"
-
-
-def _share(bag: _Bag, history: _History) -> str:
-    passes = len(np.unique(bag.part))
-    if passes < 2:
-        return ""
-    consumed = history.size_of(history.table.row)
-    return f" in {passes} passes over the data, {100 * len(bag.item) / consumed:.0f} % of the {consumed} consumed"
+    share, passes = "", len(np.unique(bag.part))
+    if passes > 1:
+        consumed = history.size_of(history.table.row)
+        share = f" in {passes} passes over the data, {100 * len(bag.item) / consumed:.0f} % of the {consumed} consumed"
+    return f"{each}{share}: {named(bag.item)}"
 
 
 def named(items: Ints) -> str:

@@ -115,30 +115,23 @@ class Told:
         return column[self.order]
 
 
-def _before_its_process(told: Told) -> Ints:
-    return told.started - told.begin
-
-
 def _after_its_end(told: Told) -> Ints:
     ends = [min(each.left or NEVER, each.exited or NEVER) for each in told.run.processes]
     return told.end - np.array(ends, np.int64)[told.process]
 
 
-def _before_the_last(told: Told) -> Ints:
-    return np.where(told.first, 0, told.free - told.begin)
-
-
 def _longer_than_its_step(part: str) -> Callable[[Told], Ints]:
-    def excess(told: Told) -> Ints:
-        return told.part(part) - (told.end - np.minimum(told.begin, told.free))
-
-    return excess
+    return lambda told: told.part(part) - (told.end - np.minimum(told.begin, told.free))
 
 
 _KINDS: Sequence[tuple[Callable[[Told], Ints], int, str]] = (
-    (_before_its_process, COARSE_NS, "{step} began {apart} before its process"),
+    (lambda told: told.started - told.begin, COARSE_NS, "{step} began {apart} before its process"),
     (_after_its_end, COARSE_NS, "{step} ended {apart} after its process had ended"),
-    (_before_the_last, ROUNDED_NS, "{step} began {apart} before the one before it was over"),
+    (
+        lambda told: np.where(told.first, 0, told.free - told.begin),
+        ROUNDED_NS,
+        "{step} began {apart} before the one before it was over",
+    ),
     *(
         (_longer_than_its_step(part), COARSE_NS, f"{{step}} {words} {{apart}} longer than it takes")
         for part, words in PARTS.items()

@@ -169,16 +169,13 @@ def _effect(run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
         if effect["at"] < acted_at(fault) - run.uncertainty_ns:
             early = format_duration(acted_at(fault) - effect["at"])
             yield Code.FAULT_LATER_THAN_EFFECT, f"acted only {early} after its effect was measured"
-        if not effect.get("ok", False) or _falls_short(effect) or not _is_measured_as_number(effect):
+        numbers = [effect.get(name) for name in ("measured", "expected")]
+        are_numbers = all(isinstance(each, (int, float)) and math.isfinite(each) for each in numbers)
+        if not effect.get("ok", False) or _falls_short(effect) or not are_numbers:
             measured = f"{effect.get('measured')} {effect.get('unit', '')}".strip()
             detail = f" ({effect['detail']})" if effect.get("detail") else ""
             text = f"did not act as planned: measured {measured}, expected {effect.get('expected')}{detail}"
             yield Code.FAULT_NOT_AS_PLANNED, text
-
-
-def _is_measured_as_number(effect: Mapping[str, Any]) -> bool:
-    numbers = [effect.get(name) for name in ("measured", "expected")]
-    return all(isinstance(each, (int, float)) and math.isfinite(each) for each in numbers)
 
 
 def _falls_short(effect: Mapping[str, Any]) -> bool:
