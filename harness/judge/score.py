@@ -142,6 +142,10 @@ Percent = Annotated[
 ]
 
 
+def shown_ns(ns: float | None) -> str:
+    return units.format_duration(round(ns)) if ns else "0 s"
+
+
 def line(name: str, bound: str, observed: str, reason: str, *rests_on: Ground, **numbers: Any) -> Expectation:
     """It fails for `reason`, and passes where there is none."""
     verdict = Verdict.FAIL if reason else Verdict.PASS

@@ -6,7 +6,6 @@ import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from harness.judge.facts.saves import Saves
 from harness.judge.facts.usual import Degraded, Pace, Slowed, Usual
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from
-from harness.timeline.timeline import FaultRecord, Floats, Ints, Process, saving_like
+from harness.timeline.timeline import Floats, Ints, Process, saving_like
 
 
 class Analysis(Evidence):
@@ -41,22 +40,16 @@ class Analysis(Evidence):
         return Usual(self.fault_free_runs)
 
     @cached_property
-    def _slowed(self) -> Slowed:
+    def slowed(self) -> Slowed:
         return Slowed(self.run, self.usual)
 
     @property
     def degraded(self) -> Sequence[Degraded]:
         """The intervals in which faults slowed the job without stopping it."""
-        return self._slowed.degraded
-
-    @property
-    def unmeasurable_slowdowns(self) -> Sequence[FaultRecord]:
-        """Faults of which cannot be told whether they slowed the job."""
-        return self._slowed.unmeasurable
+        return self.slowed.degraded
 
     @cached_property
     def disturbed(self) -> Sequence[Window]:
-        """Outages and faults at work, in order of time."""
         return by_time.disturbed(self.run)
 
     @cached_property
@@ -76,7 +69,6 @@ class Analysis(Evidence):
 
     @cached_property
     def curve(self) -> Curve:
-        """The surviving history of the run."""
         return losses.surviving(self.run.steps)
 
     @cached_property
@@ -172,18 +164,12 @@ class Analysis(Evidence):
 
     @cached_property
     def places(self) -> Places:
-        """Who was where, and when."""
         return Places(self.run)
 
     @cached_property
-    def notices(self) -> Sequence[Mapping[str, Any]]:
-        """Those that somebody gave; the others are the trainer's word alone."""
-        return deaths.given(self.run)
-
-    @cached_property
     def last_notices(self) -> Mapping[str, int]:
-        """When each node was given its last one."""
-        return {each["node"]: each["at"] for each in sorted(self.notices, key=operator.itemgetter("at"))}
+        """When each node was given its last one by somebody; others are the trainer's word alone."""
+        return {each["node"]: each["at"] for each in sorted(deaths.given(self.run), key=operator.itemgetter("at"))}
 
     @cached_property
     def saves(self) -> Saves:
@@ -197,11 +183,6 @@ class Analysis(Evidence):
     def restarts(self) -> Sequence[Restart]:
         """What each epoch began with; the first one is the start of the job."""
         return restarts.restarts(self.run, self.saves)
-
-    @cached_property
-    def own_series(self) -> frozenset[str]:
-        """The series of checkpoints that the job restores from."""
-        return restarts.own_series(self.run, self.saves)
 
     @cached_property
     def taken(self) -> Sequence[int]:

@@ -245,9 +245,8 @@ def _interval_s(run: Timeline) -> float | None:
     """As planned; steps between two checkpoints count the median step each."""
     if run.saves_every_s is not None:
         return run.saves_every_s
-    every = ((run.plan.get("workload") or {}).get("checkpoint") or {}).get("every_steps")
-    taken = Times.of(run).taken
-    return every * float(np.median(taken)) / S if isinstance(every, int) and len(taken) else None
+    every, taken = run.saves_every, Times.of(run).taken
+    return every * float(np.median(taken)) / S if every is not None and len(taken) else None
 
 
 def _checkpoint_s(run: Timeline) -> float:

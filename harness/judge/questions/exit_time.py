@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.usual import exit_ns
-from harness.judge.score import Bounds, DurationNs, Expectation, Measured, S, at_most
+from harness.judge.score import Bounds, DurationNs, Expectation, Measured, S, at_most, shown_ns
 from harness.judge.verdict import Ground, Kind
 from harness.units import format_duration
 
@@ -48,8 +47,7 @@ class ExitTime(Measured):
         if taken > limit and usual is None and bounds.max is None:
             return "no fault-free run shows how long the exit takes"
         reason = f"the job took {format_duration(taken)} to end after its last step"
-        told = at_most("exit_time.max", taken, limit, lambda ns: format_duration(ns) if ns else "0 s", reason)
-        return [replace(told, rests_on=(Ground(Kind.DURATION),))]
+        return [at_most("exit_time.max", taken, limit, shown_ns, reason, rests_on=(Ground(Kind.DURATION),))]
 
 
 SCORES = (ExitTime(),)

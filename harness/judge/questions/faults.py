@@ -402,7 +402,7 @@ def _missed(fault: FaultRecord) -> Iterator[Claim]:
 def _lost_no_time(evidence: Analysis, measured: Sequence[FaultRecord]) -> Iterator[str]:
     """Traffic went through a fault that neither stopped nor slowed the job, and syncs took no longer than usual."""
     felt = {name for episode in evidence.run.episodes for name in episode.faults}
-    felt |= {each.fault for each in evidence.degraded} | {each.id for each in evidence.unmeasurable_slowdowns}
+    felt |= {each.fault for each in evidence.degraded} | {each.id for each in evidence.slowed.unmeasurable}
     band = evidence.usual.sync
     if band is None:
         return

@@ -20,8 +20,19 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Places
 from harness.judge.facts.deaths import End
 from harness.judge.facts.reported import NO_STEPS, blindness
-from harness.judge.score import Bounds, DurationNs, Evidence, Expectation, S, Score, ScoreResult, Verdict, at_most, line
-from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
+from harness.judge.score import (
+    Bounds,
+    DurationNs,
+    Evidence,
+    Expectation,
+    S,
+    Score,
+    ScoreResult,
+    at_most,
+    line,
+    shown_ns,
+)
+from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, Verdict, failed, unknown
 from harness.node.emitter import EXIT_LEFT
 from harness.timeline.lineage import NEVER
 from harness.timeline.phases import phase_words
@@ -280,14 +291,14 @@ class FailFast(Score):
                 values, [Expectation("fail_fast.max", limit, "it did not", verdict, reason, doubt=doubt)]
             )
         late = f"the job held its GPUs for {format_duration(taken)} after the fault" if taken is not None else ""
-        lines = [at_most("fail_fast.max", taken, bounds.max, _shown, late if (taken or 0) > bounds.max else "")]
+        lines = [at_most("fail_fast.max", taken, bounds.max, shown_ns, late if (taken or 0) > bounds.max else "")]
         why = ""
         if bounds.says is not None:
             told, why = run.outcome_reason[:SHOWN_MAX], " and said why"
             good = bounds.says.casefold() in run.outcome_reason.casefold()
             reason = "" if good else f"the job did not say {bounds.says!r}, but: {told or 'nothing'}"
             lines.append(line("fail_fast.says", repr(bounds.says), told or "—", reason))
-        return ScoreResult(values, lines, summary=f"the job gave up {_shown(taken)} after the fault{why}")
+        return ScoreResult(values, lines, summary=f"the job gave up {shown_ns(taken)} after the fault{why}")
 
 
 def _did_not_fail(run: Timeline) -> str:
@@ -296,10 +307,6 @@ def _did_not_fail(run: Timeline) -> str:
     if run.outcome == "aborted":
         return f"the job did not give up by itself: {run.outcome_reason or 'the run was aborted'}"
     return "" if run.outcome == "failed" else f"the run ended as {run.outcome or 'unknown'}"
-
-
-def _shown(ns: float | None) -> str:
-    return format_duration(round(ns)) if ns else "0 s"
 
 
 SCORES = (JobScore(), FailFast())

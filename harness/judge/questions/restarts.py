@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import blindness, usual_strides
-from harness.judge.facts.restarts import PassedOver, Restart, Restore
+from harness.judge.facts.restarts import PassedOver, Restart, Restore, own_series
 from harness.judge.facts.saves import Damage, Newest, Save
 from harness.judge.score import S, Score, ScoreResult
 from harness.judge.verdict import Claim, Code, Ground, Kind, failed, unknown
@@ -159,7 +159,8 @@ class _Choice:
         self.sure = bool(evidence.saves.whole)
         known = self._saves.good if self.sure else [*self._saves.seen, *self._saves.open]
         whole = [(save.last_at, save.step, save) for save in known if save.step >= 0]
-        own = [each for each in whole if each[2].series in evidence.own_series] if self.sure else whole
+        series = own_series(evidence.run, evidence.saves) if self.sure else ()
+        own = [each for each in whole if each[2].series in series] if self.sure else whole
         self._of_all, self._of_series = Newest(whole), Newest(own)
         self.named: list[PassedOver] = []  # by this restart and those before it
         self._went_back: list[tuple[int, int]] = []  # when, and to which step; each to a later one than those before

@@ -82,7 +82,7 @@ def _unmeasured(evidence: Analysis) -> str:
         return "no step was completed"
     if run.plan.get("faults") and first_strike(run.faults) == NEVER:
         return "no fault struck"
-    names = ", ".join(fault.id for fault in evidence.unmeasurable_slowdowns)
+    names = ", ".join(fault.id for fault in evidence.slowed.unmeasurable)
     return f"the slowdown by {names} {UNMEASURABLE}" if names else ""
 
 
