@@ -163,8 +163,28 @@ def _node(event: Mapping[str, Any]) -> Node:
 
 def ends_of(run: Timeline) -> list[End]:
     """Of all commands and workers, also those that ended well."""
-    looked_up = _Places(run)
-    return [*(looked_up.end(exit_) for exit_ in (*run.exits, *_last_words(run))), *_vanished(run)]
+    workers = list(enumerate(run.processes))
+    there = grouped(((each.node, each.incarnation), row) for row, each in workers)
+    ended = grouped(((each.node, each.incarnation, each.exited), row) for row, each in workers)
+    allocated = {(slot.node, slot.incarnation): slot.allocated for slot in reversed(run.slots)}
+
+    def end(exit_: Mapping[str, Any]) -> End:
+        """With when it had been started, and who went with it."""
+        node, incarnation, rank, at = exit_["node"], exit_["incarnation"], exit_["rank"], exit_["at"]
+        if rank is None:
+            started = allocated.get((node, incarnation), at)
+            rows = [row for row in there.get((node, incarnation), ()) if run.processes[row].started <= at]
+        else:
+            rows = ended.get((node, incarnation, at), [])
+            started = min((run.processes[row].launched for row in rows), default=run.begin)  # it never said a word
+        told = [run.processes[row] for row in rows if rank is not None]
+        error = any(process.exit_reason == "error" for process in told)
+        met = " ".join(next((process.exit_error for process in told if process.exit_error), "").split())
+        met = met if len(met) <= ERROR_CHARS else f"{met[: ERROR_CHARS - 1]}…"
+        code = int(exit_["code"]) or int(error)  # one that failed has not ended well, whatever its launcher says
+        return End(node, incarnation, rank, code, at, started, tuple(rows), met, error)
+
+    return [*map(end, (*run.exits, *_last_words(run))), *_vanished(run)]
 
 
 def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
@@ -206,33 +226,6 @@ def _taken_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
     others = (run.processes[row] for row in world)
     place = gone.node, gone.incarnation, gone.rank
     return any((o.node, o.incarnation, o.rank) == place and o.started > gone.last_seen for o in others)
-
-
-class _Places:
-    """Who was where: what an exit needs to be told from when it had been started, and who went with it."""
-
-    def __init__(self, run: Timeline):
-        self._run = run
-        workers = list(enumerate(run.processes))
-        self._there = grouped(((each.node, each.incarnation), row) for row, each in workers)
-        self._ended = grouped(((each.node, each.incarnation, each.exited), row) for row, each in workers)
-        self._allocated = {(slot.node, slot.incarnation): slot.allocated for slot in reversed(run.slots)}
-
-    def end(self, exit_: dict[str, Any]) -> End:
-        processes = self._run.processes
-        node, incarnation, rank, at = exit_["node"], exit_["incarnation"], exit_["rank"], exit_["at"]
-        if rank is None:
-            started = self._allocated.get((node, incarnation), at)
-            rows = [i for i in self._there.get((node, incarnation), ()) if processes[i].started <= at]
-        else:
-            rows = self._ended.get((node, incarnation, at), [])
-            started = min((processes[i].launched for i in rows), default=self._run.begin)  # one that never said a word
-        error = rank is not None and any(processes[i].exit_reason == "error" for i in rows)
-        met = next((text for i in rows if rank is not None and (text := processes[i].exit_error)), "")
-        code = int(exit_["code"]) or int(error)  # one that failed has not ended well, whatever its launcher says
-        met = " ".join(met.split())
-        met = met if len(met) <= ERROR_CHARS else f"{met[: ERROR_CHARS - 1]}…"
-        return End(node, incarnation, rank, code, at, started, tuple(rows), met, error)
 
 
 @dataclass(frozen=True)

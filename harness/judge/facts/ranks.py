@@ -238,11 +238,8 @@ def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> B
 def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
     """The first surviving step on which ranks that tell this disagree, and two of them."""
     rows = _rows_of(steps, telling)
-    if name in (
-        "first",
-        "count",
-        *CURVES,
-    ):  # a hole is found where the samples are followed, and by who stopped telling
+    # A hole is found where the samples are followed, and by who stopped telling.
+    if name in ("first", "count", *CURVES):
         rows = rows[_told(steps, name, rows)]
     cell, count = cells(steps.step[rows])
     bad = np.flatnonzero(_differing(steps, name, rows, cell, count))

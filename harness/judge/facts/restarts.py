@@ -114,9 +114,7 @@ class Restart:
 def restarts(run: Timeline, saves: Saves) -> list[Restart]:
     members = grouped((stretch.epoch, _member(run, saves, stretch)) for stretch in run.stretches)
     tried = Moments((process.started, process.fallback) for process in run.processes if process.fallback)
-    ends: dict[int, int] = {}
-    for stretch in run.stretches:
-        ends[stretch.epoch] = max(ends.get(stretch.epoch, 0), stretch.end)
+    ends = grouped((stretch.epoch, stretch.end) for stretch in run.stretches)
     found: list[Restart] = []
     until = run.begin
     for number, epoch in enumerate(run.epochs):
@@ -134,7 +132,7 @@ def restarts(run: Timeline, saves: Saves) -> list[Restart]:
                 passed_over=[*(item for each in mine if each.restored for item in each.restored.passed_over), *before],
             )
         )
-        until = max(until, ends.get(number, 0))
+        until = max([until, *ends.get(number, ())])
     return found
 
 
