@@ -295,7 +295,8 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
         if not worlds or not _fits(worlds[-1], life, order, at):
             worlds.append(World(life.sizes[order]))
         world = worlds[-1]
-        world.members[_rank_in(world, life)] = life
+        free = (rank for rank in (life.rank, *range(world.size)) if rank not in world.members)
+        world.members[next(free)] = life
         world.joined, world.renumbered = at, world.renumbered or order > 0
         world.first_gone = min(world.first_gone, life.gone)
         life.worlds.append(len(worlds) - 1)
@@ -337,12 +338,6 @@ def _fits(world: World, life: Life, order: int, at: int) -> bool:
         return False
     renumbered = order > 0 or world.renumbered
     return life not in world.members.values() if renumbered else life.rank not in world.members
-
-
-def _rank_in(world: World, life: Life) -> int:
-    if life.rank not in world.members:
-        return life.rank
-    return next(rank for rank in range(world.size) if rank not in world.members)
 
 
 def _unheard(world: World, lives: Sequence[Life]) -> int:

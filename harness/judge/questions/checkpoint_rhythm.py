@@ -88,7 +88,10 @@ def _after_the_fault(run: Timeline, saves: Saves, due: Ints, disturbed: Sequence
     not due while another one was being written: trainers wait for that, or leave it out."""
     interval = float(np.median(np.diff(due))) if len(due) > 1 else float(due[0])
     committed = np.append(saves.steps, np.iinfo(np.int64).max)
-    step, end = _last_time(run)
+    order = np.argsort(run.progress.step, kind="stable")  # rows are in order of time: the last of a step counts
+    step, end = run.progress.step[order], run.progress.end[order]
+    last = np.append(np.diff(step) > 0, True)[: len(step)]
+    step, end = step[last], end[last]
     due = due[(due >= step[0]) & (due <= step[-1])] if len(step) else due[:0]
     if not len(due):
         return np.zeros(0, np.bool_)
@@ -96,20 +99,12 @@ def _after_the_fault(run: Timeline, saves: Saves, due: Ints, disturbed: Sequence
     begin = end[np.searchsorted(step, due)]
     until = end[np.minimum(np.searchsorted(step, due + interval - 1), len(step) - 1)]
     ended = ((save.begun, save.ended) for save in saves.good if save.begun is not None)
-    writing = by_time.union((begun + 1, end + WRITTEN_NS) for begun, end in ended if end is not None)
+    writing = by_time.union((begun + 1, over + WRITTEN_NS) for begun, over in ended if over is not None)
     in_peace = by_time.quiet(begin, np.maximum(until, begin + 1), disturbed)
     counts = (in_peace & by_time.quiet(begin, begin + 1, writing)) | made
     if disturbed:
         counts &= begin >= disturbed[0][0]
     return np.asarray(made[counts], np.bool_)
-
-
-def _last_time(run: Timeline) -> tuple[Ints, Ints]:
-    """Each step that was completed, in order, and when it was completed last."""
-    order = np.argsort(run.progress.step, kind="stable")  # rows are in order of time: the last of a step counts
-    step, end = run.progress.step[order], run.progress.end[order]
-    last = np.append(np.diff(step) > 0, True)[: len(step)]
-    return step[last], end[last]
 
 
 SCORES = (CheckpointRhythm(),)

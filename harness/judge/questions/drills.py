@@ -148,13 +148,12 @@ class LastCheckpoint(Score):
         observed = "—" if why else observed
         if not found:
             return ScoreResult(values, [Expectation(NAME, bound, observed, Verdict.PASS)])
-        return ScoreResult(values, [_line(bound, observed, claim) for claim in found])
-
-
-def _line(bound: str, observed: str, claim: Claim) -> Expectation:
-    verdict = Verdict.INCONCLUSIVE if claim.good is None else Verdict.FAIL
-    more: dict[str, Any] = {"code": claim.code, "doubt": claim.doubt, "rests_on": claim.rests_on}
-    return Expectation(NAME, bound, observed, verdict, claim.words, **more)
+        lines = []
+        for claim in found:
+            verdict = Verdict.INCONCLUSIVE if claim.good is None else Verdict.FAIL
+            more: dict[str, Any] = {"code": claim.code, "doubt": claim.doubt, "rests_on": claim.rests_on}
+            lines.append(Expectation(NAME, bound, observed, verdict, claim.words, **more))
+        return ScoreResult(values, lines)
 
 
 def _loaded(evidence: Analysis, told: Mapping[str, Any], newest: int, behind: int) -> Iterator[Claim]:

@@ -157,8 +157,11 @@ def _values(evidence: Analysis, mode: str, consumed: Consumed) -> dict[str, Any]
 
 
 def _whose(evidence: Analysis, bounds: ContinuityBounds) -> str:
-    """Of which rank the losses were compared, where each tells its own and not all were."""
-    if bounds.mode in ("exact", "ulp") or not _own_losses(evidence):
+    """Of which rank the losses were compared, where each tells its own without a fault, and not all were."""
+    usual = evidence.fault_free.steps if evidence.fault_free else None
+    if bounds.mode in ("exact", "ulp") or usual is None:
+        return ""
+    if not ranks.is_local(usual, "loss", ranks.telling(usual, "loss")):
         return ""
     told = evidence.run.steps.rank[np.isfinite(evidence.run.steps.loss)]
     return f" (of rank {int(told.min())}; each rank reports its own)" if len(told) else ""
@@ -173,12 +176,8 @@ def _in_passing(consumed: Consumed) -> list[tuple[str, str]]:
 def _amounts(consumed: Consumed) -> tuple[str, str]:
     """How many were repeated and how many never seen, and which; an empty text for none."""
     of = " inputs of steps" if consumed.kind == "digests" else ""
-    found = (
-        (consumed.repeated, f"{of} repeated{consumed.repeated_where}"),
-        (consumed.skipped, f"{of} never seen{consumed.skipped_where}"),
-    )
-    repeated, skipped = (f"{amount}{text}" if amount else "" for amount, text in found)
-    return repeated, skipped
+    repeated = f"{consumed.repeated}{of} repeated{consumed.repeated_where}" if consumed.repeated else ""
+    return repeated, f"{consumed.skipped}{of} never seen{consumed.skipped_where}" if consumed.skipped else ""
 
 
 def _moved(found: Consumed, allowed: bool) -> Iterator[Claim]:
@@ -252,18 +251,12 @@ def _judged(name: str, bound: str, comparison: Comparison, outside: dict[str, Bo
     row = int(rows[0])
     mine, other = getattr(comparison.run, curve)[row], getattr(comparison.fault_free, curve)[row]
     names = ", ".join(WORDS[c] for c in found)
-    reason = (
-        f"{names} differ{'s' if len(found) == 1 else ''} from the fault-free run: at step {comparison.step[row]} "
-        f"{WORDS[curve]} {_apart(mine, other)}"
-    )
+    differ = f"{names} differ{'s' if len(found) == 1 else ''} from the fault-free run"
+    digits = 9 if f"{mine:.9g}" != f"{other:.9g}" else 17  # as many as tell them apart
+    apart = f"{WORDS[curve]} {mine:.{digits}g} instead of {other:.{digits}g}"
+    reason = f"{differ}: at step {comparison.step[row]} {apart}"
     observed = f"{int(np.logical_or.reduce(list(outside.values())).sum())} of {len(comparison.step)} steps differ"
     return Expectation(name, bound, observed, Verdict.FAIL, reason)
-
-
-def _apart(mine: float, other: float) -> str:
-    """Both, with as many digits as tell them apart."""
-    short = f"{mine:.9g} instead of {other:.9g}"
-    return short if f"{mine:.9g}" != f"{other:.9g}" else f"{mine:.17g} instead of {other:.17g}"
 
 
 def _envelope(name: str, evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
@@ -391,14 +384,6 @@ def _ranks_agree(evidence: Analysis, bounds: ContinuityBounds, moved: bool, foll
         elif bad := ranks.split(run.steps, name, telling):
             text = f"at step {bad[0]} ranks {bad[1]} disagree on the {words}"
             yield failed(Code.RANKS_DISAGREE, f"loss_continuity: {text}", COMPUTED)
-
-
-def _own_losses(evidence: Analysis) -> bool:
-    """Whether each rank tells a loss of its own, as far as the fault-free run shows."""
-    if evidence.fault_free is None:
-        return False
-    usual = evidence.fault_free.steps
-    return ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
 
 
 def _untold(evidence: Analysis) -> str:
