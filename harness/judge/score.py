@@ -309,9 +309,8 @@ def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[S
     claims = [replace(each, rests_on=(*each.rests_on, *also)) for each in result.reasons]
     lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
     found = [*(doubts.weighed(each, evidence) for each in claims), *map(_finding, lines)]
-    return replace(result, expectations=lines), [
-        each for each in found if each is not None and each.verdict is not Verdict.PASS
-    ]
+    kept = [each for each in found if each is not None and each.verdict is not Verdict.PASS]
+    return replace(result, expectations=lines), kept
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:

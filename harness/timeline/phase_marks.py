@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.timeline.lineage import NEVER, Life, World
@@ -27,6 +27,10 @@ def of(story: Story) -> Iterator[Event]:
 def noticed(story: Story) -> list[int]:
     """When somebody in the job noticed that something is wrong, in order."""
     return sorted(event.at for event in (*_evidence(story), *_restarts(story.lives)))
+
+
+def begins(event: Mapping[str, Any], phase: str) -> bool:
+    return (event.get("event"), event.get("name"), event.get("edge")) == ("phase", phase, "begin")
 
 
 def _fault_marks(story: Story) -> Iterator[Event]:
@@ -131,7 +135,7 @@ def _worker_evidence(event: dict[str, Any]) -> Iterator[Event]:
             yield Event(event["at"], Mark.EVIDENCE)
         case "exiting":
             yield Event(event["at"], Mark.EVIDENCE if event.get("code", 0) in CLEAN_CODES else Mark.UNCLEAN)
-        case "phase" if event.get("name") == "drain" and event.get("edge") == "begin":
+        case "phase" if begins(event, "drain"):
             yield Event(event["at"], Mark.EVIDENCE)
 
 
@@ -155,6 +159,6 @@ def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Even
 def _joins_from(life: Life) -> int | None:
     """When it began to join its first process group; `None`: it never said so."""
     for event in life.writer.events:
-        if (event.get("event"), event.get("name"), event.get("edge")) == ("phase", "rendezvous", "begin"):
+        if begins(event, "rendezvous"):
             return int(event["at"])
     return None

@@ -200,9 +200,8 @@ def key_of(event: Mapping[str, Any]) -> Key:
 def _span(log: reading.Log) -> tuple[int, int]:
     """From the first event to the last one, and never shorter than what the harness saw. Drills come after that."""
     firsts = [writer.header["at"] for writer in log.writers]
-    lasts = [
-        event["at"] for writer in log.writers for event in writer.events if not str(event["event"]).startswith(_AFTER)
-    ]
+    events = (event for writer in log.writers for event in writer.events)
+    lasts = [event["at"] for event in events if not str(event["event"]).startswith(_AFTER)]
     lasts += [int(log.steps["end"].max())] if len(log.steps["end"]) else []
     return min(firsts), max([*firsts, *lasts])
 

@@ -9,7 +9,6 @@ Columns are numpy arrays, so that ten million step events fit and score in secon
 
 from __future__ import annotations
 
-import bisect
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -77,9 +76,7 @@ class Steps:
     applied: Ints = field(default_factory=lambda: np.ones(0, np.int8))  # 0: the optimizer's update was skipped
     samples: Ints = field(default_factory=lambda: np.zeros(0, np.int32))  # its number in Timeline.samples; -1 unknown
     weights: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # fingerprint of the weights' digest; 0: none
-    rank_samples: Ints = field(
-        default_factory=lambda: np.zeros(0, np.int64)
-    )  # different ones, of this rank; -1 unknown
+    rank_samples: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # different ones, its own; -1 unknown
     weights_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:
@@ -141,7 +138,7 @@ class Timeline:
     faults: Sequence[FaultRecord]
     segments: Sequence[Segment]  # the phases of the whole job, gapless from `begin` to `end`
     episodes: Sequence[Episode]
-    checkpoints: Sequence[dict[str, Any]]  # started/part/committed/failed events with `at`, `rank`, `node`
+    checkpoints: Sequence[dict[str, Any]]  # started/part/committed/failed events with `at`, `rank`, `node`, `saved_in`
     notices: Sequence[dict[str, Any]]
     anomalies: Sequence[dict[str, Any]]
     exits: Sequence[dict[str, Any]]  # node commands and workers: {at, node, incarnation, rank|None, code}
@@ -253,6 +250,7 @@ def build(log: reading.Log) -> Timeline:
     story = Story(log)
     told = story.of_trainers(save_events.STARTED, save_events.COMMITTED, save_events.FAILED)
     places = story.places_of(told)
+    told = [event | {"saved_in": place} for event, place in zip(told, places, strict=True)]
     committers = save_events.committers(told, places)
     checkpoints = save_events.labelled(told, places, committers)
     whole = (event for event in checkpoints if event["event"] == save_events.COMMITTED)
@@ -276,9 +274,7 @@ def build(log: reading.Log) -> Timeline:
         committers=committers,
         published=story.told(save_events.PUBLISHED),
         removed=story.told(save_events.REMOVED),
-        writes=[
-            e for e in story.of_trainers("phase") if (e.get("name"), e.get("edge")) == ("checkpoint.write", "begin")
-        ],
+        writes=[event for event in story.of_trainers("phase") if phase_marks.begins(event, "checkpoint.write")],
         left=next(iter(story.told(save_events.LEFT)), None),
         unseen=[str(event.get("why")) for event in story.told(save_events.UNSEEN)],
         notices=story.of_trainers("notice"),
@@ -313,10 +309,9 @@ def build(log: reading.Log) -> Timeline:
 
 def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
     """What is wrong with the evidence itself, one sentence each."""
-    unread = [
-        f"{e['path']} is no longer read: {e.get('error') or 'no reason given'}" for e in story.told("reader.failed")
-    ]
-    found = [*log.problems, *story.clock_problems, *story.slot_problems, *unread]
+    found = [*log.problems, *story.clock_problems, *story.slot_problems]
+    for event in story.told("reader.failed"):
+        found.append(f"{event['path']} is no longer read: {event.get('error') or 'no reason given'}")
     epochs = [int(progress.epoch[lo]) for lo, _ in lineage.pairwise_epochs(progress)]
     if len(epochs) > len(set(epochs)):
         found.append("two worlds completed steps at the same time: one of them went on after the other had taken over")
@@ -330,20 +325,8 @@ def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
     known = save_events.together(run.committers, fault_free.committers if fault_free else {})
     if all(known[ranks] == most for ranks, most in run.committers.items()):
         return run
-    return replace(run, checkpoints=save_events.labelled(run.checkpoints, _places(run), known), committers=known)
-
-
-def _places(run: Timeline) -> list[save_events.SaveWorld]:
-    """For each event of a checkpoint: the world of the last epoch that had begun by then, of those that its process was
-    in; of a helper that was in none, of all."""
-    all_epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
-    epochs = grouped((row, epoch) for epoch in all_epochs for row in epoch.processes)
-    found = []
-    for event in run.checkpoints:
-        mine = epochs.get(event["process"], all_epochs)
-        last = max(bisect.bisect_right(mine, event["at"], key=lambda epoch: epoch.begin) - 1, 0)
-        found.append(save_events.SaveWorld(mine[last].world, mine[last].size) if mine else save_events.SaveWorld(-1, 1))
-    return found
+    places = [event["saved_in"] for event in run.checkpoints]
+    return replace(run, checkpoints=save_events.labelled(run.checkpoints, places, known), committers=known)
 
 
 def _process(life: Life, launched: int) -> Process:

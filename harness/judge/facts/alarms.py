@@ -146,9 +146,8 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
         hidden = not early and _untold(told_steps, int(event["at_step"]))
         problem = _of_before(run, places) if early or hidden else _problem(run, spike, event, known)
         problem = problem or ("" if early else _not_by_a_fault(run, event, spike))
-        problem = (
-            problem or _consumed(run, places, event["at"]) or _too_many(run, [each for each, _ in accepted], places)
-        )
+        problem = problem or _consumed(run, places, event["at"])
+        problem = problem or _too_many(run, [each for each, _ in accepted], places)
         told = f"the trainer said that it leaves out samples {_words(places)}, "
         if problem:
             wrong.append(told + problem)

@@ -83,9 +83,8 @@ class End(NamedTuple):
             return f"{who} on {self.node} disappeared without an exit code before {format_duration(self.at - since)}"
         own = ", after it reported an error," if self.error else ""
         first = f"; its first error: {self.met}" if self.met else ""
-        return (
-            f"{who} on {self.node} ended with exit code {self.code}{own} at {format_duration(self.at - since)}{first}"
-        )
+        ended = f"{who} on {self.node} ended with exit code {self.code}{own}"
+        return f"{ended} at {format_duration(self.at - since)}{first}"
 
 
 def describe_alike(alike: Sequence[End], since: int) -> str:

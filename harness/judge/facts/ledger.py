@@ -169,9 +169,8 @@ class _Between:
     """The account of what a slot does outside its steps, by segment."""
 
     def __init__(self, timeline: Timeline, segments: Sequence[Segment]):
-        members = (
-            (number, timeline.processes[row]) for number, each in enumerate(timeline.epochs) for row in each.processes
-        )
+        processes, epochs = timeline.processes, list(enumerate(timeline.epochs))
+        members = ((number, processes[row]) for number, epoch in epochs for row in epoch.processes)
         self._worked = grouped(((p.node, p.incarnation, p.local_rank), number) for number, p in members)  # its epochs
         self._at_work = np.array([_INDEX[_ACCOUNT_OF_PHASE[each.phase]] for each in segments], np.int64)
         others = [  # a rank without a log may well have worked; else others step, and this GPU has no part in it

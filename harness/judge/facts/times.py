@@ -267,10 +267,8 @@ def _two_in_one_place(run: Timeline, margin: int) -> Iterator[Impossible]:
             ready = max(after.started, after.rendezvous or 0)
             apart = (before.exited or before.last_seen) - ready
             if apart > APART_NS + 2 * margin:
-                text = (
-                    f"rank {after.rank} on {after.node} was ready {format_duration(apart)} before its predecessor ended"
-                )
-                yield Impossible(text)
+                ready_on = f"rank {after.rank} on {after.node} was ready"
+                yield Impossible(f"{ready_on} {format_duration(apart)} before its predecessor ended")
                 return
 
 

@@ -28,9 +28,7 @@ QUANTILE = 0.99  # of the fault-free ones took no longer: the band
 SYNC_QUANTILE = 0.95  # of gradient syncs: a few always wait for a rank that came late
 SMOOTHED_STEPS = 5  # a step is held against the median of so many around it
 STEPS_BEFORE = 20  # so many before a fault show how fast the job was until then
-OTHERS_MOST = (
-    0.5  # of the host's CPUs: with less than half of them left, how long something took says little of the job
-)
+OTHERS_MOST = 0.5  # of the host's CPUs: with less of them left, how long something took says little of the job
 FAST_BEFORE = 2 / 3  # of the usual time was their median: then what is usual says nothing of this job
 LONE_FACTOR = 3  # a step is slow by itself when it takes so many times the band
 UNMEASURABLE = "cannot be measured against the fault-free runs"

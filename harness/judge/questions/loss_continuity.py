@@ -279,9 +279,8 @@ def _envelope(name: str, evidence: Analysis, comparison: Comparison) -> tuple[Ex
     line = _judged(name, bound, comparison, outside)
     early = band.too_soon(comparison)
     if line.verdict is Verdict.PASS and any(rows.any() for rows in early.values()):
-        return left_open(
-            name, bound, f"{_judged(name, bound, comparison, early).reason}; {SOONER}", Doubt.NO_BAND
-        ), values
+        why = f"{_judged(name, bound, comparison, early).reason}; {SOONER}"
+        return left_open(name, bound, why, Doubt.NO_BAND), values
     return replace(line, observed="; ".join(filter(None, (line.observed, _in_figures(band, sees))))), values
 
 

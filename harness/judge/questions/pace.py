@@ -107,10 +107,8 @@ def _told_too_fast(evidence: Analysis) -> Iterator[Claim]:
     taken, without = exit_ns(evidence.run), evidence.usual.longest(exit_ns)
     hidden = 0 if taken is None or without is None else max(0, taken - without)
     if factor < TOO_FAST * usual or (factor < FAST_BEFORE * usual and 2 * hidden > saved):
-        text = (
-            f"{_figures(pace)} times as long; the job ended {format_duration(hidden)} later than usual after the last"
-        )
-        yield unknown(Code.PACE_TOO_FAST, f"{text}: {UNTRUE}, or the host was busier in the fault-free run")
+        text = f"{_figures(pace)} times as long; the job ended {format_duration(hidden)} later than usual after"
+        yield unknown(Code.PACE_TOO_FAST, f"{text} the last: {UNTRUE}, or the host was busier in the fault-free run")
 
 
 SCORES = (PaceScore(),)

@@ -285,9 +285,8 @@ def _untold(evidence: Analysis) -> Iterator[Claim]:
     for restart in evidence.restarts[1:]:
         alive = restart.from_a_member >= restart.epoch.first - 1
         for each in () if alive and not restart.own_decision else restart.members:
-            silent = (each.restored is None or each.restored.step is None) and (
-                each.before is None or restart.own_decision
-            )
+            untold = each.restored is None or each.restored.step is None
+            silent = untold and (each.before is None or restart.own_decision)
             if silent and each.rank in tellers and not each.dropped:
                 text = f"rank {each.rank} began again with step {each.first} and did not report what it restored"
                 yield unknown(Code.RESTART_UNTOLD, f"{text}, though it reports it elsewhere")
