@@ -23,7 +23,7 @@ from harness.log.reading import is_told
 from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped, last_by
-from harness.timeline.timeline import Bools, Ints, Steps, Timeline
+from harness.timeline.timeline import Ints, Timeline
 
 BEFORE = 4 * abnormal.NORMS_KEPT  # steps from which the usual is known again; those of other spikes do not count
 STEPS_BEFORE = 20  # an alarm about a slow rank is held against so many of its steps
@@ -77,15 +77,11 @@ def _rows_of_one_rank(run: Timeline) -> Ints:
     if not told.any():
         return np.zeros(0, np.int64)
     rows: Ints = np.flatnonzero(steps.rank == steps.rank[told].min())
-    rows = rows[~_scaled(steps, rows)]
-    return rows[told[rows]]
-
-
-def _scaled(steps: Steps, rows: Ints) -> Bools:
-    """Which of these a loss scale left out. Going back takes the scale back, too: each life may skip as many."""
     odd = (steps.applied[rows] == 0) & ~np.isfinite(steps.grad_norm[rows])
+    # Going back takes the scale back, too: each life may skip as many.
     lives = np.split(odd, np.flatnonzero(np.diff(steps.step[rows]) <= 0) + 1)
-    return np.concatenate([losses.by_scale(life) for life in lives])
+    rows = rows[~np.concatenate([losses.by_scale(life) for life in lives])]
+    return rows[told[rows]]
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:

@@ -59,7 +59,11 @@ class Evidence:
             return "it restarted or went back to an earlier step"
         if other.plan.get("seed") != self.run.plan.get("seed"):
             return "it has another seed"
-        return "its loss is not a number in some steps" if _has_nan(other) else ""
+        steps, told = other.steps, is_told(other.steps.loss)
+        rows = steps.rank == steps.rank[told].min(initial=np.iinfo(np.int64).max)  # the lowest rank that tells a loss
+        odd = (told & ~np.isfinite(steps.loss))[rows]
+        overflows = losses.by_scale(odd & (steps.applied[rows] == 0))  # which a loss scale is there for
+        return "its loss is not a number in some steps" if (odd & ~overflows).any() else ""
 
 
 def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Evidence:
@@ -112,16 +116,6 @@ def _disturbed(other: Timeline) -> str:
 def _is_copy(run: Timeline, other: Timeline) -> bool:
     """No process starts in two runs in the same nanosecond."""
     return not {each.started for each in run.processes}.isdisjoint(each.started for each in other.processes)
-
-
-def _has_nan(timeline: Timeline) -> bool:
-    """Whether the lowest rank that tells a loss tells one that is no number, but for overflows that a loss scale is
-    there for."""
-    steps = timeline.steps
-    told = is_told(steps.loss)
-    rows = steps.rank == steps.rank[told].min(initial=np.iinfo(np.int64).max)
-    odd = (told & ~np.isfinite(steps.loss))[rows]
-    return bool((odd & ~losses.by_scale(odd & (steps.applied[rows] == 0))).any())
 
 
 def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Comparison | None) -> str:

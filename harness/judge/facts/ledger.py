@@ -24,7 +24,7 @@ from harness.judge.facts.by_time import Window
 from harness.judge.facts.usual import Band, Times, first_rows
 from harness.theory import closed_forms
 from harness.timeline.lookups import grouped
-from harness.timeline.timeline import Bools, Episode, Ints, Segment, Slot, Timeline
+from harness.timeline.timeline import Bools, Ints, Segment, Slot, Timeline
 
 S = 1e9
 _NAMES = ("failures", "mean_time_to_failure_s", "restart_s", "lost_s", "interval_s", "checkpoint_s", "ettr")
@@ -220,7 +220,11 @@ def forecast(run: Timeline, booked: Ledger) -> dict[str, Any]:
     planned = run.planned_size.world_size
     if not over or not span or not planned or not interval:
         return values
-    lost, restart = (sum(_length_ns(episode, lost) for episode in over) / S / len(over) for lost in (True, False))
+    segments = [segment for episode in over for segment in episode.segments]
+    lost, restart = (
+        sum(each.end - each.begin for each in segments if (each.phase in _LOST) == lost) / S / len(over)
+        for lost in (True, False)
+    )
     mean = span / len(over)
     return values | {
         "mean_time_to_failure_s": mean,
@@ -234,10 +238,6 @@ def forecast(run: Timeline, booked: Ledger) -> dict[str, Any]:
         "interval_s_young": closed_forms.young_interval_s(checkpoint, mean),
         "interval_s_daly": closed_forms.daly_interval_s(checkpoint, mean),
     }
-
-
-def _length_ns(episode: Episode, lost: bool) -> int:
-    return sum(s.end - s.begin for s in episode.segments if (s.phase in _LOST) == lost)
 
 
 def _interval_s(run: Timeline) -> float | None:

@@ -52,7 +52,10 @@ def surviving(steps: Steps) -> Curve:
     rows = np.flatnonzero(counted(steps))
     chosen = _one_row_per_step(steps, rows)
     columns = {name: getattr(steps, name)[chosen] for name in _COLUMNS}
-    return Curve(**columns, took_ns=_slowest(steps, rows))
+    cell, count = cells(steps.step[rows])
+    longest = np.full(count, -1)
+    np.maximum.at(longest, cell, np.maximum(steps.end[rows] - steps.begin[rows], 0))
+    return Curve(**columns, took_ns=longest[longest >= 0])
 
 
 def counted(steps: Steps) -> Bools:
@@ -73,14 +76,6 @@ def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
     first = np.full(count, -1)
     first[cell[order]] = rows[order]  # the last one to write wins
     return first[first >= 0]
-
-
-def _slowest(steps: Steps, rows: Ints) -> Ints:
-    """Of these rows the longest of each step, in order of step."""
-    cell, count = cells(steps.step[rows])
-    longest = np.full(count, -1)
-    np.maximum.at(longest, cell, np.maximum(steps.end[rows] - steps.begin[rows], 0))
-    return longest[longest >= 0]
 
 
 @dataclass(frozen=True)

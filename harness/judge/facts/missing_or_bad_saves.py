@@ -21,7 +21,7 @@ from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import family
 from harness.timeline.sorted_events import first_strike
-from harness.timeline.timeline import FaultRecord, Ints, Timeline
+from harness.timeline.timeline import Ints, Timeline
 
 SoundAt = Callable[[int], Callable[["Save"], bool]]  # whether no fault had damaged a save by then
 SMALLER = 0.5  # of the smallest that was saved without a fault
@@ -333,10 +333,14 @@ class Store:
 
     @cached_property
     def _hiding(self) -> Sequence[Window]:
-        """When such faults were at work. One that tells what it damaged hides nothing else."""
-        hide = (fault for fault in self._run.faults if (fault.spoils or not fault.kills) and not _told(fault))
-        windows = ((fault.injected, NEVER if fault.healed is None else fault.healed) for fault in hide)
-        return union((begin, max(begin, end)) for begin, end in windows if begin is not None)
+        """When such faults were at work. One that tells of which steps it damaged checkpoints hides nothing else."""
+        windows = []
+        for fault in self._run.faults:
+            told = fault.damaged and all(isinstance(damage.get("step"), int) for damage in fault.damaged)
+            if fault.injected is not None and (fault.spoils or not fault.kills) and not told:
+                healed = NEVER if fault.healed is None else fault.healed
+                windows.append((fault.injected, max(fault.injected, healed)))
+        return union(windows)
 
     def _too_small(self) -> Iterator[NoSave]:
         """Far smaller than any before the first fault, as seen or told; or than any of the fault-free run. Where those
@@ -561,11 +565,6 @@ class Store:
                 if last is not None and save.step in told:
                     found[save] = last - save.step
         return found
-
-
-def _told(fault: FaultRecord) -> bool:
-    """Whether it told of which steps the checkpoints are that it damaged."""
-    return bool(fault.damaged) and all(isinstance(damage.get("step"), int) for damage in fault.damaged)
 
 
 def _by_series(sizes: Iterable[tuple[Save, int]], until: int) -> dict[str, list[int]]:

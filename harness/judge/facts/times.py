@@ -295,16 +295,12 @@ def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
         later = slice(int(np.searchsorted(run.progress.end, epoch.begin)), None)
         beyond = np.flatnonzero(run.progress.step[later] > before)
         told = int(run.progress.end[later][beyond[0]]) if len(beyond) else fault.recovered
-        usual = USUAL_FACTOR * _seen_late(run, fault.id, fault.injected)
+        # How long after a step the harness saw it, by the fault that it was to inject then.
+        planned = [each.get("when") or {} for each in run.plan.get("faults") or () if each.get("id") == fault.id]
+        at = run.progress.end[run.progress.step == (planned[0].get("step") if planned else None)]
+        usual = USUAL_FACTOR * max(0, fault.injected - int(at[0])) if len(at) else 0
         if fault.recovered - told > SEEN_NS + run.uncertainty_ns + usual:
             yield fault.id, told, fault.recovered
-
-
-def _seen_late(run: Timeline, fault: str, injected: int) -> int:
-    """How long after a step the harness saw it, by the fault that it was to inject then."""
-    planned = [each.get("when") or {} for each in run.plan.get("faults") or () if each.get("id") == fault]
-    at = run.progress.end[run.progress.step == (planned[0].get("step") if planned else None)]
-    return max(0, injected - int(at[0])) if len(at) else 0
 
 
 def _saved_before_it_was_seen(

@@ -98,6 +98,9 @@ def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:
     def percent(amount: int) -> float:
         return 100 * amount / booked.allocated if booked.allocated else 0.0
 
+    # Effective training time ratio: productive GPU time over what the planned GPUs could have given in this time.
+    begin = min((slot.allocated for slot in run.slots), default=run.end)
+    possible = (run.planned_size.world_size or 0) * (run.end - begin)  # 0: the plan is lost, or no GPU was allocated
     values: dict[str, Any] = {
         "gpu_seconds_allocated": booked.allocated / S,
         "gpu_seconds_wasted": booked.wasted / S,
@@ -110,7 +113,7 @@ def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:
         "accounts_by_faults": {name: amount / S for name, amount in booked.by_faults.items() if amount},
         "accounts_ns": dict(booked.accounts),
         "goodput_percent": percent(booked.accounts["productive"]),
-        "ettr": _ettr(run, booked),
+        "ettr": booked.accounts["productive"] / possible if possible else None,
         "badput": {name: amount / S for name, amount in closed_forms.badput(booked.accounts).items()},
     }
     price = (run.plan.get("scenario") or {}).get("price_per_gpu_hour")
@@ -118,14 +121,6 @@ def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:
         values["dollars_wasted"] = float(price) * values["gpu_hours_wasted"]
         values["dollars_wasted_by_faults"] = float(price) * values["gpu_hours_wasted_by_faults"]
     return values
-
-
-def _ettr(run: Timeline, booked: Ledger) -> float | None:
-    """Effective training time ratio: productive GPU time over what the planned GPUs could have given in this time.
-    `None` where the plan is lost, or no GPU was allocated."""
-    begin = min((slot.allocated for slot in run.slots), default=run.end)
-    possible = (run.planned_size.world_size or 0) * (run.end - begin)
-    return booked.accounts["productive"] / possible if possible else None
 
 
 def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
