@@ -574,10 +574,8 @@ def _by_series(sizes: Iterable[tuple[Save, int]], until: int) -> dict[str, list[
 
 def _changes(digests: Mapping[Save, str]) -> bool:
     """Whether each step had a content of its own, as far as is known."""
-    steps: dict[tuple[str, str], set[int]] = {}
-    for save, digest in digests.items():
-        steps.setdefault((save.series, digest), set()).add(save.step)
-    return len(steps) > 1 and all(len(each) == 1 for each in steps.values())
+    steps = grouped(((save.series, digest), save.step) for save, digest in digests.items())
+    return len(steps) > 1 and all(len(set(each)) == 1 for each in steps.values())
 
 
 def _seen(event: Mapping[str, Any]) -> Seen:

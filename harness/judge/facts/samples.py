@@ -79,13 +79,13 @@ def consumed(evidence: Evidence) -> Consumed | None:
     pairs = _paired(mine, theirs)
     if not len(pairs.step):
         return Consumed(kind, why="the two runs have no step that can be compared")
-    order = _order(evidence, pairs, mine, theirs)
-    if order.why:
-        return Consumed(kind, why=order.why, comparable=False)
+    why, unproven = _order(evidence, pairs, mine, theirs)
+    if why:
+        return Consumed(kind, why=why, comparable=False)
     if mine.size_of(pairs.ours) + theirs.size_of(pairs.theirs) > EXPANDED_MAX:
         return Consumed(kind, why="too many samples differ from the fault-free run to be compared")
     found = _by_steps(pairs, mine, theirs) if _as_much(pairs, mine, theirs) else _by_passes(mine, theirs)
-    return replace(found, unproven=order.unproven)
+    return replace(found, unproven=unproven)
 
 
 def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
@@ -173,26 +173,22 @@ def _rest(history: _History, same: Ints, step: Ints) -> Ints:
 # Order
 
 
-class _Order(NamedTuple):
-    why: str = ""
-    unproven: bool = False
-
-
-def _order(evidence: Evidence, pairs: _Pairs, mine: _History, theirs: _History) -> _Order:
-    """Whether the order is the same in every run: shown by the steps before any fault, and by further runs without."""
+def _order(evidence: Evidence, pairs: _Pairs, mine: _History, theirs: _History) -> tuple[str, bool]:
+    """Why the order cannot be the same in every run, and whether nothing shows that it is: the steps before any fault
+    do, and further runs without one."""
     run, struck = evidence.run, min(first_strike(evidence.run.faults), evidence.run.end)
     later = run.steps.step[run.steps.end >= struck].min(initial=np.iinfo(np.int64).max)  # the lowest of any rank
     early = pairs.step[pairs.step < later]
     if len(_moved(early, pairs, mine, theirs)):
-        return _Order("sample order: not comparable; it differed from the fault-free run before any fault struck")
+        return "sample order: not comparable; it differed from the fault-free run before any fault struck", False
     sound = [other for other in evidence.calibration if not evidence.flaw(other)]
     repeats = [other for other in sound if other.epochs[0].size == theirs.run.epochs[0].size]
     for other in repeats:
         history = _History(other, mine.kind)
         between = _paired(history, theirs)
         if not history.untold and len(_moved(between.step, between, history, theirs)):
-            return _Order("sample order: not comparable; it differs between fault-free runs")
-    return _Order(unproven=not len(early) and not repeats)
+            return "sample order: not comparable; it differs between fault-free runs", False
+    return "", not len(early) and not repeats
 
 
 def _moved(steps: Ints, pairs: _Pairs, mine: _History, theirs: _History) -> Ints:
@@ -227,16 +223,14 @@ def _by_steps(pairs: _Pairs, mine: _History, theirs: _History) -> Consumed:
     again = _consumed_again(beyond, mine, pairs.step, pass_of)
     repeated = beyond.at(again)
     moved = _moved(pairs.step, pairs, mine, theirs)
-    return Consumed(
-        mine.kind,
-        repeated=len(repeated.item),
-        skipped=len(skipped.item),
-        others=int((~again).sum()),
-        repeated_where=_in_words(repeated, mine),
-        skipped_where=_in_words(skipped, mine),
-        moved=len(moved),
-        first_moved=int(moved[0]) if len(moved) else None,
-    )
+    first_moved = int(moved[0]) if len(moved) else None
+    found = _found(mine, repeated, skipped)
+    return replace(found, others=int((~again).sum()), moved=len(moved), first_moved=first_moved)
+
+
+def _found(mine: _History, repeated: _Bag, skipped: _Bag) -> Consumed:
+    again, never = _in_words(repeated, mine), _in_words(skipped, mine)
+    return Consumed(mine.kind, len(repeated.item), len(skipped.item), repeated_where=again, skipped_where=never)
 
 
 def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> Bools:
@@ -327,13 +321,7 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
         inside = np.isin(own, both)
         bags.append(_Bag.of(history, history.table.row[inside], own[inside]))
     repeated, skipped = (_beyond_padding(bag, mine, theirs) for bag in _difference(*bags))
-    return Consumed(
-        mine.kind,
-        repeated=len(repeated.item),
-        skipped=len(skipped.item),
-        repeated_where=_in_words(repeated, mine),
-        skipped_where=_in_words(skipped, mine),
-    )
+    return _found(mine, repeated, skipped)
 
 
 def _complete_passes(history: _History) -> Ints:
