@@ -9,6 +9,7 @@ Columns are numpy arrays, so that ten million step events fit and score in secon
 
 from __future__ import annotations
 
+import bisect
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -138,7 +139,7 @@ class Timeline:
     faults: Sequence[FaultRecord]
     segments: Sequence[Segment]  # the phases of the whole job, gapless from `begin` to `end`
     episodes: Sequence[Episode]
-    checkpoints: Sequence[dict[str, Any]]  # started/part/committed/failed events with `at`, `rank`, `node`, `saved_in`
+    checkpoints: Sequence[dict[str, Any]]  # started/part/committed/failed events with `at`, `rank`, `node`
     notices: Sequence[dict[str, Any]]
     anomalies: Sequence[dict[str, Any]]
     exits: Sequence[dict[str, Any]]  # node commands and workers: {at, node, incarnation, rank|None, code}
@@ -250,7 +251,6 @@ def build(log: reading.Log) -> Timeline:
     story = Story(log)
     told = story.of_trainers(save_events.STARTED, save_events.COMMITTED, save_events.FAILED)
     places = story.places_of(told)
-    told = [event | {"saved_in": place} for event, place in zip(told, places, strict=True)]
     committers = save_events.committers(told, places)
     checkpoints = save_events.labelled(told, places, committers)
     whole = (event for event in checkpoints if event["event"] == save_events.COMMITTED)
@@ -325,8 +325,20 @@ def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
     known = save_events.together(run.committers, fault_free.committers if fault_free else {})
     if all(known[ranks] == most for ranks, most in run.committers.items()):
         return run
-    places = [event["saved_in"] for event in run.checkpoints]
-    return replace(run, checkpoints=save_events.labelled(run.checkpoints, places, known), committers=known)
+    return replace(run, checkpoints=save_events.labelled(run.checkpoints, _places(run), known), committers=known)
+
+
+def _places(run: Timeline) -> list[save_events.SaveWorld]:
+    """For each event of a checkpoint: the world of the last epoch that had begun by then, of those that its process was
+    in; of a helper that was in none, of all."""
+    all_epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
+    epochs = grouped((row, epoch) for epoch in all_epochs for row in epoch.processes)
+    found = []
+    for event in run.checkpoints:
+        mine = epochs.get(event["process"], all_epochs)
+        last = max(bisect.bisect_right(mine, event["at"], key=lambda epoch: epoch.begin) - 1, 0)
+        found.append(save_events.SaveWorld(mine[last].world, mine[last].size) if mine else save_events.SaveWorld(-1, 1))
+    return found
 
 
 def _process(life: Life, launched: int) -> Process:
