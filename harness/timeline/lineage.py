@@ -247,9 +247,7 @@ def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
             running[-1].exit_event = event
 
 
-def find_gone(
-    lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mapping[Key, Mapping[int, list[int]]]
-) -> None:
+def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mapping[tuple[Key, int], list[int]]) -> None:
     """When each life was over: what the launcher saw; else its node's end, its own last word, or its successor.
 
     `killed` gives per node and rank the times of injected kills of that rank.
@@ -268,8 +266,7 @@ def find_gone(
         elif life.exiting:
             ends.append(life.exiting["at"])
         else:
-            kills = killed.get(life.key, {}).get(life.rank, [])
-            ends += [at for at in kills if at >= life.last_seen][:1]
+            ends += [at for at in killed.get((life.key, life.rank), []) if at >= life.last_seen][:1]
         life.gone = max(min(ends), life.last_useful)
 
 

@@ -141,9 +141,10 @@ def _worker_evidence(event: dict[str, Any]) -> Iterator[Event]:
 
 def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Event]:
     """A worker is old from the first evidence after the last useful thing it did, until it is gone."""
-    begins = [_joins_from(life) for life in lives]
-    telling = any(begin is not None for begin in begins)
-    for life, begin in zip(lives, begins, strict=True):
+    # When each began to join its first process group; `None`: it never said so.
+    joined = [next((e["at"] for e in each.writer.events if begins(e, "rendezvous")), None) for each in lives]
+    telling = any(begin is not None for begin in joined)
+    for life, begin in zip(lives, joined, strict=True):
         yield Event(life.started, Mark.STAY)
         if telling:
             yield Event(life.started, Mark.START)
@@ -154,11 +155,3 @@ def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Even
         if old < life.gone:
             yield Event(old, Mark.OLD)
             yield Event(life.gone, Mark.OLD_GONE)
-
-
-def _joins_from(life: Life) -> int | None:
-    """When it began to join its first process group; `None`: it never said so."""
-    for event in life.writer.events:
-        if begins(event, "rendezvous"):
-            return int(event["at"])
-    return None

@@ -13,7 +13,7 @@ from harness.log.planned_size import PlannedSize
 from harness.timeline import clock_problems, lineage, save_events
 from harness.timeline.lineage import CLEAN_CODES as CLEAN_CODES
 from harness.timeline.lineage import NEVER, Key, Life
-from harness.timeline.lookups import last_by
+from harness.timeline.lookups import grouped, last_by
 
 OUTCOMES = ("completed", "failed", "aborted", "interrupted")  # a node given back with one of these: the run is over
 _LISTS = ("effects", "ends", "traffic", "damaged")  # of a fault
@@ -182,13 +182,10 @@ class Story:
                 gone[key_of(event)] = min(event["at"], gone.get(key_of(event), NEVER))
         return gone
 
-    def _killed_ranks(self) -> dict[Key, dict[int, list[int]]]:
-        killed: dict[Key, dict[int, list[int]]] = {}
-        for fault in self.faults:
-            for target in fault.targets if fault.kills else ():
-                if target.get("rank") is not None and fault.injected is not None:
-                    killed.setdefault(key_of(target), {}).setdefault(int(target["rank"]), []).append(fault.injected)
-        return killed
+    def _killed_ranks(self) -> dict[tuple[Key, int], list[int]]:
+        killers = (fault for fault in self.faults if fault.kills and fault.injected is not None)
+        hit = ((target, acted_at(fault)) for fault in killers for target in fault.targets)
+        return grouped(((key_of(each), int(each["rank"])), at) for each, at in hit if each.get("rank") is not None)
 
 
 def key_of(event: Mapping[str, Any]) -> Key:

@@ -54,6 +54,14 @@ class Restore(NamedTuple):
     passed_over: tuple[PassedOver, ...]
     went_on: int
 
+    @property
+    def is_another(self) -> str:
+        """In words, where this is not what was committed there: damage, or a save that nobody saw."""
+        if not self.content or not self.saved or self.content == self.saved:
+            return ""
+        where = self.source or "a state"
+        return f"rank {self.rank} restored {where}, which no longer holds what was committed there"
+
     def took(self, damage: Damage, margin_ns: int) -> bool:
         """Whether it took this checkpoint as the damage had left it, or had done if the harness saw each save anew. One
         that names no source has taken it if no other checkpoint was of the same step."""

@@ -265,9 +265,8 @@ def _less_than_saved(evidence: Analysis, log: Timeline) -> Iterator[str]:
         if worker.took is None:
             continue
         each = restore(log, evidence.saves, number, worker.took, worker.first_step or 0)
-        if each.content and each.saved and each.content != each.saved:
-            text = f"rank {each.rank} restored {each.source or 'a state'}"
-            yield f"{text}, which no longer holds what was committed there"
+        if each.is_another:
+            yield each.is_another
         entered = {each.entered, *usual} if each.entered else set()
         if ("model",) in entered and any(len(parts) > 1 for parts in entered):
             yield f"rank {each.rank} or a restart of the run restored its model alone, and the other more of the state"

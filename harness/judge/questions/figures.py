@@ -95,7 +95,11 @@ def _whole(run: Timeline) -> dict[str, Any]:
     """Of the job from its begin to its end."""
     completed = run.finished and run.outcome == "completed"
     lasted = run.end - run.begin
-    million = _cost(run)
+    price, samples = (run.plan.get("scenario") or {}).get("price_per_gpu_hour"), _samples(run)
+    million = None  # dollars for so many samples that count: all allocated GPU time, at the scenario's price
+    if price is not None and samples:
+        gpu_ns = sum(slot.released - slot.allocated for slot in run.slots)
+        million = float(price) * gpu_ns / (3600 * S) / samples * 1e6
     epoch = million * run.data_samples / 1e6 if million is not None and run.data_samples is not None else None
     return {
         "time_to_complete_seconds": lasted / S if completed else None,
@@ -103,16 +107,6 @@ def _whole(run: Timeline) -> dict[str, Any]:
         "dollars_per_million_samples": million,
         "dollars_per_epoch": epoch,
     }
-
-
-def _cost(run: Timeline) -> float | None:
-    """Of a million samples that count: all allocated GPU time, at the scenario's price. `None` without either."""
-    price = (run.plan.get("scenario") or {}).get("price_per_gpu_hour")
-    samples = _samples(run)
-    if price is None or not samples:
-        return None
-    gpu_ns = sum(slot.released - slot.allocated for slot in run.slots)
-    return float(price) * gpu_ns / (3600 * S) / samples * 1e6
 
 
 def _samples(run: Timeline) -> float | None:

@@ -310,11 +310,9 @@ def _without_an_end(evidence: Analysis) -> Iterator[Claim]:
 
 
 def _other_content(evidence: Analysis) -> Iterator[Claim]:
-    """What was restored is not what was committed there: damage, or a save that nobody saw."""
     for each in _restores(evidence.restarts[1:]):
-        if each.content and each.saved and each.content != each.saved:
-            text = f"rank {each.rank} restored {each.source or 'a state'}"
-            yield unknown(Code.RESTART_OTHER_CONTENT, f"{text}, which no longer holds what was committed there")
+        if each.is_another:
+            yield unknown(Code.RESTART_OTHER_CONTENT, each.is_another)
 
 
 def _without_optimizer(evidence: Analysis) -> Iterator[Claim]:
