@@ -175,11 +175,10 @@ def distance(a: Floats, b: Floats) -> Floats:
 def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
     """Surviving steps that both have, ascending, and |run - fault-free run| of the loss: the largest over the ranks
     that tell one in both. Two that are no number differ by nothing, a single one by infinity."""
-    ours, theirs = by_rank(run), by_rank(fault_free)
-    _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
-    step, group = np.unique(ours.key[left] >> _RANK_BITS, return_inverse=True)
+    rows, others = paired(run, fault_free)
+    step, group = np.unique(run.step[rows], return_inverse=True)
     largest = np.zeros(len(step))
-    np.maximum.at(largest, group, distance(run.loss[ours.row[left]], fault_free.loss[theirs.row[right]]))
+    np.maximum.at(largest, group, distance(run.loss[rows], fault_free.loss[others]))
     return step.astype(np.float64), largest
 
 
@@ -194,6 +193,13 @@ def by_rank(steps: Steps) -> ByRank:
     rows = np.flatnonzero(counted(steps))
     key, last = np.unique(((steps.step[rows] << _RANK_BITS) + steps.rank[rows])[::-1], return_index=True)
     return ByRank(key, rows[::-1][last])
+
+
+def paired(run: Steps, fault_free: Steps) -> tuple[Ints, Ints]:
+    """Rows of both runs that are the same step of the same rank."""
+    ours, theirs = by_rank(run), by_rank(fault_free)
+    _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
+    return ours.row[left], theirs.row[right]
 
 
 def ulps(values: Floats) -> Floats:

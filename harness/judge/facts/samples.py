@@ -27,7 +27,6 @@ from harness.units import counted
 NAMED_RUNS = 6
 _ROWS_AT_ONCE = 2**14
 NOTHING_LEFT_OUT = LeftOut()
-_RANK_BITS = 24  # as in losses.by_rank
 Kind = Literal["samples", "digests", "places"]
 
 
@@ -111,7 +110,7 @@ class _History:
         found = by_rank(run.steps)
         whole = run.steps.complete[found.row]
         self.table = ByRank(found.key[whole], found.row[whole])
-        self.step = self.table.key >> _RANK_BITS
+        self.step = run.steps.step[self.table.row]
         told = run.steps.samples if kind == "samples" else run.steps.digest
         self.untold = int((told[self.table.row] == (-1 if kind == "samples" else 0)).sum())
 
