@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from harness.judge.facts import losses
-from harness.judge.facts.by_time import SETTLING_STEPS, Moments, Spans
+from harness.judge.facts.by_time import SETTLING_STEPS, Moments, Spans, union
 from harness.log.reading import is_told
 from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
@@ -216,14 +216,7 @@ def _consumed(run: Timeline, places: Range, since: int) -> str:
 
 def _merged(ranges: Sequence[Range]) -> list[Range]:
     """The same places, each once, in order."""
-    found: list[Range] = []
-    for first, count in sorted(ranges):
-        if found and first <= sum(found[-1]):
-            begin, known = found[-1]
-            found[-1] = begin, max(known, first + count - begin)
-        else:
-            found.append((first, count))
-    return found
+    return [(begin, end - begin) for begin, end in union((first, first + count) for first, count in ranges)]
 
 
 def _words(places: Range) -> str:

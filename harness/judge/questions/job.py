@@ -62,10 +62,9 @@ class JobScore(Score):
         blind = blindness(run, evidence.fault_free)
         contradicted = launchers.contradictions(run, evidence.fault_free_runs)
         reasons = [
-            *_ended_badly(run, bool(blind)),
+            *_ended(run, blind),
             *_left_without_notice(run, places),
             *_worlds(run),
-            *_end_unknown(run, blind),
             *_absent(run),
             *_evidence(run),
             *_untold_ends(evidence),
@@ -85,61 +84,51 @@ class JobScore(Score):
         return ScoreResult(values, reasons=reasons)
 
 
-def _ended_badly(run: Timeline, blind: bool) -> Iterator[Claim]:
-    """A command that failed has failed, also where no step is known. Else its last step is done, and the final state
-    has it."""
+def _ended(run: Timeline, blind: str) -> Iterator[Claim]:
+    """A command that failed has failed, also where no step is known. What the log tells of the end may also contradict
+    itself, or say nothing of the trainer."""
+    at, reason = "" if blind else f" at {_done(run)}", run.outcome_reason
     if run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {})):
         spoiler = None if blind else _never_past(run)
         after = f"; it restored nothing after `{spoiler.id}` had damaged a checkpoint" if spoiler else ""
-        at = "" if blind else f" at {_done(run)}"
-        yield failed(Code.JOB_FAILED, f"the job failed{at}: {run.outcome_reason}{after}")
-    elif run.outcome == "aborted" and not blind and not _nothing_struck(run):
-        yield failed(Code.JOB_ABORTED, f"{_given_up(run)}; {_reached(run)}", Ground(Kind.DURATION))
-    elif run.outcome == "completed" and not blind and run.aborted is None and len(run.steps):
-        kept = int(run.steps.step[run.steps.survives & run.steps.complete].max(initial=0))  # the final state is of it
-        if not run.finished:
-            text = f"the job ended without an error, but only reached {_done(run)}"
-            yield failed(Code.JOB_UNFINISHED, text, Ground(Kind.ABSENCE))
-        elif kept < (run.last_told_step or 0):
-            text = f"the job reached {_done(run)}, but went back afterwards: it ended with the state of step {kept}"
-            yield failed(Code.JOB_WENT_BACK, text)
-
-
-def _end_unknown(run: Timeline, blind: str) -> Iterator[Claim]:
-    """What the log tells of the job's end contradicts itself, or says nothing of the trainer."""
+        yield failed(Code.JOB_FAILED, f"the job failed{at}: {reason}{after}")
     if blind:
         yield unknown(Code.JOB_BLIND, blind)
     if run.outcome is None:
         yield unknown(Code.JOB_NO_END, "the harness's log has no end: the harness was killed, or its log was cut")
     elif run.outcome == "interrupted":
-        at = "" if blind else f" at {_done(run)}"
-        yield unknown(
-            Code.JOB_INTERRUPTED, f"the run was interrupted{at}: {run.outcome_reason or 'stopped by the user'}"
-        )
-    elif run.outcome == "completed" and not blind:
-        if run.aborted is not None:
-            text = "the harness gave the job up, and yet its log says that the job was completed"
-            yield unknown(Code.JOB_CONTRADICTED_END, text)
-        elif not len(run.steps):
-            yield unknown(Code.JOB_NO_STEPS, NO_STEPS)
+        yield unknown(Code.JOB_INTERRUPTED, f"the run was interrupted{at}: {reason or 'stopped by the user'}")
+    elif run.outcome == "completed":
+        yield from () if blind else _completed(run)
     elif run.outcome == "aborted" and not blind:
-        if _nothing_struck(run):
-            text = f"{_given_up(run)} before any fault had struck; {_reached(run)}"
+        given_up = reason or "the run was aborted"
+        if run.plan.get("faults") and first_strike(run.faults) == NEVER:
+            text = f"{given_up} before any fault had struck; {_reached(run)}"
             yield unknown(Code.JOB_ABORTED, text, Doubt.NOTHING_STRUCK)
-    elif run.outcome not in ("completed", "failed"):
-        yield unknown(Code.JOB_ENDED_OTHERWISE, f"the run ended as {run.outcome}: {run.outcome_reason}")
+        else:
+            yield failed(Code.JOB_ABORTED, f"{given_up}; {_reached(run)}", Ground(Kind.DURATION))
+    elif run.outcome != "failed":
+        yield unknown(Code.JOB_ENDED_OTHERWISE, f"the run ended as {run.outcome}: {reason}")
+
+
+def _completed(run: Timeline) -> Iterator[Claim]:
+    """The last step is done, and the final state has it."""
+    kept = int(run.steps.step[run.steps.survives & run.steps.complete].max(initial=0))  # the final state is of it
+    if run.aborted is not None:
+        text = "the harness gave the job up, and yet its log says that the job was completed"
+        yield unknown(Code.JOB_CONTRADICTED_END, text)
+    elif not len(run.steps):
+        yield unknown(Code.JOB_NO_STEPS, NO_STEPS)
+    elif not run.finished:
+        text = f"the job ended without an error, but only reached {_done(run)}"
+        yield failed(Code.JOB_UNFINISHED, text, Ground(Kind.ABSENCE))
+    elif kept < (run.last_told_step or 0):
+        text = f"the job reached {_done(run)}, but went back afterwards: it ended with the state of step {kept}"
+        yield failed(Code.JOB_WENT_BACK, text)
 
 
 def _done(run: Timeline) -> str:
     return f"step {run.reached_step}" + (f" of {run.planned_steps}" if run.planned_steps else "")
-
-
-def _nothing_struck(run: Timeline) -> bool:
-    return bool(run.plan.get("faults")) and first_strike(run.faults) == NEVER
-
-
-def _given_up(run: Timeline) -> str:
-    return run.outcome_reason or "the run was aborted"
 
 
 def _reached(run: Timeline) -> str:
