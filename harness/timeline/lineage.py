@@ -24,7 +24,7 @@ from harness.node.emitter import EXIT_LEFT
 from harness.timeline import joined_steps
 from harness.timeline.joined_steps import step_of as step_of
 from harness.timeline.lookups import NEVER as NEVER
-from harness.timeline.lookups import grouped
+from harness.timeline.lookups import first_from, grouped
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -84,6 +84,12 @@ class Life:
     @property
     def leaving(self) -> int:
         return min(self.gone, self.exiting["at"]) if self.exiting else self.gone
+
+    def join(self, at: int, size: int, world: int) -> None:
+        """A world that formed without a word of its own."""
+        place = bisect.bisect(self.joins, at)
+        for told, value in ((self.joins, at), (self.sizes, size), (self.worlds, world)):
+            told.insert(place, value)
 
     def world_at(self, moment: int) -> int:
         """The world that it was in then, before its first join the first one; -1: it was in none."""
@@ -355,14 +361,11 @@ def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
             continue
         going = [life for life in going if life.last_step_end >= world.joined]
         for life in going:
-            place = bisect.bisect(life.joins, world.joined)
-            until = life.joins[place] if place < len(life.joins) else NEVER
+            until = first_from(life.joins, world.joined + 1)
             first, last = np.searchsorted(life.step_ends, [world.joined, until])
             missing = life.rank < world.size and life.rank not in world.members
             if missing and life.worlds[-1] < number and first < last:
-                life.joins.insert(place, world.joined)
-                life.sizes.insert(place, world.size)
-                life.worlds.insert(place, number)
+                life.join(world.joined, world.size, number)
                 world.members[life.rank] = life
 
 
@@ -380,10 +383,7 @@ def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
         world = World(len(staying), {life.rank: life for life in staying}, at, min(life.gone for life in staying))
         worlds.append(world)
         for life in staying:
-            place = bisect.bisect(life.joins, at)
-            life.joins.insert(place, at)
-            life.sizes.insert(place, world.size)
-            life.worlds.insert(place, len(worlds) - 1)
+            life.join(at, world.size, len(worlds) - 1)
     order = sorted(range(len(worlds)), key=lambda number: worlds[number].joined)
     place_of = {number: place for place, number in enumerate(order)}
     for life in lives:
