@@ -316,13 +316,9 @@ class Pace:
 
     def was_faster(self, bound: float) -> bool:
         """As fast as the fault-free run, but not as this run was before its first fault."""
-        return self._beside_before(self.median, bound)
+        return self.is_slower_than_before(self.median, bound)
 
-    def was_faster_now_and_then(self, bound: float) -> bool:
-        """The same, of its slowest quarter."""
-        return self._beside_before(self.slowest, bound)
-
-    def _beside_before(self, taken: float, bound: float) -> bool:
+    def is_slower_than_before(self, taken: float, bound: float) -> bool:
         slower = taken > (1 if self.usual_taken else WORST_FACTOR) * bound * self.before
         return not self.is_slow(bound) and self.before < FAST_BEFORE and slower
 

@@ -71,7 +71,7 @@ class PaceScore(Measured):
         told = line(
             "pace.max_slowdown", f"≤ {bound:g} ×", observed, reason, Ground(Kind.DURATION, of=pace, bound=bound)
         )
-        if not reason and pace.was_faster_now_and_then(bound):
+        if not reason and pace.is_slower_than_before(pace.slowest, bound):
             times = pace.slowest / pace.before
             reason = f"{_figures(pace)} times slower, but now and then {times:.2f} times slower than before the fault"
             doubtful = replace(told, verdict=Verdict.INCONCLUSIVE, reason=reason, doubt=Doubt.FAULT_FREE_SLOW)
