@@ -228,21 +228,22 @@ def forecast(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: st
         return [f"{teller[0].upper()}{teller[1:]} reports everything that is judged."]
     items = dict.fromkeys(ITEMS[kind] for kind in untold)
     lines = [f"Not judged, because {teller} does not report it: {', '.join(items)}."]
-    return lines + [f"  {name} would be inconclusive: {teller} {why}." for name, why in _hopeless(tells, expect)]
+    for name, needed in _needed(expect):
+        if lacking := [ITEMS[kind] for kind in needed if kind not in tells]:
+            lines.append(f"  {name} would be inconclusive: {teller} does not report {', '.join(lacking)}.")
+    return lines
 
 
-def _hopeless(tells: frozenset[str], expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Bounds on what the trainer does not tell."""
+def _needed(expect: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
+    """What the trainer must tell for each bound."""
     asked = {name: bounds for name, bounds in expect.items() if isinstance(bounds, Mapping)}
     if "loss_continuity" in asked:
-        names = [kind for kind in ("loss",) if kind not in tells]
-        if asked["loss_continuity"].get("mode", "exact") != "exact":
-            names += [kind for kind in ("positions",) if kind not in tells]
-        yield from _each(names, "loss_continuity")
+        exact = asked["loss_continuity"].get("mode", "exact") == "exact"
+        yield "loss_continuity", ("loss",) if exact else ("loss", "positions")
     for phase in asked.get("recovery_time", {}).get("phases") or {}:
-        yield from _each(sorted(PHASE_NEEDS.get(phase, set()) - tells), f"recovery_time.phases.{phase}")
-    if asked.get("metrics", {}).get("checkpoint_success_min") is not None and "checkpoints" not in tells:
-        yield from _each(["checkpoints"], "metrics.checkpoint_success_min")
+        yield f"recovery_time.phases.{phase}", sorted(PHASE_NEEDS.get(phase, set()))
+    if asked.get("metrics", {}).get("checkpoint_success_min") is not None:
+        yield "metrics.checkpoint_success_min", ("checkpoints",)
 
 
 def from_scratch(run: Timeline) -> str:
@@ -261,11 +262,6 @@ def from_scratch(run: Timeline) -> str:
             text = f"after step {episode.furthest_step} the job started again from step {lowest}"
             return f"{text}, and did not report whether it had a checkpoint"
     return ""
-
-
-def _each(kinds: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
-    if kinds:
-        yield name, f"does not report {', '.join(ITEMS[kind] for kind in kinds)}"
 
 
 def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, int]:
