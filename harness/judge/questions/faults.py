@@ -229,13 +229,10 @@ def _too_late(work: _Work, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]
     if not work.finished:
         return
     struck = min(fault.strikes, default=acted_at(fault)) - run.uncertainty_ns
+    gentle = not (fault.kills or fault.stops or fault.spoils)
     if struck > work.over:
         yield Code.FAULT_STRUCK_AFTER_END, "struck after the job had done all its work"
-    elif (
-        not (fault.kills or fault.stops or fault.spoils)
-        and struck > work.last_begin
-        and work.last_end - struck < work.usual_ns / 2
-    ):
+    elif gentle and struck > work.last_begin and work.last_end - struck < work.usual_ns / 2:
         left = format_duration(max(work.last_end - struck, 0))
         text = f"struck {left} before the end of the last step: too late to have an effect"
         yield Code.FAULT_NO_TIME_LEFT, text
@@ -246,11 +243,9 @@ def _wrong_target(places: Places, run: Timeline, fault: FaultRecord, planned: di
     meant, struck = _meant(run, planned), Counter(map(_aim, fault.targets))
     if meant and meant != struck:
         names = f"{_names(struck)}, not {_names(meant)}"
-        nodes = f"{struck.total()} nodes, not {meant.total()}"
-        yield (
-            Code.FAULT_WRONG_TARGET,
-            f"struck {nodes if struck.total() != meant.total() and 'rank' not in names else names}",
-        )
+        if struck.total() != meant.total() and "rank" not in names:
+            names = f"{struck.total()} nodes, not {meant.total()}"
+        yield Code.FAULT_WRONG_TARGET, f"struck {names}"
     for target in fault.targets:
         if not places.had(node_of(target), acted_at(fault)):
             text = f"struck {target.get('node')}, which was not part of the job at that time"
