@@ -184,10 +184,8 @@ def _longer_saves(run: Timeline) -> Iterator[tuple[int, str]]:
             begun[key] = event["at"]
         elif event["event"] == COMMITTED and event.get("duration_ns") and key[0] >= 0:  # -1: gone before a rehearsal
             since = begun.get(key, run.processes[key[0]].started)
-            yield (
-                event["duration_ns"] - (event["at"] - since),
-                f"the checkpoint of step {key[1]} by rank {event['rank']}",
-            )
+            text = f"the checkpoint of step {key[1]} by rank {event['rank']}"
+            yield event["duration_ns"] - (event["at"] - since), text
 
 
 def _saved_for_longer(run: Timeline, fault_free_runs: Sequence[Timeline], margin: int) -> Iterator[Impossible]:

@@ -226,9 +226,8 @@ def _by_few(run: Timeline, workers: Sequence[Process]) -> Iterator[Claim]:
         yield unknown(Code.DRILL_FEW_RANKS, text)
     world = max(each.world_size for each in workers)
     if world != ranks:
-        yield unknown(
-            Code.DRILL_FEW_RANKS, f"the restore drill's workers were a world of {world}, not of {ranks} ranks"
-        )
+        text = f"the restore drill's workers were a world of {world}, not of {ranks} ranks"
+        yield unknown(Code.DRILL_FEW_RANKS, text)
 
 
 def _on_few_nodes(run: Timeline, workers: Sequence[Process]) -> Iterator[str]:
@@ -622,9 +621,8 @@ def _saved(evidence: Analysis, again: Timeline, step: int) -> Iterator[Claim]:
     mine, other = _tensors(evidence.run), _tensors(again)
     differ = (saved for saved in mine.keys() & other.keys() if saved > step and mine[saved] != other[saved])
     if last := max(differ, default=0):
-        yield failed(
-            Code.SECOND_OTHER_TENSORS, f"the tensors in its save of step {last} differ from those in the run's"
-        )
+        text = f"the tensors in its save of step {last} differ from those in the run's"
+        yield failed(Code.SECOND_OTHER_TENSORS, text)
 
 
 def _tensors(run: Timeline) -> dict[int, str]:

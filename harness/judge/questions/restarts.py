@@ -259,10 +259,8 @@ def _contradicted(evidence: Analysis) -> Iterator[Claim]:
             text = f"{_said(each)}, but from {each.source}, which is of step {each.other_step}"
             yield unknown(Code.RESTART_OTHER_SOURCE, text)
         if each.elsewhere and not each.content:
-            yield unknown(
-                Code.RESTART_OTHER_SOURCE,
-                f"{_said(each)} from {each.source}, but this run saved it as {each.elsewhere}",
-            )
+            text = f"{_said(each)} from {each.source}, but this run saved it as {each.elsewhere}"
+            yield unknown(Code.RESTART_OTHER_SOURCE, text)
         if each.source and any(item.place == each.source for item in each.passed_over):
             text = f"rank {each.rank} said it passed {each.source} over, and that it restored it"
             yield unknown(Code.RESTART_TOOK_PASSED_OVER, text)
@@ -274,9 +272,8 @@ def _contradicted(evidence: Analysis) -> Iterator[Claim]:
     for restart in evidence.restarts[1:]:
         there = max(restart.from_a_member, 0) + evidence.run.stride
         for each in (each for each, step in restart.states if each.source == PEER and step >= there):
-            yield unknown(
-                Code.RESTART_OTHER_SOURCE, f"{_said(each)} from a peer, but no peer that had done it was there"
-            )
+            text = f"{_said(each)} from a peer, but no peer that had done it was there"
+            yield unknown(Code.RESTART_OTHER_SOURCE, text)
 
 
 def _untold(evidence: Analysis) -> Iterator[Claim]:

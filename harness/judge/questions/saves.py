@@ -109,9 +109,8 @@ def _same_size(evidence: Analysis) -> Iterator[Claim]:
     (least, most), (low, high) = ((min(sizes), max(sizes)) for sizes in zip(*common, strict=True))
     if high - low > SIZE_FACTOR * max(most - least, SIZE_FACTOR):
         text = f"the checkpoints after step {run.epochs[-1].first - 1} have {least:,} to {most:,} bytes"
-        yield unknown(
-            Code.SAVE_SAME_SIZE, f"{text}, in the fault-free run {low:,} to {high:,}: they may hold one state"
-        )
+        text += f", in the fault-free run {low:,} to {high:,}: they may hold one state"
+        yield unknown(Code.SAVE_SAME_SIZE, text)
 
 
 def _piled_up(evidence: Analysis) -> Iterator[Claim]:

@@ -160,11 +160,7 @@ class GpusInUse(Measured):
 def _kept(run: Timeline) -> list[Slot]:
     """Allocated to the end, and not on a node that said it leaves the job for good."""
     told = {(notice["node"], notice["incarnation"]) for notice in run.notices if notice.get("source") != "peer"}
-    left = {
-        (exit_["node"], exit_["incarnation"])
-        for exit_ in run.exits
-        if exit_["rank"] is None and exit_["code"] == EXIT_LEFT
-    }
+    left = {(e["node"], e["incarnation"]) for e in run.exits if e["rank"] is None and e["code"] == EXIT_LEFT}
     excluded = {(n["node"], n["incarnation"]) for n in run.notices if n.get("source") == "straggler"} | (told & left)
     return [slot for slot in run.slots if slot.kept and (slot.node, slot.incarnation) not in excluded]
 
