@@ -29,7 +29,7 @@ import numpy as np
 
 from harness.judge.facts.by_time import Located, Moments, Node, Spans, node_of
 from harness.timeline.lookups import first_from, grouped
-from harness.timeline.sorted_events import CLEAN_CODES, acted_at
+from harness.timeline.sorted_events import CLEAN_CODES, acted_at, key_of
 from harness.timeline.timeline import FaultRecord, Process, Timeline
 from harness.units import format_duration
 
@@ -136,7 +136,7 @@ def given(run: Timeline) -> list[dict[str, Any]]:
     The harness gives one by a fault that takes a node after a notice, or that asks a rank to end; an engine may take a
     node of its own accord; and a straggler may leave while a fault slows its node. Their peers are told as well.
     """
-    doubt, excluded = _doubt(run), {_node(each) for each in run.notices if each.get("source") == "straggler"}
+    doubt, excluded = _doubt(run), {key_of(each) for each in run.notices if each.get("source") == "straggler"}
     windows, aimed = list[tuple[int, int, tuple[Set[Node], bool]]](), set[Node]()
     for fault in run.faults:
         nodes = {node_of(target) for target in fault.targets}
@@ -149,15 +149,11 @@ def given(run: Timeline) -> list[dict[str, Any]]:
     givers = Spans(windows)
 
     def is_given(notice: dict[str, Any]) -> bool:
-        source, node = notice.get("source"), _node(notice)
+        source, node = notice.get("source"), key_of(notice)
         there = [(nodes, takes) for nodes, takes in givers.at(notice["at"]) if takes or nodes & excluded]
         return any(source == "peer" or (node in nodes and takes != (source == "straggler")) for nodes, takes in there)
 
     return [notice for notice in run.notices if is_given(notice)]
-
-
-def _node(event: Mapping[str, Any]) -> Node:
-    return event["node"], event["incarnation"]
 
 
 def ends_of(run: Timeline) -> list[End]:
