@@ -85,19 +85,16 @@ def settle(timeline: Timeline, baselines: Mapping[int, Band], windows: Sequence[
     segments = _split(timeline.segments, windows)
     of_faults = _inside(np.array([segment.end for segment in segments], np.int64), windows)
     shares, rows_of, between = _StepShares(timeline, baselines), _rows_by_slot(timeline), _Between(timeline, segments)
-    total = blamed = np.zeros(
-        len(ACCOUNTS), object
-    )  # of Python's integers: those of all slots may not fit into 64 bits
+    total = blamed = np.zeros(len(ACCOUNTS), object)  # as objects: what all slots book may not fit into 64 bits
     for number, slot in enumerate(timeline.slots):
         ended, of_steps, free = shares.of(slot, rows_of[number])
-        accounts, amounts = between.accounts(slot), _by_segment(*free, segments)
-        booked = _booked(of_steps, accounts, amounts)
+        where, amounts = between.accounts(slot), _by_segment(*free, segments)
+        booked = _booked(of_steps, where, amounts)
         assert booked.sum() == slot.released - slot.allocated, f"{slot}: {booked.sum()} ns booked"
         total = total + booked
-        blamed = blamed + _booked(of_steps[:, _inside(ended, windows)], accounts[of_faults], amounts[of_faults])
-    accounts_of = [dict(zip(ACCOUNTS, map(int, each), strict=True)) for each in (total, blamed)]
-    accounts_of[1] |= {"productive": 0, "recompute": accounts_of[0]["recompute"]}
-    return Ledger(sum(accounts_of[0].values()), *accounts_of)
+        blamed = blamed + _booked(of_steps[:, _inside(ended, windows)], where[of_faults], amounts[of_faults])
+    accounts, by_faults = (dict(zip(ACCOUNTS, map(int, each), strict=True)) for each in (total, blamed))
+    return Ledger(sum(total), accounts, by_faults | {"productive": 0, "recompute": accounts["recompute"]})
 
 
 def _booked(of_steps: Ints, accounts: Ints, amounts: Ints) -> Ints:
