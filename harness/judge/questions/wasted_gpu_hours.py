@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -12,7 +12,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.usual import UNMEASURABLE, Band
 from harness.judge.score import Bounds, Expectation, Percent, S, Score, ScoreResult, at_most
-from harness.judge.verdict import Claim, Code, Figure, Ground, Kind, unknown
+from harness.judge.verdict import Code, Figure, Ground, Kind, unknown
 from harness.theory import closed_forms
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
@@ -49,7 +49,10 @@ class WastedGpuHours(Score):
         summary = "" if lacking else f"{_percent(values['percent_by_faults'])} of GPU time wasted by faults"
         bounded = (bounds.max_percent_by_faults, bounds.max_gpu_seconds_by_faults) != (None, None)
         not_judged = [("GPU time wasted by faults", lacking)] if lacking and not bounded else []
-        return ScoreResult(values, _lines(evidence, values, bounds, lacking), [*_untold(evidence)], summary, not_judged)
+        share = 100 * booked.accounts["unattributed"] / booked.allocated
+        text = f"wasted_gpu_hours: {share:.1f} % of the GPU time cannot be attributed to anything (1 % is allowed)"
+        reasons = [unknown(Code.LEDGER_UNATTRIBUTED, text)] if share > UNATTRIBUTED_PERCENT_MAX else []
+        return ScoreResult(values, _lines(evidence, values, bounds, lacking), reasons, summary, not_judged)
 
 
 def _lines(evidence: Analysis, values: dict[str, Any], bounds: WasteBounds, lacking: str) -> list[Expectation]:
@@ -84,14 +87,6 @@ def _unmeasured(evidence: Analysis) -> str:
         return "no fault struck"
     names = ", ".join(fault.id for fault in evidence.slowed.unmeasurable)
     return f"the slowdown by {names} {UNMEASURABLE}" if names else ""
-
-
-def _untold(evidence: Analysis) -> Iterator[Claim]:
-    """GPU time of which the log does not tell what it was spent on."""
-    share = 100 * evidence.ledger.accounts["unattributed"] / evidence.ledger.allocated
-    if share > UNATTRIBUTED_PERCENT_MAX:
-        text = f"{share:.1f} % of the GPU time cannot be attributed to anything (1 % is allowed)"
-        yield unknown(Code.LEDGER_UNATTRIBUTED, f"wasted_gpu_hours: {text}")
 
 
 def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:
