@@ -190,7 +190,6 @@ _COST = (
     Field("seconds", NUMBER, "how long it took", "s", optional=True, least=0),
     Field("gpu_seconds", NUMBER, "the same, for all its GPUs together", "GPU-s", optional=True, least=0),
 )
-_OF_OLDER_FAULTS = tuple(_flag(f"{each}s", f"whether it may {each}; only without `may`") for each in May)
 _TARGET = (*_place(optional=True), _rank("rank", "the rank; none: the whole node"))
 _LEFT = (
     _text("path", "as it would be published", optional=False),
@@ -479,7 +478,12 @@ _HARNESS: _Events = {
         _flag("damages", "whether it damages checkpoints that are written"),
         _flag("replaced", "whether a node that it takes comes back; none: it takes none"),
         _size("spoilt_steps", "it spoils the batches of so many steps", "steps", STEP_MAX),
-        *_OF_OLDER_FAULTS,
+        _flag("kills", "whether it may kill; only without `may`"),
+        _flag("stops", "whether it may stop; only without `may`"),
+        _flag("spoils", "whether it may spoil; only without `may`"),
+        _flag("drifts", "whether it may drift; only without `may`"),
+        _flag("diverges", "whether it may diverge; only without `may`"),
+        _flag("leaks", "whether it may leak; only without `may`"),
     ),
     "fault.taking": ("The target is killed now.", _FAULT, *_place(optional=True)),
     "fault.notice_read": (
