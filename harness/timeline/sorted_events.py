@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +87,7 @@ class Story:
         self.slots, self.slot_problems = _slots(self.harness, self.begin, self.end)
         self.faults = _faults(self.harness, {str(each.get("id")): each for each in self.plan.get("faults") or ()})
         self.lives = lineage.find_lives(log, PlannedSize.of(self.plan).assumed_world_size)
-        self.exits = sorted([*self._worker_exits(), *self._node_exits()], key=lambda e: e["at"])
+        self.exits = self._exits()
         lineage.match_exits(self.lives, self.exits)
         lineage.find_gone(self.lives, self.node_gone(), self._killed_ranks())
         lineage.find_cut(self.lives, {exit_["key"]: exit_["code"] for exit_ in self.exits if exit_["rank"] is None})
@@ -144,18 +144,16 @@ class Story:
             found.append(save_events.SaveWorld(-1 if number is None else number, size))
         return found
 
-    def _worker_exits(self) -> Iterator[dict[str, Any]]:
-        for writer in self.agents:
-            key = key_of(writer.header)
-            for event in writer.events:
-                if event["event"] == "worker.exit":
-                    yield {"node": key[0], "incarnation": key[1], "key": key, "rank": -1, "code": 0} | event
-
-    def _node_exits(self) -> Iterator[dict[str, Any]]:
-        for event in self.harness:
-            if event["event"] == "process.exit":
-                key = key_of(event)
-                yield {"code": 0} | event | {"key": key, "node": key[0], "incarnation": key[1], "rank": None}
+    def _exits(self) -> list[dict[str, Any]]:
+        """Of workers, as their launchers saw them, and of the commands on nodes: `rank` is `None`."""
+        found = []
+        for key, event in ((key_of(agent.header), event) for agent in self.agents for event in agent.events):
+            if event["event"] == "worker.exit":
+                found.append({"node": key[0], "incarnation": key[1], "key": key, "rank": -1, "code": 0} | event)
+        for event in self.told("process.exit"):
+            key = key_of(event)
+            found.append({"code": 0} | event | {"key": key, "node": key[0], "incarnation": key[1], "rank": None})
+        return sorted(found, key=lambda each: each["at"])
 
     def launchers(self) -> list[Launcher]:
         return [
