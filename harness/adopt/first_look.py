@@ -13,7 +13,7 @@ import numpy as np
 from harness.backends.contract import Backend
 from harness.campaign.campaign_observers import CampaignObserver, Stage, Together, staged
 from harness.errors import ChaosError
-from harness.judge.facts import passes, reported, samples
+from harness.judge.facts import reported, samples
 from harness.log.events import Tail
 from harness.plan.model import Plan
 from harness.run.job import run_job
@@ -119,7 +119,7 @@ def facts_of(run: timeline.Timeline) -> Facts:
 
 def _pass_steps(run: timeline.Timeline) -> int:
     """Of the first pass; or so many as its samples take, where this look was shorter."""
-    if ends := passes.pass_ends(run, samples.told_kind(run, None)):
+    if ends := samples.pass_ends(run, samples.told_kind(run, None)):
         return ends[0]
     steps = run.steps
     first = np.flatnonzero(steps.step == steps.step.min(initial=1))

@@ -16,6 +16,7 @@ from harness.judge.facts.reported import blindness
 from harness.judge.facts.usual import OTHERS_MOST, Degraded, Pace, others_share
 from harness.judge.verdict import Claim, Doubt, Figure, Finding, Ground, Kind, Verdict
 from harness.timeline.lineage import NEVER
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Episode
 from harness.units import format_duration
 
@@ -121,10 +122,6 @@ def _other_rehearsal(evidence: Analysis, ground: Ground) -> str:
     return f"rehearsal {other} {then}" if other else ""
 
 
-def _never_the_same(evidence: Analysis, ground: Ground) -> str:
-    return evidence.never_the_same
-
-
 def _scatter(evidence: Analysis, ground: Ground) -> str:
     comparison = evidence.comparison
     gap, scatter = (comparison.final_gap_percent, comparison.final_scatter_percent) if comparison else (None, 0.0)
@@ -139,7 +136,7 @@ def _order_unproven(evidence: Analysis, ground: Ground) -> str:
 
 def _given_up_before(evidence: Analysis, ground: Ground) -> str:
     run = evidence.run
-    early = run.outcome == "aborted" and all(fault.injected is None for fault in run.faults)
+    early = run.outcome == "aborted" and first_strike(run.faults) == NEVER
     return "the run was aborted before any fault had struck" if early and isinstance(ground.of, Episode) else ""
 
 
@@ -159,10 +156,6 @@ def _of_pace(why: str, holds: Callable[[Pace, float], bool]) -> Callable[[Analys
         return why.format(**vars(pace)) if isinstance(pace, Pace) and holds(pace, ground.bound) else ""
 
     return told
-
-
-def _no_same_size(pace: Pace, bound: float) -> bool:
-    return pace.is_slow(bound) and not pace.known
 
 
 def _now_and_then(pace: Pace, bound: float) -> bool:
@@ -211,7 +204,11 @@ TABLE: Sequence[Row] = (
     Row(Doubt.OTHER_REHEARSAL, Kind.LOSSES, _other_rehearsal),
     Row(Doubt.NOTHING_STRUCK, Kind.DURATION, _given_up_before, alone=True),
     Row(Doubt.SLOW_BEFORE, Kind.DURATION, _slow_before, alone=True),
-    Row(Doubt.NO_SAME_SIZE, Kind.DURATION, _of_pace("no fault-free run had as many ranks", _no_same_size)),
+    Row(
+        Doubt.NO_SAME_SIZE,
+        Kind.DURATION,
+        _of_pace("no fault-free run had as many ranks", lambda pace, bound: pace.is_slow(bound) and not pace.known),
+    ),
     Row(
         Doubt.NOT_ALL_THE_TIME, Kind.DURATION, _of_pace("not all the time: the host may have been busy", _now_and_then)
     ),
@@ -221,7 +218,7 @@ TABLE: Sequence[Row] = (
     Row(Doubt.FAULT_FREE_SLOW, Kind.DURATION, _of_pace(_FASTER_BEFORE, Pace.was_faster), alone=True),
     Row(Doubt.RUN_CUT_SHORT, Kind.DURATION, _cut_short, alone=True),
     Row(Doubt.CLOCKS, Kind.DURATION, _clocks, alone=True, either_way=True),
-    Row(Doubt.NEVER_THE_SAME, Kind.BITS, _never_the_same, alone=True),
+    Row(Doubt.NEVER_THE_SAME, Kind.BITS, lambda evidence, ground: evidence.never_the_same, alone=True),
     Row(Doubt.SCATTER, Kind.GAP, _scatter),
     Row(Doubt.ORDER_UNPROVEN, Kind.ORDER, _order_unproven),
 )

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harness.judge.score import Scorecard, Verdict, merge
+from harness.timeline.lookups import grouped
 from harness.units import counted, format_duration
 
 CONFIDENCE = 0.95
@@ -51,7 +52,9 @@ def repeat_verdict(cards: Sequence[Scorecard]) -> RepeatVerdict:
     doubts = tuple(_doubt(name, found) for name, found in assessments.items() if not found.within)
     if doubts:
         return RepeatVerdict(Verdict.INCONCLUSIVE, doubts, assessments)
-    return RepeatVerdict(verdict, (_confidence(len(cards)), *_together(cards)), assessments)
+    rate = f"fewer than {100 * failure_bound(len(cards)):.0f} % of all runs fail"
+    sure = f"all {len(cards)} runs passed: with 95 % confidence, {rate}"
+    return RepeatVerdict(verdict, (sure, *_together(cards)), assessments)
 
 
 def _together(cards: Sequence[Scorecard]) -> list[str]:
@@ -85,18 +88,9 @@ def _failures(cards: Sequence[Scorecard]) -> str:
     return f"flaky: {failed} of {failed + passed} runs failed; {rate}"
 
 
-def _confidence(runs: int) -> str:
-    return (
-        f"all {runs} runs passed: with 95 % confidence, fewer than {100 * failure_bound(runs):.0f} % of all runs fail"
-    )
-
-
 def _assessments(cards: Sequence[Scorecard]) -> dict[str, Assessment]:
-    shares: dict[str, list[float]] = {}
-    for card in cards:
-        for line in card.expectations:
-            if line.share is not None:
-                shares.setdefault(line.name, []).append(line.share)
+    lines = (line for card in cards for line in card.expectations)
+    shares = grouped((line.name, line.share) for line in lines if line.share is not None)
     return {name: assess(values, limit=1.0) for name, values in shares.items() if len(values) == len(cards)}
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ValidationError, WithJsonSchema, create_model
 
 from harness import units
 from harness.errors import UsageError, choice
@@ -69,6 +69,11 @@ class Bounds(Parameters):
     """What may stand under a score's name in `expect:`. An unknown key is an error."""
 
 
+def nothing_to_set(name: str, off: str = "") -> type[Bounds]:
+    """Bounds of a score without any. `off`: where a scenario switches it off, in words."""
+    return create_model(name, __base__=Bounds, __doc__=f"Nothing to set; {off}" if off else "Nothing to set.")
+
+
 class Score(abc.ABC):
     """One question to the evidence."""
 
@@ -115,10 +120,6 @@ class Measured(Score):
         return ScoreResult(values, lines, claims)
 
 
-def _text(parse: Callable[[object], Any], pattern: str, example: str) -> tuple[Any, ...]:
-    return BeforeValidator(parse), WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]})
-
-
 _DURATION = r"^\d+(\.\d+)?\s*(ns|us|ms|s|m|h)$"
 _DIGITS_MAX = 18  # of a whole number: more of them are longer than any run, in whatever unit
 
@@ -131,12 +132,18 @@ def _bound_ns(text: object) -> int:
     return units.parse_duration_ns(text)
 
 
-DurationNs = Annotated[int, *_text(_bound_ns, _DURATION, "60s")]
+DurationNs = Annotated[
+    int, BeforeValidator(_bound_ns), WithJsonSchema({"type": "string", "pattern": _DURATION, "examples": ["60s"]})
+]
 Percent = Annotated[
     float,
     BeforeValidator(units.parse_percent),
     WithJsonSchema({"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?%$", "examples": [25]}),
 ]
+
+
+def shown_ns(ns: float | None) -> str:
+    return units.format_duration(round(ns)) if ns else "0 s"
 
 
 def line(name: str, bound: str, observed: str, reason: str, *rests_on: Ground, **numbers: Any) -> Expectation:
@@ -156,7 +163,8 @@ def at_most(
 ) -> Expectation:
     """`observed` must not exceed `bound`, both in `unit`; what could not be measured is inconclusive."""
     if observed is None:
-        return _unmeasured(name, f"≤ {show(bound)}", reason, bound_value=bound, unit=unit)
+        why = reason or "there is nothing to measure"
+        return left_open(name, f"≤ {show(bound)}", why, Doubt.UNMEASURED, bound_value=bound, unit=unit)
     why = "" if observed <= bound else reason or f"{show(observed)} is more than {show(bound)}"
     numbers = {"share": observed / bound if bound > 0 else None, "bound_value": bound, "observed_value": observed}
     return line(name, f"≤ {show(bound)}", show(observed), why, *rests_on, **numbers, unit=unit)
@@ -167,14 +175,15 @@ def at_least(
 ) -> Expectation:
     """`observed` must reach `bound`, both in `unit`; what could not be measured is inconclusive."""
     if observed is None:
-        return _unmeasured(name, f"≥ {show(bound)}", "", bound_value=bound, unit=unit)
+        why = "there is nothing to measure"
+        return left_open(name, f"≥ {show(bound)}", why, Doubt.UNMEASURED, bound_value=bound, unit=unit)
     why = "" if observed >= bound else f"{show(observed)} is less than {show(bound)}"
     return line(name, f"≥ {show(bound)}", show(observed), why, bound_value=bound, observed_value=observed, unit=unit)
 
 
-def _unmeasured(name: str, bound: str, reason: str, **numbers: Any) -> Expectation:
-    why = reason or "there is nothing to measure"
-    return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, why, doubt=Doubt.UNMEASURED, **numbers)
+def left_open(name: str, bound: str, why: str, doubt: Doubt, **numbers: Any) -> Expectation:
+    """The evidence does not tell whether it is met."""
+    return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, why, doubt=doubt, **numbers)
 
 
 _FAMILY = Family("question", "harness.judge.questions", "SCORES")
@@ -300,9 +309,8 @@ def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[S
     claims = [replace(each, rests_on=(*each.rests_on, *also)) for each in result.reasons]
     lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
     found = [*(doubts.weighed(each, evidence) for each in claims), *map(_finding, lines)]
-    return replace(result, expectations=lines), [
-        each for each in found if each is not None and each.verdict is not Verdict.PASS
-    ]
+    kept = [each for each in found if each is not None and each.verdict is not Verdict.PASS]
+    return replace(result, expectations=lines), kept
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:

@@ -6,7 +6,7 @@ Reasons have names, too: what is claimed, and what makes a claim doubtful. They 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -84,17 +84,6 @@ def failed(code: str, words: str, *rests_on: Ground, idle: bool = False) -> Clai
 
 def unknown(code: str, words: str, doubt: str = "") -> Claim:
     return Claim(code, words, None, doubt=doubt)
-
-
-Wrong = tuple[str, str] | tuple[str, str, Ground]
-Hole = tuple[str, str] | tuple[str, str, str]
-
-
-def claims(wrong: Iterable[Wrong], holes: Iterable[Hole]) -> Iterator[Claim]:
-    """Of rows: the code, the words, and the ground or the doubt. `wrong`: what is not as it should be; `holes`: in the
-    evidence, so that it is not known."""
-    yield from (failed(*each) for each in wrong)
-    yield from (unknown(*each) for each in holes)
 
 
 def not_as_planned(code: str, words: str) -> Claim:

@@ -12,14 +12,6 @@ from typing import Any
 from harness.log.consequences import Consequences, May, duration
 from harness.units import Duration
 
-_TOLD = {
-    "kills": May.KILL,
-    "stops": May.STOP,
-    "spoils": May.SPOIL,
-    "drifts": May.DRIFT,
-    "diverges": May.DIVERGE,
-    "leaks": May.LEAK,
-}
 _OF_NETWORK = ("nic_bandwidth", "nic_flap", "nic_latency", "nic_loss", "partition")
 _DAMAGING = ("checkpoint_corruption", "checkpoint_torn_write")
 
@@ -34,7 +26,7 @@ def consequences(event: Mapping[str, Any], planned: Mapping[str, Any], kind: str
     told = {"spoils": not event.get("kills", False), **event}
     notice, steps, back = parameters.get("notice"), parameters.get("steps"), parameters.get("replacement")
     return Consequences(
-        may=frozenset(each for name, each in _TOLD.items() if told.get(name)),
+        may=frozenset(each for each in May if told.get(f"{each}s")),
         lasts=duration(parameters.get("duration")),
         notice_ns=(duration(notice) or Duration("0s")).ns if "notice" in parameters else None,
         freezes=freezes,

@@ -62,22 +62,17 @@ NOT_TOLD = int(np.iinfo(np.int64).min)
 UNTOLD = -math.nan  # of a float column; "nan" is read without the sign
 
 
-def _line_type() -> type[msgspec.Struct]:
-    """One line of a file, as far as a step needs it. What a step does not tell holds what its column says then."""
-
-    def one(each: Field) -> tuple[str, Any, Any]:
-        if each.kind == vocabulary.NUMBER:
-            return each.name, checked_lines.kind_of(each) | None, UNTOLD
-        if each.kind == vocabulary.LABEL:
-            return each.name, checked_lines.kind_of(each) | None, None
-        return each.name, checked_lines.kind_of(each), NOT_TOLD if each.otherwise is None else each.otherwise
-
-    fields = [one(each) for each in _STEP.values()]
-    rest: list[tuple[str, Any, Any]] = [("samples", msgspec.Raw, None), ("dropped", int, 0)]
-    return msgspec.defstruct("Line", [("event", str, ""), *fields, *rest], gc=False)
+def _in_line(each: Field) -> tuple[str, Any, Any]:
+    """Its name, its type, and what its column holds where a step does not tell it."""
+    if each.kind == vocabulary.NUMBER:
+        return each.name, checked_lines.kind_of(each) | None, UNTOLD
+    if each.kind == vocabulary.LABEL:
+        return each.name, checked_lines.kind_of(each) | None, None
+    return each.name, checked_lines.kind_of(each), NOT_TOLD if each.otherwise is None else each.otherwise
 
 
-_Line = _line_type()
+_OTHERS: list[tuple[str, Any, Any]] = [("event", str, ""), ("samples", msgspec.Raw, None), ("dropped", int, 0)]
+_Line = msgspec.defstruct("Line", [*_OTHERS, *map(_in_line, _STEP.values())], gc=False)  # as far as a step needs it
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Line)
 _encode = msgspec.json.Encoder().encode
 

@@ -15,7 +15,7 @@ import pathlib
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from harness.errors import FaultError
@@ -45,36 +45,41 @@ def folder_of(root: pathlib.Path, path: str) -> Iterator[tuple[int, str]]:
 
     Raises `FaultError` where a part of the path is a link or no folder, `FileNotFoundError` where it is not there.
     """
-    *parents, name = [part for part in below(path).split("/") if part not in ("", ".")]
-    descriptor = os.open(root, _FOLDER)
-    try:
-        for parent in parents:
-            inner = _open_folder(descriptor, parent, root / path)
-            os.close(descriptor)
-            descriptor = inner
+    *parents, name = _parts(path)
+    with _walked(root, parents, root / path) as descriptor:
         yield descriptor, name
-    finally:
-        os.close(descriptor)
 
 
-def _open_folder(descriptor: int, name: str, path: pathlib.Path) -> int:
-    try:
-        return os.open(name, _FOLDER, dir_fd=descriptor)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise FaultError(f"{path}: {name} is not a plain folder ({error.strerror}); it is left alone") from error
+def opened_folder(root: pathlib.Path, path: str) -> contextlib.AbstractContextManager[int]:
+    """The open folder `root/path`. Raises as `folder_of` does."""
+    return _walked(root, _parts(path), root / path)
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in below(path).split("/") if part not in ("", ".")]
 
 
 @contextlib.contextmanager
-def opened_folder(root: pathlib.Path, path: str) -> Iterator[int]:
-    """The open folder `root/path`. Raises as `folder_of` does."""
-    with folder_of(root, path) as (parent, name):
-        descriptor = _open_folder(parent, name, root / path)
-        try:
-            yield descriptor
-        finally:
+def _walked(root: pathlib.Path, parts: Sequence[str], path: pathlib.Path, made: int | None = None) -> Iterator[int]:
+    """The open folder to which these names lead. `made`: what is missing is made, with this mode."""
+    descriptor = os.open(root, _FOLDER)
+    try:
+        for part in parts:
+            if made is not None:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, made, dir_fd=descriptor)
+            try:
+                inner = os.open(part, _FOLDER, dir_fd=descriptor)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                why = f"{part} is not a plain folder ({error.strerror})"
+                raise FaultError(f"{path}: {why}; it is left alone") from error
             os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def make_folder(root: pathlib.Path, path: str, owner: tuple[int, int] | None = None, mode: int = 0o755) -> None:
@@ -82,19 +87,9 @@ def make_folder(root: pathlib.Path, path: str, owner: tuple[int, int] | None = N
 
     Raises `FaultError` where a link or a file is in its place.
     """
-    parts = [part for part in below(path).split("/") if part not in ("", ".")]
-    descriptor = os.open(root, _FOLDER)
-    try:
-        for part in parts:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(part, mode, dir_fd=descriptor)
-            inner = _open_folder(descriptor, part, root / path)
-            os.close(descriptor)
-            descriptor = inner
+    with _walked(root, _parts(path), root / path, made=mode) as descriptor:
         if owner is not None:
             os.fchown(descriptor, *owner)
-    finally:
-        os.close(descriptor)
 
 
 def names_in(root: pathlib.Path, path: str) -> list[str]:

@@ -158,14 +158,7 @@ _TENSORS = (
 
 ANOMALIES = (
     *("hang", "nonfinite", "gradient", "straggler", "topology", "replica", "data", "data_skew", "out_of_memory"),
-    *(
-        "stagnation",
-        "slow",
-        "data_wait",
-        "checkpoint_late",
-        "divergence",
-        "memory",
-    ),  # see `emitter.abnormal`
+    *("stagnation", "slow", "data_wait", "checkpoint_late", "divergence", "memory"),  # see `emitter.abnormal`
 )
 
 COMMON = (
@@ -465,11 +458,7 @@ _HARNESS: _Events = {
     ),
     "node.allocated": ("The job was given a node.", *_place(), _size("gpus", "GPUs on it", "GPUs", GPUS_PER_NODE_MAX)),
     "node.released": ("A node was taken or given back.", *_place(), _REASON),
-    "process.exit": (
-        "The command on a node ended.",
-        *_place(),
-        _code("exit code; negative: killed by that signal"),
-    ),
+    "process.exit": ("The command on a node ended.", *_place(), _code("exit code; negative: killed by that signal")),
     "fault.armed": ("The fault waits for its moment.", _FAULT),
     "fault.postponed": ("The fault is due and must wait for others.", _FAULT, _text("reason", "which limit")),
     "fault.injecting": ("The fault begins to act.", _FAULT),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.log.reading import Writer
+from harness.timeline.lookups import last_by
 
 SCRATCH, PEER = "scratch", "peer"  # the sources of a state that no checkpoint holds
 _Commits = dict[tuple[str, object], list[tuple[int, int]]]  # (field, its value) → (when, step), in order of time
@@ -48,7 +49,8 @@ def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits, base: i
     if step_of(restored) is not None:  # from here on they are numbered right
         mine -= base
         return 0
-    found = next((step for name in _names(restored, "source") if (step := _of(commits, name, restored["at"]))), None)
+    names = _names(restored, "source")
+    found = next((step for each in names if (step := last_by(commits.get(each, []), restored["at"]))), None)
     if found is None:
         return base
     restored["step"] = found
@@ -64,13 +66,6 @@ def _names(event: Mapping[str, Any], place: str) -> Iterator[tuple[str, object]]
     for kind, field in (("content", "content"), ("path", place)):
         if event.get(field):
             yield kind, event[field]
-
-
-def _of(commits: _Commits, name: tuple[str, object], at: int) -> int | None:
-    """The step of the last checkpoint of that name that was committed by then."""
-    told = commits.get(name, [])
-    place = bisect.bisect(told, (at, 2**62))
-    return told[place - 1][1] if place else None
 
 
 def apart(restores: Sequence[Mapping[str, Any]], steps: Mapping[str, Any]) -> bool:

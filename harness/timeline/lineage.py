@@ -23,11 +23,12 @@ from harness.log.reading import COLUMNS, Column, Log, Writer
 from harness.node.emitter import EXIT_LEFT
 from harness.timeline import joined_steps
 from harness.timeline.joined_steps import step_of as step_of
+from harness.timeline.lookups import NEVER as NEVER
+from harness.timeline.lookups import first_from, grouped
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Key = tuple[str, int]  # node and incarnation
-NEVER = 2**62
 _TURN_BITS = 32
 _TIES_MAX = 1000
 _JUMPS_MAX = 10_000  # of one stretch that are kept; who jumps as often tells no steps
@@ -83,6 +84,16 @@ class Life:
     @property
     def leaving(self) -> int:
         return min(self.gone, self.exiting["at"]) if self.exiting else self.gone
+
+    def join(self, at: int, size: int, world: int) -> None:
+        """A world that formed without a word of its own."""
+        place = bisect.bisect(self.joins, at)
+        for told, value in ((self.joins, at), (self.sizes, size), (self.worlds, world)):
+            told.insert(place, value)
+
+    def world_at(self, moment: int) -> int:
+        """The world that it was in then, before its first join the first one; -1: it was in none."""
+        return self.worlds[max(bisect.bisect_right(self.joins, moment) - 1, 0)] if self.worlds else -1
 
 
 @dataclass
@@ -232,11 +243,8 @@ def _logged_before(step: Ints, end: Ints) -> Bools | None:
 
 def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
     """Gives every life the `worker.exit` its launcher saw: by process id where known, else by place."""
-    by_place: dict[tuple[Key, int], list[Life]] = {}
-    by_pid: dict[tuple[Key, int], list[Life]] = {}
-    for life in lives:
-        by_place.setdefault((life.key, life.local_rank), []).append(life)
-        by_pid.setdefault((life.key, life.pid), []).append(life)
+    by_place = grouped(((life.key, life.local_rank), life) for life in lives)
+    by_pid = grouped(((life.key, life.pid), life) for life in lives)
     for event in exits:
         key = event["key"]
         candidates = by_pid.get((key, event.get("pid", -1))) or by_place.get((key, event.get("local_rank", -1)), [])
@@ -245,9 +253,7 @@ def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
             running[-1].exit_event = event
 
 
-def find_gone(
-    lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mapping[Key, Mapping[int, list[int]]]
-) -> None:
+def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mapping[tuple[Key, int], list[int]]) -> None:
     """When each life was over: what the launcher saw; else its node's end, its own last word, or its successor.
 
     `killed` gives per node and rank the times of injected kills of that rank.
@@ -266,8 +272,7 @@ def find_gone(
         elif life.exiting:
             ends.append(life.exiting["at"])
         else:
-            kills = killed.get(life.key, {}).get(life.rank, [])
-            ends += [at for at in kills if at >= life.last_seen][:1]
+            ends += [at for at in killed.get((life.key, life.rank), []) if at >= life.last_seen][:1]
         life.gone = max(min(ends), life.last_useful)
 
 
@@ -293,7 +298,8 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
         if not worlds or not _fits(worlds[-1], life, order, at):
             worlds.append(World(life.sizes[order]))
         world = worlds[-1]
-        world.members[_rank_in(world, life)] = life
+        free = (rank for rank in (life.rank, *range(world.size)) if rank not in world.members)
+        world.members[next(free)] = life
         world.joined, world.renumbered = at, world.renumbered or order > 0
         world.first_gone = min(world.first_gone, life.gone)
         life.worlds.append(len(worlds) - 1)
@@ -337,12 +343,6 @@ def _fits(world: World, life: Life, order: int, at: int) -> bool:
     return life not in world.members.values() if renumbered else life.rank not in world.members
 
 
-def _rank_in(world: World, life: Life) -> int:
-    if life.rank not in world.members:
-        return life.rank
-    return next(rank for rank in range(world.size) if rank not in world.members)
-
-
 def _unheard(world: World, lives: Sequence[Life]) -> int:
     """How many ranks of a world left no log: neither members nor anybody else who was there at the time has one."""
     if world.whole:
@@ -361,14 +361,11 @@ def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
             continue
         going = [life for life in going if life.last_step_end >= world.joined]
         for life in going:
-            place = bisect.bisect(life.joins, world.joined)
-            until = life.joins[place] if place < len(life.joins) else NEVER
+            until = first_from(life.joins, world.joined + 1)
             first, last = np.searchsorted(life.step_ends, [world.joined, until])
             missing = life.rank < world.size and life.rank not in world.members
             if missing and life.worlds[-1] < number and first < last:
-                life.joins.insert(place, world.joined)
-                life.sizes.insert(place, world.size)
-                life.worlds.insert(place, number)
+                life.join(world.joined, world.size, number)
                 world.members[life.rank] = life
 
 
@@ -386,10 +383,7 @@ def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
         world = World(len(staying), {life.rank: life for life in staying}, at, min(life.gone for life in staying))
         worlds.append(world)
         for life in staying:
-            place = bisect.bisect(life.joins, at)
-            life.joins.insert(place, at)
-            life.sizes.insert(place, world.size)
-            life.worlds.insert(place, len(worlds) - 1)
+            life.join(at, world.size, len(worlds) - 1)
     order = sorted(range(len(worlds)), key=lambda number: worlds[number].joined)
     place_of = {number: place for place, number in enumerate(order)}
     for life in lives:
@@ -405,22 +399,11 @@ def _steps_on(life: Life, number: int, at: int) -> bool:
     return bool(last - first > 1)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """All executed steps, sorted by end: `columns` as in `reading.COLUMNS`, and who did them."""
-
-    columns: dict[str, Column]
-    process: Ints
-    rank: Ints
-    epoch: Ints
-    complete: Bools
-    survives: Bools
-
-
 def gather(
     table: dict[str, Column], lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
-) -> tuple[Rows, list[Epoch], Progress, list[Stretch]]:
-    """Steps of all lives in order of their ends, their epochs, the complete steps, and the stretches of the lives.
+) -> tuple[dict[str, Column], list[Epoch], Progress, list[Stretch]]:
+    """Columns of the steps of all lives in order of their ends, their epochs, the complete steps, and the stretches of
+    the lives.
 
     `table` is used up: its columns are let go one by one, so that memory holds the steps once. `committed` maps a
     step to the times when checkpoints of it were committed.
@@ -436,8 +419,10 @@ def gather(
         stretches += _stretches(life, label[mine])
         life.writer.steps.clear()
     if (process < 0).any():  # copies: of whole files, or of lines
-        table, process, label = _without(table, process, label)
-    labels = _distinct(label)
+        kept = process >= 0
+        table, process, label = {name: column[kept] for name, column in table.items()}, process[kept], label[kept]
+    changes = label[np.flatnonzero(np.diff(label)) + 1]  # labels come in long runs
+    labels = np.unique(np.concatenate([label[:1], changes]))
     world_of = (labels >> _TURN_BITS).tolist()
     epoch = np.searchsorted(labels, label)
     del label
@@ -452,22 +437,11 @@ def gather(
     complete, progress = _complete(columns, epoch, size, heard, cut)
     of_epochs = [(world, worlds[world]) for world in world_of]
     epochs = _lineage(of_epochs, columns, epoch, committed, _final_restore(lives))
-    kept = np.array([e.kept for e in epochs], np.int64)
-    survives = columns["step"] <= kept[epoch] if len(epochs) else np.zeros(0, bool)
+    until = np.array([e.kept for e in epochs], np.int64)
+    survives = columns["step"] <= until[epoch] if len(epochs) else np.zeros(0, bool)
     rank = np.array([life.rank for life in lives], np.int64)[process] if rows else process
-    return Rows(columns, process, rank, epoch, complete, survives), epochs, progress, stretches
-
-
-def _without(table: dict[str, Column], process: Ints, label: Ints) -> tuple[dict[str, Column], Ints, Ints]:
-    """Without the rows of nobody."""
-    kept = process >= 0
-    return {name: column[kept] for name, column in table.items()}, process[kept], label[kept]
-
-
-def _distinct(labels: Ints) -> Ints:
-    """`np.unique` for long runs of equal values: only where they change is looked at."""
-    changes = labels[np.flatnonzero(np.diff(labels)) + 1]
-    return np.unique(np.concatenate([labels[:1], changes]))
+    columns |= {"process": process, "rank": rank, "epoch": epoch, "complete": complete, "survives": survives}
+    return columns, epochs, progress, stretches
 
 
 def cells(*keys: Ints) -> tuple[Ints, int]:
@@ -553,8 +527,7 @@ def _complete(
     `heard`: ranks of each epoch that have a log. `cut`: the epoch and the last step of logs whose end is lost.
     """
     if not len(epoch):
-        empty = np.zeros(0, np.int64)
-        return np.zeros(0, bool), Progress(empty, empty, empty, empty, empty)
+        return np.zeros(0, bool), no_progress()
     group, groups = cells(epoch, columns["step"])
     count = np.bincount(group, minlength=groups)
     begin, end = np.full(groups, NEVER), np.zeros(groups, np.int64)

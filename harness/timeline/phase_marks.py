@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.timeline.lineage import NEVER, Life, World
+from harness.timeline.lookups import first_from, grouped
 from harness.timeline.phases import Event, Mark
 from harness.timeline.sorted_events import CLEAN_CODES, OUTCOMES, Story, key_of
 
@@ -27,6 +27,10 @@ def of(story: Story) -> Iterator[Event]:
 def noticed(story: Story) -> list[int]:
     """When somebody in the job noticed that something is wrong, in order."""
     return sorted(event.at for event in (*_evidence(story), *_restarts(story.lives)))
+
+
+def begins(event: Mapping[str, Any], phase: str) -> bool:
+    return (event.get("event"), event.get("name"), event.get("edge")) == ("phase", phase, "begin")
 
 
 def _fault_marks(story: Story) -> Iterator[Event]:
@@ -72,7 +76,9 @@ def _agent_marks(story: Story) -> Iterator[Event]:
 
 def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Event]:
     silent = not any(life.restores for life in lives)  # a trainer that never tells what it restored
-    restored = _restored(lives)
+    # When each life restored in each world that it was in, by the numbers of both.
+    told = ((life, event["at"]) for life in lives for event in life.restores)
+    restored = grouped(((life.index, life.world_at(at)), at) for life, at in told)
     for number, world in enumerate(worlds):
         if not world.whole:
             continue
@@ -90,17 +96,6 @@ def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Eve
                 yield Event(at, Mark.RESTORED, number)
         if silent:
             yield Event(world.joined, Mark.RESTORED, number)
-
-
-def _restored(lives: Sequence[Life]) -> dict[tuple[int, int], list[int]]:
-    """When each life restored in each world that it was in, by the numbers of both; before its first join, in the
-    first one."""
-    found: dict[tuple[int, int], list[int]] = {}
-    for life in lives:
-        for event in life.restores:
-            world = life.worlds[max(bisect.bisect_right(life.joins, event["at"]) - 1, 0)] if life.worlds else -1
-            found.setdefault((life.index, world), []).append(event["at"])
-    return found
 
 
 def _evidence(story: Story) -> Iterator[Event]:
@@ -140,31 +135,23 @@ def _worker_evidence(event: dict[str, Any]) -> Iterator[Event]:
             yield Event(event["at"], Mark.EVIDENCE)
         case "exiting":
             yield Event(event["at"], Mark.EVIDENCE if event.get("code", 0) in CLEAN_CODES else Mark.UNCLEAN)
-        case "phase" if event.get("name") == "drain" and event.get("edge") == "begin":
+        case "phase" if begins(event, "drain"):
             yield Event(event["at"], Mark.EVIDENCE)
 
 
 def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Event]:
     """A worker is old from the first evidence after the last useful thing it did, until it is gone."""
-    begins = [_joins_from(life) for life in lives]
-    telling = any(begin is not None for begin in begins)
-    for life, begin in zip(lives, begins, strict=True):
+    # When each began to join its first process group; `None`: it never said so.
+    joined = [next((e["at"] for e in each.writer.events if begins(e, "rendezvous")), None) for each in lives]
+    telling = any(begin is not None for begin in joined)
+    for life, begin in zip(lives, joined, strict=True):
         yield Event(life.started, Mark.STAY)
         if telling:
             yield Event(life.started, Mark.START)
             yield Event(max(life.started, life.leaving if begin is None else begin), Mark.STARTED)
         yield Event(life.leaving, Mark.LEAVE)
-        noticed = bisect.bisect_left(evidence, life.last_useful)
-        old = evidence[noticed] if noticed < len(evidence) else NEVER
+        old = first_from(evidence, life.last_useful)
         yield Event(min(old, life.leaving), Mark.SPENT)
         if old < life.gone:
             yield Event(old, Mark.OLD)
             yield Event(life.gone, Mark.OLD_GONE)
-
-
-def _joins_from(life: Life) -> int | None:
-    """When it began to join its first process group; `None`: it never said so."""
-    for event in life.writer.events:
-        if (event.get("event"), event.get("name"), event.get("edge")) == ("phase", "rendezvous", "begin"):
-            return int(event["at"])
-    return None

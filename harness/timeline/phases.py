@@ -257,10 +257,7 @@ def progress_segments(progress: Progress) -> tuple[list[Segment], list[Episode]]
             if len(beyond):
                 episodes.append(_episode(progress, open_at, regained, int(best[open_at])))
                 open_at = None
-        segments += [
-            Segment("recompute", first_end, regained, epoch),
-            Segment("running", regained, last_end, epoch),
-        ]
+        segments += [Segment("recompute", first_end, regained, epoch), Segment("running", regained, last_end, epoch)]
     if open_at is not None:
         episodes.append(_episode(progress, open_at, None, int(best[open_at])))
     return segments, episodes

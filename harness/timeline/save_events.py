@@ -39,10 +39,6 @@ class _Save:
     commits: list[int] = field(default_factory=list)
 
 
-def begins_to_write(event: Event) -> bool:
-    return (event.get("name"), event.get("edge")) == ("checkpoint.write", "begin")
-
-
 def family(path: object) -> str:
     """A checkpoint's own name without its numbers: the same for all of one series."""
     return re.sub(r"\d+", "#", str(path or "").rstrip("/").rpartition("/")[2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from harness.log.planned_size import PlannedSize
 from harness.timeline import clock_problems, lineage, save_events
 from harness.timeline.lineage import CLEAN_CODES as CLEAN_CODES
 from harness.timeline.lineage import NEVER, Key, Life
+from harness.timeline.lookups import grouped, last_by
 
 OUTCOMES = ("completed", "failed", "aborted", "interrupted")  # a node given back with one of these: the run is over
 _LISTS = ("effects", "ends", "traffic", "damaged")  # of a fault
@@ -60,6 +61,17 @@ class FaultRecord(Consequences):
     held_back: str = ""  # why it could not act when it was due
 
 
+def acted_at(fault: FaultRecord) -> int:
+    """Only of one that did."""
+    assert fault.injected is not None
+    return fault.injected
+
+
+def first_strike(faults: Iterable[FaultRecord]) -> int:
+    """When the first of them acted; `NEVER`: none did."""
+    return min((fault.injected for fault in faults if fault.injected is not None), default=NEVER)
+
+
 class Story:
     """A log, sorted. Lists of events are in order of time."""
 
@@ -75,7 +87,7 @@ class Story:
         self.slots, self.slot_problems = _slots(self.harness, self.begin, self.end)
         self.faults = _faults(self.harness, {str(each.get("id")): each for each in self.plan.get("faults") or ()})
         self.lives = lineage.find_lives(log, PlannedSize.of(self.plan).assumed_world_size)
-        self.exits = sorted([*self._worker_exits(), *self._node_exits()], key=lambda e: e["at"])
+        self.exits = self._exits()
         lineage.match_exits(self.lives, self.exits)
         lineage.find_gone(self.lives, self.node_gone(), self._killed_ranks())
         lineage.find_cut(self.lives, {exit_["key"]: exit_["code"] for exit_ in self.exits if exit_["rank"] is None})
@@ -107,15 +119,9 @@ class Story:
         told = self._last(f"{name}.finished") or begun
         return {**told, "begun": begun} if told else None
 
-    def two_ends(self) -> list[str]:
-        """A run ends once."""
-        ends = list(dict.fromkeys(str(e.get("outcome")) for e in self.harness if e["event"] == "run.finished"))
-        return [f"the harness's log has several ends: {', '.join(ends)}"] if len(ends) > 1 else []
-
-    def unread(self) -> list[str]:
-        """What of the trainer's own files the harness did not read on."""
-        told = [event for event in self.harness if event["event"] == "reader.failed"]
-        return [f"{event['path']} is no longer read: {event.get('error') or 'no reason given'}" for event in told]
+    def told(self, name: str) -> list[dict[str, Any]]:
+        """The harness's events of this name."""
+        return [event for event in self.harness if event["event"] == name]
 
     def of_trainers(self, *names: str) -> list[dict[str, Any]]:
         """These events of all workers in order of time, each with who wrote it."""
@@ -130,30 +136,24 @@ class Story:
     def places_of(self, events: Sequence[Mapping[str, Any]]) -> list[save_events.SaveWorld]:
         """The world that each worker was in when it told this; of a helper that was in none, the last one formed."""
         formed = sorted((world.joined, number) for number, world in enumerate(self.worlds))
-        return [self._place_of(event, formed) for event in events]
+        planned, found = PlannedSize.of(self.plan).assumed_world_size, []
+        for event in events:
+            number: int | None = self.lives[event["process"]].world_at(event["at"])
+            number = last_by(formed, event["at"]) if number == -1 else number
+            size = planned if number is None else self.worlds[number].size
+            found.append(save_events.SaveWorld(-1 if number is None else number, size))
+        return found
 
-    def _place_of(self, event: Mapping[str, Any], formed: Sequence[tuple[int, int]]) -> save_events.SaveWorld:
-        life = self.lives[event["process"]]
-        if life.worlds:
-            number = life.worlds[max(bisect.bisect_right(life.joins, event["at"]) - 1, 0)]
-        else:
-            last = bisect.bisect_right(formed, (event["at"], NEVER)) - 1
-            number = formed[last][1] if last >= 0 else -1
-        planned = PlannedSize.of(self.plan).assumed_world_size
-        return save_events.SaveWorld(number, self.worlds[number].size if number >= 0 else planned)
-
-    def _worker_exits(self) -> Iterator[dict[str, Any]]:
-        for writer in self.agents:
-            key = key_of(writer.header)
-            for event in writer.events:
-                if event["event"] == "worker.exit":
-                    yield {"node": key[0], "incarnation": key[1], "key": key, "rank": -1, "code": 0} | event
-
-    def _node_exits(self) -> Iterator[dict[str, Any]]:
-        for event in self.harness:
-            if event["event"] == "process.exit":
-                key = key_of(event)
-                yield {"code": 0} | event | {"key": key, "node": key[0], "incarnation": key[1], "rank": None}
+    def _exits(self) -> list[dict[str, Any]]:
+        """Of workers, as their launchers saw them, and of the commands on nodes: `rank` is `None`."""
+        found = []
+        for key, event in ((key_of(agent.header), event) for agent in self.agents for event in agent.events):
+            if event["event"] == "worker.exit":
+                found.append({"node": key[0], "incarnation": key[1], "key": key, "rank": -1, "code": 0} | event)
+        for event in self.told("process.exit"):
+            key = key_of(event)
+            found.append({"code": 0} | event | {"key": key, "node": key[0], "incarnation": key[1], "rank": None})
+        return sorted(found, key=lambda each: each["at"])
 
     def launchers(self) -> list[Launcher]:
         return [
@@ -180,13 +180,10 @@ class Story:
                 gone[key_of(event)] = min(event["at"], gone.get(key_of(event), NEVER))
         return gone
 
-    def _killed_ranks(self) -> dict[Key, dict[int, list[int]]]:
-        killed: dict[Key, dict[int, list[int]]] = {}
-        for fault in self.faults:
-            for target in fault.targets if fault.kills else ():
-                if target.get("rank") is not None and fault.injected is not None:
-                    killed.setdefault(key_of(target), {}).setdefault(int(target["rank"]), []).append(fault.injected)
-        return killed
+    def _killed_ranks(self) -> dict[tuple[Key, int], list[int]]:
+        killers = (fault for fault in self.faults if fault.kills and fault.injected is not None)
+        hit = ((target, acted_at(fault)) for fault in killers for target in fault.targets)
+        return grouped(((key_of(each), int(each["rank"])), at) for each, at in hit if each.get("rank") is not None)
 
 
 def key_of(event: Mapping[str, Any]) -> Key:
@@ -198,9 +195,8 @@ def key_of(event: Mapping[str, Any]) -> Key:
 def _span(log: reading.Log) -> tuple[int, int]:
     """From the first event to the last one, and never shorter than what the harness saw. Drills come after that."""
     firsts = [writer.header["at"] for writer in log.writers]
-    lasts = [
-        event["at"] for writer in log.writers for event in writer.events if not str(event["event"]).startswith(_AFTER)
-    ]
+    events = (event for writer in log.writers for event in writer.events)
+    lasts = [event["at"] for event in events if not str(event["event"]).startswith(_AFTER)]
     lasts += [int(log.steps["end"].max())] if len(log.steps["end"]) else []
     return min(firsts), max([*firsts, *lasts])
 

@@ -24,8 +24,9 @@ from harness.log.planned_size import PlannedSize
 from harness.log.samples import Samples
 from harness.timeline import lineage, phase_marks, save_events
 from harness.timeline.lineage import NEVER, Epoch, Key, Life, Progress, Stretch
+from harness.timeline.lookups import grouped
 from harness.timeline.phases import PHASES, Episode, Event, Gap, Mark, Segment, clipped, merged, progress_segments, walk
-from harness.timeline.sorted_events import FaultRecord, Launcher, Slot, Story, key_of
+from harness.timeline.sorted_events import FaultRecord, Launcher, Slot, Story, acted_at, key_of
 from harness.units import Duration
 
 __all__ = [
@@ -76,9 +77,7 @@ class Steps:
     applied: Ints = field(default_factory=lambda: np.ones(0, np.int8))  # 0: the optimizer's update was skipped
     samples: Ints = field(default_factory=lambda: np.zeros(0, np.int32))  # its number in Timeline.samples; -1 unknown
     weights: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # fingerprint of the weights' digest; 0: none
-    rank_samples: Ints = field(
-        default_factory=lambda: np.zeros(0, np.int64)
-    )  # different ones, of this rank; -1 unknown
+    rank_samples: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # different ones, its own; -1 unknown
     weights_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:
@@ -254,7 +253,9 @@ def build(log: reading.Log) -> Timeline:
     places = story.places_of(told)
     committers = save_events.committers(told, places)
     checkpoints = save_events.labelled(told, places, committers)
-    rows, epochs, progress, stretches = lineage.gather(log.steps, story.lives, story.worlds, _committed(checkpoints))
+    whole = (event for event in checkpoints if event["event"] == save_events.COMMITTED)
+    committed = grouped((int(event.get("step", -1)), event["at"]) for event in whole)
+    steps, epochs, progress, stretches = lineage.gather(log.steps, story.lives, story.worlds, committed)
     timeline = Timeline(
         plan=story.plan,
         environment=story.environment(),
@@ -262,7 +263,7 @@ def build(log: reading.Log) -> Timeline:
         end=story.end,
         outcome=story.finish.get("outcome"),
         outcome_reason=str(story.finish.get("reason") or story.abort.get("reason") or ""),
-        steps=_steps(rows),
+        steps=Steps(**steps),
         processes=[_process(life, story.launched(life)) for life in story.lives],
         slots=story.slots,
         nodes=list(dict.fromkeys(slot.node for slot in sorted(story.slots, key=lambda slot: slot.allocated))),
@@ -271,16 +272,16 @@ def build(log: reading.Log) -> Timeline:
         episodes=(),
         checkpoints=checkpoints,
         committers=committers,
-        published=[event for event in story.harness if event["event"] == save_events.PUBLISHED],
-        removed=[event for event in story.harness if event["event"] == save_events.REMOVED],
-        writes=[event for event in story.of_trainers("phase") if save_events.begins_to_write(event)],
-        left=next((event for event in story.harness if event["event"] == save_events.LEFT), None),
-        unseen=[str(event.get("why")) for event in story.harness if event["event"] == save_events.UNSEEN],
+        published=story.told(save_events.PUBLISHED),
+        removed=story.told(save_events.REMOVED),
+        writes=[event for event in story.of_trainers("phase") if phase_marks.begins(event, "checkpoint.write")],
+        left=next(iter(story.told(save_events.LEFT)), None),
+        unseen=[str(event.get("why")) for event in story.told(save_events.UNSEEN)],
         notices=story.of_trainers("notice"),
         anomalies=story.of_trainers("anomaly"),
         collectives=story.of_trainers("flight_recorder"),
         usage=story.of_trainers("usage"),
-        host_load=[event for event in story.harness if event["event"] == "host.load"],
+        host_load=story.told("host.load"),
         left_out=story.of_trainers("samples.left_out"),
         exits=story.exits,
         torn=[writer.name for writer in log.writers if writer.torn],
@@ -306,23 +307,17 @@ def build(log: reading.Log) -> Timeline:
     return replace(timeline, segments=segments, episodes=episodes)
 
 
-def _steps(rows: lineage.Rows) -> Steps:
-    return Steps(
-        process=rows.process,
-        rank=rows.rank,
-        survives=rows.survives,
-        epoch=rows.epoch,
-        complete=rows.complete,
-        **rows.columns,
-    )
-
-
 def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
     """What is wrong with the evidence itself, one sentence each."""
-    own = [*log.problems, *story.clock_problems, *story.slot_problems, *story.unread()]
-    lives = story.lives
-    two_words = [*lineage.groups_of_two_names(lives), *lineage.groups_of_two_sizes(lives), *story.two_ends()]
-    return [*own, *_two_worlds_at_once(progress), *two_words]
+    found = [*log.problems, *story.clock_problems, *story.slot_problems]
+    for event in story.told("reader.failed"):
+        found.append(f"{event['path']} is no longer read: {event.get('error') or 'no reason given'}")
+    epochs = [int(progress.epoch[lo]) for lo, _ in lineage.pairwise_epochs(progress)]
+    if len(epochs) > len(set(epochs)):
+        found.append("two worlds completed steps at the same time: one of them went on after the other had taken over")
+    found += [*lineage.groups_of_two_names(story.lives), *lineage.groups_of_two_sizes(story.lives)]
+    ends = dict.fromkeys(str(event.get("outcome")) for event in story.told("run.finished"))
+    return found + ([f"the harness's log has several ends: {', '.join(ends)}"] if len(ends) > 1 else [])
 
 
 def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
@@ -337,10 +332,7 @@ def _places(run: Timeline) -> list[save_events.SaveWorld]:
     """For each event of a checkpoint: the world of the last epoch that had begun by then, of those that its process was
     in; of a helper that was in none, of all."""
     all_epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
-    epochs: dict[int, list[Epoch]] = {}
-    for epoch in all_epochs:
-        for row in epoch.processes:
-            epochs.setdefault(row, []).append(epoch)
+    epochs = grouped((row, epoch) for epoch in all_epochs for row in epoch.processes)
     found = []
     for event in run.checkpoints:
         mine = epochs.get(event["process"], all_epochs)
@@ -349,18 +341,9 @@ def _places(run: Timeline) -> list[save_events.SaveWorld]:
     return found
 
 
-def _committed(checkpoints: Sequence[Mapping[str, Any]]) -> dict[int, list[int]]:
-    """Step → when checkpoints of it were committed."""
-    found: dict[int, list[int]] = {}
-    for event in checkpoints:
-        if event["event"] == save_events.COMMITTED:
-            found.setdefault(int(event.get("step", -1)), []).append(event["at"])
-    return found
-
-
 def _process(life: Life, launched: int) -> Process:
     restored = life.restored or {}
-    told = life.exiting or {}
+    told, tells = life.exiting or {}, life.writer.header.get("tells")
     code = (life.exit_event or told).get("code")
     return Process(
         rank=life.rank,
@@ -384,23 +367,11 @@ def _process(life: Life, launched: int) -> Process:
         first_step=life.first_step,
         left=told.get("at"),
         torn=life.writer.torn,
-        tells=_declared(life.writer.header.get("tells")),
+        tells=None if tells is None else frozenset(tells),
         dropped=life.writer.dropped,
         cut=life.cut,
         took=life.restored,
     )
-
-
-def _declared(tells: list[str] | None) -> frozenset[str] | None:
-    """The kinds of evidence named in a header; `None`: it names none."""
-    return None if tells is None else frozenset(tells)
-
-
-def _two_worlds_at_once(progress: Progress) -> list[str]:
-    epochs = [int(progress.epoch[lo]) for lo, _ in lineage.pairwise_epochs(progress)]
-    if len(epochs) == len(set(epochs)):
-        return []
-    return ["two worlds completed steps at the same time: one of them went on after the other had taken over"]
 
 
 def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episode]]:
@@ -500,12 +471,12 @@ def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int])
 
     A node that is reclaimed with a notice may do steps until it is taken: then it counts when it is taken.
     """
-    assert fault.injected is not None
-    if fault.injected < t_stop:
+    struck = acted_at(fault)
+    if struck < t_stop:
         return fault.kills or fault.healed is None or fault.healed >= t_stop
     nodes = [key_of(target) for target in fault.targets if fault.kills and target.get("rank") is None]
-    taken = min((at for key in nodes if (at := gone.get(key, -NEVER)) >= fault.injected), default=fault.injected)
-    return fault.injected <= end and taken <= end
+    taken = min((at for key in nodes if (at := gone.get(key, -NEVER)) >= struck), default=struck)
+    return struck <= end and taken <= end
 
 
 def _brought_back(

@@ -20,7 +20,6 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.errors import UsageError
 from harness.log import reading
@@ -28,10 +27,8 @@ from harness.log.reading import Log
 from harness.timeline import timeline
 from harness.timeline.lineage import NEVER, Epoch, Progress
 from harness.timeline.phases import Segment, clipped
-from harness.timeline.timeline import Beside, Process, Steps, Timeline
+from harness.timeline.timeline import Beside, Bools, Ints, Process, Steps, Timeline
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Span = tuple[int, int]
 Table = TypeVar("Table", Steps, Progress)
 _OUTCOMES = {"settled": "completed", "aborted": "aborted", "stopped": "interrupted", "skipped": "interrupted"}
@@ -64,7 +61,10 @@ class JobLog:
 
     def window(self, rehearsal: str) -> Timeline:
         """The timeline that it is judged by. Raises `UsageError` where the log has no such rehearsal."""
-        found = _chosen(rehearsal, self.rehearsals)
+        found = next((each for each in self.rehearsals if each.name == rehearsal), None)
+        if found is None:
+            known = ", ".join(each.name for each in self.rehearsals) or "none"
+            raise UsageError(f"unknown rehearsal {rehearsal!r}; this run began: {known}")
         if len(self.rehearsals) == 1 and found.outcome not in _OUTCOMES:
             return self.whole  # one rehearsal that lasted from the job's begin to its end
         begin, end = _grown(self.whole, found)
@@ -185,14 +185,6 @@ def _exact(rehearsed: Rehearsed) -> bool:
     return isinstance(bounds, Mapping) and bounds.get("mode", "exact") == "exact"
 
 
-def _chosen(name: str, found: Sequence[Rehearsed]) -> Rehearsed:
-    for each in found:
-        if each.name == name:
-            return each
-    known = ", ".join(each.name for each in found) or "none"
-    raise UsageError(f"unknown rehearsal {name!r}; this run began: {known}")
-
-
 def _grown(job: Timeline, found: Rehearsed) -> Span:
     """The window from one complete step to another, with all outages and faults that it touches."""
     begin, end = found.begin, job.end if found.end is None or found.outcome not in _OUTCOMES else found.end
@@ -216,19 +208,16 @@ def _grown(job: Timeline, found: Rehearsed) -> Span:
         begin, end = grown
     if found.outcome != "settled" or end >= job.end:
         return begin, end
-    return begin, _last_end(job, end) if end == found.end else _next_end(job, end)
+    if end == found.end:
+        return begin, _last_end(job, end)
+    later = job.progress.end[job.progress.end >= end]
+    return begin, int(later[0]) if len(later) else job.end
 
 
 def _last_end(job: Timeline, at: int) -> int:
     """The end of the last complete step by then."""
     row = _last_row(job, at)
     return int(job.progress.end[row]) if row >= 0 else at
-
-
-def _next_end(job: Timeline, at: int) -> int:
-    """The end of the first complete step from then on."""
-    row = int(np.searchsorted(job.progress.end, at))
-    return int(job.progress.end[row]) if row < len(job.progress) else job.end
 
 
 def _last_row(job: Timeline, at: int) -> int:

@@ -240,8 +240,8 @@ def test_a_group_is_one(sizes: tuple[int, int], epoch: dict[str, int], usual: di
             epochs=[SimpleNamespace(**whole)], stretches=stretches, processes=processes, dropped=0, data_sizes=()
         )
 
-    found = [text for _, text in _in_parts(of(epoch, sizes), of(usual, (usual.get("size", 2),) * 2))]
-    assert [text.startswith(words) for text in found] == [True] * bool(words)
+    found = _in_parts(of(epoch, sizes), of(usual, (usual.get("size", 2),) * 2))
+    assert [each.words.startswith(words) for each in found] == [True] * bool(words)
 
 
 @pytest.mark.parametrize("bend", [in_groups("g1", "g1"), with_data_of(800, 800), committed_as("another")])

@@ -356,7 +356,7 @@ def test_who_dies_after_a_checkpoint_was_damaged_may_have_died_of_that(restored:
     dead = [deaths.End("a", 1, rank, 1, at * 1000 * MS, 0, (), "", False) for rank, at in ((0, 4), (1, 5), (2, 6))]
     before = "unexplained death: rank 0 on a ended with exit code 1 at 4.00 s (no fault explains it)"
     later = "unexplained deaths: ranks 1 and 2 died, the first at 5.00 s, with exit code 1"
-    told = [text for _, text in _unexplained(run, dead)]
+    told = [each.words for each in _unexplained(run, dead)]
     if spoilt:
         assert told == [before, f"{later} (it came after `rot` had damaged a checkpoint)"]
     else:

@@ -461,8 +461,8 @@ def test_a_node_leaves_for_a_reason(
     )
     run.progress.begin = np.array([20, 60])
     found = [
-        text
-        for _, text in _left_without_notice(run, places(slots=slots))
-        if text.startswith(f"a left the job with exit code {code} at ")
+        each.words
+        for each in _left_without_notice(run, places(slots=slots))
+        if each.words.startswith(f"a left the job with exit code {code} at ")
     ]
     assert len(found) == (not told)

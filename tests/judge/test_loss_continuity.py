@@ -178,7 +178,7 @@ def test_steps_after_the_last_that_was_kept_whole_are_its_tail() -> None:
     rows.step[:] = [5, 9, 5, 6]
     complete, survives = np.array([True, True, True, False]), np.array([False, False, True, True])
     rows = dataclasses.replace(rows, complete=complete, survives=survives)
-    assert losses._tail(rows).tolist() == [False, True, False, True]
+    assert losses.counted(rows).tolist() == [False, False, True, False]
 
 
 def test_a_step_of_any_number_costs_no_memory() -> None:

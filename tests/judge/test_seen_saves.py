@@ -696,8 +696,9 @@ def test_the_only_checkpoint_is_not_removed_before_the_next_one_is_committed(
 
 def test_a_last_save_that_holds_less_than_the_others_is_told() -> None:
     evidence = judged(with_seen(70, 70, tensor_count=2)).evidence
-    [(_, text)] = _holds_less(evidence, 70)
-    assert text == "the checkpoint of step 70 that the restore drill loaded holds 2 tensors, and the others at least 3"
+    [claim] = _holds_less(evidence, 70)
+    told = "the checkpoint of step 70 that the restore drill loaded holds 2 tensors, and the others at least 3"
+    assert claim.words == told
     assert not [*_holds_less(evidence, 60)] and not [*_holds_less(judged().evidence, 70)]
 
 

@@ -351,7 +351,7 @@ def test_a_world_that_formed_and_did_no_step_is_not_too_small() -> None:
         progress=SimpleNamespace(epoch=stepped),
         epochs=[SimpleNamespace(size=size) for size in sizes],
     )
-    assert [text for _, text in _worlds(run)] == ["the job went on with 2 ranks; it needs at least 3"]
+    assert [each.words for each in _worlds(run)] == ["the job went on with 2 ranks; it needs at least 3"]
 
 
 def moved(by: float, first: int, last: int = 10**9) -> Callable[[Logs], None]:

@@ -20,10 +20,17 @@ from harness.judge.doubts import spoilt
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import beside, part_of
 from harness.judge.facts.usual import Pace
-from harness.judge.questions.checkpoint_rhythm import WRITTEN_NS, RhythmBounds, _after_the_fault
 from harness.judge.questions.drills import LastCheckpointBounds
-from harness.judge.questions.gpus_in_use import UseBounds, _idle_steps
-from harness.judge.questions.pace import PaceBounds, PaceScore, _stood_still
+from harness.judge.questions.whole_again import (
+    WRITTEN_NS,
+    PaceBounds,
+    PaceScore,
+    RhythmBounds,
+    UseBounds,
+    _after_the_fault,
+    _idle_steps,
+    _stood_still,
+)
 from harness.judge.score import Bounds, Evidence, Expectation, S, Scorecard, Verdict, judge
 from harness.judge.verdict import Code, Doubt, Ground, Kind
 from harness.timeline.timeline import Timeline

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from judging import Logs, load, steps, trainers
 from simulator import Job, simulate
 
-from harness.judge.facts.passes import pass_ends
-from harness.judge.facts.samples import told_kind
+from harness.judge.facts.samples import pass_ends, told_kind
 from harness.matrix.moments import CHAIN, Saves, moments
 
 RANKS = 2

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from harness.judge.facts import losses
-from harness.judge.facts.by_time import SETTLING_STEPS, Moments, Spans
+from harness.judge.facts.by_time import SETTLING_STEPS, Moments, Spans, union
 from harness.log.reading import is_told
 from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
-from harness.timeline.timeline import Bools, Ints, Steps, Timeline
+from harness.timeline.lookups import grouped, last_by
+from harness.timeline.timeline import Ints, Timeline
 
 BEFORE = 4 * abnormal.NORMS_KEPT  # steps from which the usual is known again; those of other spikes do not count
 STEPS_BEFORE = 20  # an alarm about a slow rank is held against so many of its steps
@@ -76,15 +77,11 @@ def _rows_of_one_rank(run: Timeline) -> Ints:
     if not told.any():
         return np.zeros(0, np.int64)
     rows: Ints = np.flatnonzero(steps.rank == steps.rank[told].min())
-    rows = rows[~_scaled(steps, rows)]
-    return rows[told[rows]]
-
-
-def _scaled(steps: Steps, rows: Ints) -> Bools:
-    """Which of these a loss scale left out. Going back takes the scale back, too: each life may skip as many."""
     odd = (steps.applied[rows] == 0) & ~np.isfinite(steps.grad_norm[rows])
+    # Going back takes the scale back, too: each life may skip as many.
     lives = np.split(odd, np.flatnonzero(np.diff(steps.step[rows]) <= 0) + 1)
-    return np.concatenate([losses.by_scale(life) for life in lives])
+    rows = rows[~np.concatenate([losses.by_scale(life) for life in lives])]
+    return rows[told[rows]]
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
@@ -145,9 +142,8 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
         hidden = not early and _untold(told_steps, int(event["at_step"]))
         problem = _of_before(run, places) if early or hidden else _problem(run, spike, event, known)
         problem = problem or ("" if early else _not_by_a_fault(run, event, spike))
-        problem = (
-            problem or _consumed(run, places, event["at"]) or _too_many(run, [each for each, _ in accepted], places)
-        )
+        problem = problem or _consumed(run, places, event["at"])
+        problem = problem or _too_many(run, [each for each, _ in accepted], places)
         told = f"the trainer said that it leaves out samples {_words(places)}, "
         if problem:
             wrong.append(told + problem)
@@ -220,14 +216,7 @@ def _consumed(run: Timeline, places: Range, since: int) -> str:
 
 def _merged(ranges: Sequence[Range]) -> list[Range]:
     """The same places, each once, in order."""
-    found: list[Range] = []
-    for first, count in sorted(ranges):
-        if found and first <= sum(found[-1]):
-            begin, known = found[-1]
-            found[-1] = begin, max(known, first + count - begin)
-        else:
-            found.append((first, count))
-    return found
+    return [(begin, end - begin) for begin, end in union((first, first + count) for first, count in ranges)]
 
 
 def _words(places: Range) -> str:
@@ -298,8 +287,8 @@ class _Borne:
         the rank that it is about, else of the process that raised it."""
         mine = alarm["process"]
         if (rank := _about(alarm)) != alarm["rank"]:
-            lives = self._lives.get(rank, [])
-            mine = next((row for started, row in reversed(lives) if started <= alarm["at"]), mine)
+            started = last_by(self._lives.get(rank, []), alarm["at"])
+            mine = mine if started is None else started
         order, begins = self.run.rows_by_process
         first, last = int(begins[mine]), int(begins[mine + 1])
         end = first + int(np.searchsorted(self._ends[first:last], alarm["at"], side="right"))
@@ -309,10 +298,8 @@ class _Borne:
     @cached_property
     def _lives(self) -> Mapping[int, Sequence[tuple[int, int]]]:
         """When each process of a rank was started, and its row, in order of time."""
-        found: dict[int, list[tuple[int, int]]] = {}
-        for started, row in sorted((process.started, row) for row, process in enumerate(self.run.processes)):
-            found.setdefault(self.run.processes[row].rank, []).append((started, row))
-        return found
+        started = sorted((process.started, row) for row, process in enumerate(self.run.processes))
+        return grouped((self.run.processes[row].rank, (at, row)) for at, row in started)
 
     @cached_property
     def _ends(self) -> Ints:
@@ -355,8 +342,10 @@ class _Borne:
             return False
         rows = self._of_steps(self.run.rows_by_process[0][max(first, end - STEPS_BEFORE) : end], alarm["at"])
         rows = rows[np.argsort(self.run.steps.rank[rows], kind="stable")]
-        ranks, begins = np.unique(self.run.steps.rank[rows], return_index=True)
-        own = np.split(_own_ns(self.run, rows), begins[1:])
+        steps = self.run.steps
+        ranks, begins = np.unique(steps.rank[rows], return_index=True)
+        waits = sum(np.maximum(each[rows], 0) for each in (steps.sync_ns, steps.data_ns, steps.checkpoint_ns))
+        own = np.split(steps.end[rows] - steps.begin[rows] - waits, begins[1:])
         medians = {rank: float(np.median(each)) for rank, each in zip(ranks.tolist(), own, strict=False)}
         # The lower median: with two ranks, the faster one is the yardstick.
         usual = sorted(medians.values())[(len(medians) - 1) // 2] if medians else 0.0
@@ -375,14 +364,3 @@ class _Borne:
         same: Ints = np.concatenate([rows[first:end] for first, end in cuts])
         over: Ints = same[self.run.steps.end[same] <= at]
         return over
-
-
-def _own_ns(run: Timeline, rows: Ints) -> Ints:
-    steps = run.steps
-    waits = (
-        np.maximum(steps.sync_ns[rows], 0)
-        + np.maximum(steps.data_ns[rows], 0)
-        + np.maximum(steps.checkpoint_ns[rows], 0)
-    )
-    own: Ints = steps.end[rows] - steps.begin[rows] - waits
-    return own

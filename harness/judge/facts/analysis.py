@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from harness.judge.facts import (
-    alarms,
-    by_time,
-    deaths,
-    envelope,
-    ledger,
-    losses,
-    ranks,
-    restarts,
-    samples,
-    usual,
-)
+from harness.judge.facts import alarms, by_time, deaths, envelope, ledger, losses, ranks, restarts, samples, usual
 from harness.judge.facts.alarms import LeftOut, Spike
 from harness.judge.facts.by_time import Places, Window
 from harness.judge.facts.envelope import Envelope
@@ -34,7 +21,9 @@ from harness.judge.facts.restarts import Restart
 from harness.judge.facts.samples import Consumed
 from harness.judge.facts.saves import Saves
 from harness.judge.facts.usual import Degraded, Pace, Slowed, Usual
-from harness.timeline.timeline import FaultRecord, Floats, Ints, Process, saving_like
+from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import first_from
+from harness.timeline.timeline import Floats, Ints, Process, saving_like
 
 
 class Analysis(Evidence):
@@ -51,22 +40,16 @@ class Analysis(Evidence):
         return Usual(self.fault_free_runs)
 
     @cached_property
-    def _slowed(self) -> Slowed:
+    def slowed(self) -> Slowed:
         return Slowed(self.run, self.usual)
 
     @property
     def degraded(self) -> Sequence[Degraded]:
         """The intervals in which faults slowed the job without stopping it."""
-        return self._slowed.degraded
-
-    @property
-    def unmeasurable_slowdowns(self) -> Sequence[FaultRecord]:
-        """Faults of which cannot be told whether they slowed the job."""
-        return self._slowed.unmeasurable
+        return self.slowed.degraded
 
     @cached_property
     def disturbed(self) -> Sequence[Window]:
-        """Outages and faults at work, in order of time."""
         return by_time.disturbed(self.run)
 
     @cached_property
@@ -86,7 +69,6 @@ class Analysis(Evidence):
 
     @cached_property
     def curve(self) -> Curve:
-        """The surviving history of the run."""
         return losses.surviving(self.run.steps)
 
     @cached_property
@@ -182,18 +164,12 @@ class Analysis(Evidence):
 
     @cached_property
     def places(self) -> Places:
-        """Who was where, and when."""
         return Places(self.run)
 
     @cached_property
-    def notices(self) -> Sequence[Mapping[str, Any]]:
-        """Those that somebody gave; the others are the trainer's word alone."""
-        return deaths.given(self.run)
-
-    @cached_property
     def last_notices(self) -> Mapping[str, int]:
-        """When each node was given its last one."""
-        return {each["node"]: each["at"] for each in sorted(self.notices, key=operator.itemgetter("at"))}
+        """When each node was given its last one by somebody; others are the trainer's word alone."""
+        return {each["node"]: each["at"] for each in sorted(deaths.given(self.run), key=operator.itemgetter("at"))}
 
     @cached_property
     def saves(self) -> Saves:
@@ -209,11 +185,6 @@ class Analysis(Evidence):
         return restarts.restarts(self.run, self.saves)
 
     @cached_property
-    def own_series(self) -> frozenset[str]:
-        """The series of checkpoints that the job restores from."""
-        return restarts.own_series(self.run, self.saves)
-
-    @cached_property
     def taken(self) -> Sequence[int]:
         """When a fault that kills took each process; -1: none did."""
         strikes: dict[tuple[object, object, object], list[int]] = {}  # by node, incarnation and rank
@@ -223,9 +194,9 @@ class Analysis(Evidence):
                 strikes.setdefault(place, []).extend(fault.strikes)
         for moments in strikes.values():
             moments.sort()
-        return [self._first_strike(strikes, process) for process in self.run.processes]
 
-    def _first_strike(self, strikes: Mapping[tuple[object, object, object], Sequence[int]], process: Process) -> int:
-        mine = (strikes.get((process.node, process.incarnation, rank), ()) for rank in (None, process.rank))
-        later = [at for moments in mine for at in moments[bisect.bisect_left(moments, process.started) :][:1]]
-        return min(later, default=-1)
+        def first(process: Process) -> int:
+            places = ((process.node, process.incarnation, rank) for rank in (None, process.rank))
+            return min(first_from(strikes.get(place, ()), process.started) for place in places)
+
+        return [-1 if (at := first(process)) == NEVER else at for process in self.run.processes]

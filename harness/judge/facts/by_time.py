@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from harness.timeline.timeline import Bools, FaultRecord, Ints, Timeline
+from harness.timeline.lookups import grouped
+from harness.timeline.timeline import Bools, Ints, Timeline
 
 T = TypeVar("T")
 SETTLING_STEPS = 3  # after a fault or an outage: caches are cold, a backlog is worked off
@@ -52,11 +53,32 @@ class Spans(Generic[T]):
                 yield what
 
 
+class Located(Generic[T]):
+    """Things that lasted somewhere: (the node, the rank there, from when, until when, what)."""
+
+    def __init__(self, things: Iterable[tuple[Node, int | None, int, int, T]]):
+        found: dict[Node, dict[int | None, list[tuple[int, int, T]]]] = {}
+        for node, rank, begin, end, what in things:
+            found.setdefault(node, {}).setdefault(rank, []).append((begin, end, what))
+        self._spans = {node: {rank: Spans(each) for rank, each in there.items()} for node, there in found.items()}
+
+    def at(self, node: Node, rank: int | None, moment: int) -> Iterator[T]:
+        """Those of this rank, or of the whole node (`None`), that had begun by then and were not over."""
+        ranks = self._spans.get(node, {})
+        for each in ranks if rank is None else ranks.keys() & {rank}:
+            yield from ranks[each].at(moment)
+
+
 def disturbed(run: Timeline) -> list[Window]:
     """Outages and faults at work, merged, in order of time. Some steps after each are not undisturbed either."""
     found = [(episode.t_stop, episode.end) for episode in run.episodes]
     over = {name: episode.end for episode in run.episodes for name in episode.faults}  # the last one counts
-    found += [window for fault in run.faults if (window := _at_work(run, fault, over.get(fault.id))) is not None]
+    for fault in run.faults:
+        if fault.injected is not None:
+            end = run.end if fault.healed is None else fault.healed
+            if fault.kills:  # it is over with the outages it is named in
+                end = over.get(fault.id, end)
+            found.append((fault.injected, max(fault.injected, end)))
     return union(found)
 
 
@@ -75,15 +97,6 @@ def touches(windows: Sequence[Window], first: int, last: int) -> bool:
     """Whether one of these windows, which are apart and in order, has a moment from `first` to `last`."""
     place = bisect.bisect_right(windows, last, key=lambda window: window[0])
     return place > 0 and windows[place - 1][1] >= first
-
-
-def _at_work(run: Timeline, fault: FaultRecord, over: int | None) -> Window | None:
-    """From the injection until it was healed; one that kills is over with the outages it is named in."""
-    if fault.injected is None:
-        return None
-    if fault.kills and over is not None:
-        return fault.injected, max(fault.injected, over)
-    return fault.injected, run.end if fault.healed is None else max(fault.injected, fault.healed)
 
 
 def quiet(begin: Ints, end: Ints, disturbed: Sequence[Window]) -> Bools:
@@ -112,36 +125,26 @@ class Places:
         self.kept: frozenset[Node] = frozenset((slot.node, slot.incarnation) for slot in run.slots if slot.kept)
         self.last_begin = np.zeros(len(run.processes), np.int64)  # of each worker's steps; 0: it did none
         self.last_begin[run.steps.process] = run.steps.begin  # rows are in order of time: the last one counts
-        lives: dict[Node, dict[int, list[tuple[int, int, int]]]] = {}
-        for row, worker in enumerate(run.processes):
-            end = max(worker.last_seen, worker.exited or 0)
-            lives.setdefault((worker.node, worker.incarnation), {}).setdefault(worker.rank, []).append(
-                (worker.started, end, row)
-            )
-        self._lives = {node: {rank: Spans(each) for rank, each in ranks.items()} for node, ranks in lives.items()}
-        had: dict[Node, list[tuple[int, int, None]]] = {}
-        self.given: dict[Node, int] = {}  # when the job got each node first
-        for slot in run.slots:
-            self.given.setdefault((slot.node, slot.incarnation), slot.allocated)
-            had.setdefault((slot.node, slot.incarnation), []).append((slot.allocated, slot.released, None))
-        self._had = {node: Spans(each) for node, each in had.items()}
-        exits: dict[Node, list[tuple[int, Mapping[str, Any]]]] = {}
-        self.ended: dict[Node, int] = {}  # when the command of each node ended first
-        for exit_ in run.exits:
-            if exit_["rank"] is None:
-                self.ended.setdefault((exit_["node"], exit_["incarnation"]), exit_["at"])
-            exits.setdefault((exit_["node"], exit_["incarnation"]), []).append((exit_["at"], exit_))
-        self._exits = {node: Moments(each) for node, each in exits.items()}
+        self._lives = Located(
+            ((each.node, each.incarnation), each.rank, each.started, max(each.last_seen, each.exited or 0), row)
+            for row, each in enumerate(run.processes)
+        )
+        slots = [((slot.node, slot.incarnation), slot) for slot in run.slots]
+        self.given: dict[Node, int] = {node: slot.allocated for node, slot in reversed(slots)}  # when the job got it
+        self._had = Located((node, None, slot.allocated, slot.released, slot) for node, slot in slots)
+        exits = [((exit_["node"], exit_["incarnation"]), exit_) for exit_ in run.exits]
+        # When the command of each node ended first.
+        self.ended: dict[Node, int] = {node: each["at"] for node, each in reversed(exits) if each["rank"] is None}
+        told = grouped((node, (each["at"], each)) for node, each in exits)
+        self._exits: dict[Node, Moments[Mapping[str, Any]]] = {node: Moments(each) for node, each in told.items()}
 
     def had(self, node: Node, moment: int) -> bool:
         """Whether the job had this node then."""
-        return node in self._had and any(True for _ in self._had[node].at(moment))
+        return any(True for _ in self._had.at(node, None, moment))
 
     def alive(self, target: Target, moment: int) -> Iterator[int]:
         """Rows in Timeline.processes: the workers that a target means, who were there then."""
-        ranks = self._lives.get(node_of(target), {})
-        for rank in ranks if target.get("rank") is None else ranks.keys() & {target["rank"]}:
-            yield from ranks[rank].at(moment)
+        return self._lives.at(node_of(target), target.get("rank"), moment)
 
     def exits(self, target: Target, first: int, last: int) -> Iterator[Mapping[str, Any]]:
         """Of all that ran on the target's node."""

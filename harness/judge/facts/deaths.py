@@ -21,14 +21,15 @@ from __future__ import annotations
 import bisect
 import itertools
 import signal
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.judge.facts.by_time import Moments, Node, Spans, node_of
-from harness.timeline.sorted_events import CLEAN_CODES
+from harness.judge.facts.by_time import Located, Moments, Node, Spans, node_of
+from harness.timeline.lookups import first_from, grouped
+from harness.timeline.sorted_events import CLEAN_CODES, acted_at, key_of
 from harness.timeline.timeline import FaultRecord, Process, Timeline
 from harness.units import format_duration
 
@@ -82,9 +83,8 @@ class End(NamedTuple):
             return f"{who} on {self.node} disappeared without an exit code before {format_duration(self.at - since)}"
         own = ", after it reported an error," if self.error else ""
         first = f"; its first error: {self.met}" if self.met else ""
-        return (
-            f"{who} on {self.node} ended with exit code {self.code}{own} at {format_duration(self.at - since)}{first}"
-        )
+        ended = f"{who} on {self.node} ended with exit code {self.code}{own}"
+        return f"{ended} at {format_duration(self.at - since)}{first}"
 
 
 def describe_alike(alike: Sequence[End], since: int) -> str:
@@ -92,7 +92,10 @@ def describe_alike(alike: Sequence[End], since: int) -> str:
     first = min(alike, key=lambda death: death.at)
     if len(alike) == 1:
         return first.describe(since)
-    who = _names(alike)
+    if first.rank is None:
+        who = sorted({death.node for death in alike})
+    else:
+        who = [str(rank) for rank in sorted({death.rank for death in alike if death.rank is not None})]
     often = "" if len(who) == len(alike) else f" {len(alike)} times"
     kind = "the command" if first.rank is None else "rank"
     joint = " on " if first.rank is None else " "
@@ -104,13 +107,6 @@ def describe_alike(alike: Sequence[End], since: int) -> str:
     met = f"; their first error: {first.met}" if first.met else ""
     verb = "died" if first.code else "ended"
     return f"{names} {verb}{often}, the first at {at}, with exit code {first.code}{own}{met}"
-
-
-def _names(alike: Sequence[End]) -> list[str]:
-    """Of the nodes whose commands ended, or of the ranks."""
-    if alike[0].rank is None:
-        return sorted({death.node for death in alike})
-    return [str(rank) for rank in sorted({death.rank for death in alike if death.rank is not None})]
 
 
 def listed(names: Sequence[str]) -> str:
@@ -140,7 +136,7 @@ def given(run: Timeline) -> list[dict[str, Any]]:
     The harness gives one by a fault that takes a node after a notice, or that asks a rank to end; an engine may take a
     node of its own accord; and a straggler may leave while a fault slows its node. Their peers are told as well.
     """
-    doubt, excluded = _doubt(run), {_node(each) for each in run.notices if each.get("source") == "straggler"}
+    doubt, excluded = _doubt(run), {key_of(each) for each in run.notices if each.get("source") == "straggler"}
     windows, aimed = list[tuple[int, int, tuple[Set[Node], bool]]](), set[Node]()
     for fault in run.faults:
         nodes = {node_of(target) for target in fault.targets}
@@ -153,21 +149,37 @@ def given(run: Timeline) -> list[dict[str, Any]]:
     givers = Spans(windows)
 
     def is_given(notice: dict[str, Any]) -> bool:
-        source, node = notice.get("source"), _node(notice)
+        source, node = notice.get("source"), key_of(notice)
         there = [(nodes, takes) for nodes, takes in givers.at(notice["at"]) if takes or nodes & excluded]
         return any(source == "peer" or (node in nodes and takes != (source == "straggler")) for nodes, takes in there)
 
     return [notice for notice in run.notices if is_given(notice)]
 
 
-def _node(event: Mapping[str, Any]) -> Node:
-    return event["node"], event["incarnation"]
-
-
 def ends_of(run: Timeline) -> list[End]:
     """Of all commands and workers, also those that ended well."""
-    looked_up = _Places(run)
-    return [*(looked_up.end(exit_) for exit_ in (*run.exits, *_last_words(run))), *_vanished(run)]
+    workers = list(enumerate(run.processes))
+    there = grouped(((each.node, each.incarnation), row) for row, each in workers)
+    ended = grouped(((each.node, each.incarnation, each.exited), row) for row, each in workers)
+    allocated = {(slot.node, slot.incarnation): slot.allocated for slot in reversed(run.slots)}
+
+    def end(exit_: Mapping[str, Any]) -> End:
+        """With when it had been started, and who went with it."""
+        node, incarnation, rank, at = exit_["node"], exit_["incarnation"], exit_["rank"], exit_["at"]
+        if rank is None:
+            started = allocated.get((node, incarnation), at)
+            rows = [row for row in there.get((node, incarnation), ()) if run.processes[row].started <= at]
+        else:
+            rows = ended.get((node, incarnation, at), [])
+            started = min((run.processes[row].launched for row in rows), default=run.begin)  # it never said a word
+        told = [run.processes[row] for row in rows if rank is not None]
+        error = any(process.exit_reason == "error" for process in told)
+        met = " ".join(next((process.exit_error for process in told if process.exit_error), "").split())
+        met = met if len(met) <= ERROR_CHARS else f"{met[: ERROR_CHARS - 1]}…"
+        code = int(exit_["code"]) or int(error)  # one that failed has not ended well, whatever its launcher says
+        return End(node, incarnation, rank, code, at, started, tuple(rows), met, error)
+
+    return [*map(end, (*run.exits, *_last_words(run))), *_vanished(run)]
 
 
 def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
@@ -211,40 +223,6 @@ def _taken_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
     return any((o.node, o.incarnation, o.rank) == place and o.started > gone.last_seen for o in others)
 
 
-class _Places:
-    """Who was where: what an exit needs to be told from when it had been started, and who went with it."""
-
-    def __init__(self, run: Timeline):
-        self._run = run
-        self._there: dict[tuple[str, int], list[int]] = {}
-        self._ended: dict[tuple[str, int, int | None], list[int]] = {}
-        for row, process in enumerate(run.processes):
-            self._there.setdefault((process.node, process.incarnation), []).append(row)
-            self._ended.setdefault((process.node, process.incarnation, process.exited), []).append(row)
-        self._allocated: dict[tuple[str, int], int] = {}
-        for slot in run.slots:
-            self._allocated.setdefault((slot.node, slot.incarnation), slot.allocated)
-
-    def end(self, exit_: dict[str, Any]) -> End:
-        processes = self._run.processes
-        node, incarnation, rank, at = exit_["node"], exit_["incarnation"], exit_["rank"], exit_["at"]
-        if rank is None:
-            started = self._allocated.get((node, incarnation), at)
-            rows = [i for i in self._there.get((node, incarnation), ()) if processes[i].started <= at]
-        else:
-            rows = self._ended.get((node, incarnation, at), [])
-            started = min((processes[i].launched for i in rows), default=self._run.begin)  # one that never said a word
-        error = rank is not None and any(processes[i].exit_reason == "error" for i in rows)
-        met = next((text for i in rows if rank is not None and (text := processes[i].exit_error)), "")
-        code = int(exit_["code"]) or int(error)  # one that failed has not ended well, whatever its launcher says
-        return End(node, incarnation, rank, code, at, started, tuple(rows), _on_one_line(met), error)
-
-
-def _on_one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= ERROR_CHARS else f"{line[: ERROR_CHARS - 1]}…"
-
-
 @dataclass(frozen=True)
 class _Root:
     """A moment from which on peers may die: those that were there, but for those in the places `beyond`.
@@ -272,36 +250,15 @@ class _Stopper:
     survived: int | None
 
 
-class _Lives:
-    """Deaths by place."""
-
-    def __init__(self, run: Timeline, everyone: Iterable[End]):
-        doubt, found = _doubt(run), dict[tuple[str, int], dict[int | None, list[End]]]()
-        for death in everyone:
-            found.setdefault((death.node, death.incarnation), {}).setdefault(death.rank, []).append(death)
-        self._ranks = {
-            node: {rank: Spans((d.started - doubt, d.at + doubt, d) for d in mine) for rank, mine in ranks.items()}
-            for node, ranks in found.items()
-        }
-
-    def alive(self, places: Set[_Place], moment: int) -> Iterator[End]:
-        """Those in these places that were alive then, as far as the clocks tell."""
-        for node, incarnation, rank in places:
-            ranks = self._ranks.get((node, incarnation), {})
-            for each in ranks if rank is None else ranks.keys() & {rank}:
-                yield from ranks[each].at(moment)
-
-
 class _Inquest:
     """The rules, and what they look up for every death."""
 
     def __init__(self, run: Timeline, everyone: Collection[End]):
         self._run = run
-        self._lives = _Lives(run, everyone)
-        self._worlds: dict[int, list[tuple[int, int]]] = {}  # by process: when each of its worlds began, and which
-        for number, epoch in enumerate(run.epochs):
-            for row in epoch.processes:
-                self._worlds.setdefault(row, []).append((epoch.begin, number))
+        doubt = _doubt(run)
+        self._lives = Located(((d.node, d.incarnation), d.rank, d.started - doubt, d.at + doubt, d) for d in everyone)
+        worlds = list(enumerate(run.epochs))  # by process: when each of its worlds began, and which
+        self._worlds = grouped((row, (epoch.begin, number)) for number, epoch in worlds for row in epoch.processes)
         self._last_step = np.zeros(len(run.processes), np.int64)  # when each process began it
         self._last_step[run.steps.process] = run.steps.begin  # rows are in order of time: the last one counts
         starts = sorted((process.started, process.world_size) for process in run.processes)
@@ -312,22 +269,15 @@ class _Inquest:
         self._arrivals = Moments({(s.allocated, (s.node, s.incarnation)) for s in run.slots if s.incarnation > 1})
         struck = [fault for fault in run.faults if fault.injected is not None]
         killers = [fault for fault in struck if fault.kills]
-        self._strikes: dict[_Place, list[int]] = {}  # when the place was struck by a fault that kills
-        for at, place in sorted((at, place) for fault in killers for at in _moments(fault) for place in _aim(fault)):
-            self._strikes.setdefault(place, []).append(at)
+        acted = sorted((at, place) for fault in killers for at in _moments(fault) for place in _aim(fault))
+        self._strikes = grouped((place, at) for at, place in acted)  # when a fault that kills struck it
         roots = [root for fault in killers for root in self._roots_of(fault)]
         self._roots = Moments((root.at, root) for root in roots)
         self._unsettled = frozenset[int]().union(*(root.unsettled for root in roots))
         stoppers = [self._stopper(fault) for fault in struck if fault.stops]
         self._stops = _Stops(stoppers)
-        by_place: dict[_Place, list[_Stopper]] = {}
-        for stopper in stoppers:
-            for place in stopper.aim:
-                by_place.setdefault(place, []).append(stopper)
+        by_place = grouped((place, stopper) for stopper in stoppers for place in stopper.aim)
         self._stops_at = {place: _Stops(there) for place, there in by_place.items()}
-
-    def accounts_for(self, death: End) -> bool:
-        return self._left_in_peace(death) or self._explained(death)
 
     def _left_in_peace(self, death: End) -> bool:
         if death.code is not None and death.code not in CLEAN_CODES:
@@ -340,8 +290,8 @@ class _Inquest:
         sizes = [self._run.processes[row].world_size for row in death.processes if death.rank is not None]
         return any(size < largest for size in sizes for largest in later)
 
-    def _explained(self, death: End) -> bool:
-        if self._is_target(death):
+    def accounts_for(self, death: End) -> bool:
+        if self._left_in_peace(death) or self._is_target(death):
             return True
         if death.crashed:
             return False
@@ -357,11 +307,8 @@ class _Inquest:
     def _is_target(self, death: End) -> bool:
         """Alive at one of the moments at which a fault that kills acted, in a place it was aimed at."""
         doubt = _doubt(self._run)
-        for strikes in (self._strikes.get(place, []) for place in death.places):
-            first = bisect.bisect_left(strikes, death.started - doubt)
-            if first < len(strikes) and strikes[first] <= death.at + doubt:
-                return True
-        return False
+        strikes = (first_from(self._strikes.get(place, []), death.started - doubt) for place in death.places)
+        return min(strikes) <= death.at + doubt
 
     def _settled(self, death: End, unsettled: Set[int] = frozenset()) -> int:
         """No moment before this one explains the death: it was not alive, or has stepped in a new world since."""
@@ -374,13 +321,17 @@ class _Inquest:
         victims."""
         return self._settled(death, root.unsettled) <= root.at and not death.is_in(root.beyond)
 
+    def _alive(self, places: Set[_Place], moment: int) -> Iterator[End]:
+        """Those in these places that were alive then, as far as the clocks tell."""
+        for node, incarnation, rank in places:
+            yield from self._lives.at((node, incarnation), rank, moment)
+
     def _roots_of(self, fault: FaultRecord) -> list[_Root]:
         """The moments at which others may have gone with those whom this fault took."""
-        assert fault.injected is not None
-        alive = (death for moment in _moments(fault) for death in self._lives.alive(_aim(fault), moment))
+        alive = (death for moment in _moments(fault) for death in self._alive(_aim(fault), moment))
         targets = list({id(death): death for death in alive}.values())
-        first = min(fault.strikes, default=fault.injected)
-        left = [max(fault.injected, other.last_word(self._run)) for other in targets if other.at < first]
+        first = min(fault.strikes, default=acted_at(fault))
+        left = [max(acted_at(fault), other.last_word(self._run)) for other in targets if other.at < first]
         roots = [_Root(at) for at in (*fault.strikes, *left)]  # or after the first had gone on the notice before
         roots += _ends_of([other for other in targets if other.at >= first], _aim(fault))
         victims = {row for other in targets for row in other.processes}
@@ -388,13 +339,12 @@ class _Inquest:
         return [replace(root, unsettled=unsettled) for root in roots]
 
     def _stopper(self, fault: FaultRecord) -> _Stopper:
-        assert fault.injected is not None
         healed, aim = self._run.end if fault.healed is None else fault.healed, _aim(fault)
-        left = [other for other in self._lives.alive(aim, healed) if self._went_with(other, _Root(healed))]
+        left = [other for other in self._alive(aim, healed) if self._went_with(other, _Root(healed))]
         roots = [_Root(healed), *_ends_of(left, aim)]
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + _SURVIVED_NS, *saved) if saved else None
-        return _Stopper(aim, fault.injected, healed, roots, survived)
+        return _Stopper(aim, acted_at(fault), healed, roots, survived)
 
     def _stopped_by(self, stops: _Stops, death: End) -> bool:
         """While such a fault was at work; or at work still when it was healed, and in no new world since."""
@@ -423,8 +373,7 @@ class _Stops:
 
 
 def _moments(fault: FaultRecord) -> tuple[int, ...]:
-    assert fault.injected is not None
-    return (fault.injected, *fault.strikes)
+    return (acted_at(fault), *fault.strikes)
 
 
 def _aim(fault: FaultRecord) -> Set[_Place]:

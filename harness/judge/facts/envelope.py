@@ -184,7 +184,10 @@ def _ranks(runs: Sequence[Timeline]) -> str:
 
 @np.errstate(over="ignore")
 def _drawn(fault_free: Curve, others: Sequence[Curve], runs: str) -> Envelope | str:
-    edges, rows = _edges(fault_free), np.arange(len(fault_free))
+    told = np.flatnonzero(np.isfinite(fault_free.loss))
+    count = min(max(len(told) // SHORTEST, 1), STRETCHES)
+    edges = np.asarray([0, *told[np.arange(1, count) * len(told) // count]], np.int64)
+    rows = np.arange(len(fault_free))
     stretch = np.searchsorted(edges, rows, side="right") - 1
     single = {name: FLOOR_ULPS * ulps(getattr(fault_free, name)) for name in CURVES}
     lasting, soon = dict[str, Floats](), dict[str, Floats]()
@@ -201,12 +204,6 @@ def _drawn(fault_free: Curve, others: Sequence[Curve], runs: str) -> Envelope | 
     source = f"{FACTOR:g} × the spread of {runs}"
     band = Envelope(fault_free, source, edges, single, lasting, soon)
     return "fault-free runs differ by as much as the loss changes, so they give no band" if band.blind else band
-
-
-def _edges(fault_free: Curve) -> Ints:
-    told = np.flatnonzero(np.isfinite(fault_free.loss))
-    count = min(max(len(told) // SHORTEST, 1), STRETCHES)
-    return np.asarray([0, *told[np.arange(1, count) * len(told) // count]], np.int64)
 
 
 def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:

@@ -18,6 +18,8 @@ from harness.judge.facts.losses import Comparison
 from harness.log import files
 from harness.log.reading import is_told
 from harness.timeline import timeline, window
+from harness.timeline.lineage import NEVER
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Timeline
 from harness.units import counted
 
@@ -57,7 +59,11 @@ class Evidence:
             return "it restarted or went back to an earlier step"
         if other.plan.get("seed") != self.run.plan.get("seed"):
             return "it has another seed"
-        return "its loss is not a number in some steps" if _has_nan(other) else ""
+        steps, told = other.steps, is_told(other.steps.loss)
+        rows = steps.rank == steps.rank[told].min(initial=np.iinfo(np.int64).max)  # the lowest rank that tells a loss
+        odd = (told & ~np.isfinite(steps.loss))[rows]
+        overflows = losses.by_scale(odd & (steps.applied[rows] == 0))  # which a loss scale is there for
+        return "its loss is not a number in some steps" if (odd & ~overflows).any() else ""
 
 
 def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Evidence:
@@ -112,16 +118,6 @@ def _is_copy(run: Timeline, other: Timeline) -> bool:
     return not {each.started for each in run.processes}.isdisjoint(each.started for each in other.processes)
 
 
-def _has_nan(timeline: Timeline) -> bool:
-    """Whether the lowest rank that tells a loss tells one that is no number, but for overflows that a loss scale is
-    there for."""
-    steps = timeline.steps
-    told = is_told(steps.loss)
-    rows = steps.rank == steps.rank[told].min(initial=np.iinfo(np.int64).max)
-    odd = (told & ~np.isfinite(steps.loss))[rows]
-    return bool((odd & ~losses.by_scale(odd & (steps.applied[rows] == 0))).any())
-
-
 def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Comparison | None) -> str:
     """Why its steps cannot be compared with the fault-free run's, one by one; an empty text: nothing is wrong."""
     if comparison is None or fault_free is None:
@@ -165,14 +161,13 @@ def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
     """
     if comparison is None:
         return ""
-    undisturbed = None if run.plan.get("faults") or len(run.epochs) > 1 else run.end + BEFORE_NS + 1
-    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=undisturbed)
+    unknown = first_strike(run.faults) == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)
     differ = np.logical_or.reduce(list(comparison.differs.values()))
     odd = np.flatnonzero(differ)
-    if struck is None or not len(odd) or (len(odd) < LASTING * len(differ[odd[0] :]) and odd[0] > 0):
+    if unknown or not len(odd) or (len(odd) < LASTING * len(differ[odd[0] :]) and odd[0] > 0):
         return ""
     first = comparison.step[odd[0]]
-    if int(run.steps.end[run.steps.step == first].max()) >= struck - BEFORE_NS:
+    if int(run.steps.end[run.steps.step == first].max()) >= first_strike(run.faults) - BEFORE_NS:
         return ""
     if run.beside.earlier:
         why = f"step {first} differs from the fault-free run before this rehearsal's fault struck"

@@ -8,13 +8,14 @@ What is told so in a fault-free run as well is a way of telling, and held agains
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 from harness.judge.facts.times import APART_NS
 from harness.timeline.lineage import Key
+from harness.timeline.lookups import first_from, grouped, last_by
 from harness.timeline.timeline import Process, Timeline
 from harness.units import format_duration
 
@@ -62,23 +63,18 @@ def _ended_otherwise(run: Timeline) -> Iterator[str]:
 
 
 def _met_otherwise(run: Timeline) -> Iterator[str]:
-    of_node: dict[Key, list[Mapping[str, Any]]] = {}
-    for launcher in run.launchers:
-        of_node.setdefault(launcher.key, []).extend(launcher.met)
-    for met in of_node.values():
-        met.sort(key=_at)
+    told = grouped((each.key, (met["at"], met)) for each in run.launchers for met in each.met)
+    of_node = {key: sorted(met, key=itemgetter(0)) for key, met in told.items()}
     for epoch in run.epochs:
         members = {(run.processes[row].node, run.processes[row].incarnation): row for row in epoch.processes}
         ranks: dict[int, str] = {}
         sizes: dict[int, str] = {}
         for (node, incarnation), row in sorted(members.items()):
-            met = of_node.get((node, incarnation), [])
-            last = bisect.bisect_right(met, run.processes[row].started, key=_at) - 1
-            told = met[last] if last >= 0 else {}
-            sizes.setdefault(told.get("nodes", -1), node)
-            other = ranks.setdefault(told.get("node_rank", -1), node)
-            if other != node and "node_rank" in told:
-                yield f"the launchers on {other} and {node} both tell that theirs is node {told['node_rank']}"
+            met = last_by(of_node.get((node, incarnation), []), run.processes[row].started) or {}
+            sizes.setdefault(met.get("nodes", -1), node)
+            other = ranks.setdefault(met.get("node_rank", -1), node)
+            if other != node and "node_rank" in met:
+                yield f"the launchers on {other} and {node} both tell that theirs is node {met['node_rank']}"
         sizes.pop(-1, None)
         if len(sizes) > 1:
             (one, here), (two, there) = itertools.islice(sizes.items(), 2)
@@ -91,7 +87,7 @@ def _counted_back(run: Timeline) -> Iterator[str]:
     for launcher in run.launchers:
         met = [(event["at"], event["round"]) for event in launcher.met if event.get("round") is not None]
         for (before, one), (at, two) in itertools.pairwise(met):
-            if two <= one and bisect.bisect(lost, before) == bisect.bisect(lost, at):
+            if two <= one and first_from(lost, before) > at:
                 yield f"the launcher on {launcher.key[0]} told of meeting {two} after meeting {one}"
 
 
@@ -100,8 +96,3 @@ def _left_out(run: Timeline) -> Iterator[str]:
     for one, two in itertools.pairwise(rounds):
         if two > one + 1:
             yield f"the launchers told of meetings {one} and {two}, and of none between them"
-
-
-def _at(event: Mapping[str, Any]) -> int:
-    at: int = event["at"]
-    return at

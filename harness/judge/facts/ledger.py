@@ -23,7 +23,8 @@ from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
 from harness.judge.facts.usual import Band, Times, first_rows
 from harness.theory import closed_forms
-from harness.timeline.timeline import Bools, Episode, Ints, Segment, Slot, Timeline
+from harness.timeline.lookups import grouped
+from harness.timeline.timeline import Bools, Ints, Segment, Slot, Timeline
 
 S = 1e9
 _NAMES = ("failures", "mean_time_to_failure_s", "restart_s", "lost_s", "interval_s", "checkpoint_s", "ettr")
@@ -46,6 +47,7 @@ ACCOUNTS = (
     "unattributed",
 )
 _INDEX = {name: index for index, name in enumerate(ACCOUNTS)}
+_OF_STEPS = ("recompute", "data_wait", "checkpoint_stall", "straggler_drag", "productive")
 # What a slot does outside its steps while the job is in this phase, and the slot has a worker in the world that steps.
 _ACCOUNT_OF_PHASE = {phase: phase for phase in ACCOUNTS} | {
     "running": "unattributed",
@@ -82,68 +84,37 @@ def settle(timeline: Timeline, baselines: Mapping[int, Band], windows: Sequence[
     windows = by_time.union(windows)
     segments = _split(timeline.segments, windows)
     of_faults = _inside(np.array([segment.end for segment in segments], np.int64), windows)
-    shares = _StepShares(timeline, baselines)
-    total, blamed = _Book(), _Book()
-    rows_of, between = _rows_by_slot(timeline), _Between(timeline, segments)
+    shares, rows_of, between = _StepShares(timeline, baselines), _rows_by_slot(timeline), _Between(timeline, segments)
+    total = blamed = np.zeros(len(ACCOUNTS), object)  # as objects: what all slots book may not fit into 64 bits
     for number, slot in enumerate(timeline.slots):
-        before = sum(total.amounts)
-        steps, rest = shares.of(slot, rows_of[number])
-        total.add_steps(steps)
-        blamed.add_steps(steps, _inside(steps.end, windows))
-        accounts, amounts = between.accounts(slot), rest.by_segment(segments)
-        total.add_rest(accounts, amounts)
-        blamed.add_rest(accounts[of_faults], amounts[of_faults])
-        booked = sum(total.amounts) - before
-        assert booked == slot.released - slot.allocated, f"{slot}: {booked} ns booked"
-    blamed.amounts[_INDEX["productive"]] = 0
-    blamed.amounts[_INDEX["recompute"]] = total.amounts[_INDEX["recompute"]]
-    return Ledger(sum(total.amounts), total.named(), blamed.named())
+        ended, of_steps, free = shares.of(slot, rows_of[number])
+        where, amounts = between.accounts(slot), _by_segment(*free, segments)
+        booked = _booked(of_steps, where, amounts)
+        assert booked.sum() == slot.released - slot.allocated, f"{slot}: {booked.sum()} ns booked"
+        total = total + booked
+        blamed = blamed + _booked(of_steps[:, _inside(ended, windows)], where[of_faults], amounts[of_faults])
+    accounts, by_faults = (dict(zip(ACCOUNTS, map(int, each), strict=True)) for each in (total, blamed))
+    return Ledger(sum(total), accounts, by_faults | {"productive": 0, "recompute": accounts["recompute"]})
 
 
-class _Book:
-    """One amount per account."""
-
-    def __init__(self) -> None:
-        self.amounts = [0] * len(ACCOUNTS)
-
-    def add_steps(self, steps: _SlotSteps, chosen: Bools | None = None) -> None:
-        for account, column in steps.shares.items():
-            self.amounts[_INDEX[account]] += int(column.sum() if chosen is None else column[chosen].sum())
-
-    def add_rest(self, accounts: Ints, amounts: Ints) -> None:
-        sums = np.zeros(len(ACCOUNTS), np.int64)  # of one slot; those of all slots may not fit into 64 bits
-        np.add.at(sums, accounts, amounts)
-        self.amounts = [before + more for before, more in zip(self.amounts, sums.tolist(), strict=True)]
-
-    def named(self) -> dict[str, int]:
-        return dict(zip(ACCOUNTS, self.amounts, strict=True))
+def _booked(of_steps: Ints, accounts: Ints, amounts: Ints) -> Ints:
+    """Of one slot, by account: its steps as of `_StepShares.of`, and what it did outside of them."""
+    sums = np.zeros(len(ACCOUNTS), np.int64)
+    sums[[_INDEX[name] for name in _OF_STEPS]] = of_steps.sum(axis=1)
+    np.add.at(sums, accounts, amounts)
+    return sums
 
 
-@dataclass(frozen=True)
-class _SlotSteps:
-    """The steps of one slot: when each ended, and how its time is shared among accounts."""
-
-    end: Ints
-    shares: Mapping[str, Ints]
-
-
-@dataclass(frozen=True)
-class _Rest:
-    """What of a slot no step covers: disjoint intervals in order."""
-
-    begin: Ints
-    end: Ints
-
-    def by_segment(self, segments: Sequence[Segment]) -> Ints:
-        """How much of it lies in each segment, exactly."""
-        edges = np.array([segment.begin for segment in segments] + [segments[-1].end], np.int64)
-        lengths = np.concatenate([[0], np.cumsum(self.end - self.begin)])
-        # Free time before an instant: all intervals that ended, plus the part of the one it falls into.
-        index = np.searchsorted(self.end, edges, side="right")
-        partial = np.zeros(len(edges), np.int64)
-        within = index < len(self.begin)
-        partial[within] = np.maximum(edges[within] - self.begin[index[within]], 0)
-        return np.diff(lengths[index] + partial)
+def _by_segment(begin: Ints, end: Ints, segments: Sequence[Segment]) -> Ints:
+    """How much of these disjoint intervals, which are in order, lies in each segment, exactly."""
+    edges = np.array([segment.begin for segment in segments] + [segments[-1].end], np.int64)
+    lengths = np.concatenate([[0], np.cumsum(end - begin)])
+    # Free time before an instant: all intervals that ended, plus the part of the one it falls into.
+    index = np.searchsorted(end, edges, side="right")
+    partial = np.zeros(len(edges), np.int64)
+    within = index < len(begin)
+    partial[within] = np.maximum(edges[within] - begin[index[within]], 0)
+    return np.diff(lengths[index] + partial)
 
 
 class _StepShares:
@@ -157,7 +128,8 @@ class _StepShares:
         self.upper = np.array([band.upper if band else endless for band in worlds], np.int64)
         self.upper_first = np.array([band.first if band else endless for band in worlds], np.int64)
 
-    def of(self, slot: Slot, rows: Ints) -> tuple[_SlotSteps, _Rest]:
+    def of(self, slot: Slot, rows: Ints) -> tuple[Ints, Ints, tuple[Ints, Ints]]:
+        """When each step of a slot ended, its time by account (`_OF_STEPS`), and the intervals in between."""
         steps = self.steps
         ended = steps.end[rows]
         end = np.minimum(np.maximum(ended, slot.allocated), slot.released)
@@ -165,17 +137,16 @@ class _StepShares:
         begin = np.minimum(np.maximum(steps.begin[rows], floor), end)
         left = end - begin
         lost = ~steps.survives[rows]
-        shares = {"recompute": np.where(lost, left, 0)}
+        recompute = np.where(lost, left, 0)
         left = np.where(lost, 0, left)
-        for account, told in (("data_wait", steps.data_ns), ("checkpoint_stall", steps.checkpoint_ns)):
-            shares[account] = np.minimum(np.maximum(told[rows], 0), left)
-            left = left - shares[account]
+        data = np.minimum(np.maximum(steps.data_ns[rows], 0), left)
+        stall = np.minimum(np.maximum(steps.checkpoint_ns[rows], 0), left - data)
+        left = left - data - stall
         epoch = steps.epoch[rows]
         upper = np.where(self.first[rows], self.upper_first[epoch], self.upper[epoch]) if len(rows) else left
-        shares["straggler_drag"] = np.maximum(left - upper, 0)
-        shares["productive"] = left - shares["straggler_drag"]
-        rest = _Rest(np.concatenate([[slot.allocated], end]), np.concatenate([begin, [slot.released]]))
-        return _SlotSteps(ended, shares), rest
+        drag = np.maximum(left - upper, 0)
+        free = np.concatenate([[slot.allocated], end]), np.concatenate([begin, [slot.released]])
+        return ended, np.stack([recompute, data, stall, drag, left - drag]), free
 
 
 def _rows_by_slot(timeline: Timeline) -> list[Ints]:
@@ -195,11 +166,9 @@ class _Between:
     """The account of what a slot does outside its steps, by segment."""
 
     def __init__(self, timeline: Timeline, segments: Sequence[Segment]):
-        self._worked: dict[tuple[str, int, int], list[int]] = {}  # per slot the epochs in which it has a worker
-        for number, epoch in enumerate(timeline.epochs):
-            for index in epoch.processes:
-                process = timeline.processes[index]
-                self._worked.setdefault((process.node, process.incarnation, process.local_rank), []).append(number)
+        processes, epochs = timeline.processes, list(enumerate(timeline.epochs))
+        members = ((number, processes[row]) for number, epoch in epochs for row in epoch.processes)
+        self._worked = grouped(((p.node, p.incarnation, p.local_rank), number) for number, p in members)  # its epochs
         self._at_work = np.array([_INDEX[_ACCOUNT_OF_PHASE[each.phase]] for each in segments], np.int64)
         others = [  # a rank without a log may well have worked; else others step, and this GPU has no part in it
             _INDEX["unattributed" if timeline.epochs[each.epoch].unheard else "idle"] if each.epoch >= 0 else account
@@ -248,7 +217,11 @@ def forecast(run: Timeline, booked: Ledger) -> dict[str, Any]:
     planned = run.planned_size.world_size
     if not over or not span or not planned or not interval:
         return values
-    lost, restart = (sum(_length_ns(episode, lost) for episode in over) / S / len(over) for lost in (True, False))
+    segments = [segment for episode in over for segment in episode.segments]
+    lost, restart = (
+        sum(each.end - each.begin for each in segments if (each.phase in _LOST) == lost) / S / len(over)
+        for lost in (True, False)
+    )
     mean = span / len(over)
     return values | {
         "mean_time_to_failure_s": mean,
@@ -264,17 +237,12 @@ def forecast(run: Timeline, booked: Ledger) -> dict[str, Any]:
     }
 
 
-def _length_ns(episode: Episode, lost: bool) -> int:
-    return sum(s.end - s.begin for s in episode.segments if (s.phase in _LOST) == lost)
-
-
 def _interval_s(run: Timeline) -> float | None:
     """As planned; steps between two checkpoints count the median step each."""
     if run.saves_every_s is not None:
         return run.saves_every_s
-    every = ((run.plan.get("workload") or {}).get("checkpoint") or {}).get("every_steps")
-    taken = Times.of(run).taken
-    return every * float(np.median(taken)) / S if isinstance(every, int) and len(taken) else None
+    every, taken = run.saves_every, Times.of(run).taken
+    return every * float(np.median(taken)) / S if every is not None and len(taken) else None
 
 
 def _checkpoint_s(run: Timeline) -> float:

@@ -52,12 +52,16 @@ def surviving(steps: Steps) -> Curve:
     rows = np.flatnonzero(counted(steps))
     chosen = _one_row_per_step(steps, rows)
     columns = {name: getattr(steps, name)[chosen] for name in _COLUMNS}
-    return Curve(**columns, took_ns=_slowest(steps, rows))
+    cell, count = cells(steps.step[rows])
+    longest = np.full(count, -1)
+    np.maximum.at(longest, cell, np.maximum(steps.end[rows] - steps.begin[rows], 0))
+    return Curve(**columns, took_ns=longest[longest >= 0])
 
 
 def counted(steps: Steps) -> Bools:
     """Rows that survive. A step that not all ranks did counts only if it was built upon."""
-    return np.asarray(steps.survives & (steps.complete | ~_tail(steps)), np.bool_)
+    last = int(steps.step[steps.complete & steps.survives].max(initial=0))  # what came after may have been undone
+    return np.asarray(steps.survives & (steps.complete | (steps.step <= last)), np.bool_)
 
 
 def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
@@ -72,20 +76,6 @@ def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
     first = np.full(count, -1)
     first[cell[order]] = rows[order]  # the last one to write wins
     return first[first >= 0]
-
-
-def _slowest(steps: Steps, rows: Ints) -> Ints:
-    """Of these rows the longest of each step, in order of step."""
-    cell, count = cells(steps.step[rows])
-    longest = np.full(count, -1)
-    np.maximum.at(longest, cell, np.maximum(steps.end[rows] - steps.begin[rows], 0))
-    return longest[longest >= 0]
-
-
-def _tail(steps: Steps) -> Bools:
-    """Rows after the last complete step: whether they would have been kept is not known."""
-    last = int(steps.step[steps.complete & steps.survives].max(initial=0))
-    return np.asarray(steps.step > last, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -185,11 +175,10 @@ def distance(a: Floats, b: Floats) -> Floats:
 def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
     """Surviving steps that both have, ascending, and |run - fault-free run| of the loss: the largest over the ranks
     that tell one in both. Two that are no number differ by nothing, a single one by infinity."""
-    ours, theirs = by_rank(run), by_rank(fault_free)
-    _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
-    step, group = np.unique(ours.key[left] >> _RANK_BITS, return_inverse=True)
+    rows, others = paired(run, fault_free)
+    step, group = np.unique(run.step[rows], return_inverse=True)
     largest = np.zeros(len(step))
-    np.maximum.at(largest, group, distance(run.loss[ours.row[left]], fault_free.loss[theirs.row[right]]))
+    np.maximum.at(largest, group, distance(run.loss[rows], fault_free.loss[others]))
     return step.astype(np.float64), largest
 
 
@@ -204,6 +193,13 @@ def by_rank(steps: Steps) -> ByRank:
     rows = np.flatnonzero(counted(steps))
     key, last = np.unique(((steps.step[rows] << _RANK_BITS) + steps.rank[rows])[::-1], return_index=True)
     return ByRank(key, rows[::-1][last])
+
+
+def paired(run: Steps, fault_free: Steps) -> tuple[Ints, Ints]:
+    """Rows of both runs that are the same step of the same rank."""
+    ours, theirs = by_rank(run), by_rank(fault_free)
+    _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
+    return ours.row[left], theirs.row[right]
 
 
 def ulps(values: Floats) -> Floats:

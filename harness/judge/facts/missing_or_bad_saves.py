@@ -12,17 +12,17 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from harness.judge.facts.by_time import Window, touches, union
 from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import family
-from harness.timeline.timeline import FaultRecord, Ints, Timeline
+from harness.timeline.sorted_events import first_strike
+from harness.timeline.timeline import Ints, Timeline
 
-K = TypeVar("K")
-T = TypeVar("T")
 SoundAt = Callable[[int], Callable[["Save"], bool]]  # whether no fault had damaged a save by then
 SMALLER = 0.5  # of the smallest that was saved without a fault
 SMALLER_STEADY, STEADY, STEADY_SAVES = 0.9, 0.97, 3  # the same, where so many differ by no more than this
@@ -111,9 +111,7 @@ class Store:
 
     def _is_going(self, seen: Seen) -> bool:
         """Whether it was removed right after: its files go one after the other, and the harness may see the rest."""
-        moments = self._removed.get(last_name(seen.path), [])
-        place = bisect.bisect_left(moments, seen.at)
-        return place < len(moments) and moments[place] - seen.at < REMOVAL_NS
+        return first_from(self._removed.get(last_name(seen.path), []), seen.at) - seen.at < REMOVAL_NS
 
     def _name_of(self, save: Save) -> str | None:
         """What the harness calls it, if it saw anything that may be it."""
@@ -240,8 +238,7 @@ class Store:
     def _went(self, save: Save) -> int:
         """When the harness saw it go away."""
         moments = next((self._removed[part] for part in _last_parts(save.path) if part in self._removed), [])
-        place = bisect.bisect_left(moments, save.last_at)
-        return moments[place] if place < len(moments) else NEVER
+        return first_from(moments, save.last_at)
 
     def _gone(self, saves: Sequence[Save]) -> Iterator[NoSave]:
         for save, after in itertools.pairwise(saves):
@@ -336,10 +333,14 @@ class Store:
 
     @cached_property
     def _hiding(self) -> Sequence[Window]:
-        """When such faults were at work. One that tells what it damaged hides nothing else."""
-        hide = (fault for fault in self._run.faults if (fault.spoils or not fault.kills) and not _told(fault))
-        windows = ((fault.injected, NEVER if fault.healed is None else fault.healed) for fault in hide)
-        return union((begin, max(begin, end)) for begin, end in windows if begin is not None)
+        """When such faults were at work. One that tells of which steps it damaged checkpoints hides nothing else."""
+        windows = []
+        for fault in self._run.faults:
+            told = fault.damaged and all(isinstance(damage.get("step"), int) for damage in fault.damaged)
+            if fault.injected is not None and (fault.spoils or not fault.kills) and not told:
+                healed = NEVER if fault.healed is None else fault.healed
+                windows.append((fault.injected, max(fault.injected, healed)))
+        return union(windows)
 
     def _too_small(self) -> Iterator[NoSave]:
         """Far smaller than any before the first fault, as seen or told; or than any of the fault-free run. Where those
@@ -465,20 +466,21 @@ class Store:
 
     @property
     def _struck(self) -> int:
-        return min((fault.injected for fault in self._run.faults if fault.injected is not None), default=NEVER)
+        return first_strike(self._run.faults)
 
     def _stale(self) -> Iterator[NoSave]:
         """The content of an earlier save of another step, though updates were applied in between."""
         for kind, digests in self._contents().items():
             theirs = self._usual._contents().get(kind, {}) if self._usual is not None else {}
-            if not _changes(theirs if len(theirs) > 1 else self._of_before(digests)):
+            before = {save: digest for save, digest in digests.items() if save.last_at < self._struck}
+            if not _changes(theirs if len(theirs) > 1 else before):
                 continue
             first: dict[tuple[str, str], Save] = {}
             for save, digest in digests.items():
-                before = first.setdefault((save.series, digest), save)
-                if before.step < save.step and self._was_trained(before.step, save.step):
+                same = first.setdefault((save.series, digest), save)
+                if same.step < save.step and self._was_trained(same.step, save.step):
                     who = "the trainer told" if kind == "told" else "the harness saw"
-                    yield NoSave(save, f"{who} in it the content of the checkpoint of step {before.step}")
+                    yield NoSave(save, f"{who} in it the content of the checkpoint of step {same.step}")
 
     def _stale_in_part(self) -> Iterator[NoSave]:
         """More of its tensors are those of an earlier save than without a fault. One save that stands alone there does
@@ -525,9 +527,6 @@ class Store:
                     found.setdefault(f"seen {number}", {})[save] = digest
         return found
 
-    def _of_before(self, digests: Mapping[Save, str]) -> Mapping[Save, str]:
-        return {save: digest for save, digest in digests.items() if save.last_at < self._struck}
-
     def _was_trained(self, first: int, last: int) -> bool:
         begin, end = np.searchsorted(self._trained, (first, last), "right")
         return bool(begin < end)
@@ -568,11 +567,6 @@ class Store:
         return found
 
 
-def _told(fault: FaultRecord) -> bool:
-    """Whether it told of which steps the checkpoints are that it damaged."""
-    return bool(fault.damaged) and all(isinstance(damage.get("step"), int) for damage in fault.damaged)
-
-
 def _by_series(sizes: Iterable[tuple[Save, int]], until: int) -> dict[str, list[int]]:
     """The sizes of what was saved until then."""
     return grouped((save.series, size) for save, size in sizes if save.last_at < until)
@@ -580,10 +574,8 @@ def _by_series(sizes: Iterable[tuple[Save, int]], until: int) -> dict[str, list[
 
 def _changes(digests: Mapping[Save, str]) -> bool:
     """Whether each step had a content of its own, as far as is known."""
-    steps: dict[tuple[str, str], set[int]] = {}
-    for save, digest in digests.items():
-        steps.setdefault((save.series, digest), set()).add(save.step)
-    return len(steps) > 1 and all(len(each) == 1 for each in steps.values())
+    steps = grouped(((save.series, digest), save.step) for save, digest in digests.items())
+    return len(steps) > 1 and all(len(set(each)) == 1 for each in steps.values())
 
 
 def _seen(event: Mapping[str, Any]) -> Seen:
@@ -621,10 +613,3 @@ def _last_parts(path: str) -> list[str]:
 
 def last_name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
-
-
-def grouped(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
-    found: dict[K, list[T]] = {}
-    for key, what in pairs:
-        found.setdefault(key, []).append(what)
-    return found

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.judge.facts.losses import CURVES, bits, by_rank, distance, ulps, unlike
+from harness.judge.facts.losses import CURVES, bits, by_rank, distance, paired, ulps, unlike
 from harness.log.reading import is_told
 from harness.timeline.lineage import NEVER, cells
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
@@ -65,17 +65,10 @@ def _apart(steps: Steps, rows: Ints) -> Apart:
 def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple[Ints, Bools]:
     """Rows of the run's steps up to `last` that tell this, as the same rank does there, in the order of steps; and
     whether both tell the same."""
-    rows, others = _paired(run, fault_free)
+    rows, others = paired(run, fault_free)
     both = _told(run, name, rows) & _told(fault_free, name, others) & (run.step[rows] <= last)
     rows, others = rows[both], others[both]
     return rows, np.asarray(_exact(run, name)[rows] == _exact(fault_free, name)[others], np.bool_)
-
-
-def _paired(run: Steps, fault_free: Steps) -> tuple[Ints, Ints]:
-    """Rows of both runs that are the same step of the same rank."""
-    ours, theirs = by_rank(run), by_rank(fault_free)
-    _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
-    return ours.row[left], theirs.row[right]
 
 
 def weights_together(steps: Steps, of: Bools | None = None) -> Ints:
@@ -238,11 +231,8 @@ def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> B
 def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
     """The first surviving step on which ranks that tell this disagree, and two of them."""
     rows = _rows_of(steps, telling)
-    if name in (
-        "first",
-        "count",
-        *CURVES,
-    ):  # a hole is found where the samples are followed, and by who stopped telling
+    # A hole is found where the samples are followed, and by who stopped telling.
+    if name in ("first", "count", *CURVES):
         rows = rows[_told(steps, name, rows)]
     cell, count = cells(steps.step[rows])
     bad = np.flatnonzero(_differing(steps, name, rows, cell, count))
@@ -255,14 +245,14 @@ def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
 
 def holes(run: Steps, fault_free: Steps) -> Iterator[tuple[str, Ints]]:
     """Of each curve: rows that do not tell it, where the same rank does in that step of the fault-free run."""
-    rows, others = _paired(run, fault_free)
+    rows, others = paired(run, fault_free)
     for name in CURVES:
         yield name, rows[_told(fault_free, name, others) & ~_told(run, name, rows)]
 
 
 def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float) -> int | None:
     """The first row whose value is not the same rank's in the fault-free run. The lowest rank is compared anyway."""
-    rows, others = _paired(run, fault_free)
+    rows, others = paired(run, fault_free)
     mine, other = getattr(run, name)[rows], getattr(fault_free, name)[others]
     if name not in CURVES:
         off = mine != other

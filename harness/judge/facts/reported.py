@@ -18,6 +18,7 @@ import numpy as np
 
 from harness.judge.facts.evidence import Evidence
 from harness.node.emitter import TELLS
+from harness.timeline.lookups import grouped
 from harness.timeline.save_events import COMMITTED, FAILED, STARTED
 from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import Bools, Steps, Stretch, Timeline
@@ -95,7 +96,11 @@ def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     run = evidence.run
     here = told(run)
     promised = [process.tells for process in run.processes if process.tells is not None]
-    promised.append(_planned(evidence))
+    trainer = (run.plan.get("workload") or {}).get("trainer")
+    planned = (declared(run.plan) if trainer is not None else None) or frozenset()
+    if trainer == "reference" and evidence.fault_free is not None:
+        planned &= told(evidence.fault_free)  # a log under that name may be of another trainer
+    promised.append(planned)
     for kind in TELLS if len(run.steps) else ():
         if kind in here and kind in COLUMNS:
             yield from ((kind, text) for text in itertools.islice(_ceased(evidence, kind), 1))
@@ -111,15 +116,6 @@ def stood_in_for(tells: frozenset[str]) -> frozenset[str]:
     """These kinds, and those whose item another one of them tells."""
     items = {ITEMS[kind] for kind in tells}
     return frozenset(kind for kind, item in ITEMS.items() if item in items)
-
-
-def _planned(evidence: Evidence) -> frozenset[str]:
-    """What the plan promises. A log under the name of the reference trainer may be of another one: then the fault-free
-    run does not tell it either."""
-    trainer = (evidence.run.plan.get("workload") or {}).get("trainer")
-    names = declared(evidence.run.plan) if trainer is not None else None
-    usual = names if evidence.fault_free is None or trainer != "reference" else told(evidence.fault_free)
-    return (names or frozenset()) & (usual or frozenset())
 
 
 def _never_saved(evidence: Evidence) -> bool:
@@ -157,9 +153,7 @@ class _Lives:
         self.begins = np.concatenate([[0], np.cumsum(counts[order])])[begins]  # of each process, among rows that count
         self.told = np.flatnonzero(rows[order[counts[order]]])
         self.cuts = np.searchsorted(self.told, self.begins)
-        self.of_rank: dict[int, list[int]] = {}
-        for row in np.flatnonzero(np.diff(self.cuts)).tolist():
-            self.of_rank.setdefault(run.processes[row].rank, []).append(row)
+        self.of_rank = grouped((run.processes[row].rank, row) for row in np.flatnonzero(np.diff(self.cuts)).tolist())
 
     def gaps(self, lives: Sequence[int]) -> list[int]:
         """How many steps apart these processes tell it, but for the first time: many do that at their first step, and
@@ -234,21 +228,22 @@ def forecast(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: st
         return [f"{teller[0].upper()}{teller[1:]} reports everything that is judged."]
     items = dict.fromkeys(ITEMS[kind] for kind in untold)
     lines = [f"Not judged, because {teller} does not report it: {', '.join(items)}."]
-    return lines + [f"  {name} would be inconclusive: {teller} {why}." for name, why in _hopeless(tells, expect)]
+    for name, needed in _needed(expect):
+        if lacking := [ITEMS[kind] for kind in needed if kind not in tells]:
+            lines.append(f"  {name} would be inconclusive: {teller} does not report {', '.join(lacking)}.")
+    return lines
 
 
-def _hopeless(tells: frozenset[str], expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Bounds on what the trainer does not tell."""
+def _needed(expect: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
+    """What the trainer must tell for each bound."""
     asked = {name: bounds for name, bounds in expect.items() if isinstance(bounds, Mapping)}
     if "loss_continuity" in asked:
-        names = [kind for kind in ("loss",) if kind not in tells]
-        if asked["loss_continuity"].get("mode", "exact") != "exact":
-            names += [kind for kind in ("positions",) if kind not in tells]
-        yield from _each(names, "loss_continuity")
+        exact = asked["loss_continuity"].get("mode", "exact") == "exact"
+        yield "loss_continuity", ("loss",) if exact else ("loss", "positions")
     for phase in asked.get("recovery_time", {}).get("phases") or {}:
-        yield from _each(sorted(PHASE_NEEDS.get(phase, set()) - tells), f"recovery_time.phases.{phase}")
-    if asked.get("metrics", {}).get("checkpoint_success_min") is not None and "checkpoints" not in tells:
-        yield from _each(["checkpoints"], "metrics.checkpoint_success_min")
+        yield f"recovery_time.phases.{phase}", sorted(PHASE_NEEDS.get(phase, set()))
+    if asked.get("metrics", {}).get("checkpoint_success_min") is not None:
+        yield "metrics.checkpoint_success_min", ("checkpoints",)
 
 
 def from_scratch(run: Timeline) -> str:
@@ -269,29 +264,17 @@ def from_scratch(run: Timeline) -> str:
     return ""
 
 
-def _each(kinds: Sequence[str], name: str) -> Iterator[tuple[str, str]]:
-    if kinds:
-        yield name, f"does not report {', '.join(ITEMS[kind] for kind in kinds)}"
-
-
 def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, int]:
     """Per rank how far apart the steps are that it tells one after the other; not of those that follow no rule."""
-    told = _of_ranks(run)
-    if fault_free is not None:
-        told |= _of_ranks(fault_free)
+    told: dict[int, list[Stretch]] = {}
+    for timeline in (run, fault_free or run):  # where the second one tells of a rank, that counts
+        told |= grouped((timeline.processes[each.process].rank, each) for each in timeline.stretches)
     return {
         rank: min(each.stride for each in stretches if each.stride)
         for rank, stretches in told.items()
         if any(each.stride for each in stretches)
         and sum(len(each.jumps) for each in stretches) <= IRREGULAR * sum(each.rows for each in stretches)
     }
-
-
-def _of_ranks(run: Timeline) -> dict[int, list[Stretch]]:
-    found: dict[int, list[Stretch]] = {}
-    for each in run.stretches:
-        found.setdefault(run.processes[each.process].rank, []).append(each)
-    return found
 
 
 def blindness(run: Timeline, fault_free: Timeline | None) -> str:

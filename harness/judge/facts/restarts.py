@@ -11,6 +11,7 @@ from harness.judge.facts.by_time import Moments
 from harness.judge.facts.saves import Damage, Save, Saves
 from harness.timeline.joined_steps import SCRATCH
 from harness.timeline.lineage import step_of
+from harness.timeline.lookups import grouped
 from harness.timeline.save_events import family
 from harness.timeline.timeline import Epoch, Stretch, Timeline
 
@@ -52,6 +53,14 @@ class Restore(NamedTuple):
     entered: tuple[str, ...]  # whose state
     passed_over: tuple[PassedOver, ...]
     went_on: int
+
+    @property
+    def is_another(self) -> str:
+        """In words, where this is not what was committed there: damage, or a save that nobody saw."""
+        if not self.content or not self.saved or self.content == self.saved:
+            return ""
+        where = self.source or "a state"
+        return f"rank {self.rank} restored {where}, which no longer holds what was committed there"
 
     def took(self, damage: Damage, margin_ns: int) -> bool:
         """Whether it took this checkpoint as the damage had left it, or had done if the harness saw each save anew. One
@@ -111,13 +120,9 @@ class Restart:
 
 
 def restarts(run: Timeline, saves: Saves) -> list[Restart]:
-    members: dict[int, list[Member]] = {}
-    for stretch in run.stretches:
-        members.setdefault(stretch.epoch, []).append(_member(run, saves, stretch))
+    members = grouped((stretch.epoch, _member(run, saves, stretch)) for stretch in run.stretches)
     tried = Moments((process.started, process.fallback) for process in run.processes if process.fallback)
-    ends: dict[int, int] = {}
-    for stretch in run.stretches:
-        ends[stretch.epoch] = max(ends.get(stretch.epoch, 0), stretch.end)
+    ends = grouped((stretch.epoch, stretch.end) for stretch in run.stretches)
     found: list[Restart] = []
     until = run.begin
     for number, epoch in enumerate(run.epochs):
@@ -132,13 +137,10 @@ def restarts(run: Timeline, saves: Saves) -> list[Restart]:
                 members=mine,
                 own_decision=number > 0 and run.epochs[number - 1].world == epoch.world,
                 moment=min(moments, default=epoch.begin),
-                passed_over=[
-                    *(item for each in mine if each.restored for item in each.restored.passed_over),
-                    *before,
-                ],
+                passed_over=[*(item for each in mine if each.restored for item in each.restored.passed_over), *before],
             )
         )
-        until = max(until, ends.get(number, 0))
+        until = max([until, *ends.get(number, ())])
     return found
 
 

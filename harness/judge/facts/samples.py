@@ -19,14 +19,15 @@ import numpy as np
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.losses import ByRank, Curve, by_rank
-from harness.judge.facts.passes import EXPANDED_MAX, pass_ends
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Ints, Timeline
 from harness.units import counted
 
 NAMED_RUNS = 6
+EXPANDED_MAX = 2**27  # samples that are looked at one by one: a gigabyte of them
+SEEN_AGAIN = 0.5  # of the samples of a step: then it belongs to the next pass, as padding is less
 _ROWS_AT_ONCE = 2**14
 NOTHING_LEFT_OUT = LeftOut()
-_RANK_BITS = 24  # as in losses.by_rank
 Kind = Literal["samples", "digests", "places"]
 
 
@@ -78,13 +79,13 @@ def consumed(evidence: Evidence) -> Consumed | None:
     pairs = _paired(mine, theirs)
     if not len(pairs.step):
         return Consumed(kind, why="the two runs have no step that can be compared")
-    order = _order(evidence, kind, pairs)
-    if order.why:
-        return Consumed(kind, why=order.why, comparable=False)
+    why, unproven = _order(evidence, pairs, mine, theirs)
+    if why:
+        return Consumed(kind, why=why, comparable=False)
     if mine.size_of(pairs.ours) + theirs.size_of(pairs.theirs) > EXPANDED_MAX:
         return Consumed(kind, why="too many samples differ from the fault-free run to be compared")
     found = _by_steps(pairs, mine, theirs) if _as_much(pairs, mine, theirs) else _by_passes(mine, theirs)
-    return replace(found, unproven=order.unproven)
+    return replace(found, unproven=unproven)
 
 
 def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
@@ -110,7 +111,7 @@ class _History:
         found = by_rank(run.steps)
         whole = run.steps.complete[found.row]
         self.table = ByRank(found.key[whole], found.row[whole])
-        self.step = self.table.key >> _RANK_BITS
+        self.step = run.steps.step[self.table.row]
         told = run.steps.samples if kind == "samples" else run.steps.digest
         self.untold = int((told[self.table.row] == (-1 if kind == "samples" else 0)).sum())
 
@@ -144,6 +145,10 @@ class _Pairs(NamedTuple):
     ours: Ints
     theirs: Ints
 
+    def place_of(self, history: _History, rows: Ints) -> Ints:
+        """Which of these steps each of the rows is of."""
+        return np.searchsorted(self.step, history.run.steps.step[rows])
+
 
 def _paired(mine: _History, theirs: _History) -> _Pairs:
     """Rows of the same step and rank that consumed the very same are left out."""
@@ -168,42 +173,33 @@ def _rest(history: _History, same: Ints, step: Ints) -> Ints:
 # Order
 
 
-class _Order(NamedTuple):
-    why: str = ""
-    unproven: bool = False
-
-
-def _order(evidence: Evidence, kind: Kind, pairs: _Pairs) -> _Order:
-    """Whether the order is the same in every run: shown by the steps before any fault, and by further runs without."""
-    run, fault_free = evidence.run, evidence.fault_free
-    assert fault_free is not None
-    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=run.end)
-    mine, theirs = _History(run, kind), _History(fault_free, kind)
+def _order(evidence: Evidence, pairs: _Pairs, mine: _History, theirs: _History) -> tuple[str, bool]:
+    """Why the order cannot be the same in every run, and whether nothing shows that it is: the steps before any fault
+    do, and further runs without one."""
+    run, struck = evidence.run, min(first_strike(evidence.run.faults), evidence.run.end)
     later = run.steps.step[run.steps.end >= struck].min(initial=np.iinfo(np.int64).max)  # the lowest of any rank
     early = pairs.step[pairs.step < later]
     if len(_moved(early, pairs, mine, theirs)):
-        return _Order("sample order: not comparable; it differed from the fault-free run before any fault struck")
+        return "sample order: not comparable; it differed from the fault-free run before any fault struck", False
     sound = [other for other in evidence.calibration if not evidence.flaw(other)]
-    repeats = [other for other in sound if other.epochs[0].size == fault_free.epochs[0].size]
+    repeats = [other for other in sound if other.epochs[0].size == theirs.run.epochs[0].size]
     for other in repeats:
-        history = _History(other, kind)
+        history = _History(other, mine.kind)
         between = _paired(history, theirs)
         if not history.untold and len(_moved(between.step, between, history, theirs)):
-            return _Order("sample order: not comparable; it differs between fault-free runs")
-    return _Order(unproven=not len(early) and not repeats)
+            return "sample order: not comparable; it differs between fault-free runs", False
+    return "", not len(early) and not repeats
 
 
 def _moved(steps: Ints, pairs: _Pairs, mine: _History, theirs: _History) -> Ints:
     """Which of these steps consumed others than the fault-free run's, whichever rank did."""
-    sides = []
+    bags = []
     for history, rows in ((mine, pairs.ours), (theirs, pairs.theirs)):
-        rows = rows[np.isin(history.run.steps.step[rows], steps)]
-        sides.append((np.repeat(history.run.steps.step[rows], history.counts(rows)), history.expanded(rows)))
-    key = np.concatenate([step for step, _ in sides]), np.concatenate([item for _, item in sides])
-    sign = np.concatenate([np.full(len(step), weight) for (step, _), weight in zip(sides, (1, -1), strict=True)])
-    cells, of = np.unique(np.stack(key), axis=1, return_inverse=True)
-    balance = np.bincount(of.reshape(-1), weights=sign, minlength=cells.shape[1])
-    return np.unique(cells[0][balance != 0])
+        step = history.run.steps.step[rows]
+        inside = np.isin(step, steps)
+        bags.append(_Bag.of(history, rows[inside], step[inside]))
+    beyond, missing = _difference(*bags)
+    return np.union1d(beyond.part, missing.part)
 
 
 # Amounts
@@ -213,7 +209,7 @@ def _as_much(pairs: _Pairs, mine: _History, theirs: _History) -> bool:
     """Whether both consume as many samples in each step. Rows that are the same in both need no count."""
     totals = []
     for history, rows in ((mine, pairs.ours), (theirs, pairs.theirs)):
-        place = np.searchsorted(pairs.step, history.run.steps.step[rows])
+        place = pairs.place_of(history, rows)
         totals.append(np.bincount(place, weights=history.counts(rows), minlength=len(pairs.step)))
     return bool((totals[0] == totals[1]).all())
 
@@ -221,26 +217,25 @@ def _as_much(pairs: _Pairs, mine: _History, theirs: _History) -> bool:
 def _by_steps(pairs: _Pairs, mine: _History, theirs: _History) -> Consumed:
     """The passes are the fault-free run's: a trainer that starts again may count its own from 0."""
     pass_of = _pass_of(theirs, pairs.step)
-    ours, others = _Bag.of(mine, pairs, pairs.ours, pass_of), _Bag.of(theirs, pairs, pairs.theirs, pass_of)
-    beyond, skipped = _difference(ours, others)
+    sides = ((mine, pairs.ours), (theirs, pairs.theirs))
+    bags = [_Bag.of(history, rows, pass_of[pairs.place_of(history, rows)]) for history, rows in sides]
+    beyond, skipped = _difference(*bags)
     again = _consumed_again(beyond, mine, pairs.step, pass_of)
     repeated = beyond.at(again)
     moved = _moved(pairs.step, pairs, mine, theirs)
-    return Consumed(
-        mine.kind,
-        repeated=len(repeated.item),
-        skipped=len(skipped.item),
-        others=int((~again).sum()),
-        repeated_where=_in_words(repeated, mine),
-        skipped_where=_in_words(skipped, mine),
-        moved=len(moved),
-        first_moved=int(moved[0]) if len(moved) else None,
-    )
+    first_moved = int(moved[0]) if len(moved) else None
+    found = _found(mine, repeated, skipped)
+    return replace(found, others=int((~again).sum()), moved=len(moved), first_moved=first_moved)
+
+
+def _found(mine: _History, repeated: _Bag, skipped: _Bag) -> Consumed:
+    again, never = _in_words(repeated, mine), _in_words(skipped, mine)
+    return Consumed(mine.kind, len(repeated.item), len(skipped.item), repeated_where=again, skipped_where=never)
 
 
 def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> Bools:
     """Which of these the run consumed more than once in their pass."""
-    cells, of = np.unique(np.stack([beyond.data_pass, beyond.item]), axis=1, return_inverse=True)
+    cells, of = np.unique(np.stack([beyond.part, beyond.item]), axis=1, return_inverse=True)
     times = np.zeros(cells.shape[1], np.int64)
     rows = mine.table.row[np.isin(mine.step, step)]
     for at in range(0, len(rows) if len(of) else 0, _ROWS_AT_ONCE):
@@ -272,36 +267,27 @@ def _pass_of(theirs: _History, step: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class _Bag:
-    """What was consumed, each with the pass and the rank that did."""
+    """What was consumed, each with the rank that did, and with the part of the run that it counts in: a pass, or a
+    step."""
 
-    data_pass: Ints
+    part: Ints
     item: Ints
     rank: Ints
 
     @classmethod
-    def of(cls, history: _History, pairs: _Pairs, rows: Ints, pass_of: Ints) -> _Bag:
-        steps, counts = history.run.steps, history.counts(rows)
-        own = pass_of[np.searchsorted(pairs.step, steps.step[rows])]
-        return cls(np.repeat(own, counts), history.expanded(rows), np.repeat(steps.rank[rows], counts))
-
-    @classmethod
-    def of_passes(cls, history: _History, passes: Ints) -> _Bag:
-        own = history.passes(history.table.row)
-        rows = history.table.row[np.isin(own, passes)]
+    def of(cls, history: _History, rows: Ints, part: Ints) -> _Bag:
+        """`part`: of each of the rows."""
         counts = history.counts(rows)
-        columns = (history.passes(rows), history.run.steps.rank[rows])
-        data_pass, rank = (np.repeat(column, counts) for column in columns)
-        return cls(data_pass, history.expanded(rows), rank)
+        ranks = np.repeat(history.run.steps.rank[rows], counts)
+        return cls(np.repeat(part, counts), history.expanded(rows), ranks)
 
     def at(self, rows: Ints | Bools) -> _Bag:
-        return _Bag(self.data_pass[rows], self.item[rows], self.rank[rows])
+        return _Bag(self.part[rows], self.item[rows], self.rank[rows])
 
 
 def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
     """What the first holds oftener than the second, and the other way round: those that came last of each."""
-    keys = np.stack(
-        [np.concatenate([ours.data_pass, others.data_pass]), np.concatenate([ours.item, others.item])],
-    )
+    keys = np.stack([np.concatenate([ours.part, others.part]), np.concatenate([ours.item, others.item])])
     cells, of = np.unique(keys, axis=1, return_inverse=True)
     of, count = of.reshape(-1), cells.shape[1]
     here, there = of[: len(ours.item)], of[len(ours.item) :]
@@ -329,15 +315,13 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
             untold = "the trainer does not report where a pass over the data begins"
             return Consumed(mine.kind, why=f"sample order: not comparable; {why}, and {untold}", comparable=False)
         return Consumed(mine.kind, why=f"{why}, and no complete pass over the data can be compared")
-    bags = [_Bag.of_passes(history, both) for history in (mine, theirs)]
+    bags = []
+    for history in (mine, theirs):
+        own = history.passes(history.table.row)
+        inside = np.isin(own, both)
+        bags.append(_Bag.of(history, history.table.row[inside], own[inside]))
     repeated, skipped = (_beyond_padding(bag, mine, theirs) for bag in _difference(*bags))
-    return Consumed(
-        mine.kind,
-        repeated=len(repeated.item),
-        skipped=len(skipped.item),
-        repeated_where=_in_words(repeated, mine),
-        skipped_where=_in_words(skipped, mine),
-    )
+    return _found(mine, repeated, skipped)
 
 
 def _complete_passes(history: _History) -> Ints:
@@ -349,8 +333,54 @@ def _complete_passes(history: _History) -> Ints:
 def _beyond_padding(bag: _Bag, mine: _History, theirs: _History) -> _Bag:
     """Without those of passes in which there are fewer than there are ranks."""
     ranks = max(history.run.largest_world for history in (mine, theirs))
-    passes, of, count = np.unique(bag.data_pass, return_inverse=True, return_counts=True)
+    passes, of, count = np.unique(bag.part, return_inverse=True, return_counts=True)
     return bag.at(count[of] >= ranks) if len(passes) else bag
+
+
+# Passes
+
+
+def pass_ends(run: Timeline, kind: str | None) -> list[int] | None:
+    """The last step of each pass over the data but the last one, by the order of what is told (`told_kind`):
+    a step of which most were seen in this pass begins the next one. `None`: nothing tells it."""
+    if kind is None:
+        return _told_ends(run)
+    steps = run.steps
+    rows = by_rank(steps).row
+    told = steps.samples[rows] >= 0 if kind == "samples" else steps.digest[rows] != 0
+    rows = rows[told]
+    if kind == "samples":
+        counts = run.samples.counts(steps.samples[rows])
+        if int(counts.sum()) > EXPANDED_MAX:
+            return None
+        step, item = np.repeat(steps.step[rows], counts), run.samples.expanded(steps.samples[rows])
+    else:
+        step, item = steps.step[rows], steps.digest[rows]
+    order = np.argsort(step, kind="stable")
+    numbers, begins = np.unique(step[order], return_index=True)
+    items = np.unique(item, return_inverse=True)[1][order]
+    last_seen = np.full(int(items.max(initial=-1)) + 1, -1)  # in which pass
+    ends: list[int] = []
+    for number, part in zip(numbers.tolist(), np.split(items, begins[1:]), strict=True):
+        if len(part) and (last_seen[part] == len(ends)).mean() > SEEN_AGAIN:
+            ends.append(number - 1)
+        last_seen[part] = len(ends)
+    # Batches of a new shuffle are other ones: their digests need not come again.
+    return ends if ends or kind == "samples" else _told_ends(run)
+
+
+def _told_ends(run: Timeline) -> list[int] | None:
+    """By the passes that the trainer counts, or by its place in the endless order of the samples."""
+    steps, size = run.steps, run.data_samples
+    rows = np.flatnonzero(steps.data_pass >= 0)
+    data_pass = steps.data_pass
+    if not len(rows) and size:
+        rows = np.flatnonzero((steps.first >= 0) & (steps.count > 0))
+        data_pass = (steps.first + steps.count - 1) // size
+    if not len(rows):
+        return None
+    step, first = np.unique(steps.step[rows], return_index=True)
+    return [int(each) - 1 for each in step[1:][np.diff(data_pass[rows][first]) > 0]]
 
 
 # Words
@@ -364,15 +394,11 @@ def _in_words(bag: _Bag, history: _History) -> str:
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])
     ranks = history.run.largest_world
     each = f" ({per_rank[0]} per rank)" if len(per_rank) == ranks > 1 and np.ptp(per_rank) == 0 else ""
-    return f"{each}{_share(bag, history)}: {named(bag.item)}"
-
-
-def _share(bag: _Bag, history: _History) -> str:
-    passes = len(np.unique(bag.data_pass))
-    if passes < 2:
-        return ""
-    consumed = history.size_of(history.table.row)
-    return f" in {passes} passes over the data, {100 * len(bag.item) / consumed:.0f} % of the {consumed} consumed"
+    share, passes = "", len(np.unique(bag.part))
+    if passes > 1:
+        consumed = history.size_of(history.table.row)
+        share = f" in {passes} passes over the data, {100 * len(bag.item) / consumed:.0f} % of the {consumed} consumed"
+    return f"{each}{share}: {named(bag.item)}"
 
 
 def named(items: Ints) -> str:

@@ -14,9 +14,10 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from harness.judge.facts.missing_or_bad_saves import NoSave, Store, grouped, last_name
+from harness.judge.facts.missing_or_bad_saves import NoSave, Store, last_name
 from harness.judge.facts.missing_or_bad_saves import Save as Save
 from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import first_from, grouped, last_by
 from harness.timeline.save_events import COMMITTED, FAILED, PART, PUBLISHED, STARTED
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
@@ -130,9 +131,7 @@ class Saves:
 
     def of_step(self, step: int, until: int) -> bool:
         """Whether a checkpoint of it was committed by then, or at least begun and not failed."""
-        words = self._words.get(step, [])
-        place = bisect.bisect_right(words, until, key=lambda word: word[0])
-        return place > 0 and words[place - 1][1] != FAILED
+        return last_by(self._words.get(step, []), until) not in (None, FAILED)
 
     def only_begun(self, step: int) -> Save | None:
         """The first save of this step, if nobody told that one was committed."""
@@ -142,22 +141,18 @@ class Saves:
         """When the next save of this step began. A commit that is told late is of the save before; where nobody tells
         when a save begins, it stands for that."""
         words = self._words.get(step, [])
-        mine = [at for at, what in words if what == STARTED] or [at for at, _ in words]
-        place = bisect.bisect_right(mine, after)
-        return mine[place] if place < len(mine) else NEVER
+        return first_from([at for at, what in words if what == STARTED] or [at for at, _ in words], after + 1)
 
     def other_at_path(self, path: str, step: int, until: int) -> int | None:
         """The step of which this path was at last, where by then it had never been of the one that is given."""
-        told = self._by_path.get(path, [])
-        place = bisect.bisect_right(told, until, key=lambda each: each[0])
-        return told[place - 1][1] if place and self._first_at_path.get((path, step), NEVER + 1) > until else None
+        last = last_by(self._by_path.get(path, []), until)
+        return last if self._first_at_path.get((path, step), NEVER + 1) > until else None
 
     def elsewhere(self, path: str, until: int) -> str:
         """Where a checkpoint of this name had been saved last by then, if none ever was at this absolute path; else an
         empty text."""
-        told = self._by_last_name.get(last_name(path), []) if path.startswith("/") else []
-        place = bisect.bisect_right(told, until, key=lambda each: each[0])
-        return told[place - 1][1] if place and path.rstrip("/") not in self._absolute else ""
+        last = last_by(self._by_last_name.get(last_name(path), []), until) if path.startswith("/") else None
+        return last if last and path.rstrip("/") not in self._absolute else ""
 
     def content_of(self, step: int | None, until: int) -> str:
         """What a checkpoint of this step held that was committed by then, if all ever told one and the same content."""
@@ -182,12 +177,11 @@ class Saves:
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
         """Whether no fault that had struck by then may have damaged a checkpoint. It was begun when such a fault was
         over; or it is known what that damaged, and it is another."""
-        struck = bisect.bisect_right(self._struck, moment, key=lambda each: each[0])
-        since = self._struck[struck - 1][1] if struck else -NEVER
+        over = last_by(self._struck, moment)
 
         def sound(save: Save) -> bool:
             begun = min(save.last_at, self._words.get(save.step, [(NEVER, "")])[0][0])
-            return begun > since and self._damaged.get(save.step, NEVER) > moment
+            return (over is None or begun > over) and self._damaged.get(save.step, NEVER) > moment
 
         return sound
 
@@ -304,9 +298,7 @@ class Saves:
 
     def _next_end(self, save: Save) -> int:
         """When its process told next how a save of that step had ended."""
-        ends = self._ends.get((save.process, save.step), ())
-        place = bisect.bisect_left(ends, save.at)
-        return ends[place] if place < len(ends) else NEVER
+        return first_from(self._ends.get((save.process, save.step), ()), save.at)
 
     def _next_step(self, save: Save) -> int:
         """When its process began the next step after it had begun to save."""

@@ -19,7 +19,9 @@ import numpy as np
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
 from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import grouped
 from harness.timeline.save_events import COMMITTED, STARTED
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Ints, Process, Slot, Timeline
 from harness.units import format_duration
 
@@ -113,30 +115,23 @@ class Told:
         return column[self.order]
 
 
-def _before_its_process(told: Told) -> Ints:
-    return told.started - told.begin
-
-
 def _after_its_end(told: Told) -> Ints:
     ends = [min(each.left or NEVER, each.exited or NEVER) for each in told.run.processes]
     return told.end - np.array(ends, np.int64)[told.process]
 
 
-def _before_the_last(told: Told) -> Ints:
-    return np.where(told.first, 0, told.free - told.begin)
-
-
 def _longer_than_its_step(part: str) -> Callable[[Told], Ints]:
-    def excess(told: Told) -> Ints:
-        return told.part(part) - (told.end - np.minimum(told.begin, told.free))
-
-    return excess
+    return lambda told: told.part(part) - (told.end - np.minimum(told.begin, told.free))
 
 
 _KINDS: Sequence[tuple[Callable[[Told], Ints], int, str]] = (
-    (_before_its_process, COARSE_NS, "{step} began {apart} before its process"),
+    (lambda told: told.started - told.begin, COARSE_NS, "{step} began {apart} before its process"),
     (_after_its_end, COARSE_NS, "{step} ended {apart} after its process had ended"),
-    (_before_the_last, ROUNDED_NS, "{step} began {apart} before the one before it was over"),
+    (
+        lambda told: np.where(told.first, 0, told.free - told.begin),
+        ROUNDED_NS,
+        "{step} began {apart} before the one before it was over",
+    ),
     *(
         (_longer_than_its_step(part), COARSE_NS, f"{{step}} {words} {{apart}} longer than it takes")
         for part, words in PARTS.items()
@@ -189,10 +184,8 @@ def _longer_saves(run: Timeline) -> Iterator[tuple[int, str]]:
             begun[key] = event["at"]
         elif event["event"] == COMMITTED and event.get("duration_ns") and key[0] >= 0:  # -1: gone before a rehearsal
             since = begun.get(key, run.processes[key[0]].started)
-            yield (
-                event["duration_ns"] - (event["at"] - since),
-                f"the checkpoint of step {key[1]} by rank {event['rank']}",
-            )
+            text = f"the checkpoint of step {key[1]} by rank {event['rank']}"
+            yield event["duration_ns"] - (event["at"] - since), text
 
 
 def _saved_for_longer(run: Timeline, fault_free_runs: Sequence[Timeline], margin: int) -> Iterator[Impossible]:
@@ -258,26 +251,22 @@ def _leads(told: Told) -> tuple[Ints, Ints]:
 def _noticed_before(run: Timeline) -> Iterator[Impossible]:
     """A worker that told of a notice before any fault had given one."""
     told = [notice for notice in run.notices if notice.get("source") not in ("peer", "straggler")]
-    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=None)
-    if told and struck is not None and (early := struck - told[0]["at"]) > S + run.uncertainty_ns:
+    struck = first_strike(run.faults)
+    if told and struck < NEVER and (early := struck - told[0]["at"]) > S + run.uncertainty_ns:
         where = f"rank {told[0].get('rank')} on {told[0]['node']}"
         yield Impossible(f"{where} told of a notice {format_duration(early)} before a fault gave one")
 
 
 def _two_in_one_place(run: Timeline, margin: int) -> Iterator[Impossible]:
     """A worker that was ready before the one whose place it takes had ended, or while it still told something."""
-    places: dict[tuple[str, int, int], list[Process]] = {}
-    for process in run.processes:
-        places.setdefault((process.node, process.incarnation, process.local_rank), []).append(process)
+    places = grouped(((each.node, each.incarnation, each.local_rank), each) for each in run.processes)
     for mine in places.values():
         for before, after in itertools.pairwise(mine):
             ready = max(after.started, after.rendezvous or 0)
             apart = (before.exited or before.last_seen) - ready
             if apart > APART_NS + 2 * margin:
-                text = (
-                    f"rank {after.rank} on {after.node} was ready {format_duration(apart)} before its predecessor ended"
-                )
-                yield Impossible(text)
+                ready_on = f"rank {after.rank} on {after.node} was ready"
+                yield Impossible(f"{ready_on} {format_duration(apart)} before its predecessor ended")
                 return
 
 
@@ -304,16 +293,12 @@ def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
         later = slice(int(np.searchsorted(run.progress.end, epoch.begin)), None)
         beyond = np.flatnonzero(run.progress.step[later] > before)
         told = int(run.progress.end[later][beyond[0]]) if len(beyond) else fault.recovered
-        usual = USUAL_FACTOR * _seen_late(run, fault.id, fault.injected)
+        # How long after a step the harness saw it, by the fault that it was to inject then.
+        planned = [each.get("when") or {} for each in run.plan.get("faults") or () if each.get("id") == fault.id]
+        at = run.progress.end[run.progress.step == (planned[0].get("step") if planned else None)]
+        usual = USUAL_FACTOR * max(0, fault.injected - int(at[0])) if len(at) else 0
         if fault.recovered - told > SEEN_NS + run.uncertainty_ns + usual:
             yield fault.id, told, fault.recovered
-
-
-def _seen_late(run: Timeline, fault: str, injected: int) -> int:
-    """How long after a step the harness saw it, by the fault that it was to inject then."""
-    planned = [each.get("when") or {} for each in run.plan.get("faults") or () if each.get("id") == fault]
-    at = run.progress.end[run.progress.step == (planned[0].get("step") if planned else None)]
-    return max(0, injected - int(at[0])) if len(at) else 0
 
 
 def _saved_before_it_was_seen(
@@ -336,10 +321,7 @@ def _saved_before_it_was_seen(
 
 def _seen_after(run: Timeline) -> tuple[Ints, Ints]:
     """Of each save that the harness saw on the store: when it was told as committed, and how long before that."""
-    committed: dict[object, list[int]] = {}
-    for event in run.checkpoints:
-        if event["event"] == COMMITTED:
-            committed.setdefault(event.get("step"), []).append(event["at"])
+    committed = grouped((each.get("step"), each["at"]) for each in run.checkpoints if each["event"] == COMMITTED)
     pairs = [
         (mine[place - 1], event["at"] - mine[place - 1])
         for event in run.published

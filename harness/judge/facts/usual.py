@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
+from harness.timeline.lookups import grouped
 from harness.timeline.save_events import STARTED
 from harness.timeline.timeline import Bools, FaultRecord, Floats, Ints, Steps, Timeline
 
@@ -27,9 +28,7 @@ QUANTILE = 0.99  # of the fault-free ones took no longer: the band
 SYNC_QUANTILE = 0.95  # of gradient syncs: a few always wait for a rank that came late
 SMOOTHED_STEPS = 5  # a step is held against the median of so many around it
 STEPS_BEFORE = 20  # so many before a fault show how fast the job was until then
-OTHERS_MOST = (
-    0.5  # of the host's CPUs: with less than half of them left, how long something took says little of the job
-)
+OTHERS_MOST = 0.5  # of the host's CPUs: with less of them left, how long something took says little of the job
 FAST_BEFORE = 2 / 3  # of the usual time was their median: then what is usual says nothing of this job
 LONE_FACTOR = 3  # a step is slow by itself when it takes so many times the band
 UNMEASURABLE = "cannot be measured against the fault-free runs"
@@ -103,10 +102,8 @@ class Usual:
     @cached_property
     def steps(self) -> dict[int, StepTime]:
         """Per world size; not of those whose clock is too coarse to tell a step's length."""
-        by_size: dict[int, list[Floats]] = {}
-        for times in self.times:
-            for size in np.unique(times.size).tolist():
-                by_size.setdefault(size, []).append(times.taken[times.size == size])
+        sizes = ((times, size) for times in self.times for size in np.unique(times.size).tolist())
+        by_size = grouped((size, times.taken[times.size == size]) for times, size in sizes)
         found: dict[int, StepTime] = {}
         for size, runs in by_size.items():
             taken = np.concatenate(runs)
@@ -319,13 +316,9 @@ class Pace:
 
     def was_faster(self, bound: float) -> bool:
         """As fast as the fault-free run, but not as this run was before its first fault."""
-        return self._beside_before(self.median, bound)
+        return self.is_slower_than_before(self.median, bound)
 
-    def was_faster_now_and_then(self, bound: float) -> bool:
-        """The same, of its slowest quarter."""
-        return self._beside_before(self.slowest, bound)
-
-    def _beside_before(self, taken: float, bound: float) -> bool:
+    def is_slower_than_before(self, taken: float, bound: float) -> bool:
         slower = taken > (1 if self.usual_taken else WORST_FACTOR) * bound * self.before
         return not self.is_slow(bound) and self.before < FAST_BEFORE and slower
 

@@ -8,11 +8,8 @@ rank: a digest of each rank's own weights (`weights` of a step) and its own coun
 from __future__ import annotations
 
 import abc
-import bisect
 import itertools
-import operator
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,10 +19,12 @@ from pydantic import Field
 from harness.judge.facts import ranks, reported
 from harness.judge.facts.alarms import Said, seldom
 from harness.judge.facts.analysis import Analysis
-from harness.judge.score import Bounds, Evidence, Expectation, S, Score, ScoreResult, Verdict
-from harness.judge.verdict import Claim, Code, Doubt, Ground, Hole, Kind, Wrong, claims, failed
+from harness.judge.score import Bounds, Evidence, S, Score, ScoreResult, left_open, line, nothing_to_set
+from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
 from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import first_from, grouped
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 UNTOLD = "and the trainer did not say so"
@@ -80,27 +79,23 @@ class Sign(Score):
                 yield failed(self.went_on if told else self.untold, f"{each.what}{answer}")
 
 
-class DivergenceBounds(Bounds):
-    """Nothing to set; `off` where nobody has to go back."""
-
-
 class Divergence(Sign):
     """Judged where a fault drives the loss away: a spike that passes by itself needs no answer. What a trainer says
     that it left out is judged in every run."""
 
     name = "divergence"
     order = 29  # before the losses: what diverged is the cause of other losses
-    Bounds = DivergenceBounds
+    Bounds = nothing_to_set("DivergenceBounds", "`off` where nobody has to go back.")
     by_default = "divergence of the loss"
     alarm, untold, went_on = abnormal.DIVERGENCE, Code.SPIKE_UNTOLD, Code.SPIKE_WENT_ON
 
     def look(self, evidence: Analysis, said: Said) -> Look:
         run, left_out = evidence.run, evidence.left_out
         values = {"loss_spikes": len(evidence.spikes), "samples_left_out": sum(n for _, n in left_out.accepted)}
-        beside = claims(
-            ((Code.SAMPLES_LEFT_OUT_WRONG, text) for text in left_out.wrong),
-            ((Code.SAMPLES_LEFT_OUT_UNPROVEN, text) for text in left_out.unproven),
-        )
+        beside = [
+            *(failed(Code.SAMPLES_LEFT_OUT_WRONG, text) for text in left_out.wrong),
+            *(unknown(Code.SAMPLES_LEFT_OUT_UNPROVEN, text) for text in left_out.unproven),
+        ]
         struck = min((f.injected for f in run.faults if f.diverges and f.injected is not None), default=None)
         if struck is None:
             return Look(values, (), beside)
@@ -114,16 +109,12 @@ class Divergence(Sign):
         return Look(values, found, beside, why if seldom(run) else "")
 
 
-class ReplicasBounds(Bounds):
-    """Nothing to set; `off` where ranks are meant to hold different weights."""
-
-
 class Replicas(Sign):
     """The newest alarm is no excuse: weights that differ must not survive."""
 
     name = "replicas"
     order = 28  # before the losses: weights that differ are the cause of other losses
-    Bounds = ReplicasBounds
+    Bounds = nothing_to_set("ReplicasBounds", "`off` where ranks are meant to hold different weights.")
     by_default = reported.ITEMS["weights"]
     alarm, untold, went_on = "replica", Code.REPLICAS_UNTOLD, Code.REPLICAS_WENT_ON
 
@@ -138,8 +129,8 @@ class Replicas(Sign):
         if struck and not told:
             return Look(values, why_not="the log holds no digest of the weights")
         found = [Seen(each, each.begin, each.survives) for each in apart]
-        unnoticed = claims(_unnoticed(run, struck, said), ()) if struck else ()
-        never = claims((), _never_together(run, fault_free))
+        unnoticed = _unnoticed(run, struck, said) if struck else ()
+        never = _never_together(run, fault_free)
         beside = itertools.chain(unnoticed, _other_weights(evidence), _same_weights(evidence), never)
         return Look(values, found, beside)
 
@@ -158,8 +149,7 @@ def _other_weights(evidence: Analysis, world: int | None = None) -> Iterator[Cla
         rows, same = rows[alike], same[alike]
     if same.all():
         return
-    step, first = run.steps.step[rows], rows[~same][0]
-    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=run.end)
+    step, first, struck = run.steps.step[rows], rows[~same][0], min(first_strike(run.faults), run.end)
     shown = same & (step > step[0]) & (run.steps.end[rows] < struck)
     text = f"at step {run.steps.step[first]} rank {run.steps.rank[first]} computed with other weights than in the"
     text += " fault-free run, though all steps before it were the same"
@@ -178,7 +168,7 @@ def _same_weights(evidence: Analysis) -> Iterator[Claim]:
     yield Claim(Code.REPLICAS_SAME_WEIGHTS, text, None if fault_free is None else False)
 
 
-def _never_together(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
+def _never_together(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
     """Ranks that tell their weights since the last restart or fault, and never in the same step, as without a fault."""
     if fault_free is None or not run.epochs or run.epochs[-1].size != fault_free.largest_world:
         return
@@ -189,10 +179,10 @@ def _never_together(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole
     usual = usual[(usual >= since) & (usual <= run.epochs[-1].kept)]
     if not len(told) and len(usual) > 1 and len(set(run.steps.rank[mine & (run.steps.weights != 0)].tolist())) > 1:
         text = f"since step {since} no two ranks told digests of their weights in the same step"
-        yield Code.REPLICAS_NEVER_TOGETHER, f"{text}; in the fault-free run they do"
+        yield unknown(Code.REPLICAS_NEVER_TOGETHER, f"{text}; in the fault-free run they do")
 
 
-def _unnoticed(run: Timeline, struck: Iterable[FaultRecord], said: Said) -> Iterator[Wrong]:
+def _unnoticed(run: Timeline, struck: Iterable[FaultRecord], said: Said) -> Iterator[Claim]:
     """Weights that a fault changed, as it measured, of which the trainer said nothing or named another rank."""
     digests, suspects = ranks.Digests(run.steps), said.suspects()
     for fault in struck:
@@ -205,16 +195,12 @@ def _unnoticed(run: Timeline, struck: Iterable[FaultRecord], said: Said) -> Iter
             if victims and wrong:
                 names = ", ".join(map(str, wrong))
                 text = f"the trainer named rank {names}, but fault {fault.id} changed rank {shown}"
-                yield Code.REPLICAS_WRONG_RANK, text
+                yield failed(Code.REPLICAS_WRONG_RANK, text)
         elif acted:
             steps = [digests.checked_after(rank, acted[0]) for rank in victims]
             if checked := [step for step in steps if step is not None]:
                 text = f"fault {fault.id} changed the weights of rank {shown}, {UNTOLD}"
-                yield Code.REPLICAS_UNNOTICED, f"{text}, though it took digests at step {min(checked)}"
-
-
-class RankSamplesBounds(Bounds):
-    """Nothing to set; `off` where ranks are meant to leave samples out."""
+                yield failed(Code.REPLICAS_UNNOTICED, f"{text}, though it took digests at step {min(checked)}")
 
 
 class RankSamples(Sign):
@@ -223,13 +209,13 @@ class RankSamples(Sign):
 
     name = "rank_samples"
     order = 27  # before the losses: other samples are the cause of other losses
-    Bounds = RankSamplesBounds
+    Bounds = nothing_to_set("RankSamplesBounds", "`off` where ranks are meant to leave samples out.")
     by_default = "samples of each rank"
     alarm, untold, went_on = "data_skew", Code.RANK_SAMPLES_SHORT, Code.RANK_SAMPLES_SHORT
 
     def look(self, evidence: Analysis, said: Said) -> Look:
         run, fault_free = evidence.run, evidence.fault_free
-        rows, untold = ranks.samples_counted(run), claims((), _untold(run, fault_free))
+        rows, untold = ranks.samples_counted(run), _untold(run, fault_free)
         if not len(rows):
             return Look({}, (), untold)
         short = ranks.samples_short(run.steps, rows)
@@ -274,14 +260,14 @@ def _unlike_shares(run: Timeline, fault_free: Timeline | None, rows: Ints) -> It
         yield Claim(code, f"{text}; {why}", False if sure else None)
 
 
-def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
+def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
     """A trainer that tells its samples in some steps tells them in all: what it leaves out may be what went wrong."""
     here = ranks.tells_samples(run.steps)
     usual = None if fault_free is None else fault_free.steps.rank[ranks.tells_samples(fault_free.steps)]
     if not here.any():
         if usual is not None and len(usual):
             text = "the ranks did not report their samples, but those of the fault-free run did"
-            yield Code.RANK_SAMPLES_MISSING, text
+            yield unknown(Code.RANK_SAMPLES_MISSING, text)
         return
     silent = np.flatnonzero(run.steps.survives & run.steps.complete & ~here)
     if usual is not None and len(usual):  # who is silent there is silent by rule
@@ -289,7 +275,7 @@ def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
     if len(silent):
         first = silent[np.lexsort((run.steps.rank[silent], run.steps.step[silent]))[0]]
         who = f"at step {run.steps.step[first]} rank {run.steps.rank[first]}"
-        yield Code.RANK_SAMPLES_UNTOLD, f"{who} did not report its samples, but others were reported"
+        yield unknown(Code.RANK_SAMPLES_UNTOLD, f"{who} did not report its samples, but others were reported")
 
 
 class MemoryBounds(Bounds):
@@ -314,18 +300,17 @@ class MemoryGrowth(Score):
         values: dict[str, Any] = {"seconds_until_told": {f"rank {rank}": seen[rank] for rank in sorted(seen)}}
         if bounds is None or not bounds.foreseen:
             return ScoreResult(values)
-        unseen = [rank for rank in sorted(seen) if seen[rank] is None]
-        told = f"{len(seen) - len(unseen)} of {len(seen)} ranks" if leaks else "—"
-        verdict, reason, doubt, summary = Verdict.PASS, "", "", ""
+        name, bound = "memory_growth.foreseen", "each leak"
         if not leaks:
-            verdict, reason, doubt = Verdict.INCONCLUSIVE, "no rank's memory leaked", Doubt.UNMEASURED
-        elif unseen:
-            verdict, reason = Verdict.FAIL, f"the memory of rank {unseen[0]} leaked until it ended, {UNTOLD}"
-        else:
-            latest = max(after for after in seen.values() if after is not None)
-            summary = f"the leak was found {latest:.1f} s after it began"
-        line = Expectation("memory_growth.foreseen", "each leak", told, verdict, reason, doubt=doubt)
-        return ScoreResult(values, [line], summary=summary)
+            return ScoreResult(values, [left_open(name, bound, "no rank's memory leaked", Doubt.UNMEASURED)])
+        unseen = [rank for rank in sorted(seen) if seen[rank] is None]
+        told = f"{len(seen) - len(unseen)} of {len(seen)} ranks"
+        if unseen:
+            reason = f"the memory of rank {unseen[0]} leaked until it ended, {UNTOLD}"
+            return ScoreResult(values, [line(name, bound, told, reason)])
+        latest = max(after for after in seen.values() if after is not None)
+        summary = f"the leak was found {latest:.1f} s after it began"
+        return ScoreResult(values, [line(name, bound, told, "")], summary=summary)
 
 
 def _leaks(run: Timeline) -> Iterator[tuple[int, int]]:
@@ -338,28 +323,15 @@ def _leaks(run: Timeline) -> Iterator[tuple[int, int]]:
 
 def _foreseen(run: Timeline, leaks: Iterable[tuple[int, int]]) -> dict[int, float | None]:
     """Seconds from each leak's begin until the trainer told of it, if it did so before the leaking process ended."""
-    ends = _by_rank((exit_["rank"], exit_["at"]) for exit_ in run.exits)
+    ends = grouped((exit_["rank"], exit_["at"]) for exit_ in run.exits)
     alarms = Said(run, abnormal.MEMORY).all
-    told = _by_rank((alarm.get("suspect", alarm["rank"]), alarm["at"]) for alarm in alarms)
+    told = grouped((alarm.get("suspect", alarm["rank"]), alarm["at"]) for alarm in alarms)
     found = dict[int, float | None]()
     for begin, rank in leaks:
-        ended = _next(ends.get(rank, ()), begin, run.end)
-        at = _next(told.get(rank, ()), begin - run.uncertainty_ns, NEVER)
+        ended = min(first_from(ends.get(rank, ()), begin), run.end)
+        at = first_from(told.get(rank, ()), begin - run.uncertainty_ns)
         found[rank] = (at - begin) / S if at <= ended + run.uncertainty_ns else None
     return found
-
-
-def _by_rank(moments: Iterable[tuple[Any, int]]) -> Mapping[Any, Sequence[int]]:
-    """In order of time."""
-    found = defaultdict[Any, list[int]](list)
-    for rank, at in sorted(moments, key=operator.itemgetter(1)):
-        found[rank].append(at)
-    return found
-
-
-def _next(moments: Sequence[int], since: int, default: int) -> int:
-    place = bisect.bisect_left(moments, since)
-    return moments[place] if place < len(moments) else default
 
 
 SCORES = (MemoryGrowth(), RankSamples(), Replicas(), Divergence())

@@ -30,12 +30,12 @@ from harness.judge.facts.evidence import SECOND as SECOND_FOLDER
 from harness.judge.facts.losses import CURVES, WORDS, Comparison
 from harness.judge.facts.restarts import restore
 from harness.judge.facts.saves import Save, Saves
-from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict, judge
+from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict, judge, nothing_to_set
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
 from harness.timeline import window
 from harness.timeline.lineage import NEVER
 from harness.timeline.save_events import FAILED
-from harness.timeline.sorted_events import CLEAN_CODES
+from harness.timeline.sorted_events import CLEAN_CODES, first_strike
 from harness.timeline.timeline import Floats, Process, Timeline
 from harness.units import counted, format_duration
 
@@ -50,7 +50,6 @@ CUT_SHORT = {Code.JOB_INTERRUPTED, Code.JOB_NO_END, Code.NODE_UNUSED, Code.RANK_
 ASKED_APART = {Code.JOB_STOOD_STILL, Code.JOB_UNFINISHED, Code.EVIDENCE_MISSING}
 NO_END, NO_LOG = "no end", "no log"
 NO_BOUND = "the scenario sets no bound on what each step computes"
-Answer = tuple[bool | None, Code, str]  # whether it is good (`None`: that is left open), what is claimed, and in words
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Drill:
     good: str  # its outcome where it did what it should
     empty: str  # its outcome where it had nothing to do
     step: str  # the field that tells the step it went on from
-    ends: Mapping[str, Answer]
+    ends: Mapping[str, Claim]
 
     def silent(self, run: Timeline, told: Mapping[str, Any]) -> str:
         """Why it says nothing of the job; an empty text: it does."""
@@ -71,7 +70,7 @@ class Drill:
             return "restore_drill is off" if off else self.none
         return str(told.get("reason") or "it tells nothing") if told.get("outcome") == self.empty else ""
 
-    def ended(self, told: Mapping[str, Any], log: Timeline | str) -> Answer | None:
+    def ended(self, told: Mapping[str, Any], log: Timeline | str) -> Claim | None:
         """`None`: it did what it should, and left a log."""
         end, why = str(told.get("outcome")), told.get("reason")
         if end not in self.ends:
@@ -79,8 +78,8 @@ class Drill:
             if done and isinstance(log, Timeline):
                 return None
             end, why = (NO_LOG, log) if done else (NO_END, "")
-        good, code, words = self.ends[end]
-        return good, code, words.format(step=told.get("step")) + (f": {why}" if why else "")
+        claim = self.ends[end]
+        return replace(claim, words=claim.words.format(step=told.get("step")) + (f": {why}" if why else ""))
 
 
 RESTORE = Drill(
@@ -90,12 +89,12 @@ RESTORE = Drill(
     empty="untold",
     step="restored_step",
     ends={
-        "scratch": (False, Code.DRILL_FROM_SCRATCH, "the restore drill started from scratch"),
-        "failed": (False, Code.DRILL_FAILED, "the restore drill ended before it had restored anything"),
-        "timeout": (None, Code.DRILL_TIMEOUT, "the restore drill restored nothing in time"),
-        "error": (None, Code.DRILL_ERROR, "the restore drill could not be run"),
-        NO_END: (None, Code.DRILL_NO_END, "the restore drill has no end in the log"),
-        NO_LOG: (None, Code.DRILL_NO_LOG, "the restore drill left no log that can be read"),
+        "scratch": failed(Code.DRILL_FROM_SCRATCH, "the restore drill started from scratch"),
+        "failed": failed(Code.DRILL_FAILED, "the restore drill ended before it had restored anything"),
+        "timeout": unknown(Code.DRILL_TIMEOUT, "the restore drill restored nothing in time"),
+        "error": unknown(Code.DRILL_ERROR, "the restore drill could not be run"),
+        NO_END: unknown(Code.DRILL_NO_END, "the restore drill has no end in the log"),
+        NO_LOG: unknown(Code.DRILL_NO_LOG, "the restore drill left no log that can be read"),
     },
 )
 SECOND = Drill(
@@ -105,11 +104,11 @@ SECOND = Drill(
     empty="skipped",
     step="step",
     ends={
-        "failed": (False, Code.SECOND_FAILED, "a restart from the save of step {step} failed"),
-        "timeout": (None, Code.SECOND_TIMEOUT, "a restart from the save of step {step} did not end"),
-        "error": (None, Code.SECOND_ERROR, "it could not be made"),
-        NO_END: (None, Code.SECOND_NO_END, "it has no end in the log"),
-        NO_LOG: (None, Code.SECOND_NO_LOG, "it left no log that can be read"),
+        "failed": failed(Code.SECOND_FAILED, "a restart from the save of step {step} failed"),
+        "timeout": unknown(Code.SECOND_TIMEOUT, "a restart from the save of step {step} did not end"),
+        "error": unknown(Code.SECOND_ERROR, "it could not be made"),
+        NO_END: unknown(Code.SECOND_NO_END, "it has no end in the log"),
+        NO_LOG: unknown(Code.SECOND_NO_LOG, "it left no log that can be read"),
     },
 )
 
@@ -149,13 +148,12 @@ class LastCheckpoint(Score):
         observed = "—" if why else observed
         if not found:
             return ScoreResult(values, [Expectation(NAME, bound, observed, Verdict.PASS)])
-        return ScoreResult(values, [_line(bound, observed, claim) for claim in found])
-
-
-def _line(bound: str, observed: str, claim: Claim) -> Expectation:
-    verdict = Verdict.INCONCLUSIVE if claim.good is None else Verdict.FAIL
-    more: dict[str, Any] = {"code": claim.code, "doubt": claim.doubt, "rests_on": claim.rests_on}
-    return Expectation(NAME, bound, observed, verdict, claim.words, **more)
+        lines = []
+        for claim in found:
+            verdict = Verdict.INCONCLUSIVE if claim.good is None else Verdict.FAIL
+            more: dict[str, Any] = {"code": claim.code, "doubt": claim.doubt, "rests_on": claim.rests_on}
+            lines.append(Expectation(NAME, bound, observed, verdict, claim.words, **more))
+        return ScoreResult(values, lines)
 
 
 def _loaded(evidence: Analysis, told: Mapping[str, Any], newest: int, behind: int) -> Iterator[Claim]:
@@ -163,7 +161,7 @@ def _loaded(evidence: Analysis, told: Mapping[str, Any], newest: int, behind: in
     run, log = evidence.run, evidence.drill
     ended = RESTORE.ended(told, log)
     if ended is not None:
-        yield _of_end(told, newest, *ended)
+        yield _of_end(told, newest, ended)
     elif isinstance(log, Timeline):
         step, stride = told["restored_step"], run.stride
         workers = [each for each in log.processes if each.restored is not None or each.first_step is not None]
@@ -177,26 +175,29 @@ def _loaded(evidence: Analysis, told: Mapping[str, Any], newest: int, behind: in
             elsewhere = (*_from_elsewhere(evidence, workers, step, DRILL), *_less_than_saved(evidence, log))
             another = (*_another_time(run, told, log), *_another_plan(run, log), *_another_step(told))
             left_open = itertools.chain(
-                ((Code.DRILL_ANOTHER_TIME, f"the restore drill's {text}") for text in another),
+                (unknown(Code.DRILL_ANOTHER_TIME, f"the restore drill's {text}") for text in another),
                 _by_few(run, workers),
-                ((Code.DRILL_FEW_RANKS, f"the restore drill: {text}") for text in _on_few_nodes(run, workers)),
+                (unknown(Code.DRILL_FEW_RANKS, f"the restore drill: {text}") for text in _on_few_nodes(run, workers)),
                 _not_committed(evidence.saves, step),
-                ((Code.DRILL_ELSEWHERE, f"the restore drill's {text}") for text in elsewhere),
+                (unknown(Code.DRILL_ELSEWHERE, f"the restore drill's {text}") for text in elsewhere),
                 _not_in_the_copy(log, step),
                 _holds_less(evidence, step),
                 _other_copy(run, log, step, Code.DRILL_ELSEWHERE),
-                ((Code.DRILL_FAILED, f"the restore drill: {text}") for text in _as_a_run(evidence, log, CUT_SHORT)),
+                (
+                    unknown(Code.DRILL_FAILED, f"the restore drill: {text}")
+                    for text in _as_a_run(evidence, log, CUT_SHORT)
+                ),
             )
-            yield from (unknown(*each) for each in itertools.islice(left_open, 1))
+            yield from itertools.islice(left_open, 1)
 
 
-def _of_end(told: Mapping[str, Any], newest: int, good: bool | None, code: Code, words: str) -> Claim:
+def _of_end(told: Mapping[str, Any], newest: int, ended: Claim) -> Claim:
     """A drill that loads nothing proves something only where something had been committed."""
     if told.get("outcome") not in RESTORE.ends:
-        return Claim(code, words, good)
+        return ended
     if not newest:
-        return unknown(code, f"{words}, and no checkpoint had been committed", Doubt.NOTHING_COMMITTED)
-    return Claim(code, f"{words}, though a checkpoint of step {newest} had been committed", good)
+        return unknown(ended.code, f"{ended.words}, and no checkpoint had been committed", Doubt.NOTHING_COMMITTED)
+    return replace(ended, words=f"{ended.words}, though a checkpoint of step {newest} had been committed")
 
 
 def _went_on_from(worker: Process, step: int, stride: int) -> bool:
@@ -213,19 +214,20 @@ def _another_step(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"save was of step {steps[0]} when it was begun, and of step {steps[1]} when it was over"
 
 
-def _by_few(run: Timeline, workers: Sequence[Process]) -> Iterator[tuple[Code, str]]:
+def _by_few(run: Timeline, workers: Sequence[Process]) -> Iterator[Claim]:
     """Each rank that told of itself in the run must have restored, in a world as large as the planned one."""
     ranks = run.planned_size.world_size or run.largest_world
     if ranks <= 0:
-        yield Code.DRILL_UNKNOWN_RANKS, "the number of ranks in the restore drill is not known"
+        yield unknown(Code.DRILL_UNKNOWN_RANKS, "the number of ranks in the restore drill is not known")
     speakers = {process.rank for process in run.processes if process.rank < ranks} or set(range(ranks))
     told_by = len(speakers & {each.rank for each in workers})
     if told_by < len(speakers):
         text = f"only {told_by} of the restore drill's {len(speakers)} ranks say that they restored"
-        yield Code.DRILL_FEW_RANKS, text
+        yield unknown(Code.DRILL_FEW_RANKS, text)
     world = max(each.world_size for each in workers)
     if world != ranks:
-        yield Code.DRILL_FEW_RANKS, f"the restore drill's workers were a world of {world}, not of {ranks} ranks"
+        text = f"the restore drill's workers were a world of {world}, not of {ranks} ranks"
+        yield unknown(Code.DRILL_FEW_RANKS, text)
 
 
 def _on_few_nodes(run: Timeline, workers: Sequence[Process]) -> Iterator[str]:
@@ -236,10 +238,10 @@ def _on_few_nodes(run: Timeline, workers: Sequence[Process]) -> Iterator[str]:
         yield f"its workers were on {counted(used, 'node')}, and the run's on {last}"
 
 
-def _not_committed(saves: Saves, step: int) -> Iterator[tuple[Code, str]]:
+def _not_committed(saves: Saves, step: int) -> Iterator[Claim]:
     if step not in {max(save.step, 0) for save in saves.whole}:
         text = f"the restore drill loaded a checkpoint of step {step}, which the job did not report as committed"
-        yield Code.DRILL_NOT_COMMITTED, text
+        yield unknown(Code.DRILL_NOT_COMMITTED, text)
 
 
 def _from_elsewhere(evidence: Analysis, workers: Sequence[Process], step: int, folder: str) -> Iterator[str]:
@@ -262,35 +264,34 @@ def _less_than_saved(evidence: Analysis, log: Timeline) -> Iterator[str]:
         if worker.took is None:
             continue
         each = restore(log, evidence.saves, number, worker.took, worker.first_step or 0)
-        if each.content and each.saved and each.content != each.saved:
-            text = f"rank {each.rank} restored {each.source or 'a state'}"
-            yield f"{text}, which no longer holds what was committed there"
+        if each.is_another:
+            yield each.is_another
         entered = {each.entered, *usual} if each.entered else set()
         if ("model",) in entered and any(len(parts) > 1 for parts in entered):
             yield f"rank {each.rank} or a restart of the run restored its model alone, and the other more of the state"
 
 
-def _holds_less(evidence: Analysis, step: int) -> Iterator[tuple[Code, str]]:
+def _holds_less(evidence: Analysis, step: int) -> Iterator[Claim]:
     """A last save without the optimizer's state loads well, and training goes on from it with another one."""
     since = evidence.run.epochs[-1].begin if evidence.run.epochs else 0
     if found := evidence.saves.store.holds_less(step, since):
         text = f"the checkpoint of step {step} that the restore drill loaded holds {found[0]} tensors, and the others"
-        yield Code.DRILL_HOLDS_LESS, f"{text} at least {found[1]}"
+        yield unknown(Code.DRILL_HOLDS_LESS, f"{text} at least {found[1]}")
 
 
-def _not_in_the_copy(log: Timeline, step: int) -> Iterator[tuple[Code, str]]:
+def _not_in_the_copy(log: Timeline, step: int) -> Iterator[Claim]:
     """A drill saves nothing: what the harness sees there is the copy."""
     there = {_step(event) for event in log.published}
     if there and 0 not in there and step not in there:
         text = f"the restore drill restored step {step}, and the harness saw only step {max(there)} in the copy"
-        yield Code.DRILL_ELSEWHERE, text
+        yield unknown(Code.DRILL_ELSEWHERE, text)
 
 
-def _other_copy(run: Timeline, log: Timeline, step: int, code: Code) -> Iterator[tuple[Code, str]]:
+def _other_copy(run: Timeline, log: Timeline, step: int, code: Code) -> Iterator[Claim]:
     """As the harness saw both: the copy holds what the job had saved."""
     mine, other = _tensors(run).get(step), _tensors(log).get(step)
     if mine and other and mine != other:
-        yield code, f"the copy of the save of step {step} holds other tensors than the harness had seen in it"
+        yield unknown(code, f"the copy of the save of step {step} holds other tensors than the harness had seen in it")
 
 
 def _another_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iterator[str]:
@@ -406,17 +407,15 @@ def _wanted(evidence: Analysis) -> int:
 # The second restart
 
 
-class SecondRestartBounds(Bounds):
-    """Nothing to set; `off` where the job is not meant to start again from what it saved after the recovery."""
-
-
 class SecondRestart(Score):
     name = "second_restart"
     order = 43
     by_default = SECOND.item
-    Bounds = SecondRestartBounds
+    Bounds = nothing_to_set(
+        "SecondRestartBounds", "`off` where the job is not meant to start again from what it saved after the recovery."
+    )
 
-    def score(self, evidence: Analysis, bounds: SecondRestartBounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         run, told, log = evidence.run, evidence.run.second_restart or {}, _whole(evidence.second_restart)
         values: dict[str, Any] = {name: told.get(name) for name in ("outcome", "step", "seconds", "gpu_seconds")}
         values["steps"] = 0
@@ -434,9 +433,11 @@ class SecondRestart(Score):
             return ScoreResult(values, reasons=_worst(came))
         copied = (each.words for each in times.copies(times.Told(log), [times.Told(run)]))
         another = (*_another_time(run, told, log), *_another_plan(run, log), *copied)
-        left_open: list[Answer] = [(None, Code.SECOND_ANOTHER_TIME, f"its {text}") for text in another]
-        left_open += [(None, *each) for each in _on_all_ranks(evidence, log, step)]
-        left_open += [(None, Code.SECOND_FAILED, text) for text in _as_a_run(evidence, log, ASKED_APART)]
+        left_open = [
+            *(unknown(Code.SECOND_ANOTHER_TIME, f"its {text}") for text in another),
+            *_on_all_ranks(evidence, log, step),
+            *(unknown(Code.SECOND_FAILED, text) for text in _as_a_run(evidence, log, ASKED_APART)),
+        ]
         why = _no_comparison(evidence, log, compared, step)
         if why and not left_open:
             return ScoreResult(values, not_judged=[(SECOND.item, why)])
@@ -451,10 +452,10 @@ class SecondRestart(Score):
         return ScoreResult(values, reasons=differ, summary="" if differ else same, not_judged=unbound)
 
 
-def _worst(found: Sequence[Answer]) -> list[Claim]:
+def _worst(found: Sequence[Claim]) -> list[Claim]:
     """One of them; sooner one that is proved."""
-    worst = sorted(found, key=lambda each: each[0] is None)[:1]
-    return [Claim(code, f"second_restart: {words}", good) for good, code, words in worst]
+    worst = sorted(found, key=lambda each: each.good is None)[:1]
+    return [replace(each, words=f"second_restart: {each.words}") for each in worst]
 
 
 def _whole(log: Timeline | str) -> Timeline | str:
@@ -475,46 +476,46 @@ def _before_recovery(evidence: Analysis, told: Mapping[str, Any]) -> str:
     return f"only {counted(run.reached_step - first + 1, 'step')} and {counted(saves, 'save')} after the recovery"
 
 
-def _on_all_ranks(evidence: Analysis, log: Timeline, step: int) -> Iterator[tuple[Code, str]]:
+def _on_all_ranks(evidence: Analysis, log: Timeline, step: int) -> Iterator[Claim]:
     """Each rank restored the copy, and did all steps with the others."""
     workers = [each for each in log.processes if each.restored is not None]
     tellers = {each.rank for each in evidence.run.processes if each.restored_step}
     silent = {each.rank for each in log.processes if each.first_step is not None and each.restored_step is None}
     for rank in sorted(tellers & silent)[:1]:
-        yield Code.SECOND_OTHER_STEP, f"rank {rank} did not say what it restored, as it did in the run"
-    yield from ((Code.SECOND_FAILED, text) for text in _on_few_nodes(evidence.run, log.processes))
+        yield unknown(Code.SECOND_OTHER_STEP, f"rank {rank} did not say what it restored, as it did in the run")
+    yield from (unknown(Code.SECOND_FAILED, text) for text in _on_few_nodes(evidence.run, log.processes))
     elsewhere = (*_from_elsewhere(evidence, workers, step, SECOND_FOLDER), *_less_than_saved(evidence, log))
-    yield from ((Code.SECOND_OTHER_STEP, text) for text in itertools.islice(elsewhere, 1))
+    yield from (unknown(Code.SECOND_OTHER_STEP, text) for text in itertools.islice(elsewhere, 1))
     yield from _other_copy(evidence.run, log, step, Code.SECOND_OTHER_TENSORS)
     apart = ranks.weights_apart(log.steps)[1]
-    yield from ((Code.SECOND_OTHER_TENSORS, f"its replicas drifted apart: {each}") for each in apart[:1])
+    yield from (unknown(Code.SECOND_OTHER_TENSORS, f"its replicas drifted apart: {each}") for each in apart[:1])
 
 
-def _restored(again: Timeline, step: int) -> Iterator[Answer]:
+def _restored(again: Timeline, step: int) -> Iterator[Claim]:
     """It went on from the save that was left, as its workers say, or as their first step shows."""
     told = {process.restored_step for process in again.processes} - {None}
     first = again.epochs[0].first if again.epochs else None
     if 0 in told:
-        yield False, Code.SECOND_FROM_SCRATCH, f"it started from scratch, though the save of step {step} was there"
+        yield failed(Code.SECOND_FROM_SCRATCH, f"it started from scratch, though the save of step {step} was there")
     elif (told and told != {step}) or (first is not None and not step < first <= step + again.stride):
         came = f"said that it restored {sorted(s for s in told if s is not None)}" if told else "told no restore"
         text = f"after the save of step {step} it {came}, and its first step was {first}"
-        yield None, Code.SECOND_OTHER_STEP, text
+        yield unknown(Code.SECOND_OTHER_STEP, text)
 
 
-def _all_steps(evidence: Analysis, again: Timeline, step: int, told: Mapping[str, Any]) -> Iterator[Answer]:
+def _all_steps(evidence: Analysis, again: Timeline, step: int, told: Mapping[str, Any]) -> Iterator[Claim]:
     """To the end of the run, with a save there, if the run made one."""
     run = evidence.run
     reached = int(again.steps.step.max(initial=0))  # by any rank: a line may be lost
     if reached < run.reached_step:
-        yield False, Code.SECOND_SHORT, f"it ended after step {reached}, and the run after step {run.reached_step}"
+        yield failed(Code.SECOND_SHORT, f"it ended after step {reached}, and the run after step {run.reached_step}")
     last, saved = max((_step(event) for event in run.published), default=0), told.get("saved_step")
     if last > step and isinstance(saved, int) and saved < last:
-        yield False, Code.SECOND_SAVED_LESS, f"it saved nothing after step {saved}, and the run saved step {last}"
+        yield failed(Code.SECOND_SAVED_LESS, f"it saved nothing after step {saved}, and the run saved step {last}")
     mine, own = max(evidence.saves.steps, default=0), max(Saves(again).steps, default=0)
     if run.checkpoints and mine > step and own < mine:
         text = f"its own log tells of no save after step {own}, and the run's of step {mine}"
-        yield None, Code.SECOND_SAVED_LESS, text
+        yield unknown(Code.SECOND_SAVED_LESS, text)
 
 
 def _no_comparison(evidence: Analysis, again: Timeline, compared: Comparison, step: int) -> str:
@@ -541,7 +542,7 @@ def _repeats(evidence: Analysis, compared: Comparison) -> bool:
     """Whether a repeat of the run is the same bit for bit: as many steps before the first fault as it did once more
     are those of the fault-free run, or all steps are."""
     usual, run = evidence.comparison, evidence.run
-    struck = min((fault.injected for fault in run.faults if fault.injected is not None), default=run.end)
+    struck = min(first_strike(run.faults), run.end)
     last = int(run.steps.step[run.steps.survives & (run.steps.end < struck)].max(initial=0))
     parted = usual.first_divergent_step if usual is not None else None
     before = int(np.sum(usual.step <= last)) if usual is not None else 0
@@ -572,20 +573,20 @@ def _apart(mine: Floats, other: Floats) -> Floats:
     return np.asarray(np.where(np.isfinite(mine) & np.isfinite(other), losses.distance(mine, other), 0.0))
 
 
-def _losses(evidence: Analysis, compared: Comparison) -> Iterator[Answer]:
+def _losses(evidence: Analysis, compared: Comparison) -> Iterator[Claim]:
     """The first step in which a figure is off."""
     bands, found = _bands(evidence, compared), list[tuple[int, str]]()
     for name in ("lr",) if _is_unbound(evidence, compared) else CURVES:
         mine, other = getattr(compared.run, name), getattr(compared.fault_free, name)
         if len(alone := compared.alone(name)):
             text = f"{counted(len(alone), 'step')} at which only it, or only the run, tells the {WORDS[name]}"
-            yield None, Code.SECOND_OTHER_LOSS, text
+            yield unknown(Code.SECOND_OTHER_LOSS, text)
         rows = np.flatnonzero(np.isfinite(mine) & (losses.distance(mine, other) > bands[name]))
         found += [(int(row), name) for row in rows[:1]]
     for row, name in sorted(found)[:1]:
         mine, other = getattr(compared.run, name)[row], getattr(compared.fault_free, name)[row]
         text = f"at step {compared.step[row]} its {WORDS[name]} is {other:.9g}, and the run's was {mine:.9g}"
-        yield False, Code.SECOND_OTHER_LOSS, text
+        yield failed(Code.SECOND_OTHER_LOSS, text)
 
 
 def _samples_bound(evidence: Analysis) -> bool:
@@ -595,32 +596,33 @@ def _samples_bound(evidence: Analysis) -> bool:
     return bounds.get("samples") != "reported" and not free
 
 
-def _samples(evidence: Analysis, compared: Comparison) -> Iterator[Answer]:
+def _samples(evidence: Analysis, compared: Comparison) -> Iterator[Claim]:
     """The first step that consumed others, where both tell it."""
     for name, words in SAMPLES.items() if _samples_bound(evidence) else ():
         untold = 0 if name == "digest" else -1
         mine, other = getattr(compared.run, name), getattr(compared.fault_free, name)
         for row in np.flatnonzero((mine != untold) & (other != untold) & (mine != other))[:1]:
             text = f"at step {compared.step[row]} it consumed other data than the run: another {words}"
-            yield False, Code.SECOND_OTHER_SAMPLES, text
+            yield failed(Code.SECOND_OTHER_SAMPLES, text)
 
 
-def _by_rank(evidence: Analysis, again: Timeline) -> Iterator[Answer]:
+def _by_rank(evidence: Analysis, again: Timeline) -> Iterator[Claim]:
     """What each rank tells of itself; where a repeat is the same."""
     of_samples = SAMPLES if _samples_bound(evidence) else {}
     for name, words in (OF_EACH_RANK | of_samples).items():
         rows, same = ranks.beside(again.steps, evidence.run.steps, name)
         for row in rows[~same][:1]:
             text = f"at step {again.steps.step[row]} the {words} of rank {again.steps.rank[row]} differs from the run's"
-            yield False, Code.SECOND_OTHER_LOSS, text
+            yield failed(Code.SECOND_OTHER_LOSS, text)
 
 
-def _saved(evidence: Analysis, again: Timeline, step: int) -> Iterator[Answer]:
+def _saved(evidence: Analysis, again: Timeline, step: int) -> Iterator[Claim]:
     """The tensors of what both saved last, as the harness saw them; where a repeat is the same."""
     mine, other = _tensors(evidence.run), _tensors(again)
     differ = (saved for saved in mine.keys() & other.keys() if saved > step and mine[saved] != other[saved])
     if last := max(differ, default=0):
-        yield False, Code.SECOND_OTHER_TENSORS, f"the tensors in its save of step {last} differ from those in the run's"
+        text = f"the tensors in its save of step {last} differ from those in the run's"
+        yield failed(Code.SECOND_OTHER_TENSORS, text)
 
 
 def _tensors(run: Timeline) -> dict[int, str]:

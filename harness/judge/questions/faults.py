@@ -15,10 +15,11 @@ import numpy as np
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Places, node_of
-from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict
+from harness.judge.score import Evidence, Expectation, Score, ScoreResult, Verdict, nothing_to_set
 from harness.judge.verdict import Claim, Code, not_as_planned
 from harness.timeline.lineage import NEVER
-from harness.timeline.sorted_events import CLEAN_CODES
+from harness.timeline.lookups import grouped
+from harness.timeline.sorted_events import CLEAN_CODES, acted_at, first_strike
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 from harness.units import counted, format_duration
 
@@ -37,7 +38,7 @@ class Faults(Score):
     order = -1
     asked, by_steps = False, False
 
-    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         return ScoreResult({}, reasons=list(_claims(evidence)))
 
 
@@ -45,12 +46,10 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
     """What was not as planned: one that was to strike and did not, or one that did so otherwise."""
     run = evidence.run
     work = _Work(run)
-    records: dict[str, list[FaultRecord]] = {}
-    for record in run.faults:
-        records.setdefault(record.id, []).append(record)
+    records = grouped((record.id, record) for record in run.faults)
     planned = {str(fault["id"]): fault for fault in run.plan.get("faults") or ()}
     # How the job ended says why none struck, if it gave up.
-    gave_up = run.outcome == "aborted" and not any(record.injected is not None for record in run.faults)
+    gave_up = run.outcome == "aborted" and first_strike(run.faults) == NEVER
     flaws = [(name, flaw) for name in planned if not gave_up for flaw in _never_struck(records.get(name, []))]
     for record in run.faults:
         if record.id in run.beside.faults:
@@ -149,7 +148,7 @@ def _too_early(work: _Work, run: Timeline, fault: FaultRecord, planned: Mapping[
     """It waited for the planned step."""
     step = (planned.get("when") or {}).get("step")
     if isinstance(step, int) and len(run.steps) and not run.dropped:
-        furthest = work.furthest((fault.injected or 0) + run.uncertainty_ns)
+        furthest = work.furthest(acted_at(fault) + run.uncertainty_ns)
         if furthest < step - EARLY_STEPS * run.stride:
             yield Code.FAULT_NOT_AS_PLANNED, f"struck after step {furthest}, and was planned for step {step}"
 
@@ -164,23 +163,19 @@ def _no_damage(work: _Work, fault: FaultRecord) -> Iterator[_Flaw]:
 
 def _effect(run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
     """It was measured, after the fault had begun, and as expected."""
-    assert fault.injected is not None
     if not fault.effects and not fault.error:
         yield Code.FAULT_NO_EFFECT, "was injected, but no effect was measured"
     for effect in fault.effects:
-        if effect["at"] < fault.injected - run.uncertainty_ns:
-            early = format_duration(fault.injected - effect["at"])
+        if effect["at"] < acted_at(fault) - run.uncertainty_ns:
+            early = format_duration(acted_at(fault) - effect["at"])
             yield Code.FAULT_LATER_THAN_EFFECT, f"acted only {early} after its effect was measured"
-        if not effect.get("ok", False) or _falls_short(effect) or not _is_measured_as_number(effect):
+        numbers = [effect.get(name) for name in ("measured", "expected")]
+        are_numbers = all(isinstance(each, (int, float)) and math.isfinite(each) for each in numbers)
+        if not effect.get("ok", False) or _falls_short(effect) or not are_numbers:
             measured = f"{effect.get('measured')} {effect.get('unit', '')}".strip()
             detail = f" ({effect['detail']})" if effect.get("detail") else ""
             text = f"did not act as planned: measured {measured}, expected {effect.get('expected')}{detail}"
             yield Code.FAULT_NOT_AS_PLANNED, text
-
-
-def _is_measured_as_number(effect: Mapping[str, Any]) -> bool:
-    numbers = [effect.get(name) for name in ("measured", "expected")]
-    return all(isinstance(each, (int, float)) and math.isfinite(each) for each in numbers)
 
 
 def _falls_short(effect: Mapping[str, Any]) -> bool:
@@ -196,13 +191,12 @@ def _falls_short(effect: Mapping[str, Any]) -> bool:
 
 def _not_frozen(places: Places, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
     """A frozen target says nothing, from when the harness saw it stand still until the fault's time is over."""
-    assert fault.injected is not None
     if not fault.freezes or fault.lasts is None or not fault.effects:
         return
     since = max(effect["at"] for effect in fault.effects) + run.uncertainty_ns
-    until = min(fault.injected + fault.lasts.ns, fault.healed or NEVER) - run.uncertainty_ns
+    until = min(acted_at(fault) + fault.lasts.ns, fault.healed or NEVER) - run.uncertainty_ns
     order, places_of = run.rows_by_process
-    for row in sorted({row for target in fault.targets for row in places.alive(target, fault.injected)}):
+    for row in sorted({row for target in fault.targets for row in places.alive(target, acted_at(fault))}):
         process, ends = run.processes[row], run.steps.end[order[places_of[row] : places_of[row + 1]]]
         steps = int(np.searchsorted(ends, until) - np.searchsorted(ends, since, "right")) if since < until else 0
         left = process.exit_code not in KILLED and since < (process.exited or 0) < until
@@ -214,16 +208,15 @@ def _not_frozen(places: Places, run: Timeline, fault: FaultRecord) -> Iterator[_
 def _outlived(places: Places, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
     """By ranks that began a step after the harness had seen them gone. A node may have a notice: that is another thing.
     Between the fault's first word and its effect a rank still runs."""
-    assert fault.injected is not None
     if not fault.kills:
         return
-    gone = max([fault.injected, *(effect["at"] for effect in fault.effects)])
+    gone = max([acted_at(fault), *(effect["at"] for effect in fault.effects)])
     rows = {
         row
         for target in fault.targets
         if target.get("rank") is not None
-        for row in places.alive(target, fault.injected)
-        if fault.injected < run.processes[row].last_seen and places.last_begin[row] > gone
+        for row in places.alive(target, acted_at(fault))
+        if acted_at(fault) < run.processes[row].last_seen and places.last_begin[row] > gone
     }
     for row in sorted(rows):
         rank = run.processes[row].rank
@@ -233,17 +226,13 @@ def _outlived(places: Places, run: Timeline, fault: FaultRecord) -> Iterator[_Fl
 def _too_late(work: _Work, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
     """It struck when no step and no checkpoint was left to be done, and nobody started again over it. What only slows a
     job needs time to act: at least half a step of it."""
-    assert fault.injected is not None
     if not work.finished:
         return
-    struck = min(fault.strikes, default=fault.injected) - run.uncertainty_ns
+    struck = min(fault.strikes, default=acted_at(fault)) - run.uncertainty_ns
+    gentle = not (fault.kills or fault.stops or fault.spoils)
     if struck > work.over:
         yield Code.FAULT_STRUCK_AFTER_END, "struck after the job had done all its work"
-    elif (
-        not (fault.kills or fault.stops or fault.spoils)
-        and struck > work.last_begin
-        and work.last_end - struck < work.usual_ns / 2
-    ):
+    elif gentle and struck > work.last_begin and work.last_end - struck < work.usual_ns / 2:
         left = format_duration(max(work.last_end - struck, 0))
         text = f"struck {left} before the end of the last step: too late to have an effect"
         yield Code.FAULT_NO_TIME_LEFT, text
@@ -251,29 +240,25 @@ def _too_late(work: _Work, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]
 
 def _wrong_target(places: Places, run: Timeline, fault: FaultRecord, planned: dict[str, Any]) -> Iterator[_Flaw]:
     """It struck the ranks or the nodes that were meant, and the job had them then."""
-    assert fault.injected is not None
     meant, struck = _meant(run, planned), Counter(map(_aim, fault.targets))
     if meant and meant != struck:
         names = f"{_names(struck)}, not {_names(meant)}"
-        nodes = f"{struck.total()} nodes, not {meant.total()}"
-        yield (
-            Code.FAULT_WRONG_TARGET,
-            f"struck {nodes if struck.total() != meant.total() and 'rank' not in names else names}",
-        )
+        if struck.total() != meant.total() and "rank" not in names:
+            names = f"{struck.total()} nodes, not {meant.total()}"
+        yield Code.FAULT_WRONG_TARGET, f"struck {names}"
     for target in fault.targets:
-        if not places.had(node_of(target), fault.injected):
+        if not places.had(node_of(target), acted_at(fault)):
             text = f"struck {target.get('node')}, which was not part of the job at that time"
             yield Code.FAULT_NOT_OF_JOB, text
 
 
 def _already_ended(places: Places, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
     """A node was still at work when it struck."""
-    assert fault.injected is not None
-    until = fault.injected - run.uncertainty_ns - REPORTED_SOON_NS
+    until = acted_at(fault) - run.uncertainty_ns - REPORTED_SOON_NS
     for target in (each for each in fault.targets if each.get("rank") is None):
         ended = places.ended.get(node_of(target), NEVER)
-        if ended <= until and not [*places.alive(target, fault.injected)]:
-            early = format_duration(fault.injected - ended)
+        if ended <= until and not [*places.alive(target, acted_at(fault))]:
+            early = format_duration(acted_at(fault) - ended)
             yield Code.FAULT_NOT_OF_JOB, f"struck {target.get('node')}, whose command had ended {early} before"
 
 
@@ -315,7 +300,7 @@ def _otherwise(evidence: Analysis, work: _Work, fault: FaultRecord) -> Iterator[
         for target in fault.targets:
             if target.get("rank") is None and node_of(target) in places.kept:
                 yield Code.FAULT_NODE_NOT_TAKEN, f"gave {target.get('node')} a notice, but never took the node"
-        given = [at - (fault.injected or 0) for at in fault.strikes if len(run.steps) and at < work.over]
+        given = [at - acted_at(fault) for at in fault.strikes if len(run.steps) and at < work.over]
         latest = fault.notice_ns / NOTICE_SHARE + NOTICE_LATE_NS
         other = [each for each in given if 0 < each < fault.notice_ns * NOTICE_SHARE or each > latest]
         for each in other[:1]:
@@ -325,38 +310,37 @@ def _otherwise(evidence: Analysis, work: _Work, fault: FaultRecord) -> Iterator[
     struck = {(row, at) for target in fault.targets for at in fault.strikes for row in places.alive(target, at)}
     for row in sorted({row for row, at in struck if at <= (run.processes[row].exited or -1)}):
         victim = run.processes[row]
-        warned = evidence.last_notices.get(victim.node, -1) >= (fault.injected or 0)
+        warned = evidence.last_notices.get(victim.node, -1) >= acted_at(fault)
         if not fault.graceful and victim.exit_code in CLEAN_CODES and not warned:
             yield Code.FAULT_VICTIM_LEFT, f"should have killed rank {victim.rank}, but the rank exited by itself"
 
 
 def _healed_early(places: Places, work: _Work, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
     """A fault with a duration acts for all of it, unless the job gets rid of its victim or is over before."""
-    assert fault.injected is not None
     if fault.lasts is None:
         return
     if fault.healed is None:
         if run.outcome is not None and not fault.error:
             yield Code.FAULT_NEVER_UNDONE, f"was never undone; its planned duration is {fault.lasts}"
         return
-    if fault.healed - fault.injected >= fault.lasts.ns or not len(run.steps) or work.last_end <= fault.healed:
+    if fault.healed - acted_at(fault) >= fault.lasts.ns or not len(run.steps) or work.last_end <= fault.healed:
         return
     ranks = {target.get("rank") for target in fault.targets} - {None}
     ends = (
         exit_["at"] - (REPORTED_WITHIN_NS if exit_["rank"] in ranks else 0)
         for target in fault.targets
-        for exit_ in places.exits(target, fault.injected, fault.healed + REPORTED_WITHIN_NS)
+        for exit_ in places.exits(target, acted_at(fault), fault.healed + REPORTED_WITHIN_NS)
     )
     if not any(at <= fault.healed for at in ends):
-        lasted = format_duration(fault.healed - fault.injected)
+        lasted = format_duration(fault.healed - acted_at(fault))
         yield Code.FAULT_UNDONE_EARLY, f"was undone after {lasted}; its planned duration is {fault.lasts}"
 
 
 def _over_before(run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
     """It is not over before it acts."""
     for what, at in (("undone", fault.healed), ("recovered from", fault.recovered)):
-        if at is not None and at < (fault.injected or 0) - run.uncertainty_ns:
-            early = format_duration((fault.injected or 0) - at)
+        if at is not None and at < acted_at(fault) - run.uncertainty_ns:
+            early = format_duration(acted_at(fault) - at)
             yield Code.FAULT_UNDONE_EARLY, f"was {what} {early} before it acted"
 
 
@@ -364,7 +348,7 @@ def _replaced(places: Places, fault: FaultRecord) -> Iterator[_Flaw]:
     """Where no replacement was planned, none comes."""
     for target in fault.targets if fault.replaced is False else ():
         node, incarnation = target.get("node"), target.get("incarnation") or 1
-        if target.get("rank") is None and places.given.get((node, incarnation + 1), -NEVER) > (fault.injected or 0):
+        if target.get("rank") is None and places.given.get((node, incarnation + 1), -NEVER) > acted_at(fault):
             yield Code.FAULT_NOT_AS_PLANNED, f"was to bring no replacement, and {node} came back"
 
 
@@ -374,17 +358,13 @@ def _replaced(places: Places, fault: FaultRecord) -> Iterator[_Flaw]:
 TRAFFIC = "the training's own traffic"
 
 
-class OwnTrafficBounds(Bounds):
-    """Nothing to set; `off` where a fault is meant to miss the training's traffic."""
-
-
 class OwnTraffic(Score):
     name = "own_traffic"
     order = 46
-    Bounds = OwnTrafficBounds
+    Bounds = nothing_to_set("OwnTrafficBounds", "`off` where a fault is meant to miss the training's traffic.")
     by_default = TRAFFIC
 
-    def score(self, evidence: Analysis, bounds: OwnTrafficBounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         struck = [fault for fault in evidence.run.faults if fault.injected is not None and fault.network]
         measured = [fault for fault in struck if _is_measured(fault)]
         unslowed = list(_lost_no_time(evidence, measured)) if measured else []
@@ -417,7 +397,7 @@ def _missed(fault: FaultRecord) -> Iterator[Claim]:
 def _lost_no_time(evidence: Analysis, measured: Sequence[FaultRecord]) -> Iterator[str]:
     """Traffic went through a fault that neither stopped nor slowed the job, and syncs took no longer than usual."""
     felt = {name for episode in evidence.run.episodes for name in episode.faults}
-    felt |= {each.fault for each in evidence.degraded} | {each.id for each in evidence.unmeasurable_slowdowns}
+    felt |= {each.fault for each in evidence.degraded} | {each.id for each in evidence.slowed.unmeasurable}
     band = evidence.usual.sync
     if band is None:
         return
@@ -431,7 +411,7 @@ def _lost_no_time(evidence: Analysis, measured: Sequence[FaultRecord]) -> Iterat
 
 
 def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
-    steps, since, until = run.steps, fault.injected or 0, run.end if fault.healed is None else fault.healed
+    steps, since, until = run.steps, acted_at(fault), run.end if fault.healed is None else fault.healed
     within = slice(*steps.end.searchsorted([since, until + 1]))
     waits = steps.sync_ns[within][steps.begin[within] >= since]
     waits = waits[waits > 0]
@@ -443,17 +423,13 @@ def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
 END = "end of the faults' effects"
 
 
-class EffectEndBounds(Bounds):
-    """Nothing to set; `off` where a fault is meant to stay."""
-
-
 class EffectEnd(Score):
     name = "effect_end"
     order = 45
-    Bounds = EffectEndBounds
+    Bounds = nothing_to_set("EffectEndBounds", "`off` where a fault is meant to stay.")
     by_default = END
 
-    def score(self, evidence: Evidence, bounds: EffectEndBounds | None) -> ScoreResult:
+    def score(self, evidence: Evidence, bounds: object) -> ScoreResult:
         run = evidence.run
         struck = [each for each in run.faults if each.injected is not None and each.id not in run.beside.faults]
         lasting = [fault for fault in struck if not fault.kills or fault.ends]  # of a kill there is nothing to undo

@@ -4,7 +4,6 @@ collectives; what the log tells. A bound may be set on some; only evidence that 
 
 from __future__ import annotations
 
-import bisect
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,10 +27,12 @@ from harness.judge.score import (
     ScoreResult,
     at_least,
     at_most,
+    nothing_to_set,
 )
 from harness.judge.verdict import Code, unknown
 from harness.node.emitter import TELLS
 from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import COMMITTED, FAILED, PART
 from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Timeline
@@ -94,7 +95,11 @@ def _whole(run: Timeline) -> dict[str, Any]:
     """Of the job from its begin to its end."""
     completed = run.finished and run.outcome == "completed"
     lasted = run.end - run.begin
-    million = _cost(run)
+    price, samples = (run.plan.get("scenario") or {}).get("price_per_gpu_hour"), _samples(run)
+    million = None  # dollars for so many samples that count: all allocated GPU time, at the scenario's price
+    if price is not None and samples:
+        gpu_ns = sum(slot.released - slot.allocated for slot in run.slots)
+        million = float(price) * gpu_ns / (3600 * S) / samples * 1e6
     epoch = million * run.data_samples / 1e6 if million is not None and run.data_samples is not None else None
     return {
         "time_to_complete_seconds": lasted / S if completed else None,
@@ -102,16 +107,6 @@ def _whole(run: Timeline) -> dict[str, Any]:
         "dollars_per_million_samples": million,
         "dollars_per_epoch": epoch,
     }
-
-
-def _cost(run: Timeline) -> float | None:
-    """Of a million samples that count: all allocated GPU time, at the scenario's price. `None` without either."""
-    price = (run.plan.get("scenario") or {}).get("price_per_gpu_hour")
-    samples = _samples(run)
-    if price is None or not samples:
-        return None
-    gpu_ns = sum(slot.released - slot.allocated for slot in run.slots)
-    return float(price) * gpu_ns / (3600 * S) / samples * 1e6
 
 
 def _samples(run: Timeline) -> float | None:
@@ -171,10 +166,8 @@ def _checkpoints(run: Timeline, saves: Saves) -> dict[str, Any]:
     bad = [bool(each.failed - each.done) or (not each.done and each.began <= lived) for each in checkpoints]
     done = sum(bool(each.done) and not failed for each, failed in zip(checkpoints, bad, strict=True))
     tried = done + sum(bad)
-    took: dict[str, list[int]] = {}
-    for save in saves.whole:
-        took.setdefault(save.kind, []).append(save.duration_ns)
-    durations = [each for kind in took.values() for each in kind]
+    took = grouped((save.kind, save.duration_ns) for save in saves.whole)
+    durations = [save.duration_ns for save in saves.whole]
     return {
         "checkpoints_committed": done,
         "checkpoints_failed": sum(bad),
@@ -220,21 +213,16 @@ def _alarms(evidence: Analysis) -> dict[str, Any]:
 
 def _episode_ends(run: Timeline) -> Mapping[str, Sequence[int]]:
     """When the episodes of each fault ended, in order of time."""
-    ends: dict[str, list[int]] = {}
-    for episode in run.episodes:
-        for fault in episode.faults:
-            bisect.insort(ends.setdefault(fault, []), episode.end)
-    return ends
+    ended = sorted((episode.end, fault) for episode in run.episodes for fault in episode.faults)
+    return grouped((fault, at) for at, fault in ended)
 
 
 def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[int]]) -> int | None:
     """From the injection to the first sign, within its episode, that somebody in the job noticed something."""
     if fault.injected is None:
         return None
-    at = int(np.searchsorted(run.evidence, fault.injected))
-    mine = ends.get(fault.id, ())
-    later = mine[(first := bisect.bisect_left(mine, fault.injected)) : first + 1]
-    if at == len(run.evidence) or run.evidence[at] > min(later, default=fault.healed or run.end):
+    at, over = int(np.searchsorted(run.evidence, fault.injected)), first_from(ends.get(fault.id, ()), fault.injected)
+    if at == len(run.evidence) or run.evidence[at] > ((fault.healed or run.end) if over == NEVER else over):
         return None
     return int(run.evidence[at]) - fault.injected
 
@@ -268,8 +256,7 @@ def _percent(value: float) -> str:
 # Usage
 
 
-class Nothing(Bounds):
-    """Nothing to set."""
+Nothing = nothing_to_set("Nothing")
 
 
 class Usage(Score):
@@ -280,7 +267,7 @@ class Usage(Score):
     order = 61
     Bounds = Nothing
 
-    def score(self, evidence: Evidence, bounds: Nothing | None) -> ScoreResult:
+    def score(self, evidence: Evidence, bounds: object) -> ScoreResult:
         run = evidence.run
         rates = sorted(_rates(_link_counters(run)).items())
         by_link = {f"{node} {link}": rate for (node, _, link), rate in rates}  # the newest incarnation stands for all
@@ -342,15 +329,13 @@ class Collectives(Score):
     order = 60
     Bounds = Nothing
 
-    def score(self, evidence: Evidence, bounds: Nothing | None) -> ScoreResult:
+    def score(self, evidence: Evidence, bounds: object) -> ScoreResult:
         return ScoreResult({"hangs": hangs(evidence.run)})
 
 
 def hangs(run: Timeline) -> list[str]:
     """One sentence for each hang of a process group, in order of time; the first `HANGS_SHOWN` of them."""
-    groups: dict[str, list[Told]] = {}
-    for event in run.collectives:
-        groups.setdefault(str(event["group"]), []).append(event)
+    groups = grouped((str(event["group"]), event) for event in run.collectives)
     found = sorted((hang for events in groups.values() for hang in _hangs(events)), key=lambda hang: int(hang[0]["at"]))
     sizes = {process: epoch.size for epoch in run.epochs for process in epoch.processes}  # of its last world
     shown = [_in_words(sizes.get(hang[0]["process"], 0), hang) for hang in found[:HANGS_SHOWN]]
@@ -412,7 +397,7 @@ class ToldScore(Score):
     order = 5
     Bounds = Nothing
 
-    def score(self, evidence: Evidence, bounds: Nothing | None) -> ScoreResult:
+    def score(self, evidence: Evidence, bounds: object) -> ScoreResult:
         here, scratch = reported.told(evidence.run), reported.from_scratch(evidence.run)
         reasons = [
             unknown(Code.EVIDENCE_MISSING, f"evidence is missing: {reported.ITEMS[kind]}: {why}")

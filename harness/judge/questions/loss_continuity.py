@@ -7,6 +7,7 @@ every sample exactly once, in order?
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -18,17 +19,9 @@ from harness.judge.facts import by_time, ranks, repeated_steps, samples
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.envelope import Envelope, Sight
-from harness.judge.facts.losses import (
-    CURVES,
-    WORDS,
-    Comparison,
-    Curve,
-    by_scale,
-    compare,
-    ulps,
-)
+from harness.judge.facts.losses import CURVES, WORDS, Comparison, Curve, by_scale, compare, ulps
 from harness.judge.facts.samples import Consumed
-from harness.judge.score import Bounds, Expectation, Percent, Score, ScoreResult, Verdict, at_most
+from harness.judge.score import Bounds, Expectation, Percent, Score, ScoreResult, Verdict, at_most, left_open, line
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
 from harness.log.reading import is_told
 from harness.timeline.timeline import Bools, Timeline
@@ -101,15 +94,8 @@ class LossContinuity(Score):
         if judged and (consumed.comparable or asked):
             lines += _sample_lines(bounds, consumed, line.verdict)
         if bounds.mode == "final":
-            lines.append(
-                at_most(
-                    "loss_continuity.max_nonfinite_steps",
-                    values["nonfinite_steps"],
-                    bounds.max_nonfinite_steps,
-                    str,
-                    unit="steps",
-                )
-            )
+            odd, most = values["nonfinite_steps"], bounds.max_nonfinite_steps
+            lines.append(at_most("loss_continuity.max_nonfinite_steps", odd, most, str, unit="steps"))
         if bounds.max_spike is not None:
             spike = values["spike_max"]
             lines.append(at_most("loss_continuity.max_spike", spike, bounds.max_spike, lambda x: f"{x:.4g}"))
@@ -138,17 +124,15 @@ def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
     found = repeated_steps.done_again(repeated_steps.executed(evidence.run))
     values["done_again"] = repeated_steps.values(found)
     name, bound = "loss_continuity.against", "steps done again are the same"
-    answers = [(ANSWERS[same], text) for same, text in repeated_steps.judged(found)]
+    answers = list(repeated_steps.judged(found))
     if not answers:
         why = "no step was done again after a restart"
-        return ScoreResult(
-            values, [Expectation(name, bound, "—", Verdict.INCONCLUSIVE, why, doubt=Doubt.NOT_COMPARABLE)]
-        )
+        return ScoreResult(values, [left_open(name, bound, why, Doubt.NOT_COMPARABLE)])
     lines = [
-        Expectation(name, bound, text, verdict, "" if verdict is Verdict.PASS else text, rests_on=(COMPUTED,))
-        if verdict is not Verdict.INCONCLUSIVE
-        else Expectation(name, bound, "—", verdict, text, doubt=Doubt.NO_BAND)
-        for verdict, text in answers
+        left_open(name, bound, text, Doubt.NO_BAND)
+        if same is None
+        else line(name, bound, text, "" if same else text, COMPUTED)
+        for same, text in answers
     ]
     steps = counted(sum(each.steps for each in found), "step")
     unseen = [("steps that were done once", "with nothing to compare them with")]
@@ -173,8 +157,11 @@ def _values(evidence: Analysis, mode: str, consumed: Consumed) -> dict[str, Any]
 
 
 def _whose(evidence: Analysis, bounds: ContinuityBounds) -> str:
-    """Of which rank the losses were compared, where each tells its own and not all were."""
-    if bounds.mode in ("exact", "ulp") or not _own_losses(evidence):
+    """Of which rank the losses were compared, where each tells its own without a fault, and not all were."""
+    usual = evidence.fault_free.steps if evidence.fault_free else None
+    if bounds.mode in ("exact", "ulp") or usual is None:
+        return ""
+    if not ranks.is_local(usual, "loss", ranks.telling(usual, "loss")):
         return ""
     told = evidence.run.steps.rank[np.isfinite(evidence.run.steps.loss)]
     return f" (of rank {int(told.min())}; each rank reports its own)" if len(told) else ""
@@ -189,12 +176,8 @@ def _in_passing(consumed: Consumed) -> list[tuple[str, str]]:
 def _amounts(consumed: Consumed) -> tuple[str, str]:
     """How many were repeated and how many never seen, and which; an empty text for none."""
     of = " inputs of steps" if consumed.kind == "digests" else ""
-    found = (
-        (consumed.repeated, f"{of} repeated{consumed.repeated_where}"),
-        (consumed.skipped, f"{of} never seen{consumed.skipped_where}"),
-    )
-    repeated, skipped = (f"{amount}{text}" if amount else "" for amount, text in found)
-    return repeated, skipped
+    repeated = f"{consumed.repeated}{of} repeated{consumed.repeated_where}" if consumed.repeated else ""
+    return repeated, f"{consumed.skipped}{of} never seen{consumed.skipped_where}" if consumed.skipped else ""
 
 
 def _moved(found: Consumed, allowed: bool) -> Iterator[Claim]:
@@ -209,8 +192,7 @@ def _curve_line(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectati
     """The expectation on the curve itself, and what more it brings into the values."""
     name, comparison = "loss_continuity.mode", evidence.comparison
     if comparison is None or evidence.incomparable:
-        why = evidence.incomparable
-        return Expectation(name, bounds.mode, "—", Verdict.INCONCLUSIVE, why, doubt=Doubt.NOT_COMPARABLE), {}
+        return left_open(name, bounds.mode, evidence.incomparable, Doubt.NOT_COMPARABLE), {}
     if bounds.mode == "exact":
         line = _judged(name, "exact", comparison, comparison.differs)
         return replace(line, rests_on=(COMPUTED, Ground(Kind.BITS))), {}
@@ -231,11 +213,10 @@ def _final(name: str, bounds: ContinuityBounds, comparison: Comparison) -> Expec
     if int(comparison.step[-1]) == comparison.fault_free_last:
         gap = comparison.final_gap_percent
     if comparison.near_zero:
-        reason = "the final loss is too close to zero for a gap in percent"
-        return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, reason, doubt=Doubt.NEAR_ZERO)
+        return left_open(name, bound, "the final loss is too close to zero for a gap in percent", Doubt.NEAR_ZERO)
     if gap is None:
         reason = "the last steps cannot be compared with the fault-free run"
-        return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, reason, doubt=Doubt.NOT_COMPARABLE)
+        return left_open(name, bound, reason, Doubt.NOT_COMPARABLE)
     numbers: dict[str, Any] = {"bound_value": bounds.max_final_gap, "observed_value": abs(gap), "unit": "%"}
     if abs(gap) <= bounds.max_final_gap:  # never true of a gap that is not a number
         return Expectation(name, bound, _percent(gap), Verdict.PASS, **numbers)
@@ -270,31 +251,25 @@ def _judged(name: str, bound: str, comparison: Comparison, outside: dict[str, Bo
     row = int(rows[0])
     mine, other = getattr(comparison.run, curve)[row], getattr(comparison.fault_free, curve)[row]
     names = ", ".join(WORDS[c] for c in found)
-    reason = (
-        f"{names} differ{'s' if len(found) == 1 else ''} from the fault-free run: at step {comparison.step[row]} "
-        f"{WORDS[curve]} {_apart(mine, other)}"
-    )
+    differ = f"{names} differ{'s' if len(found) == 1 else ''} from the fault-free run"
+    digits = 9 if f"{mine:.9g}" != f"{other:.9g}" else 17  # as many as tell them apart
+    apart = f"{WORDS[curve]} {mine:.{digits}g} instead of {other:.{digits}g}"
+    reason = f"{differ}: at step {comparison.step[row]} {apart}"
     observed = f"{int(np.logical_or.reduce(list(outside.values())).sum())} of {len(comparison.step)} steps differ"
     return Expectation(name, bound, observed, Verdict.FAIL, reason)
-
-
-def _apart(mine: float, other: float) -> str:
-    """Both, with as many digits as tell them apart."""
-    short = f"{mine:.9g} instead of {other:.9g}"
-    return short if f"{mine:.9g}" != f"{other:.9g}" else f"{mine:.17g} instead of {other:.17g}"
 
 
 def _envelope(name: str, evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
     """Outside the band it fails. What only differs sooner than fault-free runs do, nobody can tell from rounding."""
     band = evidence.envelope
     if isinstance(band, str):
-        return _unsure(name, "envelope", band), {}
+        return left_open(name, "envelope", band, Doubt.NO_BAND), {}
     bound, sees = f"envelope, {band.source}", band.sees(comparison)
     values = {"band": band.source, "sees": [each._asdict() for each in sees]}
     if why := _resume_alone(evidence):
         return Expectation(name, bound, "the resume by itself", Verdict.FAIL, why), values
     if why := _size_alone(evidence):
-        return replace(_unsure(name, bound, why), doubt=Doubt.SIZE_CHANGES), values
+        return left_open(name, bound, why, Doubt.SIZE_CHANGES), values
     outside = band.outside(comparison)
     odd = np.flatnonzero(np.logical_or.reduce(list(outside.values())))
     if (lasts := band.lasts(comparison)) and not (len(odd) and comparison.step[odd[0]] < lasts.first):
@@ -304,7 +279,8 @@ def _envelope(name: str, evidence: Analysis, comparison: Comparison) -> tuple[Ex
     line = _judged(name, bound, comparison, outside)
     early = band.too_soon(comparison)
     if line.verdict is Verdict.PASS and any(rows.any() for rows in early.values()):
-        return _unsure(name, bound, f"{_judged(name, bound, comparison, early).reason}; {SOONER}"), values
+        why = f"{_judged(name, bound, comparison, early).reason}; {SOONER}"
+        return left_open(name, bound, why, Doubt.NO_BAND), values
     return replace(line, observed="; ".join(filter(None, (line.observed, _in_figures(band, sees))))), values
 
 
@@ -358,10 +334,6 @@ def _unseen(evidence: Analysis) -> Iterator[tuple[str, str]]:
         yield "the resume by itself", "no fault-free run resumes with as many ranks"
 
 
-def _unsure(name: str, bound: str, why: str) -> Expectation:
-    return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, why, doubt=Doubt.NO_BAND)
-
-
 def _worst(sees: Sequence[Mapping[str, float]]) -> str:
     return f" (off for good by {max(each['percent'] for each in sees):.2g} % would show)" if sees else ""
 
@@ -370,14 +342,10 @@ def _in_figures(band: Envelope, sees: Sequence[Sight]) -> str:
     """What would not have passed, beside what did."""
     if not sees:
         return ""
-    least, most = min(sees, key=_percent_of), max(sees, key=_percent_of)
+    least, most = (pick(sees, key=operator.attrgetter("percent")) for pick in (min, max))
     told = [f"{each.percent:.2g} % over steps {each.first} to {each.last}" for each in dict.fromkeys((least, most))]
     shows = f"a loss that is off for good would show from {' and '.join(told)}"
     return f"{shows}; training changes it by {band.changes_by(sees[0]):.2g} % from there on"
-
-
-def _percent_of(sight: Sight) -> float:
-    return sight.percent
 
 
 def _sample_lines(bounds: ContinuityBounds, consumed: Consumed, curve: Verdict) -> Iterator[Expectation]:
@@ -391,8 +359,7 @@ def _sample_lines(bounds: ContinuityBounds, consumed: Consumed, curve: Verdict) 
             yield Expectation(name, f"≤ {bound}", text, Verdict.PASS, bound_value=bound, unit="samples")
         elif observed is None:
             numbers: dict[str, Any] = {"bound_value": bound, "unit": "samples"}
-            doubt = Doubt.UNMEASURED
-            yield Expectation(name, f"≤ {bound}", "—", Verdict.INCONCLUSIVE, consumed.why, doubt=doubt, **numbers)
+            yield left_open(name, f"≤ {bound}", consumed.why, Doubt.UNMEASURED, **numbers)
         else:
             were = "was" if observed == 1 else "were"
             reason = which or f"{counted(observed, 'sample')} {were} {what}, first {consumed.where}"
@@ -416,14 +383,6 @@ def _ranks_agree(evidence: Analysis, bounds: ContinuityBounds, moved: bool, foll
         elif bad := ranks.split(run.steps, name, telling):
             text = f"at step {bad[0]} ranks {bad[1]} disagree on the {words}"
             yield failed(Code.RANKS_DISAGREE, f"loss_continuity: {text}", COMPUTED)
-
-
-def _own_losses(evidence: Analysis) -> bool:
-    """Whether each rank tells a loss of its own, as far as the fault-free run shows."""
-    if evidence.fault_free is None:
-        return False
-    usual = evidence.fault_free.steps
-    return ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
 
 
 def _untold(evidence: Analysis) -> str:

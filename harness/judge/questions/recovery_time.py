@@ -18,7 +18,7 @@ from pydantic import Field
 from harness.judge.facts import reported, times
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.usual import SLOWDOWN_MAX, UNMEASURABLE, Degraded, Pace
-from harness.judge.score import Bounds, DurationNs, Expectation, S, Score, ScoreResult, at_most, line
+from harness.judge.score import Bounds, DurationNs, Expectation, S, Score, ScoreResult, at_most, line, shown_ns
 from harness.judge.verdict import Figure, Ground, Kind
 from harness.timeline.phases import phase_words
 from harness.timeline.timeline import PHASES, Episode, Timeline
@@ -176,16 +176,16 @@ def _stuck(run: Timeline, episode: Episode) -> str:
 
 def _lines(name: str, spans: Sequence[_Span], bound: int, run: Timeline, unmeasured: str) -> list[Expectation]:
     """Each of `spans` against the bound, the worst first; and that others could not be measured."""
-
-    def show(seconds: float) -> str:
-        return format_duration(round(seconds * S)) if seconds else "0 s"
-
     lines = [_line(name, each, bound, run) for each in sorted(spans, key=lambda span: (span.ended, -span.length))]
     if unmeasured:
-        unknown = at_most(name, None, bound / S, show, unmeasured, "s")
+        unknown = at_most(name, None, bound / S, _shown, unmeasured, "s")
         seen = {key: getattr(told, key) for told in lines[:1] for key in ("observed", "observed_value")}
         lines.append(replace(unknown, **seen))
-    return lines or [at_most(name, 0.0, bound / S, show, unit="s")]
+    return lines or [at_most(name, 0.0, bound / S, _shown, unit="s")]
+
+
+def _shown(seconds: float) -> str:
+    return shown_ns(seconds * S)
 
 
 def _line(name: str, span: _Span, bound: int, run: Timeline) -> Expectation:
@@ -220,7 +220,7 @@ def _unmeasured(evidence: Analysis) -> str:
             return f"{fault.id} struck, but progress never stopped, so no recovery was measured"
         if fault.id not in named and evidence.fault_free is None:
             return f"{fault.id} did not stop progress, and its slowdown cannot be judged without a fault-free run"
-    for fault in evidence.unmeasurable_slowdowns:
+    for fault in evidence.slowed.unmeasurable:
         if fault.id in run.beside.faults:
             continue
         return f"{fault.id} did not stop progress, and its slowdown {UNMEASURABLE}"

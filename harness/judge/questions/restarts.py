@@ -10,19 +10,17 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.reported import blindness, usual_strides
-from harness.judge.facts.restarts import PassedOver, Restart, Restore
+from harness.judge.facts.restarts import PassedOver, Restart, Restore, own_series
 from harness.judge.facts.saves import Damage, Newest, Save
-from harness.judge.score import Bounds, S, Score, ScoreResult
+from harness.judge.score import S, Score, ScoreResult
 from harness.judge.verdict import Claim, Code, Ground, Kind, failed, unknown
 from harness.timeline.joined_steps import PEER
+from harness.timeline.lookups import grouped
 
 IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed costs one interval more
-Open = tuple[Code, str]  # what may be, and in words
-T = TypeVar("T")
 
 
 class Restarts(Score):
@@ -30,23 +28,20 @@ class Restarts(Score):
     order = 2
     asked, by_steps = False, False
 
-    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         blind = blindness(evidence.run, evidence.fault_free)
-        return ScoreResult({}, reasons=[] if blind else list(_claims(evidence)))
+        return ScoreResult({}, reasons=[] if blind else _claims(evidence))
 
 
-def _claims(evidence: Analysis) -> Iterator[Claim]:
+def _claims(evidence: Analysis) -> Sequence[Claim]:
     """One example for each question. What only leaves something open is not asked where something is found."""
-    found = _examples(evidence, _other_step, _unlike, _of_no_save, _damaged, _not_the_newest, _further_than_planned)
-    if found:
-        yield from found
-    else:
-        left = _examples(evidence, _contradicted, _untold, _without_an_end, _other_content, _without_optimizer)
-        yield from (unknown(*each) for each in left)
-
-
-def _examples(evidence: Analysis, *questions: Callable[[Analysis], Iterator[T]]) -> list[T]:
-    return [example for question in questions for example in itertools.islice(question(evidence), 1)]
+    wrong = (_other_step, _unlike, _of_no_save, _damaged, _not_the_newest, _further_than_planned)
+    left_open = (_contradicted, _untold, _without_an_end, _other_content, _without_optimizer)
+    for questions in (wrong, left_open):
+        found = [claim for question in questions for claim in itertools.islice(question(evidence), 1)]
+        if found:
+            return found
+    return []
 
 
 def _other_step(evidence: Analysis) -> Iterator[Claim]:
@@ -97,10 +92,8 @@ def _damaged(evidence: Analysis) -> Iterator[Claim]:
     the harness watches this checkpoint, the trainer's word for that is not enough. A restore without its step is not
     judged."""
     damage = [each for damaged in evidence.saves.damage.values() for each in damaged]
-    by_step: dict[int, list[tuple[Restart, Restore]]] = {}
-    for restart in evidence.restarts if damage else ():
-        for restore, step in restart.states:
-            by_step.setdefault(step, []).append((restart, restore))
+    told = ((restart, *state) for restart in evidence.restarts if damage for state in restart.states)
+    by_step = grouped((step, (restart, restore)) for restart, restore, step in told)
     for each in damage:
         for restart, restore in by_step.get(each.step or 0, ()) if each.tensor_bytes else ():
             known = any(passed_over.is_damaged(each) for passed_over in restart.passed_over)
@@ -166,7 +159,8 @@ class _Choice:
         self.sure = bool(evidence.saves.whole)
         known = self._saves.good if self.sure else [*self._saves.seen, *self._saves.open]
         whole = [(save.last_at, save.step, save) for save in known if save.step >= 0]
-        own = [each for each in whole if each[2].series in evidence.own_series] if self.sure else whole
+        series = own_series(evidence.run, evidence.saves) if self.sure else ()
+        own = [each for each in whole if each[2].series in series] if self.sure else whole
         self._of_all, self._of_series = Newest(whole), Newest(own)
         self.named: list[PassedOver] = []  # by this restart and those before it
         self._went_back: list[tuple[int, int]] = []  # when, and to which step; each to a later one than those before
@@ -257,47 +251,45 @@ def _further_than_planned(evidence: Analysis) -> Iterator[Claim]:
             yield unknown(Code.RESTART_FROM_SCRATCH, f"{text}; it reported no saves and no restores")
 
 
-def _contradicted(evidence: Analysis) -> Iterator[Open]:
+def _contradicted(evidence: Analysis) -> Iterator[Claim]:
     """Restores whose source is of another state, or lies where this run saved nothing, or was passed over as they say;
     or a peer, where none is there."""
     for each in _restores(evidence.restarts):
         if each.other_step is not None:
             text = f"{_said(each)}, but from {each.source}, which is of step {each.other_step}"
-            yield Code.RESTART_OTHER_SOURCE, text
+            yield unknown(Code.RESTART_OTHER_SOURCE, text)
         if each.elsewhere and not each.content:
-            yield (
-                Code.RESTART_OTHER_SOURCE,
-                f"{_said(each)} from {each.source}, but this run saved it as {each.elsewhere}",
-            )
+            text = f"{_said(each)} from {each.source}, but this run saved it as {each.elsewhere}"
+            yield unknown(Code.RESTART_OTHER_SOURCE, text)
         if each.source and any(item.place == each.source for item in each.passed_over):
             text = f"rank {each.rank} said it passed {each.source} over, and that it restored it"
-            yield Code.RESTART_TOOK_PASSED_OVER, text
+            yield unknown(Code.RESTART_TOOK_PASSED_OVER, text)
         for item in each.passed_over if evidence.saves.store.sees_all else ():
             if not any(item.is_save(save) for save in evidence.saves.all):
                 which = item.place or f"a checkpoint of step {item.step}"
                 text = f"rank {each.rank} said it passed over {which}, and nobody ever began or saw such a one"
-                yield Code.RESTART_PASSED_OVER_NONE, text
+                yield unknown(Code.RESTART_PASSED_OVER_NONE, text)
     for restart in evidence.restarts[1:]:
         there = max(restart.from_a_member, 0) + evidence.run.stride
         for each in (each for each, step in restart.states if each.source == PEER and step >= there):
-            yield Code.RESTART_OTHER_SOURCE, f"{_said(each)} from a peer, but no peer that had done it was there"
+            text = f"{_said(each)} from a peer, but no peer that had done it was there"
+            yield unknown(Code.RESTART_OTHER_SOURCE, text)
 
 
-def _untold(evidence: Analysis) -> Iterator[Open]:
+def _untold(evidence: Analysis) -> Iterator[Claim]:
     """Ranks that tell in one life what they restored and not in another; worlds that go back without a word."""
     tellers = {each.rank for restart in evidence.restarts for each, _ in restart.states}
     for restart in evidence.restarts[1:]:
         alive = restart.from_a_member >= restart.epoch.first - 1
         for each in () if alive and not restart.own_decision else restart.members:
-            silent = (each.restored is None or each.restored.step is None) and (
-                each.before is None or restart.own_decision
-            )
+            untold = each.restored is None or each.restored.step is None
+            silent = untold and (each.before is None or restart.own_decision)
             if silent and each.rank in tellers and not each.dropped:
                 text = f"rank {each.rank} began again with step {each.first} and did not report what it restored"
-                yield Code.RESTART_UNTOLD, f"{text}, though it reports it elsewhere"
+                yield unknown(Code.RESTART_UNTOLD, f"{text}, though it reports it elsewhere")
 
 
-def _without_an_end(evidence: Analysis) -> Iterator[Open]:
+def _without_an_end(evidence: Analysis) -> Iterator[Claim]:
     """Saves that a restart took or passed by, and of which nobody told whether they ended well, though their process
     went on with its steps. Held against those only who end each save before their next step without a fault."""
     run, usual = evidence.run, evidence.fault_free_saves
@@ -311,24 +303,22 @@ def _without_an_end(evidence: Analysis) -> Iterator[Open]:
         if save is not None and lowest > 0:
             rank = run.processes[save.process].rank
             text = f"rank {rank} never reported whether its checkpoint of step {save.step} was committed"
-            yield Code.SAVE_WITHOUT_END, f"{text}, and the job restarted from step {lowest} after it"
+            yield unknown(Code.SAVE_WITHOUT_END, f"{text}, and the job restarted from step {lowest} after it")
 
 
-def _other_content(evidence: Analysis) -> Iterator[Open]:
-    """What was restored is not what was committed there: damage, or a save that nobody saw."""
+def _other_content(evidence: Analysis) -> Iterator[Claim]:
     for each in _restores(evidence.restarts[1:]):
-        if each.content and each.saved and each.content != each.saved:
-            text = f"rank {each.rank} restored {each.source or 'a state'}"
-            yield Code.RESTART_OTHER_CONTENT, f"{text}, which no longer holds what was committed there"
+        if each.is_another:
+            yield unknown(Code.RESTART_OTHER_CONTENT, each.is_another)
 
 
-def _without_optimizer(evidence: Analysis) -> Iterator[Open]:
+def _without_optimizer(evidence: Analysis) -> Iterator[Claim]:
     """A model's state without its optimizer's is half a state, unless the losses show that nothing was missing."""
     compared = evidence.comparison
     for each in () if compared is not None and compared.identical else _restores(evidence.restarts[1:]):
         if each.entered == ("model",):
             text = f"rank {each.rank} restored its model, and nothing shows that its optimizer's state was restored"
-            yield Code.RESTART_NO_OPTIMIZER, text
+            yield unknown(Code.RESTART_NO_OPTIMIZER, text)
 
 
 def _restores(restarts: Sequence[Restart]) -> Iterator[Restore]:

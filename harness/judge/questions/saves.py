@@ -6,20 +6,19 @@ counts nowhere: not as the last one, not in the rhythm, and not as what a restar
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.missing_or_bad_saves import Save, grouped
+from harness.judge.facts.missing_or_bad_saves import Save
 from harness.judge.facts.reported import blindness
-from harness.judge.score import Bounds, Score, ScoreResult
+from harness.judge.score import Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
 from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import COMMITTED
 
 K = TypeVar("K", bound=tuple[object, ...])
-Open = tuple[Code, str]  # what may be, and in words
 SIZES_MIN = 3  # saves after a restart, from which on it shows that their size stays
 EARLY_MIN = 2  # once may be a line that was lost
 BARE_MIN = 2  # once may be the harness's sight, which is that of two looks
@@ -32,7 +31,7 @@ class Told(Score):
     order = 3
     asked, by_steps = False, False
 
-    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         claims = () if blindness(evidence.run, evidence.fault_free) else _claims(evidence)
         hidden = [("checkpoints in their store", why) for why in evidence.run.unseen[:1]]
         return ScoreResult({}, reasons=list(claims), not_judged=hidden)
@@ -54,8 +53,9 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
         text = f"the only checkpoint in the store was removed before the next one was committed ({often})"
         yield failed(Code.SAVE_ONLY_ONE, f"{text}: a job that dies in between has lost all")
     else:
-        left_open = (*_other_tensors(evidence), *_same_size(evidence), *_piled_up(evidence))
-        yield from (unknown(*each) for each in left_open)
+        yield from _other_tensors(evidence)
+        yield from _same_size(evidence)
+        yield from _piled_up(evidence)
 
 
 def _told_early(evidence: Analysis) -> list[tuple[Save, bool]]:
@@ -67,21 +67,16 @@ def _told_early(evidence: Analysis) -> list[tuple[Save, bool]]:
     for process, mine in saves.items():
         untils = [*(save.at for save in mine[1:]), NEVER]
         for save, until in zip(mine, untils, strict=True):
-            first = bisect.bisect_left(begins.get(process, []), save.at)
-            began = next(iter(begins.get(process, [])[first : first + 1]), NEVER)
+            began = first_from(begins.get(process, []), save.at)
             if save.how == COMMITTED and save.last_at < began < until:
                 found.append((save, began))
     steps = evidence.run.steps
     ends = grouped(zip(steps.process.tolist(), steps.end.tolist(), strict=True)) if found else {}
     found.sort(key=lambda each: each[0].at)
-    return [(save, _between(ends.get(save.process, []), save.last_at, began)) for save, began in found]
+    return [(save, first_from(ends.get(save.process, []), save.last_at + 1) < began) for save, began in found]
 
 
-def _between(times: Sequence[int], begin: int, end: int) -> bool:
-    return bisect.bisect_right(times, begin) < bisect.bisect_left(times, end)
-
-
-def _other_tensors(evidence: Analysis) -> Iterator[Open]:
+def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
     """Checkpoints after a restart show a part of the state that was not restored and that no loss depends on: averaged
     weights, running statistics. Judged where all losses are the fault-free run's, bit for bit, and where the
     checkpoints before the first restart agree."""
@@ -96,7 +91,7 @@ def _other_tensors(evidence: Analysis) -> Iterator[Open]:
     for text in found[:1]:
         why = "though all losses are the same: some state may not have been restored"
         text = f"{text} than in the fault-free run, {why} (averaged weights, running statistics)"
-        yield Code.SAVE_OTHER_TENSORS, text
+        yield unknown(Code.SAVE_OTHER_TENSORS, text)
 
 
 def _differ(mine: Mapping[K, tuple[int, str]], theirs: Mapping[K, tuple[int, str]], since: int) -> list[K]:
@@ -107,7 +102,7 @@ def _differ(mine: Mapping[K, tuple[int, str]], theirs: Mapping[K, tuple[int, str
     return [key for _, key in differ] if early and differ and differ[0][0] >= since else []
 
 
-def _same_size(evidence: Analysis) -> Iterator[Open]:
+def _same_size(evidence: Analysis) -> Iterator[Claim]:
     """Checkpoints that grew until the restart, and without a fault grow after it, too, may all hold one state."""
     run, usual = evidence.run, evidence.fault_free_saves
     if usual is None or len(run.epochs) < 2 or len({epoch.size for epoch in run.epochs}) > 1:
@@ -121,10 +116,11 @@ def _same_size(evidence: Analysis) -> Iterator[Open]:
     (least, most), (low, high) = ((min(sizes), max(sizes)) for sizes in zip(*common, strict=True))
     if high - low > SIZE_FACTOR * max(most - least, SIZE_FACTOR):
         text = f"the checkpoints after step {run.epochs[-1].first - 1} have {least:,} to {most:,} bytes"
-        yield Code.SAVE_SAME_SIZE, f"{text}, in the fault-free run {low:,} to {high:,}: they may hold one state"
+        text += f", in the fault-free run {low:,} to {high:,}: they may hold one state"
+        yield unknown(Code.SAVE_SAME_SIZE, text)
 
 
-def _piled_up(evidence: Analysis) -> Iterator[Open]:
+def _piled_up(evidence: Analysis) -> Iterator[Claim]:
     """Many more checkpoints at the end than without a fault: old ones are no longer removed, until the disk is full.
     Each restart may leave a half one, and each fault one that was saved over it."""
     run, usual = evidence.run, evidence.fault_free
@@ -133,7 +129,7 @@ def _piled_up(evidence: Analysis) -> Iterator[Open]:
     count, known = int(run.left.get("count") or 0), int(usual.left.get("count") or 0)
     if known and count > known + max(0, len(run.epochs) - 1) + PILED_UP * len(run.faults):
         text = f"the store held {count} checkpoints at the end, and {known} without a fault"
-        yield Code.SAVE_PILED_UP, f"{text}: old ones are no longer removed"
+        yield unknown(Code.SAVE_PILED_UP, f"{text}: old ones are no longer removed")
 
 
 SCORES = (Told(),)

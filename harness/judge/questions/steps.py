@@ -19,8 +19,9 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.deaths import listed
 from harness.judge.facts.losses import MISSING_MAX
 from harness.judge.facts.reported import blindness, usual_strides
-from harness.judge.score import Bounds, Score, ScoreResult
-from harness.judge.verdict import UNTRUE, Claim, Code, Ground, Hole, Kind, Wrong, claims, failed
+from harness.judge.score import Score, ScoreResult
+from harness.judge.verdict import UNTRUE, Claim, Code, Ground, Kind, failed, unknown
+from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Epoch, Ints, Stretch, Timeline
 from harness.units import counted
 
@@ -33,32 +34,27 @@ class StepsDone(Score):
     order = 1
     asked, by_steps = False, False
 
-    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         return ScoreResult({}, reasons=[] if blindness(evidence.run, evidence.fault_free) else list(_claims(evidence)))
 
 
 def _claims(evidence: Analysis) -> Iterator[Claim]:
     run, fault_free = evidence.run, evidence.fault_free
     impossible = list(times.impossible(run, evidence.fault_free_runs, evidence.disturbed, evidence.resumed.values()))
-    wrong = (
-        *_left_out(run, evidence.curve.step, usual_strides(run, fault_free)),
-        *_missing(evidence.missing),
-        *_beyond_the_plan(run, fault_free),
-        *((Code.TIME_OUTSIDE_NODE, f"{each.words}: {UNTRUE}") for each in impossible if each.seen),
-    )
-    holes = (
-        *_not_applied(run, fault_free),
-        *_applied_all_the_same(evidence),
-        *_unheard(run, fault_free),
-        *_in_parts(run, fault_free),
-        *_other_data(run, fault_free),
-        *((Code.TIME_IMPOSSIBLE, f"{each.words}: {UNTRUE}") for each in impossible if not each.seen),
-    )
     yield from _went_ahead(run)
-    yield from claims(wrong, holes)
+    yield from _left_out(run, evidence.curve.step, usual_strides(run, fault_free))
+    yield from _missing(evidence.missing)
+    yield from _beyond_the_plan(run, fault_free)
+    yield from (failed(Code.TIME_OUTSIDE_NODE, f"{each.words}: {UNTRUE}") for each in impossible if each.seen)
+    yield from _not_applied(run, fault_free)
+    yield from _applied_all_the_same(evidence)
+    yield from _unheard(run, fault_free)
+    yield from _in_parts(run, fault_free)
+    yield from _other_data(run, fault_free)
+    yield from (unknown(Code.TIME_IMPOSSIBLE, f"{each.words}: {UNTRUE}") for each in impossible if not each.seen)
 
 
-def _not_applied(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
+def _not_applied(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
     """Updates that were left out: a few over a loss scale, on every rank alike, as in the fault-free run."""
     steps = run.steps
     rows = np.flatnonzero(steps.survives & (steps.applied == 0))
@@ -69,17 +65,17 @@ def _not_applied(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
     if len(apart):
         rank = int(steps.rank[rows[steps.step[rows] == apart[0]]].min())
         text = f"at step {apart[0]} rank {rank} left its update out, and others did not: their weights differ"
-        yield Code.STEP_APART_UPDATES, text
+        yield unknown(Code.STEP_APART_UPDATES, text)
     done = len(np.unique(steps.step[steps.survives]))
     usual = 0 if fault_free is None else len(np.unique(fault_free.steps.step[fault_free.steps.applied == 0]))
     left_out = len(np.unique(steps.step[rows]))
     if left_out - usual > max(UPDATES_LEFT_OUT, UPDATES_LEFT_OUT_SHARE * done):
         text = f"{counted(left_out, 'step')} left their update out, first step {steps.step[rows].min()}"
         why = f"the fault-free run {usual}: not all that was counted was done"
-        yield Code.STEP_UPDATES_LEFT_OUT, f"{text}; {why}"
+        yield unknown(Code.STEP_UPDATES_LEFT_OUT, f"{text}; {why}")
 
 
-def _applied_all_the_same(evidence: Analysis) -> Iterator[Hole]:
+def _applied_all_the_same(evidence: Analysis) -> Iterator[Claim]:
     """An update that was left out changes what follows."""
     run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
     if fault_free is None or comparison is None or not comparison.identical:
@@ -89,14 +85,14 @@ def _applied_all_the_same(evidence: Analysis) -> Iterator[Hole]:
         who = f"at step {run.steps.step[row]} rank {run.steps.rank[row]}"
         what = "applied an update that the fault-free run left out"
         what = what if run.steps.applied[row] else "left its update out, and not in the fault-free run"
-        yield Code.STEP_UPDATES_LEFT_OUT, f"{who} {what}, though all losses are the same"
+        yield unknown(Code.STEP_UPDATES_LEFT_OUT, f"{who} {what}, though all losses are the same")
 
 
-def _missing(missing: Ints) -> Iterator[Wrong]:
+def _missing(missing: Ints) -> Iterator[Claim]:
     """Steps that no surviving epoch did."""
     if len(missing):
         text = f"{named(missing)}: never done in the surviving history, though later steps were"
-        yield Code.STEP_MISSING, text, Ground(Kind.ABSENCE, steps=tuple(missing.tolist()))
+        yield failed(Code.STEP_MISSING, text, Ground(Kind.ABSENCE, steps=tuple(missing.tolist())))
 
 
 def named(numbers: Ints) -> str:
@@ -115,15 +111,12 @@ def _went_ahead(run: Timeline) -> Iterator[Claim]:
     rows = np.flatnonzero(steps.step > last[steps.epoch] + 1) if count else np.zeros(0, np.int64)
     begun = np.zeros(count, np.int64)
     np.maximum.at(begun, steps.epoch[rows], steps.begin[rows])
-    seen: dict[int, set[int]] = {}
-    for each in run.stretches:
-        if each.last > last[each.epoch]:
-            seen.setdefault(each.epoch, set()).add(each.process)
+    seen = grouped((each.epoch, each.process) for each in run.stretches if each.last > last[each.epoch])
     rows = rows[np.argsort(steps.epoch[rows], kind="stable")]
     for mine in np.split(rows, np.flatnonzero(np.diff(steps.epoch[rows])) + 1) if len(rows) else ():
         number = int(steps.epoch[mine[0]])
         epoch, end = run.epochs[number], int(last[number])
-        absent = tuple(sorted(set(epoch.processes) - seen[number]))
+        absent = tuple(sorted(set(epoch.processes) - set(seen[number])))
         ranks = np.unique(steps.rank[mine]).tolist()
         text = f"{_of(ranks, epoch.size)} went on to step {epoch.last} alone; the others stopped at step {end}"
         grounds = [Ground(Kind.ABSENCE)]
@@ -137,7 +130,7 @@ def _of(ranks: Sequence[int], size: int) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks])} (of {size})"
 
 
-def _left_out(run: Timeline, told: Ints, strides: Mapping[int, int]) -> Iterator[Wrong]:
+def _left_out(run: Timeline, told: Ints, strides: Mapping[int, int]) -> Iterator[Claim]:
     """Ranks that did not do steps that count, which others of their world did: in the middle, or by coming late."""
     found: dict[tuple[int, int, int], list[int]] = {}
     for each in run.stretches:
@@ -152,7 +145,7 @@ def _left_out(run: Timeline, told: Ints, strides: Mapping[int, int]) -> Iterator
         ranks = sorted({run.processes[row].rank for row in rows})
         text = f"{_of(ranks, run.epochs[number].size)} did not do {which}, but other ranks did"
         ground = Ground(Kind.ABSENCE, tuple(rows), (first,) if first == last else (), last - first + 1)
-        yield Code.STEP_LEFT_OUT, text, ground
+        yield failed(Code.STEP_LEFT_OUT, text, ground)
 
 
 def _holes(each: Stretch, epoch: Epoch, stride: int) -> Iterator[tuple[int, int]]:
@@ -167,7 +160,7 @@ def _holes(each: Stretch, epoch: Epoch, stride: int) -> Iterator[tuple[int, int]
         yield each.first + 1, each.last - 1
 
 
-def _beyond_the_plan(run: Timeline, fault_free: Timeline | None) -> Iterator[Wrong]:
+def _beyond_the_plan(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
     planned = run.planned_steps
     usual = 0 if fault_free is None else fault_free.steps.step.max(initial=0)
     if planned is None or not len(run.steps) or usual > planned:
@@ -175,27 +168,27 @@ def _beyond_the_plan(run: Timeline, fault_free: Timeline | None) -> Iterator[Wro
     last = int(run.steps.step.max())
     if last > planned:
         were = "was" if planned == 1 else "were"
-        yield Code.STEP_BEYOND_PLAN, f"step {last} was done, but only {counted(planned, 'step')} {were} planned"
+        yield failed(Code.STEP_BEYOND_PLAN, f"step {last} was done, but only {counted(planned, 'step')} {were} planned")
 
 
-def _unheard(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
+def _unheard(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
     """Ranks without a log. Where it is the same without a fault, they never have one: that is not judged."""
     if fault_free is not None and fault_free.epochs and all(epoch.unheard for epoch in fault_free.epochs):
         return
     for epoch in run.epochs:
         if epoch.unheard:
             text = f"{epoch.unheard} of {epoch.size} ranks left no log of steps {epoch.first} to {epoch.last}"
-            yield Code.STEP_UNHEARD, f"{text}: what they did is not known"
+            yield unknown(Code.STEP_UNHEARD, f"{text}: what they did is not known")
             return
 
 
-def _in_parts(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
+def _in_parts(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
     """Groups that are not one. Where it is the same without a fault, that is this trainer's way of telling."""
     if fault_free is not None and not any(True for _ in _parts(fault_free)):
         yield from itertools.islice(_parts(run), 1)
 
 
-def _parts(run: Timeline) -> Iterator[Hole]:
+def _parts(run: Timeline) -> Iterator[Claim]:
     """Processes that tell another size of their group than it has; groups whose ranks did not all do the steps that
     count, though they have logs."""
     stayed = Counter(each.process for each in run.stretches)
@@ -203,23 +196,23 @@ def _parts(run: Timeline) -> Iterator[Hole]:
         process, epoch = run.processes[each.process], run.epochs[each.epoch]
         if stayed[each.process] == 1 and process.world_size != epoch.size:
             text = f"rank {process.rank} began step {each.first} in a group of {process.world_size}"
-            yield Code.WORLD_IN_PARTS, f"{text}, and others did it in a group of {epoch.size}"
+            yield unknown(Code.WORLD_IN_PARTS, f"{text}, and others did it in a group of {epoch.size}")
     for epoch in run.epochs:
         if _absentees(epoch) and epoch.kept - epoch.first >= epoch.size and not run.dropped:
             text = f"{_absentees(epoch)} of {epoch.size} ranks did none of the steps {epoch.first} to {epoch.kept}"
-            yield Code.WORLD_IN_PARTS, f"{text}, though they have logs: the group was not one"
+            yield unknown(Code.WORLD_IN_PARTS, f"{text}, though they have logs: the group was not one")
 
 
 def _absentees(epoch: Epoch) -> int:
     return max(0, epoch.size - len(epoch.processes) - epoch.unheard)
 
 
-def _other_data(run: Timeline, fault_free: Timeline | None) -> Iterator[Hole]:
+def _other_data(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
     """The data has one size, in all processes and without a fault."""
     sizes = sorted({*run.data_sizes, *(fault_free.data_sizes if fault_free else ())})
     if len(sizes) > 1:
         told = ", ".join(f"{size:,}" for size in sizes[:NAMED_STEPS])
-        yield Code.SAMPLES_OTHER_DATA, f"the number of samples in the data is not the same everywhere: {told}"
+        yield unknown(Code.SAMPLES_OTHER_DATA, f"the number of samples in the data is not the same everywhere: {told}")
 
 
 SCORES = (StepsDone(),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -12,8 +12,10 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.usual import UNMEASURABLE, Band
 from harness.judge.score import Bounds, Expectation, Percent, S, Score, ScoreResult, at_most
-from harness.judge.verdict import Claim, Code, Figure, Ground, Kind, unknown
+from harness.judge.verdict import Code, Figure, Ground, Kind, unknown
 from harness.theory import closed_forms
+from harness.timeline.lineage import NEVER
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Timeline
 from harness.units import counted
 
@@ -47,7 +49,10 @@ class WastedGpuHours(Score):
         summary = "" if lacking else f"{_percent(values['percent_by_faults'])} of GPU time wasted by faults"
         bounded = (bounds.max_percent_by_faults, bounds.max_gpu_seconds_by_faults) != (None, None)
         not_judged = [("GPU time wasted by faults", lacking)] if lacking and not bounded else []
-        return ScoreResult(values, _lines(evidence, values, bounds, lacking), [*_untold(evidence)], summary, not_judged)
+        share = 100 * booked.accounts["unattributed"] / booked.allocated
+        text = f"wasted_gpu_hours: {share:.1f} % of the GPU time cannot be attributed to anything (1 % is allowed)"
+        reasons = [unknown(Code.LEDGER_UNATTRIBUTED, text)] if share > UNATTRIBUTED_PERCENT_MAX else []
+        return ScoreResult(values, _lines(evidence, values, bounds, lacking), reasons, summary, not_judged)
 
 
 def _lines(evidence: Analysis, values: dict[str, Any], bounds: WasteBounds, lacking: str) -> list[Expectation]:
@@ -78,24 +83,19 @@ def _unmeasured(evidence: Analysis) -> str:
     run = evidence.run
     if not run.reached_step:
         return "no step was completed"
-    if run.plan.get("faults") and all(fault.injected is None for fault in run.faults):
+    if run.plan.get("faults") and first_strike(run.faults) == NEVER:
         return "no fault struck"
-    names = ", ".join(fault.id for fault in evidence.unmeasurable_slowdowns)
+    names = ", ".join(fault.id for fault in evidence.slowed.unmeasurable)
     return f"the slowdown by {names} {UNMEASURABLE}" if names else ""
-
-
-def _untold(evidence: Analysis) -> Iterator[Claim]:
-    """GPU time of which the log does not tell what it was spent on."""
-    share = 100 * evidence.ledger.accounts["unattributed"] / evidence.ledger.allocated
-    if share > UNATTRIBUTED_PERCENT_MAX:
-        text = f"{share:.1f} % of the GPU time cannot be attributed to anything (1 % is allowed)"
-        yield unknown(Code.LEDGER_UNATTRIBUTED, f"wasted_gpu_hours: {text}")
 
 
 def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:
     def percent(amount: int) -> float:
         return 100 * amount / booked.allocated if booked.allocated else 0.0
 
+    # Effective training time ratio: productive GPU time over what the planned GPUs could have given in this time.
+    begin = min((slot.allocated for slot in run.slots), default=run.end)
+    possible = (run.planned_size.world_size or 0) * (run.end - begin)  # 0: the plan is lost, or no GPU was allocated
     values: dict[str, Any] = {
         "gpu_seconds_allocated": booked.allocated / S,
         "gpu_seconds_wasted": booked.wasted / S,
@@ -108,7 +108,7 @@ def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:
         "accounts_by_faults": {name: amount / S for name, amount in booked.by_faults.items() if amount},
         "accounts_ns": dict(booked.accounts),
         "goodput_percent": percent(booked.accounts["productive"]),
-        "ettr": _ettr(run, booked),
+        "ettr": booked.accounts["productive"] / possible if possible else None,
         "badput": {name: amount / S for name, amount in closed_forms.badput(booked.accounts).items()},
     }
     price = (run.plan.get("scenario") or {}).get("price_per_gpu_hour")
@@ -116,14 +116,6 @@ def _values(run: Timeline, booked: Ledger) -> dict[str, Any]:
         values["dollars_wasted"] = float(price) * values["gpu_hours_wasted"]
         values["dollars_wasted_by_faults"] = float(price) * values["gpu_hours_wasted_by_faults"]
     return values
-
-
-def _ettr(run: Timeline, booked: Ledger) -> float | None:
-    """Effective training time ratio: productive GPU time over what the planned GPUs could have given in this time.
-    `None` where the plan is lost, or no GPU was allocated."""
-    begin = min((slot.allocated for slot in run.slots), default=run.end)
-    possible = (run.planned_size.world_size or 0) * (run.end - begin)
-    return booked.accounts["productive"] / possible if possible else None
 
 
 def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:

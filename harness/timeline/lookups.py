@@ -1,0 +1,31 @@
+"""Things found by a key or by their time, without a look at all of them."""
+
+from __future__ import annotations
+
+import bisect
+import operator
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+K = TypeVar("K")
+T = TypeVar("T")
+NEVER = 2**62
+
+
+def grouped(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    found: dict[K, list[T]] = {}
+    for key, what in pairs:
+        found.setdefault(key, []).append(what)
+    return found
+
+
+def first_from(moments: Sequence[int], since: int) -> int:
+    """The first of these moments, which are in order, that is not before `since`; `NEVER`: there is none."""
+    place = bisect.bisect_left(moments, since)
+    return moments[place] if place < len(moments) else NEVER
+
+
+def last_by(told: Sequence[tuple[int, T]], moment: int) -> T | None:
+    """Of what was told in order of time, each with its time, what was told last by then."""
+    place = bisect.bisect_right(told, moment, key=operator.itemgetter(0))
+    return told[place - 1][1] if place else None
