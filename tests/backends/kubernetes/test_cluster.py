@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import small_jobs
 from backends.kubernetes import stand_in
 from backends.kubernetes.clusters import LOOP, codes, log, running, started
 from backends.kubernetes.stand_in import StandIn
@@ -23,7 +24,6 @@ from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Verdict, judge
 from harness.log.journal import is_closed
 from harness.node import pod_init
-from harness.plan.model import Plan
 from harness.run.job import execute
 from harness.run.observers import Silent, Status
 
@@ -297,18 +297,6 @@ def _stranger(server: StandIn) -> dict[str, Any]:
     return {**pod, "metadata": {"name": "stranger", "labels": {"chaos.run_id": "r2"}}}
 
 
-RESTARTED = {
-    "version": 1,
-    "run_id": "restarted",
-    "seed": 1,
-    "backend": "kubernetes",
-    "scenario": {"name": "restarted", "title": "The API server restarts"},
-    "workload": {"trainer": {"command": list(LOOP)}, "nodes": 1, "steps": 10},
-    "faults": [],
-    "abort": {"if_no_step_for_ns": 600 * 10**9, "wall_clock_ns": 600 * 10**9},
-}
-
-
 def test_an_api_server_that_restarts_leaves_a_run_that_is_judged(server: StandIn, tmp_path: pathlib.Path) -> None:
     class Restarts(Silent):
         def status(self, status: Status) -> None:
@@ -316,7 +304,8 @@ def test_an_api_server_that_restarts_leaves_a_run_that_is_judged(server: StandIn
                 server.restart()
 
     run_dir = tmp_path / "run"
-    outcome = execute(Plan.from_json(RESTARTED), run_dir, backend.BACKEND, Restarts())
+    plan = small_jobs.job("restarted", LOOP, backend="kubernetes", steps=10)
+    outcome = execute(plan, run_dir, backend.BACKEND, Restarts())
     assert outcome.outcome == "broken" and "the control host is lost" in outcome.reason, outcome
     card = judge(load_evidence(run_dir), "restarted")
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
