@@ -48,12 +48,14 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
         suite: str, cards: dict[str, Scorecard | Exception] | None = None, check: Scorecard = bad, **more: Any
     ) -> GateResult:
         def measured(cards: list[Scorecard]) -> tuple[ScenarioFigures, ...]:
+            if not recovery:
+                return ()
             identity = identity_of(plans_of[cards[0].run_id].to_json(), environment_facts())
-            told = {"recovery_time": recovery, "wasted_gpu_seconds": 2 * (recovery or 0), "allocated_gpu_seconds": 80.0}
+            told = {"recovery_time": recovery, "wasted_gpu_seconds": 2 * recovery, "allocated_gpu_seconds": 80.0}
             runs = tuple(RunFigures(run_id=card.run_id, verdict=card.verdict, **told) for card in cards)
-            return (ScenarioFigures(identity=identity, runs=runs),) if recovery else ()
+            return (ScenarioFigures(identity=identity, runs=runs),)
 
-        recovery: float | None = more.pop("recovery", None)
+        recovery: float = more.pop("recovery", 0.0)
         environment: dict[str, Any] = more.pop("environment", {})
         here: dict[str, Any] = more.pop("here", CODE)
 
@@ -81,8 +83,7 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
         monkeypatch.setattr(module, "write_reports", lambda *_: {})
         monkeypatch.setattr(module, "run_repeatedly", pretend)
         monkeypatch.setattr(module, "check_capabilities", lambda *_: None)
-        if recovery is not None:
-            monkeypatch.setattr(module, "figures_of_cards", measured)
+        monkeypatch.setattr(module, "figures_of_cards", measured)
         path = tmp_path / "small.yaml"
         path.write_text(suite)
         (tmp_path / "blindness-check.yaml").write_text((SCENARIOS / "suites" / "blindness-check.yaml").read_text())
