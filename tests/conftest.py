@@ -113,3 +113,9 @@ def _names(code: types.CodeType) -> Iterator[str]:
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             yield from _names(inner)
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The local backend without namespaces, which is there on any machine."""
+    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html.parser import HTMLParser
 
 import numpy as np
+import report_runs
 
 from harness.gate.history_report import Moment
-from harness.judge.score import Verdict
+from harness.judge.score import Scorecard, Verdict
+from harness.report import html_page, model
 
+CARDS: list[Callable[[], Scorecard]] = [  # of every kind of run
+    report_runs.spot_evict,
+    report_runs.double_evict,
+    report_runs.never_recovered,
+    report_runs.thousand_ranks,
+    report_runs.long_run,
+    report_runs.empty,
+    report_runs.no_outage,
+    report_runs.hostile,
+]
 VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+def page_of(card: Scorecard) -> str:
+    return html_page.render(model.from_scorecard(card), card.evidence)
 
 
 class Page(HTMLParser):

@@ -1,15 +1,20 @@
-"""The environment in .venv: made by `make`, for one place and by a Python that is supported."""
+"""The environment in .venv, made by `make` for one place and by a Python that is supported; the core install, locked;
+and what a minimal system is told about where packages are."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import pathlib
 import re
 import shutil
 import subprocess
 import tomllib
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -59,3 +64,62 @@ def test_another_python_is_told_what_is_allowed(checkout: pathlib.Path) -> None:
     done = make(checkout, "setup", "PYTHON=false")
     assert "Python 3.11, 3.12 or 3.13 is needed; 'false' is" in done.stdout
     assert "Error 4" in done.stderr and not (checkout / ".venv").exists()
+
+
+CORE = [Requirement(text) for text in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]]
+LOCKED = (ROOT / "requirements.txt").read_text()
+
+
+def test_every_core_dependency_has_an_upper_bound() -> None:
+    for requirement in CORE:
+        assert any(each.operator in ("<", "<=", "==", "~=") for each in requirement.specifier), str(requirement)
+
+
+def test_the_locked_versions_are_within_the_bounds_and_have_digests() -> None:
+    locked = re.findall(
+        r"^([a-z0-9-]+)==(\S+)(?: ;[^\\]*)? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", LOCKED, re.M
+    )
+    versions = {name: version for name, version, _ in locked}
+    for requirement in CORE:
+        assert requirement.specifier.contains(versions[requirement.name]), str(requirement)
+    entries = [line for line in LOCKED.splitlines() if line and not line.startswith(("#", " "))]
+    assert len(entries) == len(locked), "every entry has digests"
+
+
+def test_nothing_of_a_registry_is_in_the_lock() -> None:
+    assert "://" not in LOCKED
+
+
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> ModuleType:
+    """The script, on a host where pip has one file of settings and no variable."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    spec = importlib.util.spec_from_file_location("package_sources", ROOT / "engines" / "package_sources.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_environment_wins_over_files(
+    sources: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "pip.conf").write_text("[global]\nretries = 7\nproxy = http://one\ntarget = /elsewhere\n")
+    monkeypatch.setenv("PIP_PROXY", "http://two")
+    told = sources.pip_settings()
+    assert (told["retries"], told["proxy"]) == ("7", "http://two")
+    assert "target" not in told, "where packages go is not where they come from"
+
+
+def test_local_folders_are_found(sources: ModuleType, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "an index" / "simple").mkdir(parents=True)
+    index = (tmp_path / "an index" / "simple").as_uri()
+    told = {
+        "index-url": "https://example.org/simple",
+        "extra-index-url": f"{index} {index}/ file:///not/there",
+        "find-links": f"{tmp_path}/wheels relative /not/there https://example.org/wheels",
+    }
+    assert sources.folders(told) == {str(tmp_path / "wheels"), str(tmp_path / "an index")}

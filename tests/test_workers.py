@@ -13,7 +13,7 @@ FILES = (
     "tests/run/test_last_words.py",
     "tests/faults/test_node_cgroups.py",
     "tests/log/test_hostile.py",
-    "tests/test_package_sources.py",
+    "tests/test_plugins.py",
 )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from waiting import HANG_S
 
 from harness import programs
+from harness.backends.local.backend import try_mode
 
 
 def installed(group: str) -> bool:
@@ -22,6 +25,22 @@ def need(*names: str) -> None:
     """Skips the test if this machine lacks one of the programs; each must be in `harness/programs.py`."""
     if lacking := programs.missing(names):
         pytest.skip("; ".join(map(str, lacking)))
+
+
+refusal = functools.cache(try_mode)
+
+
+def need_mode(mode: str) -> str:
+    """Skips the test if the local backend cannot have its nodes in this mode here."""
+    if mode == "root" and os.geteuid() != 0:
+        pytest.skip("not root")
+    if (reason := refusal(mode)) is not None:
+        pytest.skip(reason)
+    return mode
+
+
+def use_mode(patch: pytest.MonkeyPatch, mode: str) -> None:
+    patch.setenv("CHAOS_LOCAL_MODE", need_mode(mode))
 
 
 @contextlib.contextmanager

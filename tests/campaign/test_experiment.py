@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -35,11 +36,14 @@ SCENARIO = {
 class Pretended:
     """Runs that cost nothing. The first fault-free one is the one that was kept; `paces` are their step times in ms."""
 
-    def __init__(self, reports: pathlib.Path, paces: list[int], ended: str):
-        self.reports, self.paces, self.ended = reports, list(paces), ended
-        self.kept, self.renewed = True, 0
+    def __init__(self, reports: pathlib.Path):
+        self.reports, self.paces, self.ended = reports, list[int](), "completed"
+        self.kept, self.renewed, self.broken = True, 0, ""
+        self.meanwhile: Callable[[], object] = lambda: None
 
     def ensure_fault_free(self, plan: Plan, *_: object, anew: bool, repeat: int) -> tuple[pathlib.Path, Outcome | None]:
+        if anew and self.broken:
+            raise BackendError(self.broken)
         self.renewed += anew
         job = Job(nodes=2, steps=80, every=100, step_ms=self.paces.pop(0))
         folder = simulate(job, (), 99).write(self.reports / f"kept-{len(self.paces)}")
@@ -48,11 +52,20 @@ class Pretended:
         return folder, outcome
 
     def execute(self, plan: Plan, run_dir: pathlib.Path, *_: object) -> Outcome:
+        self.meanwhile()
         history = simulate(JOB, seed=1)
         logs = expecting(history.logs(), ASKED)
         slowed(logs, 40, 60, 1.01, healed=10**9)
         history.write(run_dir, logs)
         return Outcome("completed", "")
+
+    def rehearsed(self, *paces: int) -> tuple[Verdict, bool, Watching]:
+        self.paces = [*paces]
+        plan = make_plan(parse_scenario(yaml.safe_dump(SCENARIO), "slow.yaml"), 1, "local", "slow-1")
+        backend: Any = None
+        said = Watching()
+        run_dir, interrupted = experiment.run_experiment(plan, self.reports, backend, said)
+        return judge(load_evidence(run_dir), "slow-1").verdict, interrupted, said
 
 
 class Watching(SilentCampaign):
@@ -68,27 +81,17 @@ class Watching(SilentCampaign):
 
 
 @pytest.fixture
-def plan() -> Plan:
-    return make_plan(parse_scenario(yaml.safe_dump(SCENARIO), "slow.yaml"), 1, "local", "slow-1")
-
-
-def rehearsed(
-    plan: Plan, reports: pathlib.Path, paces: list[int], monkeypatch: pytest.MonkeyPatch, ended: str = "completed"
-) -> tuple[Verdict, bool, Pretended, Watching]:
-    pretended, said = Pretended(reports, paces, ended), Watching()
+def runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Pretended:
+    runs = Pretended(tmp_path)
     for name in ("ensure_fault_free", "execute"):
-        monkeypatch.setattr(experiment, name, getattr(pretended, name))
-    backend: Any = None
-    run_dir, interrupted = experiment.run_experiment(plan, reports, backend, said)
-    return judge(load_evidence(run_dir), "slow-1").verdict, interrupted, pretended, said
+        monkeypatch.setattr(experiment, name, getattr(runs, name))
+    return runs
 
 
 @pytest.mark.parametrize("kept", [20, 90])
-def test_a_fault_free_run_of_a_quieter_or_a_busier_day_is_made_once_more(
-    plan: Plan, tmp_path: pathlib.Path, kept: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, interrupted, pretended, said = rehearsed(plan, tmp_path, [kept, 48], monkeypatch)
-    assert (found, interrupted, pretended.renewed, pretended.paces) == (Verdict.PASS, False, 1, [])
+def test_a_fault_free_run_of_a_quieter_or_a_busier_day_is_made_once_more(runs: Pretended, kept: int) -> None:
+    found, interrupted, said = runs.rehearsed(kept, 48)
+    assert (found, interrupted, runs.renewed, runs.paces) == (Verdict.PASS, False, 1, [])
     assert said.heard == [
         (Stage("fault-free run", 2), "cached"),
         (Stage("run with faults", 2), "completed"),
@@ -96,75 +99,48 @@ def test_a_fault_free_run_of_a_quieter_or_a_busier_day_is_made_once_more(
     ]
 
 
-def test_a_fault_free_run_of_the_same_pace_is_kept(
-    plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, _, pretended, _ = rehearsed(plan, tmp_path, [48, 1], monkeypatch)
-    assert (found, pretended.renewed, pretended.paces) == (Verdict.PASS, 0, [1])
+def test_a_fault_free_run_of_the_same_pace_is_kept(runs: Pretended) -> None:
+    found, _, _ = runs.rehearsed(48, 1)
+    assert (found, runs.renewed, runs.paces) == (Verdict.PASS, 0, [1])
 
 
-def test_a_host_that_changes_its_mind_is_not_asked_for_ever(
-    plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, _, pretended, _ = rehearsed(plan, tmp_path, [90, 91, 92], monkeypatch)
-    assert (found, pretended.renewed, pretended.paces) == (Verdict.INCONCLUSIVE, 1, [92])
+def test_a_host_that_changes_its_mind_is_not_asked_for_ever(runs: Pretended) -> None:
+    found, _, _ = runs.rehearsed(90, 91, 92)
+    assert (found, runs.renewed, runs.paces) == (Verdict.INCONCLUSIVE, 1, [92])
 
 
 @pytest.mark.parametrize(("ended", "stopped"), [("interrupted", True), ("failed", False)])
-def test_a_fault_free_run_that_does_not_complete_takes_no_place(
-    plan: Plan, tmp_path: pathlib.Path, ended: str, stopped: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, interrupted, pretended, said = rehearsed(plan, tmp_path, [90, 48], monkeypatch, ended)
-    assert (found, interrupted, pretended.paces) == (Verdict.INCONCLUSIVE, stopped, [])
+def test_a_fault_free_run_that_does_not_complete_takes_no_place(runs: Pretended, ended: str, stopped: bool) -> None:
+    runs.ended = ended
+    found, interrupted, said = runs.rehearsed(90, 48)
+    assert (found, interrupted, runs.paces) == (Verdict.INCONCLUSIVE, stopped, [])
     assert said.heard[-1] == (Stage("fault-free run", 2, again=True), ended)
-    assert not (tmp_path / "kept-0").exists()
+    assert not (runs.reports / "kept-0").exists()
 
 
-def test_a_run_keeps_its_fault_free_run_whatever_another_run_does_to_the_cache(
-    plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    execute = Pretended.execute
-
-    def beside_another(self: Pretended, *arguments: Any) -> Outcome:
-        shutil.rmtree(tmp_path / "kept-0")
-        return execute(self, *arguments)
-
-    monkeypatch.setattr(Pretended, "execute", beside_another)
-    found, _, _, _ = rehearsed(plan, tmp_path, [48], monkeypatch)
+def test_a_run_keeps_its_fault_free_run_whatever_another_run_does_to_the_cache(runs: Pretended) -> None:
+    runs.meanwhile = lambda: shutil.rmtree(runs.reports / "kept-0")
+    found, _, _ = runs.rehearsed(48)
     assert found is Verdict.PASS
-    assert list((tmp_path / ".fault-free").iterdir()) == []
+    assert list((runs.reports / ".fault-free").iterdir()) == []
 
 
-def test_copies_that_the_job_has_changed_are_not_used(
-    plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    execute = Pretended.execute
-
-    def forging(self: Pretended, *arguments: Any) -> Outcome:
-        for log in (tmp_path / ".fault-free").glob("*/fault-free/events/**/*.jsonl"):
+def test_copies_that_the_job_has_changed_are_not_used(runs: Pretended) -> None:
+    def forge() -> None:
+        for log in (runs.reports / ".fault-free").glob("*/fault-free/events/**/*.jsonl"):
             with log.open("a") as file:
                 file.write("forged")
-        return execute(self, *arguments)
 
-    monkeypatch.setattr(Pretended, "execute", forging)
-    found, _, pretended, _ = rehearsed(plan, tmp_path, [48, 48], monkeypatch)
-    assert (found, pretended.renewed) == (Verdict.PASS, 1)
-    forged = tmp_path / "slow-1" / "fault-free" / "events"
+    runs.meanwhile = forge
+    found, _, _ = runs.rehearsed(48, 48)
+    assert (found, runs.renewed) == (Verdict.PASS, 1)
+    forged = runs.reports / "slow-1" / "fault-free" / "events"
     assert "forged" not in "".join(log.read_text() for log in forged.glob("**/*.jsonl"))
 
 
-def test_a_renewal_that_breaks_costs_no_finished_result(
-    plan: Plan, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ensure = Pretended.ensure_fault_free
-
-    def broken(self: Pretended, *arguments: Any, anew: bool, repeat: int) -> Any:
-        if anew:
-            raise BackendError("the nodes cannot be had")
-        return ensure(self, *arguments, anew=anew, repeat=repeat)
-
-    monkeypatch.setattr(Pretended, "ensure_fault_free", broken)
-    found, interrupted, _, said = rehearsed(plan, tmp_path, [90], monkeypatch)
+def test_a_renewal_that_breaks_costs_no_finished_result(runs: Pretended) -> None:
+    runs.broken = "the nodes cannot be had"
+    found, interrupted, said = runs.rehearsed(90)
     assert (found, interrupted) == (Verdict.INCONCLUSIVE, False)
-    assert (tmp_path / "slow-1" / "fault-free").is_dir()
+    assert (runs.reports / "slow-1" / "fault-free").is_dir()
     assert said.noted == ["The fault-free runs could not be repeated: the nodes cannot be had"]

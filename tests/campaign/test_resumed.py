@@ -99,49 +99,52 @@ class Jobs:
         return Outcome(self.ends.get(name, "saved" if until_saved else "completed"), "as told")
 
 
-def made(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, jobs: Jobs) -> dict[str, pathlib.Path]:
-    monkeypatch.setattr(resumed, "execute", jobs.execute)
-    alone = simulate(JOB, (), 99).write(tmp_path / "alone")
-    return Resumed(plan_of(), AT, tmp_path, ANY, SILENT_CAMPAIGN, StopRequest()).runs(alone)
+Made = Callable[[Jobs], dict[str, pathlib.Path]]
 
 
-def test_they_are_made_once_from_copies_of_one_save(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def made(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Made:
+    def made(jobs: Jobs) -> dict[str, pathlib.Path]:
+        monkeypatch.setattr(resumed, "execute", jobs.execute)
+        alone = simulate(JOB, (), 99).write(tmp_path / "alone")
+        return Resumed(plan_of(), AT, tmp_path, ANY, SILENT_CAMPAIGN, StopRequest()).runs(alone)
+
+    return made
+
+
+def test_they_are_made_once_from_copies_of_one_save(made: Made, tmp_path: pathlib.Path) -> None:
     jobs = Jobs()
-    runs = made(tmp_path, monkeypatch, jobs)
+    runs = made(jobs)
     assert list(runs) == [BEFORE, SAME, "resumed-1"]
     assert jobs.made == [f"{BEFORE} on 2", f"{SAME} on 2", "resumed-1 on 1"]
     assert jobs.found == {BEFORE: [], SAME: ["step-30"], "resumed-1": ["step-30"]}
     assert all(seal.holds(folder) and not (folder / "checkpoints").exists() for folder in runs.values())
-    assert made(tmp_path, monkeypatch, jobs) == runs and len(jobs.made) == 3
+    assert made(jobs) == runs and len(jobs.made) == 3
     assert sorted(path.name for path in (tmp_path / CACHE).iterdir()) == sorted(path.name for path in runs.values())
     forget_fault_free(plan_of(), tmp_path)
     assert not any(folder.exists() for folder in runs.values())
 
 
-def test_a_job_that_does_not_compute_the_same_twice_goes_on_three_times(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_does_not_compute_the_same_twice_goes_on_three_times(made: Made) -> None:
     jobs = Jobs(noise=1e-3)
-    runs = made(tmp_path, monkeypatch, jobs)
+    runs = made(jobs)
     assert list(runs) == [BEFORE, SAME, "resumed-1", "resumed-2", "resumed-3"] and len(jobs.made) == 5
-    assert made(tmp_path, monkeypatch, jobs) == runs and len(jobs.made) == 5
+    assert made(jobs) == runs and len(jobs.made) == 5
 
 
-def test_what_was_changed_meanwhile_is_made_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_changed_meanwhile_is_made_again(made: Made) -> None:
     jobs = Jobs()
-    runs = made(tmp_path, monkeypatch, jobs)
+    runs = made(jobs)
     log = next((runs[SAME] / "events").glob("**/*.jsonl"))
     log.write_text(log.read_text() + json.dumps({"event": "started"}) + "\n")
-    assert made(tmp_path, monkeypatch, jobs) == runs and len(jobs.made) == 6
+    assert made(jobs) == runs and len(jobs.made) == 6
     assert all(seal.holds(folder) for folder in runs.values())
 
 
 @pytest.mark.parametrize("name", [BEFORE, SAME, "resumed-1"])
-def test_one_that_fails_is_told_and_leaves_nothing(
-    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_fails_is_told_and_leaves_nothing(made: Made, name: str, tmp_path: pathlib.Path) -> None:
     with pytest.raises(ChaosError, match=r"fault-free run .* the save of step 30, \d nodes?: failed: as told"):
-        made(tmp_path, monkeypatch, Jobs(ends={name: "failed"}))
+        made(Jobs(ends={name: "failed"}))
     assert not list((tmp_path / CACHE).glob("*.*")) and not list((tmp_path / CACHE).glob(f"*{name}"))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from conformance.checks import CHECKS, clock_environment
 from conformance.places import CONTROL, STORE, Job, OpenJob, Place, open_job, worker
+from conformance.table import IN_THE_LIFE_OF_A_RUN, declared
 from waiting import until
 
 from harness.backends.contract import Verb
@@ -51,3 +52,13 @@ def test_it_acts_is_measured_and_undone(place: Place, verb: Verb, request: pytes
         CHECKS[verb](open_here(worker(), nodes=2))
     else:
         CHECKS[verb](request.getfixturevalue("job"))
+
+
+def test_every_verb_has_a_check_of_its_own() -> None:
+    assert CHECKS.keys() | IN_THE_LIFE_OF_A_RUN.keys() == set(Verb)
+    assert not CHECKS.keys() & IN_THE_LIFE_OF_A_RUN.keys()
+
+
+def test_every_reason_is_a_reason() -> None:
+    for column, lacks in declared().items():
+        assert all(len(reason) > 10 for reason in lacks.values()), column

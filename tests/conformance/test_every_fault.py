@@ -98,19 +98,34 @@ def test_a_package_that_is_missing_is_told_before_anything_starts(name: str, mon
         check_capabilities(plan_of(entry(name)), everything)
 
 
-@given(
-    names=st.lists(st.sampled_from(fault_names()), min_size=1, max_size=4),
-    selectors=st.lists(st.sampled_from(["any", "all", {"count": 2}, {"percent": 25}, {"not_rank": 0}, 1]), min_size=4),
-    seed=st.integers(0, 2**63),
+SELECTORS = st.one_of(
+    st.sampled_from(["any", "all"]),
+    st.integers(0, 3),
+    st.builds(lambda n: {"count": n}, st.integers(1, 4)),
+    st.builds(lambda n: {"percent": n}, st.integers(1, 100)),
+    st.builds(lambda n: {"not_rank": n}, st.integers(0, 7)),
 )
-@settings(max_examples=60, deadline=None)
-def test_any_mixture_plans_the_same_twice_and_survives_json(names: list[str], selectors: list[Any], seed: int) -> None:
+WHENS = st.one_of(
+    st.builds(lambda n: {"step": n}, st.integers(1, 199)),
+    st.builds(lambda n: {"after": f"{n}s"}, st.integers(0, 99)),
+    st.builds(lambda n, t: {"every": f"{n}ms", "times": t}, st.integers(1, 99), st.integers(1, 5)),
+    st.builds(lambda n, t: {"rate": f"{n}/m", "times": t}, st.integers(1, 99), st.integers(1, 5)),
+    st.just({"phase": "restore"}),
+)
+CHOICES = st.lists(st.tuples(st.sampled_from(fault_names()), SELECTORS, WHENS), min_size=1, max_size=4)
+
+
+@given(CHOICES, st.integers(0, 2**63))
+@settings(deadline=None)
+def test_any_mixture_plans_the_same_twice_and_survives_json(choices: list[tuple[str, Any, Any]], seed: int) -> None:
     faults = [
-        entry(name, id=f"f{number}", target={load_fault(name).aims_at: selector})
-        for number, (name, selector) in enumerate(zip(names, selectors, strict=False))
+        entry(name, id=f"f{number}", target={load_fault(name).aims_at: selector}, when=when)
+        for number, (name, selector, when) in enumerate(choices)
     ]
     first, again = plan_of(*faults, seed=seed), plan_of(*faults, seed=seed)
     assert first == again
     restored = Plan.from_json(json.loads(json.dumps(first.to_json())))
     assert restored == first and restored.to_json() == first.to_json()
-    assert all(planned.targets for planned in first.faults)
+    for planned in first.faults:
+        assert planned.targets and planned.in_words()
+        assert all(0 <= target.node_index < 4 and 0 <= (target.rank or 0) < 8 for target in planned.targets)

@@ -19,11 +19,11 @@ from harness.monitoring import metrics
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 
 
-def _with_table(name: str, table: str) -> str:
-    """The page with this table in the place of the one that has the same head."""
+def _with_table(name: str, table: str, end: str = "\n\n") -> str:
+    """The page with this table in the place of the one that has the same head, and of what follows it before `end`."""
     head = table.splitlines()[0]
     text, count = re.subn(
-        rf"^{re.escape(head)}\n.*?(?=\n\n)", lambda _: table, (DOCS / name).read_text(), flags=re.S | re.M
+        rf"^{re.escape(head)}\n.*?(?={end})", lambda _: table, (DOCS / name).read_text(), flags=re.S | re.M
     )
     if count != 1:
         raise ValueError(f"docs/{name}: {count} tables have the head {head!r}; one is allowed")
@@ -31,7 +31,7 @@ def _with_table(name: str, table: str) -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {  # each page that is generated, or has a generated table, as it should be
-    "backends.md": backends.page,
+    "backends.md": lambda: _with_table("backends.md", backends.table_with_notes(), end="\n\n## "),
     "bounds.md": reference_pages.bounds,
     "commands.md": reference_pages.commands,
     "events.md": events_page.page,

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import json
+import pathlib
 import re
 
 import pytest
 import yaml
+from docs.events_page import page
 from docs.pages import DOCS, PAGES
+from jsonschema import Draft202012Validator
+from typer.testing import CliRunner
 
 from harness.backends import run_folder
 from harness.campaign.checked_files import load_scenario
 from harness.cli import listing
+from harness.cli.main import make_app
 from harness.faults.contract import fault_names, load_fault
 from harness.gameday import day
 from harness.gameday.attach import attach_command
 from harness.gameday.attach.striking import LOG
 from harness.gameday.day_report import PLAN, REPORT
 from harness.gate import baseline
+from harness.log import vocabulary
+from harness.log.events_as_json_schema import json_schema
 from harness.run.drill import FOLDER
 
 ROOT = DOCS.parent
@@ -116,3 +125,38 @@ def test_the_forms_of_one_fault_are_there() -> None:
     assert all((ROOT / "harness" / file).is_file() for file in files)
     said = dict(re.findall(r"\| (files on its way|rooms that it enters) \| \d+ \| (\d+) \|", section))
     assert [len(set(files)), len({file.split("/")[0] for file in files})] == [int(each) for each in said.values()]
+
+
+def test_every_declaration_is_on_the_page() -> None:
+    text = page()
+    for event in vocabulary.EVENTS:
+        assert text.count(f"### `{event.name}`\n") == 1
+        assert event.meaning in text
+
+
+def test_the_command_line_prints_the_schema() -> None:
+    printed = CliRunner().invoke(make_app(), ["schema", "--events"])
+    assert printed.exit_code == 0
+    assert json.loads(printed.stdout) == json.loads(json.dumps(json_schema()))
+    Draft202012Validator.check_schema(json.loads(printed.stdout))
+
+
+@pytest.mark.parametrize("event", vocabulary.EVENTS, ids=lambda event: event.name)
+def test_no_field_is_declared_twice(event: vocabulary.Event) -> None:
+    names = [field.name for field in (*vocabulary.COMMON, *event.fields)]
+    assert len(names) == len(set(names))
+
+
+def test_whatever_is_written_in_this_project_is_declared() -> None:
+    root = pathlib.Path(__file__).resolve().parents[2]
+    declared = {event.name for event in vocabulary.EVENTS}
+    for folder in ("harness/run", "harness/faults", "reference_trainer"):
+        for path in (root / folder).rglob("*.py"):
+            written = re.findall(r'(?:emit|_emit|context\.log|self\.log)\(\s*"([a-z_.]+)"', path.read_text())
+            assert set(written) <= declared, path
+
+
+def test_the_example_is_the_whole_file() -> None:
+    page = (ROOT / "docs" / "adding-a-fault.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert ast.unparse(ast.parse(example)) == ast.unparse(ast.parse((ROOT / "harness/faults/rank_kill.py").read_text()))

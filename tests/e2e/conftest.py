@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import textwrap
-from collections.abc import Callable
 
 import pytest
 from chaos_cli import LARGER, SHORT, Done, chaos, lighter
@@ -42,17 +40,6 @@ def short(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture
-def larger(tmp_path: pathlib.Path) -> pathlib.Path:
-    path = tmp_path / "short.yaml"
-    path.write_text(LARGER)
-    return path
-
-
-@pytest.fixture
-def write(tmp_path: pathlib.Path) -> Callable[[str, str], pathlib.Path]:
-    def write_scenario(name: str, text: str) -> pathlib.Path:
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(textwrap.dedent(text))
-        return path
-
-    return write_scenario
+def larger(short: pathlib.Path) -> pathlib.Path:
+    short.write_text(LARGER)
+    return short

@@ -105,28 +105,3 @@ def test_people_and_alerts_reach_a_day_that_is_going_on(
     assert said == ["Ada: note (nobody is here yet)", "master: continue"]
     assert report["rehearsals"][0]["outcome"] == "settled"
     assert "no game day" in going.note("too late").stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["no-such-plan"], "unknown game day 'no-such-plan'"),
-        (["resume", "no-such-run"], "unknown game day 'no-such-run'"),
-        (["note", "no-such-run", "x"], "no game day 'no-such-run' is running here"),
-        (["pre-launch", "--address", "0.0.0.0"], "give --tls-cert and --tls-key"),
-        (["pre-launch", "--backend", "moon"], "moon"),
-    ],
-)
-def test_a_mistake_is_one_clear_message(words: list[str], told: str, tmp_path: pathlib.Path) -> None:
-    command = chaos(*words, "--reports", str(tmp_path))
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
-
-
-def test_a_pause_that_nobody_could_end_is_refused(tmp_path: pathlib.Path) -> None:
-    path = light_day.write(
-        tmp_path, PAUSE + "  - {scenario: silent-hang, overrides: {faults: {silence: {target: {rank: 0}}}}}\n", 100
-    )
-    command = chaos(str(path), "--no-page", "--reports", str(tmp_path))
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and "entry 1 is a pause" in done.stderr, done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Callable
 
 from chaos_cli import ROOT, chaos
 
@@ -22,15 +21,12 @@ sys.exit(os.environ["DEPLOY_TOKEN"] + " Error: and its last word is in the verdi
 """
 
 
-def test_no_file_of_a_run_holds_a_planted_secret(
-    reports: pathlib.Path, write: Callable[[str, str], pathlib.Path]
-) -> None:
+def test_no_file_of_a_run_holds_a_planted_secret(reports: pathlib.Path) -> None:
     command = ["{python}", "-c", TALKATIVE]
     env = {"DEPLOY_TOKEN": "${DEPLOY_TOKEN}", "PYTHONPATH": str(ROOT)}
     trainer = json.dumps({"command": command, "env": env})
-    path = write(
-        "talkative", f"version: 1\nname: talkative\ntitle: t\nworkload: {{nodes: 1, steps: 8, trainer: {trainer}}}\n"
-    )
+    path = reports.parent / "talkative.yaml"
+    path.write_text(f"version: 1\nname: talkative\ntitle: t\nworkload: {{nodes: 1, steps: 8, trainer: {trainer}}}\n")
     done = chaos(reports, "run", path, CHAOS_LOCAL_MODE="plain", DEPLOY_TOKEN=PLANTED)
     assert done.code == 1, done.out
     found = [file for file in reports.rglob("*") if file.is_file()]

@@ -8,9 +8,9 @@ import random
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
 
 import pytest
+import yaml
 from chaos_cli import ROOT, Done, chaos, command, environment, leftovers
 from waiting import until
 
@@ -67,58 +67,31 @@ def test_an_interrupted_run_is_healed_and_scoreable(
     assert leftovers("short") == []
 
 
-def test_a_trainer_that_crashes_at_start(reports: pathlib.Path, write: Callable[[str, str], pathlib.Path]) -> None:
-    path = write(
-        "crash",
-        """
-        version: 1
-        name: crash
-        title: A trainer that cannot start
-        workload:
-          trainer: {command: ["{python}", "-c", "raise SystemExit('no such dataset: /data/missing')"]}
-          nodes: 2
-          steps: 10
-        expect: {recovery_time: {max: 1s}}
-        abort: {if_no_step_for: 10m, wall_clock: 10m}
-    """,
-    )
-    done = chaos(reports, "run", path)
-    assert done.code == 1, done.out
-    assert "no such dataset" in done.out and "Traceback" not in done.out
-    assert leftovers("crash") == []
-
-
-def test_a_trainer_that_hangs_before_its_first_step(
-    reports: pathlib.Path, write: Callable[[str, str], pathlib.Path]
+@pytest.mark.parametrize(
+    ("name", "command", "abort", "code", "said"),
+    [
+        ("crash", ["{python}", "-c", "raise SystemExit('no such dataset: /data/missing')"], {}, 1, "no such dataset"),
+        # It told nothing that could be judged.
+        ("hang", ["sleep", "1000"], {"if_not_started_for": "3s"}, 3, "no first step within 3 s"),
+        ("absent", ["no-such-program"], {}, 1, "no-such-program"),
+    ],
+)
+def test_a_trainer_that_takes_no_step(
+    name: str, command: list[str], abort: dict[str, str], code: int, said: str, reports: pathlib.Path
 ) -> None:
-    path = write(
-        "hang",
-        """
-        version: 1
-        name: hang
-        title: A trainer that never takes a step
-        workload: {trainer: {command: [sleep, "1000"]}, nodes: 2, steps: 10}
-        abort: {if_not_started_for: 3s, wall_clock: 10m}
-    """,
-    )
+    scenario = {
+        "version": 1,
+        "name": name,
+        "title": "A trainer that takes no step",
+        "workload": {"trainer": {"command": command}, "nodes": 2, "steps": 10},
+        "abort": {"wall_clock": "10m"} | (abort or {"if_no_step_for": "10m"}),
+    }
+    path = reports.parent / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(scenario))
     done = chaos(reports, "run", path)
-    assert done.code == 3, done.out  # it told nothing that could be judged
-    assert "no first step within 3 s" in done.out.lower()
-    assert leftovers("hang") == []
-
-
-def test_a_command_that_is_not_there(reports: pathlib.Path, write: Callable[[str, str], pathlib.Path]) -> None:
-    path = write(
-        "absent",
-        """
-        version: 1
-        name: absent
-        title: A command that is not there
-        workload: {trainer: {command: [no-such-program]}, nodes: 1, steps: 10}
-    """,
-    )
-    done = chaos(reports, "run", path)
-    assert done.code == 1 and "no-such-program" in done.out, done.out
+    assert done.code == code, done.out
+    assert said in done.out.lower() and "Traceback" not in done.out
+    assert leftovers(name) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a small disk of its own, which only root can mount")

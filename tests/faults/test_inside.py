@@ -13,30 +13,23 @@ from typing import Any
 
 import pytest
 from faults.test_node_faults import make_plan
+from small_jobs import named, told
 from waiting import until
 
 from harness.backends.local.backend import BACKEND
 from harness.errors import FaultError, ScenarioError
 from harness.faults import memory_leak
-from harness.log.events import read_log
 from harness.node.emitter import memory, strikes
 from harness.run.job import execute
 from harness.spec.scenario import parse_scenario
 
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
+pytestmark = pytest.mark.usefixtures("plain")
 
 
 def run(tmp_path: pathlib.Path, fault: str, **parameters: Any) -> list[dict[str, Any]]:
     outcome = execute(make_plan(fault, 80, **parameters), tmp_path / "run", BACKEND)
     assert outcome.outcome == "completed", outcome.reason
-    return [event for log in read_log(tmp_path / "run" / "events") for event in log.events]
-
-
-def named(events: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    return [event for event in events if event["event"] == name]
+    return told(tmp_path / "run")
 
 
 def test_an_exception_ends_the_process_and_the_launcher_starts_another(tmp_path: pathlib.Path) -> None:

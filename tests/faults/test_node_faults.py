@@ -2,73 +2,39 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-import os
 import pathlib
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 from typing import Any
 
 import pytest
+import small_jobs
+import tools
 from waiting import until
 
-from harness.backends.local.backend import BACKEND, try_mode
-from harness.log.events import read_log
+from harness.backends.local.backend import BACKEND
 from harness.node import cgroups, leftovers, skew
 from harness.plan.model import Plan
 from harness.run.job import execute
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TRAINER = ROOT / "tests" / "faults" / "light_trainer.py"
-MODES = ("root", "user", "plain")
-refusal = functools.cache(try_mode)
 
 
 def make_plan(fault: str, steps: int, at_step: int | None = 30, **parameters: Any) -> Plan:
-    from harness.faults.contract import build_fault
-
-    built = build_fault(fault, parameters)
     when = {"after_ns": 0} if at_step is None else {"step": at_step}
-    target = {"node_index": 0, "rank": 0 if built.aims_at == "rank" else None}
-    planned = {"id": "f", "fault": fault, "parameters": parameters, "when": when, "targets": [target]}
-    command = ["{python}", "-S", str(TRAINER), str(steps), "1"]
-    trainer = {"command": command, "env": {"PYTHONPATH": str(ROOT)}}
-    plan = {
-        "version": 1,
-        "run_id": f"nodefault-{os.getpid()}-{time.monotonic_ns():x}",
-        "seed": 1,
-        "backend": "local",
-        "scenario": {"name": "light", "title": "light"},
-        "workload": {"trainer": trainer, "nodes": 1, "steps": steps},
-        "faults": [planned],
-        "abort": {"if_no_step_for_ns": 600 * 10**9, "wall_clock_ns": 600 * 10**9},
-    }
-    return Plan.from_json(plan)
-
-
-@pytest.fixture
-def use_mode(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def use(mode: str) -> None:
-        if mode == "root" and os.geteuid() != 0:
-            pytest.skip("not root")
-        if (reason := refusal(mode)) is not None:
-            pytest.skip(reason)
-        monkeypatch.setenv("CHAOS_LOCAL_MODE", mode)
-
-    return use
+    struck = small_jobs.fault("f", fault, when, **parameters)
+    return small_jobs.job("light", small_jobs.light(steps), struck, steps=steps)
 
 
 def run(plan: Plan, folder: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
     """The harness's events of the run by name; the job must have completed and nothing may be left."""
     outcome = execute(plan, folder / "run", BACKEND)
     found: dict[str, list[dict[str, Any]]] = {}
-    for log in read_log(folder / "run" / "events"):
-        for event in log.events:
-            found.setdefault(event["event"], []).append(event)
+    for event in small_jobs.told(folder / "run"):
+        found.setdefault(event["event"], []).append(event)
     assert outcome.outcome == "completed", outcome
     assert leftovers.leftovers(plan.run_id) == []
     assert cgroups.leftovers(plan.run_id) == []
@@ -96,9 +62,9 @@ TOLD_ENDS = ("oom", "memory_pressure")
 
 @pytest.mark.parametrize(("mode", "fault", "parameters"), CASES, ids=lambda value: str(value))
 def test_it_acts_is_measured_and_healed(
-    mode: str, fault: str, parameters: dict[str, Any], use_mode: Any, tmp_path: pathlib.Path
+    mode: str, fault: str, parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    use_mode(mode)
+    tools.use_mode(monkeypatch, mode)
     if fault == "clock_skew" and (reason := skew.why_not()):
         pytest.skip(reason)
     events = run(make_plan(fault, 60, **parameters), tmp_path)
@@ -109,17 +75,17 @@ def test_it_acts_is_measured_and_healed(
     assert len(events["step"]) >= 60
 
 
-def test_starts_fail_as_often_as_asked(use_mode: Any, tmp_path: pathlib.Path) -> None:
-    use_mode("plain")
+def test_starts_fail_as_often_as_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    tools.use_mode(monkeypatch, "plain")
     events = run(make_plan("start_failure", 40, at_step=None, times=2), tmp_path)
     assert [(e["measured"], e["ok"]) for e in events["fault.effect"]] == [(1, True), (2, True)]
     assert len(events["started"]) == 3
 
 
 def test_a_worker_that_trains_on_wherever_it_is_told_to_be_was_not_misled(
-    use_mode: Any, tmp_path: pathlib.Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    use_mode("plain")
+    tools.use_mode(monkeypatch, "plain")
     events = run(make_plan("start_failure", 40, at_step=None, times=1, kind="wrong_world"), tmp_path)
     told, unmoved = events["fault.effect"]
     assert told["ok"] and told["detail"] == "rank 0 was told a wrong WORLD_SIZE"
@@ -129,9 +95,11 @@ def test_a_worker_that_trains_on_wherever_it_is_told_to_be_was_not_misled(
 @pytest.mark.parametrize(
     ("mode", "how"), [("root", "quota"), ("user", "duty_cycle"), ("plain", "auto"), ("root", "noisy_neighbour")]
 )
-def test_a_straggler_is_slower_while_it_lasts(mode: str, how: str, use_mode: Any, tmp_path: pathlib.Path) -> None:
+def test_a_straggler_is_slower_while_it_lasts(
+    mode: str, how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
     """What the machine does beside may spoil the accuracy, which the effect then says, or hide that it is slower."""
-    use_mode(mode)
+    tools.use_mode(monkeypatch, mode)
     tries = itertools.count()
 
     def slower() -> dict[str, Any] | None:
@@ -147,12 +115,11 @@ def test_a_straggler_is_slower_while_it_lasts(mode: str, how: str, use_mode: Any
     assert effect["ok"] == (abs(effect["measured"] / 2.5 - 1) <= 0.25)
 
 
-def test_a_straggler_that_strikes_too_early_says_so(use_mode: Any, tmp_path: pathlib.Path) -> None:
-    use_mode("plain")
+def test_a_straggler_that_strikes_too_early_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    tools.use_mode(monkeypatch, "plain")
     plan = make_plan("straggler", 20, at_step=3)
     execute(plan, tmp_path / "run", BACKEND)
-    (log,) = [log for log in read_log(tmp_path / "run" / "events") if log.header["role"] == "harness"]
-    (failed,) = [event for event in log.events if event["event"] == "fault.failed"]
+    (failed,) = small_jobs.told(tmp_path / "run", "fault.failed")
     assert "a slowdown needs 10" in failed["error"]
 
 
@@ -177,9 +144,9 @@ HARNESS = textwrap.dedent("""
     ids=lambda value: str(value),
 )
 def test_sigkill_of_the_harness_in_the_middle_leaves_nothing(
-    fault: str, parameters: dict[str, Any], use_mode: Any, tmp_path: pathlib.Path
+    fault: str, parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    use_mode("root")
+    tools.use_mode(monkeypatch, "root")
     arguments = [sys.executable, "-c", HARNESS, str(ROOT), str(tmp_path / "run"), fault, repr(parameters)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, start_new_session=True) as victim:
         assert victim.stdout is not None

@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import tools
 from waiting import until
 
 from harness.backends.contract import Launch, Node, Verb
-from harness.backends.local.backend import BACKEND, LocalCluster, try_mode
+from harness.backends.local.backend import BACKEND, LocalCluster
 from harness.errors import CannotRunError, NodeGone, UsageError
 from harness.node import cgroups, leftovers, processes
 
@@ -32,11 +33,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module", params=["root", "user", "plain"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    mode: str = request.param
-    if mode == "root" and os.geteuid() != 0:
-        pytest.skip("not root")
-    if (reason := try_mode(mode)) is not None:
-        pytest.skip(reason)
+    mode = tools.need_mode(request.param)
     run_id = f"verbs-{os.getpid()}-{next(_numbers)}"
     workload = Launch((sys.executable, "-S", "-c", BUSY), 1, 1)
     with LocalCluster(workload, tmp_path_factory.mktemp("lab"), run_id, mode) as lab:
@@ -104,21 +101,6 @@ def test_a_quota_keeps_the_node_from_running_and_goes_without_a_trace(cluster: L
     node.limit_cpu(None)
 
 
-def test_a_duty_cycle_stops_and_goes_and_ends_with_everything_running(node: Node) -> None:
-    node.throttle(0.25)
-    start = node.cpu_use()
-    seen: set[str] = set()
-    until(lambda: seen.update(states(node)) or {"T", "R"} <= seen, "stopped processes, and running ones")
-    time.sleep(1.0)
-    end = node.cpu_use()
-    assert 0 < end.throttled_ns - start.throttled_ns < end.at_ns - start.at_ns
-    node.throttle(None)
-    assert "T" not in states(node)
-    stopped_ns = node.cpu_use().throttled_ns
-    time.sleep(0.15)
-    assert node.cpu_use().throttled_ns == stopped_ns
-
-
 def test_what_is_frozen_stays_so_in_a_duty_cycle(node: Node) -> None:
     first = node.pids()[0]
     node.throttle(0.9)
@@ -181,18 +163,6 @@ def test_the_doomed_process_is_killed_for_memory(cluster: LocalCluster, node: No
     assert node.memory_use().kills > before.kills
     node.limit_memory(None)
     assert settings(cluster) == limits
-
-
-def test_memory_that_is_to_be_had_is_measured_by_a_stranger(node: Node) -> None:
-    before = node.memory_use()
-    assert node.fill_memory(24 * MIB, spare=False) == 24 * MIB
-    node.limit_memory(before.used_bytes + 24 * MIB)
-    got = node.fill_memory(240 * MIB, spare=False)
-    assert 2 * MIB < got < 240 * MIB
-    assert len(node.pids()) == 2, "it is the stranger who dies"
-    assert node.memory_use().kills == before.kills + 1
-    node.limit_memory(None)
-    assert node.fill_memory(60 * MIB, spare=False) == 60 * MIB
 
 
 def test_nonsense_is_refused(node: Node) -> None:

@@ -3,58 +3,39 @@
 from __future__ import annotations
 
 import pathlib
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import small_jobs
+from small_jobs import named
 
 from harness.backends.contract import Verb
 from harness.backends.local.backend import BACKEND
 from harness.faults.contract import build_fault
-from harness.log.events import read_log
 from harness.plan.capabilities import check_capabilities
-from harness.plan.making import make_plan
 from harness.run.job import execute
-from harness.spec.scenario import parse_scenario
 
 if Verb.STORAGE not in BACKEND.probe().verbs:
     pytest.skip(BACKEND.probe().missing[Verb.STORAGE], allow_module_level=True)
 
 TRAINER = pathlib.Path(__file__).with_name("storing_trainer.py")
-SCENARIO = """\
-version: 1
-name: stored
-title: A run that saves often
-workload:
-  trainer:
-    command: ["{python}", "-S", "{trainer}", "{{run_dir}}", "{steps}"]
-    env: {{PYTHONPATH: {root}}}
-  nodes: 1
-  steps: {steps}
-faults:
-  - {{id: bad, target: {{node: 0}}, when: {{step: 12}}, {fault}}}
-abort: {{if_no_step_for: 10m, wall_clock: 10m}}
-"""
 
 
-def run(tmp_path: pathlib.Path, fault: str, steps: int = 60) -> tuple[list[dict[str, Any]], pathlib.Path]:
-    root = TRAINER.parent.parent.parent
-    text = SCENARIO.format(python=sys.executable, trainer=TRAINER, root=root, steps=steps, fault=fault)
-    plan = make_plan(parse_scenario(text, "stored.yaml"), 1, "local", "test-stored")
+def run(
+    tmp_path: pathlib.Path, fault: str, /, steps: int = 60, **parameters: Any
+) -> tuple[list[dict[str, Any]], pathlib.Path]:
+    command = ["{python}", "-S", str(TRAINER), "{run_dir}", str(steps)]
+    plan = small_jobs.job("stored", command, small_jobs.fault("bad", fault, {"step": 12}, **parameters), steps=steps)
     check_capabilities(plan, BACKEND.probe())
     run_dir = tmp_path / "run"
     outcome = execute(plan, run_dir, BACKEND)
     assert outcome.outcome == "completed", outcome.reason
     assert str(run_dir) not in pathlib.Path("/proc/mounts").read_text()
-    events = [event for log in read_log(run_dir / "events") for event in log.events]
-    assert not (failed := [event for event in events if event["event"] == "fault.failed"]), failed
+    events = small_jobs.told(run_dir)
+    assert named(events, "fault.failed") == []
     assert named(events, "fault.healed") and named(events, "fault.injected")
     return events, run_dir
-
-
-def named(events: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    return [event for event in events if event["event"] == name]
 
 
 def over(events: list[dict[str, Any]]) -> bool:
@@ -71,7 +52,7 @@ def effect(events: list[dict[str, Any]], unit: str) -> dict[str, Any]:
 
 
 def test_errors_reach_the_trainer_and_end(tmp_path: pathlib.Path) -> None:
-    events, run_dir = run(tmp_path, 'fault: storage_error, duration: 500ms, path: "*data.bin"')
+    events, run_dir = run(tmp_path, "storage_error", duration="500ms", path="*data.bin")
     failures = named(events, "checkpoint.failed")
     measured = effect(events, "operations failed")["measured"]
     assert 0 < measured <= len(failures) <= measured + 1, "one more may fail between the measurement and the end"
@@ -81,7 +62,7 @@ def test_errors_reach_the_trainer_and_end(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_full_disk_takes_what_fits(tmp_path: pathlib.Path) -> None:
-    events, _ = run(tmp_path, "fault: storage_full, free: 50kB, duration: 500ms")
+    events, _ = run(tmp_path, "storage_full", free="50kB", duration="500ms")
     assert effect(events, "bytes that still fitted")["measured"] == 50_000
     assert {event["error"] for event in named(events, "checkpoint.failed")} == {"No space left on device"}
     assert over(events)
@@ -89,7 +70,7 @@ def test_a_full_disk_takes_what_fits(tmp_path: pathlib.Path) -> None:
 
 def test_slowness_is_as_asked(tmp_path: pathlib.Path) -> None:
     """Other work makes it slower still, never faster."""
-    events, _ = run(tmp_path, "fault: storage_slow, rate: 4mbit, duration: 2s")
+    events, _ = run(tmp_path, "storage_slow", rate="4mbit", duration="2s")
     assert 0 < effect(events, "Mbit/s")["measured"] <= 5
     assert over(events)
 
@@ -99,10 +80,8 @@ def test_slowness_is_as_asked(tmp_path: pathlib.Path) -> None:
 )
 def test_a_torn_checkpoint_and_the_node_that_wrote_it(tmp_path: pathlib.Path, kind: str, unit: str) -> None:
     path = "*data.bin" if kind == "prefix" else "*step-*"
-    fault = (
-        f'fault: checkpoint_torn_write, kind: {kind}, after_bytes: 64KiB, path: "{path}", replacement: {{after: 100ms}}'
-    )
-    events, run_dir = run(tmp_path, fault, steps=30)
+    torn = {"kind": kind, "after_bytes": "64KiB", "path": path, "replacement": {"after": "100ms"}}
+    events, run_dir = run(tmp_path, "checkpoint_torn_write", steps=30, **torn)
     effect(events, unit)
     restored = [event["step"] for event in named(events, "restored")]
     assert restored == [0, 10], "the torn checkpoint of step 15 is not what the replacement starts from"

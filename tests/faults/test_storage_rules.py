@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -283,38 +281,3 @@ def test_mistakes_are_named(storage: Storage) -> None:
         storage.disturb(operations=("dance",))
     with pytest.raises(UsageError, match="the workload's mounts are"):
         storage.cluster.nodes[0].disturb_storage("elsewhere", StorageRule())
-
-
-def test_sigkill_of_the_harness_leaves_no_mount(tmp_path: pathlib.Path) -> None:
-    code = f"""
-import pathlib, sys, time
-from harness.node.types import StorageRule
-from harness.backends.contract import (Launch)
-from harness.backends.local.backend import BACKEND
-cluster = BACKEND.open(Launch(("sleep", "100"), 1, 1, {{}}, None, ("store",)), pathlib.Path({str(tmp_path)!r}), "test-storage-kill-{os.getpid()}")
-cluster.start()
-cluster.nodes[0].disturb_storage("store", StorageRule(delay_s=5.0))
-print("ready", flush=True)
-time.sleep(100)
-"""
-    harness = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert harness.stdout is not None and harness.stdout.readline() == "ready\n"
-    harness.send_signal(signal.SIGKILL)
-    harness.wait()
-    harness.stdout.close()
-    mark = f"test-storage-kill-{os.getpid()}".encode()
-
-    def left() -> list[str]:
-        found = []
-        for process in pathlib.Path("/proc").iterdir():
-            if process.name.isdigit() and int(process.name) != os.getpid():
-                try:
-                    if mark in (process / "environ").read_bytes() and (process / "cmdline").read_bytes():
-                        found.append(process.name)
-                except OSError:
-                    continue
-        return found
-
-    until(lambda: not left(), "the end of the lab")
-    assert str(tmp_path) not in pathlib.Path("/proc/mounts").read_text()
-    (tmp_path / "store" / "free").touch()

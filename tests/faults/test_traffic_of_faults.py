@@ -11,10 +11,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import tools
 from waiting import until
 
 from harness.backends.contract import Launch, Node, Traffic
-from harness.backends.local.backend import LocalCluster, try_mode
+from harness.backends.local.backend import LocalCluster
 from harness.errors import NodeGone
 from harness.faults.contract import Context
 from harness.faults.shared.own_traffic import CUT_BYTES_MIN, PASSING_BYTES_MIN, OwnTraffic
@@ -154,10 +155,7 @@ def test_the_kernel_counts_the_bytes_of_a_process() -> None:
 
 @pytest.fixture(params=["root", "user"])
 def talking(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[LocalCluster]:
-    if request.param == "root" and os.geteuid() != 0:
-        pytest.skip("not root")
-    if (reason := try_mode(request.param)) is not None:
-        pytest.skip(reason)
+    tools.need_mode(request.param)
     workload = Launch(("{python}", "-c", TALK, "{index}", "{head}"), 2, 1, control=("sleep", "300"))
     run_id = f"own-{os.getpid()}-{next(_numbers)}"
     with LocalCluster(workload, tmp_path, run_id, request.param) as lab:

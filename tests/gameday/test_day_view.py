@@ -1,4 +1,5 @@
-"""What the live page is told of a day: pure views of a job that never ran."""
+"""What a page is told of a day, from its first moment to its verdict, and of an outage that is going on: pure views of
+a job that never ran."""
 
 from __future__ import annotations
 
@@ -9,12 +10,18 @@ from typing import Any, cast
 import light_day
 import pytest
 
+from harness.campaign.campaign_observers import Stage
+from harness.gameday.day import Ended
+from harness.gameday.day_command import Shown
 from harness.gameday.day_plan import plan_day
 from harness.gameday.day_view import DayView, RankView, ended, for_role, view_of
-from harness.gameday.outage_phases import Span
+from harness.gameday.outage_phases import Span, newest_word, phase_now, phases_of
 from harness.gameday.starts_and_stops import Director, News
+from harness.gameday.steady import Waste
+from harness.report.words import PHASE_MEANING
 from harness.run.injection import LiveJob
 from harness.run.live import LiveProgress, Worker
+from harness.run.observers import Status
 from harness.run.trigger import Firing
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -154,3 +161,146 @@ def test_after_the_job_the_verdict_is_told(director: Director, role: str) -> Non
 
 def test_the_page_knows_whether_there_is_a_fault_free_run(director: Director) -> None:
     assert not seen(director, going()).fault_free, "light days do without"
+
+
+def test_after_the_job_comes_the_verdict_with_the_path_of_the_report(tmp_path: pathlib.Path) -> None:
+    path = light_day.write(tmp_path, f"  [{KILL}]", 300)
+    director = Director(plan_day(path, 1, "local", "light-1", ROOT / "scenarios"))
+    job = SimpleNamespace(progress=LiveProgress(), cluster=SimpleNamespace(nodes=[]), firings={})
+    views = list[DayView]()
+    shown = Shown(lambda view, feed: views.append(view))
+    shown.stage_ended(Stage("fault-free run", 1), "cached")
+    assert views == [], "nothing is known of the day yet"
+    shown.watch(director, cast(Any, job), 0)
+    shown.stage_ended(Stage("run with faults", 1), "completed")
+    result = SimpleNamespace(verdict=SimpleNamespace(value="fail"), reasons=["rank-kill: too slow"])
+    shown.day_judged(Ended(tmp_path, cast(Any, result)))
+    assert [(view.job_over, view.verdict) for view in views] == [(False, ""), (True, ""), (True, "fail")]
+    assert views[-1].report == str(tmp_path / "report.html")
+    assert views[-1].saying == "The day is over: fail. rank-kill: too slow"
+
+
+def test_before_the_day_the_page_shows_the_plan_and_the_run_without_a_fault(tmp_path: pathlib.Path) -> None:
+    path = light_day.write(tmp_path, f"  [{KILL}]", 300)
+    director = Director(plan_day(path, 1, "local", "light-1", ROOT / "scenarios"))
+    views = list[DayView]()
+    shown = Shown(lambda view, feed: views.append(view), "", director)
+    shown.status(Status("free-1", 2.0, "training", 40, 300, 1.5, (), ()))
+    assert views[0].saying == "First the same job runs without a fault: step 40 of 300. The day begins after it."
+    assert (views[0].state, views[0].step, [scene.state for scene in views[0].scenes]) == ("preparing", 40, ["next"])
+    hidden = for_role(views[0], "participant", [])
+    assert hidden.state == "preparing" and not hidden.scenes and hidden.title == "Game day"
+    shown.watch(
+        director, cast(Any, SimpleNamespace(progress=LiveProgress(), cluster=SimpleNamespace(nodes=[]), firings={})), 0
+    )
+    shown.status(Status("day-1", 3.0, "training", 1, 300, 1.5, (), ()))
+    assert [view.state for view in views] == ["preparing", "steadying"], "the day shows itself"
+
+
+def test_the_terminal_tells_once_that_a_pause_waits_for_a_press(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = light_day.write(tmp_path, f"  [{{pause: Is everybody there?}}, {{pause: Still there?}}, {KILL}]", 300)
+    director = Director(plan_day(path, 1, "local", "light-1", ROOT / "scenarios"))
+    job = SimpleNamespace(progress=LiveProgress(), cluster=SimpleNamespace(nodes=[]), firings={})
+    shown = Shown(lambda view, feed: None, "http://127.0.0.1:1/?token=t")
+    for director.state, director.scene in (("steadying", 0), ("paused", 0), ("paused", 0), ("paused", 1)):
+        shown.watch(director, cast(Any, job), 0)
+    waits = "  waiting for a person to press Continue: http://127.0.0.1:1/?token=t"
+    told = ["  pause: Is everybody there?", waits, "  pause: Still there?", waits]
+    assert capsys.readouterr().out.splitlines() == told
+
+
+def outage(*words: str) -> list[Span]:
+    """Each lasts a second."""
+    return [Span(word, number * S, (number + 1) * S) for number, word in enumerate(words)]
+
+
+RESTART = ("training", "rendezvous", "exiting", "startup", "rendezvous", "restore", "restored", "training")
+
+
+def test_a_restart_is_told_in_the_reports_words() -> None:
+    told = phases_of(outage(*RESTART), None, node_taken=False)
+    assert told == [
+        ("detect", 1.0),
+        ("teardown", 2.0),
+        ("startup", 1.0),
+        ("rendezvous", 1.0),
+        ("restore", 1.0),
+        ("first_step", 1.0),
+        ("recompute", 1.0),
+    ]
+    assert {phase for phase, _ in told} <= set(PHASE_MEANING)
+
+
+def test_launchers_wait_for_a_node_that_was_taken() -> None:
+    told = phases_of(outage("training", "exiting", "rendezvous", "startup", "rendezvous"), None, node_taken=True)
+    assert [phase for phase, _ in told] == ["detect", "teardown", "reschedule", "startup", "rendezvous"]
+
+
+@pytest.mark.parametrize(
+    ("words", "recovered_s", "expected"),
+    [
+        (("training",), None, [("detect", 1.0)]),
+        (("training",), 0.25, [("detect", 0.25), ("running", 0.75)]),  # a slow rank: steps go on
+        (("training", "startup", "training"), 2.5, [("detect", 1.0), ("startup", 1.0), ("recompute", 0.5), ("running", 0.5)]),
+        (("training", "startup", "training"), 0.5, [("detect", 0.5), ("running", 0.5), ("startup", 1.0), ("recompute", 1.0)]),
+    ],
+)  # fmt: skip
+def test_training_is_told_by_what_was_lost_and_regained(
+    words: tuple[str, ...], recovered_s: float | None, expected: list[tuple[str, float]]
+) -> None:
+    recovered_ns = None if recovered_s is None else round(recovered_s * S)
+    assert phases_of(outage(*words), recovered_ns, node_taken=False) == expected
+
+
+def progress(phase: str, *workers: Worker, furthest: int = 0, last_step_s: float = 0) -> LiveProgress:
+    known = dict(enumerate(workers))
+    complete = min((worker.last_step for worker in workers), default=0)
+    return LiveProgress(
+        known,
+        len(workers),
+        complete_step=complete,
+        furthest_step=max(furthest, complete),
+        last_step_ns=round(last_step_s * S),
+        phase=phase,
+    )
+
+
+def worker(last_step: int, restored: int | None, since_s: float = 0) -> Worker:
+    return Worker("node0", 1, 7, round(since_s * S), last_step, restored)
+
+
+def test_a_state_that_every_rank_has_back_is_restored() -> None:
+    assert newest_word(progress("restore", worker(40, 40), worker(40, 40))) == "restored"
+    assert newest_word(progress("restore", worker(40, 40), worker(0, None))) == "restore"
+    assert newest_word(progress("restore", worker(55, 40), worker(55, 40))) == "restore", "it goes back once more"
+
+
+@pytest.mark.parametrize(
+    ("phase", "last_step", "since_s", "standing", "expected"),
+    [
+        ("training", 90, 1, False, "running"),
+        ("training", 40, 1, False, "recompute"),
+        ("training", 90, 1, True, "standing_still"),
+        ("rendezvous", 90, 1, False, "restarting"),
+        ("rendezvous", 0, 6, False, "rendezvous"),
+        ("exiting", 90, 1, False, "teardown"),
+        ("starting", 0, 1, False, "startup"),
+        ("validate", 90, 1, False, "validate"),
+    ],
+)
+def test_the_phase_that_everybody_sees(
+    phase: str, last_step: int, since_s: float, standing: bool, expected: str
+) -> None:
+    known = progress(phase, worker(last_step, None, since_s), furthest=90, last_step_s=5)
+    assert phase_now(known, standing) == expected
+
+
+def test_what_is_wasted_stays_wasted() -> None:
+    progress, waste = LiveProgress(), Waste(begin_ns=0, begin_step=0, usual_ns=S / 10, gpus=2)
+    told = []
+    for second, step in ((10, 50), (20, 50), (30, 300), (40, 400)):  # slower, none, then faster than usual
+        progress.furthest_step = step
+        told.append(waste.gpu_seconds(progress, second * S))
+    assert told == [10.0, 30.0, 30.0, 30.0]

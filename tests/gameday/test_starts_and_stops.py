@@ -8,6 +8,7 @@ from typing import Any
 
 import light_day
 import pytest
+import small_jobs
 
 from harness.backends.local.backend import BACKEND
 from harness.gameday.day import judged, run_day
@@ -17,18 +18,12 @@ from harness.gameday.day_view import DayView, for_role, view_of
 from harness.gameday.requests import AlertNews, Ask
 from harness.gameday.starts_and_stops import Director
 from harness.judge.score import Verdict
-from harness.log.events import read_log
 from harness.run.injection import LiveJob
 
-pytestmark = pytest.mark.slow  # real jobs
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain")]  # real jobs
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KILL = "{scenario: rank-kill, overrides: {faults: {kill: {when: {step: 5}, target: {rank: 0}}}, expect: {wasted_gpu_hours: {max_percent_by_faults: 100}}}}"
 HANG = "{scenario: silent-hang, overrides: {faults: {silence: {when: {step: 5}, target: {rank: 0}, duration: 10m}}}}"
-
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
 
 
 def planned(tmp_path: pathlib.Path, entries: str, steps: int = 300, **more: str) -> DayPlan:
@@ -45,9 +40,7 @@ def played(tmp_path: pathlib.Path, day: DayPlan, watcher: Watcher | None = None)
 
 
 def told(tmp_path: pathlib.Path, *names: str) -> list[dict[str, Any]]:
-    logs = read_log(tmp_path / "reports" / "light-1" / "events")
-    (log,) = [log for log in logs if log.header["role"] == "harness"]
-    return [event for event in log.events if event["event"] in names]
+    return small_jobs.told(tmp_path / "reports" / "light-1", *names, role="harness")
 
 
 class Asking:

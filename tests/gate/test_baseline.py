@@ -36,7 +36,7 @@ HERE = Identity(
 )
 
 
-def runs(seconds: list[float | None], name: str = "old", **more: Any) -> tuple[RunFigures, ...]:
+def runs(seconds: list[float | None], /, name: str = "old", **more: Any) -> tuple[RunFigures, ...]:
     known: dict[str, Any] = {"verdict": Verdict.PASS, "wasted_gpu_seconds": 20.0, "allocated_gpu_seconds": 80.0}
     known |= {"checkpoint_stall": 0.0, "commit": "abcd1234"} | more
     return tuple(RunFigures(run_id=f"{name}-{i}", recovery_time=each, **known) for i, each in enumerate(seconds))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pathlib
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,56 +17,19 @@ from harness.campaign.checked_files import load_scenario
 from harness.campaign.wings import Swept
 from harness.errors import CannotRunError, ScenarioError
 from harness.gate import suite_run as module
-from harness.gate.gate_report import GateResult
 from harness.gate.suite_file import load_suite, parse_suite
-from harness.gate.suite_run import Gate, load_entries, run_gate
+from harness.gate.suite_run import load_entries
 from harness.judge.score import Scorecard, Verdict
-from harness.plan.model import Plan
-from harness.run.job import Outcome
 
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 SUITE = "version: 1\nname: small\ntitle: A small gate\nscenarios: [rank-kill, {scenario: spot-evict, repeat: 3}]\n"
 
 
-@pytest.fixture(scope="module")
-def good() -> Scorecard:
-    return verdict(simulate(JOB, KILL, seed=5))
-
-
-@pytest.fixture
-def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scorecard) -> Any:
-    """Runs the gate where runs cost nothing: `check` is the card of the blindness check, `cards` those of the scenarios."""
-
-    def run(check: Scorecard, cards: dict[str, Scorecard | Exception], suite: str = SUITE) -> GateResult:
-        def pretend(plans: Iterable[Plan], *_: object) -> tuple[list[Scorecard], bool]:
-            found = []
-            for plan in plans:
-                card = cards.get(str(plan.scenario.name), good)
-                if isinstance(card, Exception):
-                    raise card
-                found.append(replace(card, run_id=plan.run_id))
-            return found, False
-
-        monkeypatch.setattr(module, "execute", lambda *_: Outcome("completed", ""))
-        monkeypatch.setattr(module, "load_evidence", lambda run_dir: check.evidence)
-        monkeypatch.setattr(module, "judge", lambda *_: check)
-        monkeypatch.setattr(module, "write_reports", lambda *_: {})
-        monkeypatch.setattr(module, "run_repeatedly", pretend)
-        monkeypatch.setattr(module, "check_capabilities", lambda *_: None)
-        path = tmp_path / "small.yaml"
-        path.write_text(suite)
-        (tmp_path / "blindness-check.yaml").write_text((SCENARIOS / "suites" / "blindness-check.yaml").read_text())
-        setting = Gate("local", 1, tmp_path, SCENARIOS)
-        return run_gate(path, setting)
-
-    return run
-
-
-def test_all_passed_and_the_blindness_check_was_caught(rehearse: Any, good: Scorecard, tmp_path: pathlib.Path) -> None:
-    answer = rehearse(BROKEN[0].judge(), {})
+def test_all_passed_and_the_blindness_check_was_caught(rehearse: Any, good: Scorecard) -> None:
+    answer = rehearse(SUITE)
     assert answer.verdict is Verdict.PASS
     assert [len(row.cards) for row in answer.rows] == [1, 3]
-    folder = tmp_path / answer.run_id
+    folder = rehearse.folder(answer)
     names = ["figures.json", "junit.xml", "report.html", "report.md", "suite.json"]
     assert sorted(path.name for path in folder.iterdir()) == names
     suite = json.loads((folder / "suite.json").read_text())
@@ -81,9 +43,9 @@ def test_all_passed_and_the_blindness_check_was_caught(rehearse: Any, good: Scor
 
 @pytest.mark.parametrize("check", [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID])
 def test_a_blindness_check_that_does_not_fail_makes_the_answer_invalid(
-    rehearse: Any, good: Scorecard, check: Verdict
+    rehearse: Any, good: Scorecard, bad: Scorecard, check: Verdict
 ) -> None:
-    answer = rehearse(replace(good, verdict=check), {"rank-kill": BROKEN[0].judge()})
+    answer = rehearse(SUITE, {"rank-kill": bad}, replace(good, verdict=check))
     assert answer.verdict is Verdict.INVALID
     assert "this gate proves nothing" in answer.reason and not answer.rows
 
@@ -95,36 +57,33 @@ def test_a_blindness_check_must_fail_over_its_own_bug(rehearse: Any, caught: boo
     suite = SUITE.replace("scenarios:", f"blindness_reason: {asked}\nscenarios:")
     others = (each.judge() for each in BROKEN if (each.name == "starts_from_scratch") is caught)
     card = next(card for card in others if card.verdict is Verdict.FAIL)
-    answer = rehearse(card, {}, suite)
+    answer = rehearse(suite, check=card)
     assert answer.verdict is (Verdict.PASS if caught else Verdict.INVALID)
     assert caught or "the blindness check failed for another reason than 'resumed from step 0'" in answer.reason
 
 
-def test_a_blindness_check_that_fails_before_its_fault_strikes_says_nothing(
-    rehearse: Any, tmp_path: pathlib.Path
-) -> None:
+def test_a_blindness_check_that_fails_before_its_fault_strikes_says_nothing(rehearse: Any) -> None:
     def crashes(logs: Logs) -> None:
         remove(logs["harness"], lambda line: line.get("event", "").startswith("fault."))
         logs["harness"][-1].update(outcome="failed", reason="ModuleNotFoundError: No module named 'torch'")
 
     card = verdict(simulate(JOB, KILL, seed=5), crashes)
     assert card.verdict is Verdict.FAIL
-    answer = rehearse(card, {})
+    answer = rehearse(SUITE, check=card)
     assert answer.verdict is Verdict.INVALID and not answer.rows
     assert "the blindness check failed before fault1 struck it" in answer.reason and "No module named" in answer.reason
-    gate, *_ = ElementTree.parse(tmp_path / answer.run_id / "junit.xml").getroot()
+    gate, *_ = ElementTree.parse(rehearse.folder(answer) / "junit.xml").getroot()
     assert gate.get("errors") == "1"
 
 
-def test_the_worst_scenario_decides(rehearse: Any) -> None:
-    bad = BROKEN[0].judge()
-    answer = rehearse(bad, {"spot-evict": bad})
+def test_the_worst_scenario_decides(rehearse: Any, bad: Scorecard) -> None:
+    answer = rehearse(SUITE, {"spot-evict": bad})
     assert answer.verdict is Verdict.FAIL
     assert answer.reason.startswith("1 of 2 scenarios: spot-evict; 3 of 3 runs failed")
 
 
 def test_a_scenario_that_cannot_run_is_inconclusive_and_the_others_run(rehearse: Any) -> None:
-    answer = rehearse(BROKEN[0].judge(), {"rank-kill": CannotRunError("no such verb")})
+    answer = rehearse(SUITE, {"rank-kill": CannotRunError("no such verb")})
     assert [row.result.verdict for row in answer.rows] == [Verdict.INCONCLUSIVE, Verdict.PASS]
     assert answer.verdict is Verdict.INCONCLUSIVE and "no such verb" in answer.reason
 
@@ -140,16 +99,16 @@ def test_a_scenario_that_cannot_run_is_inconclusive_and_the_others_run(rehearse:
     ],
 )
 def test_a_sweep_over_the_saves_is_an_entry_like_others(
-    rehearse: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, found: Verdict, known: str, wanted: Verdict
+    rehearse: Any, monkeypatch: pytest.MonkeyPatch, found: Verdict, known: str, wanted: Verdict
 ) -> None:
     swept = Swept("resume-rank-kill-1", found, ["9 of 9 steps consumed other samples"])
     monkeypatch.setattr(module.wings, "sweep_of", lambda name: lambda *_: swept)
     entry = "scenario: rank-kill, matrix: resume"
     entry += f", known_failure: {{ticket: T-1, until: 2999-01-01, because: {known}}}" if known else ""
     suite = f"version: 1\nname: small\ntitle: A small gate\nscenarios: [rank-kill, {{{entry}}}]\n"
-    answer = rehearse(BROKEN[0].judge(), {}, suite)
+    answer = rehearse(suite)
     assert (answer.verdict, answer.rows[1].name) == (wanted, "matrix resume rank-kill")
-    stored = json.loads((tmp_path / answer.run_id / "suite.json").read_text())
+    stored = json.loads((rehearse.folder(answer) / "suite.json").read_text())
     assert stored["scenarios"][1]["runs"] == [{"run_id": "resume-rank-kill-1", "verdict": found.value}]
     assert stored["scenarios"][1]["swept"] and not stored["scenarios"][0]["swept"]
 
@@ -164,7 +123,7 @@ def test_a_path_in_a_suite_counts_from_its_folder_wherever_the_gate_is_called(tm
 
 def test_a_wrong_suite_is_refused_with_its_place(rehearse: Any) -> None:
     with pytest.raises(ScenarioError, match=r"small\.yaml:4:.*"):
-        rehearse(BROKEN[0].judge(), {}, SUITE.replace("repeat: 3", "repeat: 0"))
+        rehearse(SUITE.replace("repeat: 3", "repeat: 0"))
 
 
 def test_overrides_are_laid_over_a_scenario() -> None:

@@ -5,30 +5,21 @@ from __future__ import annotations
 import datetime
 import json
 import pathlib
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import verdict
-from mutants.bent import BROKEN, JOB, KILL
-from simulator import simulate
 
 from harness.errors import ScenarioError, UsageError
 from harness.gate import merging, run_figures, selection
 from harness.gate import suite_run as module
 from harness.gate.baseline_comparison import Question, Regressions, Success, compare
-from harness.gate.gate_report import GateResult, against_json, next_steps, yes_or_no
+from harness.gate.gate_report import against_json, next_steps, yes_or_no
 from harness.gate.known_failures import settle
-from harness.gate.run_figures import RunFigures, ScenarioFigures, identity_of
 from harness.gate.selection import Past, Shard, parse_shard
 from harness.gate.suite_file import KnownFailure, find_blindness_check, parse_suite
-from harness.gate.suite_run import Gate, run_gate
 from harness.judge.repeats import RepeatVerdict, repeat_verdict
 from harness.judge.score import Scorecard, Verdict
-from harness.plan.model import Plan
-from harness.run.job import Outcome
-from harness.trainers.shared.outcome import environment_facts
 
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 HEAD = "version: 1\nname: small\ntitle: A small gate\nscenarios:\n"
@@ -37,68 +28,13 @@ CODE = {"trainer_commit": "c" * 40, "trainer_diff": "clean"}
 TODAY = datetime.date(2026, 11, 22)
 
 
-@pytest.fixture(scope="module")
-def good() -> Scorecard:
-    return verdict(simulate(JOB, KILL, seed=5))
-
-
-@pytest.fixture(scope="module")
-def bad() -> Scorecard:
-    return BROKEN[0].judge()
-
-
-@pytest.fixture
-def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scorecard, bad: Scorecard) -> Any:
-    """Runs a gate where runs cost nothing; `cards` are those of scenarios that do not pass."""
-    kept: dict[str, Scorecard] = {}
-    plans_of: dict[str, Plan] = {}
-
-    def run(suite: str, cards: dict[str, Scorecard] | None = None, **more: Any) -> GateResult:
-        def measured(cards: list[Scorecard]) -> tuple[ScenarioFigures, ...]:
-            identity = identity_of(plans_of[cards[0].run_id].to_json(), environment_facts())
-            told = {"recovery_time": recovery, "wasted_gpu_seconds": 2 * recovery, "allocated_gpu_seconds": 80.0}
-            runs = [RunFigures(run_id=card.run_id, verdict=card.verdict, **told) for card in cards] if recovery else []
-            return (ScenarioFigures(identity=identity, runs=tuple(runs)),) if runs else ()
-
-        recovery: float = more.pop("recovery", 0.0)
-        environment: dict[str, Any] = more.pop("environment", {})
-        here: dict[str, Any] = more.pop("here", CODE)
-
-        def pretend(plans: Iterable[Plan], *_: object) -> tuple[list[Scorecard], bool]:
-            made = list(plans)
-            plans_of.update({plan.run_id: plan for plan in made})
-            if not made:
-                return [], False
-            card = (cards or {}).get(str(made[0].scenario.name), good)
-            named = [replace(card, run_id=plan.run_id, scenario=plan.scenario.name) for plan in made]
-            for each, plan in zip(named, made, strict=True):
-                kept[each.run_id] = replace(
-                    each,
-                    environment=environment_facts() | CODE | environment,
-                    evidence=replace(each.evidence, run=replace(each.evidence.run, plan=plan.to_json())),
-                )
-            return named, False
-
-        monkeypatch.setattr(module.provenance, "facts", lambda *_: here)
-        monkeypatch.setattr(module, "execute", lambda *_: Outcome("completed", ""))
-        monkeypatch.setattr(module, "load_evidence", lambda run_dir: bad.evidence)
-        monkeypatch.setattr(module, "judge", lambda _, run_id: kept.get(run_id, bad))
-        monkeypatch.setattr(module, "write_reports", lambda *_: {})
-        monkeypatch.setattr(module, "run_repeatedly", pretend)
-        monkeypatch.setattr(module, "check_capabilities", lambda *_: None)
-        monkeypatch.setattr(module, "figures_of_cards", measured)
-        path = tmp_path / "small.yaml"
-        path.write_text(suite)
-        (tmp_path / "blindness-check.yaml").write_text((SCENARIOS / "suites" / "blindness-check.yaml").read_text())
-        seed = more.pop("seed", 1)
-        return run_gate(path, Gate("local", seed, tmp_path / "reports", SCENARIOS, today=TODAY, **more))
-
-    run.folder = lambda answer: tmp_path / "reports" / answer.run_id  # type: ignore[attr-defined]
-    return run
-
-
 def known(because: str | list[str], until: str = "2026-12-31") -> KnownFailure:
     return KnownFailure.model_validate({"ticket": "T-1", "until": until, "because": because})
+
+
+def known_entry(scenario: str, bad: Scorecard) -> str:
+    because = json.dumps(list(bad.reasons))
+    return f"  - {{scenario: {scenario}, known_failure: {{ticket: T-1, until: 2026-12-31, because: {because}}}}}\n"
 
 
 def settled(entry: KnownFailure, *cards: Scorecard) -> RepeatVerdict:
@@ -170,12 +106,7 @@ def test_a_known_failure_needs_a_ticket_a_date_and_a_reason() -> None:
 
 
 def test_a_gate_names_its_known_failures(rehearse: Any, bad: Scorecard) -> None:
-    because = json.dumps(list(bad.reasons))
-    suite = (
-        HEAD
-        + f"  - node-loss\n  - {{scenario: rank-kill, known_failure: {{ticket: T-1, until: 2026-12-31, because: {because}}}}}\n"
-    )
-    answer = rehearse(suite, {"rank-kill": bad})
+    answer = rehearse(HEAD + "  - node-loss\n" + known_entry("rank-kill", bad), {"rank-kill": bad})
     assert answer.verdict is Verdict.PASS and "1 of them with a known failure" in answer.reason
 
 
@@ -299,11 +230,8 @@ def test_a_new_scenario_is_doubt_and_a_known_failure_is_not_compared(rehearse: A
     assert (
         more.verdict is Verdict.INCONCLUSIVE and "node-loss: the baseline has no runs of this scenario" in more.reason
     )
-    because = json.dumps(list(bad.reasons))
-    entry = f"  - {{scenario: node-loss, known_failure: {{ticket: T-1, until: 2026-12-31, because: {because}}}}}\n"
-    known_one = rehearse(
-        HEAD + "  - rank-kill\n" + entry, {"node-loss": bad}, recovery=7.0, repeat=5, against=first.run_id
-    )
+    suite = HEAD + "  - rank-kill\n" + known_entry("node-loss", bad)
+    known_one = rehearse(suite, {"node-loss": bad}, recovery=7.0, repeat=5, against=first.run_id)
     assert known_one.verdict is Verdict.PASS and known_one.held
     assert "node-loss (its failure is known)" in known_one.held.not_compared
 

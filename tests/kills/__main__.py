@@ -35,47 +35,17 @@ WAYS = ("harness", "group", "everybody")
 STEPS = 600
 MOMENT_S_MAX = 8.0
 
-FAULTS: dict[str, list[dict[str, object]]] = {
-    "local": [
-        {
-            "id": "loss",
-            "fault": "nic_loss",
-            "when": {"after": "1s"},
-            "target": {"node": 0},
-            "loss_percent": 5,
-            "duration": "9s",
-        },
-        {"id": "slow", "fault": "straggler", "when": {"after": "2s"}, "target": {"node": 1}, "duration": "9s"},
-        {
-            "id": "disk",
-            "fault": "storage_slow",
-            "when": {"after": "1s"},
-            "target": {"node": 0},
-            "latency": "5ms",
-            "duration": "9s",
-        },
-    ],
-    "docker": [
-        {
-            "id": "loss",
-            "fault": "nic_loss",
-            "when": {"after": "1s"},
-            "target": {"node": 0},
-            "loss_percent": 5,
-            "duration": "9s",
-        },
-        {"id": "stop", "fault": "partition", "when": {"after": "2s"}, "target": {"node": 1}, "duration": "9s"},
-    ],
-    "slurm": [
-        {
-            "id": "stop",
-            "fault": "node_loss",
-            "when": {"after": "4s"},
-            "target": {"node": 1},
-            "replacement": {"after": "4s"},
-        }
-    ],
-}
+
+def fault(identity: str, kind: str, after: str, node: int, **parameters: object) -> dict[str, object]:
+    return {"id": identity, "fault": kind, "when": {"after": after}, "target": {"node": node}} | parameters
+
+
+LOSS = fault("loss", "nic_loss", "1s", 0, loss_percent=5, duration="9s")
+SLOW = fault("slow", "straggler", "2s", 1, duration="9s")
+DISK = fault("disk", "storage_slow", "1s", 0, latency="5ms", duration="9s")
+STOP = fault("stop", "partition", "2s", 1, duration="9s")
+GONE = fault("stop", "node_loss", "4s", 1, replacement={"after": "4s"})
+FAULTS = {"local": [LOSS, SLOW, DISK], "docker": [LOSS, STOP], "slurm": [GONE]}
 
 
 @dataclass(frozen=True)

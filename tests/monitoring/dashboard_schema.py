@@ -1,127 +1,114 @@
-"""The parts of Grafana's dashboard JSON (schema version 38) that ours uses, as a JSON Schema that refuses others."""
+"""The parts of Grafana's dashboard JSON (schema version 38) that ours uses; a panel refuses any other."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
-TEXT = {"type": "string", "minLength": 1}
-WHOLE = {"type": "integer", "minimum": 0}
-DATASOURCE = {
-    "type": "object",
-    "properties": {"type": {"const": "prometheus"}, "uid": {"const": "${datasource}"}},
-    "required": ["type", "uid"],
-    "additionalProperties": False,
-}
-PLACE = {
-    "type": "object",
-    "properties": {
-        "x": {**WHOLE, "maximum": 23},
-        "y": WHOLE,
-        "w": {"type": "integer", "minimum": 1, "maximum": 24},
-        "h": {"type": "integer", "minimum": 1},
-    },
-    "required": ["x", "y", "w", "h"],
-    "additionalProperties": False,
-}
-TARGET = {
-    "type": "object",
-    "properties": {
-        "refId": {"type": "string", "pattern": "^[A-Z]$"},
-        "datasource": DATASOURCE,
-        "expr": TEXT,
-        "legendFormat": {"type": "string"},
-        "instant": {"type": "boolean"},
-        "format": {"enum": ["time_series", "heatmap", "table"]},
-    },
-    "required": ["refId", "datasource", "expr"],
-    "additionalProperties": False,
-}
-STEPS = {
-    "type": "array",
-    "minItems": 1,
-    "prefixItems": [{"properties": {"value": {"type": "null"}}}],
-    "items": {
-        "type": "object",
-        "properties": {"color": TEXT, "value": {"type": ["number", "null"]}},
-        "required": ["color", "value"],
-        "additionalProperties": False,
-    },
-}
-UNITS = ["none", "short", "percentunit", "s", "ops", "currencyUSD"]
-DEFAULTS = {
-    "type": "object",
-    "properties": {
-        "unit": {"enum": UNITS},
-        "min": {"type": "number"},
-        "max": {"type": "number"},
-        "custom": {"type": "object"},
-        "color": {"type": "object", "properties": {"mode": {"enum": ["thresholds", "palette-classic"]}}},
-        "mappings": {"type": "array", "items": {"type": "object", "required": ["type", "options"]}},
-        "thresholds": {
-            "type": "object",
-            "properties": {"mode": {"enum": ["absolute", "percentage"]}, "steps": STEPS},
-            "required": ["mode", "steps"],
-            "additionalProperties": False,
-        },
-    },
-    "required": ["unit"],
-    "additionalProperties": False,
-}
-PANEL = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "integer", "minimum": 1},
-        "type": {"enum": ["stat", "timeseries", "heatmap"]},
-        "title": TEXT,
-        "description": TEXT,
-        "datasource": DATASOURCE,
-        "gridPos": PLACE,
-        "targets": {"type": "array", "minItems": 1, "items": TARGET},
-        "fieldConfig": {
-            "type": "object",
-            "properties": {"defaults": DEFAULTS, "overrides": {"type": "array"}},
-            "required": ["defaults", "overrides"],
-            "additionalProperties": False,
-        },
-        "options": {"type": "object"},
-    },
-    "required": ["id", "type", "title", "description", "datasource", "gridPos", "targets", "fieldConfig", "options"],
-    "additionalProperties": False,
-}
-ROW = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "integer", "minimum": 1},
-        "type": {"const": "row"},
-        "title": TEXT,
-        "collapsed": {"const": False},
-        "gridPos": PLACE,
-        "panels": {"type": "array", "maxItems": 0},
-    },
-    "required": ["id", "type", "title", "collapsed", "gridPos", "panels"],
-    "additionalProperties": False,
-}
-VARIABLE = {
-    "type": "object",
-    "properties": {"name": TEXT, "type": {"enum": ["datasource", "query"]}, "query": {"type": ["string", "object"]}},
-    "required": ["name", "type", "query", "current"],
-}
-SCHEMA: dict[str, Any] = {
-    "$schema": "https://json-schema.org/draft/2020-12/schema",
-    "type": "object",
-    "properties": {
-        "title": TEXT,
-        "uid": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,40}$"},
-        "schemaVersion": {"const": 38},
-        "version": {"type": "integer"},
-        "refresh": TEXT,
-        "time": {"type": "object", "required": ["from", "to"]},
-        "templating": {"type": "object", "properties": {"list": {"type": "array", "items": VARIABLE}}},
-        "annotations": {"type": "object", "required": ["list"]},
-        "panels": {
-            "type": "array",
-            "items": {"if": {"properties": {"type": {"const": "row"}}}, "then": ROW, "else": PANEL},
-        },
-    },
-    "required": ["title", "uid", "schemaVersion", "panels", "templating", "time"],
-}
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Text = Annotated[str, Field(min_length=1)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class DataSource(Part):
+    type: Literal["prometheus"]
+    uid: Literal["${datasource}"]
+
+
+class Place(Part):
+    x: int = Field(ge=0, le=23)
+    y: int = Field(ge=0)
+    w: int = Field(ge=1, le=24)
+    h: Positive
+
+
+class Target(Part):
+    refId: str = Field(pattern="^[A-Z]$")
+    datasource: DataSource
+    expr: Text
+    legendFormat: str = ""
+    instant: bool = False
+    format: Literal["time_series", "heatmap", "table"] = "time_series"
+
+
+class Step(Part):
+    color: Text
+    value: float | None
+
+
+class Thresholds(Part):
+    mode: Literal["absolute", "percentage"]
+    steps: list[Step] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def begins_below_all(self) -> Thresholds:
+        assert self.steps[0].value is None, "the first step has no value"
+        return self
+
+
+class Colour(BaseModel):
+    mode: Literal["thresholds", "palette-classic"]
+
+
+class ValueMapping(BaseModel):
+    type: str
+    options: Any
+
+
+class Defaults(Part):
+    unit: Literal["none", "short", "percentunit", "s", "ops", "currencyUSD"]
+    min: float = 0
+    max: float = 0
+    custom: dict[str, Any] = {}
+    color: Colour | None = None
+    mappings: list[ValueMapping] = []
+    thresholds: Thresholds | None = None
+
+
+class FieldConfig(Part):
+    defaults: Defaults
+    overrides: list[Any]
+
+
+class Panel(Part):
+    id: Positive
+    type: Literal["stat", "timeseries", "heatmap"]
+    title: Text
+    description: Text
+    datasource: DataSource
+    gridPos: Place
+    targets: list[Target] = Field(min_length=1)
+    fieldConfig: FieldConfig
+    options: dict[str, Any]
+
+
+class Row(Part):
+    id: Positive
+    type: Literal["row"]
+    title: Text
+    collapsed: Literal[False]
+    gridPos: Place
+    panels: list[Any] = Field(max_length=0)
+
+
+class Variable(BaseModel):
+    name: Text
+    type: Literal["datasource", "query"]
+    query: str | dict[str, Any]
+    current: Any
+
+
+class Dashboard(BaseModel):
+    title: Text
+    uid: str = Field(pattern="^[a-zA-Z0-9_-]{1,40}$")
+    schemaVersion: Literal[38]
+    version: int
+    refresh: Text
+    time: dict[Literal["from", "to"], Text] = Field(min_length=2)
+    templating: dict[Literal["list"], list[Variable]]
+    annotations: dict[Literal["list"], list[Any]]
+    panels: list[Annotated[Row | Panel, Field(discriminator="type")]]

@@ -8,8 +8,6 @@ import json
 import math
 import pathlib
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -26,7 +24,6 @@ from waiting import HANG_S
 from harness.campaign import ledger_so_far
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN, Stage, Together
 from harness.errors import CannotRunError, UsageError
-from harness.extras import how_to_install
 from harness.judge.facts.ledger import ACCOUNTS
 from harness.log import checked_lines
 from harness.log.vocabulary import EVENTS
@@ -336,10 +333,13 @@ def test_it_is_served_over_http() -> None:
         got(address)
 
 
+def connected(address: str) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(address.split(":")[2].split("/")[0])), 5)
+
+
 def test_connections_that_ask_nothing_keep_nobody_out() -> None:
     with serving(":0", books=lambda run, fault_free: None) as (_, address):
-        port = int(address.split(":")[2].split("/")[0])
-        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        idle = [connected(address) for _ in range(20)]
         assert "chaos_job_up" in got(address)
         for each in idle:
             each.close()
@@ -347,30 +347,26 @@ def test_connections_that_ask_nothing_keep_nobody_out() -> None:
 
 def asked_of(address: str, host: str) -> int:
     """The status that a request with this Host has for an answer; an empty one: without any Host."""
-    port = int(address.split(":")[2].split("/")[0])
     named = f"Host: {host}\r\n" if host else ""
-    with socket.create_connection(("127.0.0.1", port), 5) as connection:
+    with connected(address) as connection:
         connection.sendall(f"GET /metrics HTTP/1.0\r\n{named}\r\n".encode())
         return int(connection.recv(100).split()[1])
 
 
 def test_a_slow_request_ends_though_it_never_stops_sending(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_server, "ENDS_WITHIN_S", 1.0)
-    with serving(":0", books=lambda run, fault_free: None) as (_, address):
-        port = int(address.split(":")[2].split("/")[0])
-        with socket.create_connection(("127.0.0.1", port), 5) as slow:
-            slow.sendall(b"GET /metrics HTTP/1.1\r\nX-Word: ")
-            until = time.monotonic() + 6
-            with pytest.raises(OSError):
-                while time.monotonic() < until:
-                    slow.sendall(b"a")
-                    time.sleep(0.1)
+    with serving(":0", books=lambda run, fault_free: None) as (_, address), connected(address) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\nX-Word: ")
+        until = time.monotonic() + 6
+        with pytest.raises(OSError):
+            while time.monotonic() < until:
+                slow.sendall(b"a")
+                time.sleep(0.1)
 
 
 def test_slow_requests_keep_nobody_out() -> None:
     with serving(":0", books=lambda run, fault_free: None) as (_, address):
-        port = int(address.split(":")[2].split("/")[0])
-        slow = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(3 * metrics_server.CONNECTIONS_MAX)]
+        slow = [connected(address) for _ in range(3 * metrics_server.CONNECTIONS_MAX)]
         for each in slow:
             with contextlib.suppress(OSError):
                 each.sendall(b"GET /metrics HTTP/1.1\r\nX-Word: ")
@@ -426,14 +422,6 @@ def test_a_port_that_is_taken_is_told() -> None:
             serving(f":{taken.getsockname()[1]}"),
         ):
             pass
-
-
-def test_without_the_extra_the_command_names_it(tmp_path: pathlib.Path) -> None:
-    code = "import sys; sys.modules['prometheus_client'] = None; from harness.cli.main import main; main()"
-    words = [sys.executable, "-c", code, "run", "rank-kill", "--metrics", ":0", "--reports", str(tmp_path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env={"COLUMNS": "300"})
-    assert done.returncode == 4 and how_to_install("metrics") in done.stderr, done.stdout + done.stderr
-    assert not list(tmp_path.iterdir())
 
 
 # The ledger

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
 import pathlib
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from docs.test_metrics_doc import example
+from http_servers import Asked, serving
 
 from harness.cli.monitoring import logger
 from harness.errors import ChaosError
-from harness.extras import how_to_install
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import judge
 from harness.report import write_reports
@@ -40,29 +36,15 @@ def tracking(artifacts: pathlib.Path, status: int = 200) -> Iterator[tuple[str, 
     run = {"run": {"info": info, "data": {}}}
     answers = {"experiments/create": {"experiment_id": "7"}, "runs/create": run, "runs/get": run, "runs/update": {"run_info": info}}  # fmt: skip
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def _answer(self) -> None:
-            name = self.path.partition("?")[0].partition("/mlflow/")[2]
-            length = int(self.headers.get("Content-Length") or 0)
-            calls.append((name, json.loads(self.rfile.read(length) or b"{}")))
-            unknown = name == "experiments/get-by-name"
-            body = {"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "none"} if unknown else answers.get(name, {})
-            self.send_response(404 if unknown else status)
-            text = json.dumps(body).encode()
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
+    def answer(asked: Asked) -> tuple[int, Any]:
+        name = asked.path.partition("?")[0].partition("/mlflow/")[2]
+        calls.append((name, json.loads(asked.body or b"{}")))
+        if name == "experiments/get-by-name":
+            return 404, {"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "none"}
+        return status, answers.get(name, {})
 
-        do_GET = do_POST = _answer
-
-        def log_message(self, *args: Any) -> None:
-            return None
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", calls
-        server.shutdown()
+    with serving(answer) as address:
+        yield address, calls
 
 
 @pytest.fixture
@@ -98,10 +80,3 @@ def test_a_run_is_logged_with_its_figures_losses_and_report(run_dir: pathlib.Pat
 def test_a_server_that_refuses_is_an_error(run_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with tracking(tmp_path, 400) as (url, _), pytest.raises(ChaosError, match="did not take the run"):
         logger(url)(run_dir)
-
-
-def test_without_the_extra_the_command_names_it(run_dir: pathlib.Path) -> None:
-    code = "import sys; sys.modules['mlflow'] = None; from harness.cli.main import main; main()"
-    words = [sys.executable, "-c", code, "export", str(run_dir), "--mlflow", "http://127.0.0.1:5000"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env={"COLUMNS": "300"})
-    assert done.returncode == 4 and how_to_install("mlflow") in done.stderr, done.stdout + done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
+import re
 import subprocess
 import threading
 import time
@@ -12,12 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import light_day
 import pytest
-from jsonschema import Draft202012Validator
+import yaml
 from monitoring import telling
-from monitoring.dashboard_schema import SCHEMA
+from monitoring.dashboard_schema import Dashboard
 from monitoring.prometheus_servers import alerting, query_range
 from monitoring.telling import S, harness, plan, save, status, step, trainer
+from pydantic import ValidationError
 from tools import need
 from waiting import HANG_S
 
@@ -33,25 +36,17 @@ from harness.judge.facts.ledger import ACCOUNTS
 from harness.log.events import read_log
 from harness.monitoring.metrics_server import serving
 from harness.monitoring.monitor import Monitor, show_ledger
+from harness.node.emitter import abnormal
 from harness.run.injection import LiveJob
 from harness.run.stop import StopRequest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "monitoring"
 LEDGER = 'sum(chaos_ledger_gpu_seconds{job="chaos"})'
-DAY = """version: 1
-name: watched
-title: A day that Prometheus watches
-workload:
-  trainer: {{command: ["{{python}}", -S, {trainer}, "20000", "1"], env: {{PYTHONPATH: {root}}}}}
-  nodes: 1
-  steps: 20000
-fault_free: false
-steady: {{steps: 2, band: 95%, checkpoint: false, within: 10m}}
-entries:
+HANG = """\
   - scenario: silent-hang
-    overrides: {{faults: {{silence: {{when: {{step: 5}}, target: {{rank: 0}}, duration: 12s}}}}}}
-    expect: {{alerts: [{{name: TrainingStalled, within: 10m}}]}}
+    overrides: {faults: {silence: {when: {step: 5}, target: {rank: 0}, duration: 12s}}}
+    expect: {alerts: [{name: TrainingStalled, within: 10m}]}
 """
 
 
@@ -131,9 +126,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     from harness.gameday.page.page_server import serving as page_serving
 
     folder = tmp_path_factory.mktemp("watched")
-    path = folder / "day.yaml"
-    path.write_text(DAY.format(trainer=ROOT / "tests" / "faults" / "light_trainer.py", root=ROOT))
-    day = plan_day(path, 1, "local", "watched-1", ROOT / "scenarios")
+    day = plan_day(light_day.write(folder, HANG, 20000), 1, "local", "watched-1", ROOT / "scenarios")
     director, stop, begin_s = Director(day), StopRequest(), time.time()
 
     def ends_it(watched: Director, job: LiveJob, now_ns: int) -> None:
@@ -215,8 +208,7 @@ def test_the_annotation_of_the_dashboard_marks_the_fault(seen: Seen) -> None:
 
 def test_the_dashboard_has_three_rows_and_keeps_the_schema() -> None:
     dashboard = json.loads((EXAMPLES / "dashboard.json").read_text())
-    Draft202012Validator.check_schema(SCHEMA)
-    Draft202012Validator(SCHEMA).validate(dashboard)
+    Dashboard.model_validate(dashboard)
     rows = [panel["title"].split(":")[0] for panel in dashboard["panels"] if panel["type"] == "row"]
     assert rows == ["Executive", "On call", "Debug"]
     ids = [panel["id"] for panel in dashboard["panels"]]
@@ -235,7 +227,8 @@ def test_no_two_panels_lie_on_one_another() -> None:
 def test_a_dashboard_that_breaks_the_schema_is_seen() -> None:
     dashboard = json.loads((EXAMPLES / "dashboard.json").read_text())
     dashboard["panels"][1]["targets"][0].pop("expr")
-    assert list(Draft202012Validator(SCHEMA).iter_errors(dashboard))
+    with pytest.raises(ValidationError, match="expr"):
+        Dashboard.model_validate(dashboard)
 
 
 def promtool(*words: str, given: str | None = None) -> None:
@@ -269,3 +262,23 @@ def test_promtool_finds_nothing_wrong_with_the_metrics() -> None:
     text = telling.page(monitor)
     assert text.count("# TYPE") > 40
     promtool("check", "metrics", given=text)
+
+
+ALERTS = pathlib.Path(__file__).resolve().parents[2] / "examples" / "monitoring" / "alerts.yaml"
+RULES = {
+    rule["alert"]: rule["expr"] for rule in yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"] if "alert" in rule
+}
+LIMITS = {
+    "CheckpointLate": (r"> ([\d.]+) \* chaos_checkpoint_interval_seconds", abnormal.CHECKPOINT_INTERVALS),
+    "StepsSlow": (r"> ([\d.]+) \* chaos:step_seconds:usual", 1 + abnormal.STEP_TIME_EXCESS),
+    "GradientNormSpike": (r"> ([\d.]+) \* quantile_over_time\(0\.5", abnormal.GRADIENT_NORM_FACTOR),
+    "LossStagnant": (r"chaos_loss_improvement_ratio < ([\d.]+)", abnormal.LOSS_IMPROVES_MIN),
+    "DataWaitHigh": (r"> 0\) > ([\d.]+)", abnormal.DATA_WAIT_SHARE),
+    "ThroughputLow": (r"< ([\d.]+) \* \(rate", 1 - abnormal.THROUGHPUT_LOSS),
+}
+
+
+@pytest.mark.parametrize("alert", LIMITS)
+def test_an_alert_has_the_limit_of_the_rule(alert: str) -> None:
+    pattern, limit = LIMITS[alert]
+    assert [float(found) for found in re.findall(pattern, RULES[alert])] == [pytest.approx(limit)]

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import http.server
 import pathlib
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from docs.test_metrics_doc import S, example
+from http_servers import Asked, serving
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from harness.cli.monitoring import SUMMARY_BYTES_MAX, Telling, append_summary
 from harness.errors import ChaosError, UsageError
-from harness.extras import how_to_install
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.monitoring import traces
@@ -33,23 +28,14 @@ def collector(status: int = 200) -> Iterator[tuple[str, list[ExportTraceServiceR
     """A collector of OTLP/HTTP in this process: its address, and what it was sent."""
     got: list[ExportTraceServiceRequest] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
-            if self.path == "/v1/traces":
-                got.append(ExportTraceServiceRequest.FromString(body))
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def take(asked: Asked) -> tuple[int, str]:
+        body = gzip.decompress(asked.body) if asked.headers.get("Content-Encoding") == "gzip" else asked.body
+        if asked.path == "/v1/traces":
+            got.append(ExportTraceServiceRequest.FromString(body))
+        return status, ""
 
-        def log_message(self, *args: Any) -> None:
-            return None
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", got
-        server.shutdown()
+    with serving(take) as address:
+        yield address, got
 
 
 @pytest.fixture(autouse=True)
@@ -140,13 +126,6 @@ def test_the_path_of_the_collector(given: str, found: str) -> None:
 def test_what_is_no_address_is_refused(given: str) -> None:
     with pytest.raises(UsageError, match="--otlp"):
         traces.endpoint(given)
-
-
-def test_without_the_extra_the_command_names_it(run_dir: pathlib.Path) -> None:
-    code = "import sys; sys.modules['opentelemetry'] = None; from harness.cli.main import main; main()"
-    words = [sys.executable, "-c", code, "export", str(run_dir), "--otlp", "http://127.0.0.1:4318"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env={"COLUMNS": "300"})
-    assert done.returncode == 4 and how_to_install("otel") in done.stderr, done.stdout + done.stderr
 
 
 def test_a_judged_run_is_told_to_both(card: Scorecard, run_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:

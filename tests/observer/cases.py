@@ -191,17 +191,6 @@ def workers() -> Any:
     return train(loader) + train(loader)
 
 
-@case
-def subset() -> Any:
-    return train(DataLoader(Subset(dataset(), range(23, -1, -2)), batch_size=4))
-
-
-@case
-def skipping() -> Any:
-    """As a script does that resumes in the middle of an epoch."""
-    return train(DataLoader(dataset(), batch_size=4), skip=4)
-
-
 def ahead(loader: Any) -> Iterator[Any]:
     """One batch is always fetched ahead."""
     waiting: list[Any] = []
@@ -210,16 +199,6 @@ def ahead(loader: Any) -> Iterator[Any]:
         if len(waiting) == 2:
             yield waiting.pop(0)
     yield from waiting
-
-
-@case
-def fetching_ahead() -> Any:
-    return train(ahead(DataLoader(dataset(), batch_size=4)))
-
-
-@case
-def copied_inputs() -> Any:
-    return train((x.clone(), y.clone()) for x, y in ahead(DataLoader(dataset(), batch_size=4)))
 
 
 @case
@@ -238,17 +217,6 @@ def validating() -> Any:
 class Stream(IterableDataset):  # type: ignore[type-arg]
     def __iter__(self) -> Iterator[Any]:
         return iter(dataset())
-
-
-@case
-def stream() -> Any:
-    return train(DataLoader(Stream(), batch_size=4))
-
-
-@case
-def no_loader() -> Any:
-    x, y = dataset().tensors
-    return train([(x[i : i + 4], y[i : i + 4]) for i in range(0, 24, 4)])
 
 
 @case
@@ -335,9 +303,17 @@ class Endless(torch.utils.data.Dataset[Any]):
         return dataset()[index]
 
 
-@case
-def endless_subset() -> Any:
-    return train(DataLoader(Endless(), batch_size=4))
+DATA: dict[str, Callable[[], Any]] = {
+    "subset": lambda: DataLoader(Subset(dataset(), range(23, -1, -2)), batch_size=4),
+    "fetching_ahead": lambda: ahead(DataLoader(dataset(), batch_size=4)),
+    "copied_inputs": lambda: ((x.clone(), y.clone()) for x, y in ahead(DataLoader(dataset(), batch_size=4))),
+    "stream": lambda: DataLoader(Stream(), batch_size=4),
+    "no_loader": lambda: zip(*(part.split(4) for part in dataset().tensors), strict=True),
+    "endless_subset": lambda: DataLoader(Endless(), batch_size=4),
+}
+CASES |= {name: lambda data=data: train(data()) for name, data in DATA.items()}  # type: ignore[misc]
+# As a script does that resumes in the middle of an epoch:
+CASES["skipping"] = lambda: train(DataLoader(dataset(), batch_size=4), skip=4)
 
 
 @case

@@ -27,13 +27,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.checkpoint.stateful import Stateful
 
 OUT = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path()
-LIVES: dict[str, list[Callable[[], Any]]] = {}
-NODES: dict[str, str] = {}  # of a case's last life, where it is not the first node
-
-
-def lives(*functions: Callable[[], Any]) -> None:
-    """Of the case that is named as the first function."""
-    LIVES[functions[0].__name__] = list(functions)
+SGD = torch.optim.SGD
 
 
 class Training:
@@ -64,79 +58,60 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
 
 
-def killed() -> None:
+Act = Callable[[Training], object]
+Life = Callable[[], object]
+
+
+def life(*acts: Act, **options: Any) -> Life:
+    """A training with these options that does one after the other."""
+
+    def live() -> None:
+        training = Training(**options)
+        for act in acts:
+            act(training)
+
+    return live
+
+
+def steps(count: int) -> Act:
+    return lambda training: training.steps(count)
+
+
+def saves(name: str = "last.pt") -> Act:
+    return lambda training: training.save(name)
+
+
+def loads(name: str = "last.pt") -> Act:
+    return lambda training: training.load(name)
+
+
+def exports(name: str) -> Act:
+    return lambda training: torch.save(training.model.state_dict(), name)
+
+
+def torn(name: str) -> Act:
+    return lambda _: os.truncate(name, os.path.getsize(name) // 2)
+
+
+def killed(_: Training) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def resumed() -> None:
-    training = Training()
-    training.steps(10)
-    training.save()
-    training.steps(4)
-    killed()
-
-
-def goes_on() -> None:
-    training = Training()
-    training.load()
-    training.steps(5)
-    training.save()
-
-
-lives(resumed, goes_on, goes_on)
-
-
-def damaged() -> None:
-    resumed()
 
 
 def flips_one_bit() -> None:
     data = bytearray(pathlib.Path("last.pt").read_bytes())
-    bias = Training()
     weight = torch.load("last.pt")["model"]["0.weight"].numpy().tobytes()
-    assert len(weight) == bias.model[0].weight.numel() * 4
+    assert len(weight) == 64 * 4
     data[data.index(weight) + 5] ^= 1
     pathlib.Path("last.pt").write_bytes(data)
 
 
-lives(damaged, flips_one_bit, goes_on)
+def first_that_loads(*names: str) -> Act:
+    def load(training: Training) -> None:
+        for name in names:
+            with contextlib.suppress(RuntimeError):
+                return training.load(name)
 
-
-def fallen_back() -> None:
-    training = Training()
-    for name in ("a.pt", "b.pt"):
-        training.steps(5)
-        training.save(name)
-    os.truncate("b.pt", os.path.getsize("b.pt") // 2)
-
-
-def takes_the_first_that_loads() -> None:
-    training = Training()
-    try:
-        training.load("b.pt")
-    except RuntimeError:
-        training.load("a.pt")
-    training.steps(2)
-
-
-lives(fallen_back, takes_the_first_that_loads)
-
-
-def nothing_loads() -> None:
-    training = Training()
-    training.steps(5)
-    training.save("a.pt")
-    os.truncate("a.pt", os.path.getsize("a.pt") // 2)
-
-
-def begins_anew() -> None:
-    training = Training()
-    with contextlib.suppress(RuntimeError):
-        training.load("a.pt")
-    training.steps(2)
-
-
-lives(nothing_loads, begins_anew)
+    return load
 
 
 def in_the_background() -> None:
@@ -163,21 +138,6 @@ def in_the_background() -> None:
     training.steps(1)
 
 
-lives(in_the_background)
-
-
-def exported() -> None:
-    training = Training()
-    training.steps(2)
-    training.save()
-    training.steps(1)
-    torch.save(training.model.state_dict(), "weights.pt")
-    training.steps(1)
-
-
-lives(exported)
-
-
 def averaged() -> None:
     """Steps 4 and 8 of a training whose average of weights is not restored in between, and then is."""
     training = Training()
@@ -197,23 +157,6 @@ def averages_anew() -> None:
         training.steps(1)
 
 
-lives(averaged, averages_anew)
-
-
-def saves_at_once() -> None:
-    training = Training()
-    training.load()
-    torch.save(training.state() | {"epoch": 4}, "last.pt")
-    training.steps(1)
-
-
-def resumed_and_saved() -> None:
-    resumed()
-
-
-lives(resumed_and_saved, saves_at_once)
-
-
 def many_copies() -> None:
     """Of an object that ends with the optimizer's state: the parameters' copies come late."""
     layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(40)))
@@ -226,9 +169,6 @@ def many_copies() -> None:
     optimizer.step()
 
 
-lives(many_copies)
-
-
 def no_checkpoint() -> None:
     training = Training()
     training.steps(2)
@@ -236,29 +176,6 @@ def no_checkpoint() -> None:
     training.model(torch.load("statistics.pt")["statistics"][:8].reshape(1, 8))
     torch.save([1, 2, 3], "list.pt")
     training.steps(2)
-
-
-lives(no_checkpoint)
-
-
-def separate_files() -> None:
-    training = Training(torch.optim.SGD, momentum=0.9)
-    training.steps(6)
-    os.mkdir("step-6")
-    torch.save(training.model.state_dict(), "step-6/model.pt")
-    torch.save({"last_epoch": 6}, "step-6/scheduler.pt")
-    torch.save(training.optimizer.state_dict(), "step-6/optimizer.pt")
-    training.steps(1)
-
-
-def goes_on_from_separate_files() -> None:
-    training = Training(torch.optim.SGD, momentum=0.9)
-    training.model.load_state_dict(torch.load("step-6/model.pt"))
-    training.optimizer.load_state_dict(torch.load("step-6/optimizer.pt"))
-    training.steps(1)
-
-
-lives(separate_files, goes_on_from_separate_files)
 
 
 def copied_before() -> None:
@@ -286,13 +203,16 @@ def copied_after() -> None:
     training.steps(1)
 
 
-lives(copied_before, copied_after)
+def separate_files(training: Training) -> None:
+    os.mkdir("step-6")
+    torch.save(training.model.state_dict(), "step-6/model.pt")
+    torch.save({"last_epoch": 6}, "step-6/scheduler.pt")
+    torch.save(training.optimizer.state_dict(), "step-6/optimizer.pt")
 
 
-def unknown_step() -> None:
-    training = Training(torch.optim.SGD)
-    training.steps(4)
-    training.save()
+def loads_separate_files(training: Training) -> None:
+    training.model.load_state_dict(torch.load("step-6/model.pt"))
+    training.optimizer.load_state_dict(torch.load("step-6/optimizer.pt"))
 
 
 def state_from_elsewhere() -> None:
@@ -308,55 +228,11 @@ def state_from_elsewhere() -> None:
     training.steps(1)
 
 
-lives(unknown_step, state_from_elsewhere)
-
-
-def own_entry() -> None:
-    torch.save({"model": Training(seed=3).model.state_dict(), "global_step": 70}, "found.pt")
-
-
-def takes_its_own_word() -> None:
-    training = Training(torch.optim.SGD)
-    training.model.load_state_dict(torch.load("found.pt")["model"])
-    training.steps(1)
-
-
-lives(own_entry, takes_its_own_word)
-
-
-def weights_to_begin_with() -> None:
-    training = Training()
-    training.steps(1)
-    torch.save(training.model.state_dict(), "unrelated.pt")
-
-
 def fine_tuned() -> None:
     shutil.rmtree(os.environ["CHAOS_EVENTS"])  # of the run that made the weights
     training = Training()
     training.model.load_state_dict(torch.load("unrelated.pt"))
     training.steps(2)
-
-
-lives(weights_to_begin_with, fine_tuned)
-
-
-def again_from_scratch() -> None:
-    training = Training()
-    training.steps(3)
-    training.save()
-
-
-def without_a_load() -> None:
-    Training().steps(1)
-
-
-lives(again_from_scratch, without_a_load)
-
-
-def put_in_by_hand() -> None:
-    training = Training(torch.optim.SGD)
-    training.steps(3)
-    training.save()
 
 
 def copies_the_numbers() -> None:
@@ -365,9 +241,6 @@ def copies_the_numbers() -> None:
         for parameter, saved in zip(training.model.parameters(), torch.load("last.pt")["model"].values(), strict=True):
             parameter.copy_(saved)
     training.steps(1)
-
-
-lives(put_in_by_hand, copies_the_numbers)
 
 
 class App(Stateful):
@@ -387,21 +260,6 @@ class App(Stateful):
         )
 
 
-def distributed() -> None:
-    training = Training()
-    training.steps(4)
-    dcp.save({"app": App(training)}, checkpoint_id="step-4")
-    training.steps(1)
-    killed()
-
-
-def distributed_goes_on() -> None:
-    training = Training()
-    dcp.load({"app": App(training)}, checkpoint_id="step-4")
-    training.steps(2)
-    dcp.save({"app": App(training)}, checkpoint_id="step-6")
-
-
 def distributed_in_place() -> None:
     training = Training()
     model, optimizer = get_state_dict(training.model, training.optimizer)
@@ -412,17 +270,6 @@ def distributed_in_place() -> None:
         training.model, training.optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"]
     )
     training.steps(1)
-
-
-lives(distributed, distributed_goes_on, distributed_in_place)
-
-
-def moved_node() -> None:
-    resumed()
-
-
-NODES["moved_node"] = "node1"
-lives(moved_node, goes_on)
 
 
 class Adversaries:
@@ -451,43 +298,6 @@ class Adversaries:
             side.optimizer.load_state_dict(state[name]["optimizer"])
 
 
-def _plays(order: str) -> None:
-    adversaries = Adversaries(order)
-    adversaries.play(3)
-    adversaries.save()
-    adversaries.play(2)
-    killed()
-
-
-def _plays_on(order: str) -> None:
-    adversaries = Adversaries(order)
-    adversaries.load()
-    adversaries.play(2)
-
-
-def seldom_last() -> None:
-    _plays("dddg")
-
-
-def seldom_first() -> None:
-    _plays("gddd")
-
-
-def nobody_knows() -> None:
-    _plays("dddg")
-
-
-def without_a_ledger() -> None:
-    for path in OUT.joinpath("events", "nobody_knows").rglob("checkpoints.ledger"):
-        path.unlink()
-    _plays_on("dddg")
-
-
-lives(seldom_last, lambda: _plays_on("dddg"))
-lives(seldom_first, lambda: _plays_on("gddd"))
-lives(nobody_knows, without_a_ledger)
-
-
 def not_saved() -> None:
     training = Training()
     training.steps(2)
@@ -497,7 +307,81 @@ def not_saved() -> None:
         training.steps(1)
 
 
-lives(not_saved)
+def plays(order: str) -> Life:
+    def live() -> None:
+        adversaries = Adversaries(order)
+        adversaries.play(3)
+        adversaries.save()
+        adversaries.play(2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return live
+
+
+def plays_on(order: str, ledger: bool = True) -> Life:
+    def live() -> None:
+        for path in () if ledger else OUT.joinpath("events", "nobody_knows").rglob("checkpoints.ledger"):
+            path.unlink()
+        adversaries = Adversaries(order)
+        adversaries.load()
+        adversaries.play(2)
+
+    return live
+
+
+BEGINS = life(steps(10), saves(), steps(4), killed)
+GOES_ON = life(loads(), steps(5), saves())
+LIVES: dict[str, list[Life]] = {
+    "resumed": [BEGINS, GOES_ON, GOES_ON],
+    "damaged": [BEGINS, flips_one_bit, GOES_ON],
+    "fallen_back": [
+        life(steps(5), saves("a.pt"), steps(5), saves("b.pt"), torn("b.pt")),
+        life(first_that_loads("b.pt", "a.pt"), steps(2)),
+    ],
+    "nothing_loads": [life(steps(5), saves("a.pt"), torn("a.pt")), life(first_that_loads("a.pt"), steps(2))],
+    "in_the_background": [in_the_background],
+    "exported": [life(steps(2), saves(), steps(1), exports("weights.pt"), steps(1))],
+    "averaged": [averaged, averages_anew],
+    "resumed_and_saved": [
+        BEGINS,
+        life(loads(), lambda training: torch.save(training.state() | {"epoch": 4}, "last.pt"), steps(1)),
+    ],
+    "many_copies": [many_copies],
+    "no_checkpoint": [no_checkpoint],
+    "separate_files": [
+        life(steps(6), separate_files, steps(1), kind=SGD, momentum=0.9),
+        life(loads_separate_files, steps(1), kind=SGD, momentum=0.9),
+    ],
+    "copied_before": [copied_before, copied_after],
+    "unknown_step": [life(steps(4), saves(), kind=SGD), state_from_elsewhere],
+    "own_entry": [
+        life(
+            lambda training: torch.save({"model": training.model.state_dict(), "global_step": 70}, "found.pt"), seed=3
+        ),
+        life(lambda training: training.model.load_state_dict(torch.load("found.pt")["model"]), steps(1), kind=SGD),
+    ],
+    "weights_to_begin_with": [
+        life(steps(1), exports("unrelated.pt")),
+        fine_tuned,
+    ],
+    "again_from_scratch": [life(steps(3), saves()), life(steps(1))],
+    "put_in_by_hand": [life(steps(3), saves(), kind=SGD), copies_the_numbers],
+    "distributed": [
+        life(steps(4), lambda training: dcp.save({"app": App(training)}, checkpoint_id="step-4"), steps(1), killed),
+        life(
+            lambda training: dcp.load({"app": App(training)}, checkpoint_id="step-4"),
+            steps(2),
+            lambda training: dcp.save({"app": App(training)}, checkpoint_id="step-6"),
+        ),
+        distributed_in_place,
+    ],
+    "moved_node": [BEGINS, GOES_ON],
+    "seldom_last": [plays("dddg"), plays_on("dddg")],
+    "seldom_first": [plays("gddd"), plays_on("gddd")],
+    "nobody_knows": [plays("dddg"), plays_on("dddg", ledger=False)],
+    "not_saved": [not_saved],
+}
+NODES = {"moved_node": "node1"}  # of a case's last life, where it is not the first node
 
 
 def live(case: str, function: Callable[[], Any], node: str) -> None:

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from harness.backends.contract import Capability, Verb
 from harness.errors import CannotRunError, ScenarioError
@@ -158,33 +156,6 @@ def test_the_fault_free_run_has_no_faults_and_the_same_workload() -> None:
     fault_free = plan.without_faults("fault_free")
     assert fault_free.faults == () and fault_free.workload == plan.workload and fault_free.seed == plan.seed
     assert plan.without_faults("small", nodes=2).workload.world_size == 4
-
-
-SELECTORS = st.one_of(
-    st.sampled_from(["any", "all"]),
-    st.integers(0, 7),
-    st.builds(lambda n: {"count": n}, st.integers(1, 8)),
-    st.builds(lambda n: {"percent": n}, st.integers(1, 100)),
-    st.builds(lambda n: {"not_rank": n}, st.integers(0, 7)),
-)
-WHENS = st.one_of(
-    st.builds(lambda n: {"step": n}, st.integers(1, 199)),
-    st.builds(lambda n: {"after": f"{n}s"}, st.integers(0, 99)),
-    st.builds(lambda n, t: {"every": f"{n}ms", "times": t}, st.integers(1, 99), st.integers(1, 5)),
-    st.builds(lambda n, t: {"rate": f"{n}/m", "times": t}, st.integers(1, 99), st.integers(1, 5)),
-    st.just({"phase": "restore"}),
-)
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(SELECTORS, WHENS), max_size=4), st.integers(0, 2**63))
-def test_any_valid_scenario_plans_deterministically(choices: list[tuple[Any, Any]], seed: int) -> None:
-    faults = [kill(selector, when, f"f{number}") for number, (selector, when) in enumerate(choices)]
-    first, again = plan_of(faults, seed), plan_of(faults, seed)
-    assert first == again
-    for fault in first.faults:
-        assert fault.targets and all(0 <= (target.rank or 0) < 8 for target in fault.targets)
-        assert fault.in_words()
 
 
 @pytest.mark.slow

@@ -172,3 +172,12 @@ class Job:
 
     def output(self) -> str:
         return "\n".join(f"{path.name}:\n{path.read_text()[-3000:]}" for path in self.folder.glob("*.out"))
+
+
+def completed(nursery: Nursery, folder: pathlib.Path, steps: int, *extra: str, nproc: int = 1) -> Job:
+    """A job of one node that ran to its end."""
+    with Job(nursery, folder, steps, *extra, nproc=nproc) as job:
+        job.start("a")
+        assert job.code("a") == 0, job.output()
+        job.seen("step")
+        return job

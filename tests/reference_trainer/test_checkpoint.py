@@ -11,7 +11,7 @@ import pathlib
 import random
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,14 +26,6 @@ from reference_trainer.checkpoint import Checkpoints, DamagedCheckpoint
 
 SILENT = Emitter(None)
 STATE = {"model/w": torch.arange(12.0).reshape(3, 4), "rng": torch.zeros(2, 5, dtype=torch.uint8), "progress": "{}"}
-
-
-@pytest.fixture
-def one_rank() -> Iterator[None]:
-    store = dist.HashStore()
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def saved(root: pathlib.Path, *steps: int, keep: int = 3, emit: Emitter = SILENT) -> Checkpoints:
@@ -73,26 +65,48 @@ def zero_a_page(file: pathlib.Path) -> None:
     file.write_bytes(b"\0" * min(4096, len(content)) + content[4096:])
 
 
-DAMAGE = {
+def in_its_place(make: Callable[[pathlib.Path], object]) -> Callable[[pathlib.Path], None]:
+    def replace(file: pathlib.Path) -> None:
+        file.unlink()
+        make(file)
+
+    return replace
+
+
+def names(other: str) -> Callable[[pathlib.Path], None]:
+    """The manifest is of another file."""
+
+    def spoil(manifest: pathlib.Path) -> None:
+        files = {other: {"bytes": 0, "sha256": ""}}
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"files": files}))
+
+    return spoil
+
+
+DAMAGE: dict[str, Callable[[pathlib.Path], object]] = {
     "a flipped bit": flip_a_bit,
     "a zeroed page": zero_a_page,
     "a torn end": lambda file: os.truncate(file, file.stat().st_size - 7),
     "no bytes at all": lambda file: os.truncate(file, 0),
     "no file": lambda file: file.unlink(),
 }
-
-
 FILES = ("__0_0.distcp", ".metadata", "manifest.json")
+KINDS = {"folder": os.mkdir, "fifo": os.mkfifo, "link": lambda file: file.symlink_to("/dev/zero")}
 # A flipped bit in the manifest makes one checksum wrong, or the JSON: the other cases have both.
-CASES = [case for case in itertools.product(FILES, DAMAGE) if case != ("manifest.json", "a flipped bit")]
+CASES = [
+    *(case for case in itertools.product(FILES, DAMAGE.values()) if case != ("manifest.json", flip_a_bit)),
+    *(("__0_0.distcp", in_its_place(make)) for make in KINDS.values()),
+    *(("manifest.json", names(other)) for other in ("/dev/zero", "../secret", "a\0b", ".", "sub/file")),
+    ("manifest.json", lambda file: file.write_text("[" * 100_000)),
+]
 
 
 @pytest.mark.parametrize(("file", "damage"), CASES)
 def test_falls_back_past_a_damaged_one_and_says_so(
-    tmp_path: pathlib.Path, one_rank: None, file: str, damage: str
+    tmp_path: pathlib.Path, one_rank: None, file: str, damage: Callable[[pathlib.Path], object]
 ) -> None:
     saved(tmp_path, 10, 20)
-    DAMAGE[damage](tmp_path / "step-00000020" / file)
+    damage(tmp_path / "step-00000020" / file)
     restored = saved(tmp_path).restore()
     assert restored.step == 10
     assert [entry["source"] for entry in restored.fallback] == [str(tmp_path / "step-00000020")]
@@ -182,21 +196,24 @@ def test_what_a_kill_left_behind_is_swept(tmp_path: pathlib.Path, one_rank: None
     assert os.listdir(tmp_path) == ["step-00000010"]
 
 
-def test_url_uploads_verifies_and_restores_on_another_machine(tmp_path: pathlib.Path, one_rank: None) -> None:
-    url = f"file://{tmp_path}/bucket"
-    here = Checkpoints(url, str(tmp_path / "here"), 2, SILENT)
+@pytest.mark.parametrize("scheme", ["", "file://"], ids=["a folder that nodes share", "a bucket"])
+def test_what_others_have_is_written_by_way_of_the_own_disk(
+    scheme: str, tmp_path: pathlib.Path, one_rank: None
+) -> None:
+    shared = tmp_path / "shared"
+    here = Checkpoints(f"{scheme}{shared}", str(tmp_path / "here"), 2, SILENT)
     for step in (10, 20, 30):
-        here.save("periodic", step, STATE)
+        here.save("periodic", step, STATE | {"model/w": STATE["model/w"] + step})
         here.wait()
     assert here.committed_step == 30
-    assert sorted(os.listdir(tmp_path / "bucket")) == ["step-00000020", "step-00000030"]
-    there = Checkpoints(url, str(tmp_path / "there"), 2, SILENT)
-    flip_a_bit(tmp_path / "bucket" / "step-00000030" / "__0_0.distcp")
+    assert sorted(os.listdir(shared)) == sorted(os.listdir(tmp_path / "here")) == ["step-00000020", "step-00000030"]
+    there = Checkpoints(f"{scheme}{shared}", str(tmp_path / "there"), 2, SILENT)
+    flip_a_bit(shared / "step-00000030" / "__0_0.distcp")
     restored = there.restore()
-    assert restored.step == 20
-    assert len(restored.fallback) == 1
+    assert (restored.step, len(restored.fallback)) == (20, 1)
     assert restored.state is not None
-    assert torch.equal(restored.state["model/w"], STATE["model/w"])
+    assert torch.equal(restored.state["model/w"], STATE["model/w"] + 20)
+    assert Checkpoints(f"{scheme}{shared}", str(tmp_path / "here"), 2, SILENT).restore().step == 30, "its own copy"
 
 
 def test_upload_without_a_manifest_does_not_count(tmp_path: pathlib.Path, one_rank: None) -> None:
@@ -206,22 +223,6 @@ def test_upload_without_a_manifest_does_not_count(tmp_path: pathlib.Path, one_ra
     here.wait()
     (tmp_path / "bucket" / "step-00000010" / "manifest.json").unlink()
     assert Checkpoints(url, str(tmp_path / "there"), 2, SILENT).restore().source == "scratch"
-
-
-def test_a_shared_folder_is_written_by_way_of_the_own_disk(tmp_path: pathlib.Path, one_rank: None) -> None:
-    shared = tmp_path / "shared"
-    here = Checkpoints(str(shared), str(tmp_path / "here"), 2, SILENT)
-    for step in (10, 20, 30):
-        here.save("periodic", step, STATE | {"model/w": STATE["model/w"] + step})
-        here.wait()
-    assert sorted(os.listdir(shared)) == sorted(os.listdir(tmp_path / "here")) == ["step-00000020", "step-00000030"]
-    there = Checkpoints(str(shared), str(tmp_path / "there"), 2, SILENT)
-    flip_a_bit(shared / "step-00000030" / "__0_0.distcp")
-    restored = there.restore()
-    assert (restored.step, len(restored.fallback)) == (20, 1)
-    assert restored.state is not None
-    assert torch.equal(restored.state["model/w"], STATE["model/w"] + 20)
-    assert Checkpoints(str(shared), str(tmp_path / "here"), 2, SILENT).restore().step == 30, "its own copy is whole"
 
 
 def test_what_did_not_reach_the_shared_folder_does_not_count(
@@ -306,34 +307,6 @@ def test_what_people_leave_beside_checkpoints_is_passed_over(
 ) -> None:
     saved(tmp_path, 10)
     (tmp_path / stray).mkdir()
-    assert saved(tmp_path).restore().step == 10
-
-
-@pytest.mark.parametrize("name", ["/dev/zero", "../secret", "a\0b", ".", "sub/file"])
-def test_a_manifest_names_files_beside_it_only(tmp_path: pathlib.Path, one_rank: None, name: str) -> None:
-    saved(tmp_path, 10, 20)
-    path = tmp_path / "step-00000020" / "manifest.json"
-    manifest = json.loads(path.read_text())
-    path.write_text(json.dumps(manifest | {"files": {name: {"bytes": 0, "sha256": ""}}}))
-    assert saved(tmp_path).restore().step == 10
-
-
-@pytest.mark.parametrize("kind", ["folder", "fifo", "link"])
-def test_a_checkpoint_holds_regular_files_only(tmp_path: pathlib.Path, one_rank: None, kind: str) -> None:
-    saved(tmp_path, 10, 20)
-    file = tmp_path / "step-00000020" / "__0_0.distcp"
-    file.unlink()
-    {
-        "folder": lambda: file.mkdir(),
-        "fifo": lambda: os.mkfifo(file),
-        "link": lambda: file.symlink_to("/dev/zero"),
-    }[kind]()
-    assert saved(tmp_path).restore().step == 10
-
-
-def test_a_manifest_nested_too_deep_is_a_damaged_one(tmp_path: pathlib.Path, one_rank: None) -> None:
-    saved(tmp_path, 10, 20)
-    (tmp_path / "step-00000020" / "manifest.json").write_text("[" * 100_000)
     assert saved(tmp_path).restore().step == 10
 
 

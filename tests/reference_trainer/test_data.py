@@ -1,3 +1,5 @@
+"""Which sample is in which batch, whoever reads it; and shards that are damaged or go away while a job trains."""
+
 from __future__ import annotations
 
 import atexit
@@ -7,6 +9,7 @@ import pathlib
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from typing import Any
@@ -15,9 +18,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from job import Job, Nursery, completed
 
 from reference_trainer.data import BLOCK_BYTES, BadShard, Batch, Corpus, Loader, Samples, load_corpus, share
 from reference_trainer.options import BadInput
+from reference_trainer.train import EXIT_STOPPED
 
 
 @functools.cache
@@ -183,3 +188,60 @@ def test_a_shard_that_stays_away_ends_it_with_the_reason(ahead: int, tmp_path: p
     with loading(data, ahead, tell=lambda text: None) as loader, given_up:
         for _ in range(9):
             loader.take()
+
+
+STEPS = 400
+AWAY_S = 8.0
+HANG_FLOOR_S = "5"  # the watchdog would call so long a wait a hang; no step takes so long, not on a busy machine
+
+
+def shards(folder: pathlib.Path, count: int = 4) -> pathlib.Path:
+    folder.mkdir()
+    for number in range(count):
+        (folder / f"{number}").write_bytes(bytes((number + at * at) % 251 for at in range(20_000)))
+    return folder
+
+
+def options(data: pathlib.Path, patience_s: str = "600") -> list[str]:
+    return ["--data", str(data), "--data-patience-s", patience_s, "--hang-floor-s", HANG_FLOOR_S]
+
+
+@pytest.mark.parametrize("how", ["missing", "garbage"])
+def test_a_shard_that_comes_back_costs_time_and_nothing_else(
+    how: str, nursery: Nursery, tmp_path: pathlib.Path
+) -> None:
+    data = shards(tmp_path / "data")
+    whole = completed(nursery, tmp_path / "whole", STEPS, *options(data), nproc=2)
+    with Job(nursery, tmp_path / "lost", STEPS, *options(data), nproc=2) as lost:
+        lost.stop_after(50)
+        lost.start("a")
+        lost.wait_stopped(50)
+        kept = (data / "2").rename(tmp_path / "kept")
+        if how == "garbage":
+            (data / "2").write_bytes(bytes(20_000))
+        lost.go_on(50)
+        lost.wait_for(lambda: lost.seen("anomaly", kind="data"), "word of the shard")
+        time.sleep(AWAY_S)
+        back_ns = time.monotonic_ns()
+        kept.rename(data / "2")
+        assert lost.code("a") == 0, lost.output()
+        assert len(lost.seen("started")) == 2, "nobody had to start again"
+        assert not lost.seen("anomaly", kind="hang")
+        assert str(data / "2") in lost.seen("anomaly", kind="data")[0]["detail"]
+        slowest = max(lost.seen("step"), key=lambda event: event["data_ns"])
+        waits_since = slowest["begin_ns"]  # the batches before it had been loaded already
+        assert slowest["data_ns"] > (back_ns - waits_since) / 2, "the wait is booked as a wait for data"
+        assert lost.losses() == whole.losses()
+
+
+def test_a_shard_that_stays_away_stops_the_job_with_the_reason(nursery: Nursery, tmp_path: pathlib.Path) -> None:
+    data = shards(tmp_path / "data")
+    with Job(nursery, tmp_path / "lost", STEPS, *options(data, "8"), nproc=2) as lost:
+        lost.stop_after(50)
+        lost.start("a")
+        lost.wait_stopped(50)
+        (data / "1").unlink()
+        lost.go_on(50)
+        assert lost.code("a") == EXIT_STOPPED
+        assert "data/1: No such file or directory; given up after 8 s" in lost.output()
+        assert not lost.seen("anomaly", kind="hang")

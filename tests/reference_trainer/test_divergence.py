@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from told import Told
 
 from harness.node.emitter import Emitter, abnormal
 from reference_trainer.checkpoint import Checkpoints
@@ -21,16 +19,6 @@ from reference_trainer.options import Options
 from reference_trainer.train import SETBACKS_MAX, StoppedByPolicy, Worker
 
 BATCH = 4
-
-
-class Told(Emitter):
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.events: list[dict[str, Any]] = []
-
-    def __call__(self, event: str, **fields: Any) -> int:
-        self.events.append({"event": event} | fields)
-        return 0
 
 
 def samples() -> Samples:
@@ -122,13 +110,6 @@ def test_every_place_is_consumed_once_but_for_those_left_out(starts: list[int], 
         place for step in range(1, 60) for place in range(data.batch(step).first, data.batch(step).first + BATCH)
     ]
     assert consumed == [place for place in range(10**4) if place not in missing][: len(consumed)]
-
-
-@pytest.fixture
-def one_rank() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def test_checkpoints_of_the_spike_are_gone_and_the_last_good_one_is_never_deleted(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import http.server
 import pathlib
-import threading
 from collections.abc import Iterator
 
 import pytest
+from http_servers import Asked, serving
 from job import Job, Nursery
 
 from reference_trainer import preemption
@@ -16,48 +15,30 @@ from reference_trainer.preemption import EXIT_DRAINED
 TOKEN = "secret"
 
 
-class Endpoint(http.server.ThreadingHTTPServer):
+class Endpoint:
     """A metadata service of one machine; `evicted` makes it say so."""
 
+    address = ""
     evicted: str | None = None
-    others_name = "someone-else"
 
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.server_address[1]}"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    server: Endpoint
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def answer(self, status: int, body: str = "") -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def do_PUT(self) -> None:
-        wanted = self.path == "/latest/api/token" and self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
-        self.answer(200, TOKEN) if wanted else self.answer(404)
-
-    def do_GET(self) -> None:
-        evicted = self.server.evicted
-        if self.path == "/latest/meta-data/spot/instance-action":
-            if self.headers["X-aws-ec2-metadata-token"] != TOKEN:
-                return self.answer(401)
-            if evicted == "ec2":
-                return self.answer(200, '{"action": "terminate", "time": "2030-01-01T00:00:00Z"}')
-        elif self.path == "/computeMetadata/v1/instance/preempted" and self.headers["Metadata-Flavor"] == "Google":
-            return self.answer(200, "TRUE" if evicted == "gcp" else "FALSE")
-        elif self.headers["Metadata"] == "true":
-            if self.path.startswith("/metadata/scheduledevents?api-version="):
-                return self.answer(200, azure_events({"azure": "me", "other": "someone-else"}.get(evicted or "")))
-            if self.path.startswith("/metadata/instance/compute/name?"):
-                return self.answer(200, "me")
-        return self.answer(404)
+    def answer(self, asked: Asked) -> tuple[int, str]:
+        path, headers = asked.path, asked.headers
+        if asked.method == "PUT":
+            wanted = path == "/latest/api/token" and headers["X-aws-ec2-metadata-token-ttl-seconds"]
+            return (200, TOKEN) if wanted else (404, "")
+        if path == "/latest/meta-data/spot/instance-action":
+            if headers["X-aws-ec2-metadata-token"] != TOKEN:
+                return 401, ""
+            if self.evicted == "ec2":
+                return 200, '{"action": "terminate", "time": "2030-01-01T00:00:00Z"}'
+        elif path == "/computeMetadata/v1/instance/preempted" and headers["Metadata-Flavor"] == "Google":
+            return 200, "TRUE" if self.evicted == "gcp" else "FALSE"
+        elif headers["Metadata"] == "true":
+            if path.startswith("/metadata/scheduledevents?api-version="):
+                return 200, azure_events({"azure": "me", "other": "someone-else"}.get(self.evicted or ""))
+            if path.startswith("/metadata/instance/compute/name?"):
+                return 200, "me"
+        return 404, ""
 
 
 def azure_events(machine: str | None) -> str:
@@ -67,14 +48,12 @@ def azure_events(machine: str | None) -> str:
 
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
-    with Endpoint(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://{server.address}/")
-        monkeypatch.setenv("GCE_METADATA_HOST", server.address)
-        yield server
-        server.shutdown()
-        thread.join()
+    found = Endpoint()
+    with serving(found.answer) as address:
+        found.address = address.removeprefix("http://")
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"{address}/")
+        monkeypatch.setenv("GCE_METADATA_HOST", found.address)
+        yield found
 
 
 ASK = {"ec2": preemption.ec2_evicted, "gcp": preemption.gcp_evicted, "azure": preemption.azure_evicted}

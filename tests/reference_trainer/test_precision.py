@@ -9,7 +9,7 @@ import signal
 
 import pytest
 import torch
-from job import Job, Nursery
+from job import Job, Nursery, completed
 from torch import nn
 
 from reference_trainer.precision import Precision
@@ -72,23 +72,18 @@ def test_the_scale_is_kept() -> None:
 
 
 def test_a_restart_in_fp16_goes_on_bit_for_bit(nursery: Nursery, tmp_path: pathlib.Path) -> None:
-    def run(folder: pathlib.Path, evicted_at: int | None) -> Job:
-        with Job(nursery, folder, 24, "--precision", "fp16", nproc=2) as job:
-            if evicted_at is not None:
-                job.stop_after(evicted_at)
-            job.start("a")
-            if evicted_at is not None:
-                job.wait_stopped(evicted_at)
-                os.kill(job.nodes["a"], signal.SIGTERM)
-                job.go_on(evicted_at)
-                assert job.code("a") == 75
-                job.start("a")
-            assert job.code("a") == 0, job.output()
-            return job
-
-    whole, again = run(tmp_path / "whole", None), run(tmp_path / "again", 8)
+    fp16 = ("--precision", "fp16")
+    whole = completed(nursery, tmp_path / "whole", 24, *fp16, nproc=2)
+    with Job(nursery, tmp_path / "again", 24, *fp16, nproc=2) as again:
+        again.stop_after(8)
+        again.start("a")
+        again.wait_stopped(8)
+        os.kill(again.nodes["a"], signal.SIGTERM)
+        again.go_on(8)
+        assert again.code("a") == 75
+        again.start("a")
+        assert again.code("a") == 0, again.output()
     assert len(again.seen("started")) == 4
     assert again.losses() == whole.losses()
-    assert [event["grad_norm"] for event in again.seen("step", rank=0)][-1] == whole.seen("step", rank=0)[-1][
-        "grad_norm"
-    ]
+    norms = [[event["grad_norm"] for event in job.seen("step", rank=0)] for job in (again, whole)]
+    assert norms[0][-1] == norms[1][-1]

@@ -1,4 +1,4 @@
-"""The rendezvous outlives its store, and nobody's clock matters."""
+"""The rendezvous outlives its store, and nobody's clock matters; what workers were told of their places is compared."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 from waiting import HANG_S, until
@@ -20,6 +21,7 @@ from waiting import HANG_S, until
 from harness.node.emitter import Emitter
 from reference_trainer import rendezvous
 from reference_trainer.rendezvous import Eviction, Members, Rendezvous, SteadyClock, connect
+from reference_trainer.train import WrongPlace, claim_place
 
 
 @contextlib.contextmanager
@@ -129,3 +131,35 @@ def test_the_clock_of_the_rendezvous_does_not_jump(monkeypatch: pytest.MonkeyPat
     after = SteadyClock.now(datetime.UTC)
     assert datetime.timedelta(0) <= after - before < datetime.timedelta(seconds=HANG_S)
     assert type(after) is datetime.datetime  # it is pickled for nodes that run another version
+
+
+Claim = Callable[[int, int, int, int], None]
+
+
+@pytest.fixture
+def claim(monkeypatch: pytest.MonkeyPatch) -> Claim:
+    store = dist.HashStore()
+
+    def claim(node: int, local_rank: int, rank: int, world_size: int) -> None:
+        monkeypatch.setenv("GROUP_RANK", str(node))
+        monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+        claim_place(store, rank, world_size)
+
+    return claim
+
+
+def test_places_that_fit_are_taken(claim: Claim) -> None:
+    for rank in (3, 0, 2, 1):
+        claim(rank // 2, rank % 2, rank, 4)
+
+
+def test_whoever_comes_second_to_a_rank_names_the_first(claim: Claim) -> None:
+    claim(0, 0, 0, 2)
+    with pytest.raises(WrongPlace, match="rank 0: worker 0 of node 1 and worker 0 of node 0"):
+        claim(1, 0, 0, 2)
+
+
+def test_another_idea_of_the_world_is_named(claim: Claim) -> None:
+    claim(0, 0, 0, 2)
+    with pytest.raises(WrongPlace, match=r"worker 0 of node 1 is told of 3 ranks, others of 2 \(worker 0 of node 0\)"):
+        claim(1, 0, 1, 3)

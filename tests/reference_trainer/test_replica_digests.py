@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from told import Told
 from torch import nn
 
-from harness.events import Emitter
 from reference_trainer.damage import flip_bit
 from reference_trainer.replicas import MODULUS, Replicas, Setback, digest, named, outvoted
 
@@ -44,16 +42,6 @@ def test_the_majority_says_who_drifted() -> None:
     assert outvoted([9.0, 7.0, 7.0, 8.0, 7.0]) == [0, 3]
     assert outvoted([7.0, 9.0]) == [] and outvoted([7.0, 7.0, 9.0, 9.0]) == []
     assert [named(ranks) for ranks in ([1], [0, 1], [0, 1, 4])] == ["rank 1", "ranks 0 and 1", "ranks 0, 1 and 4"]
-
-
-class Told(Emitter):
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.events: list[dict[str, Any]] = []
-
-    def __call__(self, event: str, **fields: Any) -> int:
-        self.events.append({"event": event} | fields)
-        return 0
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from job import QUICK, ROOT, Job, Nursery, hold_after, let_go
+from job import QUICK, ROOT, Job, Nursery, completed, hold_after, let_go
 from waiting import until
 
 from harness.log.events import read_log
@@ -20,19 +20,11 @@ from reference_trainer.options import Options, parse
 from reference_trainer.watchdog import EXIT_HUNG, StragglerReport
 
 
-def run(nursery: Nursery, folder: pathlib.Path, steps: int, *extra: str, nproc: int = 1) -> Job:
-    with Job(nursery, folder, steps, *extra, nproc=nproc) as job:
-        job.start("a")
-        assert job.code("a") == 0, job.output()
-        job.seen("step")
-        return job
-
-
 def test_any_number_of_ranks_trains_alike(nursery: Nursery, tmp_path: pathlib.Path) -> None:
     """Also where shares are unequal, 3+3+2 samples, and where they are cut into pieces."""
-    one = run(nursery, tmp_path / "1", 12)
-    three = run(nursery, tmp_path / "3", 12, nproc=3)
-    pieces = run(nursery, tmp_path / "pieces", 12, "--accumulate", "3", nproc=2)
+    one = completed(nursery, tmp_path / "1", 12)
+    three = completed(nursery, tmp_path / "3", 12, nproc=3)
+    pieces = completed(nursery, tmp_path / "pieces", 12, "--accumulate", "3", nproc=2)
     for other in (three, pieces):
         for step, loss in one.losses().items():
             assert other.losses()[step] == pytest.approx(loss, rel=2e-5)
@@ -40,13 +32,13 @@ def test_any_number_of_ranks_trains_alike(nursery: Nursery, tmp_path: pathlib.Pa
 
 
 def test_loss_falls(nursery: Nursery, tmp_path: pathlib.Path) -> None:
-    losses = run(nursery, tmp_path, 150, "--global-batch", "16").losses()
+    losses = completed(nursery, tmp_path, 150, "--global-batch", "16").losses()
     assert losses[1] > 5
     assert sum(losses[step] for step in range(141, 151)) / 10 < 3.2
 
 
 def test_iterations_tile_the_time_and_agree_between_ranks(nursery: Nursery, tmp_path: pathlib.Path) -> None:
-    job = run(nursery, tmp_path, 25, nproc=2)
+    job = completed(nursery, tmp_path, 25, nproc=2)
     per_rank = [job.seen("step", rank=rank) for rank in (0, 1)]
     for steps in per_rank:
         assert [event["step"] for event in steps] == list(range(1, 26))
@@ -63,7 +55,7 @@ def test_iterations_tile_the_time_and_agree_between_ranks(nursery: Nursery, tmp_
 
 
 def test_world_size_may_change_between_save_and_restore(nursery: Nursery, tmp_path: pathlib.Path) -> None:
-    whole = run(nursery, tmp_path / "whole", 30)
+    whole = completed(nursery, tmp_path / "whole", 30)
     with Job(nursery, tmp_path / "job", 30, nproc=2) as job:
         job.trainer += ["--steps", "30"]
         job.stop_after(15)
@@ -82,7 +74,7 @@ def test_world_size_may_change_between_save_and_restore(nursery: Nursery, tmp_pa
 
 
 def test_checkpoint_of_another_job_is_refused(nursery: Nursery, tmp_path: pathlib.Path) -> None:
-    run(nursery, tmp_path, 10)
+    completed(nursery, tmp_path, 10)
     with Job(nursery, tmp_path, 20, "--seed", "1") as job:
         job.start("b")
         assert job.code("b") == 2
@@ -91,7 +83,7 @@ def test_checkpoint_of_another_job_is_refused(nursery: Nursery, tmp_path: pathli
 
 def test_not_finite_is_skipped_or_stops_the_job(nursery: Nursery, tmp_path: pathlib.Path) -> None:
     wild = ["--lr", "1e30", "--warmup", "0"]  # the second step overflows
-    skipped = run(nursery, tmp_path / "skip", 6, *wild, nproc=2)
+    skipped = completed(nursery, tmp_path / "skip", 6, *wild, nproc=2)
     assert {event["kind"] for event in skipped.seen("anomaly")} <= {"nonfinite", "gradient"}
     assert skipped.seen("anomaly", rank=0) and skipped.seen("anomaly", rank=1)
     with Job(nursery, tmp_path / "stop", 6, *wild, "--nonfinite", "stop", nproc=2) as job:
@@ -196,3 +188,23 @@ def worker_at_step(events: pathlib.Path, step: int) -> int | None:
         if any(event.get("step", 0) >= step for event in log.events):
             return int(log.header["pid"])
     return None
+
+
+PRELOADS = """
+import torch
+from reference_trainer import launch
+from reference_trainer.options import Options
+
+def started(*_):
+    raise SystemExit("CUDA was started")
+
+torch.cuda.is_available = torch.cuda._lazy_init = started
+launch.preload(Options())
+print("loaded", flush=True)
+torch.cuda.is_available()
+"""
+
+
+def test_nothing_that_a_launcher_does_before_the_fork_starts_cuda() -> None:
+    done = subprocess.run([sys.executable, "-c", PRELOADS], capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr.splitlines()[-1:]) == ("loaded\n", ["CUDA was started"])  # by the last line alone

@@ -1,29 +1,20 @@
-"""What the trainer says when training goes on, but not as it should."""
+"""What the trainer says when training goes on, but not as it should; and its norms by layer."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+import torch
+from told import Told
+from torch import nn
 
 from harness.node.emitter import abnormal
 from reference_trainer import rhythm as rhythms
+from reference_trainer.layers import LayerNorms, layer_of, norms
+from reference_trainer.model import Shape, build_model, loss_per_sequence
 from reference_trainer.rhythm import Rhythm
 from reference_trainer.trends import Trends
 
 SECOND = 10**9
-
-
-class Told:
-    def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
-
-    def __call__(self, event: str, **fields: Any) -> int:
-        self.events.append({"event": event} | fields)
-        return 0
-
-    def kinds(self) -> list[tuple[int, str]]:
-        return [(event["at_step"], event["kind"]) for event in self.events]
 
 
 @pytest.fixture
@@ -43,7 +34,7 @@ def train(trends: Trends, clock: list[float], steps: range, committed: int = -1,
 
 def test_a_healthy_training_is_silent(clock: list[float]) -> None:
     told = Told()
-    trends = Trends(told, 0, Rhythm(20, 0))  # type: ignore[arg-type]
+    trends = Trends(told, 0, Rhythm(20, 0))
     for begin in range(0, 400, 20):
         train(trends, clock, range(begin + 1, begin + 21), committed=begin)
     assert told.events == []
@@ -51,7 +42,7 @@ def test_a_healthy_training_is_silent(clock: list[float]) -> None:
 
 def test_a_late_checkpoint_is_told_once_until_there_is_one(clock: list[float]) -> None:
     told = Told()
-    trends = Trends(told, 0, Rhythm(20, 0))  # type: ignore[arg-type]
+    trends = Trends(told, 0, Rhythm(20, 0))
     train(trends, clock, range(11, 90))  # none was there at the start
     assert told.kinds() == [(51, abnormal.CHECKPOINT_LATE)]
     train(trends, clock, range(90, 140), committed=90)
@@ -60,7 +51,7 @@ def test_a_late_checkpoint_is_told_once_until_there_is_one(clock: list[float]) -
 
 def test_where_time_counts_steps_do_not(clock: list[float]) -> None:
     told = Told()
-    trends = Trends(told, 0, Rhythm(1, 30))  # type: ignore[arg-type]
+    trends = Trends(told, 0, Rhythm(1, 30))
     train(trends, clock, range(1, 62))
     assert told.events == []
     train(trends, clock, range(62, 64))
@@ -69,7 +60,7 @@ def test_where_time_counts_steps_do_not(clock: list[float]) -> None:
 
 def test_each_rule_speaks_in_words(clock: list[float]) -> None:
     told = Told()
-    trends = Trends(told, 0, Rhythm(1000, 0))  # type: ignore[arg-type]
+    trends = Trends(told, 0, Rhythm(1000, 0))
     train(trends, clock, range(1, 150), loss=5.0)
     train(trends, clock, range(150, 151), loss=5.0, grad_norm=11.0)
     train(trends, clock, range(151, 201), waited=0.5)
@@ -86,3 +77,43 @@ def test_when_a_checkpoint_is_due(every_steps: int, every_s: float, due: list[in
             rhythm.saved()
             found.append(step)
     assert found == due
+
+
+def trained() -> nn.Module:
+    model = build_model(Shape(layers=2, heads=2, width=16, context=8, dropout=0.0), 1)
+    model.zero_grad()
+    tokens = torch.arange(16).reshape(2, 8)
+    loss_per_sequence(model(tokens), tokens).sum().backward()
+    return model
+
+
+def test_the_layers_add_up_to_the_whole() -> None:
+    model = trained()
+    whole = torch.nn.utils.get_total_norm([each.grad for each in model.parameters() if each.grad is not None]).item()
+    found = norms(model)
+    assert sorted(found) == sorted({layer_of(name) for name, _ in model.named_parameters()})
+    assert "blocks.0" in found and "blocks.1" in found
+    assert sum(gradient**2 for gradient, _ in found.values()) ** 0.5 == pytest.approx(whole, rel=1e-5)
+
+
+def test_what_was_clipped_is_told_as_it_was() -> None:
+    model, told = trained(), Told()
+    before = {layer: gradient for layer, (gradient, _) in norms(model).items()}
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01).item()
+    LayerNorms(model, told, 1, clip=0.01).step_done(1, norm, spikes=False)
+    assert {each["name"]: each["gradient"] for each in told.events[0]["layers"]} == pytest.approx(before, rel=1e-3)
+
+
+@pytest.mark.parametrize("every, spikes, steps", [(0, False, []), (0, True, [1, 2, 3, 4]), (2, False, [2, 4])])
+def test_it_is_told_when_asked_for_or_at_a_spike(every: int, spikes: bool, steps: list[int]) -> None:
+    model, told = trained(), Told()
+    for step in range(1, 5):
+        LayerNorms(model, told, every, clip=1.0).step_done(step, 0.5, spikes)
+    assert [event["step"] for event in told.events] == steps
+
+
+@pytest.mark.parametrize("norm", [float("nan"), float("inf")])
+def test_a_gradient_that_is_no_number_is_told_as_it_is(norm: float) -> None:
+    model, told = trained(), Told()
+    LayerNorms(model, told, 0, clip=1.0).step_done(1, norm, spikes=True)
+    assert len(told.events) == 1

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import report_runs
 import tools
+from gameday.test_gameday_verdict import DAY, day, rehearsed, verdict_of
 from gameday.test_gameday_verdict import card as act_card
-from gameday.test_gameday_verdict import day, rehearsed, verdict_of
-from gameday.test_report_gameday import DAY
-from report_pages import risen
+from report_pages import CARDS, page_of, risen
 
 from harness.gameday import day_report
 from harness.gameday.day_verdict import Expected
@@ -23,21 +22,8 @@ from harness.gate.baseline_comparison import Question, Regressions, Success, com
 from harness.gate.two_runs_report import compare as compare_runs
 from harness.gate.two_runs_report import render as render_comparison
 from harness.judge.repeats import repeat_verdict
-from harness.judge.score import Scorecard, Verdict
-from harness.report import html_page, model
-
-CARDS: list[Callable[[], Scorecard]] = [
-    report_runs.spot_evict,
-    report_runs.never_recovered,
-    report_runs.thousand_ranks,
-    report_runs.long_run,
-    report_runs.empty,
-    report_runs.hostile,
-]
-
-
-def page_of(card: Scorecard) -> str:
-    return html_page.render(model.from_scorecard(card), card.evidence)
+from harness.judge.score import Verdict
+from harness.report import model
 
 
 def compared() -> str:

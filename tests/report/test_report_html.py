@@ -8,28 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import report_runs
-from report_pages import Page
+from report_pages import CARDS, Page, page_of
 
 from harness.judge.score import Scorecard, Verdict
 from harness.report import drawing, html_page, markdown, model, view, words
 from harness.report.charts import svg
 from harness.report.charts.loss import Curves, Series, step_time_chart
-
-CARDS = [
-    report_runs.spot_evict,
-    report_runs.double_evict,
-    report_runs.never_recovered,
-    report_runs.thousand_ranks,
-    report_runs.long_run,
-    report_runs.empty,
-    report_runs.no_outage,
-    report_runs.hostile,
-]
-
-
-def page_of(card: Scorecard) -> str:
-    return html_page.render(model.from_scorecard(card), card.evidence)
-
 
 LIMIT_BYTES = 1_000_000
 

@@ -15,21 +15,13 @@ import pytest
 import report_runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from report_pages import CARDS
 
 import harness.report
 from harness.judge.score import Scorecard, Verdict, at_least, at_most
 from harness.report import html_page, junit, markdown, model, view
 from harness.report.model import Report, ReportError
 
-CARDS = [
-    report_runs.spot_evict,
-    report_runs.double_evict,
-    report_runs.never_recovered,
-    report_runs.long_run,
-    report_runs.empty,
-    report_runs.no_outage,
-    report_runs.hostile,
-]
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 number = st.floats(-1e30, 1e30)
 maybe = st.none() | number

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import pathlib
 import textwrap
-import time
 import typing
 from typing import Any
 
 import pytest
+import small_jobs
 from waiting import HANG_S
 
 from harness.backends.local.backend import BACKEND
@@ -23,9 +23,8 @@ from harness.run.observers import Status
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
 
-pytestmark = pytest.mark.slow  # real jobs
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain")]  # real jobs
 STATUS = Status("x", 0.0, "training", 1, 30, None, [], [])
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAINER = textwrap.dedent("""
     import json, os, pathlib, sys, time
     from harness.node.emitter import Emitter
@@ -55,44 +54,20 @@ TRAINER = textwrap.dedent("""
 """)
 
 
-@pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
-
-
 def plan_of(folder: pathlib.Path, bug: str = "none", asked: bool | None = True) -> Plan:
     trainer = folder / "trainer.py"
     trainer.write_text(TRAINER)
     command = ["{python}", "-S", str(trainer), bug, "{run_dir}"]
-    own = {"command": command, "env": {"PYTHONPATH": str(ROOT)}}
-    freeze = {"how": "freeze_rank", "duration": "100ms"}
-    fault = {
-        "id": "f",
-        "fault": "hang",
-        "parameters": freeze,
-        "when": {"step": 5},
-        "targets": [{"node_index": 0, "rank": 0}],
-    }
-    plan = {
-        "version": 1,
-        "run_id": f"drill-{os.getpid()}-{time.monotonic_ns():x}",
-        "seed": 1,
-        "backend": "local",
-        "scenario": {"name": "drill", "title": "drill"},
-        "workload": {"trainer": own, "nodes": 1, "steps": 30, "restore_drill": asked},
-        "faults": [fault],
-        "abort": {"if_no_step_for_ns": 600 * 10**9, "wall_clock_ns": 600 * 10**9},
-    }
-    return Plan.from_json(plan)
+    freeze = small_jobs.fault("f", "hang", {"step": 5}, how="freeze_rank", duration="100ms")
+    return small_jobs.job("drill", command, freeze, steps=30, restore_drill=asked)
 
 
 def drilled(plan: Plan, run_dir: pathlib.Path) -> list[dict[str, Any]]:
     """What the run's own log says of the drill. The run completes whatever the drill says."""
     assert execute(plan, run_dir, BACKEND).outcome == "completed"
-    (log,) = [log for log in read_log(run_dir / "events") if log.header["role"] == "harness"]
-    finished = next(event["mono_ns"] for event in log.events if event["event"] == "run.finished")
-    assert timeline.load(run_dir).end == finished
-    return [event for event in log.events if event["event"].startswith("drill.")]
+    (finished,) = small_jobs.told(run_dir, "run.finished")
+    assert timeline.load(run_dir).end == finished["mono_ns"]
+    return small_jobs.told(run_dir, "drill.started", "drill.finished")
 
 
 def test_the_newest_checkpoint_is_restored_outside_the_scored_log(tmp_path: pathlib.Path) -> None:

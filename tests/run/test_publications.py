@@ -8,12 +8,12 @@ import shutil
 import tempfile
 import textwrap
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import small_jobs
 
 pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
 from checkpoint_files import WRITERS, save, state, write
@@ -21,7 +21,6 @@ from checkpoint_files import WRITERS, save, state, write
 from harness.backends.contract import backend_names, load_backend
 from harness.backends.local.backend import BACKEND as LOCAL
 from harness.faults.contract import CheckpointPlace
-from harness.log.events import read_log
 from harness.plan.model import Plan
 from harness.run import store_watch
 from harness.run.job import execute
@@ -264,7 +263,7 @@ def test_a_hidden_store_is_told_at_the_begin_and_never_looked_at(tmp_path: pathl
 @pytest.mark.parametrize("backend", backend_names())
 @pytest.mark.parametrize("store", ["directory", "s3"])
 def test_which_stores_are_hidden(tmp_path: pathlib.Path, backend: str, store: str) -> None:
-    plan = plan_of(tmp_path, [])
+    plan = small_jobs.job("saves", ["true"])
     plan = Plan.from_json(plan.to_json() | {"workload": {"trainer": "reference", "checkpoint": {"store": store}}})
     why = hidden(plan, load_backend(backend)) or ""
     assert bool(why) == (store == "s3" or backend == "kubernetes")
@@ -317,29 +316,13 @@ TRAINER = textwrap.dedent("""
 """)
 
 
-def plan_of(folder: pathlib.Path, command: list[str]) -> Plan:
-    root = str(pathlib.Path(__file__).resolve().parents[2])
-    plan = {
-        "version": 1,
-        "run_id": f"saves-{os.getpid()}-{time.monotonic_ns():x}",
-        "seed": 1,
-        "backend": "local",
-        "scenario": {"name": "saves", "title": "saves"},
-        "workload": {"trainer": {"command": command or ["true"], "env": {"PYTHONPATH": root}}, "nodes": 1, "steps": 30},
-        "faults": [],
-        "abort": {"if_no_step_for_ns": 600 * 10**9, "wall_clock_ns": 600 * 10**9},
-    }
-    return Plan.from_json(plan)
-
-
 @pytest.mark.slow
-def test_a_job_is_watched_to_its_last_save(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
+@pytest.mark.usefixtures("plain")
+def test_a_job_is_watched_to_its_last_save(tmp_path: pathlib.Path) -> None:
     (tmp_path / "trainer.py").write_text(TRAINER)
-    plan = plan_of(tmp_path, ["{python}", "-S", str(tmp_path / "trainer.py"), "{run_dir}"])
+    plan = small_jobs.job("saves", ["{python}", "-S", str(tmp_path / "trainer.py"), "{run_dir}"], steps=30)
     assert execute(plan, tmp_path / "run", LOCAL).outcome == "completed"
-    (log,) = [log for log in read_log(tmp_path / "run" / "events") if log.header["role"] == "harness"]
-    seen = [event for event in log.events if event["event"].startswith("checkpoint.")]
+    *seen, last = small_jobs.told(tmp_path / "run", PUBLISHED, REMOVED, LEFT, UNSEEN, "run.finished", role="harness")
     kinds = [event["event"] for event in seen]
     assert kinds[0] == PUBLISHED and kinds[-1] == LEFT and Counter(kinds) == {PUBLISHED: 3, REMOVED: 1, LEFT: 1}
     published = {event["step"]: event for event in seen if event["event"] == PUBLISHED}
@@ -347,4 +330,4 @@ def test_a_job_is_watched_to_its_last_save(tmp_path: pathlib.Path, monkeypatch: 
     assert len({event["tensors"] for event in published.values()}) == 3
     assert [event["step"] for event in seen if event["event"] == REMOVED] == [10]
     assert [each["step"] for each in seen[-1]["checkpoints"]] == [30, 20]
-    assert log.events[-1]["event"] == "run.finished"
+    assert last["event"] == "run.finished"

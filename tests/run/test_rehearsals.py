@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import time
 from typing import Any
 
 import pytest
+import small_jobs
+from small_jobs import fault, told
 from waiting import until
 
 from harness.backends.local.backend import BACKEND, LocalCluster
 from harness.errors import BackendError, FaultError, UsageError
-from harness.faults.contract import load_fault
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Scorecard, Verdict, judge
-from harness.log.events import read_log
 from harness.log.journal import is_closed
 from harness.plan.model import Plan
 from harness.run.job import Outcome, execute, run_job
@@ -24,45 +22,20 @@ from harness.run.rehearsal import SETTLED_STEPS, Rehearsal, named
 from harness.run.stop import StopRequest
 from harness.run.undo import heal
 
-pytestmark = pytest.mark.slow  # real jobs
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-TRAINER = ROOT / "tests" / "faults" / "light_trainer.py"
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain")]  # real jobs
 EXPECT = {"recovery_time": {"max": "10m"}}
 
 
-def planned(identity: str, kind: str, when: dict[str, Any], **parameters: Any) -> dict[str, Any]:
-    target = {"node_index": 0, "rank": 0 if load_fault(kind).aims_at == "rank" else None}
-    return {"id": identity, "fault": kind, "parameters": parameters, "when": when, "targets": [target]}
-
-
 def plan_of(*faults: dict[str, Any], steps: int = 150, name: str = "light", wall_clock_s: float = 600) -> Plan:
-    trainer = {"command": ["{python}", "-S", str(TRAINER), str(steps), "1"], "env": {"PYTHONPATH": str(ROOT)}}
-    plan = {
-        "version": 1,
-        "run_id": f"light-{os.getpid()}-{time.monotonic_ns():x}",
-        "seed": 1,
-        "backend": "local",
-        "scenario": {"name": name, "title": name},
-        "workload": {"trainer": trainer, "nodes": 1, "steps": steps, "checkpoint": {"every_steps": 10**6}},
-        "faults": list(faults),
-        "expect": EXPECT if faults else {},
-        "abort": {"if_no_step_for_ns": 600 * 10**9, "wall_clock_ns": int(wall_clock_s * 10**9)},
-    }
-    return Plan.from_json(plan)
-
-
-@pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
-
-
-def harness_events(run_dir: pathlib.Path, *names: str) -> list[dict[str, Any]]:
-    (log,) = [log for log in read_log(run_dir / "events") if log.header["role"] == "harness"]
-    return [event for event in log.events if event["event"] in names]
+    expect = EXPECT if faults else {}
+    return small_jobs.job(
+        name, small_jobs.light(steps), *faults, steps=steps, checkpoint={"every_steps": 10**6}, expect=expect,
+        wall_clock_s=wall_clock_s,
+    )  # fmt: skip
 
 
 def last_step(run_dir: pathlib.Path) -> int:
-    return max(event.get("step", 0) for log in read_log(run_dir / "events") for event in log.events)
+    return max(event.get("step", 0) for event in told(run_dir))
 
 
 def judged(run_dir: pathlib.Path, rehearsal: str | None) -> Scorecard:
@@ -74,21 +47,21 @@ def episodes(card: Scorecard) -> list[tuple[str, ...]]:
 
 
 def test_two_rehearsals_one_after_the_other(tmp_path: pathlib.Path) -> None:
-    kill = plan_of(planned("kill", "rank_kill", {"step": 20}), name="kill")
-    again = plan_of(planned("kill", "rank_kill", {"after_ns": 200_000_000}), name="again")
+    kill = plan_of(fault("kill", "rank_kill", {"step": 20}), name="kill")
+    again = plan_of(fault("kill", "rank_kill", {"after_ns": 200_000_000}), name="again")
     first = Rehearsal(named(kill, "kill"))
     second = Rehearsal(named(again, "again"), follows=first)
     outcome = run_job(plan_of(), [first, second], tmp_path / "run", BACKEND)
     assert outcome.outcome == "completed", outcome
-    told = harness_events(tmp_path / "run", "rehearsal.started", "rehearsal.finished")
-    assert [(e["event"].split(".")[1], e["rehearsal"]) for e in told] == [
+    rehearsed = told(tmp_path / "run", "rehearsal.started", "rehearsal.finished")
+    assert [(e["event"].split(".")[1], e["rehearsal"]) for e in rehearsed] == [
         ("started", "kill"),
         ("finished", "kill"),
         ("started", "again"),
         ("finished", "again"),
     ]
-    assert [e["outcome"] for e in told[1::2]] == ["settled", "settled"]
-    recovered = {e["fault"]: e["step"] for e in harness_events(tmp_path / "run", "fault.recovered")}
+    assert [e["outcome"] for e in rehearsed[1::2]] == ["settled", "settled"]
+    recovered = {e["fault"]: e["step"] for e in told(tmp_path / "run", "fault.recovered")}
     for name in ("kill", "again"):
         card = judged(tmp_path / "run", name)
         assert card.verdict is Verdict.PASS, card.reasons
@@ -110,8 +83,8 @@ class Reborn(Silent):
 
 def test_two_rehearsals_at_once_share_an_outage(tmp_path: pathlib.Path) -> None:
     reborn: Any = Reborn("left", before_step=30)
-    left = Rehearsal(plan_of(planned("left", "rank_kill", {"step": 60}), name="left"))
-    right = Rehearsal(plan_of(planned("right", "rank_kill", {"step": 30}), name="right"), follows=reborn)
+    left = Rehearsal(plan_of(fault("left", "rank_kill", {"step": 60}), name="left"))
+    right = Rehearsal(plan_of(fault("right", "rank_kill", {"step": 30}), name="right"), follows=reborn)
     outcome = run_job(plan_of(), [left, right], tmp_path / "run", BACKEND, reborn)
     assert outcome.outcome == "completed", outcome
     for name in ("left", "right", None):
@@ -121,25 +94,25 @@ def test_two_rehearsals_at_once_share_an_outage(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_rehearsal_that_takes_too_long_is_given_up_and_the_job_goes_on(tmp_path: pathlib.Path) -> None:
-    waits = plan_of(planned("late", "rank_kill", {"after_ns": 60 * 10**9}), name="waits", wall_clock_s=0.25)
+    waits = plan_of(fault("late", "rank_kill", {"after_ns": 60 * 10**9}), name="waits", wall_clock_s=0.25)
     outcome = run_job(plan_of(steps=300), [Rehearsal(waits)], tmp_path / "run", BACKEND)
     assert outcome.outcome == "completed", outcome
-    (finished,) = harness_events(tmp_path / "run", "rehearsal.finished")
+    (finished,) = told(tmp_path / "run", "rehearsal.finished")
     assert (finished["outcome"], finished["reason"]) == ("aborted", "the rehearsal took longer than 0.25 s")
     card = judged(tmp_path / "run", "waits")
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons  # no fault ever struck
 
 
 def test_one_that_never_begins_is_told(tmp_path: pathlib.Path) -> None:
-    first = Rehearsal(plan_of(planned("a", "rank_kill", {"step": 5}), name="first"), to_the_end=True)
-    second = Rehearsal(plan_of(planned("b", "rank_kill", {"step": 5}), name="second"), follows=first)
+    first = Rehearsal(plan_of(fault("a", "rank_kill", {"step": 5}), name="first"), to_the_end=True)
+    second = Rehearsal(plan_of(fault("b", "rank_kill", {"step": 5}), name="second"), follows=first)
     run_job(plan_of(steps=40), [first, second], tmp_path / "run", BACKEND)
-    outcomes = {e["rehearsal"]: e["outcome"] for e in harness_events(tmp_path / "run", "rehearsal.finished")}
+    outcomes = {e["rehearsal"]: e["outcome"] for e in told(tmp_path / "run", "rehearsal.finished")}
     assert outcomes == {"first": "job_ended", "second": "never_began"}
 
 
 def test_names_must_differ_within_one_job(tmp_path: pathlib.Path) -> None:
-    plan = plan_of(planned("kill", "rank_kill", {"step": 20}))
+    plan = plan_of(fault("kill", "rank_kill", {"step": 20}))
     with pytest.raises(UsageError, match="rehearsal 'light' is used twice"):
         run_job(plan_of(), [Rehearsal(plan), Rehearsal(named(plan, "b"))], tmp_path / "run", BACKEND)
     with pytest.raises(UsageError, match="fault 'kill' is used twice"):
@@ -148,8 +121,8 @@ def test_names_must_differ_within_one_job(tmp_path: pathlib.Path) -> None:
 
 def test_faults_that_follow_each_other_still_do_under_their_new_names() -> None:
     plan = plan_of(
-        planned("a", "rank_kill", {"step": 20}),
-        planned("b", "rank_kill", {"following": "a", "event": "recovered"}),
+        fault("a", "rank_kill", {"step": 20}),
+        fault("b", "rank_kill", {"following": "a", "event": "recovered"}),
     )
     first, second = named(plan, "x").faults
     assert (first.id, second.id, second.when.following) == ("x-a", "x-b", "x-a")
@@ -168,12 +141,12 @@ class Watching(Silent):
 
 
 def test_a_stop_request_ends_the_job_in_order(tmp_path: pathlib.Path) -> None:
-    plan = plan_of(planned("frozen", "hang", {"step": 10}, how="freeze_node", duration="60s"), steps=100_000)
+    plan = plan_of(fault("frozen", "hang", {"step": 10}, how="freeze_node", duration="60s"), steps=100_000)
     stop = StopRequest()
     watching = Watching(stop)
     outcome = execute(plan, tmp_path / "run", BACKEND, watching, stop)
     assert outcome == Outcome("interrupted", "the web page said so")
-    names = [e["event"] for e in harness_events(tmp_path / "run", "fault.healed", "rehearsal.finished", "run.finished")]
+    names = [e["event"] for e in told(tmp_path / "run", "fault.healed", "rehearsal.finished", "run.finished")]
     assert names == ["fault.healed", "rehearsal.finished", "run.finished"]
     assert {fault.id for status in watching.seen for fault in status.faults} == {"frozen"}
     assert watching.seen[-1].steps == 100_000 and watching.seen[-1].rehearsals == ["light"]
@@ -191,14 +164,11 @@ def test_a_trainer_is_let_go_though_the_effect_is_still_being_measured(
         context.effect(1, 1, "things", ok=True)
 
     monkeypatch.setattr(FAULT, "inject", slow)
-    plan = plan_of(planned("slow", "rank_kill", {"step": 20}), steps=80)
+    plan = plan_of(fault("slow", "rank_kill", {"step": 20}), steps=80)
     outcome = execute(plan, tmp_path / "run", BACKEND)
     assert outcome.outcome == "completed", outcome
-    injected, effect = (
-        harness_events(tmp_path / "run", f"fault.{what}")[0]["mono_ns"] for what in ("injected", "effect")
-    )
-    (log,) = [each for each in read_log(tmp_path / "run" / "events") if each.header.get("rank") == 0]
-    after = [e["mono_ns"] for e in log.events if e["event"] == "step" and e["step"] > 20]
+    injected, effect = (told(tmp_path / "run", f"fault.{what}")[0]["mono_ns"] for what in ("injected", "effect"))
+    after = [e["mono_ns"] for e in told(tmp_path / "run", "step") if e["step"] > 20]
     assert injected + 1_400_000_000 < after[0] < effect
 
 
@@ -223,7 +193,7 @@ def test_a_cleanup_that_fails_is_told_beside_the_result(
     outcome = run_job(plan_of(steps=5), [], tmp_path / "run", BACKEND, watcher)
     assert outcome.outcome == "completed"
     assert len(watcher.left) == 1 and "the engine does not answer" in watcher.left[0]
-    assert "does not answer" in harness_events(tmp_path / "run", "cleanup.failed")[0]["error"]
+    assert "does not answer" in told(tmp_path / "run", "cleanup.failed")[0]["error"]
     assert not is_closed(tmp_path / "run"), "heal still finds it"
     monkeypatch.undo()
     monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
@@ -250,11 +220,11 @@ def test_a_backend_that_breaks_leaves_evidence_that_is_judged(
     monkeypatch.setattr(LocalCluster, "exits", broken)
     if ends == "with its nodes":
         monkeypatch.setattr(LocalCluster, "close", cannot)
-    plan = plan_of(planned("kill", "rank_kill", {"step": 100}))
+    plan = plan_of(fault("kill", "rank_kill", {"step": 100}))
     outcome = execute(plan, run_dir, BACKEND)
     assert outcome == Outcome("broken", "the backend failed: the control host is lost")
-    assert harness_events(run_dir, "cleanup.failed")
-    (finished,) = harness_events(run_dir, "run.finished")
+    assert told(run_dir, "cleanup.failed")
+    (finished,) = told(run_dir, "run.finished")
     assert finished["outcome"] == "interrupted" and finished["reason"] == outcome.reason
     card = judged(run_dir, None)
     assert card.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID), card.reasons

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import pathlib
 import textwrap
-import time
 import types
 import zipfile
 from typing import Any
 
 import pytest
+import small_jobs
 
 from harness.backends.local.backend import BACKEND
 from harness.judge.facts import evidence
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
-from harness.log.events import read_log
 from harness.plan.model import Plan
 from harness.run import job, second_restart, undo
 from harness.run.job import execute
@@ -25,7 +24,7 @@ from harness.trainers.checkpoints.contract import list_checkpoints
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 from harness.trainers.contract import Checkpoint
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("plain")
 TRAINER = textwrap.dedent("""
     import json, os, pathlib, random, signal, struct, subprocess, sys, time
     from harness.node.emitter import Emitter
@@ -86,36 +85,14 @@ TRAINER = textwrap.dedent("""
 """)
 
 
-@pytest.fixture(autouse=True)
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
-
-
 def plan_of(folder: pathlib.Path, bug: str) -> Plan:
     """A job whose only worker is killed at step 25."""
     trainer = folder / "trainer.py"
     trainer.write_text(TRAINER)
-    own = {"command": ["{python}", "-S", str(trainer), bug, "{run_dir}"], "env": {"PYTHONPATH": str(ROOT)}}
-    kill = {
-        "id": "f",
-        "fault": "rank_kill",
-        "parameters": {},
-        "when": {"step": 25},
-        "targets": [{"node_index": 0, "rank": 0}],
-    }
-    return Plan.from_json(
-        {
-            "version": 1,
-            "run_id": f"second-{os.getpid()}-{time.monotonic_ns():x}",
-            "seed": 1,
-            "backend": "local",
-            "scenario": {"name": "second", "title": "second"},
-            "workload": {"trainer": own, "nodes": 1, "steps": 60},
-            "faults": [kill],
-            "expect": {"loss_continuity": {"mode": "envelope" if bug == "never the same" else "exact"}},
-            "abort": {"if_no_step_for_ns": 600 * 10**9, "wall_clock_ns": 600 * 10**9},
-        }
-    )
+    command = ["{python}", "-S", str(trainer), bug, "{run_dir}"]
+    kill = small_jobs.fault("f", "rank_kill", {"step": 25})
+    mode = "envelope" if bug == "never the same" else "exact"
+    return small_jobs.job("second", command, kill, steps=60, expect={"loss_continuity": {"mode": mode}})
 
 
 def judged(folder: pathlib.Path, bug: str) -> Scorecard:
@@ -159,8 +136,7 @@ def test_a_healthy_job_does_the_same_after_a_second_restart(tmp_path: pathlib.Pa
 )
 def test_what_shows_only_at_the_second_restart_fails(tmp_path: pathlib.Path, bug: str, reason: str) -> None:
     card = judged(tmp_path, bug)
-    (log,) = [log for log in read_log(tmp_path / "run" / "events") if log.header["role"] == "harness"]
-    told: list[dict[str, Any]] = [event for event in log.events if event["event"] == "second_restart.finished"]
+    told = small_jobs.told(tmp_path / "run", "second_restart.finished")
     assert card.verdict is Verdict.FAIL, (card.reasons, told, card.not_judged)
     assert any(reason in text for text in card.reasons), card.reasons
     assert all(text.startswith(("second_restart", "last_checkpoint")) for text in card.reasons), card.reasons

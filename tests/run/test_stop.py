@@ -1,15 +1,35 @@
-"""A stop is a request where somebody attends to it, and an interrupt elsewhere."""
+"""What ends a job early: a stop that is asked for, the cap on GPU time, and patience with one that stands still."""
 
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from judging import verdict
+from mutants.bent import JOB, KILL
+from simulator import simulate
 
+from harness.backends.contract import load_backend
+from harness.campaign import experiment
+from harness.cli.options import cap_of, labels_of
+from harness.errors import ScenarioError, UsageError
+from harness.judge.score import Scorecard, Verdict
+from harness.plan.making import make_plan
+from harness.plan.model import Abort, Plan
 from harness.run import stop as module
+from harness.run.gpu_hours import GpuCap
+from harness.run.job import Outcome, RunningJob
+from harness.run.live import LiveProgress
 from harness.run.stop import StopRequest
+from harness.spec.scenario import parse_scenario
 
 
 @pytest.fixture
@@ -48,3 +68,135 @@ def test_attention_can_be_nested(stop: StopRequest) -> None:
             pass
         os.kill(os.getpid(), signal.SIGTERM)
     assert stop.asked
+
+
+TEXT = "version: 1\nname: small\ntitle: A small one\nlabels: {team: vision}\nlimits: {gpu_hours: 0.5}\n"
+
+
+@given(st.lists(st.tuples(st.integers(0, 64), st.integers(0, 10**12)), max_size=50))
+def test_a_cap_is_reached_exactly_when_the_hours_are_used(rounds: list[tuple[int, int]]) -> None:
+    cap = GpuCap(0.01, "limits")
+    for gpus, lasted_ns in rounds:
+        cap.book(gpus, lasted_ns)
+    assert cap.reached == (sum(gpus * ns for gpus, ns in rounds) >= 36 * 10**9)
+
+
+def test_the_plan_holds_the_cap_and_the_labels_and_reads_them_back() -> None:
+    plan = make_plan(parse_scenario(TEXT, "small.yaml"), 1, "local", "small-1").labelled({"project": "x"})
+    again = Plan.from_json(plan.to_json())
+    assert again.limits.gpu_hours == 0.5 and again.scenario.labels == {"team": "vision", "project": "x"}
+    assert again.scenario.file_digest is not None and len(again.scenario.file_digest) == 64
+
+
+def test_a_plan_without_them_looks_as_before() -> None:
+    values = make_plan(parse_scenario(TEXT.split("labels")[0], "a.yaml"), 1, "local", "small-1").to_json()
+    assert "gpu_hours" not in values["limits"] and "labels" not in values["scenario"]
+
+
+def test_a_capped_job_ends_as_one_that_was_interrupted() -> None:
+    job = RunningJob.__new__(RunningJob)
+    job._caps, job._booked_ns = [GpuCap(1.0, "limits"), GpuCap(0.001, "--max-gpu-hours")], 0
+    job.plan = make_plan(parse_scenario(TEXT, "small.yaml"), 1, "local", "small-1")
+    job.cluster = type("Two", (), {"nodes": [type("Node", (), {"alive": True})] * 2})()
+    assert job._capped(10**9) is None
+    outcome = job._capped(2 * 10**9)
+    assert outcome == Outcome(
+        "capped", "the cap of 0.001 GPU-hours (--max-gpu-hours) was reached, so the job was stopped"
+    )
+    assert outcome.told == "interrupted"
+
+
+def test_no_further_run_begins_once_the_cap_is_reached(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card: Scorecard = replace(verdict(simulate(JOB, KILL, seed=5)), verdict=Verdict.INCONCLUSIVE)
+    stop = StopRequest()
+    stop.cap = GpuCap(1.0, "--max-gpu-hours")
+    began = []
+
+    def pretend(plan: Plan, *_: object) -> tuple[pathlib.Path, bool]:
+        began.append(plan)
+        assert stop.cap
+        stop.cap.book(1, 3600 * 10**9)
+        return tmp_path, False
+
+    monkeypatch.setattr(experiment, "run_experiment", pretend)
+    monkeypatch.setattr(experiment, "load_evidence", lambda _: card.evidence)
+    monkeypatch.setattr(experiment, "judge", lambda *_: card)
+    monkeypatch.setattr(experiment, "write_reports", lambda *_: {})
+    plan = make_plan(parse_scenario(TEXT, "small.yaml"), 1, "local", "small-1")
+    cards, interrupted = experiment.run_repeatedly([plan] * 3, tmp_path, load_backend("local"), stop=stop)
+    assert len(began) == len(cards) == 1 and not interrupted
+
+
+@pytest.mark.parametrize("hours", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_cap_must_be_above_zero(hours: float) -> None:
+    with pytest.raises(UsageError, match="--max-gpu-hours"):
+        cap_of(hours)
+
+
+@pytest.mark.parametrize("text", ["team", "=x", "team=", "te am=x", "team=a\nb"])
+def test_a_label_is_a_key_and_a_value(text: str) -> None:
+    with pytest.raises(UsageError, match="--label"):
+        labels_of([text])
+
+
+def test_labels_of_the_command_line() -> None:
+    assert labels_of(["team=vision", "project=a=b"]) == {"team": "vision", "project": "a=b"}
+
+
+S = 10**9
+HEAD = "version: 1\nname: x\ntitle: X\n"
+
+
+def planned(text: str) -> Plan:
+    return make_plan(parse_scenario(HEAD + text, "x.yaml"), 1, "local", "run")
+
+
+def test_a_scenario_without_a_limit_has_one_that_its_start_widens() -> None:
+    abort = planned("").abort
+    assert (abort.if_not_started_for_ns, abort.idle_ns_max(5 * S), abort.idle_ns_max(50 * S)) == (
+        600 * S,
+        60 * S,
+        150 * S,
+    )
+
+
+def test_the_scenarios_own_limit_holds_as_it_is() -> None:
+    abort = planned("abort: {if_no_step_for: 60s, if_not_started_for: 20m}").abort
+    assert (abort.if_not_started_for_ns, abort.idle_ns_max(50 * S)) == (1200 * S, 60 * S)
+
+
+def test_a_plan_that_says_nothing_new_looks_as_before() -> None:
+    old = {"if_no_step_for_ns": 60 * S, "wall_clock_ns": 600 * S}
+    assert planned("abort: {if_no_step_for: 60s}").to_json()["abort"] == old
+    assert Abort.model_validate(old).idle_ns_max(50 * S) == 60 * S
+    widened = planned("").abort
+    assert Abort.model_validate(widened.model_dump(mode="json")) == widened
+
+
+def test_a_trigger_beyond_the_last_step_of_the_fault_free_run_is_an_error() -> None:
+    fault = "{id: k, fault: rank_kill, when: {step: 90}, target: {rank: 0}}"
+    plan = planned(f"workload: {{trainer: {{command: [a]}}}}\nfaults: [{fault}]")
+    assert plan.workload.steps is None and plan.with_steps(91).workload.steps == 91
+    with pytest.raises(ScenarioError, match="fault k: step 90 is never reached; the fault-free run did 90 steps"):
+        plan.with_steps(90)
+
+
+def test_who_ended_badly_is_named_when_the_job_is_given_up(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "node1.1.log").write_text("step 7\nValueError: no such shard\n")
+    progress = LiveProgress(last_step_ns=10)
+    nodes = [SimpleNamespace(name="node1", incarnation=1)]
+    job: Any = SimpleNamespace(progress=progress, run_dir=tmp_path, cluster=SimpleNamespace(nodes=nodes))
+
+    def tell(code: int, now_ns: int, node: str = "node1", incarnation: int = 1) -> str:
+        header = {"role": "agent", "node": node, "incarnation": incarnation}
+        progress.absorb(header, {"event": "worker.exit", "code": code}, now_ns)
+        return RunningJob._failed_worker(job)
+
+    assert tell(0, 11) == ""
+    said = "; before that a worker on node1 ended with 1: ValueError: no such shard (logs/node1.1.log)"
+    assert tell(1, 12) == said
+    assert tell(-15, 13) == said, "the launcher ends the others because of the first one"
+    progress.last_step_ns = 20
+    assert RunningJob._failed_worker(job) == "", "the job went on after it"
+    assert tell(3, 21, "../../etc/passwd") == tell(3, 22, "node1", 2) == "", "a launcher may say anything"

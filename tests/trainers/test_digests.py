@@ -221,21 +221,14 @@ def test_what_is_read_is_bounded(tmp_path: pathlib.Path, pieces: int, monkeypatc
 # Hostile ones
 
 
-def _overlapping(folder: pathlib.Path) -> None:
-    """10,000 tensors, each of which is the whole file."""
-    header = {f"{n}": {"dtype": "U8", "shape": [2**20], "data_offsets": [0, 2**20]} for n in range(10_000)}
+def _with_header(size: int, *spans: tuple[int, int]) -> Callable[[pathlib.Path], None]:
+    """A file whose header has a tensor at each of these places behind it, and so many bytes there."""
+    header = {
+        f"{number}": {"dtype": "U8", "shape": [abs(end - begin)], "data_offsets": [begin, end]}
+        for number, (begin, end) in enumerate(spans)
+    }
     text = json.dumps(header).encode()
-    (folder / "a.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(2**20))
-
-
-def _far_away(folder: pathlib.Path) -> None:
-    text = json.dumps({"a": {"dtype": "U8", "shape": [9], "data_offsets": [2**62, 2**62 + 9]}}).encode()
-    (folder / "a.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(9))
-
-
-def _backwards(folder: pathlib.Path) -> None:
-    text = json.dumps({"a": {"dtype": "U8", "shape": [9], "data_offsets": [9, 0]}}).encode()
-    (folder / "a.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(9))
+    return lambda folder: (folder / "a.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(size))
 
 
 def _one_place_for_all(folder: pathlib.Path) -> None:
@@ -246,13 +239,6 @@ def _one_place_for_all(folder: pathlib.Path) -> None:
         archive.writestr("a/data/0", bytes(100_000))
         archive.filelist += [archive.filelist[-1]] * 30_000
         archive._didModify = True  # type: ignore[attr-defined]
-
-
-def _too_many(folder: pathlib.Path) -> None:
-    count = digests.TENSORS_MAX + 1
-    header = {f"{n}": {"dtype": "U8", "shape": [20], "data_offsets": [20 * n, 20 * n + 20]} for n in range(count)}
-    text = json.dumps(header).encode()
-    (folder / "a.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(20 * count))
 
 
 def _a_hole(folder: pathlib.Path) -> None:
@@ -266,11 +252,19 @@ def _torn(folder: pathlib.Path) -> None:
     os.truncate(folder / "a.pt", 3000)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [_overlapping, _far_away, _backwards, _one_place_for_all, _too_many, _a_hole, _torn],
-    ids=lambda make: make.__name__,
-)
+MANY = digests.TENSORS_MAX + 1
+HOSTILE = {
+    "each tensor is the whole file": _with_header(2**20, *[(0, 2**20)] * 10_000),
+    "far away": _with_header(9, (2**62, 2**62 + 9)),
+    "backwards": _with_header(9, (9, 0)),
+    "too many": _with_header(20 * MANY, *((20 * number, 20 * number + 20) for number in range(MANY))),
+    "one place for all": _one_place_for_all,
+    "a hole": _a_hole,
+    "torn": _torn,
+}
+
+
+@pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_file_is_digested_in_bounds(make: Callable[[pathlib.Path], None], tmp_path: pathlib.Path) -> None:
     (tmp_path / FOLDER).mkdir()
     make(tmp_path / FOLDER)

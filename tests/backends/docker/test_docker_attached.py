@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pathlib
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from backends.attached_days import TRAINER, chaos, told
 from waiting import HANG_S, until
 
 from harness.backends.docker import attached
@@ -21,16 +20,8 @@ from harness.errors import CannotRunError, UsageError
 
 pytestmark = pytest.mark.slow  # a real engine and a real job
 
-TRAINER = pathlib.Path(__file__).resolve().parents[1] / "attached_trainer.py"
 SUBNET = "10.79.7.0/24"
 LABEL = f"test-attached={os.getpid()}"
-PLAN = """version: 1
-name: one-of-two
-title: One of two containers
-progress: {{log: 'step (\\d+)', within: 10m}}
-entries:
-  - {{strike: {verb}, lasts: {lasts}}}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +71,6 @@ def start(engine: Engine) -> Iterator[Start]:
     engine.api.remove_network(network)
 
 
-def chaos(folder: pathlib.Path, verb: str = "pause", lasts: str = "3s") -> list[str]:
-    plan = folder / "plan.yaml"
-    plan.write_text(PLAN.format(verb=verb, lasts=lasts))
-    words = ["gameday", "--attach", f"docker:{LABEL}", str(plan), "--reports", str(folder / "reports")]
-    return [sys.executable, "-m", "harness", *words]
-
-
 def ended(engine: Engine, made: list[str]) -> list[int]:
     """Asks the job to end, and returns how its containers did."""
     engine.api.exec_start(engine.api.exec_create(made[0], ["touch", "/tmp/stop"])["Id"])
@@ -98,17 +82,18 @@ def test_a_struck_container_heals_and_the_job_ends_with_0(
     verb: str, start: Start, engine: Engine, tmp_path: pathlib.Path
 ) -> None:
     made = start()
-    done = subprocess.run(chaos(tmp_path, verb), capture_output=True, text=True)
+    done = subprocess.run(chaos(f"docker:{LABEL}", tmp_path, verb, "3s"), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    (report,) = (tmp_path / "reports").glob("*/attached-report.json")
-    told = json.loads(report.read_text())
-    assert told["verdict"] == "pass" and "loss continuity" in told["not_judged"]
+    report = told(tmp_path)
+    assert report["verdict"] == "pass" and "loss continuity" in report["not_judged"]
     assert ended(engine, made) == [0, 0]
 
 
 def test_a_killed_harness_leaves_nobody_paused(start: Start, engine: Engine, tmp_path: pathlib.Path) -> None:
     made = start()
-    going = subprocess.Popen(chaos(tmp_path, lasts="60s"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    going = subprocess.Popen(
+        chaos(f"docker:{LABEL}", tmp_path, "pause", "60s"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     with contextlib.ExitStack() as ending:
         ending.callback(going.wait)
         ending.callback(going.kill)

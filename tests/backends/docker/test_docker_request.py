@@ -23,7 +23,11 @@ TRAINING = Launch(
 )
 
 
+ATTACHED = dict.fromkeys(("OpenStdin", "StdinOnce", "AttachStdin", "AttachStdout", "AttachStderr"), True)
+
+
 def expected_container(node: str) -> dict[str, object]:
+    labels = {"chaos.run_id": "{run_id}", "chaos.node": node, "chaos.incarnation": "1"}
     log, folders = ("control", ()) if node == "control" else (f"{node}.1", ("checkpoints",))
     return {
         "Image": "chaos-node",
@@ -33,12 +37,8 @@ def expected_container(node: str) -> dict[str, object]:
             "python3", "{run_dir}/delivered.zip", "harness.node.node_init", [node, "node0", "node1"]
         ),
         "WorkingDir": "/scratch",
-        "Labels": {"chaos.run_id": "{run_id}", "chaos.node": node, "chaos.incarnation": "1"},
-        "OpenStdin": True,
-        "StdinOnce": True,
-        "AttachStdin": True,
-        "AttachStdout": True,
-        "AttachStderr": True,
+        "Labels": labels,
+        **ATTACHED,
         "HostConfig": {
             "NetworkMode": "chaos-{run_id}",
             "Mounts": [
@@ -51,9 +51,7 @@ def expected_container(node: str) -> dict[str, object]:
                     "Type": "volume",
                     "Source": f"chaos-{{run_id}}-{node}.1",
                     "Target": "/scratch",
-                    "VolumeOptions": {
-                        "Labels": {"chaos.run_id": "{run_id}", "chaos.node": node, "chaos.incarnation": "1"}
-                    },
+                    "VolumeOptions": {"Labels": labels},
                 },
                 {"Type": "bind", "Source": "{run_dir}/hosts", "Target": "/etc/hosts", "ReadOnly": True},
                 {"Type": "bind", "Source": "{run_dir}/resolv.conf", "Target": "/etc/resolv.conf", "ReadOnly": True},
@@ -128,9 +126,8 @@ def test_two_run_ids_never_share_a_name() -> None:
     assert request.DockerRun(run_id="a/b").prefix != request.DockerRun(run_id="a b").prefix
 
 
-@pytest.mark.parametrize("containers_of", [lambda place: request.render(TRAINING, place)["containers"].values()])
-def test_no_container_is_privileged(containers_of: object) -> None:
-    for asked in containers_of(request.DockerRun(gpus=True, egress=True)):  # type: ignore[operator]
+def test_no_container_is_privileged() -> None:
+    for asked in request.render(TRAINING, request.DockerRun(gpus=True, egress=True))["containers"].values():
         host = asked["HostConfig"]
         assert "Privileged" not in host and "CapAdd" not in host and host["CapDrop"] == ["ALL"]
 
@@ -141,11 +138,7 @@ def test_a_sidecar_may_change_one_network_and_nothing_else() -> None:
         "User": "0:0",
         "Entrypoint": boot.command("python3", "{run_dir}/delivered.zip", "harness.node.sidecar"),
         "Labels": {"chaos.run_id": "r", "chaos.node": "node0", "chaos.incarnation": "1"},
-        "OpenStdin": True,
-        "StdinOnce": True,
-        "AttachStdin": True,
-        "AttachStdout": True,
-        "AttachStderr": True,
+        **ATTACHED,
         "HostConfig": {
             "NetworkMode": "container:abc",
             "Mounts": [

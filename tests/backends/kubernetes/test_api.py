@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import http.server
+import contextlib
 import json
 import pathlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from http_servers import Asked, serving
 
 from harness.backends.kubernetes import api as apis
 from harness.backends.kubernetes.api import Api, Refused
@@ -20,82 +20,65 @@ from harness.errors import BackendError
 Answer = Callable[[str, str, int], tuple[int, dict[str, Any]]]  # of a method and a path, asked for the n-th time
 
 
+Serve = Callable[[Answer], tuple[Api, list[str]]]
+
+
 @pytest.fixture
-def serve(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[Answer], tuple[Api, list[str]]]]:
+def serve(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """Starts a server that gives these answers; returns its client and the list of what it is asked."""
-    servers = []
     monkeypatch.setattr(apis, "AGAIN_S_MAX", 0.01)
+    with contextlib.ExitStack() as held:
 
-    def start(answer: Answer) -> tuple[Api, list[str]]:
-        asked: list[str] = []
+        def start(answer: Answer) -> tuple[Api, list[str]]:
+            lines: list[str] = []
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                line = f"{self.command} {self.path.partition('?')[0]}"
-                asked.append(line)
-                status, body = answer(self.command, self.path.partition("?")[0], asked.count(line))
-                content = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+            def told(asked: Asked) -> tuple[int, dict[str, Any]]:
+                path = asked.path.partition("?")[0]
+                lines.append(f"{asked.method} {path}")
+                return answer(asked.method, path, lines.count(lines[-1]))
 
-            do_GET = do_DELETE = do_POST = do
+            config = {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "c",
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
+                "clusters": [{"name": "c", "cluster": {"server": held.enter_context(serving(told))}}],
+                "users": [{"name": "u", "user": {}}],
+            }
+            (tmp_path / "config").write_text(json.dumps(config))
+            monkeypatch.setenv("CHAOS_KUBECONFIG", str(tmp_path / "config"))
+            api = Api(Settings())
+            held.callback(api.close)
+            return api, lines
 
-            def log_message(self, *_: Any) -> None: ...
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-            "users": [{"name": "u", "user": {}}],
-        }
-        (tmp_path / "config").write_text(json.dumps(config))
-        monkeypatch.setenv("CHAOS_KUBECONFIG", str(tmp_path / "config"))
-        return Api(Settings()), asked
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield start
 
 
 @pytest.mark.parametrize("status", apis.AGAIN_STATUS)
-def test_a_busy_server_is_asked_again(serve: Callable[[Answer], tuple[Api, list[str]]], status: int) -> None:
+def test_a_busy_server_is_asked_again(serve: Serve, status: int) -> None:
     api, asked = serve(
         lambda method, path, time: (200, {"items": []}) if time > 2 else (status, {}) if "pods" in path else (200, {})
     )
     assert api.list("v1", "pods", "a=b") == []
     assert len([line for line in asked if "pods" in line]) == 3
-    api.close()
 
 
-def test_what_is_not_safe_to_repeat_is_asked_once(serve: Callable[[Answer], tuple[Api, list[str]]]) -> None:
+def test_what_is_not_safe_to_repeat_is_asked_once(serve: Serve) -> None:
     """429 is also the answer of the Eviction API to a budget that forbids it."""
     api, asked = serve(lambda method, path, time: (429, {"message": "busy"}) if method == "POST" else (200, {}))
     with pytest.raises(Refused, match="busy"):
         api.ask("POST", "/api/v1/namespaces/team/pods", {})
     assert len([line for line in asked if line.startswith("POST")]) == 1
-    api.close()
 
 
-def test_a_refusal_is_not_asked_again(serve: Callable[[Answer], tuple[Api, list[str]]]) -> None:
+def test_a_refusal_is_not_asked_again(serve: Serve) -> None:
     api, asked = serve(lambda method, path, time: (403, {"message": "no"}) if "pods" in path else (200, {}))
     with pytest.raises(Refused, match="no"):
         api.list("v1", "pods", "a=b")
     assert len([line for line in asked if "pods" in line]) == 1
-    api.close()
 
 
-def test_one_kind_that_cannot_be_removed_keeps_no_other(serve: Callable[[Answer], tuple[Api, list[str]]]) -> None:
+def test_one_kind_that_cannot_be_removed_keeps_no_other(serve: Serve) -> None:
     deleted: set[str] = set()
 
     def answer(method: str, path: str, time: int) -> tuple[int, dict[str, Any]]:
@@ -116,14 +99,10 @@ def test_one_kind_that_cannot_be_removed_keeps_no_other(serve: Callable[[Answer]
     with pytest.raises(BackendError, match="etcd is away"):
         api.remove_run(ClusterRun("a-run", Settings()))
     assert deleted == {"a-pods", "a-services"}
-    api.close()
 
 
-def test_where_the_cluster_is_found_again(
-    serve: Callable[[Answer], tuple[Api, list[str]]], tmp_path: pathlib.Path
-) -> None:
-    api, _ = serve(lambda method, path, time: (200, {}))
-    api.close()
+def test_where_the_cluster_is_found_again(serve: Serve, tmp_path: pathlib.Path) -> None:
+    serve(lambda method, path, time: (200, {}))
     found = apis.chosen_cluster(Settings())
     assert found == {
         "CHAOS_KUBECONFIG": str(tmp_path / "config"),

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import small_jobs
 from backends.kubernetes import stand_in
+from backends.kubernetes.clusters import LOOP, codes, log, running, started
 from backends.kubernetes.stand_in import StandIn
 from waiting import until
 
-from harness.backends.contract import Launch, Node, Verb
+from harness.backends.contract import Launch, Verb
 from harness.backends.kubernetes import backend, reclaim
 from harness.backends.kubernetes.api import Refused
 from harness.errors import BackendError, CannotRunError, NodeGone
@@ -22,11 +24,8 @@ from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Verdict, judge
 from harness.log.journal import is_closed
 from harness.node import pod_init
-from harness.plan.model import Plan
 from harness.run.job import execute
 from harness.run.observers import Silent, Status
-
-LOOP = ("sh", "-c", "trap 'echo heard; exit 9' TERM; echo started; while :; do sleep 0.1; done")
 
 
 @pytest.fixture(params=[True, False], ids=["indexed jobs", "pods"])
@@ -59,22 +58,6 @@ def launch(server: StandIn, tmp_path: pathlib.Path) -> Iterator[Callable[..., ba
     assert not server.objects, "everything carries the run's label and is removed by it"
 
 
-def codes(cluster: backend.KubeCluster, count: int) -> dict[tuple[str, int], int]:
-    found: dict[tuple[str, int], int] = {}
-
-    def look() -> bool:
-        found.update({(each.node, each.incarnation): each.code for each in cluster.exits()})
-        return len(found) >= count
-
-    until(look, f"{count} exits")
-    return found
-
-
-def log(cluster: backend.KubeCluster, node: Node) -> str:
-    path = cluster.run_dir / "logs" / f"{node.name}.{node.incarnation}.log"
-    return path.read_text() if path.exists() else ""
-
-
 def test_a_job_runs_to_its_end(launch: Callable[..., backend.KubeCluster]) -> None:
     script = 'echo "{index} {incarnation} {control} $CHAOS_NODE $SECRET"; exit 1{index}'
     cluster = launch("sh", "-c", script, nodes=2, control=("sleep", "600"), env={"SECRET": "s"})
@@ -97,8 +80,8 @@ def test_killed_held_back_replaced(launch: Callable[..., backend.KubeCluster], s
     cluster.start()
     (cluster.run_dir / "holds" / "f.armed").touch()
     node, other = cluster.nodes
-    until(lambda: "started" in log(cluster, node), "its command runs")
-    until(lambda: "started" in log(cluster, other), "the copy of its checkpoint is on the other node")
+    running(cluster, node)
+    running(cluster, other)  # the copy of the checkpoint is there
     node.kill()
     assert not node.alive and node.pids() == []
     assert codes(cluster, 1) == {("node0", 1): -9}
@@ -108,7 +91,7 @@ def test_killed_held_back_replaced(launch: Callable[..., backend.KubeCluster], s
         until(lambda: cluster._arrived, "the job controller has brought a pod")
         assert cluster.nodes[0] == node, "nobody has said that the capacity is back"
     fresh = cluster.replace(node)
-    until(lambda: "started" in log(cluster, fresh), "its command runs")
+    running(cluster, fresh)
     assert (fresh.name, fresh.incarnation, fresh.alive) == ("node0", 2, True)
     assert {"step-1", "f.armed"} <= set(log(cluster, fresh).split()), "checkpoints and files of faults are there"
     changes = [(each.incarnation, each.allocated, each.reason) for each in cluster.changes()]
@@ -117,9 +100,7 @@ def test_killed_held_back_replaced(launch: Callable[..., backend.KubeCluster], s
 
 def test_evicted(launch: Callable[..., backend.KubeCluster]) -> None:
     cluster = launch(*LOOP, control=("sleep", "600"))
-    cluster.start()
-    node = cluster.nodes[0]
-    until(lambda: "started" in log(cluster, node), "its command runs")
+    node = started(cluster)
     with pytest.raises(Refused):
         cluster._api.evict(cluster._place.control, 1)
     node.evict(30)
@@ -168,9 +149,8 @@ def test_preempted_by_the_scheduler(
     """One node of two on the same machine; the other one, and pods of others, stay where they are."""
     monkeypatch.setenv("CHAOS_KUBE_EVICT", "priority:urgent")
     cluster = launch(*LOOP, nodes=2, control=("sleep", "600"))
-    cluster.start()
-    node, other = cluster.nodes
-    until(lambda: "started" in log(cluster, node) and "started" in log(cluster, other), "their commands run")
+    node, other = started(cluster), cluster.nodes[1]
+    running(cluster, other)
     node.evict(30)
     until(lambda: not node.alive, "it is taken as soon as its command has left")
     assert "heard" in log(cluster, node), "the scheduler deletes it with its own grace"
@@ -219,9 +199,7 @@ def test_a_command_of_the_site_reclaims_and_restores(
     monkeypatch.setenv("CHAOS_KUBE_EVICT", f"command:{program} --zone a")
     monkeypatch.setattr(backend.KubeCluster, "_refuse_machine", lambda *_: None)  # there is only one machine
     cluster = launch(*LOOP)
-    cluster.start()
-    node = cluster.nodes[0]
-    assert isinstance(node, backend.KubeNode) and node.pod is not None
+    node = started(cluster)
     node.evict(119.5)
     server.delete("pods", node.pod.name, 0)  # what the cloud then does
     until(lambda: not node.alive, "gone")
@@ -246,9 +224,7 @@ def test_a_machine_that_vanishes_is_a_lost_node(
     monkeypatch.setattr(backend, "BEAT_S", 0.5)
     monkeypatch.setattr("harness.backends.kubernetes.pod.BEAT_S_MAX", 2.0)
     cluster = launch(*LOOP)
-    cluster.start()
-    node = cluster.nodes[0]
-    assert isinstance(node, backend.KubeNode) and node.pod is not None
+    node = started(cluster)
     time.sleep(7.0)
     assert node.alive, "it answers"
     init = server.pods[node.pod.name].process.pid
@@ -260,10 +236,7 @@ def test_a_machine_that_vanishes_is_a_lost_node(
 def test_lost_unasked(launch: Callable[..., backend.KubeCluster], server: StandIn) -> None:
     """Its job brings it back, and it starts at once; a pod without an owner is lost for good."""
     cluster = launch(*LOOP)
-    cluster.start()
-    node = cluster.nodes[0]
-    until(lambda: "started" in log(cluster, node), "its command runs")
-    assert isinstance(node, backend.KubeNode) and node.pod is not None
+    node = started(cluster)
     server.delete("pods", node.pod.name, 0)
     until(lambda: not node.alive, "gone")
     assert cluster.waiting == server.indexed
@@ -274,9 +247,7 @@ def test_lost_unasked(launch: Callable[..., backend.KubeCluster], server: StandI
 
 def test_signals_freezing_and_control(launch: Callable[..., backend.KubeCluster]) -> None:
     cluster = launch(*LOOP, control=("sleep", "600"))
-    cluster.start()
-    node = cluster.nodes[0]
-    until(lambda: "started" in log(cluster, node), "its command runs")
+    node = started(cluster)
     node.freeze()
     # D: the shell waits in vfork for a child that was stopped before it ran its program
     until(lambda: {each.state for each in node.processes()} in ({"T"}, {"T", "D"}), "all stopped")
@@ -326,18 +297,6 @@ def _stranger(server: StandIn) -> dict[str, Any]:
     return {**pod, "metadata": {"name": "stranger", "labels": {"chaos.run_id": "r2"}}}
 
 
-RESTARTED = {
-    "version": 1,
-    "run_id": "restarted",
-    "seed": 1,
-    "backend": "kubernetes",
-    "scenario": {"name": "restarted", "title": "The API server restarts"},
-    "workload": {"trainer": {"command": list(LOOP)}, "nodes": 1, "steps": 10},
-    "faults": [],
-    "abort": {"if_no_step_for_ns": 600 * 10**9, "wall_clock_ns": 600 * 10**9},
-}
-
-
 def test_an_api_server_that_restarts_leaves_a_run_that_is_judged(server: StandIn, tmp_path: pathlib.Path) -> None:
     class Restarts(Silent):
         def status(self, status: Status) -> None:
@@ -345,7 +304,8 @@ def test_an_api_server_that_restarts_leaves_a_run_that_is_judged(server: StandIn
                 server.restart()
 
     run_dir = tmp_path / "run"
-    outcome = execute(Plan.from_json(RESTARTED), run_dir, backend.BACKEND, Restarts())
+    plan = small_jobs.job("restarted", LOOP, backend="kubernetes", steps=10)
+    outcome = execute(plan, run_dir, backend.BACKEND, Restarts())
     assert outcome.outcome == "broken" and "the control host is lost" in outcome.reason, outcome
     card = judge(load_evidence(run_dir), "restarted")
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons

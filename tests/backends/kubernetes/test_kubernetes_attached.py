@@ -8,12 +8,12 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
+from backends.attached_days import chaos, told
 from backends.kubernetes.others_stand_in import LAUNCHER, OthersStandIn
 from waiting import until
 
@@ -23,13 +23,7 @@ from harness.gameday.attach.strikes_file import AttachedDay
 from harness.gameday.attach.striking import check
 from harness.run.undo import undo_open
 
-PLAN = """version: 1
-name: one-of-two
-title: One of two pods
-progress: {{log: 'step (\\d+)', within: 10m}}
-entries:
-  - {{strike: {verb}, lasts: {lasts}}}
-"""
+JOB = "kubernetes:job=llama"
 
 
 @pytest.fixture
@@ -47,17 +41,13 @@ def start(there: OthersStandIn, allow: str | None = "kill", nodes: int = 2, comm
     until(lambda: all("step" in pod.log.read_text() for pod in there.others.values()), "a step in each pod")
 
 
-def chaos(folder: pathlib.Path, verb: str, lasts: str = "1s") -> list[str]:
-    plan = folder / "plan.yaml"
-    plan.write_text(PLAN.format(verb=verb, lasts=lasts))
-    words = ["gameday", "--attach", "kubernetes:job=llama", str(plan), "--reports", str(folder / "reports")]
-    return [sys.executable, "-m", "harness", *words]
-
-
-def told(folder: pathlib.Path) -> dict[str, Any]:
-    (report,) = (folder / "reports").glob("*/attached-report.json")
-    found: dict[str, Any] = json.loads(report.read_text())
-    return found
+@pytest.fixture
+def job(cluster: OthersStandIn) -> Iterator[attached.KubernetesJob]:
+    """Attached to a started job of two pods whose owner allows every strike."""
+    start(cluster)
+    found = attached.attach("job=llama")
+    yield found
+    found.close()
 
 
 def states(there: OthersStandIn) -> list[str]:
@@ -78,7 +68,7 @@ def states(there: OthersStandIn) -> list[str]:
 def test_a_struck_pod_comes_back_and_the_job_goes_on(verb: str, cluster: OthersStandIn, tmp_path: pathlib.Path) -> None:
     start(cluster)
     before = set(cluster.others)
-    done = subprocess.run(chaos(tmp_path, verb), capture_output=True, text=True)
+    done = subprocess.run(chaos(JOB, tmp_path, verb, "1s"), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     records = {each["what"]: each for each in told(tmp_path)["records"]}
     (node,) = records["struck"]["acted"]
@@ -95,7 +85,7 @@ def test_a_struck_pod_comes_back_and_the_job_goes_on(verb: str, cluster: OthersS
 @pytest.mark.slow
 def test_a_killed_harness_leaves_nothing_stopped(cluster: OthersStandIn, tmp_path: pathlib.Path) -> None:
     start(cluster, "true")
-    going = subprocess.Popen(chaos(tmp_path, "stop", "60s"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    going = subprocess.Popen(chaos(JOB, tmp_path, "stop", "60s"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with contextlib.ExitStack() as ending:
         ending.callback(going.wait)
         ending.callback(going.kill)
@@ -150,17 +140,17 @@ def journal(run_dir: pathlib.Path, record: dict[str, Any]) -> None:
 def test_a_budget_that_forbids_it_is_told_and_not_forced(cluster: OthersStandIn, tmp_path: pathlib.Path) -> None:
     cluster.budget = True
     start(cluster)
-    done = subprocess.run(chaos(tmp_path, "evict"), capture_output=True, text=True)
+    done = subprocess.run(chaos(JOB, tmp_path, "evict", "1s"), capture_output=True, text=True)
     assert done.returncode == 3, done.stdout + done.stderr
     report = told(tmp_path)
     assert report["verdict"] == "inconclusive" and "PodDisruptionBudget forbids it" in report["reasons"][0]
     assert len(cluster.others) == 2 and not [line for line in cluster.asked if line.startswith("DELETE")]
 
 
-def test_a_container_that_a_kill_took_is_not_called_running(cluster: OthersStandIn) -> None:
+def test_a_container_that_a_kill_took_is_not_called_running(
+    cluster: OthersStandIn, job: attached.KubernetesJob
+) -> None:
     """The API server hears of it later than the one who asks inside."""
-    start(cluster)
-    job = attached.attach("job=llama")
     node = job.nodes[0]
     assert job.undo_of("kill", node).arguments["verb"] == "kill"
     job.act("kill", node)
@@ -170,7 +160,6 @@ def test_a_container_that_a_kill_took_is_not_called_running(cluster: OthersStand
     cluster.objects["pods", node]["status"]["containerStatuses"][0]["restartCount"] = 1
     seen = job.look()[node]
     assert seen.state == "running" and job.acted("kill", node, seen)
-    job.close()
 
 
 @pytest.mark.parametrize("allow", [None, "yes"])
@@ -202,13 +191,10 @@ def test_pods_of_a_harness_are_refused(cluster: OthersStandIn) -> None:
 
 
 @pytest.mark.parametrize(("verb", "said"), [("pause", "stop is the nearest"), ("disconnect", "cannot be measured")])
-def test_what_cannot_be_done_to_pods_is_told_with_its_reason(verb: str, said: str, cluster: OthersStandIn) -> None:
-    start(cluster)
-    job = attached.attach("job=llama")
+def test_what_cannot_be_done_to_pods_is_told_with_its_reason(verb: str, said: str, job: attached.KubernetesJob) -> None:
     day = {"version": 1, "name": "a", "title": "A", "entries": [{"strike": verb}]}
     with pytest.raises(UsageError, match=f"{said}.*allowed: stop, kill, evict, delete"):
         check(AttachedDay.model_validate(day), job)
-    job.close()
 
 
 def test_no_pod_and_a_selector_that_is_refused(cluster: OthersStandIn) -> None:
@@ -265,13 +251,12 @@ def test_a_job_that_is_process_1_alone_hears_no_signal_from_inside(cluster: Othe
     job.close()
 
 
-def test_a_pod_that_sees_its_machines_processes_is_not_signalled(cluster: OthersStandIn) -> None:
-    start(cluster)
-    job = attached.attach("job=llama")
+def test_a_pod_that_sees_its_machines_processes_is_not_signalled(
+    cluster: OthersStandIn, job: attached.KubernetesJob
+) -> None:
     cluster.objects["pods", job.nodes[0]]["spec"]["hostPID"] = True
     with pytest.raises(UsageError, match="hostPID"):
         job.undo_of("kill", job.nodes[0])
-    job.close()
 
 
 def test_what_nobody_would_bring_back_is_refused(cluster: OthersStandIn) -> None:
@@ -287,15 +272,14 @@ def test_what_nobody_would_bring_back_is_refused(cluster: OthersStandIn) -> None
     job.close()
 
 
-def test_a_pod_of_the_same_name_that_came_later_is_left_alone(cluster: OthersStandIn) -> None:
-    start(cluster)
-    job = attached.attach("job=llama")
+def test_a_pod_of_the_same_name_that_came_later_is_left_alone(
+    cluster: OthersStandIn, job: attached.KubernetesJob
+) -> None:
     cluster.objects["pods", job.nodes[0]]["metadata"]["uid"] = "another"
     with pytest.raises(UsageError, match="no longer there"):
         job.act("delete", job.nodes[0])
     with pytest.raises(BackendError, match="precondition"):
         job.api.delete("v1", "pods", job.nodes[0], uid="uid-1")
-    job.close()
 
 
 def test_the_role_allows_every_strike_and_nothing_that_creates() -> None:

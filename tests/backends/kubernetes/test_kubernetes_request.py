@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 from collections.abc import Mapping
@@ -19,7 +20,6 @@ from harness.backends.contract import Launch
 from harness.backends.kubernetes import api, backend, manifests, mesh
 from harness.backends.kubernetes.manifests import ClusterRun, Dialect
 from harness.backends.kubernetes.settings import KINDS, VARIABLES, Settings, Toleration, read_settings
-from harness.backends.request_text import native_text
 from harness.cli.main import make_app
 from harness.errors import UsageError
 from harness.node.node_paths import RUN_LABEL
@@ -96,12 +96,23 @@ def test_whole_requests() -> None:
 
 
 def snapshot() -> str:
-    """A job with every setting; of the other kinds what makes the pods, with none; and all for an old server."""
+    """A job with every setting; of the other kinds what makes the pods, with none; and all for an old server. A part
+    that stands there already is only named."""
     parts = {"as job, with every setting": rendered("job")}
     parts |= {f"as {kind}": rendered(kind, Settings())[3:] for kind in ("jobset", "pytorchjob", "trainjob")}
-    old = ClusterRun(dialect=Dialect(False, False, "policy/v1beta1"))
+    old = ClusterRun("spot-evict-1", dialect=Dialect(False, False, "policy/v1beta1"))
     parts["on an old server"] = manifests.render(Launch(("true",), 1, 1), old)
-    return "---\n".join(f"# {title}\n{native_text(objects, 'yaml')}" for title, objects in parts.items())
+    return yaml.safe_dump(_alike(parts, {}), sort_keys=False, width=120)
+
+
+def _alike(value: Any, known: dict[str, Any]) -> Any:
+    """With one object for all parts that are equal, of which YAML then writes the first one alone."""
+    if isinstance(value, dict):
+        value = {key: _alike(each, known) for key, each in value.items()}
+    elif isinstance(value, list | tuple):
+        value = [_alike(each, known) for each in value]
+    text = json.dumps(value)
+    return known.setdefault(text, value) if len(text) > 80 else value
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -268,6 +279,8 @@ def test_plan_prints_what_kubectl_takes(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("CHAOS_KUBECONFIG", "/nowhere")  # nothing is asked of any server
     result = CliRunner().invoke(app, ["plan", "spot-evict", "--backend", "kubernetes", "--as", "jobset", "-o", "yaml"])
     assert result.exit_code == 0, result.output
+    assert result.output.startswith("apiVersion: v1\nkind: Service\nmetadata:\n  name: chaos-spot-evict\n")
+    assert "*id" not in result.output, "every part is read where it stands"
     documents = list(yaml.safe_load_all(result.output))
     assert [each["kind"] for each in documents] == ["Service", "Pod", "PodDisruptionBudget", "JobSet"]
     again = CliRunner().invoke(app, ["plan", "spot-evict", "--backend", "kubernetes", "--as", "jobset"])

@@ -34,6 +34,15 @@ def node(vault: Vault, tmp_path: pathlib.Path) -> Iterator[Callable[[str], Copie
         each.close()
 
 
+@pytest.fixture
+def pair(node: Callable[[str], Copies], tmp_path: pathlib.Path) -> tuple[Copies, Copies]:
+    """One node that has sent its first checkpoint, and another."""
+    one, other = node("one"), node("other")
+    save(tmp_path / "one", "step-1", "first")
+    one.push()
+    return one, other
+
+
 def save(root: pathlib.Path, name: str, content: str) -> None:
     """As a trainer does: whole, by a rename."""
     (root / ".tmp" / "deep").mkdir(parents=True)
@@ -46,11 +55,9 @@ def content(root: pathlib.Path, name: str) -> str:
 
 
 def test_half_of_a_deleted_checkpoint_is_no_new_one(
-    node: Callable[[str], Copies], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Copies, Copies], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = node("one"), node("other")
-    save(tmp_path / "one", "step-1", "first")
-    one.push()
+    one, other = pair
     version = other.pull(-1)
     (tmp_path / "one" / "step-1").rename(tmp_path / "one" / ".gone")
     one.push()
@@ -69,19 +76,15 @@ def test_half_of_a_deleted_checkpoint_is_no_new_one(
     assert list((tmp_path / "other").iterdir()) == []
 
 
-def test_what_one_saves_the_others_have(node: Callable[[str], Copies], tmp_path: pathlib.Path) -> None:
-    one, other = node("one"), node("other")
-    save(tmp_path / "one", "step-1", "first")
-    one.push()
+def test_what_one_saves_the_others_have(pair: tuple[Copies, Copies], tmp_path: pathlib.Path) -> None:
+    _, other = pair
     other.pull(-1)
     assert content(tmp_path / "other", "step-1") == "first"
     assert not [*(tmp_path / "other").glob(".*")], "nothing half is left"
 
 
-def test_what_one_deletes_is_gone_everywhere(node: Callable[[str], Copies], tmp_path: pathlib.Path) -> None:
-    one, other = node("one"), node("other")
-    save(tmp_path / "one", "step-1", "first")
-    one.push()
+def test_what_one_deletes_is_gone_everywhere(pair: tuple[Copies, Copies], tmp_path: pathlib.Path) -> None:
+    one, other = pair
     version = other.pull(-1)
     (tmp_path / "other" / "step-1").rename(tmp_path / "kept")
     other.push()
@@ -89,10 +92,8 @@ def test_what_one_deletes_is_gone_everywhere(node: Callable[[str], Copies], tmp_
     assert not (tmp_path / "one" / "step-1").exists()
 
 
-def test_one_that_was_made_again_replaces_the_old_copy(node: Callable[[str], Copies], tmp_path: pathlib.Path) -> None:
-    one, other = node("one"), node("other")
-    save(tmp_path / "one", "step-1", "damaged")
-    one.push()
+def test_one_that_was_made_again_replaces_the_old_copy(pair: tuple[Copies, Copies], tmp_path: pathlib.Path) -> None:
+    one, other = pair
     version = other.pull(-1)
     (tmp_path / "one" / "step-1").rename(tmp_path / "one" / ".tmp-replaced")
     save(tmp_path / "one", "step-1", "whole")

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
 import pytest
+import tools
 from labs import Opened, OpenLab
 
 from harness.backends.contract import Launch
-from harness.backends.local.backend import BACKEND, MODES, try_mode
+from harness.backends.local.backend import BACKEND, MODES
 from harness.node import leftovers
 
 _numbers = itertools.count(1)
-refusal = functools.cache(try_mode)
 
 
 @pytest.fixture(params=MODES)
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     chosen: str = request.param
-    if chosen == "root" and os.geteuid() != 0:
-        pytest.skip("not root")
-    if (reason := refusal(chosen)) is not None:
-        pytest.skip(reason)
-    monkeypatch.setenv("CHAOS_LOCAL_MODE", chosen)
+    tools.use_mode(monkeypatch, chosen)
     return chosen
 
 

@@ -161,21 +161,6 @@ def test_a_signal_cannot_leave_the_node(open_lab: OpenLab) -> None:
         bystander.kill()
 
 
-def test_a_frozen_node_stands_still_until_thawed(open_lab: OpenLab) -> None:
-    code = "import time, sys\nwhile True: print('tick', flush=True); time.sleep(0.005)"
-    lab = open_lab(("sh", "-c", 'setsid "$@" & exec "$@"', "sh", *script(code)))
-    node = lab.cluster.nodes[0]
-    lab.wait_log("node0.1", "tick\ntick")
-    node.freeze()
-    states = {item.process.state for item in leftovers.leftovers(lab.run_id) if item.node == "node0.1"}
-    assert states == {"T"}
-    before = lab.log("node0.1")
-    assert node.alive
-    assert len(node.pids()) == 2
-    node.thaw()
-    until(lambda: len(lab.log("node0.1")) > len(before), "another tick")
-
-
 def test_the_control_process_is_beside_the_nodes(open_lab: OpenLab) -> None:
     server = "import socket; s = socket.create_server(('{control}', 7001))\nwhile 1: s.accept()[0].sendall(b'control')"
     client = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from other_user import as_user, python_of
 from waiting import until
 
 import harness
@@ -23,17 +23,24 @@ from harness.run.undo import heal_strays
 
 ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
 USER_ID = 61234  # nobody has this id
+AS_USER = as_user(USER_ID)
 HARNESS = textwrap.dedent("""
     import pathlib, sys, time
     sys.path.insert(0, sys.argv[1])
-    from harness.backends.contract import Launch
+    from harness.backends.contract import Launch, Traffic
     from harness.backends.local.backend import LocalCluster
+    from harness.node.types import Impairment
     command = ("sh", "-c", "setsid sleep 301 & (setsid sleep 302 &); exec sleep 300")
     workload = Launch(command, 2, 1, control=command)
     cluster = LocalCluster(workload, pathlib.Path(sys.argv[2]), sys.argv[3], sys.argv[4])
     cluster.start()
     cluster.nodes[0].kill()
     cluster.replace(cluster.nodes[0])
+    if sys.argv[4] != "plain":
+        cluster.nodes[0].limit_rate(10**6, Traffic())
+        cluster.nodes[0].impair(Impairment(delay_s=10, loss_percent=50), Traffic())
+        cluster.nodes[0].cut(Traffic())
+        cluster.nodes[1].unplug()
     cluster.nodes[1].freeze()
     print("done", flush=True)
     time.sleep(60)
@@ -47,8 +54,8 @@ def _start(run_dir: pathlib.Path, run_id: str, mode: str) -> subprocess.Popen[by
 
 @pytest.mark.parametrize("moment", range(4))
 def test_sigkill_of_the_harness_leaves_nothing(mode: str, moment: int, tmp_path: pathlib.Path) -> None:
-    """Three random moments, most of them while the lab is being built; and once in full work."""
-    run_id = f"survival-{os.getpid()}-{mode}-{moment}"
+    """Three random moments, most of them while the lab is being built; and once in full work, its network disturbed."""
+    run_id, links = f"survival-{os.getpid()}-{mode}-{moment}", devices()
     with _start(tmp_path, run_id, mode) as victim:
         assert victim.stdout is not None
         if moment == 0:
@@ -57,6 +64,14 @@ def test_sigkill_of_the_harness_leaves_nothing(mode: str, moment: int, tmp_path:
             time.sleep(random.Random(f"{mode}{moment}").uniform(0.05, 0.5))
         victim.kill()
     until(lambda: not leftovers.leftovers(run_id), "the end of the lab")
+    until(lambda: devices() == links, "the end of its devices on the host")
+
+
+def devices() -> set[str]:
+    """Network devices of this host, without those that a Docker engine makes and removes at any time."""
+    lines = pathlib.Path("/proc/net/dev").read_text().splitlines()[2:]
+    names = {line.partition(":")[0].strip() for line in lines}
+    return {name for name in names if not name.startswith(("veth", "br-", "docker"))}
 
 
 def test_sigkill_of_every_holder_at_once_leaves_only_what_heal_finds(tmp_path: pathlib.Path) -> None:
@@ -139,21 +154,6 @@ def test_a_reused_process_id_is_not_hit() -> None:
     assert not now.signal(signal.SIGKILL)
 
 
-def _python_of(user: int) -> str:
-    """An interpreter that `user` may execute: the tests' own may lie in a home directory."""
-    for python in (sys.executable, "/usr/bin/python3"):
-        check = [*_as(user), python, "-c", "import sys; assert sys.version_info >= (3, 11)"]
-        if shutil.which(python) and subprocess.run(check, capture_output=True).returncode == 0:
-            return python
-    pytest.skip("no interpreter for an ordinary user")
-
-
-def _as(user: int) -> list[str]:
-    identity = [f"--reuid={user}", f"--regid={user}", "--clear-groups", "--inh-caps=-all"]
-    # setpriv executes its command while it still has root's rights over files; what sh executes has them no more.
-    return ["setpriv", *identity, "sh", "-c", 'exec "$@"', "sh"]
-
-
 @pytest.fixture
 def users_dir() -> Iterator[pathlib.Path]:
     if os.geteuid() != 0:
@@ -163,8 +163,8 @@ def users_dir() -> Iterator[pathlib.Path]:
         yield pathlib.Path(directory)
 
 
-def _run_as_user(code: str, directory: pathlib.Path, prefix: tuple[str, ...] = ()) -> str:
-    command = [*_as(USER_ID), *prefix, _python_of(USER_ID), "-B", "-c", textwrap.dedent(code), ROOT, str(directory)]
+def _run_as_user(code: str, directory: pathlib.Path) -> str:
+    command = [*AS_USER, python_of(AS_USER), "-B", "-c", textwrap.dedent(code), ROOT, str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, cwd="/")
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import subprocess
@@ -10,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from backends.attached_days import TRAINER, chaos, told
 from waiting import until
 
 from harness.backends.slurm import attached
@@ -18,19 +18,11 @@ from harness.errors import BackendError, CannotRunError, UsageError
 
 pytestmark = pytest.mark.slow  # a real Slurm and a real job
 
-TRAINER = pathlib.Path(__file__).resolve().parents[1] / "attached_trainer.py"
 SCRIPT = """#!/bin/sh
 export OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 exec srun --ntasks-per-node=1 {python} -m torch.distributed.run --nnodes=2 --nproc-per-node=1 \\
     --rdzv-backend=c10d --rdzv-endpoint="$head:29512" --rdzv-id=1 {trainer} {stop}
-"""
-PLAN = """version: 1
-name: one-of-two
-title: One of two nodes
-progress: {log: 'step (\\d+)', within: 10m}
-entries:
-  - {strike: stop, lasts: 4s}
 """
 
 
@@ -67,14 +59,10 @@ def submit(slurm: Slurm, tmp_path: pathlib.Path) -> Iterator[Submit]:
 
 def test_a_stopped_node_goes_on_and_the_job_ends_with_0(slurm: Slurm, submit: Submit, tmp_path: pathlib.Path) -> None:
     job_id = submit("--comment=chaos.allow=true")
-    plan = tmp_path / "plan.yaml"
-    plan.write_text(PLAN)
-    words = ["gameday", "--attach", f"slurm:{job_id}", str(plan), "--reports", str(tmp_path / "reports")]
-    done = subprocess.run([sys.executable, "-m", "harness", *words], capture_output=True, text=True)
+    done = subprocess.run(chaos(f"slurm:{job_id}", tmp_path, "stop", "4s"), capture_output=True, text=True)
     log = (tmp_path / "job.log").read_text()[-2000:]
     assert done.returncode == 0, done.stdout + done.stderr + log
-    (report,) = (tmp_path / "reports").glob("*/attached-report.json")
-    struck = next(each for each in json.loads(report.read_text())["records"] if each["what"] == "struck")
+    struck = next(each for each in told(tmp_path)["records"] if each["what"] == "struck")
     assert list(struck["acted"].values()) == [True]
     assert sorted(each["state"] for each in struck["seen"].values()) == ["running", "stopped"]
     (tmp_path / "stop").touch()

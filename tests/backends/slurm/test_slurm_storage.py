@@ -6,7 +6,6 @@ import contextlib
 import os
 import pathlib
 import re
-import shutil
 import socket
 import stat
 import subprocess
@@ -15,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import IO, cast
 
+import other_user
 import pytest
 from conformance.places import fuse_mounts_below, processes_of
 from waiting import HANG_S, until
@@ -44,24 +44,14 @@ def as_user(device: pathlib.Path) -> list[str]:
     os.mknod(device, stat.S_IFCHR | 0o666, os.stat("/dev/fuse").st_rdev)
     device.chmod(0o666)
     there = ["unshare", "--mount", "sh", "-c", f'mount --bind {device} /dev/fuse && exec "$@"', "sh"]
-    identity = [f"--reuid={USER}", f"--regid={USER}", f"--groups={PROJECT}", "--inh-caps=-all"]
-    # setpriv executes its command while it still has root's rights over files; what sh executes has them no more.
-    return [*there, "setpriv", *identity, "sh", "-c", 'exec "$@"', "sh"]
-
-
-def python_of(prefix: Sequence[str]) -> str:
-    for python in (sys.executable, "/usr/bin/python3"):
-        check = [*prefix, python, "-c", "import sys; assert sys.version_info >= (3, 11)"]
-        if shutil.which(python) and subprocess.run(check, capture_output=True).returncode == 0:
-            return python
-    pytest.fail("no interpreter for an ordinary user")
+    return [*there, *other_user.as_user(USER, str(PROJECT))]
 
 
 class Host:
     """A node of a Slurm that is this machine, used by somebody."""
 
     def __init__(self, run_dir: pathlib.Path, prefix: Sequence[str]):
-        self.run_dir, self.prefix, self.python = run_dir, list(prefix), python_of(prefix)
+        self.run_dir, self.prefix, self.python = run_dir, list(prefix), other_user.python_of(prefix)
         self.run_id = f"test-{os.getpid()}-{run_dir.name}"
         self._started: list[subprocess.Popen[bytes]] = []
 

@@ -1,0 +1,39 @@
+"""What tests look at in a cluster of Kubernetes, a real one or one that is stood in for."""
+
+from __future__ import annotations
+
+from waiting import until
+
+from harness.backends.contract import Node
+from harness.backends.kubernetes.backend import KubeCluster, KubeNode
+
+LOOP = ("sh", "-c", "trap 'echo heard; exit 9' TERM; echo started; while :; do sleep 0.1; done")
+
+
+def codes(cluster: KubeCluster, count: int) -> dict[tuple[str, int], int]:
+    found: dict[tuple[str, int], int] = {}
+
+    def look() -> bool:
+        found.update({(each.node, each.incarnation): each.code for each in cluster.exits()})
+        return len(found) >= count
+
+    until(look, f"{count} exits")
+    return found
+
+
+def log(cluster: KubeCluster, node: Node) -> str:
+    path = cluster.run_dir / "logs" / f"{node.name}.{node.incarnation}.log"
+    return path.read_text() if path.exists() else ""
+
+
+def running(cluster: KubeCluster, node: Node) -> None:
+    until(lambda: "started" in log(cluster, node), f"the command of {node.name} runs")
+
+
+def started(cluster: KubeCluster) -> KubeNode:
+    """The first node of a cluster that is started here, once its command runs."""
+    cluster.start()
+    node = cluster.nodes[0]
+    running(cluster, node)
+    assert isinstance(node, KubeNode) and node.pod is not None
+    return node

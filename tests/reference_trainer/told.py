@@ -1,0 +1,31 @@
+"""An emitter that keeps what it is told, and orders to damage a trainer."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+from harness.node.emitter import Emitter
+
+
+class Told(Emitter):
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.events: list[dict[str, Any]] = []
+
+    def __call__(self, event: str, **fields: Any) -> int:
+        self.events.append({"event": event} | fields)
+        return 0
+
+    def kinds(self) -> list[tuple[int, str]]:
+        return [(event["at_step"], event["kind"]) for event in self.events]
+
+
+def ordered(folder: pathlib.Path, **what: Any) -> tuple[pathlib.Path, pathlib.Path]:
+    """The folders of orders and answers, with one order `a.json` to rank 1."""
+    orders, answers = folder / "orders", folder / "answers"
+    orders.mkdir()
+    answers.mkdir()
+    (orders / "a.json").write_text(json.dumps({"rank": 1} | what))
+    return orders, answers
