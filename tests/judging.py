@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from simulator import History, Job, simulate
+from simulator import History, Job, Line, Logs, Outage, simulate
 
 from harness.judge.score import Evidence, Scorecard, judge
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 
-Logs = dict[str, list[dict[str, Any]]]
+Bend = Callable[[Logs], object]
+SAVES = ("checkpoint.started", "checkpoint.committed", "checkpoint.failed")
 EXPECT = {
     "recovery_time": {"max": "60s"},
     "wasted_gpu_hours": {"max_percent_by_faults": 100},
@@ -39,21 +40,33 @@ def _fault_free_of(job: Job, seed: int) -> Timeline:
     return load(simulate(job, (), seed))
 
 
+def together(*bends: Bend) -> Bend:
+    """One after the other."""
+    return lambda logs: [bend(logs) for bend in bends]
+
+
+def bent(job: Job, *bends: Bend, outages: Sequence[Outage] = (), seed: int = 99) -> Timeline:
+    """A run with a bent log; without outages a fault-free one."""
+    history = simulate(job, outages, seed)
+    logs = history.logs()
+    together(*bends)(logs)
+    return load(history, logs)
+
+
 def expecting(logs: Logs, expect: dict[str, Any]) -> Logs:
-    plan = next(line for line in logs["harness"] if line.get("event") == "plan")
+    plan = logs.told("plan")
     plan["plan"] = plan["plan"] | {"expect": expect}
     return logs
 
 
 def by_a_command(logs: Logs) -> None:
     """The plan names a command that promises nothing, instead of the reference trainer."""
-    plan = next(line["plan"] for line in logs["harness"] if line.get("event") == "plan")
-    plan["workload"] = plan["workload"] | {"trainer": {"command": ["train"]}}
+    logs.plan["workload"] = logs.plan["workload"] | {"trainer": {"command": ["train"]}}
 
 
 def verdict(
     history: History,
-    bend: Callable[[Logs], object] = lambda logs: None,
+    bend: Bend = lambda logs: None,
     expect: dict[str, Any] | None = None,
     fault_free: Timeline | None = None,
     calibration: Sequence[Timeline] = (),
@@ -64,28 +77,23 @@ def verdict(
     return judge(Evidence(load(history, logs), fault_free, calibration), "simulated")
 
 
-def trainers(logs: Logs, *, rank: int | None = None, life: int | None = None) -> list[list[dict[str, Any]]]:
-    """The logs of workers: of one rank, of its n-th life (negative from the end), or all."""
-    found = [
-        lines for name, lines in sorted(logs.items(), key=lambda i: i[1][0]["mono_ns"]) if name.startswith("trainer")
-    ]
-    found = [lines for lines in found if rank is None or lines[0]["rank"] == rank]
-    return found if life is None else [found[life]]
+def trainers(logs: Logs, *, rank: int | None = None, life: int | None = None) -> list[list[Line]]:
+    return logs.trainers(rank, life)
 
 
-def steps(lines: list[dict[str, Any]], first: int = 1, last: int = 10**9) -> list[dict[str, Any]]:
-    return [line for line in lines if line.get("event") == "step" and first <= line["step"] <= last]
-
-
-def acted_as(logs: Logs, kind: str, **what: Any) -> dict[str, Any]:
+def acted_as(logs: Logs, kind: str, **what: Any) -> Line:
     """The first fault was of another kind, as the plan says, too; its `fault.injected`, with `what` beside that."""
-    injected = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
-    plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
-    for fault in plan["faults"]:
+    injected = logs.told("fault.injected")
+    for fault in logs.plan["faults"]:
         fault.update({"fault": kind} if fault["id"] == injected["fault"] else {})
     injected.update(kind=kind, **what)
     return injected
 
 
-def remove(lines: list[dict[str, Any]], unwanted: Callable[[dict[str, Any]], bool]) -> None:
-    lines[:] = [line for line in lines if not unwanted(line)]
+def struck(logs: Logs, fault: str, at: int, healed: int | None = None, **told: Any) -> None:
+    """A fault that kills nobody strikes at a moment and acts as meant; `told`: more of its `fault.injected`."""
+    common = {"fault": fault, "wall_ns": logs.harness[-1]["wall_ns"]}
+    injected = {"event": "fault.injected", "mono_ns": at, "kind": "straggler", "kills": False, "targets": []}
+    effect = {"event": "fault.effect", "measured": 2, "expected": 2, "unit": "x", "ok": True, "mono_ns": at + 1}
+    over = [] if healed is None else [common | {"event": "fault.healed", "mono_ns": healed}]
+    logs.put(common | injected | told, common | effect, *over)

@@ -15,7 +15,7 @@ import json
 import math
 import pathlib
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ PHASE_MS = {
 }
 KINDS = ("rank", "node", "notice", "shrink", "crash", "rollback")
 Interval = tuple[str, int, int]
+Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,6 @@ class StepRow:
     survives: bool
     world: int
     warm_up: bool  # the first step of its process
-    process: str
 
 
 @dataclass
@@ -179,21 +179,87 @@ class Writer:
         return stamped
 
 
+class Logs(dict[str, list[Line]]):
+    """File name → lines, to be bent by tests of broken trainers."""
+
+    @property
+    def harness(self) -> list[Line]:
+        return self["harness"]
+
+    @harness.setter
+    def harness(self, lines: list[Line]) -> None:
+        self["harness"] = lines
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        return self.told("plan")["plan"]
+
+    def told(self, event: str) -> Line:
+        """The first line of this event that the harness told."""
+        return find(self.harness, event)
+
+    def put(self, *lines: Line) -> None:
+        """The harness tells these, too. Without any: its lines are put in the order of their times again."""
+        put(self.harness, *lines)
+
+    def trainers(self, rank: int | None = None, life: int | None = None) -> list[list[Line]]:
+        """The logs of workers: of one rank, of its n-th life (negative from the end), or all."""
+        by_time = sorted(self.items(), key=lambda item: item[1][0]["mono_ns"])
+        found = [lines for name, lines in by_time if name.startswith("trainer")]
+        found = [lines for lines in found if rank is None or lines[0]["rank"] == rank]
+        return found if life is None else [found[life]]
+
+    def last_lives(self) -> list[list[Line]]:
+        """The log of each rank's last worker, in the order of the ranks."""
+        ranks = sorted({lines[0]["rank"] for lines in self.trainers()})
+        return [self.trainers(rank, -1)[0] for rank in ranks]
+
+    def all(self, *events: str, **whose: int | None) -> Iterator[Line]:
+        """All lines of these events of the workers that `trainers` finds."""
+        return (line for lines in self.trainers(**whose) for line in lines if line.get("event") in events)
+
+    def steps(self, first: int = 1, last: int = 10**9, **whose: int | None) -> Iterator[Line]:
+        return (line for lines in self.trainers(**whose) for line in steps(lines, first, last))
+
+    def lose(self, *events: str, step: Container[int] | None = None, **whose: int | None) -> None:
+        """The workers that `trainers` finds do not tell these events; with `step` only those of such steps."""
+        for lines in self.trainers(**whose):
+            remove(lines, lambda line: line.get("event") in events and (step is None or line["step"] in step))
+
+
+def find(lines: list[Line], event: str) -> Line:
+    return next(line for line in lines if line.get("event") == event)
+
+
+def steps(lines: list[Line], first: int = 1, last: int = 10**9) -> list[Line]:
+    return [line for line in lines if line.get("event") == "step" and first <= line["step"] <= last]
+
+
+def remove(lines: list[Line], unwanted: Callable[[Line], bool]) -> None:
+    lines[:] = [line for line in lines if not unwanted(line)]
+
+
+def put(lines: list[Line], *more: Line) -> None:
+    """All in the order of their times, behind the header."""
+    lines[1:] = sorted([*lines[1:], *more], key=lambda line: int(line["mono_ns"]))
+
+
+def clocks(line: Line, later_ns: int = 0) -> dict[str, int]:
+    """When a line was told, or so much later, by both clocks."""
+    return {key: line[key] + later_ns for key in ("mono_ns", "wall_ns")}
+
+
 @dataclass
 class History:
     job: Job
     writers: list[Writer]
     truth: Truth
 
-    def logs(self) -> dict[str, list[dict[str, Any]]]:
-        """File name → lines, to be bent by tests of broken trainers."""
-        return {writer.name: writer.lines() for writer in self.writers}
+    def logs(self) -> Logs:
+        return Logs({writer.name: writer.lines() for writer in self.writers})
 
     def write(
-        self,
-        run_dir: pathlib.Path,
-        logs: dict[str, list[dict[str, Any]]] | None = None,
-        rename: Callable[[str], str] = str,
+        self, run_dir: pathlib.Path, logs: Logs | None = None, rename: Callable[[str], str] = str
     ) -> pathlib.Path:
         events = run_dir / "events"
         events.mkdir(parents=True, exist_ok=True)
@@ -243,13 +309,8 @@ class _Simulation:
     def _writer(self, name: str, role: str, node: int | None, identity: dict[str, Any]) -> Writer:
         foreign = self.job.foreign_clocks and node is not None
         wall, mono = self._skew(node) if foreign else (0, 0)
-        header = {
-            "schema": 1,
-            "writer": name,
-            "role": role,
-            "clock": f"boot-{self._host(node)}" if foreign else "boot",
-            "pid": 1,
-        }
+        clock = f"boot-{self._host(node)}" if foreign else "boot"
+        header = {"schema": 1, "writer": name, "role": role, "clock": clock, "pid": 1}
         writer = Writer(name, header | identity | {"at": self.now}, wall, mono)
         self.writers.append(writer)
         return writer
@@ -343,12 +404,10 @@ class _Simulation:
             act(end)
             self._phase(name, end)
             return False
-        if name == "restore":  # the workers are there; they are lost before they have restored anything
-            self._phase(name, self.now + (end - self.now) // 2)
-        elif name == "rendezvous":
+        if name == "rendezvous":
             self._start_workers(self.now + 1, end - 1)
             self._phase(name, end)
-        else:
+        else:  # of a restore: the workers are there, and are lost before they have restored anything
             self._phase(name, self.now + (end - self.now) // 2)
         self._lose_node_again()
         return True
@@ -446,18 +505,8 @@ class _Simulation:
                 sync_ns=room // 10,
             )
             warm_up, worker.stepped = not worker.stepped, True
-            row = StepRow(
-                worker.slot,
-                self.step,
-                begin,
-                at,
-                data_ns,
-                checkpoint_ns,
-                True,
-                len(self.workers),
-                warm_up,
-                worker.writer.name,
-            )
+            world = len(self.workers)
+            row = StepRow(worker.slot, self.step, begin, at, data_ns, checkpoint_ns, True, world, warm_up)
             self.pending.append(row)
             worker.at = at
         if self.step % self.job.every == 0:
@@ -562,12 +611,16 @@ class _Simulation:
         seen = self._spread(begin + (end - begin) // 2, end, len(workers))
         for worker, at, gone in zip(workers, said, seen, strict=True):
             worker.writer.log(at, "exiting", code=code, reason="peer lost" if code else "drained", step=self.step)
-            agent = self.agents.get(int(worker.slot[0][4:]))
-            if agent is not None:
-                pid = worker.writer.header["pid"]
-                agent.log(gone, "worker.exit", local_rank=worker.slot[2], rank=worker.rank, pid=pid, code=code)
+            self._seen(worker, gone, code)
         if not self.job.agents and workers:  # nobody sees exits: they are gone when they say so
             workers[-1].writer.records[-1] = (end, workers[-1].writer.records[-1][1])
+
+    def _seen(self, worker: _Worker, at: int, code: int) -> None:
+        """The launcher of its node, if there is one, sees the worker end."""
+        agent = self.agents.get(int(worker.slot[0][4:]))
+        if agent is not None:
+            pid = worker.writer.header["pid"]
+            agent.log(at, "worker.exit", local_rank=worker.slot[2], rank=worker.rank, pid=pid, code=code)
 
     def _tear_down(self, workers: list[_Worker], code: int) -> None:
         end = self.now + self._some(PHASE_MS["teardown"])
@@ -584,9 +637,7 @@ class _Simulation:
         self._open(self._inject(struck, "rank_kill", [place]))
         self._phase("interrupted_step", struck)
         noticed = struck + self._some(PHASE_MS["detect"])
-        if self.job.agents:
-            pid = victim.writer.header["pid"]
-            self.agents[node].log(noticed, "worker.exit", local_rank=victim.slot[2], rank=victim.rank, pid=pid, code=-9)
+        self._seen(victim, noticed, -9)
         peers = [w for w in self.workers if w is not victim]
         if peers or self.job.agents:
             self._phase("detect", noticed)
@@ -652,9 +703,7 @@ class _Simulation:
         for worker, at in zip(self.workers, self._spread(self.now + 2, drained, len(self.workers)), strict=True):
             worker.writer.log(at, "exiting", code=75, reason="drained", step=self.step)
         for worker, at in zip(self.workers, self._spread(drained, end, len(self.workers)), strict=True):
-            if self.job.agents:
-                fields = {"local_rank": worker.slot[2], "rank": worker.rank, "pid": worker.writer.header["pid"]}
-                self.agents[int(worker.slot[0][4:])].log(at, "worker.exit", **fields, code=75)
+            self._seen(worker, at, 75)
         self._phase("drain", drained)
         if self.job.agents:
             self._phase("teardown", end)
@@ -686,9 +735,8 @@ class _Simulation:
         self._open(self._lose(node, struck) if departs else self._inject(struck, "rank_kill", [place]))
         self._phase("interrupted_step", struck)
         noticed = struck + self._some(PHASE_MS["detect"])
-        if self.job.agents and not departs:
-            gone = {"local_rank": lost[0].slot[2], "rank": lost[0].rank, "pid": lost[0].writer.header["pid"]}
-            self.agents[node].log(noticed, "worker.exit", **gone, code=-9)
+        if not departs:
+            self._seen(lost[0], noticed, -9)
         self._phase("detect", noticed)
         survivors = [worker for worker in self.workers if worker not in lost]
         self._phase("startup", self.now + self._some(PHASE_MS["startup"]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from judging import Logs, remove, steps, trainers
+from judging import SAVES
+from simulator import Logs, clocks, put, remove, steps
 
 STAMPS = ("mono_ns", "begin_ns", "wall_ns")
 
@@ -24,12 +25,7 @@ def stretched(logs: Logs, begin: int, end: int, factor: float) -> None:
 
 def step_end(logs: Logs, step: int) -> int:
     """When the last life's last rank had done this step."""
-    return max(steps(lines, step, step)[0]["mono_ns"] for lines in _last_lives(logs))
-
-
-def _last_lives(logs: Logs) -> list[list[dict[str, Any]]]:
-    ranks = sorted({lines[0]["rank"] for lines in trainers(logs)})
-    return [trainers(logs, rank=rank, life=-1)[0] for rank in ranks]
+    return max(steps(lines, step, step)[0]["mono_ns"] for lines in logs.last_lives())
 
 
 def slower(logs: Logs, factor: float, first: int, last: int) -> None:
@@ -39,7 +35,7 @@ def slower(logs: Logs, factor: float, first: int, last: int) -> None:
 
 def stalls(logs: Logs, seconds: float, every: int, after: int = 0) -> None:
     """The last lives stand still for so long in each step that is so many `after` a multiple of `every`."""
-    first = steps(_last_lives(logs)[0])[0]["step"]
+    first = steps(logs.last_lives()[0])[0]["step"]
     for step in range((80 - after) // every * every + after, first, -every):
         begin, end = step_end(logs, step - 1), step_end(logs, step)
         stretched(logs, begin, end, 1 + seconds * 1e9 / (end - begin))
@@ -47,45 +43,40 @@ def stalls(logs: Logs, seconds: float, every: int, after: int = 0) -> None:
 
 def others_take(logs: Logs, share: float, first: int, last: int) -> None:
     """Other programs took this share of the host's CPUs between these steps of the last lives; little before that."""
-    harness, begin, end = logs["harness"], step_end(logs, first), step_end(logs, last)
-    for at in range(harness[0]["mono_ns"], end, 10**8):
+    begin, end = step_end(logs, first), step_end(logs, last)
+    for at in range(logs.harness[0]["mono_ns"], end, 10**8):
         told = share if at > begin else 0.05
-        harness.append({"event": "host.load", "others": told, "mono_ns": at, "wall_ns": at})
-    harness[1:] = sorted(harness[1:], key=lambda line: line["mono_ns"])
+        logs.put({"event": "host.load", "others": told, "mono_ns": at, "wall_ns": at})
 
 
 def without_saves(logs: Logs, *unwanted: int) -> None:
     """The last lives do not save these steps."""
-    for lines in _last_lives(logs):
-        remove(lines, lambda line: line["event"].startswith("checkpoint") if line.get("step") in unwanted else False)
+    for lines in logs.last_lives():
+        remove(lines, lambda line: line.get("event") in SAVES and line["step"] in unwanted)
 
 
 def saved_late(logs: Logs, step: int, instead: int) -> None:
-    for lines in _last_lives(logs):
-        stamp = next(({k: s[k] for k in ("mono_ns", "wall_ns")} for s in steps(lines, instead, instead)), {})
+    for lines in logs.last_lives():
+        done = steps(lines, instead, instead)[0]
         for line in lines:
-            if str(line.get("event")).startswith("checkpoint") and line.get("step") == step:
-                line |= stamp | {"step": instead}
-        lines[1:] = sorted(lines[1:], key=lambda line: line["mono_ns"])
+            if line.get("event") in SAVES and line["step"] == step:
+                line |= clocks(done) | {"step": instead}
+        put(lines)
 
 
 def exit_takes(logs: Logs, seconds: float) -> None:
     """The commands go on for so long after the last step."""
-    last = max(line["mono_ns"] for lines in trainers(logs) for line in steps(lines))
-    for line in logs["harness"]:
-        if line["mono_ns"] > last:
-            line["mono_ns"] += round(seconds * 1e9)
-            line["wall_ns"] += round(seconds * 1e9)
+    last = max(line["mono_ns"] for line in logs.steps())
+    for line in logs.harness:
+        line |= clocks(line, round(seconds * 1e9)) if line["mono_ns"] > last else {}
 
 
 def drilled(logs: Logs, **finished: Any) -> None:
     """The harness made a restore drill before the nodes were released. Its begin is not told, as the drill's own log
     is that of another history, at another time."""
-    stamp = {key: logs["harness"][-1][key] for key in ("mono_ns", "wall_ns")}
-    logs["harness"][-1:-1] = [stamp | {"event": "drill.finished"} | finished]
+    logs.harness.insert(-1, clocks(logs.harness[-1]) | {"event": "drill.finished"} | finished)
 
 
-def effect_ended(logs: Logs, ok: bool, fault: str = "fault1") -> None:
-    stamp = {key: logs["harness"][-1][key] for key in ("mono_ns", "wall_ns")}
+def effect_ended(logs: Logs, ok: bool) -> None:
     measured = {"measured": 400 if not ok else 900, "expected": 900, "unit": "Mbit/s", "ok": ok}
-    logs["harness"][-1:-1] = [stamp | {"event": "fault.ended", "fault": fault} | measured]
+    logs.harness.insert(-1, clocks(logs.harness[-1]) | {"event": "fault.ended", "fault": "fault1"} | measured)

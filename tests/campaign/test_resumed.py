@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from judging import load, steps, trainers
-from simulator import Job, Outage, simulate
+from judging import load, trainers
+from simulator import Job, Outage, simulate, steps
 
 from harness.backends.local.backend import BACKEND
 from harness.campaign import resumed, seal

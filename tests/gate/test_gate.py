@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import Logs, remove, verdict
+from judging import verdict
 from mutants.bent import BROKEN, JOB, KILL
-from simulator import simulate
+from simulator import Logs, remove, simulate
 
 from harness.campaign.checked_files import load_scenario
 from harness.campaign.wings import Swept

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judging import Logs, steps, trainers, verdict
-from simulator import Job, simulate
+from judging import Bend, struck, verdict
+from simulator import Job, Logs, clocks, simulate, steps
 
 from harness.judge.facts.alarms import Said
 from harness.judge.score import Verdict
@@ -17,115 +17,106 @@ NONE_FALSE = {"metrics": {"max_false_alarms": 0}}
 SLOW = 1
 
 
-def shape(logs: Logs, factor: float, alarm: dict[str, Any]) -> None:
+def alarm(logs: Logs, rank: int, step: int, **told: Any) -> None:
+    """This rank sounds it when it has done this step."""
+    lines = logs.trainers(rank=rank)[0]
+    (done,) = steps(lines, step, step)
+    lines.insert(lines.index(done) + 1, {"event": "anomaly", "detail": "slow"} | told | clocks(done))
+
+
+def shape(logs: Logs, factor: float, **told: Any) -> None:
     """The peers of one rank wait, so that they work `1 / factor` of each step; that rank sounds the alarm."""
-    for lines in trainers(logs):
+    for lines in logs.trainers():
         for step in steps(lines):
             length = step["mono_ns"] - step["begin_ns"]
             waits = 0 if lines[0]["rank"] == SLOW else round(length * (1 - 1 / factor))
             step |= {"sync_ns": waits, "data_ns": 0, "checkpoint_ns": 0}
-    (lines,) = trainers(logs, rank=SLOW)
-    at = lines.index(steps(lines, 30, 30)[0])
-    times = {key: lines[at][key] for key in ("mono_ns", "wall_ns")}
-    lines.insert(at + 1, {"event": "anomaly", "detail": "slow"} | alarm | times)
+    alarm(logs, SLOW, 30, **told)
+
+
+def false_alarms(bend: Bend, job: Job = QUIET) -> int:
+    """Of the only alarm, which a run must not have."""
+    card = verdict(simulate(job, [], 3), bend, expect=NONE_FALSE)
+    assert card.metrics["anomalies"] == 1
+    false = int(card.metrics["false_alarms"])
+    assert card.verdict is (Verdict.FAIL if false else Verdict.PASS), card.reasons
+    return false
 
 
 @pytest.mark.parametrize(
-    ("factor", "alarm", "false"),
+    ("factor", "told", "false"),
     [
-        (2, {"kind": "straggler", "slowdown": 2.0}, 0),
-        (1.6, {"kind": "straggler", "slowdown": 2.0}, 0),
-        (1.2, {"kind": "straggler", "slowdown": 2.0}, 1),
-        (1, {"kind": "straggler", "slowdown": 2.0}, 1),
-        (1.2, {"kind": "straggler", "slowdown": 2.0, "excess_ns": 1_000_000}, 0),
-        (1.05, {"kind": "straggler", "slowdown": 2.0, "excess_ns": 1}, 1),
-        (2, {"kind": "straggler", "slowdown": 2.0, "excess_ns": 10**12}, 1),
-        (1.05, {"kind": "straggler", "slowdown": 1.001}, 1),
-        (2, {"kind": "straggler", "slowdown": 1.0}, 1),
-        (2, {"kind": "straggler"}, 1),
-        (2, {"kind": "straggler", "slowdown": "much"}, 1),
+        (2, {"slowdown": 2.0}, 0),
+        (1.6, {"slowdown": 2.0}, 0),
+        (1.2, {"slowdown": 2.0}, 1),
+        (1, {"slowdown": 2.0}, 1),
+        (1.2, {"slowdown": 2.0, "excess_ns": 1_000_000}, 0),
+        (1.05, {"slowdown": 2.0, "excess_ns": 1}, 1),
+        (2, {"slowdown": 2.0, "excess_ns": 10**12}, 1),
+        (1.05, {"slowdown": 1.001}, 1),
+        (2, {"slowdown": 1.0}, 1),
+        (2, {}, 1),
+        (2, {"slowdown": "much"}, 1),
         (2, {"kind": "hang", "slowdown": 2.0}, 1),
     ],
 )
-def test_an_alarm_is_false_unless_the_steps_bear_it_out(factor: float, alarm: dict[str, Any], false: int) -> None:
-    card = verdict(simulate(QUIET, [], 3), lambda logs: shape(logs, factor, alarm), expect=NONE_FALSE)
-    assert card.metrics["anomalies"] == 1
-    assert card.metrics["false_alarms"] == false
-    assert card.verdict is (Verdict.FAIL if false else Verdict.PASS), card.reasons
+def test_an_alarm_is_false_unless_the_steps_bear_it_out(factor: float, told: dict[str, Any], false: int) -> None:
+    assert false_alarms(lambda logs: shape(logs, factor, **{"kind": "straggler"} | told)) == false
 
 
 def test_a_trainer_that_does_not_tell_its_waits_bears_nothing_out() -> None:
     def silent(logs: Logs) -> None:
-        shape(logs, 2, {"kind": "straggler", "slowdown": 2.0})
-        for lines in trainers(logs):
-            for step in steps(lines):
-                del step["sync_ns"]
+        shape(logs, 2, kind="straggler", slowdown=2.0)
+        for step in logs.steps():
+            del step["sync_ns"]
 
-    card = verdict(simulate(QUIET, [], 3), silent, expect=NONE_FALSE)
-    assert card.metrics["false_alarms"] == 1
+    assert false_alarms(silent) == 1
 
 
 @pytest.mark.parametrize(("suspect", "false"), [(SLOW, 0), (None, 1), (2, 1), (99, 1)])
 def test_a_peer_may_tell_of_another_rank(suspect: int | None, false: int) -> None:
     def told_by_rank_0(logs: Logs) -> None:
-        shape(logs, 2, {"kind": "straggler", "slowdown": 2.0, "suspect": suspect})
-        (told,) = (line for lines in trainers(logs, rank=SLOW) for line in lines if line.get("event") == "anomaly")
-        trainers(logs, rank=SLOW)[0].remove(told)
-        trainers(logs, rank=0)[0].append(told)
+        shape(logs, 2, kind="straggler", slowdown=2.0, suspect=suspect)
+        (told,) = logs.all("anomaly")
+        logs.trainers(rank=SLOW)[0].remove(told)
+        logs.trainers(rank=0)[0].append(told)
 
-    card = verdict(simulate(QUIET, [], 3), told_by_rank_0, expect=NONE_FALSE)
-    assert card.metrics["false_alarms"] == false
+    assert false_alarms(told_by_rank_0) == false
 
 
 @pytest.mark.parametrize(("late", "false"), [(0, 0), (3, 0), (5, 1)])
 def test_a_fault_may_be_told_some_steps_after_it_was_healed(late: int, false: int) -> None:
     def told(logs: Logs) -> None:
-        done = steps(trainers(logs, rank=0)[0])
-        begin, end, at = (line["mono_ns"] for line in (done[25], done[30], done[30 + late]))
-        common = {"fault": "slow", "wall_ns": done[0]["wall_ns"]}
+        done = steps(logs.trainers(rank=0)[0])
         target = [{"node": "node1", "incarnation": 1, "rank": None}]
-        logs["harness"] += [
-            common | {"event": "fault.injected", "kind": "straggler", "targets": target, "may": [], "mono_ns": begin},
-            common | {"event": "fault.healed", "mono_ns": end},
-        ]
-        trainers(logs, rank=0)[0].append(common | {"event": "anomaly", "kind": "hang", "mono_ns": at + 1})
+        struck(logs, "slow", done[25]["mono_ns"], healed=done[30]["mono_ns"], targets=target)
+        alarm(logs, 0, 31 + late, kind="hang")
 
-    card = verdict(simulate(QUIET, [], 3), told, expect=NONE_FALSE)
-    assert card.metrics["false_alarms"] == false
+    assert verdict(simulate(QUIET, [], 3), told, expect=NONE_FALSE).metrics["false_alarms"] == false
 
 
-@pytest.mark.parametrize(("named", "false"), [(None, 1), (40, 0), (39, 1)])
-def test_an_alarm_is_about_the_step_that_it_names(named: int | None, false: int) -> None:
-    """It is told two steps later."""
-
-    def spike(logs: Logs) -> None:
-        for lines in trainers(logs):
-            for step in steps(lines):
-                step["grad_norm"] = 50.0 if step["step"] == 40 else 1.0
-        (lines,) = trainers(logs, rank=0)
-        at = lines.index(steps(lines, 42, 42)[0])
-        times = {key: lines[at][key] for key in ("mono_ns", "wall_ns")}
-        lines.insert(at + 1, {"event": "anomaly", "kind": "gradient", "at_step": named} | times)
-
-    card = verdict(simulate(QUIET, [], 3), spike, expect=NONE_FALSE)
-    assert card.metrics["false_alarms"] == false
-
-
-@pytest.mark.parametrize(("norm", "kind", "false"), [(50.0, "gradient", 0), (2.0, "gradient", 1), (50.0, "slow", 1)])
-def test_an_alarm_by_a_rule_is_held_against_the_same_rule(norm: float, kind: str, false: int) -> None:
-    """The trainer and the judge read the same steps by one module."""
+@pytest.mark.parametrize(
+    ("told_at", "told", "norm", "false"),
+    [
+        (42, {"kind": "gradient", "at_step": None}, 50.0, 1),
+        (42, {"kind": "gradient", "at_step": 40}, 50.0, 0),
+        (42, {"kind": "gradient", "at_step": 39}, 50.0, 1),
+        (40, {"kind": "gradient"}, 50.0, 0),
+        (40, {"kind": "gradient"}, 2.0, 1),
+        (40, {"kind": "slow"}, 50.0, 1),
+    ],
+)
+def test_an_alarm_by_a_rule_is_held_against_the_same_rule(
+    told_at: int, told: dict[str, Any], norm: float, false: int
+) -> None:
+    """The trainer and the judge read the same steps by one module. The spike is at step 40."""
 
     def spike(logs: Logs) -> None:
-        for lines in trainers(logs):
-            for step in steps(lines):
-                step["grad_norm"] = norm if step["step"] == 40 else 1.0
-        (lines,) = trainers(logs, rank=0)
-        at = lines.index(steps(lines, 40, 40)[0])
-        times = {key: lines[at][key] for key in ("mono_ns", "wall_ns")}
-        lines.insert(at + 1, {"event": "anomaly", "kind": kind} | times)
+        for step in logs.steps():
+            step["grad_norm"] = norm if step["step"] == 40 else 1.0
+        alarm(logs, 0, told_at, **told)
 
-    card = verdict(simulate(QUIET, [], 3), spike, expect=NONE_FALSE)
-    assert (card.metrics["anomalies"], card.metrics["false_alarms"]) == (1, false)
+    assert false_alarms(spike) == false
 
 
 @pytest.mark.parametrize(("rank", "at", "false"), [(0, 260, 0), (0, 261, 1), (1, 260, 0)])
@@ -133,15 +124,11 @@ def test_an_alarm_late_in_a_long_life_is_about_its_own_process(rank: int, at: in
     """The rules are applied to the last of its steps, not to all."""
 
     def spike(logs: Logs) -> None:
-        (lines,) = trainers(logs, rank=rank)
-        for step in steps(lines):
+        for step in logs.steps(rank=rank):
             step["grad_norm"] = 50.0 if step["step"] == 260 else 1.0
-        told = steps(lines, at, at)[0]
-        times = {key: told[key] for key in ("mono_ns", "wall_ns")}
-        lines.insert(lines.index(told) + 1, {"event": "anomaly", "kind": "gradient"} | times)
+        alarm(logs, rank, at, kind="gradient")
 
-    card = verdict(simulate(Job(nodes=2, steps=270, every=90), [], 3), spike, expect=NONE_FALSE)
-    assert (card.metrics["anomalies"], card.metrics["false_alarms"]) == (1, false)
+    assert false_alarms(spike, Job(nodes=2, steps=270, every=90)) == false
 
 
 def test_what_was_never_said_answers_nothing_however_early_it_was() -> None:

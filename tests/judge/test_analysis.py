@@ -6,9 +6,9 @@ from dataclasses import replace
 from unittest import mock
 
 import numpy as np
-from judging import Logs, load, remove, steps, trainers, verdict
+from judging import load, verdict
 from mutants.bent import JOB
-from simulator import Outage, simulate
+from simulator import Logs, Outage, remove, simulate
 
 from harness.judge.facts import analysis, ledger, losses, usual
 from harness.judge.score import Evidence, Verdict
@@ -16,9 +16,8 @@ from harness.report import drawing
 
 
 def only_rank_1_tells_its_loss(logs: Logs) -> None:
-    for lines in trainers(logs, rank=0):
-        for line in steps(lines):
-            line["loss"] = None
+    for line in logs.steps(rank=0):
+        line["loss"] = None
 
 
 def test_the_chart_draws_the_losses_that_were_judged() -> None:
@@ -61,7 +60,7 @@ def test_the_jumps_of_each_process_are_its_own() -> None:
     history = simulate(JOB, [Outage(17, "rank", victim=1)], 5)
     logs, holes = history.logs(), {(0, 0): {3}, (1, 0): {3, 5, 6}, (1, -1): {20, 22}}
     for (rank, life), lost in holes.items():
-        lines = trainers(logs, rank=rank, life=life)[0]
+        lines = logs.trainers(rank=rank, life=life)[0]
         remove(lines, lambda line, lost=lost: line.get("event") == "step" and line["step"] in lost)  # type: ignore[misc]
     run = load(history, logs)
     lives = sorted(range(len(run.processes)), key=lambda row: (run.processes[row].rank, run.processes[row].started))

@@ -6,47 +6,44 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from judging import EXPECT, Logs, fault_free_of, load, remove, steps, trainers, verdict
-from simulator import Job, Outage, simulate
+from judging import EXPECT, Bend, bent, load, together, verdict
+from simulator import Job, Logs, Outage, simulate
 
 from harness.judge.facts.evidence import Evidence
-from harness.judge.score import Verdict
+from harness.judge.score import Scorecard, Verdict
 from harness.timeline.timeline import Timeline
 
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = [Outage(17, "rank", victim=1)]
 ENVELOPE = {"loss_continuity": {"mode": "envelope"}}
-Bend = Callable[[Logs], object]
-
-
-def bent(bend: Bend, seed: int = 99, outages: list[Outage] | None = None) -> Timeline:
-    history = simulate(JOB, outages or (), seed)
-    logs = history.logs()
-    bend(logs)
-    return load(history, logs)
 
 
 def loss(change: Callable[[dict[str, Any]], object], rank: int | None = None, first: int = 1) -> Bend:
     def bend(logs: Logs) -> None:
-        for lines in trainers(logs, rank=rank):
-            for line in steps(lines, first):
-                line["loss"] = change(line)
+        for line in logs.steps(first, rank=rank):
+            line["loss"] = change(line)
 
     return bend
 
 
 def other_seed(logs: Logs) -> None:
-    plan = next(line for line in logs["harness"] if line.get("event") == "plan")
-    plan["plan"] = plan["plan"] | {"seed": 8}
+    logs.plan["seed"] = 8
 
 
 def failed(logs: Logs) -> None:
-    logs["harness"][-1].update(outcome="failed")
+    logs.harness[-1].update(outcome="failed")
 
 
 def stopped_early(logs: Logs) -> None:
-    for lines in trainers(logs):
-        remove(lines, lambda line: line.get("event") == "step" and line["step"] > 30)
+    logs.lose("step", step=range(31, 1000))
+
+
+def judged(bend: Bend, fault_free: Timeline | None = None, expect: Any = None, **more: Any) -> Scorecard:
+    return verdict(simulate(JOB, KILL, seed=5), bend, expect, fault_free, **more)
+
+
+def as_it_is(logs: Logs) -> None:
+    """Nothing is bent."""
 
 
 @pytest.mark.parametrize(
@@ -55,15 +52,15 @@ def stopped_early(logs: Logs) -> None:
         (other_seed, [], "another seed"),
         (failed, [], "did not finish"),
         (stopped_early, [], "did not finish"),
-        (lambda logs: None, [Outage(17, "crash")], "restarted"),
-        (lambda logs: None, [Outage(17, "rollback")], "restarted"),
-        (lambda logs: None, KILL, "a fault struck it"),
+        (as_it_is, [Outage(17, "crash")], "restarted"),
+        (as_it_is, [Outage(17, "rollback")], "restarted"),
+        (as_it_is, KILL, "a fault struck it"),
         (loss(lambda line: "nan", first=12), [], "not a number"),
         (loss(lambda line: "nan" if line["step"] in (7, 9, 11) else line["loss"]), [], "not a number"),
     ],
 )
 def test_no_band_is_drawn_from_a_run_that_was_disturbed(bend: Bend, outages: list[Outage], why: str) -> None:
-    other = bent(bend, 3, outages)
+    other = bent(JOB, bend, outages=outages, seed=3)
     run = load(simulate(JOB, KILL, seed=5))
     assert why in Evidence(run).flaw(other)
     card = verdict(simulate(JOB, KILL, seed=5), expect=ENVELOPE, calibration=[other])
@@ -73,18 +70,18 @@ def test_no_band_is_drawn_from_a_run_that_was_disturbed(bend: Bend, outages: lis
 @pytest.mark.parametrize(
     "bend",
     [
-        lambda logs: None,
+        as_it_is,
         loss(lambda line: None if line["step"] == 20 else line["loss"]),
         loss(lambda line: None if line["step"] % 5 else line["loss"]),
         loss(lambda line: None, rank=1),
     ],
 )
 def test_a_hole_or_a_sparse_loss_is_no_flaw(bend: Bend) -> None:
-    assert Evidence(load(simulate(JOB, KILL, seed=5))).flaw(bent(bend)) == ""
+    assert Evidence(load(simulate(JOB, KILL, seed=5))).flaw(bent(JOB, bend)) == ""
 
 
 def test_a_hole_in_a_calibration_run_does_not_open_the_band() -> None:
-    hole = bent(loss(lambda line: None if line["step"] == 12 else line["loss"] * (1 + 1e-9)), 3)
+    hole = bent(JOB, loss(lambda line: None if line["step"] == 12 else line["loss"] * (1 + 1e-9)), seed=3)
     healthy = verdict(simulate(JOB, KILL, seed=5), expect=ENVELOPE, calibration=[hole])
     assert healthy.verdict is Verdict.PASS, healthy.reasons
     astray = loss(lambda line: line["loss"] * 1.3, first=20)
@@ -92,10 +89,10 @@ def test_a_hole_in_a_calibration_run_does_not_open_the_band() -> None:
 
 
 def test_a_hole_in_the_fault_free_run_hides_nothing_and_accuses_nobody() -> None:
-    fault_free = bent(loss(lambda line: None if line["step"] == 12 else line["loss"]))
-    assert verdict(simulate(JOB, KILL, seed=5), fault_free=fault_free).verdict is Verdict.PASS
+    fault_free = bent(JOB, loss(lambda line: None if line["step"] == 12 else line["loss"]))
+    assert judged(as_it_is, fault_free).verdict is Verdict.PASS
     off = loss(lambda line: line["loss"] + 1e-12, first=25)
-    assert verdict(simulate(JOB, KILL, seed=5), off, fault_free=fault_free).verdict is Verdict.FAIL
+    assert judged(off, fault_free).verdict is Verdict.FAIL
 
 
 def own(line: dict[str, Any]) -> float:
@@ -104,57 +101,46 @@ def own(line: dict[str, Any]) -> float:
 
 def test_every_rank_that_tells_its_own_loss_is_compared() -> None:
     local = loss(own, rank=1)
-    fault_free = bent(local)
-    assert verdict(simulate(JOB, KILL, seed=5), local, fault_free=fault_free).verdict is Verdict.PASS
+    fault_free = bent(JOB, local)
+    assert judged(local, fault_free).verdict is Verdict.PASS
 
     def stale(logs: Logs) -> None:
-        local(logs)
-        for line in steps(trainers(logs, rank=1, life=-1)[0], 15):
+        for line in logs.steps(15, rank=1, life=-1):
             line["loss"] *= 1.01
 
-    card = verdict(simulate(JOB, KILL, seed=5), stale, fault_free=fault_free)
+    card = judged(together(local, stale), fault_free)
     assert card.verdict is Verdict.FAIL
     assert "at step 15 the loss of rank 1 differs from the same rank of the fault-free run" in card.reasons[0]
-    final = {"loss_continuity": {"mode": "final"}}
-    assert (
-        "(of rank 0; each rank reports its own)"
-        in verdict(simulate(JOB, KILL, seed=5), local, final, fault_free).reasons[0]
-    )
+    final = judged(local, fault_free, {"loss_continuity": {"mode": "final"}})
+    assert "(of rank 0; each rank reports its own)" in final.reasons[0]
 
 
 def test_one_step_on_which_ranks_of_the_fault_free_run_differ_switches_no_check_off() -> None:
     def once(logs: Logs) -> None:
-        steps(trainers(logs, rank=1)[0], 1, 1)[0]["grad_norm"] = None
+        next(logs.steps(rank=1))["grad_norm"] = None
 
     def differs(logs: Logs) -> None:
-        once(logs)
-        for line in steps(trainers(logs, rank=1, life=-1)[0]):
+        for line in logs.steps(rank=1, life=-1):
             line["grad_norm"] *= 2
 
-    assert verdict(simulate(JOB, KILL, seed=5), once, fault_free=bent(once)).verdict is Verdict.PASS
-    card = verdict(simulate(JOB, KILL, seed=5), differs, fault_free=bent(once))
+    assert judged(once, bent(JOB, once)).verdict is Verdict.PASS
+    card = judged(together(once, differs), bent(JOB, once))
     assert card.verdict is Verdict.FAIL and "ranks 0 and 1 disagree on the gradient norm" in card.reasons[0]
 
 
 def test_ranks_must_agree_on_positions() -> None:
     def replays(logs: Logs) -> None:
-        for line in steps(trainers(logs, rank=1, life=-1)[0]):
+        for line in logs.steps(rank=1, life=-1):
             line["first"] -= 16
 
-    card = verdict(simulate(JOB, KILL, seed=5), replays, EXPECT | {"loss_continuity": {"mode": "final"}})
+    card = judged(replays, expect=EXPECT | {"loss_continuity": {"mode": "final"}})
     assert card.verdict is Verdict.FAIL and "disagree on the sample position" in card.reasons[0]
 
 
 def test_a_loss_that_never_changes_proves_nothing() -> None:
     def constant(logs: Logs) -> None:
-        for lines in trainers(logs):
-            for line in steps(lines):
-                line |= {"loss": 1.0, "grad_norm": 1.0}
+        for line in logs.steps():
+            line |= {"loss": 1.0, "grad_norm": 1.0}
 
-    card = verdict(simulate(JOB, KILL, seed=5), constant, fault_free=bent(constant))
+    card = judged(constant, bent(JOB, constant))
     assert card.verdict is Verdict.INCONCLUSIVE and "never change" in card.reasons[0]
-
-
-def test_of_a_fault_free_run_without_a_flaw_bands_are_drawn() -> None:
-    run = load(simulate(JOB, KILL, seed=5))
-    assert Evidence(run).flaw(fault_free_of(JOB)) == ""

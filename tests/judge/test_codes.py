@@ -7,8 +7,8 @@ import pathlib
 import re
 
 import pytest
-from judging import Logs, remove, trainers, verdict
-from simulator import Job, simulate
+from judging import verdict
+from simulator import Job, Logs, simulate
 
 import harness
 from harness.judge.score import Verdict
@@ -35,8 +35,7 @@ def test_a_scorecard_tells_the_codes_of_its_reasons() -> None:
     """The last rank did the step that all others did, too, but did not say so; no fault struck, but a bound waits."""
 
     def bend(logs: Logs) -> None:
-        for lines in trainers(logs, rank=1):
-            remove(lines, lambda line: line.get("event") == "step" and line["step"] == 20)
+        logs.lose("step", step=[20], rank=1)
 
     card = verdict(simulate(JOB), bend)
     told = [(each.verdict, each.code, each.doubt) for each in card.findings]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import Logs, expecting, load, steps, trainers
-from simulator import Job, Outage, simulate
+from judging import Bend, bent, expecting, load, verdict
+from simulator import Job, Logs, Outage, simulate, steps
 
 from harness.judge.facts import samples
 from harness.judge.facts.analysis import Analysis
@@ -52,26 +52,26 @@ def in_order(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
     return 0, [[(step - 1) * BATCH * ranks + rank, BATCH, ranks]]
 
 
-def telling(logs: Logs, told: Told, last_lives: Told | None = None) -> Logs:
+def telling(told: Told, last_lives: Told | None = None) -> Bend:
     """The logs of an observed trainer: it tells indices, and no place in a shuffled order that it does not know."""
-    for lines in trainers(logs):
-        last = lines is trainers(logs, rank=lines[0]["rank"])[-1]
-        for line in steps(lines):
-            for field in ("first", "count", "digest"):
-                line.pop(field, None)
-            chosen = last_lives if last_lives and last else told
-            line["epoch"], line["samples"] = chosen(line["step"], lines[0]["rank"], lines[0]["world_size"])
-    return logs
+
+    def bend(logs: Logs) -> None:
+        for lines in logs.trainers():
+            chosen = last_lives if last_lives and lines in logs.last_lives() else told
+            for line in steps(lines):
+                for field in ("first", "count", "digest"):
+                    line.pop(field, None)
+                line["epoch"], line["samples"] = chosen(line["step"], lines[0]["rank"], lines[0]["world_size"])
+
+    return bend
 
 
 def run_of(told: Told, after: Told | None = None, outages: list[Outage] = KILL, expect: Any = EXACT) -> Timeline:
-    history = simulate(JOB, outages, seed=5)
-    return load(history, expecting(telling(history.logs(), told, after), expect))
+    return bent(JOB, telling(told, after), lambda logs: expecting(logs, expect), outages=outages, seed=5)
 
 
-def fault_free_of(told: Told, job: Job = JOB, seed: int = 99) -> Timeline:
-    history = simulate(job, (), seed)
-    return load(history, telling(history.logs(), told))
+def fault_free_of(told: Told, seed: int = 99) -> Timeline:
+    return bent(JOB, telling(told), seed=seed)
 
 
 def found(run: Timeline, fault_free: Timeline, *calibration: Timeline) -> Consumed:
@@ -84,6 +84,11 @@ def card(run: Timeline, fault_free: Timeline, *calibration: Timeline) -> Scoreca
     return judge(Evidence(run, fault_free, calibration), "observed")
 
 
+def late(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+    """The batch before the resume comes again, and everything after it comes one step late."""
+    return in_order(step - 1, rank, ranks)
+
+
 @pytest.mark.parametrize("told", [sampler(), in_order], ids=["shuffled", "in order"])
 def test_a_healthy_run_passes_and_says_what_was_not_judged(told: Told) -> None:
     judged = card(run_of(told), fault_free_of(told))
@@ -94,11 +99,7 @@ def test_a_healthy_run_passes_and_says_what_was_not_judged(told: Told) -> None:
 
 
 def test_a_batch_that_is_repeated_after_the_resume_is_named_with_what_is_never_seen() -> None:
-    """Lightning 2.6: the batch before the resume comes again, and everything after it comes one step late."""
-
-    def late(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
-        return in_order(step - 1, rank, ranks)
-
+    """As of Lightning 2.6."""
     judged = card(run_of(in_order, late), fault_free_of(in_order))
     assert judged.verdict is Verdict.FAIL
     values = judged.scores["loss_continuity"]
@@ -110,9 +111,6 @@ def test_a_batch_that_is_repeated_after_the_resume_is_named_with_what_is_never_s
 
 
 def test_the_same_defect_is_told_where_nobody_expects_anything_of_it() -> None:
-    def late(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
-        return in_order(step - 1, rank, ranks)
-
     judged = card(run_of(in_order, late, expect={"recovery_time": {"max": "60s"}}), fault_free_of(in_order))
     assert judged.verdict is Verdict.PASS
     assert "32 repeated (16 per rank)" in judged.not_judged["sample order"]
@@ -120,9 +118,6 @@ def test_the_same_defect_is_told_where_nobody_expects_anything_of_it() -> None:
 
 def test_samples_that_are_only_to_be_reported_fail_nothing() -> None:
     """As of a replica that comes back and begins its pass again."""
-
-    def late(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
-        return in_order(step - 1, rank, ranks)
 
     expect = {"loss_continuity": {"mode": "final", "samples": "reported"}}
     judged = card(run_of(in_order, late, expect=expect), fault_free_of(in_order))
@@ -135,10 +130,7 @@ def test_samples_that_are_only_to_be_reported_fail_nothing() -> None:
 
 def test_a_pass_that_begins_again_after_the_resume() -> None:
     """A script that saves its model and not its place in the pass."""
-
-    def again(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
-        return sampler(shift=lambda step: step - 10)(step, rank, ranks)
-
+    again = sampler(shift=lambda step: step - 10)
     result = found(run_of(sampler(), again), fault_free_of(sampler()))
     assert result.repeated and result.skipped and result.repeated + result.others == result.skipped
     assert result.repeated_where.startswith(" in 4 passes over the data, 15 % of the 1280 consumed: ")
@@ -153,10 +145,7 @@ def test_a_pass_that_begins_again_after_the_resume() -> None:
 )
 def test_samples_of_several_passes_are_told_with_their_share(odd: set[int], where: str) -> None:
     """A step of each pass consumes those of the step before."""
-
-    def again(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
-        return sampler(shift=lambda step: step - (step in odd))(step, rank, ranks)
-
+    again = sampler(shift=lambda step: step - (step in odd))
     result = found(run_of(sampler(), again), fault_free_of(sampler()))
     assert result.repeated == 32 * len(odd)
     assert result.repeated_where.startswith(where)
@@ -183,10 +172,8 @@ def test_a_trainer_that_counts_its_passes_anew_in_each_life_is_not_accused() -> 
 
 
 def test_the_same_samples_in_another_order_are_seen() -> None:
-    def swapped(step: int) -> int:
-        return {21: 22, 22: 21}.get(step, step)
-
-    run, fault_free = run_of(sampler(), sampler(shift=swapped)), fault_free_of(sampler())
+    swapped = sampler(shift=lambda step: {21: 22, 22: 21}.get(step, step))
+    run, fault_free = run_of(sampler(), swapped), fault_free_of(sampler())
     result = found(run, fault_free)
     assert (result.repeated, result.skipped, result.moved, result.first_moved) == (0, 0, 2, 21)
     judged = card(run, fault_free)
@@ -251,18 +238,14 @@ def test_with_another_number_of_ranks_whole_passes_are_compared(defect: bool) ->
 def test_with_another_number_of_ranks_and_no_passes_the_order_is_not_judged(asked: bool) -> None:
     """A sampler whose epoch is never set: in a smaller world nothing shows what should have been consumed."""
 
-    def without_passes(history: Any) -> Logs:
-        logs = telling(history.logs(), sampler())
-        for lines in trainers(logs):
-            for line in steps(lines):
-                line.pop("epoch")
-        return logs
+    def without_passes(logs: Logs) -> None:
+        telling(sampler())(logs)
+        for line in logs.steps():
+            line.pop("epoch")
 
     expect = {"loss_continuity": {"mode": "final"} | ({"max_samples_repeated": 0} if asked else {})}
     shrunk = simulate(JOB, [Outage(17, "shrink", victim=1)], seed=5)
-    run = load(shrunk, expecting(without_passes(shrunk), expect))
-    whole = simulate(JOB, (), 99)
-    judged = card(run, load(whole, without_passes(whole)))
+    judged = verdict(shrunk, without_passes, expect, bent(JOB, without_passes))
     text = "the trainer does not report where a pass over the data begins"
     assert text in judged.not_judged["sample order"]
     lines = {each.name: each for each in judged.expectations if "samples" in each.name}
@@ -270,36 +253,34 @@ def test_with_another_number_of_ranks_and_no_passes_the_order_is_not_judged(aske
 
 
 def test_a_step_that_tells_no_samples_makes_the_rest_no_proof() -> None:
-    history = simulate(JOB, KILL, seed=5)
-    logs = telling(history.logs(), sampler())
-    steps(trainers(logs, rank=1, life=-1)[0], 30, 30)[0].pop("samples")
-    result = found(load(history, logs), fault_free_of(sampler()))
+    def hole(logs: Logs) -> None:
+        next(logs.steps(30, 30, rank=1, life=-1)).pop("samples")
+
+    run = bent(JOB, telling(sampler()), hole, outages=KILL, seed=5)
+    result = found(run, fault_free_of(sampler()))
     assert result.repeated is None and "1 step of a rank without a report" in result.why
 
 
-def digests(logs: Logs, shift: int = 0, seed: str = "") -> Logs:
-    """Only the inputs' digests are told, each rank's own."""
-    for lines in trainers(logs):
-        moved = shift if lines is trainers(logs, rank=lines[0]["rank"])[-1] else 0
-        for line in steps(lines):
-            remove_places(line)
-            line["digest"] = f"{seed}{line['step'] - moved}/{lines[0]['rank']}"
-    return logs
+def digests(shift: int = 0, seed: str = "") -> Bend:
+    """Only the inputs' digests are told, each rank's own; `shift`: of how many steps earlier they are at last."""
 
+    def bend(logs: Logs) -> None:
+        for lines in logs.trainers():
+            moved = shift if lines in logs.last_lives() else 0
+            for line in steps(lines):
+                del line["first"], line["count"]
+                line["digest"] = f"{seed}{line['step'] - moved}/{lines[0]['rank']}"
 
-def remove_places(line: dict[str, Any]) -> None:
-    for field in ("first", "count"):
-        line.pop(field, None)
+    return bend
 
 
 def test_digests_of_inputs_are_held_against_those_of_the_fault_free_run() -> None:
-    history, quiet = simulate(JOB, KILL, seed=5), simulate(JOB, (), seed=99)
-    fault_free = load(quiet, digests(quiet.logs()))
-    assert card(load(history, expecting(digests(history.logs()), EXACT)), fault_free).verdict is Verdict.PASS
-    judged = card(load(history, expecting(digests(history.logs(), shift=1), EXACT)), fault_free)
+    history, fault_free = simulate(JOB, KILL, seed=5), bent(JOB, digests())
+    assert verdict(history, digests(), EXACT, fault_free).verdict is Verdict.PASS
+    judged = verdict(history, digests(shift=1), EXACT, fault_free)
     assert judged.verdict is Verdict.FAIL
     assert "2 inputs of steps repeated" in "\n".join(judged.reasons)
-    other = card(load(history, expecting(digests(history.logs(), seed="x"), EXACT)), fault_free)
+    other = verdict(history, digests(seed="x"), EXACT, fault_free)
     assert other.verdict is Verdict.PASS and "not comparable" in other.not_judged["sample order"]
 
 

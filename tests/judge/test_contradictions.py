@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judging import EXPECT, Logs, remove, steps, trainers, verdict
-from simulator import Job, Outage, simulate
+from judging import EXPECT, SAVES, Bend, verdict
+from simulator import Job, Line, Logs, Outage, clocks, find, put, remove, simulate, steps
 
 from harness.judge.facts import restarts
 from harness.judge.facts.saves import Saves
@@ -18,21 +17,16 @@ from harness.judge.score import Scorecard, Verdict
 
 JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(17, "rank", victim=1)]
-Line = dict[str, Any]
 
 
-def judged(bend: Callable[[Logs], object]) -> Scorecard:
+def judged(bend: Bend) -> Scorecard:
     return verdict(simulate(JOB, KILL, seed=5), bend, EXPECT)
-
-
-def second_lives(logs: Logs) -> list[list[Line]]:
-    return [trainers(logs, rank=rank, life=-1)[0] for rank in (0, 1)]
 
 
 def third_lives(logs: Logs, *ranks: int) -> None:
     """From step 50 on other processes go on, and nobody says why."""
     for rank in ranks:
-        (lines,) = trainers(logs, rank=rank, life=-1)
+        (lines,) = logs.trainers(rank=rank, life=-1)
         begin = steps(lines, 50, 50)[0]["begin_ns"]
         name = next(name for name, each in logs.items() if each is lines)
         header = copy.deepcopy(lines[0]) | {"pid": lines[0]["pid"] + 500, "writer": f"{name}x"}
@@ -47,98 +41,79 @@ def third_lives(logs: Logs, *ranks: int) -> None:
         lines[:] = [line for line in lines if line["mono_ns"] <= begin]
 
 
-def without_restored(logs: Logs, *ranks: int) -> None:
-    for rank in ranks:
-        remove(second_lives(logs)[rank], lambda line: line.get("event") == "restored")
+def without_restored(*ranks: int) -> Bend:
+    return lambda logs: [logs.lose("restored", rank=rank, life=-1) for rank in ranks]
 
 
-def restored_is(**changed: Any) -> Callable[[Logs], None]:
-    def bend(logs: Logs) -> None:
-        for line in second_lives(logs)[1]:
-            if line.get("event") == "restored":
-                line |= changed
-
-    return bend
+def restored_is(**changed: Any) -> Bend:
+    return lambda logs: find(logs.last_lives()[1], "restored").update(changed)
 
 
-def restored_from(folder: str) -> Callable[[Logs], None]:
+def restored_from(folder: str) -> Bend:
     """All is saved in `/run/checkpoints`; rank 1 took its state out of this folder."""
 
     def bend(logs: Logs) -> None:
-        for line in (line for lines in trainers(logs) for line in lines if line.get("step")):
-            if str(line.get("event")).startswith("checkpoint."):
-                line["path"] = f"/run/checkpoints/step-{line['step']}"
+        for line in logs.all(*SAVES):
+            line["path"] = f"/run/checkpoints/step-{line['step']}"
         restored_is(source=f"{folder}/step-10")(logs)
 
     return bend
 
 
-def in_groups(*names: str) -> Callable[[Logs], None]:
-    """What the ranks call the group of their second life."""
+def met(field: str, *told: object) -> Bend:
+    """What each rank tells of the group of its second life."""
 
     def bend(logs: Logs) -> None:
-        for lines, name in zip(second_lives(logs), names, strict=True):
-            next(line for line in lines if line.get("event") == "rendezvous")["world"] = name
-
-    return bend
-
-
-def with_data_of(*sizes: int) -> Callable[[Logs], None]:
-    def bend(logs: Logs) -> None:
-        for lines, size in zip(second_lives(logs), sizes, strict=True):
-            next(line for line in lines if line.get("event") == "rendezvous")["data_samples"] = size
+        for lines, value in zip(logs.last_lives(), told, strict=True):
+            find(lines, "rendezvous")[field] = value
 
     return bend
 
 
 def exits_before_its_last_steps(logs: Logs) -> None:
-    lines = second_lives(logs)[1]
-    said, until = next(line for line in lines if line.get("event") == "exiting"), steps(lines, 70, 70)[0]
-    said |= {key: until[key] for key in ("mono_ns", "wall_ns")}
+    lines = logs.last_lives()[1]
+    said, until = find(lines, "exiting"), steps(lines, 70, 70)[0]
+    said |= clocks(until)
 
 
 def speaks_after_its_end(logs: Logs) -> None:
-    lines = second_lives(logs)[1]
+    lines = logs.last_lives()[1]
     lines.append(later(lines[-1], 5 * 10**9) | {"event": "notice", "source": "peer"})
 
 
 def copied(logs: Logs, apart_ns: int = 0) -> None:
     """Rank 1's log is rank 0's, so much later."""
-    mine, other = second_lives(logs)
+    mine, other = logs.last_lives()
     other[1:] = [line for line in other[1:] if line.get("event") != "step"]
     other += [later(line, apart_ns) for line in mine if line.get("event") == "step"]
-    other[1:] = sorted(other[1:], key=lambda line: line["mono_ns"])
+    put(other)
 
 
-def started_in_a_group_of(size: int) -> Callable[[Logs], None]:
+def started_in_a_group_of(size: int) -> Bend:
     def bend(logs: Logs) -> None:
-        for lines in second_lives(logs):
+        for lines in logs.last_lives():
             lines[0]["world_size"] = size
 
     return bend
 
 
 def ends_twice(logs: Logs) -> None:
-    end = logs["harness"][-1]
-    logs["harness"].insert(-1, end | {"outcome": "failed", "reason": "the command on node1 ended with 1"})
+    end = logs.harness[-1]
+    logs.harness.insert(-1, end | {"outcome": "failed", "reason": "the command on node1 ended with 1"})
 
 
 def noticed_early(logs: Logs) -> None:
     """A worker sees a notice 5 s before the first fault."""
-    struck = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
-    lines = trainers(logs, rank=1)[0]
-    at = {key: struck[key] - 5 * 10**9 for key in ("mono_ns", "wall_ns")}
-    lines.append({"event": "notice", "source": "signal", "notice_ns": 10**9} | at)
-    lines[1:] = sorted(lines[1:], key=lambda line: line["mono_ns"])
+    notice = {"event": "notice", "source": "signal", "notice_ns": 10**9}
+    put(logs.trainers(rank=1)[0], notice | clocks(logs.told("fault.injected"), -5 * 10**9))
 
 
-def committed_as(content: str) -> Callable[[Logs], None]:
+def committed_as(content: str) -> Bend:
     """The checkpoints of step 10 held this, and rank 1 restored something else."""
 
     def bend(logs: Logs) -> None:
-        for line in (line for lines in trainers(logs) for line in lines if line.get("step") == 10):
-            if line.get("event") == "checkpoint.committed":
-                line["content"] = content
+        for line in logs.all("checkpoint.committed"):
+            line |= {"content": content} if line["step"] == 10 else {}
         restored_is(content="another")(logs)
 
     return bend
@@ -150,7 +125,7 @@ def later(line: Line, by: int) -> Line:
 
 def again(logs: Logs, first: int, last: int) -> None:
     """The same processes do these steps twice."""
-    lives = second_lives(logs)
+    lives = logs.last_lives()
     begin = min(steps(lines, first, first)[0]["begin_ns"] for lines in lives)
     end = max(steps(lines, last, last)[0]["mono_ns"] for lines in lives)
     for lines in logs.values():
@@ -159,24 +134,42 @@ def again(logs: Logs, first: int, last: int) -> None:
         lines[1:] = sorted([*rest, *twice], key=lambda line: line["mono_ns"])
 
 
-def left_out(logs: Logs, first: int, last: int, *ranks: int) -> None:
-    for rank in ranks:
-        for line in steps(second_lives(logs)[rank], first, last):
-            line["applied"] = False
+def left_out(first: int, last: int, *ranks: int) -> Bend:
+    return lambda logs: [
+        line.update(applied=False) for rank in ranks for line in logs.steps(first, last, rank=rank, life=-1)
+    ]
 
 
 def ends_in_error(logs: Logs) -> None:
-    last = next(line for line in second_lives(logs)[1] if line.get("event") == "exiting")
+    last = next(line for line in logs.last_lives()[1] if line.get("event") == "exiting")
     last |= {"code": 1, "reason": "error", "error": "RuntimeError: boom"}
 
 
-def without_the_end_of(logs: Logs, node: str) -> None:
-    remove(logs["harness"], lambda line: line.get("event") == "process.exit" and line["node"] == node)
+def without_the_end_of_node_1(logs: Logs) -> None:
+    remove(logs.harness, lambda line: line.get("event") == "process.exit" and line["node"] == "node1")
 
 
-def without_the_launcher_of(logs: Logs, node: str) -> None:
-    for name in [name for name in logs if name.startswith(f"agent-{node}")]:
-        del logs[name]
+def without_the_launcher_of_node_1(logs: Logs) -> None:
+    del logs[next(name for name in logs if name.startswith("agent-node1"))]
+
+
+def not_followed(logs: Logs) -> None:
+    """The observer lost a rank, which has not stopped."""
+    lines = logs.last_lives()[1]
+    where = lines.index(find(lines, "step"))
+    failed = {"event": "observer.failed", "signal": "steps", "error": "ValueError: unknown"}
+    lines[where:] = [failed | clocks(lines[where - 1], 1)]
+
+
+def swapped(step: int) -> Bend:
+    """Two lines change places; their times stay."""
+
+    def bend(logs: Logs) -> None:
+        lines = logs.last_lives()[1]
+        one, other = (lines.index(steps(lines, number, number)[0]) for number in (step, step + 1))
+        lines[one], lines[other] = lines[other], lines[one]
+
+    return bend
 
 
 @pytest.mark.parametrize(
@@ -184,13 +177,13 @@ def without_the_launcher_of(logs: Logs, node: str) -> None:
     [
         (lambda logs: third_lives(logs, 0, 1), "disappeared without an exit code"),
         (lambda logs: third_lives(logs, 1), "disappeared without an exit code"),
-        (lambda logs: without_restored(logs, 0, 1), "did not report what it restored"),
-        (lambda logs: without_restored(logs, 1), "did not report what it restored"),
+        (without_restored(0, 1), "did not report what it restored"),
+        (without_restored(1), "did not report what it restored"),
         (restored_is(source="scratch"), "but from scratch, which is of step 0"),
         (restored_is(source="peer"), "from a peer, but no peer that had done it was there"),
         (restored_from("/another/checkpoints"), "but this run saved it as /run/checkpoints/step-10"),
-        (in_groups("g0", "g1"), "different groups: rank 0 was in 'g0' and rank 1 was in 'g1'"),
-        (with_data_of(800, 1600), "samples in the data is not the same everywhere: 800, 1,600"),
+        (met("world", "g0", "g1"), "different groups: rank 0 was in 'g0' and rank 1 was in 'g1'"),
+        (met("data_samples", 800, 1600), "samples in the data is not the same everywhere: 800, 1,600"),
         (exits_before_its_last_steps, "after its process had ended"),
         (speaks_after_its_end, "told something 5."),
         (copied, "took the same nanoseconds as those up to"),
@@ -202,20 +195,21 @@ def without_the_launcher_of(logs: Logs, node: str) -> None:
         (ends_twice, "the harness's log has several ends: failed, completed"),
         (noticed_early, "told of a notice 5.00 s before a fault gave one"),
         (
-            lambda logs: left_out(logs, 30, 31, 0, 1),
+            left_out(30, 31, 0, 1),
             "left its update out, and not in the fault-free run, though all losses",
         ),
         (committed_as("saved"), "which no longer holds what was committed there"),
         (lambda logs: again(logs, 45, 45), "did not report what it restored"),
         (lambda logs: again(logs, 41, 49), "did not report what it restored"),
-        (lambda logs: left_out(logs, 30, 70, 0, 1), "41 steps left their update out"),
-        (lambda logs: left_out(logs, 30, 30, 1), "at step 30 rank 1 left its update out, and others did not"),
+        (left_out(30, 70, 0, 1), "41 steps left their update out"),
+        (left_out(30, 30, 1), "at step 30 rank 1 left its update out, and others did not"),
         (ends_in_error, "ended with exit code 1, after it reported an error"),
-        (lambda logs: without_the_end_of(logs, "node1"), "how the command on node1 ended is not known"),
-        (lambda logs: without_the_launcher_of(logs, "node1"), "the launcher on node1 left no log"),
+        (without_the_end_of_node_1, "how the command on node1 ended is not known"),
+        (without_the_launcher_of_node_1, "the launcher on node1 left no log"),
+        (not_followed, "the steps cannot be followed"),
     ],
 )
-def test_it_is_no_pass_and_no_failure(bend: Callable[[Logs], None], reason: str) -> None:
+def test_it_is_no_pass_and_no_failure(bend: Bend, reason: str) -> None:
     card = judged(bend)
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
     assert reason in " · ".join(card.reasons)
@@ -244,49 +238,31 @@ def test_a_group_is_one(sizes: tuple[int, int], epoch: dict[str, int], usual: di
     assert [each.words.startswith(words) for each in found] == [True] * bool(words)
 
 
-@pytest.mark.parametrize("bend", [in_groups("g1", "g1"), with_data_of(800, 800), committed_as("another")])
-def test_who_says_the_same_as_the_others_is_believed(bend: Callable[[Logs], None]) -> None:
+@pytest.mark.parametrize(
+    "bend",
+    [
+        met("world", "g1", "g1"),
+        met("data_samples", 800, 800),
+        committed_as("another"),
+        restored_from("/run/checkpoints"),
+        swapped(45),
+        swapped(79),
+    ],
+)
+def test_who_says_the_same_as_the_others_is_believed(bend: Bend) -> None:
     assert judged(bend).verdict is Verdict.PASS
-
-
-def test_a_state_from_where_it_was_saved_is_not_accused() -> None:
-    assert judged(restored_from("/run/checkpoints")).verdict is Verdict.PASS
-
-
-def swapped(logs: Logs, step: int) -> None:
-    """Two lines change places; their times stay."""
-    lines = second_lives(logs)[1]
-    one, other = (lines.index(steps(lines, number, number)[0]) for number in (step, step + 1))
-    lines[one], lines[other] = lines[other], lines[one]
-
-
-@pytest.mark.parametrize("step", [45, 79])
-def test_lines_out_of_order_say_the_same(step: int) -> None:
-    assert judged(lambda logs: swapped(logs, step)).verdict is Verdict.PASS
 
 
 def test_a_few_updates_that_all_ranks_left_out_are_those_of_a_loss_scale() -> None:
     """Other losses follow, so the scenario bounds the last ones."""
 
     def bend(logs: Logs) -> None:
-        left_out(logs, 30, 34, 0, 1)
-        for line in (line for lines in second_lives(logs) for line in steps(lines, 35)):
+        left_out(30, 34, 0, 1)(logs)
+        for line in (line for lines in logs.last_lives() for line in steps(lines, 35)):
             line["loss"] *= 1.0001
 
     card = verdict(simulate(JOB, KILL, seed=5), bend, {"loss_continuity": {"mode": "final", "max_final_gap": 1}})
     assert card.verdict is Verdict.PASS, card.reasons
-
-
-def test_a_rank_that_the_observer_lost_has_not_stopped() -> None:
-    def unseen(logs: Logs) -> None:
-        lines = second_lives(logs)[1]
-        where = next(number for number, line in enumerate(lines) if line.get("event") == "step")
-        stamp = {key: lines[where - 1][key] + 1 for key in ("mono_ns", "wall_ns")}
-        lines[where:] = [stamp | {"event": "observer.failed", "signal": "steps", "error": "ValueError: unknown"}]
-
-    card = judged(unseen)
-    assert card.verdict is Verdict.INCONCLUSIVE
-    assert "the steps cannot be followed" in card.reasons[0]
 
 
 @pytest.mark.parametrize(("at", "found"), [(10, None), (150, 220)])

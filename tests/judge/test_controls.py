@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import EXPECT, Logs, by_a_command, fault_free_of, remove, steps, trainers, verdict
-from simulator import Job, Outage, simulate
+from judging import EXPECT, Bend, by_a_command, fault_free_of, verdict
+from simulator import Job, Logs, Outage, clocks, simulate, steps
 
 from harness.judge.score import Verdict
 
@@ -37,6 +37,7 @@ STORIES |= {
     "a replica in process, then a restart of all": [Outage(9, "replica", victim=1), Outage(21, "rank")],
 }
 FAULT_FREE = fault_free_of(QUIET)
+SMALLER = {"recovery_time": {"max": "60s"}, "loss_continuity": {"mode": "exact"}}
 UNDISTURBED = {"loss_continuity": {"mode": "exact"}, "wasted_gpu_hours": {"max_percent_by_faults": 0}}
 UNDISTURBED |= {"metrics": {"max_false_alarms": 0, "checkpoint_success_min": 100, "steps_rolled_back_max": 0}}
 
@@ -52,30 +53,21 @@ def test_a_healthy_run_is_not_accused(weather: str, story: str, seed: int) -> No
     assert len(card.scores["recovery_time"]["episodes"]) == len(history.truth.episodes)
 
 
+def bare(logs: Logs) -> None:
+    """A trainer that tells its steps and nothing else."""
+    by_a_command(logs)
+    logs.lose("rendezvous", "restored")
+
+
 @pytest.mark.parametrize("agents", [True, False])
 @pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("bend", [lambda logs: None, bare])
 @pytest.mark.parametrize("seed", range(3))
-def test_survivors_that_go_on_without_a_node_are_a_smaller_world(seed: int, victim: int, agents: bool) -> None:
-    job = replace(QUIET, agents=agents)
-    history = simulate(job, [Outage(21, "departure", victim=victim)], seed)
-    card = verdict(
-        history, expect={"recovery_time": {"max": "60s"}, "loss_continuity": {"mode": "exact"}}, fault_free=FAULT_FREE
-    )
-    assert card.verdict is Verdict.PASS, card.reasons
-    assert [epoch.size for epoch in card.evidence.run.epochs] == [4, 2]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_survivors_that_say_nothing_of_it_are_a_smaller_world_too(seed: int) -> None:
-    """A trainer that tells its steps and nothing else."""
-
-    def bare(logs: Logs) -> None:
-        by_a_command(logs)
-        for lines in trainers(logs):
-            remove(lines, lambda line: line.get("event") in ("rendezvous", "restored"))
-
-    history = simulate(QUIET, [Outage(21, "departure", victim=1)], seed)
-    card = verdict(history, bare, expect={"recovery_time": {"max": "60s"}}, fault_free=FAULT_FREE)
+def test_survivors_that_go_on_without_a_node_are_a_smaller_world(
+    seed: int, bend: Bend, victim: int, agents: bool
+) -> None:
+    history = simulate(replace(QUIET, agents=agents), [Outage(21, "departure", victim=victim)], seed)
+    card = verdict(history, bend, SMALLER, FAULT_FREE)
     assert card.verdict is Verdict.PASS, card.reasons
     assert [epoch.size for epoch in card.evidence.run.epochs] == [4, 2]
 
@@ -86,11 +78,10 @@ def test_ranks_may_be_given_anew_to_survivors(told: bool) -> None:
     history = simulate(Job(nodes=2, steps=40, every=10), [Outage(17, "replica", victim=0)], 3)
 
     def renumbered(logs: Logs) -> None:
-        trainers(logs, rank=0, life=-1)[0][0]["rank"] = 1
+        logs.trainers(rank=0, life=-1)[0][0]["rank"] = 1
         if not told:
             by_a_command(logs)
-            for lines in trainers(logs):
-                remove(lines, lambda line: line.get("event") == "restored")
+            logs.lose("restored")
 
     card = verdict(history, renumbered, EXPECT)
     assert card.verdict is Verdict.PASS, card.reasons
@@ -101,16 +92,14 @@ def test_a_job_that_shrinks_and_grows_without_a_word() -> None:
     """Told are steps alone: a rank is gone for good, and a newcomer joins the survivor after a while."""
     history = simulate(Job(nodes=2, steps=60, every=10), [Outage(21, "replica", victim=1)], 3)
 
-    def bare(logs: Logs) -> None:
-        by_a_command(logs)
-        late = trainers(logs, rank=1, life=-1)[0]
-        remove(late, lambda line: line.get("event") == "step" and line["step"] < 40)
-        late[0].update({key: steps(late)[0][key] - 10**6 for key in ("wall_ns", "mono_ns")})
-        remove(late, lambda line: line.get("event") == "started")
-        for lines in trainers(logs):
-            remove(lines, lambda line: line.get("event") in ("rendezvous", "restored"))
+    def comes_late(logs: Logs) -> None:
+        bare(logs)
+        logs.lose("step", step=range(40), rank=1, life=-1)
+        logs.lose("started", rank=1, life=-1)
+        (late,) = logs.trainers(rank=1, life=-1)
+        late[0].update(clocks(steps(late)[0], -(10**6)))
 
-    card = verdict(history, bare, {"recovery_time": {"max": "60s"}})
+    card = verdict(history, comes_late, {"recovery_time": {"max": "60s"}})
     assert [epoch.size for epoch in card.evidence.run.epochs] == [2, 1, 2], card.reasons
     assert card.verdict is Verdict.PASS, card.reasons
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judging import Logs, fault_free_of, trainers, verdict
-from simulator import Job, Outage, simulate
+from judging import Bend, fault_free_of, struck, together, verdict
+from simulator import Job, Logs, Outage, clocks, put, simulate
 
 from harness.judge.facts.restarts import PassedOver
 from harness.judge.facts.saves import Damage
@@ -25,67 +24,57 @@ SOURCE = "/run/checkpoints/step-00000030"
 
 
 def restores(logs: Logs) -> list[dict[str, Any]]:
-    return [
-        line for lines in trainers(logs) for line in lines if line.get("event") == "restored" and line["step"] == 30
-    ]
+    return [line for line in logs.all("restored") if line["step"] == 30]
 
 
 def rotten(logs: Logs, since_ns: int = 2_000_000, **changed: Any) -> None:
     """A fault damages the checkpoint of step 30 shortly before the kill."""
-    kill = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
-    stamp = {key: kill[key] - since_ns for key in ("mono_ns", "wall_ns")}
-    told = {"path": "checkpoints/step-00000030/__0_0.distcp", "checkpoint": "checkpoints/step-00000030", "step": 30}
-    told |= {"names": ["step-00000030"], "copies": 0, "part": "tensor", "how": "bit_flip", "tensor_bytes": 1}
-    lines = [
-        {"event": "fault.injected", "kind": "checkpoint_corruption", "kills": False, "spoils": True, "targets": []},
-        {"event": "fault.damaged"} | {key: value for key, value in (told | changed).items() if value is not None},
-        {"event": "fault.effect", "measured": 1, "expected": 1, "unit": "bytes changed", "ok": True},
-        {"event": "fault.healed"},
-    ]
-    at = logs["harness"].index(kill)
-    logs["harness"][at:at] = [stamp | {"fault": "rot"} | line for line in lines]
+    kill, folder = logs.told("fault.injected"), "checkpoints/step-00000030"
+    struck(
+        logs, "rot", kill["mono_ns"] - since_ns, kill["mono_ns"] - since_ns, kind="checkpoint_corruption", spoils=True
+    )
+    told = {"path": f"{folder}/__0_0.distcp", "checkpoint": folder, "step": 30, "names": ["step-00000030"]}
+    told |= {"copies": 0, "part": "tensor", "how": "bit_flip", "tensor_bytes": 1} | changed
+    told = {key: value for key, value in told.items() if value is not None}
+    logs.put({"event": "fault.damaged", "fault": "rot"} | told | clocks(kill, -since_ns))
 
 
 def sourced(logs: Logs, source: str | None = SOURCE, **more: Any) -> None:
     for line in restores(logs):
-        line |= ({"source": source} if source else {}) | more
+        line |= {"source": source} | more
         if source is None:
-            line.pop("source", None)
+            line.pop("source")
 
 
-def published(logs: Logs, sha256: str) -> None:
+def published(sha256: str) -> Bend:
     """The harness saw the checkpoint between the damage and the restore."""
-    at = next(number for number, line in enumerate(logs["harness"]) if line.get("event") == "fault.damaged")
-    found = logs["harness"][at]
-    found["sha256"] = "left"
-    stamp = {key: found[key] + 1_000_000 for key in ("mono_ns", "wall_ns")}
-    told = {"event": "checkpoint.published", "path": found["checkpoint"], "sha256": sha256}
-    after = next(n for n, line in enumerate(logs["harness"]) if line["mono_ns"] > stamp["mono_ns"])
-    logs["harness"].insert(after, stamp | told)
+
+    def bend(logs: Logs) -> None:
+        found = logs.told("fault.damaged")
+        found["sha256"] = "left"
+        told = {"event": "checkpoint.published", "path": found["checkpoint"], "sha256": sha256}
+        logs.put(told | clocks(found, 1_000_000))
+
+    return bend
 
 
 def told_anew(logs: Logs) -> None:
     """Rank 0 says that it saved the checkpoint once more, between the damage and the restore."""
-    damage = next(line for line in logs["harness"] if line.get("event") == "fault.damaged")
-    lines = next(lines for lines in trainers(logs) if lines[0]["rank"] == 0)
-    at = next(n for n, line in enumerate(lines) if line["mono_ns"] > damage["mono_ns"] + 1_000_000)
-    stamp = {key: damage[key] + 1_000_000 for key in ("mono_ns", "wall_ns")}
-    lines[at:at] = [
-        stamp | {"event": f"checkpoint.{what}", "step": 30, "path": SOURCE} for what in ("started", "committed")
-    ]
+    at = clocks(logs.told("fault.damaged"), 1_000_000)
+    saves = ("checkpoint.started", "checkpoint.committed")
+    put(logs.trainers(rank=0)[0], *({"event": event, "step": 30, "path": SOURCE} | at for event in saves))
 
 
-def judged(*bends: Callable[[Logs], object]) -> Scorecard:
-    def bend(logs: Logs) -> None:
-        for each in bends:
-            each(logs)
+def told_late(logs: Logs) -> None:
+    """Its commit is: that does not make the damaged checkpoint a new one."""
+    for line in logs.all("checkpoint.committed"):
+        line |= clocks(logs.told("fault.damaged"), 1_000_000) if line["step"] == 30 else {}
+    for lines in logs.trainers():
+        put(lines)
 
-    return verdict(simulate(JOB, KILL, seed=5), bend, fault_free=FAULT_FREE)
 
-
-def test_the_history_restores_step_30() -> None:
-    logs = simulate(JOB, KILL, seed=5).logs()
-    assert restores(logs)
+def judged(*bends: Bend) -> Scorecard:
+    return verdict(simulate(JOB, KILL, seed=5), together(*bends), fault_free=FAULT_FREE)
 
 
 @pytest.mark.parametrize(
@@ -95,11 +84,12 @@ def test_the_history_restores_step_30() -> None:
         (rotten, lambda logs: sourced(logs, None)),
         (rotten, lambda logs: sourced(logs, f"{SOURCE}/model.pt")),
         (lambda logs: rotten(logs, copies=1), sourced),
-        (rotten, sourced, lambda logs: published(logs, "left")),
+        (rotten, sourced, published("left")),
+        (rotten, sourced, told_late),
         (rotten, lambda logs: sourced(logs, fallback=[{"source": "step-00000040", "reason": "cut"}])),  # of another one
     ],
 )
-def test_it_is_proved(bends: tuple[Callable[[Logs], object], ...]) -> None:
+def test_it_is_proved(bends: tuple[Bend, ...]) -> None:
     card = judged(*bends)
     assert card.verdict is Verdict.FAIL and SAID in " ".join(card.reasons), card.reasons
 
@@ -114,40 +104,20 @@ def test_it_is_proved(bends: tuple[Callable[[Logs], object], ...]) -> None:
         (rotten, lambda logs: sourced(logs, fallback=[{"source": "step-00000030", "reason": "damaged"}])),
         (rotten, lambda logs: sourced(logs, fallback=[{"reason": "one was damaged"}])),
         (lambda logs: rotten(logs, step=None, names=None), sourced),
-        (rotten, sourced, lambda logs: published(logs, "another")),
+        (rotten, sourced, published("another")),
+        (rotten, sourced, told_anew),  # that is enough where the harness does not look
+        (lambda logs: rotten(logs, since_ns=-60_000_000_000), sourced),  # after the restore
     ],
 )
-def test_a_neighbour_is_not_accused(bends: tuple[Callable[[Logs], object], ...]) -> None:
+def test_a_neighbour_is_not_accused(bends: tuple[Bend, ...]) -> None:
     card = judged(*bends)
     assert SAID not in " ".join(card.reasons), card.reasons
 
 
-def test_the_trainers_word_for_a_new_save_is_enough_where_the_harness_does_not_look() -> None:
-    card = judged(rotten, sourced, told_anew)
-    assert SAID not in " ".join(card.reasons), card.reasons
-
-
 def test_a_new_save_that_the_harness_should_have_seen_is_not_believed() -> None:
-    card = judged(rotten, sourced, told_anew, lambda logs: published(logs, "left"))
+    card = judged(rotten, sourced, told_anew, published("left"))
     assert card.verdict is Verdict.INCONCLUSIVE
     assert SAID in card.reasons[0] and "had saved that anew, and the harness did not see it" in card.reasons[0]
-
-
-def test_damage_after_the_restore_accuses_nobody() -> None:
-    card = judged(lambda logs: rotten(logs, since_ns=-60_000_000_000), sourced)
-    assert SAID not in " ".join(card.reasons), card.reasons
-
-
-def test_a_commit_that_is_told_late_does_not_make_the_damaged_checkpoint_a_new_one() -> None:
-    def told_late(logs: Logs) -> None:
-        damage = next(line for line in logs["harness"] if line.get("event") == "fault.damaged")
-        for lines in trainers(logs):
-            for line in lines:
-                if line.get("event") == "checkpoint.committed" and line["step"] == 30:
-                    line |= {key: damage[key] + 1_000_000 for key in ("mono_ns", "wall_ns")}
-            lines.sort(key=lambda line: line["mono_ns"])
-
-    assert SAID in " ".join(judged(rotten, sourced, told_late).reasons)
 
 
 def test_damage_that_no_restart_could_meet_proves_nothing() -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import Logs, remove, trainers, verdict
-from simulator import Job, Outage, simulate
+from judging import Bend, struck, together, verdict
+from simulator import Job, Logs, Outage, clocks, find, put, remove, simulate
 
 from harness.judge.facts import deaths
 from harness.judge.questions.job import _unexplained
@@ -24,7 +23,7 @@ CRASH = Outage(17, "crash")
 MS = 10**6
 
 
-def judged(bend: Callable[[Logs], object], *outages: Outage, job: Job = JOB) -> Scorecard:
+def judged(bend: Bend, *outages: Outage, job: Job = JOB) -> Scorecard:
     return verdict(simulate(job, outages, seed=5), bend)
 
 
@@ -44,70 +43,160 @@ def exits(logs: Logs, node: int) -> list[dict[str, Any]]:
     return sorted((line for line in lines if line.get("event") == "worker.exit"), key=lambda line: line["mono_ns"])
 
 
-def of_faults(logs: Logs, event: str) -> dict[str, Any]:
-    return next(line for line in logs["harness"] if line.get("event") == event)
-
-
-def at_work(begin: int, end: int, **what: Any) -> Callable[[Logs], None]:
+def at_work(begin: int, end: int, **what: Any) -> Bend:
     """A fault that kills nobody is at work on node 0 from `begin` to `end`, counted from the first rank's exit."""
 
     def bend(logs: Logs) -> None:
         at = min(line["mono_ns"] for node in (0, 1) for line in exits(logs, node))
-        common = {"fault": "slow", "wall_ns": of_faults(logs, "plan")["wall_ns"]}
         target = [{"node": "node0", "incarnation": 1, "rank": None}]
-        injected = {"event": "fault.injected", "kind": "straggler", "targets": target, "kills": False} | what
-        effect = {"event": "fault.effect", "measured": 2, "expected": 2, "unit": "times", "ok": True}
-        logs["harness"] += [
-            common | injected | {"mono_ns": at + begin},
-            common | effect | {"mono_ns": at + begin},
-            common | {"event": "fault.healed", "mono_ns": at + end},
-        ]
-        logs["harness"].sort(key=lambda line: line["mono_ns"])
+        struck(logs, "slow", at + begin, healed=at + end, targets=target, **what)
 
     return bend
+
+
+def with_codes(*codes: int) -> Bend:
+    """Each rank's first exit has its own code."""
+
+    def bend(logs: Logs) -> None:
+        for rank, code in enumerate(codes):
+            exits(logs, rank)[0]["code"] = code
+
+    return bend
+
+
+def segfaults(*ranks: int) -> Bend:
+    return lambda logs: [exits(logs, rank)[0].update(code=-11) for rank in ranks]
 
 
 def nothing(logs: Logs) -> None:
     pass
 
 
-def test_the_target_and_the_peers_of_a_kill_are_accounted_for() -> None:
-    assert unexplained(judged(nothing, KILL)) == []
-    assert judged(nothing, KILL).metrics["deaths"] == 2
+def of_both(logs: Logs) -> None:
+    """The kill was aimed at rank 0, too."""
+    logs.told("fault.injected")["targets"].append({"node": "node0", "incarnation": 1, "rank": 0})
 
 
-def test_a_peer_does_not_get_a_segmentation_fault_from_it() -> None:
-    def crash(logs: Logs) -> None:
-        exits(logs, 0)[0]["code"] = -11
-
-    assert unexplained(judged(crash, KILL)) == ["rank 0 on node0 ended with exit code -11"]
+def error_of(rank: int) -> Bend:
+    """That worker says that it ends over an error, not over the loss of a peer."""
+    return lambda logs: find(logs.trainers(rank=rank, life=0)[0], "exiting").update(reason="error")
 
 
-def test_the_target_may_get_one_and_each_of_several() -> None:
-    def crash(logs: Logs) -> None:
-        exits(logs, 1)[0]["code"] = -11
-
-    def two_crash(logs: Logs) -> None:
-        crash(logs)
-        exits(logs, 0)[0]["code"] = -11
-        of_faults(logs, "fault.injected")["targets"].append({"node": "node0", "incarnation": 1, "rank": 0})
-
-    assert unexplained(judged(crash, KILL)) == []
-    assert unexplained(judged(two_crash, KILL)) == []
+def dies_before_the_kill(logs: Logs) -> None:
+    exits(logs, 0)[0]["mono_ns"] = logs.told("fault.injected")["mono_ns"] - 1
+    logs.lose("exiting", rank=0, life=0)
 
 
-def test_a_successor_that_crashes_during_the_recovery_is_not_excused() -> None:
-    """Its predecessor was killed; it was started afterwards."""
+def crashes_before_anybody_left(logs: Logs) -> None:
+    exits(logs, 0)[0].update(code=1, mono_ns=logs.told("fault.injected")["mono_ns"] + 10)
 
-    def crash(logs: Logs) -> None:
-        killed = exits(logs, 1)[0]
-        begin = killed["mono_ns"] + MS
-        logs["trainer-short-lived"] = [trainers(logs, rank=1, life=-1)[0][0] | {"pid": 4711, "mono_ns": begin}]
-        agent = next(lines for lines in logs.values() if killed in lines)
-        agent.append(killed | {"pid": 4711, "code": 1, "mono_ns": begin + MS})
-        agent.sort(key=lambda line: line["mono_ns"])
 
-    assert unexplained(judged(crash, KILL)) == ["rank 1 on node1 ended with exit code 1"]
+def leaves_early(logs: Logs) -> None:
+    exits(logs, 0)[0]["mono_ns"] = logs.told("fault.injected")["mono_ns"] + 10
+
+
+def untold(logs: Logs) -> None:
+    logs.lose("notice")
+
+
+def back_of(logs: Logs) -> int:
+    """When the lost node came back."""
+    return int(next(line["mono_ns"] for line in logs.harness if line.get("incarnation") == 2))
+
+
+def leaves_before_it_came(code: int) -> Bend:
+    def bend(logs: Logs) -> None:
+        exits(logs, 0)[1].update(code=code, mono_ns=back_of(logs) - 1)
+        logs.lose("exiting", rank=0, life=1)
+
+    return bend
+
+
+def replacement_dies_as_it_comes(logs: Logs) -> None:
+    """Its own arrival is no excuse."""
+    back = next(line for line in logs.harness if line.get("incarnation") == 2)
+    logs.put({"event": "process.exit", "node": "node1", "incarnation": 2, "code": 1} | clocks(back, 10))
+
+
+def successor_crashes(logs: Logs) -> None:
+    """During the recovery. Its predecessor was killed; it was started afterwards."""
+    killed = exits(logs, 1)[0]
+    begin = killed["mono_ns"] + MS
+    logs["trainer-short-lived"] = [logs.trainers(rank=1, life=-1)[0][0] | {"pid": 4711, "mono_ns": begin}]
+    agent = next(lines for lines in logs.values() if killed in lines)
+    put(agent, killed | {"pid": 4711, "code": 1, "mono_ns": begin + MS})
+
+
+def at_once(logs: Logs) -> None:
+    """SIGTERM ends many a trainer at once; its peers' collectives fail long before the node is taken."""
+    injected = logs.told("fault.injected")["mono_ns"]
+    for rank, code in ((1, -15), (0, 1)):
+        exits(logs, rank)[0].update(code=code, mono_ns=injected + 10 + 10 * rank)  # the victim's is seen last
+        remove(logs.trainers(rank=rank, life=0)[0], lambda line: line["mono_ns"] > injected)
+    for line in (logs.told("fault.taking"), logs.told("process.exit")):
+        line["mono_ns"] += 1000 * MS
+
+
+def struck_before(logs: Logs) -> None:
+    """The fault struck, and the job went back in place before the node was lost."""
+    back = find(logs.trainers(rank=0)[0], "anomaly")
+    logs.told("fault.injected")["mono_ns"] = back["mono_ns"]
+    logs.put()
+
+
+REGROWN = Outage(12, "shrink", victim=1, regrow_after=5)
+BACK, LOST = Outage(17, "rollback"), Outage(9, "node", victim=1)
+HANG = at_work(-5 * MS, 60_000 * MS, stops=True)
+HEALED = at_work(-5 * MS, -1 * MS, stops=True)  # but nobody steps again
+DULL = at_work(-5 * MS, 60_000 * MS)  # it only slows
+R0, R1 = "rank 0 on node0 ended with exit code ", "rank 1 on node1 ended with exit code "
+ERROR = "1, after it reported an error,"
+
+
+@pytest.mark.parametrize(
+    ("bend", "outages", "found"),
+    [
+        (nothing, [KILL], []),
+        (segfaults(0), [KILL], [f"{R0}-11"]),  # a peer does not get one from a kill,
+        (segfaults(1), [KILL], []),  # the target may,
+        (together(segfaults(0, 1), of_both), [KILL], []),  # and each of several
+        (successor_crashes, [KILL], [f"{R1}1"]),
+        (struck_before, [BACK, LOST], []),  # a peer goes with a node that took part in the new world itself
+        (struck_before, [BACK, LOST, Outage(3, "crash")], [f"{R0}1", f"{R1}1"]),  # the next world was without it
+        (nothing, [KILL, Outage(2, "crash")], [f"{R0}1", f"{R1}1"]),  # they had stepped on in the new world
+        (dies_before_the_kill, [KILL], [f"{R0}1"]),
+        (nothing, [NOTICE], []),
+        (crashes_before_anybody_left, [NOTICE], [f"{R0}1"]),
+        (at_once, [NOTICE], []),
+        (leaves_early, [NOTICE], []),
+        (together(leaves_early, untold), [NOTICE], [f"{R0}75"]),
+        (DULL, [CRASH], [f"{R0}1", f"{R1}1"]),
+        (HANG, [CRASH], []),
+        (HEALED, [CRASH], []),
+        (together(HANG, segfaults(0)), [CRASH], [f"{R0}-11"]),
+        (together(HANG, error_of(1)), [CRASH], [f"{R1}{ERROR}"]),
+        (together(HEALED, error_of(1)), [CRASH], [f"{R1}{ERROR}"]),
+        (together(HANG, error_of(0)), [CRASH], []),  # the fault was at work on node 0
+        (together(HEALED, error_of(0)), [CRASH], []),
+        (together(DULL, error_of(0)), [CRASH], [f"{R0}{ERROR}", f"{R1}1"]),
+        (error_of(0), [KILL], [f"{R0}{ERROR}"]),
+        (together(error_of(0), of_both), [KILL], []),
+        (nothing, [REGROWN], []),  # a node that comes back explains that the job is formed anew
+        (leaves_before_it_came(1), [REGROWN], [f"{R0}1"]),
+        (leaves_before_it_came(75), [REGROWN], []),  # it left in peace, for a larger world,
+        (leaves_before_it_came(75), [REGROWN, Outage(5, "shrink")], []),  # whatever it shrinks to afterwards
+        (leaves_before_it_came(74), [REGROWN], [f"{R0}74"]),
+        (with_codes(75), [CRASH], [f"{R0}75", f"{R1}1"]),  # the world that came was no larger
+        (replacement_dies_as_it_comes, [Outage(17, "node", victim=1)], ["the command on node1 ended with exit code 1"]),
+    ],
+)
+def test_which_deaths_a_fault_explains(bend: Bend, outages: list[Outage], found: list[str]) -> None:
+    assert unexplained(judged(bend, *outages)) == found
+
+
+@pytest.mark.parametrize(("outage", "deaths_"), [(KILL, 2), (NOTICE, 3), (REGROWN, 3)])
+def test_all_deaths_are_counted(outage: Outage, deaths_: int) -> None:
+    assert judged(nothing, outage).metrics["deaths"] == deaths_
 
 
 LATE = ["rank 0 on node0 ended with exit code 75"]
@@ -126,10 +215,10 @@ def test_a_peer_that_was_launched_before_the_targets_end_was_seen_goes_with_it(
 
     def late(logs: Logs) -> None:
         end, peer = exits(logs, 1)[0], exits(logs, 0)[0]
-        of_faults(logs, "fault.injected").update({} if kills else {"kills": False, "stops": True})
-        of_faults(logs, "fault.healed")["mono_ns"] = of_faults(logs, "fault.injected")["mono_ns"] + 1
+        logs.told("fault.injected").update({} if kills else {"kills": False, "stops": True})
+        logs.told("fault.healed")["mono_ns"] = logs.told("fault.injected")["mono_ns"] + 1
         begin = end["mono_ns"] + after_ms * MS
-        logs["trainer-late"] = [trainers(logs, rank=0, life=-1)[0][0] | {"pid": 4711, "mono_ns": begin}]
+        logs["trainer-late"] = [logs.trainers(rank=0, life=-1)[0][0] | {"pid": 4711, "mono_ns": begin}]
         agent = next(lines for lines in logs.values() if peer in lines)
         agent.append(peer | {"pid": 4711, "code": 75, "mono_ns": max(begin, end["mono_ns"]) + 5 * MS})
         if launched_ms is not None:
@@ -137,89 +226,9 @@ def test_a_peer_that_was_launched_before_the_targets_end_was_seen_goes_with_it(
             agent.append(formed | {"mono_ns": end["mono_ns"] + launched_ms * MS})
         if ended_ms is not None:
             peer["mono_ns"] = end["mono_ns"] + ended_ms * MS
-        agent.sort(key=lambda line: line["mono_ns"])
+        put(agent)
 
     assert unexplained(judged(late, KILL)) == found
-
-
-def test_a_peer_goes_with_a_node_that_took_part_in_the_new_world_itself() -> None:
-    """The fault struck, and the job went back in place before the node was lost."""
-
-    def struck_before(logs: Logs) -> None:
-        back = next(line for line in trainers(logs, rank=0)[0] if line.get("event") == "anomaly")
-        of_faults(logs, "fault.injected")["mono_ns"] = back["mono_ns"]
-        logs["harness"].sort(key=lambda line: line["mono_ns"])
-
-    back, lost = Outage(17, "rollback"), Outage(9, "node", victim=1)
-    assert unexplained(judged(struck_before, back, lost)) == []
-    assert len(unexplained(judged(struck_before, back, lost, Outage(3, "crash")))) == 2, "the next world was without it"
-
-
-def test_a_survivor_that_steps_on_in_the_new_world_and_then_dies_is_not_excused() -> None:
-    assert unexplained(judged(nothing, KILL, Outage(2, "crash"))) == [
-        "rank 0 on node0 ended with exit code 1",
-        "rank 1 on node1 ended with exit code 1",
-    ]
-
-
-def test_a_rank_elsewhere_that_dies_before_the_kill_is_not_excused() -> None:
-    def early(logs: Logs) -> None:
-        line = exits(logs, 0)[0]
-        line["mono_ns"] = of_faults(logs, "fault.injected")["mono_ns"] - 1
-        remove(trainers(logs, rank=0, life=0)[0], lambda event: event.get("event") == "exiting")
-
-    assert unexplained(judged(early, KILL)) == ["rank 0 on node0 ended with exit code 1"]
-
-
-def test_a_notice_excuses_those_who_drain() -> None:
-    card = judged(nothing, NOTICE)
-    assert unexplained(card) == [] and card.metrics["deaths"] == 3
-
-
-def test_a_notice_is_no_excuse_for_a_peer_that_crashes_before_anybody_left() -> None:
-    def crash(logs: Logs) -> None:
-        line = exits(logs, 0)[0]
-        line.update(code=1, mono_ns=of_faults(logs, "fault.injected")["mono_ns"] + 10)
-
-    assert unexplained(judged(crash, NOTICE)) == ["rank 0 on node0 ended with exit code 1"]
-
-
-def test_a_peer_of_a_target_that_died_of_its_notice_is_excused() -> None:
-    """SIGTERM ends many a trainer at once; its peers' collectives fail long before the node is taken."""
-
-    def at_once(logs: Logs) -> None:
-        injected = of_faults(logs, "fault.injected")["mono_ns"]
-        for rank, code in ((1, -15), (0, 1)):
-            exits(logs, rank)[0].update(code=code, mono_ns=injected + 10 + 10 * rank)  # the victim's is seen last
-            worker = trainers(logs, rank=rank, life=0)[0]
-            remove(worker, lambda line: line["mono_ns"] > injected)
-        for line in (of_faults(logs, "fault.taking"), of_faults(logs, "process.exit")):
-            line["mono_ns"] += 1000 * MS
-
-    assert unexplained(judged(at_once, NOTICE)) == []
-
-
-def test_who_was_not_told_is_not_drained() -> None:
-    def early(logs: Logs) -> None:
-        exits(logs, 0)[0]["mono_ns"] = of_faults(logs, "fault.injected")["mono_ns"] + 10
-
-    def silent(logs: Logs) -> None:
-        early(logs)
-        for lines in trainers(logs):
-            remove(lines, lambda line: line.get("event") == "notice")
-
-    assert unexplained(judged(early, NOTICE)) == []
-    assert unexplained(judged(silent, NOTICE)) == ["rank 0 on node0 ended with exit code 75"]
-
-
-def test_a_fault_that_only_slows_explains_no_death() -> None:
-    found = unexplained(judged(at_work(-5 * MS, 60_000 * MS), CRASH))
-    assert found == ["rank 0 on node0 ended with exit code 1", "rank 1 on node1 ended with exit code 1"]
-
-
-def test_a_fault_over_which_a_job_may_have_to_stop_does() -> None:
-    assert unexplained(judged(at_work(-5 * MS, 60_000 * MS, stops=True), CRASH)) == []
-    assert unexplained(judged(at_work(-5 * MS, -1 * MS, stops=True), CRASH)) == [], "healed, but nobody steps again"
 
 
 def test_it_does_not_explain_what_came_before_or_long_after() -> None:
@@ -239,93 +248,12 @@ def test_who_has_survived_it_for_long_dies_of_something_else(
 ) -> None:
     def bend(logs: Logs) -> None:
         at_work((healed_s - 5) * 1000 * MS, healed_s * 1000 * MS, stops=True)(logs)
-        healed = of_faults(logs, "fault.healed")["mono_ns"]
-        for lines in trainers(logs) if not saved else ():
+        healed = logs.told("fault.healed")["mono_ns"]
+        for lines in logs.trainers() if not saved else ():
             remove(lines, lambda line: line.get("event") == "checkpoint.committed" and line["mono_ns"] > healed)
 
     job = Job(nodes=2, steps=40, every=every, step_ms=4000)
     assert judged(bend, Outage(37, "crash"), job=job).metrics["deaths_unexplained"] == found
-
-
-def test_it_does_not_explain_a_segmentation_fault() -> None:
-    def crash(logs: Logs) -> None:
-        at_work(-5 * MS, 60_000 * MS, stops=True)(logs)
-        exits(logs, 0)[0]["code"] = -11
-
-    assert unexplained(judged(crash, CRASH)) == ["rank 0 on node0 ended with exit code -11"]
-
-
-def error_of(rank: int) -> Callable[[Logs], None]:
-    """That worker says that it ends over an error, not over the loss of a peer."""
-
-    def bend(logs: Logs) -> None:
-        said = next(line for line in trainers(logs, rank=rank, life=0)[0] if line.get("event") == "exiting")
-        said["reason"] = "error"
-
-    return bend
-
-
-def both(*bends: Callable[[Logs], None]) -> Callable[[Logs], None]:
-    return lambda logs: [bend(logs) for bend in bends] and None
-
-
-def test_it_explains_an_error_only_of_whom_it_was_aimed_at() -> None:
-    hang, healed = at_work(-5 * MS, 60_000 * MS, stops=True), at_work(-5 * MS, -1 * MS, stops=True)
-    found = ["rank 1 on node1 ended with exit code 1, after it reported an error,"]
-    for fault in (hang, healed):
-        assert unexplained(judged(both(fault, error_of(1)), CRASH)) == found
-        assert unexplained(judged(both(fault, error_of(0)), CRASH)) == [], "the fault was at work on node 0"
-    slow = at_work(-5 * MS, 60_000 * MS)
-    assert len(unexplained(judged(both(slow, error_of(0)), CRASH))) == 2
-
-
-def test_a_kill_explains_an_error_of_its_target_only() -> None:
-    assert unexplained(judged(error_of(0), KILL)) == [
-        "rank 0 on node0 ended with exit code 1, after it reported an error,"
-    ]
-
-    def of_both(logs: Logs) -> None:
-        error_of(0)(logs)
-        of_faults(logs, "fault.injected")["targets"].append({"node": "node0", "incarnation": 1, "rank": 0})
-
-    assert unexplained(judged(of_both, KILL)) == []
-
-
-def test_a_node_that_comes_back_explains_that_the_job_is_formed_anew() -> None:
-    shrink = Outage(12, "shrink", victim=1, regrow_after=5)
-    card = judged(nothing, shrink)
-    assert unexplained(card) == [] and card.metrics["deaths"] >= 3
-
-
-def test_who_crashes_before_that_node_came_is_not_excused() -> None:
-    def early(logs: Logs) -> None:
-        back = [line for line in logs["harness"] if line.get("event") == "node.allocated" and line["incarnation"] == 2]
-        line = exits(logs, 0)[1]
-        line.update(code=1, mono_ns=back[0]["mono_ns"] - 1)
-        remove(trainers(logs, rank=0, life=1)[0], lambda event: event.get("event") == "exiting")
-
-    found = unexplained(judged(early, Outage(12, "shrink", victim=1, regrow_after=5)))
-    assert found == ["rank 0 on node0 ended with exit code 1"]
-
-
-def test_a_replacement_that_dies_as_it_comes_is_not_excused_by_its_own_arrival() -> None:
-    def dies(logs: Logs) -> None:
-        back = next(line for line in logs["harness"] if line.get("incarnation") == 2)
-        stamp = {"mono_ns": back["mono_ns"] + 10, "wall_ns": back["wall_ns"]}
-        exit_ = stamp | {"event": "process.exit", "node": "node1", "incarnation": 2, "code": 1}
-        logs["harness"].insert(logs["harness"].index(back) + 1, exit_)
-
-    assert "the command on node1 ended with exit code 1" in unexplained(judged(dies, Outage(17, "node", victim=1)))
-
-
-def with_codes(*codes: int) -> Callable[[Logs], None]:
-    """Each rank's first exit has its own code."""
-
-    def bend(logs: Logs) -> None:
-        for rank, code in enumerate(codes):
-            exits(logs, rank)[0]["code"] = code
-
-    return bend
 
 
 def test_deaths_that_end_alike_are_one_line() -> None:
@@ -387,25 +315,11 @@ def test_how_deaths_that_end_alike_are_told() -> None:
     assert many.startswith("ranks 0, 1, 2, 3, 4, 5, 6 and 2 others died, the first at ")
 
 
-def test_who_leaves_to_be_started_again_in_a_larger_world_left_in_peace() -> None:
-    def leaves(logs: Logs, code: int = 75) -> None:
-        back = [line for line in logs["harness"] if line.get("event") == "node.allocated" and line["incarnation"] == 2]
-        exits(logs, 0)[1].update(code=code, mono_ns=back[0]["mono_ns"] - 1)
-        remove(trainers(logs, rank=0, life=1)[0], lambda event: event.get("event") == "exiting")
-
-    regrown = Outage(12, "shrink", victim=1, regrow_after=5)
-    assert unexplained(judged(leaves, regrown)) == []
-    assert unexplained(judged(leaves, regrown, Outage(5, "shrink"))) == [], "whatever it shrinks to afterwards"
-    assert unexplained(judged(lambda logs: leaves(logs, 74), regrown)) == ["rank 0 on node0 ended with exit code 74"]
-    early = judged(lambda logs: exits(logs, 0)[0].update(code=75), CRASH)
-    assert "rank 0 on node0 ended with exit code 75" in unexplained(early), "the world that came was no larger"
-
-
 def test_that_it_was_larger_before_is_no_reason_to_leave() -> None:
     def leaves(logs: Logs) -> None:
         exits(logs, 0)[1]["code"] = 75
-        logs.pop(next(name for name, lines in logs.items() if lines is trainers(logs, rank=1, life=-1)[0]))
-        for line in trainers(logs, rank=0, life=-1)[0]:
+        logs.pop(next(name for name, lines in logs.items() if lines is logs.trainers(rank=1, life=-1)[0]))
+        for line in logs.trainers(rank=0, life=-1)[0]:
             line |= {"world_size": 1} if "world_size" in line else {}
 
     alone = judged(leaves, Outage(12, "shrink", victim=1), Outage(5, "crash"))
@@ -415,7 +329,7 @@ def test_that_it_was_larger_before_is_no_reason_to_leave() -> None:
 @pytest.mark.parametrize("place", [{"rank": 0}, {"node": "node0"}, {"incarnation": 2}])
 def test_a_kill_elsewhere_makes_the_dead_rank_a_peer_not_a_target(place: dict[str, Any]) -> None:
     def elsewhere(logs: Logs) -> None:
-        of_faults(logs, "fault.injected")["targets"][0].update(place)
+        logs.told("fault.injected")["targets"][0].update(place)
         exits(logs, 1)[0]["code"] = -11
 
     assert "rank 1 on node1 ended with exit code -11" in unexplained(judged(elsewhere, KILL))
@@ -430,23 +344,22 @@ def test_one_death_more_is_always_noticed(nodes: int, ranks: int, kind: str, see
     assert card.metrics["deaths_unexplained"] == nodes * ranks
 
 
-def drained(*sources: str | None) -> Callable[[Logs], None]:
+def taken_by_engine(logs: Logs) -> None:
+    """The engine takes node 1 at the end of the job; no fault asked it to."""
+    last = logs.harness[-1]
+    logs.harness.append(last | {"event": "node.released", "node": "node1", "incarnation": 1, "reason": "evicted"})
+
+
+def drained(*sources: str | None) -> Bend:
     """Both ranks leave as drained ones do; rank 0 tells of a notice of the first source, rank 1 of the second one."""
 
     def bend(logs: Logs) -> None:
         for rank, source in enumerate(sources):
             exits(logs, rank)[0]["code"] = 75
-            lines = trainers(logs, rank=rank, life=0)[0]
-            if source:
-                lines.append(dict(lines[-1]) | {"event": "notice", "source": source})
+            lines = logs.trainers(rank=rank, life=0)[0]
+            lines += [lines[-1] | {"event": "notice", "source": source}] if source else []
 
     return bend
-
-
-def taken_by_engine(logs: Logs) -> None:
-    """The engine takes node 1 at the end of the job; no fault asked it to."""
-    last = logs["harness"][-1]
-    logs["harness"].append(last | {"event": "node.released", "node": "node1", "incarnation": 1, "reason": "evicted"})
 
 
 SLOW = at_work(-900 * MS, 60_000 * MS)  # on node 0
@@ -470,16 +383,9 @@ SLOWED_BEFORE = at_work(-900 * MS, -800 * MS)
         (("straggler", "straggler"), taken_by_engine, False),
     ],
 )
-def test_only_a_notice_that_somebody_gave_excuses(
-    sources: tuple[str, str], also: Callable[[Logs], None], excused: bool
-) -> None:
-    def bend(logs: Logs) -> None:
-        also(logs)
-        drained(*sources)(logs)
-
-    found = unexplained(judged(bend, CRASH))
-    both = ["rank 0 on node0 ended with exit code 75", "rank 1 on node1 ended with exit code 75"]
-    assert sorted(found) == ([] if excused else both)
+def test_only_a_notice_that_somebody_gave_excuses(sources: tuple[str, str], also: Bend, excused: bool) -> None:
+    found = unexplained(judged(together(also, drained(*sources)), CRASH))
+    assert sorted(found) == ([] if excused else [f"{R0}75", f"{R1}75"])
 
 
 def test_a_victim_that_leaves_on_a_notice_of_its_own_was_not_killed() -> None:
@@ -495,7 +401,6 @@ def test_what_dies_after_the_harness_gave_up_was_killed_by_it(later_ns: int, fou
         end = exits(logs, 0)[0]
         end["code"] = -6
         abort = {"event": "abort", "reason": "no step", "wall_ns": end["wall_ns"], "mono_ns": end["mono_ns"] - later_ns}
-        logs["harness"].append(abort)
-        logs["harness"].sort(key=lambda line: line["mono_ns"])
+        logs.put(abort)
 
     assert judged(given_up, CRASH).metrics["deaths_unexplained"] == found

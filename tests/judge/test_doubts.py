@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judging import Logs, fault_free_of, remove, steps, trainers, verdict
+from judging import Bend, fault_free_of, together, verdict
 from mutants.bent import BROKEN
-from simulator import Job, simulate
+from simulator import Job, Logs, simulate, steps
 
 from harness.judge import doubts, score
 from harness.judge.facts.analysis import Analysis
@@ -204,33 +204,27 @@ def test_only_what_was_lost_with_its_process_is_not_told(taken: int, dropped: in
 # A line that is not there
 
 JOB = Job(nodes=2, steps=40)
-Bend = Callable[[Logs], object]
 
 
 def telling(logs: Logs) -> None:
-    for lines in trainers(logs):
-        for line in steps(lines):
-            line |= {"weights": f"w{line['step']}", "weights_ns": 1} if line["step"] % 10 == 1 else {}
+    for line in logs.steps():
+        line |= {"weights": f"w{line['step']}", "weights_ns": 1} if line["step"] % 10 == 1 else {}
 
 
 def without(*absent: int) -> Bend:
-    def bend(logs: Logs) -> None:
-        for lines in trainers(logs, rank=1):
-            remove(lines, lambda line: line.get("event") == "step" and line["step"] in absent)
-
-    return bend
+    return lambda logs: logs.lose("step", step=absent, rank=1)
 
 
 def without_time(logs: Logs) -> None:
     """The step after it began as soon as the step before it was over."""
-    done = steps(trainers(logs, rank=1)[0])
+    done = steps(logs.trainers(rank=1)[0])
     done[20]["begin_ns"] = done[18]["mono_ns"]
     without(20)(logs)
 
 
 def other_weights(logs: Logs) -> None:
     without(20)(logs)
-    steps(trainers(logs, rank=1)[0], 31, 31)[0]["weights"] = "other"
+    steps(logs.trainers(rank=1)[0], 31, 31)[0]["weights"] = "other"
 
 
 @pytest.mark.parametrize(
@@ -248,7 +242,7 @@ def other_weights(logs: Logs) -> None:
     ],
 )
 def test_a_lost_line_is_no_step_left_out(bends: list[Bend], doubt: str) -> None:
-    card = verdict(simulate(JOB), lambda logs: [bend(logs) for bend in bends], {}, fault_free_of(JOB))
+    card = verdict(simulate(JOB), together(*bends), {}, fault_free_of(JOB))
     told = [each for each in card.findings if each.code == Code.STEP_LEFT_OUT]
     assert told and {each.doubt for each in told} == {doubt}
     assert {each.verdict for each in told} == {Verdict.INCONCLUSIVE if doubt else Verdict.FAIL}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from judging import Logs, remove, verdict
-from simulator import Job, Outage, simulate
+from judging import verdict
+from simulator import Job, Line, Logs, Outage, clocks, find, remove, simulate
 
 from harness.judge.score import Scorecard, Verdict
 
@@ -20,23 +20,20 @@ REASON = "the command on node0 ended with 1: launch: RendezvousTimeoutError: onl
 
 def given_up(logs: Logs, after_s: float = 12.0, outcome: str = "failed", reason: str = REASON) -> None:
     """The replacement does not come; `after_s` after the loss the survivor's command ends, and with it the job."""
-    harness = logs["harness"]
-    struck = next(line["mono_ns"] for line in harness if line.get("event") == "fault.injected")
-    back = next(line for line in harness if line.get("incarnation") == 2)
-    offset = back["wall_ns"] - back["mono_ns"]
+    back = next(line for line in logs.harness if line.get("incarnation") == 2)
     for name in [name for name, lines in logs.items() if lines[0]["mono_ns"] >= back["mono_ns"]]:
         del logs[name]
     for lines in logs.values():
         remove(lines, lambda line: line["mono_ns"] >= back["mono_ns"])
-    end = struck + round(after_s * 1e9)
     node: dict[str, Any] = {"node": "node0", "incarnation": 1}
-    last: list[dict[str, Any]] = [
+    last: list[Line] = [
         node | {"event": "process.exit", "code": 1},
         node | {"event": "node.released", "reason": outcome},
         {"event": "fault.healed", "fault": "fault1"},
         {"event": "run.finished", "outcome": outcome, "reason": reason},
     ]
-    harness += [{"mono_ns": end + n, "wall_ns": end + n + offset} | line for n, line in enumerate(last)]
+    struck = logs.told("fault.injected")
+    logs.harness += [clocks(struck, round(after_s * 1e9) + n) | line for n, line in enumerate(last)]
 
 
 def judged(expect: dict[str, Any], **how: Any) -> Scorecard:
@@ -89,7 +86,7 @@ def test_without_the_expectation_a_job_that_gives_up_has_failed() -> None:
 def test_a_job_of_which_no_node_is_left_gave_up_nothing() -> None:
     def taken(logs: Logs) -> None:
         given_up(logs, reason="no node is left, and no replacement is planned")
-        remove(logs["harness"], lambda line: line.get("event") == "process.exit" and line["node"] == "node0")
+        remove(logs.harness, lambda line: line.get("event") == "process.exit" and line["node"] == "node0")
 
     card = verdict(simulate(JOB, LOST, seed=5), taken, {"fail_fast": {"max": "30s"}})
     assert card.verdict is Verdict.INCONCLUSIVE
@@ -99,7 +96,7 @@ def test_an_unexplained_death_is_no_good_reason_to_give_up() -> None:
     def killed(logs: Logs) -> None:
         given_up(logs)
         agent = next(lines for name, lines in logs.items() if name.startswith("agent-node0"))
-        next(line for line in agent if line.get("event") == "worker.exit")["code"] = -11
+        find(agent, "worker.exit")["code"] = -11
 
     assert verdict(simulate(JOB, LOST, seed=5), killed, EXPECTED).verdict is not Verdict.PASS
 

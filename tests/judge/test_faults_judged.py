@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from judging import EXPECT, Logs, fault_free_of, remove, verdict
-from simulator import Job, Outage, simulate
+from judging import EXPECT, Bend, fault_free_of, together, verdict
+from simulator import Job, Logs, Outage, clocks, remove, simulate
 
 from harness.judge.facts.by_time import Places
 from harness.judge.questions.faults import (
@@ -26,105 +25,97 @@ from harness.judge.questions.faults import (
 )
 from harness.judge.questions.figures import _detection, _episode_ends
 from harness.judge.questions.job import _left_without_notice
+from harness.judge.score import Scorecard
 from harness.judge.verdict import Code, Verdict
 from harness.units import Duration
 
-Bend = Callable[[Logs], object]
 JOB = Job(nodes=2, steps=80, every=10)
-FROZE = {"how": "freeze_rank", "duration": "1s"}
+FAULT_FREE = fault_free_of(JOB)
 
 
 def told(event: str, **fields: Any) -> Bend:
-    def bend(logs: Logs) -> None:
-        for line in logs["harness"]:
-            if line.get("event") == event:
-                line |= fields
-
-    return bend
+    return lambda logs: logs.told(event).update(fields)
 
 
 def planned(**fields: Any) -> Bend:
-    def bend(logs: Logs) -> None:
-        next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]["faults"][0] |= fields
-
-    return bend
+    return lambda logs: logs.plan["faults"][0].update(fields)
 
 
 def moved(event: str, seconds: float) -> Bend:
     """To so long after the fault's begin."""
 
     def bend(logs: Logs) -> None:
-        begun = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
-        for line in logs["harness"]:
-            if line.get("event") == event:
-                line |= {key: begun[key] + round(seconds * 10**9) for key in ("mono_ns", "wall_ns")}
-        logs["harness"][1:] = sorted(logs["harness"][1:], key=lambda line: line["mono_ns"])
+        logs.told(event).update(clocks(logs.told("fault.injected"), round(seconds * 10**9)))
+        logs.put()
 
     return bend
 
 
-def frozen_before(logs: Logs) -> None:
-    """A freeze of rank 1 two seconds earlier, in the middle of its steps."""
-    planned(fault="hang", parameters=FROZE)(logs)
-    told("fault.injected", kind="hang", may=["stop"], lasts="1s", freezes=True)(logs)
-    struck = [line for line in logs["harness"] if str(line.get("event")).startswith("fault.") and "kind" in line]
-    apart = 7 * 10**8
-    for line in logs["harness"]:
-        if line.get("event") in ("fault.injecting", "fault.injected", "fault.effect"):
-            line |= {key: line[key] - apart for key in ("mono_ns", "wall_ns")}
-    assert struck
-    logs["harness"][1:] = sorted(logs["harness"][1:], key=lambda line: line["mono_ns"])
+def earlier(logs: Logs) -> None:
+    """In the middle of the steps of rank 1."""
+    for line in (logs.told("fault.injected"), logs.told("fault.effect")):
+        line |= clocks(line, -7 * 10**8)
+    logs.put()
+
+
+FROZEN_BEFORE = together(
+    planned(fault="hang", parameters={"how": "freeze_rank", "duration": "1s"}),
+    told("fault.injected", kind="hang", may=["stop"], lasts="1s", freezes=True),
+    earlier,
+)
+
+
+def effect(measured: object, expected: object, unit: str) -> Bend:
+    return told("fault.effect", measured=measured, expected=expected, unit=unit, ok=True)
+
+
+def judged(bend: Bend, kind: str = "rank") -> Scorecard:
+    return verdict(simulate(JOB, [Outage(17, kind, victim=1)], seed=5), bend, EXPECT, FAULT_FREE)
 
 
 @pytest.mark.parametrize(
     ("bend", "reason"),
     [
-        (told("fault.effect", measured=0, expected=1, unit="processes gone", ok=True), "measured 0 processes gone"),
-        (told("fault.effect", measured=1, expected=2, unit="processes stopped", ok=True), "measured 1 processes"),
-        (told("fault.effect", measured=2, expected=0, unit="processes left", ok=True), "measured 2 processes left"),
-        (told("fault.effect", measured=0.0, expected=7.5, unit="% of packets", ok=True), "measured 0.0 % of packets"),
-        (told("fault.effect", measured=0, expected=0, unit="processes gone", ok=True), "measured 0 processes gone"),
+        (effect(0, 1, "processes gone"), "measured 0 processes gone"),
+        (effect(1, 2, "processes stopped"), "measured 1 processes"),
+        (effect(2, 0, "processes left"), "measured 2 processes left"),
+        (effect(0.0, 7.5, "% of packets"), "measured 0.0 % of packets"),
+        (effect(0, 0, "processes gone"), "measured 0 processes gone"),
+        (effect(float("inf"), 1, "processes gone"), "measured inf"),
+        (effect("nan", 1, "processes gone"), "measured nan"),
+        (effect(None, None, "processes gone"), "measured None"),
         (planned(when={"step": 40}), "struck after step 17, and was planned for step 40"),
-        (told("fault.effect", measured=float("inf"), expected=1, unit="processes gone", ok=True), "measured inf"),
-        (told("fault.effect", measured="nan", expected=1, unit="processes gone", ok=True), "measured nan"),
-        (told("fault.effect", measured=None, expected=None, unit="processes gone", ok=True), "measured None"),
         (moved("fault.healed", -2), "was undone 2.00 s before it acted"),
         (planned(fault="nic_loss"), "was a `rank_kill`, and a `nic_loss` was planned"),
-        (frozen_before, "froze rank 1, but the rank did"),
+        (FROZEN_BEFORE, "froze rank 1, but the rank did"),
     ],
 )
 def test_what_the_log_shows_outweighs_that_it_acted(bend: Bend, reason: str) -> None:
-    card = verdict(simulate(JOB, [Outage(17, "rank", victim=1)], seed=5), bend, EXPECT, fault_free_of(JOB))
+    card = judged(bend)
     assert card.verdict is Verdict.INVALID and any(reason in text for text in card.reasons), card.reasons
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.3, Verdict.PASS), (1.0, Verdict.INVALID)])
 def test_a_notice_lasts_as_long_as_it_promises(seconds: float, expected: Verdict) -> None:
     def promised(logs: Logs) -> None:
-        injected = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
-        del injected["kills"]
-        injected |= {"may": ["kill"], "notice_ns": int(seconds * 1e9)}
+        del logs.told("fault.injected")["kills"]
+        logs.told("fault.injected").update(may=["kill"], notice_ns=int(seconds * 1e9))
 
-    card = verdict(simulate(JOB, [Outage(17, "notice", victim=1)], seed=5), promised, EXPECT, fault_free_of(JOB))
+    card = judged(promised, "notice")
     assert card.verdict is expected, card.reasons
     assert expected is Verdict.PASS or "after its notice; 1.00 s were planned" in card.reasons[0]
 
 
-def test_a_notice_does_not_last_much_longer_either() -> None:
-    run: Any = SimpleNamespace(outcome="completed", steps=[1])
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, ""), (1e-9, "0 µs"), (4.499, "4.50 s"), (4.5, ""), (15.555, ""), (15.556, "15.56 s")]
+)
+def test_a_notice_does_not_last_much_longer_either(seconds: float, shown: str) -> None:
+    evidence: Any = SimpleNamespace(run=SimpleNamespace(outcome="completed", steps=[1]), places=None)
     strikes = {"injected": 0, "notice_ns": 5 * 10**9, "kills": True, "targets": (), "id": "evict"}
-    evidence: Any = SimpleNamespace(run=run, places=None)
-    for seconds, expected in (
-        (0, []),
-        (1e-9, ["took the node 0 µs after its notice; 5.00 s were planned"]),
-        (4.499, ["took the node 4.50 s after its notice; 5.00 s were planned"]),
-        (4.5, []),
-        (15.555, []),
-        (15.556, ["took the node 15.56 s after its notice; 5.00 s were planned"]),
-    ):
-        fault: Any = SimpleNamespace(**strikes, strikes=(round(seconds * 10**9),))
-        work: Any = SimpleNamespace(over=10**12)
-        assert [text for _, text in _otherwise(evidence, work, fault)] == expected
+    fault: Any = SimpleNamespace(**strikes, strikes=(round(seconds * 10**9),))
+    work: Any = SimpleNamespace(over=10**12)
+    expected = [f"took the node {shown} after its notice; 5.00 s were planned"] if shown else []
+    assert [text for _, text in _otherwise(evidence, work, fault)] == expected
 
 
 @pytest.mark.parametrize(("back", "flaws"), [(None, 0), (False, 1), (True, 0)])
@@ -147,16 +138,15 @@ def test_a_node_that_had_ended_was_not_struck(ended: float, alive: bool, flaws: 
 
 
 @pytest.mark.parametrize(
-    "fields",
+    "bend",
     [
-        {"measured": 2, "expected": 1, "unit": "processes killed for memory"},
-        {"measured": 6.9, "expected": 7.5, "unit": "% of packets lost"},
-        {"measured": 900, "expected": 1000, "unit": "bytes available"},
+        effect(2, 1, "processes killed for memory"),
+        effect(6.9, 7.5, "% of packets lost"),
+        effect(900, 1000, "bytes available"),
     ],
 )
-def test_a_rate_may_be_nearly_what_was_planned(fields: dict[str, Any]) -> None:
-    bend = told("fault.effect", ok=True, **fields)
-    card = verdict(simulate(JOB, [Outage(17, "rank", victim=1)], seed=5), bend, EXPECT, fault_free_of(JOB))
+def test_a_rate_may_be_nearly_what_was_planned(bend: Bend) -> None:
+    card = judged(bend)
     assert card.verdict is Verdict.PASS, card.reasons
 
 
@@ -394,18 +384,17 @@ def test_one_that_never_struck_is_told_unless_the_job_gave_up_before_any_did(
     outcome: str, struck: bool, told: bool
 ) -> None:
     def bend(logs: Logs) -> None:
-        begun = next(line for line in logs["harness"] if line.get("event") == "fault.injected")
-        plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
-        plan["faults"].append(plan["faults"][0] | {"id": "second"})
-        logs["harness"][-1] |= {"outcome": outcome, "reason": "why"}
+        begun = logs.told("fault.injected")
+        logs.plan["faults"].append(logs.plan["faults"][0] | {"id": "second"})
+        logs.harness[-1] |= {"outcome": outcome, "reason": "why"}
         if not struck:
-            remove(logs["harness"], lambda line: "fault" in line and line is not begun)
+            remove(logs.harness, lambda line: "fault" in line and line is not begun)
             begun |= {"event": "fault.postponed", "reason": "not yet"}
 
-    card = verdict(simulate(JOB, [Outage(17, "rank", victim=1)], seed=5), bend, EXPECT, fault_free_of(JOB))
-    assert ("fault second never struck: its trigger never came" in card.reasons) is told, card.reasons
+    reasons = judged(bend).reasons
+    assert ("fault second never struck: its trigger never came" in reasons) is told, reasons
     held_back = "fault fault1 never struck: it was due, but held back: not yet"
-    assert (held_back in card.reasons) is (told and not struck), card.reasons
+    assert (held_back in reasons) is (told and not struck), reasons
 
 
 @pytest.mark.parametrize(

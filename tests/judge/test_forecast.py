@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 import pytest
-from judging import Logs, fault_free_of, remove, steps, trainers, verdict
-from simulator import Job, Outage, simulate
+from judging import fault_free_of, verdict
+from simulator import Job, Logs, Outage, remove, simulate, steps
 
 from harness.judge.score import Scorecard
 from harness.report import html_page, markdown, model
@@ -50,7 +50,7 @@ def test_the_rates_are_the_run_s_own() -> None:
 
 def test_a_trainer_that_tells_every_fifth_step_saves_as_often() -> None:
     def sparse(logs: Logs) -> None:
-        for lines in trainers(logs):
+        for lines in logs.trainers():
             lines[:] = [line for line in lines if line.get("event") != "step" or line["step"] % 5 == 0]
 
     history = simulate(JOB, [Outage(47, "rank"), Outage(90, "rank")], 3)
@@ -83,10 +83,10 @@ def test_only_failures_that_were_recovered_from_are_counted() -> None:
     """One never was, and one struck before the first step: neither says what a failure costs."""
 
     def stops(logs: Logs) -> None:
-        last = max(line["mono_ns"] for lines in trainers(logs) for line in steps(lines, 171, 171))
-        for lines in trainers(logs, life=None):
+        last = max(line["mono_ns"] for lines in logs.trainers() for line in steps(lines, 171, 171))
+        for lines in logs.trainers():
             remove(lines, lambda line: line["mono_ns"] > last)
-        logs["harness"][-1].update(outcome="aborted", reason="no step")
+        logs.harness[-1].update(outcome="aborted", reason="no step")
 
     card = verdict(simulate(JOB, [Outage(47, "rank")], 3), stops, expect={}, fault_free=FAULT_FREE)
     assert len(card.evidence.run.episodes) == 2 and card.evidence.run.episodes[-1].t_regained is None

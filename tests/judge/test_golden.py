@@ -15,9 +15,9 @@ import pytest
 from docs.test_metrics_doc import example
 from judge.test_slowdown import JOB as SLOW_JOB
 from judge.test_slowdown import slowed
-from judging import EXPECT, Logs, fault_free_of, verdict
+from judging import EXPECT, Bend, fault_free_of, verdict
 from mutants.bent import BROKEN, JOB
-from simulator import Job, Outage, simulate
+from simulator import Job, Logs, Outage, clocks, find, put, simulate, steps
 
 from harness.campaign.fault_free import fault_free_plans
 from harness.judge.score import Evidence, Scorecard, judge
@@ -82,9 +82,7 @@ def shrunk() -> Scorecard:
 
 
 def dragged() -> Scorecard:
-    def bend(logs: Logs) -> None:
-        slowed(logs, 30, 50, 3.0, healed=10**9)
-
+    bend: Bend = lambda logs: slowed(logs, 30, 50, 3.0, healed=10**9)  # noqa: E731
     return verdict(simulate(SLOW_JOB, seed=1), bend, EVERYTHING, fault_free=fault_free_of(SLOW_JOB))
 
 
@@ -93,19 +91,16 @@ def alarmed() -> Scorecard:
 
     def bend(logs: Logs) -> None:
         workers = [lines for name, lines in logs.items() if name.startswith("trainer")]
-        step = next(line for line in workers[0] if line.get("event") == "step" and line["step"] == 5)
-        stamp = {key: step[key] for key in ("wall_ns", "mono_ns")}
-        workers[0] += [
+        stamp = clocks(steps(workers[0], 5, 5)[0])
+        put(
+            workers[0],
             stamp | {"event": "anomaly", "kind": "straggler", "detail": "rank 1"},
             stamp | {"event": "checkpoint.failed", "step": 4, "kind": "periodic", "error": "disk full"},
-        ]
-        workers[0].sort(key=lambda line: line["mono_ns"])
+        )
         for lines in workers[2:]:
-            told = next(line for line in lines if line.get("event") == "restored")
-            told["fallback"] = [{"path": "checkpoints/step-99", "reason": "checksum"}]
-            for line in lines:
-                line.pop("lr", None)
-                line.pop("count", None)
+            find(lines, "restored")["fallback"] = [{"path": "checkpoints/step-99", "reason": "checksum"}]
+            for line in steps(lines):
+                del line["lr"], line["count"]
 
     return verdict(simulate(JOB, [Outage(17, "rank", victim=1)], 5), bend, EVERYTHING)
 

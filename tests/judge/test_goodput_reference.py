@@ -67,15 +67,11 @@ def goodput(told: Told, folder: pathlib.Path) -> tuple[float, float]:
     return values["goodput_percent"], 100 * values["accounts"]["recompute"] / values["gpu_seconds_allocated"]
 
 
-def test_the_same_without_a_disturbance(tmp_path: pathlib.Path) -> None:
-    assert goodput(UNDISTURBED, tmp_path) == pytest.approx((UNDISTURBED.goodput_percent, 0))
-
-
-def test_the_same_when_the_job_goes_back(tmp_path: pathlib.Path) -> None:
-    """Goodput and lost steps agree. (It books the step in which the job died as recovery of the infrastructure.)"""
-    productive, recompute = goodput(GOES_BACK, tmp_path)
-    assert productive == pytest.approx(GOES_BACK.goodput_percent)
-    assert recompute == pytest.approx(GOES_BACK.wasted_progress_percent)
+@pytest.mark.parametrize("told", [UNDISTURBED, GOES_BACK])
+def test_goodput_and_lost_steps_agree(told: Told, tmp_path: pathlib.Path) -> None:
+    """(It books the step in which the job died as recovery of the infrastructure.)"""
+    expected = told.goodput_percent, told.wasted_progress_percent
+    assert goodput(told, tmp_path) == pytest.approx(expected)
 
 
 def test_it_sees_no_outage_when_the_resume_is_exact(tmp_path: pathlib.Path) -> None:

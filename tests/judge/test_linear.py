@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from counting import lines_run
-from judging import EXPECT, expecting, fault_free_of, load, remove, steps, trainers
-from simulator import Job, Outage, simulate
+from judging import EXPECT, expecting, fault_free_of, load
+from simulator import Job, Outage, clocks, remove, simulate, steps
 
 from harness.judge.score import Evidence, judge
 
@@ -107,47 +107,41 @@ def bent(shape: str, much: int) -> Evidence:
     job = Job(nodes=2, steps=much, every=much)
     history = simulate(job, [Outage(12, "rank")] if shape == "faults" else [])
     logs = expecting(history.logs(), EXPECT)
-    told = steps(trainers(logs, rank=1)[0])
+    told = steps(logs.trainers(rank=1)[0])
     if shape == "faults":
-        lines = logs["harness"]
+        lines = logs.harness
         mine = [line for line in lines if str(line.get("event")).startswith("fault.")]
         network = {"kind": "nic_latency", "kills": False, "spoils": False}
         traffic = {"event": "fault.traffic", "node": "node0", "seconds": 1.0, "measured": 9, "least": 1, "ok": True}
         for number in range(much):
-            clocks = {name: mine[0][name] + 5 * 10**9 + number for name in ("wall_ns", "mono_ns")}
-            other = {"fault": f"net{number}"} | clocks
+            times = clocks(mine[0], 5 * 10**9 + number)
+            other = {"fault": f"net{number}"} | times
             lines += [line | other | (network if "targets" in line else {}) for line in mine[:2]]
             lines.append(other | traffic)
-            lines.append(mine[2] | other | {name: at + 10**8 for name, at in clocks.items()})
+            lines.append(mine[2] | other | {name: at + 10**8 for name, at in times.items()})
     elif shape == "alternating":
         for number, line in enumerate(told):
             line["step"] = 10 + number % 2
     else:
         unwanted = [line for line in told if line["step"] % 7 in (2, 5)]
-        remove(trainers(logs, rank=1)[0], lambda line: line in unwanted)
+        remove(logs.trainers(rank=1)[0], lambda line: line in unwanted)
     return Evidence(load(history, logs), fault_free_of(job))
+
+
+def in_proportion(once: Evidence, twice: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
+    elements = elements_touched(twice, monkeypatch) / elements_touched(once, monkeypatch)
+    lines = lines_run(lambda: judge(twice, "run")) / lines_run(lambda: judge(once, "run"))
+    assert max(lines, elements) <= RATIO_MAX, f"{lines:.2f} times the lines, {elements:.2f} times the elements"
 
 
 @pytest.mark.parametrize("shape", ["alternating", "holes", "faults"])
 def test_twice_as_many_odd_lines_take_twice_the_work(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    once, twice = bent(shape, 400), bent(shape, 800)
-    elements = elements_touched(twice, monkeypatch) / elements_touched(once, monkeypatch)
-    lines = lines_run(lambda: judge(twice, "run")) / lines_run(lambda: judge(once, "run"))
-    assert max(lines, elements) <= RATIO_MAX, f"{lines:.2f} times the lines, {elements:.2f} times the elements"
+    in_proportion(bent(shape, 400), bent(shape, 800), monkeypatch)
 
 
 MORE_RANKS, MORE_RESTARTS = (2 * RANKS, RESTARTS), (RANKS, 2 * RESTARTS)
 
 
 @pytest.mark.parametrize(("ranks", "restarts"), [MORE_RANKS, MORE_RESTARTS])
-def test_twice_as_much_takes_twice_the_lines(ranks: int, restarts: int) -> None:
-    once, twice = evidence(RANKS, RESTARTS), evidence(ranks, restarts)
-    ratio = lines_run(lambda: judge(twice, "run")) / lines_run(lambda: judge(once, "run"))
-    assert ratio <= RATIO_MAX, f"{ratio:.2f} times the lines"
-
-
-@pytest.mark.parametrize(("ranks", "restarts"), [MORE_RANKS, MORE_RESTARTS])
-def test_twice_as_much_takes_twice_the_elements(ranks: int, restarts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    once, twice = evidence(RANKS, RESTARTS), evidence(ranks, restarts)
-    ratio = elements_touched(twice, monkeypatch) / elements_touched(once, monkeypatch)
-    assert ratio <= RATIO_MAX, f"{ratio:.2f} times the elements"
+def test_twice_as_much_takes_twice_the_work(ranks: int, restarts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_proportion(evidence(RANKS, RESTARTS), evidence(ranks, restarts), monkeypatch)

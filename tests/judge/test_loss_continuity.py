@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import Logs, fault_free_of, load, steps, trainers, verdict
-from simulator import Job, Outage, simulate
+from judging import Bend, bent, fault_free_of, verdict
+from simulator import Job, Logs, Outage, find, simulate
 
 from harness.judge.facts import losses, samples
 from harness.judge.facts.alarms import LeftOut
@@ -28,6 +28,11 @@ from harness.timeline.timeline import Steps
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = [Outage(17, "rank", victim=1)]
 EXACT = {"loss_continuity": {"mode": "exact"}}
+
+
+def level(loss: Callable[[int], float]) -> Bend:
+    """The loss of each step by its number."""
+    return lambda logs: [line.update(loss=loss(line["step"])) for line in logs.steps()]
 
 
 def curve(first: list[int], count: list[int], step: list[int] | None = None, **columns: list[Any]) -> Curve:
@@ -96,44 +101,25 @@ def test_position_0_is_a_position_too(mine: list[int], other: list[int]) -> None
 
 @pytest.mark.parametrize(("gap", "expected"), [("25%", Verdict.PASS), ("24.9%", Verdict.FAIL)])
 def test_the_final_gap_may_be_as_large_as_its_bound(gap: str, expected: Verdict) -> None:
-    def level(loss: float) -> Callable[[Logs], None]:
-        def bend(logs: Logs) -> None:
-            for lines in trainers(logs):
-                for line in steps(lines):
-                    line["loss"] = loss
-
-        return bend
-
-    fault_free = simulate(JOB, (), seed=99)
-    flat = fault_free.logs()
-    level(1.0)(flat)
+    flat = bent(JOB, level(lambda step: 1.0))
     expect = {"loss_continuity": {"mode": "final", "max_final_gap": gap}}
-    card = verdict(simulate(JOB, KILL, seed=5), level(1.25), expect, load(fault_free, flat))
+    card = verdict(simulate(JOB, KILL, seed=5), level(lambda step: 1.25), expect, flat)
     assert card.verdict is expected, card.reasons
     headline = "final loss +25 % off the fault-free run; not judged: last checkpoint, second restart"
     assert (card.reasons == [headline]) is (expected is Verdict.PASS)
 
 
-def test_a_fault_free_run_of_another_shape_is_none() -> None:
-    (reason, *_) = verdict(
-        simulate(JOB, KILL, seed=5), expect=EXACT, fault_free=fault_free_of(Job(nodes=3, steps=40))
-    ).reasons
-    assert reason == "loss_continuity.mode: the fault-free run has another seed, workload or number of ranks"
+@pytest.mark.parametrize("hole", [False, True])
+def test_a_hole_in_the_fault_free_run_excuses_no_false_restore(hole: bool) -> None:
+    def restored_7(logs: Logs) -> None:
+        for lines in logs.last_lives():
+            find(lines, "restored")["step"] = 7
 
+    def begins_with_2(logs: Logs) -> None:
+        next(logs.steps(rank=1))["step"] = 2
 
-def test_a_hole_in_the_fault_free_run_excuses_no_false_restore() -> None:
-    def restored(logs: Logs, step: int, *ranks: int) -> None:
-        for rank in ranks:
-            next(line for line in trainers(logs, rank=rank, life=-1)[0] if line.get("event") == "restored")["step"] = (
-                step
-            )
-
-    card = verdict(simulate(JOB, KILL, seed=5), lambda logs: restored(logs, 7, 0, 1), EXACT)
-    assert "rank 1 said it restored step 7, but went on with step 11" in " ".join(card.reasons)
-    fault_free = simulate(JOB, (), seed=99)
-    sparse = fault_free.logs()
-    steps(trainers(sparse, rank=1)[0])[0]["step"] = 2
-    card = verdict(simulate(JOB, KILL, seed=5), lambda logs: restored(logs, 7, 0, 1), EXACT, load(fault_free, sparse))
+    fault_free = bent(JOB, begins_with_2) if hole else None
+    card = verdict(simulate(JOB, KILL, seed=5), restored_7, EXACT, fault_free)
     assert "rank 1 said it restored step 7, but went on with step 11" in " ".join(card.reasons)
 
 
@@ -222,29 +208,14 @@ def test_chance_alone_is_seldom_taken_for_a_gap() -> None:
     assert sum((each.final_gap_percent or 0) > each.final_scatter_percent for each in shifted) >= 396
 
 
-def test_a_gap_that_may_be_chance_is_not_judged() -> None:
-    noise = np.random.default_rng(7).normal(0, 1, 1000)
-
-    def bend(scatter: float) -> Callable[[Logs], None]:
-        def level(logs: Logs) -> None:
-            for lines in trainers(logs):
-                for line in steps(lines):
-                    line["loss"] = 1.2 + scatter * noise[line["step"]]
-
-        return level
-
-    job = Job(steps=200)
-    fault_free = simulate(job, (), seed=99)
-    flat = fault_free.logs()
-    for lines in trainers(flat):
-        for line in steps(lines):
-            line["loss"] = 1.0
+@pytest.mark.parametrize(("scatter", "found"), [(0.0, Verdict.FAIL), (2.0, Verdict.INCONCLUSIVE)])
+def test_a_gap_that_may_be_chance_is_not_judged(scatter: float, found: Verdict) -> None:
+    noise, job = np.random.default_rng(7).normal(0, 1, 1000), Job(steps=200)
     expect = {"loss_continuity": {"mode": "final", "max_final_gap": "5%"}}
-    cards = [
-        verdict(simulate(job, KILL, seed=5), bend(scatter), expect, load(fault_free, flat)) for scatter in (0.0, 2.0)
-    ]
-    assert [card.verdict for card in cards] == [Verdict.FAIL, Verdict.INCONCLUSIVE], [card.reasons for card in cards]
-    assert "such gaps scatter by ±" in cards[1].reasons[0]
+    noisy, flat = level(lambda step: 1.2 + scatter * noise[step]), bent(job, level(lambda step: 1.0))
+    card = verdict(simulate(job, KILL, seed=5), noisy, expect, flat)
+    assert card.verdict is found, card.reasons
+    assert ("such gaps scatter by ±" in card.reasons[0]) is bool(scatter)
 
 
 @pytest.mark.parametrize("wrong", [False, True])
@@ -252,23 +223,17 @@ def test_a_rank_that_tells_two_losses_hides_no_other_rank(wrong: bool) -> None:
     """Rank 0 tells its loss at the two ends only, also without a fault; rank 1 tells it in each step."""
 
     def seldom(logs: Logs) -> None:
-        for lines in trainers(logs, rank=0):
-            for line in steps(lines, 2, 39):
-                del line["loss"], line["grad_norm"]
-
-    logs = simulate(JOB, (), 99).logs()
-    seldom(logs)
+        for line in logs.steps(2, 39, rank=0):
+            del line["loss"], line["grad_norm"]
 
     def bend(logs: Logs) -> None:
         seldom(logs)
-        for line in steps(trainers(logs, rank=1)[-1]) if wrong else ():
+        for line in logs.steps(rank=1, life=-1) if wrong else ():
             line["loss"] *= 1.2
 
-    card = verdict(simulate(JOB, KILL, 3), bend, EXACT, load(simulate(JOB, (), 99), logs))
-    told = [each.text for each in card.findings if each.code == Code.LOSS_RANK_DIFFERS]
-    assert [text.partition(" differs")[0] for text in told] == [
-        "loss_continuity: at step 11 the loss of rank 1"
-    ] * wrong
+    card = verdict(simulate(JOB, KILL, 3), bend, EXACT, bent(JOB, seldom))
+    told = [each.text.partition(" differs")[0] for each in card.findings if each.code == Code.LOSS_RANK_DIFFERS]
+    assert told == ["loss_continuity: at step 11 the loss of rank 1"] * wrong
 
 
 @pytest.mark.parametrize(
@@ -300,21 +265,14 @@ def test_what_was_left_out_moves_the_fault_free_run_on() -> None:
     assert loss_continuity._moved_on(untold, LeftOut(accepted=[(16, 16)])) is untold
 
 
+LAST_STEPS = "the last steps cannot be compared with the fault-free run"
+
+
 @pytest.mark.parametrize(
     ("mine", "fault_free", "reason", "doubt"),
     [
-        (
-            curve([0], [1]),
-            curve([0, 1], [1, 1]),
-            "the last steps cannot be compared with the fault-free run",
-            Doubt.NOT_COMPARABLE,
-        ),
-        (
-            curve([0], [1], loss=[1.0]),
-            curve([0], [1], loss=[np.nan]),
-            "the last steps cannot be compared with the fault-free run",
-            Doubt.NOT_COMPARABLE,
-        ),
+        (curve([0], [1]), curve([0, 1], [1, 1]), LAST_STEPS, Doubt.NOT_COMPARABLE),
+        (curve([0], [1], loss=[1.0]), curve([0], [1], loss=[np.nan]), LAST_STEPS, Doubt.NOT_COMPARABLE),
         (
             curve([0, 1], [1, 1], loss=[8.0, 1e-9]),
             curve([0, 1], [1, 1], loss=[8.0, 0.0]),

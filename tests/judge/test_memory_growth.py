@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from judging import EXPECT, Logs, acted_as, trainers, verdict
-from simulator import Job, Outage, simulate
+from judging import EXPECT, acted_as, verdict
+from simulator import Job, Logs, Outage, clocks, simulate
 
 from harness.judge.score import Scorecard, Verdict
 
@@ -19,8 +19,8 @@ def leaking(logs: Logs, told_s: float | None, suspect: int = 1) -> None:
     """The kill was that of a leak, which the trainer told of `told_s` after the fault's begin, or never."""
     injected = acted_as(logs, "memory_leak", leaks=True, stops=True)
     if told_s is not None:
-        lines = trainers(logs, rank=0, life=0)[0]
-        stamp = {key: injected[key] + round(told_s * 1e9) for key in ("mono_ns", "wall_ns")}
+        lines = logs.trainers(rank=0, life=0)[0]
+        stamp = clocks(injected, round(told_s * 1e9))
         alarm = stamp | {"event": "anomaly", "kind": "memory", "detail": "it grows", "suspect": suspect}
         lines[1:] = sorted([*lines[1:], alarm], key=lambda line: line["mono_ns"])
 

@@ -7,92 +7,80 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import EXPECT, Logs, expecting, fault_free_of, load, remove, steps, trainers, verdict
-from simulator import History, Job, Outage, simulate
+from judging import EXPECT, SAVES, Bend, bent, together, verdict
+from simulator import Job, Logs, Outage, find, simulate, steps
 
 from harness.judge.facts.reported import APART, NO_STEPS
-from harness.judge.score import Evidence, Scorecard, Verdict, judge
+from harness.judge.score import Scorecard, Verdict
 from harness.timeline import joined_steps
 
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = [Outage(17, "rank", victim=1)]
 
 
-def histories(outages: list[Outage] = KILL) -> tuple[History, Logs, History, Logs]:
-    run, fault_free = simulate(JOB, outages, seed=5), simulate(JOB, (), seed=99)
-    return run, expecting(run.logs(), EXPECT), fault_free, fault_free.logs()
-
-
-def card(run: History, logs: Logs, fault_free: History, usual: Logs) -> Scorecard:
-    return judge(Evidence(load(run, logs), load(fault_free, usual)), "observed")
+def judged(*bends: Bend, usual: Bend | None = None, outages: list[Outage] = KILL) -> Scorecard:
+    """`usual`: what is bent in the fault-free run as well, and in the run before all else."""
+    always = [usual] if usual else []
+    return verdict(simulate(JOB, outages, seed=5), together(*always, *bends), EXPECT, bent(JOB, *always))
 
 
 def without_steps(logs: Logs) -> None:
-    for lines in trainers(logs):
-        remove(lines, lambda line: line.get("event") in ("step", "restored") or "checkpoint" in line.get("event", ""))
+    logs.lose("step", "restored", *SAVES)
+
+
+def ended(outcome: str, reason: str = "") -> Bend:
+    return lambda logs: logs.harness[-1].update(outcome=outcome, reason=reason)
 
 
 @pytest.mark.parametrize("outcome", ["completed", "aborted"])
 def test_a_script_that_tells_no_step_is_not_observable(outcome: str) -> None:
-    run, logs, fault_free, usual = histories()
-    without_steps(logs)
-    logs["harness"][-1]["outcome"] = outcome
-    without_steps(usual)
-    judged = card(run, logs, fault_free, usual)
-    assert judged.verdict is Verdict.INCONCLUSIVE, judged.reasons
-    assert NO_STEPS in judged.reasons
-    assert not any("step 0" in text for text in judged.reasons)
+    card = judged(ended(outcome), usual=without_steps)
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert NO_STEPS in card.reasons
+    assert not any("step 0" in text for text in card.reasons)
 
 
 def test_a_job_that_does_no_step_although_its_fault_free_run_does_has_failed() -> None:
-    run, logs, fault_free, usual = histories()
-    without_steps(logs)
-    logs["harness"][-1]["outcome"] = "aborted"
-    assert card(run, logs, fault_free, usual).verdict is Verdict.FAIL
+    assert judged(without_steps, ended("aborted")).verdict is Verdict.FAIL
 
 
 def test_a_command_that_fails_has_failed_though_nothing_is_told() -> None:
-    run, logs, fault_free, usual = histories()
-    without_steps(logs), without_steps(usual)
-    logs["harness"][-1] |= {"outcome": "failed", "reason": "the command on node0 ended with 1: ImportError"}
-    judged = card(run, logs, fault_free, usual)
-    assert judged.verdict is Verdict.FAIL and "ImportError" in judged.reasons[0]
+    card = judged(ended("failed", "the command on node0 ended with 1: ImportError"), usual=without_steps)
+    assert card.verdict is Verdict.FAIL and "ImportError" in card.reasons[0]
 
 
-def counted_anew(logs: Logs, **names: Any) -> None:
+def counted_anew(**names: Any) -> Bend:
     """The last lives do not know which step they restored, and count from 1."""
-    for rank in (0, 1):
-        lines = trainers(logs, rank=rank, life=-1)[0]
-        restored = next(line for line in lines if line.get("event") == "restored")
-        base = restored.pop("step")
-        restored.pop("source", None)
-        restored |= names
-        for line in lines:
-            if "step" in line:
-                line["step"] -= base
+
+    def bend(logs: Logs) -> None:
+        for lines in logs.last_lives():
+            restored = find(lines, "restored")
+            base = restored.pop("step")
+            restored.pop("source", None)
+            restored |= names
+            for line in lines:
+                line |= {"step": line["step"] - base} if "step" in line else {}
+
+    return bend
 
 
 def test_steps_that_nobody_can_join_accuse_nobody() -> None:
-    run, logs, fault_free, usual = histories()
-    counted_anew(logs)
-    judged = card(run, logs, fault_free, usual)
-    assert judged.verdict is Verdict.INCONCLUSIVE, judged.reasons
-    assert APART in judged.reasons
+    card = judged(counted_anew())
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert APART in card.reasons
 
 
 @pytest.mark.parametrize("name", ["content", "path"])
 def test_steps_are_joined_by_the_checkpoint_that_was_loaded(name: str) -> None:
-    run, logs, fault_free, usual = histories()
-    for lines in trainers(logs):
-        for line in lines:
-            if line.get("event") == "checkpoint.committed":
-                line.pop("path", None)
-                line[name] = f"checkpoint-{line['step']}"
-    counted_anew(logs, **{"source" if name == "path" else name: "checkpoint-10"})
-    judged = card(run, logs, fault_free, usual)
-    assert judged.verdict is Verdict.PASS, judged.reasons
-    assert judged.evidence.run.reached_step == 40 and not judged.evidence.run.apart
-    assert {each.restored_step for each in judged.evidence.run.processes} >= {10}
+    def named(logs: Logs) -> None:
+        for line in logs.all("checkpoint.committed"):
+            line.pop("path")
+            line[name] = f"checkpoint-{line['step']}"
+
+    card = judged(named, counted_anew(**{"source" if name == "path" else name: "checkpoint-10"}))
+    assert card.verdict is Verdict.PASS, card.reasons
+    assert card.evidence.run.reached_step == 40 and not card.evidence.run.apart
+    assert {each.restored_step for each in card.evidence.run.processes} >= {10}
 
 
 def test_each_restore_of_one_process_counts_from_its_own_checkpoint() -> None:
@@ -106,76 +94,72 @@ def test_each_restore_of_one_process_counts_from_its_own_checkpoint() -> None:
 
 
 def test_a_path_that_is_used_again_is_the_checkpoint_that_was_there_then() -> None:
-    run, logs, fault_free, usual = histories()
-    for lines in (*trainers(logs), *trainers(usual)):
-        for line in lines:
-            if line.get("event") == "checkpoint.committed":
-                line |= {"path": "ckpt.pt"}
-    counted_anew(logs, source="ckpt.pt")
-    assert card(run, logs, fault_free, usual).verdict is Verdict.PASS
+    def to_one_path(logs: Logs) -> None:
+        for line in logs.all("checkpoint.committed"):
+            line["path"] = "ckpt.pt"
+
+    assert judged(counted_anew(source="ckpt.pt"), usual=to_one_path).verdict is Verdict.PASS
 
 
 def test_absolute_steps_after_a_restore_without_its_step_need_no_joining() -> None:
-    run, logs, _, _ = histories()
-    for rank in (0, 1):
-        next(line for line in trainers(logs, rank=rank, life=-1)[0] if line.get("event") == "restored").pop("step")
-    assert not load(run, logs).apart
-    assert len(steps(trainers(logs, rank=0, life=-1)[0])) == 30
+    def untold(logs: Logs) -> None:
+        for lines in logs.last_lives():
+            find(lines, "restored").pop("step")
+            assert len(steps(lines)) == 30
+
+    assert not bent(JOB, untold, outages=KILL, seed=5).apart
 
 
 def test_an_unexplained_death_quotes_the_first_error_of_the_worker() -> None:
-    run, logs, fault_free, usual = histories([Outage(17, "crash", victim=1)])
-    dead = next(lines for lines in trainers(logs, rank=1) if not any(step["step"] == 40 for step in steps(lines)))
-    stamp = {key: dead[-1][key] for key in ("wall_ns", "mono_ns")}
-    remove(dead, lambda line: line.get("event") == "exiting")
-    dead.append({"event": "exiting", "code": 1, "reason": "error", "error": "ValueError: bad\n batch"} | stamp)
-    judged = card(run, logs, fault_free, usual)
-    assert judged.verdict is Verdict.INCONCLUSIVE
-    assert "its first error: ValueError: bad batch" in "\n".join(judged.reasons)
+    def fails(logs: Logs) -> None:
+        find(logs.trainers(rank=1, life=0)[0], "exiting").update(reason="error", error="ValueError: bad\n batch")
+
+    card = judged(fails, outages=[Outage(17, "crash", victim=1)])
+    assert card.verdict is Verdict.INCONCLUSIVE
+    assert "its first error: ValueError: bad batch" in "\n".join(card.reasons)
 
 
 def test_a_step_that_gradient_scaling_skipped_is_no_flaw() -> None:
-    run, logs, fault_free, usual = histories()
-    for told in (logs, usual):
-        for lines in trainers(told):
-            for line in (*steps(lines, 5, 5), *steps(lines, 25, 26)):
-                line |= {"loss": "inf", "applied": False}
-    judged = card(run, logs, fault_free, usual)
-    assert judged.verdict is Verdict.PASS, judged.reasons
-    assert judged.scores["loss_continuity"]["nonfinite_steps"] == 0
+    def skipped(logs: Logs) -> None:
+        for line in (*logs.steps(5, 5), *logs.steps(25, 26)):
+            line |= {"loss": "inf", "applied": False}
+
+    card = judged(usual=skipped)
+    assert card.verdict is Verdict.PASS, card.reasons
+    assert card.scores["loss_continuity"]["nonfinite_steps"] == 0
 
 
 @pytest.mark.parametrize(
     ("first", "expected"), [(1, Verdict.INCONCLUSIVE), (2, Verdict.INCONCLUSIVE), (11, Verdict.FAIL)]
 )
 def test_losses_that_differ_before_any_fault_accuse_nobody(first: int, expected: Verdict) -> None:
-    run, logs, fault_free, usual = histories()
-    for lines in trainers(logs):
-        for line in steps(lines, first):
-            if first < 3 or lines in [trainers(logs, rank=rank, life=-1)[0] for rank in (0, 1)]:
+    def differ(logs: Logs) -> None:
+        for lines in logs.trainers() if first < 3 else logs.last_lives():
+            for line in steps(lines, first):
                 line["loss"] += 0.01
-    judged = card(run, logs, fault_free, usual)
-    assert judged.verdict is expected, judged.reasons
-    assert any("the trainer is not deterministic" in text for text in judged.reasons) is (first < 3)
+
+    card = judged(differ)
+    assert card.verdict is expected, card.reasons
+    assert any("the trainer is not deterministic" in text for text in card.reasons) is (first < 3)
 
 
 def test_two_runs_without_a_fault_that_differ_accuse_nobody() -> None:
-    fault_free = fault_free_of(JOB)
-
     def bend(logs: Logs) -> None:
-        for lines in trainers(logs):
-            for line in steps(lines, 14):
-                line["loss"] += 1e-6
+        for line in logs.steps(14):
+            line["loss"] += 1e-6
 
-    judged = verdict(simulate(JOB, seed=3), bend, {"loss_continuity": {"mode": "exact"}}, fault_free)
-    assert judged.verdict is Verdict.INCONCLUSIVE, judged.reasons
-    assert "the trainer is not deterministic" in " ".join(judged.reasons)
+    card = verdict(simulate(JOB, seed=3), bend, {"loss_continuity": {"mode": "exact"}})
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+    assert "the trainer is not deterministic" in " ".join(card.reasons)
 
 
 def test_nor_do_losses_of_their_own_that_each_rank_tells() -> None:
-    run, logs, fault_free, usual = histories()
-    for told, shift in ((logs, 0.01), (usual, 0.0)):
-        for lines in trainers(told):
-            for line in steps(lines):
-                line["loss"] += shift + lines[0]["rank"]
-    assert card(run, logs, fault_free, usual).verdict is Verdict.INCONCLUSIVE
+    def off(logs: Logs) -> None:
+        for line in logs.steps():
+            line["loss"] += 0.01
+
+    def own(logs: Logs) -> None:
+        for line in logs.steps(rank=1):
+            line["loss"] += 1
+
+    assert judged(off, usual=own).verdict is Verdict.INCONCLUSIVE

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from judge.test_slowdown import JOB, slowed
-from judging import Logs, verdict
-from simulator import simulate
+from judging import Bend, together, verdict
+from simulator import Logs, clocks, find, simulate
 
 from harness.judge.score import Verdict
 
@@ -19,23 +19,20 @@ def told(kind: str, **traffic: Any) -> Callable[[Logs], None]:
     """The fault of this kind, and what it told of the training's traffic through it."""
 
     def bend(logs: Logs) -> None:
-        lines = logs["harness"]
-        injected = next(line for line in lines if line.get("event") == "fault.injected")
+        lines = logs.harness
+        injected = find(lines, "fault.injected")
         injected |= {"kind": kind, "kills": False, "spoils": False}
         if traffic:
-            clocks = {name: injected[name] + 1 for name in ("wall_ns", "mono_ns")}
-            line = clocks | {"event": "fault.traffic", "fault": injected["fault"], "node": "node0", "seconds": 9.0}
+            times = clocks(injected, 1)
+            line = times | {"event": "fault.traffic", "fault": injected["fault"], "node": "node0", "seconds": 9.0}
             lines.insert(lines.index(injected) + 1, line | traffic)
 
     return bend
 
 
 def judged(bend: Callable[[Logs], None], slower: float = 1.0, expect: dict[str, Any] | None = None) -> Any:
-    def both(logs: Logs) -> None:
-        slowed(logs, 30, 50, slower, healed=10**9)
-        bend(logs)
-
-    return verdict(simulate(JOB, seed=1), both, expect=expect or {})
+    slow: Bend = lambda logs: slowed(logs, 30, 50, slower, healed=10**9)  # noqa: E731
+    return verdict(simulate(JOB, seed=1), together(slow, bend), expect=expect or {})
 
 
 def test_traffic_that_went_around_the_fault_makes_the_run_invalid() -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Logs, fault_free_of, load, steps, trainers, verdict
-from simulator import Job, Outage, simulate
+from judging import EXPECT, Bend, bent, fault_free_of, together, verdict
+from mutants.bent import a_rank_has_no_log
+from simulator import Job, Logs, Outage, simulate, steps
 
 from harness.judge.score import Scorecard, Verdict
 
-Bend = Callable[[Logs], object]
+TWO = Job(nodes=2, steps=40, every=10)
 
 
 def telling(job: Job, rank: int = -1, at: range = range(0), lost: int = 1) -> Bend:
@@ -20,7 +19,7 @@ def telling(job: Job, rank: int = -1, at: range = range(0), lost: int = 1) -> Be
     world = job.nodes
 
     def bend(logs: Logs) -> None:
-        for lines in trainers(logs):
+        for lines in logs.trainers():
             own = lines[0]["rank"]
             for line in steps(lines):
                 line["rank_samples"] = (line["count"] + world - 1 - own) // world
@@ -29,8 +28,8 @@ def telling(job: Job, rank: int = -1, at: range = range(0), lost: int = 1) -> Be
     return bend
 
 
-def judged(job: Job, bend: Bend) -> Scorecard:
-    return verdict(simulate(job, (), 3), bend, EXPECT, fault_free=fault_free_of(job))
+def judged(job: Job, *bends: Bend, outages: list[Outage] | None = None) -> Scorecard:
+    return verdict(simulate(job, outages or (), 3), together(*bends), EXPECT, fault_free_of(job))
 
 
 def accused(card: Scorecard) -> list[str]:
@@ -57,40 +56,29 @@ def test_a_rank_with_fewer_samples_is_named_with_the_first_step() -> None:
 
 
 def test_a_step_without_a_sample_tells_that_it_had_none() -> None:
-    job = Job(nodes=2, steps=40, every=10)
-
     def empty(logs: Logs) -> None:
-        telling(job)(logs)
-        for line in (line for lines in trainers(logs) for line in steps(lines, 22, 22)):
+        for line in logs.steps(22, 22):
             line |= {"count": 0, "rank_samples": 0}
 
-    card = judged(job, empty)
+    card = judged(TWO, telling(TWO), empty)
     assert not accused(card) and card.metrics["batches_short"] == 0
     assert card.metrics["rank_samples_min"] == 39 * 8, "of the other steps"
 
 
 def test_steps_that_were_rolled_back_do_not_count() -> None:
-    job = Job(nodes=2, steps=40, every=10)
-    history = simulate(job, [Outage(27, "rank", victim=1)], 5)
+    def short(logs: Logs) -> None:
+        next(logs.steps(25, 25, rank=1))["rank_samples"] -= 1
 
-    def bend(logs: Logs) -> None:
-        for name, lines in logs.items():
-            for line in steps(lines) if name != "harness" else ():
-                line["rank_samples"] = line["count"] // 2
-        first = next(line for line in steps(trainers(logs, rank=1)[0]) if line["step"] == 25)
-        first["rank_samples"] -= 1
-
-    card = verdict(history, bend, EXPECT, fault_free=fault_free_of(job))
-    assert not accused(card)
+    assert not accused(judged(TWO, telling(TWO), short, outages=[Outage(27, "rank", victim=1)]))
 
 
 def moved(amount: int, since: int = 0) -> Bend:
     """Of two ranks, the first one computes with so many samples of the other one as well."""
 
     def bend(logs: Logs) -> None:
-        for lines in trainers(logs):
-            for line in steps(lines, since):
-                line["rank_samples"] += -amount if lines[0]["rank"] else amount
+        for rank, more in enumerate((amount, -amount)):
+            for line in logs.steps(since, rank=rank):
+                line["rank_samples"] += more
 
     return bend
 
@@ -111,18 +99,8 @@ def moved(amount: int, since: int = 0) -> Bend:
 )
 def test_each_rank_computes_with_its_part(usual: int | None, now: int, found: Verdict | None, reason: str) -> None:
     """Two ranks have 8 of 16 samples each, but for those that one takes over. `usual` `None`: nobody told it there."""
-    job = Job(nodes=2, steps=40, every=10)
-    logs = simulate(job, (), 99).logs()
-    if usual is not None:
-        telling(job)(logs)
-        moved(usual)(logs)
-    fault_free = load(simulate(job, (), 99), logs)
-
-    def bend(logs: Logs) -> None:
-        telling(job)(logs)
-        moved(now, since=22)(logs)
-
-    card = verdict(simulate(job, (), 3), bend, EXPECT, fault_free=fault_free)
+    fault_free = bent(TWO, telling(TWO), moved(usual)) if usual is not None else bent(TWO)
+    card = verdict(simulate(TWO, (), 3), together(telling(TWO), moved(now, since=22)), EXPECT, fault_free)
     told = [each for each in card.findings if each.code.startswith("rank-samples")]
     assert [each.verdict for each in told] == ([found] if found else [])
     assert all(reason in each.text and "rank 1" in each.text for each in told)
@@ -134,31 +112,22 @@ def test_a_trainer_that_does_not_tell_is_not_judged() -> None:
 
 
 def test_what_is_told_in_some_steps_only_may_hide_the_others() -> None:
-    job = Job(nodes=2, steps=40, every=10)
-
     def hiding(logs: Logs) -> None:
-        telling(job, rank=1, at=range(22, 25))(logs)
-        for line in (line for lines in trainers(logs, rank=1) for line in steps(lines, 22, 24)):
+        for line in logs.steps(22, 24, rank=1):
             del line["rank_samples"]
 
-    card = judged(job, hiding)
+    card = judged(TWO, telling(TWO), hiding)
     assert card.verdict is Verdict.INCONCLUSIVE
     assert accused(card) == ["rank_samples: at step 22 rank 1 did not report its samples, but others were reported"]
 
 
-def silent_ranks(logs: Logs, ranks: set[int], life: int | None = None) -> None:
-    for line in (line for rank in ranks for lines in trainers(logs, rank=rank, life=life) for line in steps(lines)):
-        line.pop("rank_samples", None)
+def silent_ranks(ranks: set[int], life: int | None = None) -> Bend:
+    return lambda logs: [line.pop("rank_samples") for rank in ranks for line in logs.steps(rank=rank, life=life)]
 
 
 def test_a_process_that_takes_over_and_never_tells_hides_its_samples() -> None:
     job = Job(nodes=3, steps=60, every=10)
-
-    def bend(logs: Logs) -> None:
-        telling(job)(logs)
-        silent_ranks(logs, {0, 1, 2}, life=-1)
-
-    card = verdict(simulate(job, [Outage(25, "rank", victim=1)], 3), bend, EXPECT, fault_free=fault_free_of(job))
+    card = judged(job, telling(job), silent_ranks({0, 1, 2}, life=-1), outages=[Outage(25, "rank", victim=1)])
     assert card.verdict is Verdict.INCONCLUSIVE
     assert accused(card) == ["rank_samples: at step 21 rank 0 did not report its samples, but others were reported"]
 
@@ -167,28 +136,13 @@ def test_a_process_that_takes_over_and_never_tells_hides_its_samples() -> None:
 @given(silent=st.sets(st.integers(0, 2)), usual=st.sets(st.integers(0, 2)))
 def test_ranks_are_silent_only_where_they_are_in_the_fault_free_run(silent: set[int], usual: set[int]) -> None:
     job = Job(nodes=3, steps=20, every=10)
-
-    def bend(logs: Logs, ranks: set[int] = silent) -> None:
-        telling(job)(logs)
-        silent_ranks(logs, ranks)
-
-    logs = simulate(job, (), 99).logs()
-    bend(logs, usual)
-    fault_free = load(simulate(job, (), 99), logs)
-    card = verdict(simulate(job, (), 3), bend, EXPECT, fault_free=fault_free)
+    bend, fault_free = together(telling(job), silent_ranks(silent)), bent(job, telling(job), silent_ranks(usual))
+    card = verdict(simulate(job, (), 3), bend, EXPECT, fault_free)
     everybody = {0, 1, 2}
     hidden = silent != everybody if usual == everybody else not silent <= usual
     assert bool(accused(card)) == (hidden and bool(silent))
 
 
 def test_a_rank_without_a_log_had_samples_that_nobody_knows() -> None:
-    job = Job(nodes=2, steps=40, every=10)
-
-    def second_life_unheard(logs: Logs) -> None:
-        telling(job)(logs)
-        lost = trainers(logs, rank=1, life=1)[0]
-        del logs[next(name for name, lines in logs.items() if lines is lost)]
-
-    history = simulate(job, [Outage(12, "rank", victim=1)], 3)
-    card = verdict(history, second_life_unheard, EXPECT, fault_free=fault_free_of(job))
+    card = judged(TWO, telling(TWO), a_rank_has_no_log, outages=[Outage(12, "rank", victim=1)])
     assert card.verdict is Verdict.INCONCLUSIVE and not accused(card), card.reasons

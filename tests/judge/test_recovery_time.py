@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from judging import Logs, fault_free_of, remove, steps, trainers, verdict
+from judging import fault_free_of, verdict
 from mutants.bent import JOB
-from simulator import Outage, simulate
+from simulator import Logs, Outage, clocks, remove, simulate
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.usual import Degraded, Slowed
@@ -40,11 +40,8 @@ def line(
 def test_nothing_that_stopped_the_job_used_nothing_of_the_bound() -> None:
     assert line() == Expectation("recovery_time.max", "≤ 10.00 s", "0 s", Verdict.PASS, "", 0.0, 10.0, 0.0, "s")
     unmeasured = line(unmeasured="no fault struck")
-    assert (unmeasured.observed, unmeasured.verdict, unmeasured.reason) == (
-        "—",
-        Verdict.INCONCLUSIVE,
-        "no fault struck",
-    )
+    told = (unmeasured.observed, unmeasured.verdict, unmeasured.reason)
+    assert told == ("—", Verdict.INCONCLUSIVE, "no fault struck")
     assert (unmeasured.bound_value, unmeasured.observed_value, unmeasured.unit) == (10.0, None, "s")
 
 
@@ -167,12 +164,8 @@ def test_the_longest_phase_is_so_by_its_sum_and_in_the_words_of_the_report() -> 
 
 
 def test_a_job_that_stopped_with_its_log_is_stuck_in_nothing() -> None:
-    run = replace(RUN, episodes=[Episode(RUN.end, None, None, 9, (), ())])
-    [told] = (
-        load_score("recovery_time")
-        .score(Analysis(run, None, ()), RecoveryBounds.model_validate({"max": "1s"}))
-        .expectations
-    )
+    run, bounds = replace(RUN, episodes=[Episode(RUN.end, None, None, 9, (), ())]), RecoveryBounds(max="1s")
+    [told] = load_score("recovery_time").score(Analysis(run, None, ()), bounds).expectations
     assert (told.verdict, told.reason) == (Verdict.FAIL, "never recovered after step 9: no step came after")
 
 
@@ -180,20 +173,15 @@ def ended(
     logs: Logs, last: int, after_ns: int, outcome: str, *, planned: bool = False, limit_ns: int = 120 * S
 ) -> None:
     """The log ends so long after this moment, from which on nobody did anything; with `planned` a fault is to come."""
-    end, at = logs["harness"][-1], last + after_ns
+    end, at = logs.harness[-1], last + after_ns
     for lines in logs.values():
         remove(lines, lambda line: line["mono_ns"] > last)
-    plan = next(line["plan"] for line in logs["harness"] if line.get("event") == "plan")
+    plan = logs.plan
     plan["abort"] = {"if_no_step_for_ns": limit_ns}
     if planned:
         plan["faults"] = [*plan["faults"], {"id": "late", "fault": "rank_kill", "targets": []}]
     end |= {"outcome": outcome, "reason": "given up", "wall_ns": end["wall_ns"] - end["mono_ns"] + at, "mono_ns": at}
-    logs["harness"] += [end | {"event": "abort"}] * (outcome == "aborted") + [end]
-
-
-def stopped_at(logs: Logs, step: int) -> int:
-    """When the last rank had done this step."""
-    return max(line["mono_ns"] for lines in trainers(logs) for line in steps(lines, step, step))
+    logs.harness += [end | {"event": "abort"}] * (outcome == "aborted") + [end]
 
 
 @pytest.mark.parametrize("outcome", ["aborted", "interrupted"])
@@ -211,16 +199,11 @@ def test_a_run_that_is_ended_in_the_course_of_a_step_had_no_outage(
     outcome: str, after_ns: int, limit_ns: int, outage: bool
 ) -> None:
     def cut(logs: Logs) -> None:
-        ended(logs, stopped_at(logs, 35), after_ns, outcome, limit_ns=limit_ns)
+        logs.told("fault.healed").update(clocks(logs.told("fault.effect"), 1))
+        logs.put()
+        ended(logs, max(line["mono_ns"] for line in logs.steps(35, 35)), after_ns, outcome, limit_ns=limit_ns)
 
-    def healed(logs: Logs) -> None:
-        for line in list(logs["harness"]):
-            if line.get("event") == "fault.effect":
-                told = {"event": "fault.healed", "fault": line["fault"]}
-                logs["harness"].insert(-1, told | {name: line[name] + 1 for name in ("wall_ns", "mono_ns")})
-        cut(logs)
-
-    card = verdict(simulate(JOB, [Outage(17, "rank", victim=1)], seed=5), healed)
+    card = verdict(simulate(JOB, [Outage(17, "rank", victim=1)], seed=5), cut)
     assert [each.t_regained is None for each in card.evidence.run.episodes] == [False, True][: 1 + outage]
     assert card.verdict is (Verdict.FAIL if outcome == "aborted" else Verdict.INCONCLUSIVE)
 
@@ -228,14 +211,14 @@ def test_a_run_that_is_ended_in_the_course_of_a_step_had_no_outage(
 @pytest.mark.parametrize("what", ["a fault at work", "a death", "an anomaly"])
 def test_what_struck_in_the_course_of_the_last_step_stopped_the_job(what: str) -> None:
     def cut(logs: Logs) -> None:
-        ended(logs, stopped_at(logs, 35), 8 * 10**6, "interrupted")
-        told = {name: logs["harness"][-1][name] - 10**6 for name in ("wall_ns", "mono_ns")}
+        ended(logs, max(line["mono_ns"] for line in logs.steps(35, 35)), 8 * 10**6, "interrupted")
+        told = clocks(logs.harness[-1], -(10**6))
         if what == "a fault at work":
             about = {"fault": "late", "kind": "hang", "kills": False, "targets": []}
-            logs["harness"].insert(-1, {"event": "fault.injected"} | about | told)
+            logs.harness.insert(-1, {"event": "fault.injected"} | about | told)
         else:
             event = {"event": "anomaly"} if what == "an anomaly" else {"event": "exiting", "code": 1}
-            trainers(logs, rank=1)[0].append(event | told)
+            logs.trainers(rank=1)[0].append(event | told)
 
     card = verdict(simulate(JOB, (), seed=5), cut)
     assert [each.t_regained for each in card.evidence.run.episodes] == [None]
@@ -248,7 +231,7 @@ def test_a_run_aborted_before_any_fault_struck_accuses_nobody(kind: str) -> None
 
     def cut(logs: Logs) -> None:
         later = {"crash": 100, "rollback": 300}.get(kind, 0) * 10**6
-        ended(logs, stopped_at(logs, 17) + later, 200 * S, "aborted", planned=True)
+        ended(logs, max(line["mono_ns"] for line in logs.steps(17, 17)) + later, 200 * S, "aborted", planned=True)
 
     card = verdict(simulate(JOB, outages, seed=5), cut)
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons

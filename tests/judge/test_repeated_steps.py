@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from judging import steps, trainers, verdict
+from judging import verdict
 from mutants.bent import JOB, KILL
-from simulator import simulate
+from simulator import simulate, steps
 from typer.testing import CliRunner
 
 from harness.campaign import own_log
@@ -127,7 +127,7 @@ def test_against_itself_needs_no_fault_free_run(field: str, value: object, words
     assert "steps that were done once" in healthy.not_judged
 
     def bend(logs: dict[str, list[dict[str, object]]]) -> None:
-        first = steps(trainers(logs, rank=0, life=-1)[0])[0]
+        first = steps(logs.trainers(rank=0, life=-1)[0])[0]
         first[field] = value
 
     (line,) = (line for line in verdict(history, bend, expect).expectations if line.name == name)

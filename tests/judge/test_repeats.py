@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from judging import Logs, verdict
+from judging import struck, verdict
 from mutants.bent import BROKEN, JOB, KILL
-from simulator import simulate
+from simulator import Logs, simulate
 
 from harness.judge.repeats import repeat_verdict
 from harness.judge.score import Expectation, Scorecard, Verdict
@@ -85,10 +85,7 @@ def test_too_close_to_the_bound_is_said_to_be_so(good: Scorecard) -> None:
 
 def test_a_run_in_which_nothing_slowed_down_does_not_hide_those_near_the_bound(good: Scorecard) -> None:
     def unharmed(logs: Logs) -> None:
-        end = logs["harness"][-1]
-        begin = end | {"event": "fault.injected", "fault": "slow", "kills": False, "mono_ns": end["mono_ns"] - 10**9}
-        told = {"event": "fault.effect", "measured": 1, "expected": 1, "unit": "ms", "ok": True}
-        logs["harness"][-1:-1] = [begin, begin | told, begin | {"event": "fault.healed"}]
+        struck(logs, "slow", logs.harness[-1]["mono_ns"] - 10**9, healed=logs.harness[-1]["mono_ns"] - 10**9 + 1)
 
     calm = verdict(simulate(JOB, seed=5), unharmed, expect={"recovery_time": {"max": "10s"}})
     assert calm.verdict is Verdict.PASS

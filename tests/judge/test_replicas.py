@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import judging
 import pytest
-from judging import EXPECT, Logs, fault_free_of, load, steps, trainers, verdict
-from simulator import Job, Outage, simulate
+from judging import EXPECT, Bend, bent, fault_free_of, together, verdict
+from simulator import Job, Logs, Outage, clocks, simulate, steps
 
 from harness.judge.facts import reported
 from harness.judge.score import Scorecard, Verdict
@@ -15,14 +16,13 @@ from harness.judge.score import Scorecard, Verdict
 JOB = Job(nodes=3, steps=60, every=10)
 EVERY = 5
 FLIPPED_AT = 22
-Bend = Callable[[Logs], object]
 
 
 def telling(drifted: int | None = None, since: int = FLIPPED_AT, until: int = 10**9) -> Bend:
     """Every rank tells a digest each fifth step; that of one rank is another one from a step on."""
 
     def bend(logs: Logs) -> None:
-        for lines in trainers(logs):
+        for lines in logs.trainers():
             for line in (line for line in steps(lines) if line["step"] % EVERY == 0):
                 apart = lines[0]["rank"] == drifted and since <= line["step"] < until
                 line |= {"weights": f"w{line['step']}{'x' * apart}", "weights_ns": 1}
@@ -32,31 +32,20 @@ def telling(drifted: int | None = None, since: int = FLIPPED_AT, until: int = 10
 
 def alarmed(logs: Logs, suspect: int | None = 1, step: int = 25) -> None:
     """Rank 0 says it just before it ends this step."""
-    lines = trainers(logs, rank=0)[0]
-    place = next(n for n, line in enumerate(lines) if line.get("event") == "step" and line["step"] == step)
-    stamp = {key: lines[place][key] for key in ("wall_ns", "mono_ns")}
-    lines.insert(place, stamp | {"event": "anomaly", "kind": "replica", "at_step": step, "suspect": suspect})
+    lines, done = logs.trainers(rank=0)[0], next(logs.steps(step, step, rank=0))
+    alarm = {"event": "anomaly", "kind": "replica", "at_step": step, "suspect": suspect}
+    lines.insert(lines.index(done), alarm | clocks(done))
 
 
 def struck(logs: Logs, rank: int = 1, drifts: bool = True) -> None:
     """A fault changed the weights of a rank at the end of a step."""
-    at = next(line for line in steps(trainers(logs, rank=rank)[0]) if line["step"] == FLIPPED_AT)
-    stamp = {"wall_ns": at["wall_ns"], "mono_ns": at["mono_ns"], "fault": "flip"}
+    at = next(logs.steps(FLIPPED_AT, FLIPPED_AT, rank=rank))["mono_ns"]
     targets = [{"node": f"node{rank}", "incarnation": 1, "rank": rank}]
-    told = {"kind": "flip", "targets": targets, "kills": False, "stops": True, "drifts": drifts}
-    events = [
-        stamp | {"event": "fault.injected"} | told,
-        stamp | {"event": "fault.effect", "measured": 1, "expected": 1, "unit": "bits flipped", "ok": True},
-    ]
-    logs["harness"] = sorted([*logs["harness"], *events], key=lambda line: line["mono_ns"])
+    judging.struck(logs, "flip", at, kind="flip", targets=targets, stops=True, drifts=drifts)
 
 
 def judged(*bends: Bend, job: Job = JOB, outages: Any = (), expect: dict[str, Any] | None = None) -> Scorecard:
-    def bend(logs: Logs) -> None:
-        for each in bends:
-            each(logs)
-
-    return verdict(simulate(job, outages, 3), bend, expect or EXPECT, fault_free=fault_free_of(job))
+    return verdict(simulate(job, outages, 3), together(*bends), expect, fault_free_of(job))
 
 
 def of_replicas(card: Scorecard) -> list[str]:
@@ -73,8 +62,7 @@ def test_a_drift_nobody_told_is_named_with_its_rank_and_step() -> None:
     card = judged(telling(drifted=1))
     assert card.verdict is Verdict.FAIL
     text = "at step 25 rank 1 computed with other weights than the majority, and the trainer did not say so"
-    assert of_replicas(card) == [f"replicas: {text}"]
-    assert card.reasons[0] == f"replicas: {text}"
+    assert of_replicas(card) == [f"replicas: {text}"] == card.reasons[:1]
 
 
 def test_each_step_at_which_they_differ_is_told_by_itself() -> None:
@@ -86,7 +74,7 @@ def test_each_step_at_which_they_differ_is_told_by_itself() -> None:
 
 def test_a_rank_that_tells_alone_agrees_with_nobody() -> None:
     def alone(logs: Logs) -> None:
-        for line in (line for rank in (0, 2) for lines in trainers(logs, rank=rank) for line in steps(lines)):
+        for line in (*logs.steps(rank=0), *logs.steps(rank=2)):
             line.pop("weights", None)
 
     assert judged(telling(), alone).metrics["replica_checks"] == 0
@@ -104,9 +92,7 @@ def test_a_drift_that_was_told_and_survives_is_a_failure_all_the_same() -> None:
 
 def test_a_drift_that_was_told_and_rolled_back_passes() -> None:
     def going_back(logs: Logs) -> None:
-        for lines in trainers(logs):
-            first = next(line for line in steps(lines) if line["step"] == 25)
-            first["weights"] = f"w25{'x' * (lines[0]['rank'] == 1)}"
+        next(logs.steps(25, 25, rank=1))["weights"] = "w25x"
 
     outages = [Outage(27, "rollback")]
     assert of_replicas(judged(telling(), going_back, alarmed, outages=outages)) == []
@@ -137,25 +123,27 @@ def digests(of: Callable[[int, int], str | None], first_life: bool = False, phas
 
     def bend(logs: Logs) -> None:
         for rank in range(JOB.nodes):
-            for lines in trainers(logs, rank=rank)[0 if first_life else 1 :]:
-                for line in steps(lines):
-                    text = of(rank, line["step"]) if line["step"] % EVERY == phase else None
-                    line.pop("weights", None)
-                    line |= {} if text is None else {"weights": text}
+            for line in (line for lines in logs.trainers(rank)[not first_life :] for line in steps(lines)):
+                line["weights"] = of(rank, line["step"]) if line["step"] % EVERY == phase else None
 
     return bend
 
 
 def beside(usual: Bend, *bends: Bend, expect: dict[str, Any] | None = None) -> list[tuple[Verdict, str]]:
     """What is said of the weights of a job that restarted, beside such a fault-free run."""
-    logs = simulate(JOB, (), 99).logs()
-    usual(logs)
-    fault_free = load(simulate(JOB, (), 99), logs)
-    card = verdict(
-        simulate(JOB, [RESTARTED], 3), lambda logs: [bend(logs) for bend in bends], expect or EXPECT, fault_free
-    )
+    card = verdict(simulate(JOB, [RESTARTED], 3), together(*bends), expect, bent(JOB, usual))
     codes = ("replicas.", "evidence.missing")
     return [(each.verdict, each.text) for each in card.findings if each.code.startswith(codes)]
+
+
+def losses_change(first: int) -> Bend:
+    """After the restart, from this step on."""
+
+    def bend(logs: Logs) -> None:
+        for line in (line for rank in range(JOB.nodes) for line in logs.steps(first, rank=rank, life=1)):
+            line["loss"] += 1e-7
+
+    return bend
 
 
 @pytest.mark.parametrize(
@@ -175,33 +163,20 @@ def test_weights_follow_from_the_steps_before(of: Callable[[int, int], str]) -> 
 
 def test_weights_are_only_compared_after_the_same_steps() -> None:
     """The restart leads to other losses, which the scenario allows; then the weights are others as well."""
-
-    def otherwise(logs: Logs) -> None:
-        for lines in (lines for rank in range(JOB.nodes) for lines in trainers(logs, rank=rank)[1:]):
-            for line in steps(lines, first=23):
-                line["loss"] += 1e-7
-
     expect = EXPECT | {"loss_continuity": {"mode": "final"}}
     other = digests(lambda rank, step: f"w{step}x")
-    assert beside(telling(), telling(), otherwise, other, expect=expect) == []
+    assert beside(telling(), telling(), losses_change(23), other, expect=expect) == []
     ((found, _),) = beside(telling(), telling(), other, expect=expect)
     assert found is Verdict.FAIL
 
 
-@pytest.mark.parametrize(("drifts", "accused"), [(None, True), (True, False), (False, True)])
-def test_weights_that_a_fault_changed_are_not_compared_where_the_losses_part(
-    drifts: bool | None, accused: bool
-) -> None:
+@pytest.mark.parametrize(
+    ("also", "accused"),
+    [([], True), ([struck, alarmed], False), ([lambda logs: struck(logs, drifts=False), alarmed], True)],
+)
+def test_weights_that_a_fault_changed_are_not_compared_where_the_losses_part(also: list[Bend], accused: bool) -> None:
     """From step 25 on the losses are others, and so are its weights."""
-
-    def otherwise(logs: Logs) -> None:
-        for line in (line for rank in range(JOB.nodes) for line in steps(trainers(logs, rank=rank)[1], first=25)):
-            line["loss"] += 1e-7
-        if drifts is not None:
-            struck(logs, drifts=drifts)
-            alarmed(logs)
-
-    told = beside(telling(), telling(), otherwise, digests(lambda rank, step: f"w{step}x"))
+    told = beside(telling(), telling(), losses_change(25), *also, digests(lambda rank, step: f"w{step}x"))
     assert any(OTHER in text for _, text in told) is accused
 
 
@@ -242,11 +217,8 @@ def test_each_update_changes_the_weights(of: Callable[[int, int], str], found: V
 @pytest.mark.parametrize("field", [{"applied": False}, {"lr": 0.0}])
 def test_steps_without_an_update_change_nothing(field: dict[str, Any]) -> None:
     def still(logs: Logs) -> None:
-        for lines in trainers(logs):
-            for line in steps(lines, first=51):
-                line |= field
-                line.pop("weights", None)
-                line |= {"weights": "w51"} if line["step"] % EVERY == 1 else {}
+        for line in logs.steps(51):
+            line |= field | {"weights": "w51" if line["step"] % EVERY == 1 else None}
 
     first = digests(lambda rank, step: f"w{step}", first_life=True, phase=1)
     assert [text for _, text in beside(telling(), first, still) if "in between" in text] == []
@@ -266,16 +238,15 @@ def test_without_digests_it_is_not_judged_and_said_so() -> None:
     assert reported.ITEMS["weights"] not in judged().not_judged
 
 
-@pytest.mark.parametrize("written", ["off"])
-def test_it_can_be_switched_off(written: str) -> None:
-    card = judged(telling(drifted=1), expect=EXPECT | {"replicas": written})
+def test_it_can_be_switched_off() -> None:
+    card = judged(telling(drifted=1), expect=EXPECT | {"replicas": "off"})
     assert of_replicas(card) == []
     assert card.not_judged[reported.ITEMS["weights"]] == "the scenario switches it off"
 
 
 def test_the_evidence_that_a_trainer_declares_must_be_there() -> None:
     def declaring(logs: Logs) -> None:
-        for lines in trainers(logs):
+        for lines in logs.trainers():
             lines[0]["tells"] = ["steps", "weights"]
 
     card = judged(declaring)

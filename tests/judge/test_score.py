@@ -6,9 +6,9 @@ import itertools
 from typing import Any
 
 import pytest
-from judging import EXPECT, Logs, verdict
+from judging import EXPECT, verdict
 from mutants.bent import JOB, KILL
-from simulator import Outage, simulate
+from simulator import Logs, Outage, simulate
 
 from harness.errors import UsageError
 from harness.judge import score
@@ -16,6 +16,7 @@ from harness.judge.score import EXIT_CODES, Expectation, Finding, ScoreResult, V
 from harness.judge.verdict import Claim, Doubt, worst_first
 from harness.timeline.timeline import FaultRecord
 
+REASON = "the command on node0 ended with 2: can't open file 'train.py'"
 ORDER = [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID, Verdict.FAIL]
 
 
@@ -52,14 +53,10 @@ def test_a_lower_bound(observed: float, found: Verdict, reason: str) -> None:
 
 
 def test_what_cannot_be_measured_is_no_pass() -> None:
-    nothing, unmeasured = "there is nothing to measure", Doubt.UNMEASURED
-    assert at_most("x", None, 4.0, str) == Expectation(
-        "x", "≤ 4.0", "—", Verdict.INCONCLUSIVE, nothing, None, 4.0, doubt=unmeasured
-    )
+    told = (Verdict.INCONCLUSIVE, "there is nothing to measure", None, 4.0)
+    assert at_most("x", None, 4.0, str) == Expectation("x", "≤ 4.0", "—", *told, doubt=Doubt.UNMEASURED)
     assert at_most("x", None, 4.0, str, "no fault-free run").reason == "no fault-free run"
-    assert at_least("x", None, 4.0, str) == Expectation(
-        "x", "≥ 4.0", "—", Verdict.INCONCLUSIVE, nothing, None, 4.0, doubt=unmeasured
-    )
+    assert at_least("x", None, 4.0, str) == Expectation("x", "≥ 4.0", "—", *told, doubt=Doubt.UNMEASURED)
 
 
 def test_a_score_that_is_not_there() -> None:
@@ -87,12 +84,8 @@ def test_a_finding_without_a_reason_says_what_was_observed() -> None:
 
 def test_the_headline_of_a_pass_tells_the_scores_in_their_order() -> None:
     card = verdict(simulate(JOB, KILL, seed=5), expect=EXPECT)
-    assert [part.split()[0] for part in card.reasons[0].split("; ")] == [
-        "recovered",
-        card.reasons[0].split("; ")[1].split()[0],
-        "losses",
-        "not",
-    ]
+    words = [part.split()[0] for part in card.reasons[0].split("; ")]
+    assert (words[0], words[2:]) == ("recovered", ["losses", "not"])
     (headline,) = verdict(simulate(JOB, KILL, seed=5), expect={}).reasons
     assert headline.startswith("the job did all its steps; the scenario expects nothing else; not ")
 
@@ -139,11 +132,9 @@ def test_a_card_is_headed_by_its_plan() -> None:
 )
 def test_a_fault_free_run_that_failed_is_called_that(own_id: str, faults: list[object], told: str) -> None:
     def bend(logs: Logs) -> None:
-        plan = next(line for line in logs["harness"] if line.get("event") == "plan")
-        plan["plan"] = plan["plan"] | {"run_id": own_id, "faults": faults}
-        ended = next(line for line in logs["harness"] if line.get("event") == "run.finished")
-        ended |= {"outcome": "failed", "reason": "the command on node0 ended with 2: can't open file 'train.py'"}
+        logs.plan.update(run_id=own_id, faults=faults)
+        logs.told("run.finished").update(outcome="failed", reason=REASON)
 
     card = verdict(simulate(JOB, (), seed=5), bend, expect={})
     assert card.reasons[0].startswith(told)
-    assert "the command on node0 ended with 2: can't open file 'train.py'" in card.reasons[0]
+    assert REASON in card.reasons[0]

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import EXPECT, Logs, expecting, fault_free_of, load, remove, trainers
-from simulator import Job, Outage, simulate
+from judging import EXPECT, SAVES, Bend, bent, expecting, fault_free_of, load, together
+from simulator import Job, Line, Logs, Outage, find, remove, simulate, steps
 
 from harness.judge.facts.evidence import Evidence
 from harness.judge.questions.drills import _another_plan, _another_step, _another_time
@@ -26,26 +26,27 @@ KILL = [Outage(17, "rank", victim=1)]
 FAULT_FREE = fault_free_of(JOB)
 BEFORE = 60  # the newest save is of step 80, and each is kept for three
 DONE: dict[str, Any] = {"outcome": "done", "step": BEFORE, "saved_step": 80}
-Bend = Callable[[Logs], object]
 
 
 def again(bend: Bend = lambda logs: None, job: Job = JOB) -> Timeline:
     """The log of a restart from the save before the last one."""
-    history = simulate(job, (), seed=9)
-    logs = copy.deepcopy(history.logs())
-    for lines in trainers(logs):
-        remove(lines, lambda line: line.get("step", BEFORE + 1) <= BEFORE and line["event"] != "restored")
-        for line in lines:
-            if line.get("event") == "restored":
-                line |= {"step": BEFORE, "source": "step-60", "fallback": []}
-    bend(logs)
-    return load(history, logs)
+
+    def late(logs: Logs) -> None:
+        for lines in logs.trainers():
+            remove(lines, lambda line: line.get("step", BEFORE + 1) <= BEFORE and line["event"] != "restored")
+        restored(step=BEFORE, source="step-60", fallback=[])(logs)
+
+    return bent(job, late, bend, seed=9)
+
+
+def restored(**told: Any) -> Bend:
+    return lambda logs: [line.update(told) for line in logs.all("restored")]
 
 
 @functools.cache
 def _run() -> Timeline:
     history = simulate(JOB, KILL, seed=5)
-    return load(history, expecting(copy.deepcopy(history.logs()), EXPECT))
+    return load(history, expecting(history.logs(), EXPECT))
 
 
 def judged(second: Timeline | str, finished: dict[str, Any] | None = None, **run: Any) -> Scorecard:
@@ -55,29 +56,21 @@ def judged(second: Timeline | str, finished: dict[str, Any] | None = None, **run
     return judge(Evidence(found, copy.deepcopy(FAULT_FREE), second_restart=second), "x")
 
 
-def published(run: Timeline, *digests: str) -> list[dict[str, Any]]:
+def published(run: Timeline, *digests: str) -> list[Line]:
     """What the harness saw of all saves; of the last one, tensors with these digests, one after the other."""
-    done = [event for event in run.checkpoints if event["event"] == "checkpoint.committed"]
-    seen = [
-        {
-            "event": "checkpoint.published",
-            "path": f"c/step-{event['step']}",
-            "step": event["step"],
-            "at": event["at"] + 1,
-        }
-        for event in done
-    ]
-    last = max(seen, key=lambda event: event["step"])
-    return [event for event in seen if event["step"] < last["step"]] + [
-        last | {"at": last["at"] + place, "tensors": digest} for place, digest in enumerate(digests)
-    ]
+    done = sorted((event["step"], event["at"]) for event in run.checkpoints if event["event"] == "checkpoint.committed")
+    seen: list[Line] = [{"path": f"c/step-{step}", "step": step, "at": at + 1} for step, at in done]
+    last = seen.pop()
+    seen += [last | {"at": last["at"] + place, "tensors": digest} for place, digest in enumerate(digests)]
+    return [{"event": "checkpoint.published"} | each for each in seen]
 
 
-def each_step(logs: Logs, change: Callable[[dict[str, Any]], Any]) -> None:
-    for lines in trainers(logs):
-        for line in lines:
-            if line.get("event") == "step":
-                line.update(change(line))
+def each_step(change: Callable[[Line], Any], **whose: int) -> Bend:
+    return lambda logs: [line.update(change(line)) for line in logs.steps(**whose)]
+
+
+def off_by(factor: float) -> Bend:
+    return each_step(lambda line: {"loss": line["loss"] * factor})
 
 
 def test_one_that_does_the_same_passes() -> None:
@@ -103,89 +96,72 @@ def test_one_that_does_the_same_passes() -> None:
     ],
 )
 def test_other_results_fail(change: Callable[[dict[str, Any]], Any], reason: str) -> None:
-    card = judged(again(lambda logs: each_step(logs, change)))
+    card = judged(again(each_step(change)))
     [told] = [text for text in card.reasons if text.startswith("second_restart: ")]
     assert card.verdict is Verdict.FAIL and re.fullmatch(f"second_restart: {reason}", told), card.reasons
 
 
 def one_crashes(logs: Logs) -> None:
-    for lines in trainers(logs, rank=1):
-        for line in lines:
-            if line.get("event") == "exiting":
-                line["code"] = -11
-
-
-def rank_1_computes_something_else(logs: Logs) -> None:
-    for lines in trainers(logs, rank=1):
-        for line in lines:
-            if line.get("event") == "step" and line["step"] > 70:
-                line["loss"] *= 2
+    find(logs.trainers(rank=1)[0], "exiting")["code"] = -11
 
 
 def saves_no_more(logs: Logs) -> None:
-    for lines in trainers(logs):
-        remove(lines, lambda line: line.get("event", "").startswith("checkpoint.") and line["step"] > 70)
-
-
-def its_log_says_failed(logs: Logs) -> None:
-    logs["harness"][-1] |= {"outcome": "failed", "reason": "the command on node1 ended with 1"}
-
-
-def rank_1_left_no_step(logs: Logs) -> None:
-    for lines in trainers(logs, rank=1):
-        remove(lines, lambda line: line.get("event") == "step")
+    logs.lose(*SAVES, step=range(71, 81))
 
 
 def rank_1_stops(logs: Logs) -> None:
-    for lines in trainers(logs, rank=1):
-        remove(lines, lambda line: line.get("event") == "step" and line["step"] > 70)
+    logs.lose("step", step=range(71, 81), rank=1)
 
 
-def from_the_run_itself(logs: Logs) -> None:
-    for lines in trainers(logs):
-        for line in lines:
-            if line.get("event") == "restored":
-                line["source"] = "/jobs/this/checkpoints/step-60"
+def its_log_says_failed(logs: Logs) -> None:
+    logs.harness[-1] |= {"outcome": "failed", "reason": "the command on node1 ended with 1"}
 
 
 def replicas_apart(logs: Logs) -> None:
-    for rank in (0, 1):
-        for lines in trainers(logs, rank=rank):
-            for line in lines:
-                if line.get("event") == "step" and line["step"] % 10 == 0:
-                    line["weights"] = "w" if line["step"] < 80 else f"w{rank}"
+    for lines in logs.trainers():
+        for line in steps(lines)[9::10]:
+            line["weights"] = "w" if line["step"] < 80 else f"w{lines[0]['rank']}"
 
 
 @pytest.mark.parametrize(
     ("bend", "expected", "reason"),
     [
         (one_crashes, Verdict.INCONCLUSIVE, "unexplained death: rank 1 on node1 ended with exit code -11"),
-        (
-            its_log_says_failed,
-            Verdict.INCONCLUSIVE,
-            "the job failed at step 80 of 80: the command on node1 ended with 1",
-        ),
-        (rank_1_left_no_step, Verdict.INCONCLUSIVE, "went on to step 80 alone; the others stopped at step 60"),
+        (its_log_says_failed, Verdict.INCONCLUSIVE, "the job failed at step 80 of 80: the command on node1 ended with"),
+        (lambda logs: logs.lose("step", rank=1), Verdict.INCONCLUSIVE, "step 80 alone; the others stopped at step 60"),
         (rank_1_stops, Verdict.INCONCLUSIVE, "went on to step 80 alone; the others stopped at step 70"),
-        (from_the_run_itself, Verdict.INCONCLUSIVE, "which is not in the copy of the checkpoints"),
-        (rank_1_computes_something_else, Verdict.FAIL, "at step 71 the loss of rank 1 differs from the run's"),
+        (restored(source="/jobs/this/step-60"), Verdict.INCONCLUSIVE, "which is not in the copy of the checkpoints"),
+        (
+            each_step(lambda line: {"loss": line["loss"] * (1 + (line["step"] > 70))}, rank=1),
+            Verdict.FAIL,
+            "at step 71 the loss of rank 1 differs from the run's",
+        ),
         (saves_no_more, Verdict.INCONCLUSIVE, "its own log tells of no save after step 70, and the run's of step 80"),
         (replicas_apart, Verdict.INCONCLUSIVE, "its replicas drifted apart: at step 80"),
+        (together(rank_1_stops, off_by(1.0001)), Verdict.FAIL, "second_restart: at step 61 its loss is"),
+        (lambda logs: logs.lose("step", step=[80], rank=1), Verdict.PASS, ""),
+        (each_step(lambda line: {"loss": None} if line["step"] == 70 else {}), Verdict.PASS, ""),
+        (
+            each_step(lambda line: {"loss": None}),
+            Verdict.INCONCLUSIVE,
+            "20 steps at which only it, or only the run, tells the loss",
+        ),
+        (
+            restored(step=0, source="scratch"),
+            Verdict.FAIL,
+            "it started from scratch, though the save of step 60 was there",
+        ),
+        (
+            lambda logs: [remove(lines, lambda line: line.get("step", 0) > 75) for lines in logs.trainers()],
+            Verdict.FAIL,
+            "it ended after step 75, and the run after step 80",
+        ),
+        (restored(step=50), Verdict.INCONCLUSIVE, "after the save of step 60 it said that it restored [50]"),
     ],
 )
 def test_it_is_asked_what_each_run_is(bend: Bend, expected: Verdict, reason: str) -> None:
     card = judged(again(bend))
     assert card.verdict is expected and any(reason in text for text in card.reasons), card.reasons
-
-
-def test_what_is_left_open_hides_no_failure() -> None:
-    def both(logs: Logs) -> None:
-        rank_1_stops(logs)
-        each_step(logs, lambda line: {"loss": line["loss"] * 1.0001})
-
-    card = judged(again(both))
-    [told] = [text for text in card.reasons if text.startswith("second_restart: ")]
-    assert card.verdict is Verdict.FAIL and "its loss is" in told, card.reasons
 
 
 @pytest.mark.parametrize(("digest", "expected"), [("a", Verdict.PASS), ("b", Verdict.INCONCLUSIVE)])
@@ -221,64 +197,18 @@ def test_what_the_harness_saw_of_it(finished: dict[str, Any], expected: Verdict,
     assert card.verdict is expected and any(reason in text for text in card.reasons), card.reasons
 
 
-def test_lost_lines_and_fields_accuse_nobody() -> None:
-    def one_line_lost(logs: Logs) -> None:
-        remove(trainers(logs, rank=1)[0], lambda line: line.get("event") == "step" and line.get("step") == 80)
-
-    def one_field_lost(logs: Logs) -> None:
-        each_step(logs, lambda line: {"loss": None} if line["step"] == 70 else {})
-
-    for bend in (one_line_lost, one_field_lost):
-        card = judged(again(bend))
-        assert card.verdict is Verdict.PASS, card.reasons
-    silent = judged(again(lambda logs: each_step(logs, lambda line: {"loss": None})))
-    assert (
-        silent.verdict is Verdict.INCONCLUSIVE
-        and "20 steps at which only it, or only the run, tells the loss" in silent.reasons[0]
-    )
-
-
-def test_its_own_log_must_say_where_it_began_and_ended() -> None:
-    def scratch(logs: Logs) -> None:
-        for lines in trainers(logs):
-            for line in lines:
-                if line.get("event") == "restored":
-                    line |= {"step": 0, "source": "scratch"}
-
-    def short(logs: Logs) -> None:
-        for lines in trainers(logs):
-            remove(lines, lambda line: line.get("step", 0) > 75)
-
-    def older(logs: Logs) -> None:
-        for lines in trainers(logs):
-            for line in lines:
-                if line.get("event") == "restored":
-                    line["step"] = 50
-
-    for bend, expected, reason in (
-        (scratch, Verdict.FAIL, "it started from scratch, though the save of step 60 was there"),
-        (short, Verdict.FAIL, "it ended after step 75, and the run after step 80"),
-        (older, Verdict.INCONCLUSIVE, "after the save of step 60 it said that it restored [50]"),
-    ):
-        card = judged(again(bend))
-        assert card.verdict is expected and any(reason in text for text in card.reasons), card.reasons
-    card = judged("")
-    assert card.verdict is Verdict.INCONCLUSIVE and "left no log" in card.reasons[0], card.reasons
-
-
 @pytest.mark.parametrize(
     ("second", "why"),
     [
-        ("a.jsonl:3: nonsense", "a.jsonl:3: nonsense"),
-        (replace(again(), problems=["the clocks moved"]), "the clocks moved"),
-        (replace(again(), dropped=3), "3 events were lost to a full disk"),
+        ("", "left no log"),
+        ("a.jsonl:3: nonsense", "left no log that can be read: a.jsonl:3: nonsense"),
+        (replace(again(), problems=["the clocks moved"]), "left no log that can be read: the clocks moved"),
+        (replace(again(), dropped=3), "left no log that can be read: 3 events were lost to a full disk"),
     ],
 )
 def test_a_log_that_does_not_hold_all_says_why(second: Timeline | str, why: str) -> None:
     card = judged(second)
-    assert card.verdict is Verdict.INCONCLUSIVE and f"left no log that can be read: {why}" in card.reasons[0], (
-        card.reasons
-    )
+    assert card.verdict is Verdict.INCONCLUSIVE and why in card.reasons[0], card.reasons
 
 
 def test_other_tensors_than_the_harness_saw_in_the_run_fail() -> None:
@@ -290,7 +220,7 @@ def test_other_tensors_than_the_harness_saw_in_the_run_fail() -> None:
 
 
 def test_what_it_says_nothing_about_is_named() -> None:
-    other = again(lambda logs: each_step(logs, lambda line: {"loss": line["loss"] * 1.01}))
+    other = again(off_by(1.01))
     skipped = {"outcome": "skipped", "reason": "only one save is left"}
     for card, why in (
         (judged(again(), skipped), "only one save is left"),
@@ -314,11 +244,11 @@ FINAL = {"expect": {"loss_continuity": {"mode": "final", "max_final_gap": 50}}}
 def test_a_run_that_left_its_fault_free_run_at_its_fault_is_repeated_all_the_same(since: int, fails: bool) -> None:
     """As many steps before the fault as it does once more: what it computes is the same each time."""
     history = simulate(JOB, [Outage(45, "rank", victim=1)], seed=5)
-    run = load(history, expecting(copy.deepcopy(history.logs()), FINAL["expect"]))
+    run = load(history, expecting(history.logs(), FINAL["expect"]))
     steps = run.steps
     run = replace(run, steps=replace(steps, loss=steps.loss + np.where(steps.step >= since, 0.25, 0.0)))
     for more, verdict in ((0.25, Verdict.PASS), (0.26, Verdict.FAIL if fails else Verdict.PASS)):
-        other = again(lambda logs, more=more: each_step(logs, lambda line: {"loss": line["loss"] + more}))  # type: ignore[misc]
+        other = again(each_step(lambda line, more=more: {"loss": line["loss"] + more}))  # type: ignore[misc]
         card = judge(Evidence(replace(run, second_restart=DONE), copy.deepcopy(FAULT_FREE), second_restart=other), "x")
         assert card.verdict is verdict, (more, card.reasons)
         assert ("losses of the second restart" in card.not_judged) is not fails, card.not_judged
@@ -333,9 +263,7 @@ def test_a_trainer_that_is_never_the_same_is_held_against_its_own_distance() -> 
     """And one that tells no samples is asked nothing about them."""
 
     def scattered(size: float) -> Timeline:
-        return again(
-            lambda logs: each_step(logs, lambda line: {"loss": line["loss"] + size, "digest": None, "first": -1})
-        )
+        return again(each_step(lambda line: {"loss": line["loss"] + size, "digest": None, "first": -1}))
 
     run = replace(_run(), plan=_run().plan | {"expect": {"loss_continuity": {"mode": "envelope"}}})
     run = replace(run, steps=replace(run.steps, loss=run.steps.loss + 1e-4 * np.sin(run.steps.step)))
@@ -349,7 +277,7 @@ def test_a_trainer_that_is_never_the_same_is_held_against_its_own_distance() -> 
 
 
 def test_a_world_of_another_size_proves_no_figures() -> None:
-    small = again(lambda logs: each_step(logs, lambda line: {"loss": line["loss"] * 1.01}), replace(JOB, nodes=1))
+    small = again(off_by(1.01), replace(JOB, nodes=1))
     card = judged(small)
     assert card.verdict is Verdict.PASS, card.reasons
     assert "the run ended with 2 ranks, and it had 1" in card.not_judged["second restart"]

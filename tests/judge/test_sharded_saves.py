@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import Logs, remove, trainers, verdict
+from judging import SAVES, Bend, bent, together, verdict
 from mutants.bent import JOB
-from simulator import Outage, simulate
+from simulator import Logs, Outage, clocks, find, put, simulate
 
 from harness.judge.score import Scorecard, Verdict
 from harness.timeline import save_events
@@ -20,39 +17,34 @@ EARLY = [Outage(12, "rank", victim=1)]  # right after the save of step 10, back 
 
 def by_each_rank(logs: Logs, apart_ns: int = 1000) -> None:
     """Rank 1 begins and commits each checkpoint, too, a moment after rank 0."""
-    for life in range(len(trainers(logs, rank=0))):
-        mine = trainers(logs, rank=1, life=life)[0]
-        for event in [e for e in trainers(logs, rank=0, life=life)[0] if str(e.get("event")).startswith("checkpoint.")]:
-            later = {key: event[key] + apart_ns for key in ("wall_ns", "mono_ns")}
-            mine.append(copy.deepcopy(event) | later)
-        mine[1:] = sorted(mine[1:], key=lambda line: line["mono_ns"])
+    for mine, other in zip(logs.trainers(rank=0), logs.trainers(rank=1), strict=True):
+        put(other, *(line | clocks(line, apart_ns) for line in mine if line.get("event") in SAVES))
 
 
-def never_committed(logs: Logs, rank: int, step: int) -> None:
-    remove(trainers(logs, rank=rank, life=0)[0], lambda e: e.get("event") == COMMITTED and e.get("step") == step)
+def never_committed(*steps: int) -> Bend:
+    return lambda logs: logs.lose(COMMITTED, step=steps, rank=1, life=0)
 
 
 def from_scratch(logs: Logs) -> None:
     """The second lives say that they restored step 0, and did steps 1 to 10 again before the others."""
-    for rank in (0, 1):
-        lines = trainers(logs, rank=rank, life=-1)[0]
-        first = trainers(logs, rank=rank, life=0)[0]
-        restored = next(line for line in lines if line.get("event") == "restored")
+    for rank, lines in enumerate(logs.last_lives()):
+        restored = find(lines, "restored")
         restored.update(step=0, source="scratch")
-        again = [copy.deepcopy(e) for e in first if e.get("event") == "step" and e["step"] <= 10]
-        at = restored["mono_ns"]
-        for number, line in enumerate(again, 1):
-            line |= {"mono_ns": at + number * 1000, "wall_ns": restored["wall_ns"] + number * 1000}
-            line |= {"begin_ns": at + number * 1000 - 900, "data_ns": 0, "checkpoint_ns": 0, "sync_ns": 0}
+        no_waits = {"data_ns": 0, "checkpoint_ns": 0, "sync_ns": 0}
+        again = [
+            line | clocks(restored, number * 1000) | {"begin_ns": restored["mono_ns"] + number * 1000 - 900} | no_waits
+            for number, line in enumerate(logs.steps(1, 10, rank=rank, life=0), 1)
+        ]
         lines[lines.index(restored) + 1 : lines.index(restored) + 1] = again
 
 
-def judged(*bends: Callable[[Logs], object], outages: list[Outage] = EARLY) -> Scorecard:
-    def bend(logs: Logs) -> None:
-        for each in bends:
-            each(logs)
+def never_saves_again(logs: Logs) -> None:
+    logs.lose(COMMITTED, STARTED, rank=0, life=-1)
+    logs.lose(COMMITTED, STARTED, rank=1, life=-1)
 
-    return verdict(simulate(JOB, outages, seed=5), bend, {"recovery_time": {"max": "60s"}})
+
+def judged(*bends: Bend, outages: list[Outage] = EARLY) -> Scorecard:
+    return verdict(simulate(JOB, outages, seed=5), together(*bends), {"recovery_time": {"max": "60s"}})
 
 
 def accused(card: Scorecard) -> bool:
@@ -69,7 +61,7 @@ def test_a_checkpoint_in_parts_is_one() -> None:
 
 
 def test_a_restart_between_the_parts_need_not_take_the_checkpoint() -> None:
-    cut = judged(by_each_rank, lambda logs: never_committed(logs, 1, 10), from_scratch)
+    cut = judged(by_each_rank, never_committed(10), from_scratch)
     assert not accused(cut) and cut.verdict is Verdict.PASS, cut.reasons
 
 
@@ -78,22 +70,16 @@ def test_a_restart_after_the_last_part_must_take_it() -> None:
 
 
 def test_one_who_commits_for_all_commits_the_checkpoint() -> None:
-    begun_by_all = judged(by_each_rank, *(lambda logs, s=s: never_committed(logs, 1, s) for s in (10, 20, 30, 40)))
+    begun_by_all = judged(by_each_rank, never_committed(10, 20, 30, 40))
     assert not accused(begun_by_all)
     assert accused(judged(from_scratch))
 
 
 def test_how_many_commit_may_be_known_from_the_fault_free_run_alone() -> None:
-    def bend(logs: Logs) -> None:
-        by_each_rank(logs)
-        never_committed(logs, 1, 10)
-        from_scratch(logs)
-        for rank in (0, 1):  # it never saves again
-            remove(trainers(logs, rank=rank, life=-1)[0], lambda e: e.get("event") in (COMMITTED, STARTED))
-
     history = simulate(JOB, EARLY, seed=5)
+    bend = together(by_each_rank, never_committed(10), from_scratch, never_saves_again)
     assert accused(verdict(history, bend, {}))
-    card = verdict(history, bend, {}, fault_free=judged(by_each_rank, outages=[]).evidence.run)
+    card = verdict(history, bend, {}, fault_free=bent(JOB, by_each_rank, seed=5))
     assert card.evidence.run.committers == {2: 2} and not accused(card)
 
 
@@ -121,18 +107,13 @@ def test_without_a_begin_it_is_whole_when_as_many_committed_as_usual() -> None:
 
 
 def test_only_those_who_began_are_waited_for() -> None:
-    known = {4: 4}
-    assert names((STARTED, 0, 1), (STARTED, 2, 1), (COMMITTED, 2, 1), (COMMITTED, 0, 1), usual=known, ranks=4) == [
-        "part",
-        "committed",
-    ]
+    events = (STARTED, 0, 1), (STARTED, 2, 1), (COMMITTED, 2, 1), (COMMITTED, 0, 1)
+    assert names(*events, usual={4: 4}, ranks=4) == ["part", "committed"]
 
 
 def test_a_smaller_world_has_fewer_parts_where_everyone_commits() -> None:
-    assert names((COMMITTED, 0, 1), (COMMITTED, 1, 1), (COMMITTED, 2, 1), usual={4: 4}, ranks=3)[-2:] == [
-        "part",
-        "committed",
-    ]
+    three = [(COMMITTED, process, 1) for process in range(3)]
+    assert names(*three, usual={4: 4}, ranks=3)[-2:] == ["part", "committed"]
     assert names((COMMITTED, 0, 1), usual={4: 2}, ranks=2) == ["committed"]
 
 
@@ -167,10 +148,6 @@ def test_two_steps_that_are_told_at_once_are_two() -> None:
     assert save_events.labelled(found, places, {2: 2})[-1]["event"] == COMMITTED, (
         "the second save was begun by one alone"
     )
-
-
-def test_the_names_are_those_of_the_log() -> None:
-    assert (STARTED, COMMITTED) == ("checkpoint.started", "checkpoint.committed")
 
 
 def test_a_save_that_is_made_again_begins_anew() -> None:

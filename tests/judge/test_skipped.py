@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from judging import EXPECT, Logs, fault_free_of, load, steps, trainers, verdict
-from simulator import Job, Outage, simulate
+from judging import EXPECT, fault_free_of, load, verdict
+from simulator import Job, Logs, Outage, simulate
 
 from harness.judge.facts import losses
 from harness.judge.facts.evidence import Evidence
@@ -45,7 +45,7 @@ def test_a_scale_grows_after_2000_updates_in_a_row(good: int, excused: bool) -> 
 
 def lost(logs: Logs, first: int, last: int) -> None:
     """The losses of these steps are no numbers, and a loss scale is said to have left their updates out."""
-    for line in (line for lines in trainers(logs) for line in steps(lines, first, last)):
+    for line in logs.steps(first, last):
         line |= {"loss": "nan", "grad_norm": "nan", "applied": False}
 
 
@@ -71,7 +71,7 @@ def test_ten_restarts_may_each_look_for_the_scale_again() -> None:
     outages = [Outage(8, "rank") for _ in range(5)]
 
     def seeking(logs: Logs) -> None:
-        for line in (line for lines in trainers(logs) for line in steps(lines, 1, 6)):
+        for line in logs.steps(1, 6):
             line |= {"grad_norm": "inf", "applied": False}
 
     card = verdict(simulate(JOB, outages, 3), seeking, FINAL, fault_free=fault_free_of(JOB))

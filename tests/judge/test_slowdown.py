@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from judge.test_linear import Column, columns
-from judging import Logs, expecting, fault_free_of, load, steps, trainers, verdict
-from simulator import Job, Outage, simulate
+from judging import bent, fault_free_of, struck, verdict
+from simulator import Job, Logs, Outage, simulate
+from whole import stretched
 
 from harness.judge.facts import ledger
 from harness.judge.facts.usual import Slowed, Usual
-from harness.judge.score import Evidence, Verdict, judge
+from harness.judge.score import Evidence, Scorecard, Verdict, judge
 from harness.report import model
 from harness.report.view import figures
-from harness.timeline.timeline import Beside
+from harness.timeline.timeline import Beside, Timeline
 
 JOB = Job(nodes=2, steps=80, every=100)
 FAULT_FREE = fault_free_of(JOB)
@@ -29,65 +31,57 @@ def slowed(
 ) -> tuple[int, int]:
     """Time runs `factor` times slower from the end of step `first` to that of step `last` (`across`: in the workers'
     last lives); a fault says it was it."""
-    begin, end = (
-        max(steps(trainers(logs, rank=rank, life=life)[0], n, n)[0]["mono_ns"] for rank in (0, 1))
-        for n, life in ((first, 0), (last, -1 if across else 0))
-    )
+    begin, end = ended(logs, first), ended(logs, last, -1 if across else 0)
+    stretched(logs, begin, end, factor)
+    struck(logs, "slow", begin, None if healed is None else begin + healed)
+    return begin, end + round((end - begin) * (factor - 1))
 
-    def moved(at: int) -> int:
-        inside = min(max(at - begin, 0), end - begin)
-        return at + int(inside * (factor - 1))
 
-    for line in (line for lines in logs.values() for line in lines):
-        for key in ("mono_ns", "begin_ns", "wall_ns"):
-            if key in line:
-                line[key] = (
-                    line[key] + moved(line["mono_ns"]) - line["mono_ns"] if key == "wall_ns" else moved(line[key])
-                )
-    harness = logs["harness"]
-    stamp: dict[str, Any] = {"wall_ns": harness[-1]["wall_ns"], "fault": "slow"}
-    injected = {"event": "fault.injected", "kind": "straggler", "kills": False, "targets": [], "mono_ns": begin}
-    effect = {"event": "fault.effect", "measured": 2, "expected": 2, "unit": "x", "ok": True, "mono_ns": begin + 1}
-    harness[-1:-1] = [stamp | injected, stamp | effect]
-    if healed is not None:
-        harness[-1:-1] = [stamp | {"event": "fault.healed", "mono_ns": moved(begin) + healed}]
-    return begin, moved(end)
+def ended(logs: Logs, step: int, life: int = 0) -> int:
+    """When the last rank had done this step."""
+    return max(line["mono_ns"] for rank in (0, 1) for line in logs.steps(step, step, rank=rank, life=life))
+
+
+def slow(*how: Any, outages: Sequence[Outage] = (), every: int = 100, **more: Any) -> tuple[Timeline, int, int]:
+    """A run that `slowed` bent, and what that returns."""
+    found: list[int] = []
+    job = replace(JOB, every=every)
+    run = bent(job, lambda logs: found.extend(slowed(logs, *how, **more)), outages=outages, seed=1)
+    return run, found[0], found[1]
 
 
 def test_from_the_fault_until_the_last_slow_step() -> None:
-    history = simulate(JOB, seed=1)
-    logs = history.logs()
-    begin, end = slowed(logs, 30, 50, 3.0, healed=10**9)
-    [interval] = Slowed(load(history, logs), USUAL).degraded
+    run, begin, end = slow(30, 50, 3.0, healed=10**9)
+    [interval] = Slowed(run, USUAL).degraded
     assert (interval.fault, interval.begin, interval.recovered) == ("slow", begin, True)
     step = 3 * USUAL.steps[2].upper
     assert end - 4 * step <= interval.end <= end, "the last steps may by chance be short enough"
     assert 2 < interval.factor < 4
+    assert Slowed(run, Usual([])).degraded == [], "without a fault-free run nothing can be said"
+    assert ledger.settle(run, {}, []).accounts["straggler_drag"] == 0
 
 
 def test_a_fault_that_does_nothing_degrades_nothing() -> None:
-    history = simulate(JOB, seed=1)
-    logs = history.logs()
-    slowed(logs, 30, 50, 1.0, healed=10**9)
-    assert Slowed(load(history, logs), USUAL).degraded == []
+    assert Slowed(slow(30, 50, 1.0, healed=10**9)[0], USUAL).degraded == []
+    at_once = slow(30, 31, 1.0, healed=0)[0]
+    assert Slowed(at_once, USUAL).unmeasurable == [], "it is measured by the steps after it"
 
 
-def test_one_very_long_step_counts_alone() -> None:
-    history = simulate(JOB, seed=1)
-    logs = history.logs()
-    begin, end = slowed(logs, 30, 31, 30.0, healed=10**9)
-    [interval] = Slowed(load(history, logs), USUAL).degraded
-    assert (interval.begin, interval.end) == (begin, end)
+@pytest.mark.parametrize("outages", [[], [Outage(31, "rank")]])
+def test_one_very_long_step_counts_alone(outages: list[Outage]) -> None:
+    """A kill that comes while it is slow does not make it slow for ever."""
+    run, begin, end = slow(30, 31, 30.0, healed=1 if outages else 10**9, outages=outages)
+    [interval] = Slowed(run, USUAL).degraded
+    assert (interval.begin, interval.end, interval.recovered) == (begin, end, True)
+
+
+def judged(*how: Any, expect: Any, fault_free: Timeline = FAULT_FREE, **more: Any) -> Scorecard:
+    return verdict(simulate(JOB, seed=1), lambda logs: slowed(logs, *how, **more), expect, fault_free)
 
 
 def test_the_time_is_judged_and_the_drag_is_booked() -> None:
-    history = simulate(JOB, seed=1)
-
-    def bend(logs: Logs) -> None:
-        slowed(logs, 30, 50, 3.0, healed=10**9)
-
     for bound, expected in (("1s", Verdict.FAIL), ("60s", Verdict.PASS)):
-        card = verdict(history, bend, {"recovery_time": {"max": bound}}, fault_free=FAULT_FREE)
+        card = judged(30, 50, 3.0, healed=10**9, expect={"recovery_time": {"max": bound}})
         assert card.verdict is expected, card.reasons
     waste = card.scores["wasted_gpu_hours"]
     assert waste["accounts"]["straggler_drag"] > 1
@@ -95,30 +89,29 @@ def test_the_time_is_judged_and_the_drag_is_booked() -> None:
 
 
 def test_slow_to_the_end_is_not_recovered() -> None:
-    history = simulate(JOB, seed=1)
-
-    def bend(logs: Logs) -> None:
-        slowed(logs, 40, 80, 3.0, healed=None)
-
-    card = verdict(history, bend, {"recovery_time": {"max": "1s"}}, fault_free=FAULT_FREE)
+    card = judged(40, 80, 3.0, healed=None, expect={"recovery_time": {"max": "1s"}})
     assert card.verdict is Verdict.FAIL
     assert "slow: still" in card.reasons[0]
-    nobody_asked = verdict(history, bend, {"recovery_time": {}}, fault_free=FAULT_FREE)
+    nobody_asked = judged(40, 80, 3.0, healed=None, expect={"recovery_time": {}})
     assert nobody_asked.verdict is Verdict.PASS
-    assert re.match(
-        r"still \d\.\d\d times slower at the end; the scenario expects nothing else", nobody_asked.reasons[0]
-    )
+    told = r"still \d\.\d\d times slower at the end; the scenario expects nothing else"
+    assert re.match(told, nobody_asked.reasons[0])
 
 
 @pytest.mark.parametrize("mine", [True, False])
 def test_who_is_slow_over_another_rehearsals_fault_is_not_asked_for_its_end(mine: bool) -> None:
-    history = simulate(JOB, seed=1)
-    logs = expecting(history.logs(), {"recovery_time": {"max": "1s"}})
-    slowed(logs, 40, 80, 3.0, healed=None)
+    run, _, _ = slow(40, 80, 3.0, healed=None)
     beside = Beside(faults=frozenset() if mine else frozenset({"slow"}))
-    run = replace(load(history, logs), beside=beside)
+    run = replace(run, beside=beside, plan=run.plan | {"expect": {"recovery_time": {"max": "1s"}}})
     lines = {line.name: line.verdict for line in judge(Evidence(run, FAULT_FREE, ()), "window").expectations}
     assert lines["recovery_time.max"] is (Verdict.FAIL if mine else Verdict.INCONCLUSIVE)  # no fault of its own struck
+
+
+def moved(logs: Logs, at: int) -> None:
+    """The fault strikes at this moment."""
+    for number, line in enumerate([line for line in logs.harness if line.get("fault") == "slow"]):
+        line["mono_ns"] = at + number
+    logs.put()
 
 
 ASKED = {"recovery_time": {"max": "1s"}, "wasted_gpu_hours": {"max_percent_by_faults": 1}}
@@ -131,10 +124,7 @@ def test_a_job_that_was_as_slow_before_the_fault_is_not_accused(last: int, recov
 
     def busy(logs: Logs) -> None:
         begin, end = slowed(logs, 10, last, 3.0, healed=None)
-        harness = [line for line in logs["harness"] if line.get("fault") == "slow"]
-        for line in harness:
-            line["mono_ns"] += (end - begin) // 2
-        logs["harness"].sort(key=lambda line: line["mono_ns"])
+        moved(logs, begin + (end - begin) // 2)
 
     card = verdict(history, busy, ASKED, fault_free=FAULT_FREE)
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
@@ -155,14 +145,11 @@ def test_a_job_that_was_as_slow_before_the_fault_is_not_accused(last: int, recov
 
 @pytest.mark.parametrize(("slow_steps", "accused"), [(4, True), (18, False)])
 def test_a_few_slow_steps_before_excuse_nothing(slow_steps: int, accused: bool) -> None:
-    history = simulate(JOB, seed=1)
-    logs = history.logs()
-    slowed(logs, 40 - slow_steps, 80, 3.0, healed=None)
-    struck = max(steps(trainers(logs, rank=rank)[0], 40, 40)[0]["mono_ns"] for rank in (0, 1))
-    for line in logs["harness"]:
-        if line.get("fault") == "slow":
-            line["mono_ns"] = struck
-    [interval] = Slowed(load(history, logs), USUAL).degraded
+    def bend(logs: Logs) -> None:
+        slowed(logs, 40 - slow_steps, 80, 3.0, healed=None)
+        moved(logs, ended(logs, 40))
+
+    [interval] = Slowed(bent(JOB, bend, seed=1), USUAL).degraded
     assert (interval.before is None) is accused
 
 
@@ -171,41 +158,25 @@ def test_a_fault_free_run_that_was_slower_than_the_job_before_the_fault_proves_n
     usual_ms: int, expected: Verdict
 ) -> None:
     """In its band a fault could hide that makes this job twice as slow."""
-    history = simulate(JOB, seed=1)
-    fault_free = fault_free_of(Job(nodes=2, steps=80, every=100, step_ms=usual_ms))
-    card = verdict(history, lambda logs: slowed(logs, 40, 60, 1.01, healed=10**9), ASKED, fault_free=fault_free)
+    usual = fault_free_of(replace(JOB, step_ms=usual_ms))
+    card = judged(40, 60, 1.01, healed=10**9, expect=ASKED, fault_free=usual)
     assert card.verdict is expected, card.reasons
     told = "did not stop progress, and its slowdown cannot be measured against the fault-free runs"
     assert (told in card.reasons[0]) is (expected is Verdict.INCONCLUSIVE)
 
 
 def test_what_one_fault_leaves_slow_is_its_own_doing_and_not_the_next_ones() -> None:
-    history = simulate(JOB, seed=1)
-
     def two(logs: Logs) -> None:
         slowed(logs, 30, 80, 3.0, healed=None)
-        again = max(steps(trainers(logs, rank=rank)[0], 60, 60)[0]["mono_ns"] for rank in (0, 1))
-        told = [line for line in logs["harness"] if line.get("fault") == "slow"]
-        logs["harness"][-1:-1] = [line | {"fault": "second", "mono_ns": again} for line in told]
+        struck(logs, "second", ended(logs, 60))
 
-    card = verdict(history, two, ASKED, fault_free=FAULT_FREE)
+    card = verdict(simulate(JOB, seed=1), two, ASKED, FAULT_FREE)
     assert card.verdict is Verdict.FAIL
     assert card.reasons[0].startswith("recovery_time.max: slow: still"), card.reasons
 
 
-def test_a_kill_that_comes_while_it_is_slow_does_not_make_it_slow_for_ever() -> None:
-    history = simulate(JOB, [Outage(31, "rank")], seed=1)
-    logs = history.logs()
-    begin, end = slowed(logs, 30, 31, 30.0, healed=1)
-    [interval] = Slowed(load(history, logs), USUAL).degraded
-    assert (interval.begin, interval.end, interval.recovered) == (begin, end, True)
-
-
 def test_slow_before_and_after_a_restart_is_one_interval() -> None:
-    history = simulate(Job(nodes=2, steps=80, every=10), [Outage(31, "rank")], seed=1)
-    logs = history.logs()
-    begin, end = slowed(logs, 20, 60, 3.0, healed=10**12, across=True)
-    run = load(history, logs)
+    run, begin, end = slow(20, 60, 3.0, healed=10**12, across=True, outages=[Outage(31, "rank")], every=10)
     [interval] = Slowed(run, USUAL).degraded
     assert interval.begin == begin < run.episodes[0].t_stop < run.episodes[0].end < interval.end
     assert interval.recovered and abs(interval.end - end) < 6 * USUAL.steps[2].upper
@@ -213,21 +184,13 @@ def test_slow_before_and_after_a_restart_is_one_interval() -> None:
 
 @pytest.mark.parametrize("said", [{}, {"kills": False, "stops": True}])
 def test_what_stopped_the_job_is_measured_by_its_episode_alone(said: dict[str, Any]) -> None:
-    history = simulate(Job(nodes=2, steps=80, every=10), [Outage(31, "rank")], seed=1)
-    logs = history.logs()
-    slowed(logs, 25, 60, 4.0, healed=None, across=True)
-    logs["harness"] = [line for line in logs["harness"] if line.get("fault") != "slow"]
-    next(line for line in logs["harness"] if line.get("event") == "fault.injected").update(said)
-    run = load(history, logs)
+    def bend(logs: Logs) -> None:
+        stretched(logs, ended(logs, 25), ended(logs, 60, -1), 4.0)
+        logs.told("fault.injected").update(said)
+
+    run = bent(replace(JOB, every=10), bend, outages=[Outage(31, "rank")], seed=1)
     assert run.episodes[0].faults == ("fault1",)
     assert Slowed(run, USUAL).degraded == []
-
-
-def test_a_fault_that_was_over_at_once_is_measured_by_the_steps_after_it() -> None:
-    history = simulate(JOB, seed=1)
-    logs = history.logs()
-    slowed(logs, 30, 31, 1.0, healed=0)
-    assert Slowed(load(history, logs), USUAL).unmeasurable == []
 
 
 def test_the_usual_sync_is_of_those_that_were_told() -> None:
@@ -238,35 +201,20 @@ def test_the_usual_sync_is_of_those_that_were_told() -> None:
     assert Usual([silent, FAULT_FREE]).sync == USUAL.sync
 
 
-def test_without_a_fault_free_run_nothing_can_be_said() -> None:
-    history = simulate(JOB, seed=1)
-    logs = history.logs()
-    slowed(logs, 30, 50, 3.0, healed=10**9)
-    run = load(history, logs)
-    assert Slowed(run, Usual([])).degraded == []
-    booked = ledger.settle(run, {}, [])
-    assert booked.accounts["straggler_drag"] == 0
-
-
 def test_a_kill_that_stopped_nothing_is_not_a_recovery() -> None:
-    history = simulate(JOB, seed=1)
-
     def bend(logs: Logs) -> None:
         slowed(logs, 30, 50, 1.0, healed=10**9)
-        next(line for line in logs["harness"] if line.get("event") == "fault.injected")["kills"] = True
+        logs.told("fault.injected")["kills"] = True
 
-    card = verdict(history, bend, {"recovery_time": {"max": "60s"}}, fault_free=FAULT_FREE)
+    card = verdict(simulate(JOB, seed=1), bend, {"recovery_time": {"max": "60s"}}, fault_free=FAULT_FREE)
     assert card.verdict is Verdict.INCONCLUSIVE
     assert "slow struck, but progress never stopped" in card.reasons[0]
 
 
 def test_a_fault_that_only_slows_cannot_be_judged_without_a_fault_free_run() -> None:
-    history = simulate(JOB, seed=1)
-    logs = history.logs()
-    slowed(logs, 30, 50, 3.0, healed=10**9)
-    plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
-    plan["expect"] = {"recovery_time": {"max": "60s"}}
-    card = judge(Evidence(load(history, logs)), "x")
+    run, _, _ = slow(30, 50, 3.0, healed=10**9)
+    run = replace(run, plan=run.plan | {"expect": {"recovery_time": {"max": "60s"}}})
+    card = judge(Evidence(run), "x")
     assert card.verdict is Verdict.INCONCLUSIVE
     assert "slow did not stop progress, and its slowdown cannot be judged without a fault-free run" in card.reasons[0]
 
@@ -274,20 +222,13 @@ def test_a_fault_that_only_slows_cannot_be_judged_without_a_fault_free_run() -> 
 @pytest.mark.parametrize(("factor", "expected"), [(2.5, Verdict.INCONCLUSIVE), (4.0, Verdict.FAIL)])
 def test_what_a_busy_host_explains_accuses_nobody(factor: float, expected: Verdict) -> None:
     """The job is slower from a fault to its end. Slower than any busy host makes it, it has not recovered."""
-
-    def bend(logs: Logs) -> None:
-        slowed(logs, 20, JOB.steps, factor, healed=25)
-
-    card = verdict(simulate(JOB, seed=1), bend, {"recovery_time": {"max": "60s"}}, fault_free=fault_free_of(JOB))
+    card = judged(20, JOB.steps, factor, healed=25, expect={"recovery_time": {"max": "60s"}})
     assert card.verdict is expected, card.reasons
     assert ("a busy host could also explain it" in card.reasons[0]) == (expected is Verdict.INCONCLUSIVE)
 
 
 def test_each_fault_is_looked_up_and_not_held_against_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    history = simulate(replace(JOB, steps=400), seed=1)
-    logs = history.logs()
-    slowed(logs, 30, 350, 3.0, healed=None)
-    run = load(history, logs)
+    run = bent(replace(JOB, steps=400), lambda logs: slowed(logs, 30, 350, 3.0, healed=None), seed=1)
     [fault] = run.faults
     slower = Usual([fault_free_of(replace(JOB, step_ms=10 * JOB.step_ms))])
     monkeypatch.setattr(np, "asarray", np.asanyarray)  # it would drop the count

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import judging
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import Logs, fault_free_of, load, remove, steps, trainers, verdict
-from simulator import Job, Outage, simulate
+from judging import Bend, bent, together, verdict
+from simulator import Job, Line, Logs, Outage, clocks, simulate, steps
 
 from harness.judge.facts import alarms
 from harness.judge.score import Scorecard, Verdict
@@ -20,18 +20,17 @@ from harness.node.emitter import abnormal
 JOB = Job(nodes=2, steps=60, every=10)
 SINCE, SEEN = 35, 37
 EXPECT: dict[str, Any] = {"loss_continuity": {"mode": "final", "max_final_gap": 90}}
-Bend = Callable[[Logs], object]
 BATCH = 16
 
 
-def lives(logs: Logs, step: int) -> list[dict[str, Any]]:
+def lives(logs: Logs, step: int) -> list[Line]:
     """This step of rank 0, as often as it was done."""
-    return [line for line in steps(trainers(logs, rank=0)[0]) if line["step"] == step]
+    return [*logs.steps(step, step, rank=0)]
 
 
 def spiking(logs: Logs, factor: float = 3.0, until: int = SEEN) -> None:
     """The first time that these steps are done."""
-    for lines in trainers(logs):
+    for lines in logs.trainers():
         seen = set[int]()
         for line in steps(lines):
             if SINCE <= line["step"] <= until and line["step"] not in seen:
@@ -39,22 +38,21 @@ def spiking(logs: Logs, factor: float = 3.0, until: int = SEEN) -> None:
             seen.add(line["step"])
 
 
-def struck(logs: Logs) -> None:
-    at = lives(logs, SINCE - 1)[0]
-    stamp = {"wall_ns": at["wall_ns"], "mono_ns": at["mono_ns"], "fault": "spike"}
-    told = {"kind": "divergence", "targets": [], "kills": False, "stops": True, "diverges": True}
-    effect = {"event": "fault.effect", "measured": 3, "expected": 2, "unit": "times", "ok": True}
-    logs["harness"] = sorted(
-        [*logs["harness"], stamp | {"event": "fault.injected"} | told, stamp | effect], key=lambda line: line["mono_ns"]
-    )
+def struck(logs: Logs, after: int = SINCE - 1) -> None:
+    """When this step was done for the first time."""
+    at = lives(logs, after)[0]["mono_ns"]
+    judging.struck(logs, "spike", at, kind="divergence", stops=True, diverges=True)
+
+
+def healed(step: int) -> Bend:
+    """The fault is undone when this step is done."""
+    return lambda logs: logs.put({"event": "fault.healed", "fault": "spike"} | clocks(lives(logs, step)[0]))
 
 
 def told(logs: Logs, event: str, **fields: Any) -> None:
     """Rank 0 says it after the step at which the spike is to be seen."""
-    lines = trainers(logs, rank=0)[0]
-    place = next(n for n, line in enumerate(lines) if line.get("event") == "step" and line["step"] == SEEN)
-    stamp = {key: lines[place][key] for key in ("wall_ns", "mono_ns")}
-    lines.insert(place + 1, stamp | {"event": event, "at_step": SEEN} | fields)
+    lines, seen = logs.trainers(rank=0)[0], lives(logs, SEEN)[0]
+    lines.insert(lines.index(seen) + 1, {"event": event, "at_step": SEEN} | fields | clocks(seen))
 
 
 def alarmed(logs: Logs) -> None:
@@ -68,8 +66,8 @@ def leaving_out(batches: int = abnormal.LEFT_OUT_STEPS, says: int | None = None,
         count = (batches if says is None else says) * BATCH
         if count:
             told(logs, "samples.left_out", first=(begin - 1) * BATCH, count=count)
-        named = {line["first"]: line["digest"] for line in steps(trainers(logs, rank=0)[0])}
-        for lines in trainers(logs):
+        named = {line["first"]: line["digest"] for line in steps(logs.trainers(rank=0)[0])}
+        for lines in logs.trainers():
             again = False
             before = 0
             for line in steps(lines):
@@ -82,13 +80,13 @@ def leaving_out(batches: int = abnormal.LEFT_OUT_STEPS, says: int | None = None,
     return bend
 
 
-def judged(*bends: Bend, back: bool = True) -> Scorecard:
-    def bend(logs: Logs) -> None:
-        for each in bends:
-            each(logs)
-
+def judged(*bends: Bend, back: bool = True, usual: Bend = together()) -> Scorecard:  # noqa: B008
     outages = [Outage(SEEN, "rollback")] if back else []
-    return verdict(simulate(JOB, outages, 3), bend, EXPECT, fault_free=fault_free_of(JOB))
+    return verdict(simulate(JOB, outages, 3), together(*bends), EXPECT, fault_free=bent(JOB, usual))
+
+
+def of_samples(card: Scorecard) -> list[str]:
+    return [reason for reason in card.reasons if "sample" in reason or "divergence" in reason]
 
 
 def of_divergence(card: Scorecard) -> list[str]:
@@ -114,7 +112,7 @@ def test_a_spike_that_was_told_and_survives_is_a_failure_all_the_same() -> None:
 
 def test_what_is_usual_is_still_known_when_the_job_went_back() -> None:
     def again(logs: Logs) -> None:
-        for line in (line for lines in trainers(logs) for line in steps(lines, SINCE, SEEN)[-3:]):
+        for line in (line for lines in logs.trainers() for line in steps(lines, SINCE, SEEN)[-3:]):
             line["loss"] *= 3
 
     (text,) = of_divergence(judged(again, struck))
@@ -136,21 +134,21 @@ def test_a_spike_that_passes_needs_no_answer() -> None:
     assert of_divergence(judged(lambda logs: spiking(logs, factor=1.2), struck, back=False)) == []
 
 
-def test_going_back_and_leaving_out_what_was_met_there_passes() -> None:
-    card = judged(spiking, struck, alarmed, leaving_out())
+@pytest.mark.parametrize("cause", [[struck], [struck, healed(SINCE - 1)], [struck, healed(SEEN)]])
+def test_going_back_and_leaving_out_what_was_met_there_passes(cause: list[Bend]) -> None:
+    """A spike may show once its cause is gone."""
+    card = judged(spiking, *cause, alarmed, leaving_out())
     assert card.metrics["samples_left_out"] == abnormal.LEFT_OUT_STEPS * BATCH
-    assert not [reason for reason in card.reasons if "sample" in reason or "divergence" in reason], card.reasons
+    assert of_samples(card) == []
     assert card.scores["loss_continuity"]["samples_skipped"] == 0
 
 
 def test_after_what_was_left_out_come_the_samples_that_follow_it() -> None:
     def others(logs: Logs) -> None:
-        for lines in trainers(logs):
-            steps(lines, first=40, last=40)[-1]["digest"] = "of something else"
+        for lines in logs.trainers():
+            steps(lines, 40, 40)[-1]["digest"] = "of something else"
 
-    (text,) = [
-        reason for reason in judged(spiking, struck, alarmed, leaving_out(), others).reasons if "sample" in reason
-    ]
+    (text,) = of_samples(judged(spiking, struck, alarmed, leaving_out(), others))
     assert text == "loss_continuity: 1 step consumed other samples than the fault-free run, first at step 40"
 
 
@@ -188,10 +186,7 @@ def test_one_spike_excuses_its_batches_once() -> None:
 
 def test_an_alarm_about_other_steps_answers_nothing() -> None:
     def elsewhere(logs: Logs) -> None:
-        told(logs, "anomaly", kind="divergence", detail="loss 9")
-        for line in trainers(logs, rank=0)[0]:
-            if line.get("kind") == "divergence":
-                line["at_step"] = 55
+        told(logs, "anomaly", kind="divergence", detail="loss 9", at_step=55)
 
     (text,) = of_divergence(judged(spiking, struck, elsewhere, back=False))
     assert text.endswith("and the trainer did not say so")
@@ -202,7 +197,7 @@ def test_steps_that_are_only_said_to_be_skipped_hide_no_spike(norm: float | None
     """An update that a loss scale leaves out has a gradient norm that is no number."""
 
     def skipped(logs: Logs) -> None:
-        for line in (line for lines in trainers(logs) for line in steps(lines, SINCE, SEEN)):
+        for line in logs.steps(SINCE, SEEN):
             line["applied"] = False
             if norm is not None:
                 line["grad_norm"] = "inf"
@@ -210,107 +205,56 @@ def test_steps_that_are_only_said_to_be_skipped_hide_no_spike(norm: float | None
     assert bool(of_divergence(judged(spiking, struck, skipped, back=False))) == (norm is None)
 
 
+def seldom(every: int) -> Bend:
+    """The loss is told each so many steps."""
+    return lambda logs: [line.pop("loss") for line in logs.steps() if line["step"] % every]
+
+
 def test_a_loss_that_is_told_now_and_then_is_no_spike() -> None:
-    def seldom(logs: Logs) -> None:
-        for line in (line for lines in trainers(logs) for line in steps(lines)):
-            if line["step"] % 5:
-                del line["loss"]
-
-    assert of_divergence(judged(struck, seldom, back=False)) == []
+    assert of_divergence(judged(struck, seldom(5), back=False)) == []
 
 
-def healed(step: int) -> Bend:
-    """The fault is undone when this step is done."""
-
-    def bend(logs: Logs) -> None:
-        remove(logs["harness"], lambda line: line.get("fault") == "spike" and line["event"] == "fault.healed")
-        at = lives(logs, step)[0]
-        stamp = {"wall_ns": at["wall_ns"], "mono_ns": at["mono_ns"]}
-        logs["harness"].append(stamp | {"event": "fault.healed", "fault": "spike"})
-        logs["harness"].sort(key=lambda line: line["mono_ns"])
-
-    return bend
-
-
-def struck_late(logs: Logs) -> None:
-    """After the spike was to be seen."""
-    struck(logs)
-    at = lives(logs, SEEN + 1)[0]
-    for line in logs["harness"]:
-        if line.get("fault") == "spike":
-            line |= {"wall_ns": at["wall_ns"], "mono_ns": at["mono_ns"]}
-    logs["harness"].sort(key=lambda line: line["mono_ns"])
-
-
-def by_itself(logs: Logs) -> None:
-    """No fault struck at all."""
-
-
-def struck_long_before(logs: Logs) -> None:
-    struck(logs)
-    for line in logs["harness"]:
-        if line.get("fault") == "spike":
-            at = lives(logs, 22)[0]
-            line |= {"wall_ns": at["wall_ns"], "mono_ns": at["mono_ns"]}
-    healed(24)(logs)
-
-
-@pytest.mark.parametrize("cause", [by_itself, struck_late, struck_long_before])
-def test_a_spike_that_no_fault_accounts_for_excuses_nothing(cause: Bend) -> None:
-    card = judged(spiking, cause, alarmed, leaving_out())
+@pytest.mark.parametrize(
+    "cause",
+    [
+        [],  # no fault struck at all
+        [lambda logs: struck(logs, SEEN + 1)],  # after the spike was to be seen
+        [lambda logs: struck(logs, 22), healed(24)],  # long before
+    ],
+)
+def test_a_spike_that_no_fault_accounts_for_excuses_nothing(cause: list[Bend]) -> None:
+    card = judged(spiking, *cause, alarmed, leaving_out())
     assert card.verdict is Verdict.FAIL and card.metrics["samples_left_out"] == 0
     assert any(text.endswith("but no fault accounts for a spike at step 35") for text in of_divergence(card))
     assert any("128 samples were skipped" in reason for reason in card.reasons)
 
 
-@pytest.mark.parametrize("step", [SINCE - 1, SEEN])
-def test_a_spike_may_show_once_its_cause_is_gone(step: int) -> None:
-    card = judged(spiking, struck, healed(step), alarmed, leaving_out())
-    assert not [reason for reason in card.reasons if "sample" in reason or "divergence" in reason], card.reasons
-
-
 def each_fifth(logs: Logs) -> None:
-    for lines in trainers(logs):
-        remove(lines, lambda line: line.get("event") == "step" and line["step"] % 5 != 0)
-
-
-def told_each_fifth(*bends: Bend) -> Scorecard:
-    def bend(logs: Logs) -> None:
-        for each in bends:
-            each(logs)
-
-    history = simulate(JOB, (), 99)
-    logs = history.logs()
-    each_fifth(logs)
-    return verdict(simulate(JOB, [Outage(SEEN, "rollback")], 3), bend, EXPECT, fault_free=load(history, logs))
+    logs.lose("step", step=[step for step in range(1000) if step % 5])
 
 
 def test_where_not_each_step_is_told_what_is_left_out_is_neither_proven_nor_wrong() -> None:
-    card = told_each_fifth(spiking, struck, alarmed, leaving_out(), each_fifth)
+    card = judged(spiking, struck, alarmed, leaving_out(), each_fifth, usual=each_fifth)
     (text,) = of_divergence(card)
     assert text.endswith("but not all steps around step 37 are told, which would show why")
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
 
 
 def test_nor_may_more_be_left_out_there() -> None:
-    card = told_each_fifth(spiking, struck, alarmed, leaving_out(9), each_fifth)
+    card = judged(spiking, struck, alarmed, leaving_out(9), each_fifth, usual=each_fifth)
     assert card.verdict is Verdict.FAIL and "a spike excuses 128 at most" in " ".join(card.reasons)
-    assert told_each_fifth(spiking, struck, alarmed, leaving_out(says=0), each_fifth).verdict is Verdict.FAIL
-    assert told_each_fifth(spiking, alarmed, leaving_out(), each_fifth).verdict is Verdict.FAIL
+    assert judged(spiking, struck, alarmed, leaving_out(says=0), each_fifth, usual=each_fifth).verdict is Verdict.FAIL
+    assert judged(spiking, alarmed, leaving_out(), each_fifth, usual=each_fifth).verdict is Verdict.FAIL
 
 
 @settings(max_examples=8, deadline=None)
 @given(every=st.integers(1, 9))
 def test_a_loss_told_seldom_moves_divergence_to_what_is_not_judged(every: int) -> None:
-    def seldom(logs: Logs) -> None:
-        for line in (line for lines in trainers(logs) for line in steps(lines)):
-            if line["step"] % every:
-                del line["loss"]
-
-    card = judged(spiking, struck, seldom, back=False)
+    card = judged(spiking, struck, seldom(every), back=False)
     assert ("divergence of the loss" in card.not_judged) == (every > 1)
     assert bool(of_divergence(card)) == (every == 1)
-    assert "divergence of the loss" not in judged(spiking, seldom, back=False).not_judged, "no fault made it diverge"
+    calm = judged(spiking, seldom(every), back=False)
+    assert "divergence of the loss" not in calm.not_judged, "no fault made it diverge"
 
 
 @pytest.mark.parametrize("lasts, passes", [(4, True), (0, True), (-1, False)])
@@ -318,7 +262,7 @@ def test_all_that_is_left_out_is_bounded_by_how_long_the_fault_lasts(lasts: int,
     """One spike leaves out 8 batches; less than 0 stands for a trainer that goes back once more than it may."""
 
     def planned(logs: Logs) -> None:
-        plan = next(line["plan"] for line in logs["harness"] if line.get("event") == "plan")
+        plan = logs.plan
         plan["faults"] = [*plan["faults"], {"id": "spike", "parameters": {"steps": lasts}}]
 
     card = judged(spiking, struck, planned, alarmed, leaving_out())

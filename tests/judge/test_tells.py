@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from judging import EXPECT, Logs, by_a_command, expecting, fault_free_of, load, remove, steps, trainers, verdict
-from simulator import Job, Outage, simulate
+from judging import EXPECT, Bend, bent, by_a_command, fault_free_of, together, verdict
+from simulator import Job, Logs, Outage, remove, simulate, steps
 
 from harness.errors import EventLogError
 from harness.judge.facts import reported
-from harness.judge.score import Evidence, Scorecard, Verdict, expects_something, judge
+from harness.judge.score import Scorecard, Verdict, expects_something
 from harness.node.emitter import TELLS
 from harness.trainers.contract import build_trainer
 
 JOB = Job(nodes=2, steps=60, every=10)
 KILL = [Outage(17, "rank", victim=1)]
-Bend = Callable[[Logs], object]
 SIMULATED = tuple(kind for kind in TELLS if kind != "weights")  # kinds that the simulated trainer tells
 
 
 def both(bend: Bend, expect: dict[str, Any] | None = None, fault_free: bool = True) -> Scorecard:
     """The same trainer tells, or does not tell, in the run and in its fault-free run."""
-    history, quiet = simulate(JOB, KILL, seed=5), simulate(JOB, (), seed=99)
-    logs, usual = expecting(history.logs(), EXPECT if expect is None else expect), quiet.logs()
-    bend(logs)
-    if fault_free:
-        bend(usual)
-    return judge(Evidence(load(history, logs), load(quiet, usual)), "told")
+    usual = bent(JOB, *([bend] if fault_free else []))
+    return verdict(simulate(JOB, KILL, seed=5), bend, expect, usual)
 
 
 def without(*fields: str) -> Bend:
     def bend(logs: Logs) -> None:
-        for lines in trainers(logs):
-            for line in steps(lines):
-                for field in fields:
-                    line.pop(field, None)
+        for line in logs.steps():
+            for field in fields:
+                line.pop(field, None)
 
     return bend
 
@@ -44,8 +37,7 @@ def without(*fields: str) -> Bend:
 def without_events(*names: str) -> Bend:
     def bend(logs: Logs) -> None:
         for name, lines in logs.items():
-            if name != "harness":
-                remove(lines, lambda line: line.get("event") in names)
+            remove(lines, lambda line: name != "harness" and line.get("event") in names)  # noqa: B023
 
     return bend
 
@@ -73,27 +65,24 @@ def test_what_is_told_no_more_is_judged_no_more_and_nothing_else_is(kind: str) -
 def test_without_a_loss_there_is_nothing_to_compare() -> None:
     card = both(without("loss"))
     assert card.verdict is Verdict.INCONCLUSIVE and "loss" in card.not_judged
+    assert "loss_continuity.mode: the trainer reports no loss" in card.reasons
 
 
-def declaring(names: tuple[str, ...]) -> Bend:
+def declaring(names: object) -> Bend:
     def bend(logs: Logs) -> None:
-        for lines in trainers(logs):
-            lines[0]["tells"] = list(names)
+        for lines in logs.trainers():
+            lines[0]["tells"] = names
 
     return bend
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_declared_and_is_not_there_is_missing(kind: str) -> None:
-    def bend(logs: Logs) -> None:
-        declaring(SIMULATED)(logs)
-        KINDS[kind](logs)
-
-    card = both(bend)
+    card = both(together(declaring(SIMULATED), KINDS[kind]))
     assert card.verdict is Verdict.INCONCLUSIVE
     assert any(text.startswith(f"evidence is missing: {reported.ITEMS[kind]}") for text in card.reasons), card.reasons
     silent = tuple(name for name in SIMULATED if reported.ITEMS[name] != reported.ITEMS[kind])
-    assert both(lambda logs: (declaring(silent)(logs), KINDS[kind](logs))).verdict is Verdict.PASS
+    assert both(together(declaring(silent), KINDS[kind])).verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -102,7 +91,7 @@ def test_a_plan_with_the_reference_trainer_promises_everything(kind: str) -> Non
     card = both(KINDS[kind], fault_free=False)
     assert card.verdict is Verdict.INCONCLUSIVE
     assert any(text.startswith(f"evidence is missing: {reported.ITEMS[kind]}") for text in card.reasons), card.reasons
-    other = both(lambda logs: (by_a_command(logs), KINDS[kind](logs)), fault_free=False)
+    other = both(together(by_a_command, KINDS[kind]), fault_free=False)
     promised = [text for text in other.reasons if "its trainer declares" in text]
     assert promised == []
 
@@ -111,7 +100,7 @@ def test_what_is_told_at_the_first_step_and_then_at_common_ones_does_not_cease()
     """After the restart it is told at steps 61 and 63, and would be again at step 83."""
 
     def bend(logs: Logs) -> None:
-        for lines in trainers(logs):
+        for lines in logs.trainers():
             for place, line in enumerate(steps(lines)):
                 if place == 0 or line["step"] % 20 == 3:
                     line["weights"] = f"w{line['step']}"
@@ -125,11 +114,10 @@ def ceases(*fields: str, rank: int, first: int, last: int = 10**9, every: int = 
     """One rank leaves these fields out of its steps from the first one on, in the same process."""
 
     def bend(logs: Logs) -> None:
-        for lines in trainers(logs, rank=rank):
-            for line in steps(lines):
-                if first <= line["step"] <= last or line["step"] % every:
-                    for field in fields:
-                        line.pop(field, None)
+        for line in logs.steps(rank=rank):
+            if first <= line["step"] <= last or line["step"] % every:
+                for field in fields:
+                    line.pop(field, None)
 
     return bend
 
@@ -154,42 +142,31 @@ def test_what_is_told_by_a_rule_is_not_missing_between(first: int) -> None:
 
 @pytest.mark.parametrize("odd", [None, 7, "steps", {"loss": 1}, [None, 3, ["x"]]])
 def test_an_odd_declaration_is_refused(odd: object) -> None:
-    def bend(logs: Logs) -> None:
-        for lines in trainers(logs):
-            lines[0]["tells"] = odd
-
     with pytest.raises(EventLogError, match="tells"):
-        both(bend)
+        both(declaring(odd))
 
 
 def test_what_a_rank_told_before_is_missing_after() -> None:
     def ceases(logs: Logs) -> None:
-        for rank in (0, 1):
-            for line in steps(trainers(logs, rank=rank, life=-1)[0]):
-                line.pop("digest")
+        for line in (line for lines in logs.last_lives() for line in steps(lines)):
+            line.pop("digest")
 
     card = both(ceases, fault_free=False)
     assert card.verdict is Verdict.INCONCLUSIVE and "in one of its processes, but not in a later one" in card.reasons[0]
 
 
 def test_a_job_that_never_saves_though_its_fault_free_run_does() -> None:
-    def from_the_start(logs: Logs) -> None:
-        by_a_command(logs)
-        KINDS["checkpoints"](logs)
-        KINDS["restores"](logs)
-
-    card = both(from_the_start, fault_free=False)
+    card = both(together(by_a_command, KINDS["checkpoints"], KINDS["restores"]), fault_free=False)
     assert card.verdict is Verdict.INCONCLUSIVE and "nothing shows that this run did" in card.reasons[0]
 
 
 @pytest.mark.parametrize(("code", "due"), [(0, True), (-9, False)])
 def test_exits_are_due_where_a_node_ended_by_itself(code: int, due: bool) -> None:
     def aborted(logs: Logs) -> None:
-        declaring(SIMULATED)(logs)
-        KINDS["exits"](logs)
-        for line in logs["harness"]:
+        together(declaring(list(SIMULATED)), KINDS["exits"])(logs)
+        for line in logs.harness:
             line |= {"code": code} if line.get("event") == "process.exit" else {}
-        logs["harness"][-1].update(outcome="aborted", reason="no step")
+        logs.harness[-1].update(outcome="aborted", reason="no step")
 
     text = f"evidence is missing: {reported.ITEMS['exits']}: the trainer declares that it reports this"
     assert any(reason.startswith(text) for reason in both(aborted).reasons) is due
@@ -266,24 +243,14 @@ def test_a_job_that_begins_again_from_scratch_proves_nothing_by_saying_so(begun:
     never_saves = Job(nodes=2, steps=60, every=10**6)
 
     def bend(logs: Logs) -> None:
-        for lines in logs.values():
-            for line in lines:
-                if line.get("event") == "plan":
-                    line["plan"]["workload"] |= {"checkpoint": {"every_steps": 10}}
-                    line["plan"]["workload"]["trainer"] = {"command": ["train"]}
-        for lines in trainers(logs):
-            del_tells(lines[0])
-            first = next((line for line in lines if line.get("event") == "step"), None)
-            if begun and first is not None:
-                lines.insert(lines.index(first) + 1, dict(first) | {"event": "checkpoint.started", "step": 1})
+        by_a_command(logs)
+        logs.plan["workload"] |= {"checkpoint": {"every_steps": 10}}
+        for lines in logs.trainers():
+            lines[0].pop("tells", None)
+            for done in steps(lines)[:1] if begun else ():
+                lines.insert(lines.index(done) + 1, done | {"event": "checkpoint.started", "step": 1})
 
-    def del_tells(header: dict[str, Any]) -> None:
-        header.pop("tells", None)
-
-    history, quiet = simulate(never_saves, [Outage(37, "rank", victim=1)], seed=5), simulate(never_saves, (), seed=99)
-    logs, usual = expecting(history.logs(), EXPECT), quiet.logs()
-    bend(logs)
-    bend(usual)
-    card = judge(Evidence(load(history, logs), load(quiet, usual)), "told")
+    history = simulate(never_saves, [Outage(37, "rank", victim=1)], seed=5)
+    card = verdict(history, bend, fault_free=bent(never_saves, bend))
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
     assert any("started again" in reason or "from scratch" in reason for reason in card.reasons), card.reasons

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from judging import EXPECT, Logs, load, trainers, verdict
-from simulator import Job, Outage, simulate
+from judging import EXPECT, Bend, bent, verdict
+from simulator import Job, Logs, Outage, clocks, put, simulate
 
 from harness.judge.score import Scorecard, Verdict
 from harness.timeline.timeline import Timeline
@@ -15,7 +15,6 @@ from harness.timeline.timeline import Timeline
 S = 10**9
 JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(17, "rank", victim=1)]
-Bend = Callable[[Logs], object]
 
 
 def judged(bend: Bend, fault_free: Timeline | None = None) -> Scorecard:
@@ -31,14 +30,14 @@ def met(*changed: Mapping[str, int]) -> Bend:
 
     def bend(logs: Logs) -> None:
         for node, lines in enumerate(agents(logs)):
-            mine = [each for each in trainers(logs) if each[0]["node"] == lines[0]["node"]]
+            mine = [each for each in logs.trainers() if each[0]["node"] == lines[0]["node"]]
             for number, worker in enumerate(mine):
                 at = worker[0]["mono_ns"] - 1
                 told = {"round": number + 1, "node_rank": node, "nodes": 2}
                 told |= changed[node] if number and changed else {}
                 wall = worker[0]["wall_ns"] - 1
                 lines.append({"event": "agent.rendezvous", "edge": "end", "mono_ns": at, "wall_ns": wall} | told)
-            lines[1:] = sorted(lines[1:], key=lambda line: line["mono_ns"])
+            put(lines)
 
     return bend
 
@@ -68,9 +67,7 @@ def ends_with(*codes: int) -> Bend:
 
     def bend(logs: Logs) -> None:
         for code, lines in zip(codes, agents(logs), strict=True):
-            lines.append(
-                {key: lines[-1][key] for key in ("mono_ns", "wall_ns")} | {"event": "agent.exiting", "code": code}
-            )
+            lines.append(clocks(lines[-1]) | {"event": "agent.exiting", "code": code})
 
     return bend
 
@@ -85,7 +82,7 @@ def begins_late(seconds: float) -> Bend:
 
     def bend(logs: Logs) -> None:
         for lines in agents(logs):
-            first = min(each[0]["mono_ns"] for each in trainers(logs) if each[0]["node"] == lines[0]["node"])
+            first = min(each[0]["mono_ns"] for each in logs.trainers() if each[0]["node"] == lines[0]["node"])
             for line in lines[:2]:
                 line["wall_ns"] += first + round(seconds * S) - line["mono_ns"]
                 line["mono_ns"] = first + round(seconds * S)
@@ -118,7 +115,4 @@ def test_launchers_and_workers_tell_of_one_job(bend: Bend, reason: str) -> None:
 
 
 def test_what_launchers_tell_without_a_fault_too_is_their_way() -> None:
-    history, bend = simulate(JOB, (), 99), begins_late(0.2)
-    logs = history.logs()
-    bend(logs)
-    assert judged(bend, load(history, logs)).verdict is Verdict.PASS
+    assert judged(begins_late(0.2), bent(JOB, begins_late(0.2))).verdict is Verdict.PASS

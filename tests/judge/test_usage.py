@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import Logs, trainers, verdict
-from simulator import Job, Outage, simulate
+from judging import trainers, verdict
+from simulator import Job, Logs, Outage, clocks, put, simulate
 
 JOB = Job(nodes=2, steps=40, every=10)
 SECOND = 10**9
@@ -22,10 +22,9 @@ def figures(*samples: dict[str, Any], outages: tuple[Outage, ...] = ()) -> dict[
         for sample in samples:
             lines = trainers(logs, rank=sample["rank"], life=sample.get("life", 0))[0]
             after = int(sample["at"] * SECOND)
-            stamp = {key: lines[0][key] + after for key in ("wall_ns", "mono_ns")}
+            stamp = clocks(lines[0], after)
             told = {key: value for key, value in sample.items() if key not in ("rank", "life", "at")}
-            lines.append(stamp | {"event": "usage"} | told)
-            lines[1:] = sorted(lines[1:], key=lambda line: int(line["mono_ns"]))
+            put(lines, stamp | {"event": "usage"} | told)
 
     metrics = verdict(simulate(JOB, list(outages), seed=3), bend).metrics
     return {key: value for key, value in metrics.items() if key.startswith(("network", "gpu_", "nvlink"))}
@@ -35,15 +34,8 @@ def eth(received: int, sent: int = 0) -> list[dict[str, Any]]:
     return [{"link": "eth0", "received_bytes": received, "sent_bytes": sent}]
 
 
-NOTHING = dict.fromkeys(
-    (
-        "network_bytes_per_second",
-        "network_bytes_per_second_max",
-        "gpu_busy_percent",
-        "gpu_memory_bytes_max",
-        "nvlink_bytes_per_second",
-    )
-)
+NOTHING = {f"network_bytes_per_second{suffix}": None for suffix in ("", "_max")}
+NOTHING |= dict.fromkeys(("gpu_busy_percent", "gpu_memory_bytes_max", "nvlink_bytes_per_second"))
 
 
 def test_without_a_sample_or_with_a_single_one_nothing_is_known() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
-from collections.abc import Callable
 from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +12,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Logs, acted_as, expecting, fault_free_of, load, remove, steps, trainers, verdict
-from simulator import Job, Outage, simulate
-from whole import drilled, effect_ended, exit_takes, others_take, saved_late, slower, stalls, without_saves
+from judging import EXPECT, SAVES, Bend, acted_as, bent, expecting, fault_free_of, load, together, verdict
+from simulator import Job, Logs, Outage, clocks, find, remove, simulate
+from whole import (
+    drilled,
+    effect_ended,
+    exit_takes,
+    others_take,
+    saved_late,
+    slower,
+    stalls,
+    step_end,
+    stretched,
+    without_saves,
+)
 
 from harness.judge.doubts import spoilt
 from harness.judge.facts.analysis import Analysis
@@ -39,7 +50,8 @@ JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(17, "rank", victim=1)]
 LOST = [Outage(25, "node", victim=1)]
 FAULT_FREE = fault_free_of(JOB)
-Bend = Callable[[Logs], object]
+EXACT = {"loss_continuity": {"mode": "exact"}}
+ENVELOPE = {"loss_continuity": {"mode": "envelope"}}
 
 
 def judged(bend: Bend, expect: dict[str, Any] | None = None, job: Job = JOB) -> Scorecard:
@@ -51,11 +63,16 @@ def reasons(card: Scorecard) -> str:
 
 
 def busy_host(share: float) -> Bend:
-    def bend(logs: Logs) -> None:
-        slower(logs, 3.0, 11, 80)
-        others_take(logs, share, 11, 80)
+    return together(lambda logs: slower(logs, 3.0, 11, 80), lambda logs: others_take(logs, share, 11, 80))
 
-    return bend
+
+def saves_are_foretold(logs: Logs) -> None:
+    """All of them are told once, right after the first step of the new process: steps that are still to come."""
+    lines = logs.trainers(rank=0)[-1]
+    saves = [line for line in lines if line.get("event") in SAVES]
+    remove(lines, lambda line: line in saves)
+    place = lines.index(find(lines, "step"))
+    lines[place + 1 : place + 1] = [save | clocks(lines[place]) for save in saves]
 
 
 @pytest.mark.parametrize(
@@ -75,6 +92,7 @@ def busy_host(share: float) -> Bend:
         (lambda logs: without_saves(logs, *range(20, 90, 10)), Verdict.FAIL, "7 in a row"),
         (lambda logs: without_saves(logs, 20, 30, 50, 60, 80), Verdict.FAIL, "2 in a row"),
         (lambda logs: without_saves(logs, 20, 40, 60, 80), Verdict.FAIL, "4 of 7 checkpoints"),
+        (saves_are_foretold, Verdict.FAIL, "in a row"),
         (lambda logs: without_saves(logs, 50), Verdict.PASS, ""),
         (lambda logs: saved_late(logs, 50, 56), Verdict.PASS, ""),
         (lambda logs: exit_takes(logs, 600), Verdict.FAIL, "took 10 min 0 s to end after its last step"),
@@ -82,7 +100,7 @@ def busy_host(share: float) -> Bend:
     ],
 )
 def test_broken_and_its_healthy_neighbour(bend: Bend, expected: Verdict, reason: str) -> None:
-    card = judged(bend, {"loss_continuity": {"mode": "exact"}})
+    card = judged(bend, EXACT)
     assert card.verdict is expected, card.reasons
     assert reason in reasons(card)
 
@@ -96,32 +114,27 @@ def test_broken_and_its_healthy_neighbour(bend: Bend, expected: Verdict, reason:
     ],
 )
 def test_each_can_be_widened_and_switched_off(bend: Bend, name: str, wider: dict[str, Any]) -> None:
-    exact = {"loss_continuity": {"mode": "exact"}}
-    assert judged(bend, exact).verdict is Verdict.FAIL
-    assert judged(bend, exact | {name: wider}).verdict is Verdict.PASS
-    off = judged(bend, exact | {name: "off"})
+    assert judged(bend, EXACT).verdict is Verdict.FAIL
+    assert judged(bend, EXACT | {name: wider}).verdict is Verdict.PASS
+    off = judged(bend, EXACT | {name: "off"})
     assert off.verdict is Verdict.PASS
     assert "switches it off" in " ".join(off.not_judged.values()) and "not judged" in off.reasons[0]
 
 
 def test_a_host_that_was_as_busy_before_the_fault_accuses_nobody() -> None:
     def busy(logs: Logs) -> None:
-        begin = steps(trainers(logs, rank=0, life=0)[0], 1, 1)[0]["mono_ns"]
-        from whole import step_end, stretched
-
+        begin = next(logs.steps(rank=0))["mono_ns"]
         stretched(logs, begin, step_end(logs, 80), 2.5)
 
-    card = judged(busy, {"loss_continuity": {"mode": "exact"}})
+    card = judged(busy, EXACT)
     assert card.verdict is Verdict.PASS, card.reasons
     assert "already 2.74 times slower" in card.not_judged["pace"]
 
 
 def test_pauses_that_the_fault_free_run_makes_as_well_are_no_slow_pace() -> None:
     """An evaluation, or a save that stops all ranks."""
-    history = simulate(JOB, (), 99)
-    logs = history.logs()
-    stalls(logs, 1.0, every=6)
-    card = verdict(simulate(JOB, KILL, 5), lambda logs: stalls(logs, 1.0, every=6), EXPECT, load(history, logs))
+    pauses: Bend = lambda logs: stalls(logs, 1.0, every=6)  # noqa: E731
+    card = verdict(simulate(JOB, KILL, 5), pauses, EXPECT, bent(JOB, pauses))
     assert card.verdict is Verdict.PASS, card.reasons
 
 
@@ -259,19 +272,15 @@ def test_weather_is_never_a_lost_pace(seed: int, noise: float, pauses: float) ->
 
 def never_used(logs: Logs) -> None:
     """The lost node is replaced at once, as the harness says; the job goes on with one rank to its end."""
-    harness = logs["harness"]
-    place = next(index for index, line in enumerate(harness) if line.get("event") == "node.released")
-    gone = harness[place]
-    stamp = {key: gone[key] + 10**8 for key in ("mono_ns", "wall_ns")}
-    harness.insert(place + 1, stamp | {"event": "node.allocated", "node": gone["node"], "incarnation": 2, "gpus": 1})
-    harness.sort(key=lambda line: line["mono_ns"])
+    gone = logs.told("node.released")
+    logs.put({"event": "node.allocated", "node": gone["node"], "incarnation": 2, "gpus": 1} | clocks(gone, 10**8))
 
 
-def shrunk(bend: Bend, expect: dict[str, Any], steps_: int = 200) -> Scorecard:
+def shrunk(*bends: Bend, steps_: int = 200, **expect: Any) -> Scorecard:
     job = Job(nodes=2, steps=steps_, every=10)
     history = simulate(job, [Outage(25, "shrink", victim=1)], 4)
     calibration = [fault_free_of(replace(job, nodes=1), seed) for seed in (1, 2)]
-    return verdict(history, bend, expect, calibration=calibration)
+    return verdict(history, together(*bends), ENVELOPE | expect, calibration=calibration)
 
 
 @pytest.mark.parametrize(
@@ -300,41 +309,32 @@ def test_steps_in_a_row_that_a_gpu_had_no_part_in(
 
 
 def test_a_replacement_that_idles_for_good_is_found() -> None:
-    envelope = {"loss_continuity": {"mode": "envelope"}}
-    assert shrunk(lambda logs: None, envelope).verdict is Verdict.PASS
-    card = shrunk(never_used, envelope)
+    assert shrunk().verdict is Verdict.PASS
+    card = shrunk(never_used)
     assert card.verdict is Verdict.FAIL and "left GPUs idle in its last" in reasons(card), card.reasons
     assert "node1" in reasons(card)
-    assert shrunk(never_used, envelope | {"gpus_in_use": {"max_idle_steps": 500}}).verdict is Verdict.PASS
+    assert shrunk(never_used, gpus_in_use={"max_idle_steps": 500}).verdict is Verdict.PASS
 
 
 def test_a_replacement_that_came_too_late_is_not_missed() -> None:
-    card = shrunk(never_used, {"loss_continuity": {"mode": "envelope"}}, steps_=60)
+    card = shrunk(never_used, steps_=60)
     assert card.verdict is Verdict.PASS, card.reasons
     assert "may have come too late" in card.not_judged["GPUs in use"]
 
 
 def test_without_a_replacement_the_job_may_do_without_others_too() -> None:
-    def planned(logs: Logs) -> None:
-        never_used(logs)
-        plan = next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]
-        plan["faults"][0]["parameters"] = {"replacement": "none"}
-
-    card = shrunk(planned, {"loss_continuity": {"mode": "envelope"}})
+    card = shrunk(never_used, lambda logs: logs.plan["faults"][0].update(parameters={"replacement": "none"}))
     assert "brings no replacement" in card.not_judged["GPUs in use"]
     assert card.reasons == ["fault fault1 was to bring no replacement, and node1 came back"]
 
 
 def test_a_node_that_was_excluded_with_a_word_is_not_missed() -> None:
     def excluded(logs: Logs) -> None:
-        never_used(logs)
-        end = logs["harness"][-1]
-        stamp = {key: end[key] - 10**9 for key in ("mono_ns", "wall_ns")}
-        header = trainers(logs, rank=0, life=-1)[0][0] | stamp | {"node": "node1", "incarnation": 2, "pid": 77}
+        stamp = clocks(logs.harness[-1], -(10**9))
+        header = logs.trainers(rank=0, life=-1)[0][0] | stamp | {"node": "node1", "incarnation": 2, "pid": 77}
         logs["trainer-node1.2-0-77"] = [header, stamp | {"event": "notice", "source": "straggler"}]
 
-    card = shrunk(excluded, {"loss_continuity": {"mode": "envelope"}})
-    assert not any("left GPUs idle" in reason for reason in card.reasons)
+    assert not any("left GPUs idle" in reason for reason in shrunk(never_used, excluded).reasons)
 
 
 # Last checkpoint
@@ -352,16 +352,9 @@ def drill_card(drill: Timeline | str, bend: Bend = lambda logs: None, **finished
 def drill_log(*told: tuple[int | None, str, int | None], world: int = 2) -> Timeline:
     """A drill of so many ranks. Of each: the step that it restored, from where, and the first step that it did."""
     known = sorted(FAULT_FREE.processes, key=lambda process: process.rank)
+    common = {"world_size": world, "restored": 1}
     workers = [
-        replace(
-            known[rank % len(known)],
-            rank=rank,
-            world_size=world,
-            restored=1,
-            restored_step=step,
-            source=source,
-            first_step=first,
-        )
+        replace(known[rank % 2], **common, rank=rank, restored_step=step, source=source, first_step=first)
         for rank, (step, source, first) in enumerate(told)
     ]
     return replace(FAULT_FREE, processes=workers)
@@ -380,37 +373,23 @@ def restored(*steps: int | None, world: int = 2) -> Timeline:
 
 
 BOTH = restored(80, 80)
+RESTORED = {"outcome": "restored", "restored_step": 80}
 
 
 @pytest.mark.parametrize(
     ("drill", "finished", "expected", "reason"),
     [
-        (BOTH, {"outcome": "restored", "restored_step": 80}, Verdict.PASS, ""),
-        (
-            restored(60),
-            {"outcome": "restored", "restored_step": 60},
-            Verdict.FAIL,
-            "only the checkpoint of step 60",
-        ),
+        (BOTH, RESTORED, Verdict.PASS, ""),
+        (restored(60), RESTORED | {"restored_step": 60}, Verdict.FAIL, "only the checkpoint of step 60"),
         ("", {"outcome": "scratch"}, Verdict.FAIL, "started from scratch"),
         ("", {"outcome": "failed", "reason": "it ended with 1"}, Verdict.FAIL, "ended before it had restored"),
         ("", {"outcome": "timeout"}, Verdict.INCONCLUSIVE, "nothing in time"),
         ("", {"outcome": "error"}, Verdict.INCONCLUSIVE, "could not be run"),
-        ("", {"outcome": "restored", "restored_step": None}, Verdict.INCONCLUSIVE, "has no end in the log"),
-        ("", {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "left no log"),
-        (
-            "x.jsonl:3",
-            {"outcome": "restored", "restored_step": 80},
-            Verdict.INCONCLUSIVE,
-            "x.jsonl:3",
-        ),
-        (restored(), {"outcome": "restored", "restored_step": 80}, Verdict.INCONCLUSIVE, "do not say"),
-        (
-            restored(80, 70),
-            {"outcome": "restored", "restored_step": 80},
-            Verdict.INCONCLUSIVE,
-            "do not say",
-        ),
+        ("", RESTORED | {"restored_step": None}, Verdict.INCONCLUSIVE, "has no end in the log"),
+        ("", RESTORED, Verdict.INCONCLUSIVE, "left no log"),
+        ("x.jsonl:3", RESTORED, Verdict.INCONCLUSIVE, "x.jsonl:3"),
+        (restored(), RESTORED, Verdict.INCONCLUSIVE, "do not say"),
+        (restored(80, 70), RESTORED, Verdict.INCONCLUSIVE, "do not say"),
     ],
 )
 def test_the_restore_drill(drill: Timeline | str, finished: dict[str, Any], expected: Verdict, reason: str) -> None:
@@ -421,14 +400,11 @@ def test_the_restore_drill(drill: Timeline | str, finished: dict[str, Any], expe
 
 def test_without_a_drill_the_log_may_say_that_the_last_save_is_lost() -> None:
     def last_fails(logs: Logs) -> None:
-        for lines in trainers(logs, life=None):
-            for line in lines:
-                if line.get("event") == "checkpoint.committed" and line["step"] == 80:
-                    line.update(event="checkpoint.failed", error="disk full")
+        for line in [line for line in logs.all("checkpoint.committed") if line["step"] == 80]:
+            line.update(event="checkpoint.failed", error="disk full")
 
     def never_committed(logs: Logs) -> None:
-        for lines in trainers(logs):
-            lines[:] = [x for x in lines if not (x.get("event") == "checkpoint.committed" and x["step"] == 80)]
+        logs.lose("checkpoint.committed", step=[80])
 
     assert "last checkpoint" in drill_card("").not_judged
     for bend, reason in (
@@ -444,11 +420,10 @@ def test_who_began_the_last_save_and_ended_badly_may_not_have_come_to_its_end(en
     """Rank 1 began it, and rank 0 those before it."""
 
     def bend(logs: Logs) -> None:
-        rank_0, rank_1 = (trainers(logs, rank=rank, life=-1)[0] for rank in (0, 1))
-        begun = next(line for line in rank_0 if line.get("event") == "checkpoint.started" and line["step"] == 80)
-        remove(rank_0, lambda line: line.get("step") == 80 and str(line.get("event")).startswith("checkpoint."))
-        rank_1.insert(-1, begun)
-        (rank_0, rank_1)[ended_with_1][-1]["code"] = 1
+        begun = [*logs.all("checkpoint.started")][-1]
+        logs.lose(*SAVES, step=[80])
+        logs.last_lives()[1].insert(-1, begun)
+        logs.last_lives()[ended_with_1][-1]["code"] = 1
 
     text = "last_checkpoint.max_steps_behind: the last checkpoint, of step 80, was started but never committed"
     assert (text in drill_card("", bend).reasons) is accused
@@ -459,11 +434,9 @@ def test_the_drill_s_log_is_read_whatever_it_holds(tmp_path: pathlib.Path) -> No
     assert beside(run, tmp_path).drill == ""
     events.mkdir(parents=True)
     assert "empty" in str(beside(run, tmp_path).drill)
-    stamp = '"wall_ns":1,"mono_ns":1'
-    lines = (
-        f'{{"schema":1,"role":"trainer","rank":0,"world_size":1,{stamp}}}\n{{"event":"restored","step":7,{stamp}}}\n'
-    )
-    (events / "a.jsonl").write_text(lines)
+    lines = [{"schema": 1, "role": "trainer", "rank": 0, "world_size": 1}, {"event": "restored", "step": 7}]
+    told = [json.dumps(line | {"wall_ns": 1, "mono_ns": 1}) + "\n" for line in lines]
+    (events / "a.jsonl").write_text("".join(told))
     drill = beside(run, tmp_path).drill
     assert isinstance(drill, Timeline)
     assert [(each.rank, each.restored_step, each.world_size) for each in drill.processes] == [(0, 7, 1)]
@@ -480,11 +453,7 @@ def gentle(logs: Logs) -> None:
 
 @pytest.mark.parametrize(("ok", "expected"), [(True, Verdict.PASS), (False, Verdict.INVALID)])
 def test_a_heal_that_did_not_heal_is_no_pass(ok: bool, expected: Verdict) -> None:
-    def bend(logs: Logs) -> None:
-        gentle(logs)
-        effect_ended(logs, ok)
-
-    card = judged(bend)
+    card = judged(together(gentle, lambda logs: effect_ended(logs, ok)))
     assert card.verdict is expected, card.reasons
     assert "end of the faults' effects" not in card.not_judged
     unmeasured = judged(gentle)
@@ -519,25 +488,18 @@ def test_a_drill_proves_a_committed_checkpoint_on_every_rank(drill: Timeline, re
     assert card.verdict is Verdict.INCONCLUSIVE and any(reason in text for text in card.reasons), card.reasons
 
 
-@pytest.mark.parametrize(
-    ("restarts_took", "drill_took_in", "told"),
-    [
-        (["model", "optimizer"], ["model"], True),
-        (["model"], ["model", "optimizer"], True),
-        (["model"], ["model"], False),
-        (["model", "optimizer"], ["model", "optimizer"], False),
-    ],
-)
+@pytest.mark.parametrize("restarts_took", [["model"], ["model", "optimizer"]])
+@pytest.mark.parametrize("drill_took_in", [["model"], ["model", "optimizer"]])
 def test_a_drill_restores_as_much_as_the_restarts_of_the_run_did(
-    restarts_took: list[str], drill_took_in: list[str], told: bool
+    restarts_took: list[str], drill_took_in: list[str]
 ) -> None:
     def bend(logs: Logs) -> None:
-        for line in (line for lines in trainers(logs) for line in lines if line.get("event") == "restored"):
+        for line in logs.all("restored"):
             line["entered"] = restarts_took
 
-    card = drill_card(drill_took(entered=drill_took_in), bend, outcome="restored", restored_step=80)
+    card = drill_card(drill_took(entered=drill_took_in), bend, **RESTORED)
     alone = [text for text in card.reasons if "rank 1 or a restart of the run restored its model alone" in text]
-    assert bool(alone) is told, card.reasons
+    assert bool(alone) is (restarts_took != drill_took_in), card.reasons
 
 
 @pytest.mark.parametrize(
@@ -554,34 +516,13 @@ def test_a_drill_that_tells_less_is_believed_where_nothing_speaks_against_it(dri
 
 
 def test_a_drill_that_was_switched_off_is_named_beside_the_pass() -> None:
-    def off(logs: Logs) -> None:
-        next(line for line in logs["harness"] if line.get("event") == "plan")["plan"]["workload"]["restore_drill"] = (
-            False
-        )
-
-    card = drill_card("", off)
+    card = drill_card("", lambda logs: logs.plan["workload"].update(restore_drill=False))
     assert card.verdict is Verdict.PASS and card.not_judged["last checkpoint"] == "restore_drill is off", card.reasons
 
 
 def test_a_job_that_had_nothing_left_to_do_leaves_the_drill_unjudged() -> None:
     card = drill_card("", outcome="untold", reason="the commands ended with 0")
     assert card.verdict is Verdict.PASS and "the commands ended with 0" in card.not_judged["last checkpoint"]
-
-
-def test_a_save_of_a_step_that_is_still_to_come_keeps_no_rhythm() -> None:
-    """All of them are told once, right after the first step of the new process."""
-
-    def foretold(logs: Logs) -> None:
-        lines = trainers(logs, rank=0)[-1]
-        saves = [line for line in lines if line.get("event", "").startswith("checkpoint.")]
-        lines[:] = [line for line in lines if line not in saves]
-        place = lines.index(steps(lines)[0])
-        stamp = {key: lines[place][key] for key in ("wall_ns", "mono_ns")}
-        lines[place + 1 : place + 1] = [save | stamp for save in saves]
-
-    card = judged(foretold)
-    assert card.verdict is Verdict.FAIL and "in a row" in reasons(card), card.reasons
-    assert judged(lambda logs: None).verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.7, Verdict.INCONCLUSIVE), (0.3, Verdict.PASS)])

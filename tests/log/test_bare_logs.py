@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timeline.test_phases_edge import Logs, S, phases
 
-from harness.errors import EventLogError
 from harness.judge.facts import ledger
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.usual import Slowed, Usual
@@ -98,21 +97,16 @@ def test_the_episode_that_a_fault_belongs_to(
     assert timeline._belongs(fault, 100, 200, ends) is belongs
 
 
-def test_a_log_of_the_harness_alone_and_an_empty_one(tmp_path: pathlib.Path) -> None:
-    run = Logs(tmp_path).finish(0)
+def test_a_log_of_the_harness_alone(logs: Logs) -> None:
+    run = logs.finish(0)
     assert (run.begin, run.end, run.slots, run.segments) == (0, 0, [], [])
     assert judge(Evidence(run), "x").scores["wasted_gpu_hours"]["percent"] == 0.0
-    empty = tmp_path / "empty"
-    (empty / "events").mkdir(parents=True)
-    with pytest.raises(EventLogError, match="the event log is empty"):
-        timeline.load(empty)
-    (empty / "events" / "trainer.jsonl").write_text('{"schema":1,')
-    with pytest.raises(EventLogError, match="the event log is empty"):
-        timeline.load(empty)
 
 
-def test_a_trainer_that_tells_of_nothing_but_its_steps(logs: Logs) -> None:
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_trainer_that_tells_of_nothing_but_its_steps(tmp_path: pathlib.Path, nodes: int) -> None:
     """No rank, no node, no begin of a step, no launcher: one process on the host that wrote."""
+    logs = Logs(tmp_path, nodes)
     logs.log("harness", 0, "node.allocated", node="h", incarnation=1)
     name = logs.open("trainer", "trainer", 1)
     for step in range(1, 7):
@@ -120,32 +114,24 @@ def test_a_trainer_that_tells_of_nothing_but_its_steps(logs: Logs) -> None:
     run = logs.finish(9)
     [process] = run.processes
     assert (process.rank, process.local_rank, process.node, process.incarnation, process.pid) == (0, 0, "h", 1, 0)
-    assert (process.world_size, process.started, process.exited, process.exit_code) == (2, S, None, None)
-    assert run.steps.begin.tolist() == [3 * S, *(n * S for n in range(3, 8))], "each began when the one before ended"
-    assert len(run.progress) == 6 and [epoch.unheard for epoch in run.epochs] == [1]
-    told = "1 of 2 ranks left no log of steps 1 to 6: what they did is not known"
-    assert told in judge(Evidence(run), "x").reasons
-    assert told not in judge(Evidence(run, run), "x").reasons, "without a fault it is the same"
-
-
-def test_it_is_whole_when_one_rank_was_planned(tmp_path: pathlib.Path) -> None:
-    logs = Logs(tmp_path, nodes=1)
-    logs.log("harness", 0, "node.allocated", node="h", incarnation=1)
-    name = logs.open("trainer", "trainer", 1)
-    for step in range(1, 7):
-        logs.log(name, 2 + step, "step", step=step)
-    run = logs.finish(9)
-    assert run.progress.step.tolist() == [1, 2, 3, 4, 5, 6] and run.finished
-    assert accounts(run) == {"startup": 1, "rendezvous": 2, "productive": 5, "teardown": 1}
+    assert (process.world_size, process.started, process.exited, process.exit_code) == (nodes, S, None, None)
     steps = run.steps
+    assert steps.begin.tolist() == [3 * S, *(n * S for n in range(3, 8))], "each began when the one before ended"
     assert (steps.first.tolist(), steps.count.tolist(), steps.digest.tolist()) == ([-1] * 6, [-1] * 6, [0] * 6)
     assert (steps.data_ns.sum(), steps.checkpoint_ns.sum(), steps.sync_ns.sum()) == (0, 0, 0)
+    assert run.progress.step.tolist() == [1, 2, 3, 4, 5, 6] and run.finished
+    assert [epoch.unheard for epoch in run.epochs] == [nodes - 1]
+    told = "1 of 2 ranks left no log of steps 1 to 6: what they did is not known"
+    assert (told in judge(Evidence(run), "x").reasons) is (nodes == 2)
+    assert told not in judge(Evidence(run, run), "x").reasons, "without a fault it is the same"
+    if nodes == 1:
+        assert accounts(run) == {"startup": 1, "rendezvous": 2, "productive": 5, "teardown": 1}
 
 
 def test_exits_are_matched_by_place_where_there_is_no_process_id(logs: Logs) -> None:
     for node in (0, 1):
         logs.node(node, 1, 0)
-        agent = logs.open(f"agent-{node}", "agent", 0, node=f"node{node}", incarnation=1)
+        agent = logs.agent(node)
         logs.worker(node, 1, 1, 2, 3)
         logs.log(agent, 5 + node, "worker.exit", local_rank=0, rank=node, code=3 + node)
         logs.log(agent, 8, "worker.exit", local_rank=0, rank=node, code=9)
@@ -156,7 +142,7 @@ def test_exits_are_matched_by_place_where_there_is_no_process_id(logs: Logs) -> 
 
 def test_a_pid_decides_where_two_workers_stood_in_one_place(logs: Logs) -> None:
     logs.node(0, 1, 0)
-    agent = logs.open("agent-0", "agent", 0, node="node0", incarnation=1)
+    agent = logs.agent(0)
     logs.worker(0, 1, 1)
     logs.worker(0, 2, 2)
     logs.log(agent, 5, "worker.exit", local_rank=0, rank=0, pid=10, code=7)
@@ -165,13 +151,9 @@ def test_a_pid_decides_where_two_workers_stood_in_one_place(logs: Logs) -> None:
 
 
 def test_a_worker_without_an_exit_is_gone_when_its_successor_comes(logs: Logs) -> None:
-    logs.node(0, 1, 0)
-    logs.node(1, 1, 0)
-    for rank in (0, 1):
-        first = logs.worker(rank, 1, 1, 2, 3)
-        logs.steps(first, 1, 3, 3)
-        again = logs.worker(rank, 2, 8, 9, 10)
-        logs.steps(again, 1, 6, 10)
+    logs.nodes()
+    logs.both(1, 1, 1, 3)
+    logs.both(2, 8, 1, 6)
     run = logs.finish(17)
     assert phases(run)[-7:] == [
         ("interrupted_step", 6, 8),
@@ -190,11 +172,8 @@ def test_a_worker_without_an_exit_is_gone_when_its_successor_comes(logs: Logs) -
 
 def test_a_survivor_that_steps_on_beside_a_newcomer_is_in_its_world(logs: Logs) -> None:
     """It joins nothing anew and says nothing: only its steps tell."""
-    logs.node(0, 1, 0)
-    logs.node(1, 1, 0)
-    survivor = logs.worker(0, 1, 1, 2, 3)
-    logs.steps(survivor, 1, 3, 3)
-    logs.steps(logs.worker(1, 1, 1, 2, 3), 1, 3, 3)
+    logs.nodes()
+    survivor, _ = logs.both(1, 1, 1, 3)
     logs.kill(1, 6.5, "kill")
     logs.steps(logs.worker(1, 2, 7, 8, 9), 4, 6, 9)
     logs.steps(survivor, 4, 6, 9)
@@ -206,11 +185,8 @@ def test_a_survivor_that_steps_on_beside_a_newcomer_is_in_its_world(logs: Logs) 
 
 
 def test_a_survivor_that_joins_again_and_goes_back_is_in_one_epoch_with_the_newcomer(logs: Logs) -> None:
-    logs.node(0, 1, 0)
-    logs.node(1, 1, 0)
-    survivor = logs.worker(0, 1, 1, 2, 3)
-    logs.steps(survivor, 1, 3, 3)
-    logs.steps(logs.worker(1, 1, 1, 2, 3), 1, 3, 3)
+    logs.nodes()
+    survivor, _ = logs.both(1, 1, 1, 3)
     logs.kill(1, 6.5, "kill")
     logs.steps(logs.worker(1, 2, 7, 8, 9), 2, 6, 9)
     logs.log(survivor, 8, "rendezvous", world_size=2)
@@ -222,11 +198,9 @@ def test_a_survivor_that_joins_again_and_goes_back_is_in_one_epoch_with_the_newc
 
 
 def test_ranks_that_go_back_twice_without_a_restart(logs: Logs) -> None:
-    logs.node(0, 1, 0)
-    logs.node(1, 1, 0)
-    for rank in (0, 1):
-        name = logs.worker(rank, 1, 1, 2, 3)
-        for first, last, begin in ((1, 4, 3), (3, 5, 8), (2, 6, 12)):
+    logs.nodes()
+    for name in logs.both(1, 1, 1, 4):
+        for first, last, begin in ((3, 5, 8), (2, 6, 12)):
             logs.steps(name, first, last, begin)
     run = logs.finish(18)
     assert [(epoch.first, epoch.last, epoch.kept) for epoch in run.epochs] == [(1, 4, 1), (3, 5, -1), (2, 6, 2**62)]
@@ -235,11 +209,9 @@ def test_ranks_that_go_back_twice_without_a_restart(logs: Logs) -> None:
 
 
 def test_a_job_that_stops_again_before_it_is_back_never_recovered(logs: Logs) -> None:
-    logs.node(0, 1, 0)
-    logs.node(1, 1, 0)
-    for rank in (0, 1):
-        logs.steps(logs.worker(rank, 1, 1, 2, 3), 1, 4, 3)
-        logs.steps(logs.worker(rank, 2, 8, 9, 10), 3, 3, 10)
+    logs.nodes()
+    logs.both(1, 1, 1, 4)
+    logs.both(2, 8, 3, 3)
     logs.log("harness", 20, "abort", reason="no step")
     run = logs.finish(21)
     [episode] = run.episodes
@@ -312,9 +284,8 @@ def test_a_step_that_never_ends_is_of_the_world_that_stepped_last(logs: Logs) ->
 
 def test_who_stands_still_is_in_no_new_world(logs: Logs) -> None:
     """Rank 0 hangs, rank 1 was killed and is back: alone it restores, and nobody steps."""
-    for rank in (0, 1):
-        logs.node(rank, 1, 0)
-        logs.steps(logs.worker(rank, 1, 1, 2, 3), 1, 3, 3)
+    logs.nodes()
+    logs.both(1, 1, 1, 3)
     logs.kill(1, 6.5, "kill")
     logs.worker(1, 2, 7, 8, 9)
     found = phases(logs.finish(15))
@@ -342,10 +313,8 @@ def test_rows_are_numbered_by_their_keys_however_far_apart(rows: list[tuple[int,
 
 
 def test_what_comes_after_the_harness_gave_up_is_not_the_job_s_doing(logs: Logs) -> None:
-    for rank in (0, 1):
-        logs.node(rank, 1, 0)
-        name = logs.worker(rank, 1, 1, 2, 3)
-        logs.steps(name, 1, 3, 3)
+    logs.nodes()
+    for name in logs.both(1, 1, 1, 3):
         logs.log(name, 25, "exiting", code=1, reason="error")
     logs.kill(1, 7, "kill")
     logs.log("harness", 20, "abort", reason="no step")
@@ -368,13 +337,10 @@ def test_a_log_without_the_harness_is_read_and_doubted(tmp_path: pathlib.Path) -
 
 def test_a_fault_that_kills_nobody_must_be_noticed_anew(logs: Logs) -> None:
     """An alarm while all was well is no evidence of what struck later; one in the outage is."""
-    for rank in (0, 1):
-        logs.node(rank, 1, 0)
-        name = logs.worker(rank, 1, 1, 2, 3)
-        logs.steps(name, 1, 3, 3)
-        if rank == 0:
-            logs.log(name, 4.5, "anomaly", kind="straggler", detail="")
-            logs.log(name, 9, "anomaly", kind="hang", detail="")
+    logs.nodes()
+    name, _ = logs.both(1, 1, 1, 3)
+    logs.log(name, 4.5, "anomaly", kind="straggler", detail="")
+    logs.log(name, 9, "anomaly", kind="hang", detail="")
     told = {"kind": "hang", "targets": [], "kills": False, "stops": True}
     logs.log("harness", 5.5, "fault.injected", fault="a", **told)
     logs.log("harness", 10, "fault.injected", fault="b", **told)
@@ -387,41 +353,33 @@ def test_a_fault_that_kills_nobody_must_be_noticed_anew(logs: Logs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "noticed"),
+    ("teller", "said", "noticed"),
     [
-        ({"event": "phase", "name": "drain", "edge": "begin"}, True),
-        ({"event": "phase", "name": "drain", "edge": "end"}, False),
-        ({"event": "phase", "name": "checkpoint.write", "edge": "begin"}, False),
-        ({"event": "anomaly", "kind": "hang"}, True),
-        ({"event": "exiting", "reason": "done"}, True),
-        ({"event": "checkpoint.failed", "step": 3}, False),
+        ("trainer-0-1", {"event": "phase", "name": "drain", "edge": "begin"}, True),
+        ("trainer-0-1", {"event": "phase", "name": "drain", "edge": "end"}, False),
+        ("trainer-0-1", {"event": "phase", "name": "checkpoint.write", "edge": "begin"}, False),
+        ("trainer-0-1", {"event": "anomaly", "kind": "hang"}, True),
+        ("trainer-0-1", {"event": "exiting", "reason": "done"}, True),
+        ("trainer-0-1", {"event": "checkpoint.failed", "step": 3}, False),
+        ("harness", {"event": "process.exit", "node": "node1", "incarnation": 1, "code": 1}, True),
+        ("harness", {"event": "process.exit", "node": "node1", "incarnation": 1, "code": 0}, True),
+        # That a node the fault struck is gone only the harness knows; the store beside the nodes is nobody's worker.
+        ("harness", {"event": "process.exit", "node": "node0", "incarnation": 1, "code": 1}, False),
+        ("harness", {"event": "process.exit", "node": "control", "incarnation": 1, "code": 1}, False),
+        ("harness", {"event": "process.exit", "node": "control", "incarnation": 1, "code": 0}, False),
     ],
 )
-def test_what_shows_that_the_job_knows(logs: Logs, said: dict[str, Any], noticed: bool) -> None:
-    for rank in (0, 1):
-        logs.node(rank, 1, 0)
-        logs.steps(logs.worker(rank, 1, 1, 2, 3), 1, 3, 3)
-    logs.log("harness", 7, "fault.injected", fault="a", kind="hang", targets=[], kills=False)
-    logs._line("trainer-0-1", 9, said)
-    run = logs.finish(12)
-    detect = next(s for s in run.segments if s.phase == "detect")
-    assert (detect.begin, detect.end) == (7 * S, 9 * S if noticed else 12 * S)
-    assert run.evidence.tolist() == ([9 * S] if noticed else [])
-
-
-@pytest.mark.parametrize(
-    ("node", "code", "noticed"),
-    [("node1", 1, True), ("node1", 0, True), ("node0", 1, False), ("control", 1, False), ("control", 0, False)],
-)
-def test_whose_end_shows_that_the_job_knows(logs: Logs, node: str, code: int, noticed: bool) -> None:
-    """That a node the fault struck is gone only the harness knows, and the store beside the nodes is nobody's worker."""
-    for rank in (0, 1):
-        logs.node(rank, 1, 0)
-        logs.steps(logs.worker(rank, 1, 1, 2, 3), 1, 3, 3)
+def test_what_shows_that_the_job_knows(logs: Logs, teller: str, said: dict[str, Any], noticed: bool) -> None:
+    logs.nodes()
+    logs.both(1, 1, 1, 3)
     struck = [{"node": "node0", "incarnation": 1, "rank": None}]
     logs.log("harness", 7, "fault.injected", fault="a", kind="hang", targets=struck, kills=False)
-    logs.log("harness", 9, "process.exit", node=node, incarnation=1, code=code)
-    assert logs.finish(12).evidence.tolist() == ([9 * S] if noticed else [])
+    logs._line(teller, 9, said)
+    run = logs.finish(12)
+    assert run.evidence.tolist() == ([9 * S] if noticed else [])
+    if teller != "harness":
+        detect = next(s for s in run.segments if s.phase == "detect")
+        assert (detect.begin, detect.end) == (7 * S, 9 * S if noticed else 12 * S)
 
 
 def test_what_is_told_of_a_fault(logs: Logs) -> None:
@@ -512,11 +470,8 @@ def test_a_first_step_that_never_comes_is_of_no_epoch(logs: Logs, stepped: list[
 
 def test_what_ends_each_gap_and_what_it_waits_for(logs: Logs) -> None:
     """Rank 1 starts again in the middle and both go back; the job was aborted before it has done all its steps."""
-    for rank in (0, 1):
-        logs.node(rank, 1, 0)
-    survivor = logs.worker(0, 1, 1, 2, 3)
-    logs.steps(survivor, 1, 3, 3)
-    logs.steps(logs.worker(1, 1, 1, 2, 3), 1, 3, 3)
+    logs.nodes()
+    survivor, _ = logs.both(1, 1, 1, 3)
     logs.log(survivor, 8, "rendezvous", world_size=2)
     logs.log(survivor, 9, "restored", step=1, source="disk")
     for name in (survivor, logs.worker(1, 2, 7, 8, 9)):
@@ -540,8 +495,7 @@ def test_a_run_without_a_step_is_one_gap(logs: Logs) -> None:
 
 @pytest.mark.parametrize(("at", "stopped"), [(4 * S - 1, [4 * S - 1]), (4 * S, [])])
 def test_a_fault_before_the_first_step_has_stopped_the_job(logs: Logs, at: int, stopped: list[int]) -> None:
-    for rank in (0, 1):
-        logs.steps(logs.worker(rank, 1, 1, 2, 3), 1, 3, 3)
+    logs.both(1, 1, 1, 3)
     changes = [Event(at + 1, Mark.KILL_STRIKE), Event(at, Mark.KILL_STRIKE), Event(S, Mark.STRIKE)]
     found = timeline._struck_at_start(logs.finish(9), changes)
     assert [(each.t_stop, each.t_first, each.furthest_step) for each in found] == [(t, 4 * S, 0) for t in stopped]
@@ -549,13 +503,10 @@ def test_a_fault_before_the_first_step_has_stopped_the_job(logs: Logs, at: int, 
 
 @pytest.mark.parametrize(("said", "draining"), [({}, True), ({"code": 0}, True), ({"code": 1}, False)])
 def test_a_worker_that_leaves_without_a_code_leaves_in_order(logs: Logs, said: dict[str, int], draining: bool) -> None:
-    for rank in (0, 1):
-        logs.node(rank, 1, 0)
-        worker = logs.worker(rank, 1, 1, 2, 3)
-        logs.steps(worker, 1, 3, 3)
+    logs.nodes()
+    for worker in logs.both(1, 1, 1, 3):
         logs.log(worker, 6.5, "notice")
-        if rank:
-            logs.log(worker, 8, "exiting", **said)
+    logs.log(worker, 8, "exiting", **said)
     during = [phase for phase, begin, end in phases(logs.finish(20)) if begin <= 9 < end]
     assert (during == ["drain"]) is draining
 

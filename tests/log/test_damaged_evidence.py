@@ -74,6 +74,9 @@ def refused(folder: pathlib.Path) -> str:
         ({"event": "phase", "name": "drain", "edge": "\x1b[2J"}, r'edge must be "begin" or "end", not "\x1b[2J"'),
         ({"event": 7}, "event: event must be a text of at most 1000 characters, not 7"),
         ({}, "event: event is missing"),
+        (b'{"event":"started"}', "started event: mono_ns is missing"),
+        (b"[1]", "an event must be a JSON object"),
+        (b"", "not a complete JSON line"),
         (b"\xff\xfe", "not a complete JSON line"),
         (b"\0" * 10, "not a complete JSON line"),
         (b'{"event":"x","mono_ns":1} {}', "not a complete JSON line"),
@@ -96,6 +99,9 @@ def test_a_damaged_line_is_refused_later_and_noted_live(
     assert said.startswith("w.jsonl:3: ") and problem in said
 
 
+HARNESS = HEADER | {"role": "harness"}
+
+
 @pytest.mark.parametrize(
     ("plan", "problem"),
     [
@@ -108,35 +114,33 @@ def test_a_damaged_line_is_refused_later_and_noted_live(
     ],
 )
 def test_a_damaged_plan(tmp_path: pathlib.Path, plan: dict[str, Any], problem: str) -> None:
-    write(tmp_path / "harness.jsonl", HEADER | {"role": "harness"}, {"event": "plan", "plan": PLAN | plan})
+    write(tmp_path / "harness.jsonl", HARNESS, {"event": "plan", "plan": PLAN | plan})
     assert f"harness.jsonl:2: {problem}" in refused(tmp_path)
+
+
+FAULT = {"event": "fault.injected", "fault": "f"}
 
 
 @pytest.mark.parametrize(
     ("told", "problem"),
     [
-        ({"may": ["kill", 5]}, 'may.1 must be a text like "kill", "stop", "spoil", "drift", "diverge", "leak", not 5'),
-        ({"may": "kill"}, 'may must be a list of texts, not "kill"'),
-        ({"targets": [{"node": "a"}, 5]}, "targets.1 must be an object, not 5"),
-        ({"targets": [{}] * (2**17 + 1)}, "targets must be a list of at most 131072 objects, not [{}, {}, "),
+        (
+            FAULT | {"may": ["kill", 5]},
+            'may.1 must be a text like "kill", "stop", "spoil", "drift", "diverge", "leak", not 5',
+        ),
+        (FAULT | {"may": "kill"}, 'may must be a list of texts, not "kill"'),
+        (FAULT | {"targets": [{"node": "a"}, 5]}, "targets.1 must be an object, not 5"),
+        (
+            FAULT | {"targets": [{}] * (2**17 + 1)},
+            "targets must be a list of at most 131072 objects, not [{}, {}, ",
+        ),
+        ({"event": "node.allocated", "node": "a", "gpus": 10**9}, "gpus must be an integer from 0 to 1024"),
     ],
-    ids=[
-        "a number in a list of texts",
-        "a text",
-        "a number in a list of objects",
-        "a target for each of too many ranks",
-    ],
+    ids=["a number among texts", "a text", "a number among objects", "a target for each of too many ranks", "gpus"],
 )
-def test_a_damaged_fault(tmp_path: pathlib.Path, told: dict[str, Any], problem: str) -> None:
-    injected = {"event": "fault.injected", "fault": "f"} | told
-    write(tmp_path / "harness.jsonl", HEADER | {"role": "harness"}, {"event": "plan", "plan": PLAN}, injected)
-    assert f"harness.jsonl:3: fault.injected event: {problem}" in refused(tmp_path)
-
-
-def test_a_billion_gpus_are_refused(tmp_path: pathlib.Path) -> None:
-    gpus = {"event": "node.allocated", "node": "a", "gpus": 10**9}
-    write(tmp_path / "harness.jsonl", HEADER | {"role": "harness"}, {"event": "plan", "plan": PLAN}, gpus)
-    assert "harness.jsonl:3: node.allocated event: gpus must be an integer from 0 to 1024" in refused(tmp_path)
+def test_a_damaged_line_of_the_harness(tmp_path: pathlib.Path, told: dict[str, Any], problem: str) -> None:
+    write(tmp_path / "harness.jsonl", HARNESS, {"event": "plan", "plan": PLAN}, told)
+    assert f"harness.jsonl:3: {told['event']} event: {problem}" in refused(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -157,10 +161,6 @@ def test_a_damaged_header(tmp_path: pathlib.Path, header: dict[str, Any], proble
     tail = Tail(tmp_path)
     assert (tail.poll(), tail.poll(), tail.odd) == ([], [], 1), "what no header explains is not followed"
     assert f"w.jsonl:1: {problem}" in refused(tmp_path)
-
-
-def _fifo(path: pathlib.Path) -> None:
-    os.mkfifo(path)
 
 
 def _socket(path: pathlib.Path) -> None:
@@ -184,10 +184,6 @@ def _link(path: pathlib.Path) -> None:
     path.symlink_to(write(elsewhere, HEADER, STEP))
 
 
-def _folder(path: pathlib.Path) -> None:
-    path.mkdir()
-
-
 def _huge(path: pathlib.Path) -> None:
     with path.open("wb") as file:
         file.truncate(files.FILE_BYTES_MAX + 1)
@@ -196,11 +192,11 @@ def _huge(path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (_fifo, "a FIFO"),
+        (os.mkfifo, "a FIFO"),
         (_socket, "a socket"),
         (_device, "a device"),
         (_link, "a symbolic link"),
-        (_folder, "a folder"),
+        (pathlib.Path.mkdir, "a folder"),
         (_huge, "an event file may have at most"),
     ],
 )
@@ -211,7 +207,7 @@ def test_only_regular_files_are_opened(
     folder = tmp_path / "events" / ("node0" if nested else "")
     folder.mkdir(parents=True)
     make(folder / "w.jsonl")
-    write(tmp_path / "events" / "harness.jsonl", HEADER | {"role": "harness"}, {"event": "plan", "plan": PLAN})
+    write(tmp_path / "events" / "harness.jsonl", HARNESS, {"event": "plan", "plan": PLAN})
     tail = Tail(tmp_path / "events")
     assert [event["event"] for _, event in [*tail.poll(), *tail.poll()]] == ["plan"]
     assert tail.odd == 1 and problem in tail.notes[0]
@@ -296,11 +292,10 @@ def test_a_header_that_contradicts_its_place_is_refused(
 
 
 def test_only_the_file_of_that_name_is_the_harnesss(tmp_path: pathlib.Path) -> None:
-    harness = HEADER | {"role": "harness"}
-    write(tmp_path / "a.jsonl", harness, {"event": "plan", "plan": PLAN})
+    write(tmp_path / "a.jsonl", HARNESS, {"event": "plan", "plan": PLAN})
     log = reading.read(tmp_path)
     assert log.harness is None and log.problems == ("the harness wrote nothing into this log",)
-    write(tmp_path / "harness.jsonl", harness, {"event": "plan", "plan": PLAN})
+    write(tmp_path / "harness.jsonl", HARNESS, {"event": "plan", "plan": PLAN})
     log = reading.read(tmp_path)
     assert log.harness is not None and log.harness.name == "harness"
     assert log.problems == ("2 harnesses wrote into this log",)
@@ -326,7 +321,7 @@ def test_both_layouts_are_judged_the_same(tmp_path: pathlib.Path, tells_node: bo
 
 
 def test_times_years_away_are_refused(tmp_path: pathlib.Path) -> None:
-    write(tmp_path / "harness.jsonl", HEADER | {"role": "harness"}, {"event": "plan", "plan": PLAN})
+    write(tmp_path / "harness.jsonl", HARNESS, {"event": "plan", "plan": PLAN})
     write(tmp_path / "w.jsonl", HEADER, STEP | {"mono_ns": 2**58})
     with pytest.raises(EventLogError, match=r"w: events \+3336 days off the harness's clock; at most 366"):
         reading.read(tmp_path)
@@ -434,7 +429,7 @@ def test_what_is_declared_is_read_as_it_was_written(event: vocabulary.Event, dat
 
 
 def test_a_log_is_attached_whole_and_nothing_else_with_it(tmp_path: pathlib.Path) -> None:
-    write(tmp_path / "events" / "harness.jsonl", HEADER | {"role": "harness"})
+    write(tmp_path / "events" / "harness.jsonl", HARNESS)
     write(tmp_path / "events" / "node0" / "w.jsonl", HEADER)
     files.attach(tmp_path / "events", tmp_path / "run" / "fault-free" / "events")
     attached = tmp_path / "run" / "fault-free" / "events"

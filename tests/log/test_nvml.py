@@ -11,7 +11,8 @@ import pytest
 from harness.node.emitter import nvml
 
 
-def _library(**more: Any) -> types.ModuleType:
+def library(**more: Any) -> types.ModuleType:
+    """One GPU, as the library of NVIDIA tells of it."""
     module = types.ModuleType("pynvml")
 
     def refuse(*_: object) -> None:
@@ -31,16 +32,15 @@ def _library(**more: Any) -> types.ModuleType:
         "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX": 138,
         "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX": 139,
     }
-    for name, value in {**given, **more}.items():
-        setattr(module, name, value)
+    vars(module).update(given | more)
     return module
 
 
 def test_facts_and_a_sample_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", _library())
+    monkeypatch.setitem(sys.modules, "pynvml", library())
     assert nvml.facts() == {"gpu": "NVIDIA H200", "gpus": 1, "driver": "580.1", "cuda_driver": "12.8"}
-    with nvml.opened() as library:
-        assert nvml.samples(library) == [nvml.Sample(0, 0.0, 5, 10, None)]  # idle is 0, without NVLink is nothing
+    with nvml.opened() as opened:
+        assert nvml.samples(opened) == [nvml.Sample(0, 0.0, 5, 10, None)]  # idle is 0, without NVLink is nothing
 
 
 def test_bytes_of_nvlink_are_those_of_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,9 +48,9 @@ def test_bytes_of_nvlink_are_those_of_both_ways(monkeypatch: pytest.MonkeyPatch)
         assert [scope for _, scope in fields] == [0xFFFFFFFF] * 2
         return [types.SimpleNamespace(nvmlReturn=0, value=types.SimpleNamespace(ullVal=n)) for n in (3, 4)]
 
-    monkeypatch.setitem(sys.modules, "pynvml", _library(nvmlDeviceGetFieldValues=values))
-    with nvml.opened() as library:
-        assert nvml.samples(library)[0].nvlink_bytes == 7 * 1024
+    monkeypatch.setitem(sys.modules, "pynvml", library(nvmlDeviceGetFieldValues=values))
+    with nvml.opened() as opened:
+        assert nvml.samples(opened)[0].nvlink_bytes == 7 * 1024
 
 
 @pytest.mark.parametrize("broken", [None, "no driver"])
@@ -58,7 +58,7 @@ def test_without_a_library_or_a_driver_nothing_is_told(monkeypatch: pytest.Monke
     def refuse() -> None:
         raise RuntimeError(broken)
 
-    monkeypatch.setitem(sys.modules, "pynvml", _library(nvmlInit=refuse) if broken else None)
+    monkeypatch.setitem(sys.modules, "pynvml", library(nvmlInit=refuse) if broken else None)
     assert nvml.facts() == {}
-    with nvml.opened() as library:
-        assert library is None
+    with nvml.opened() as opened:
+        assert opened is None

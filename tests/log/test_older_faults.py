@@ -52,43 +52,27 @@ def test_such_code_is_found(code: str) -> None:
     assert list(known(ast.parse(code)))
 
 
+def may(*what: May, **more: Any) -> Consequences:
+    return Consequences(may=frozenset(what), **more)
+
+
 EXAMPLES: list[tuple[str, dict[str, Any], Consequences]] = [
-    ("rank_kill", {"signal": "SIGTERM"}, Consequences(may=frozenset({May.KILL}), graceful=True)),
-    ("rank_kill", {}, Consequences(may=frozenset({May.KILL}))),
-    (
-        "preemption",
-        {"notice": "0s"},
-        Consequences(may=frozenset({May.KILL}), notice_ns=0, preempts=True, replaced=False),
-    ),
-    (
-        "checkpoint_torn_write",
-        {"replacement": {"after": "1s"}},
-        Consequences(may=frozenset({May.KILL}), damages=True, replaced=True),
-    ),
-    ("checkpoint_corruption", {}, Consequences(may=frozenset({May.SPOIL}), damages=True)),
-    (
-        "nic_loss",
-        {"loss_percent": 5, "duration": "7s"},
-        Consequences(may=frozenset({May.STOP}), network=True, lasts=Duration("7s")),
-    ),
-    ("nic_flap", {}, Consequences(may=frozenset({May.STOP}), network=True)),
-    ("partition", {"duration": "forever"}, Consequences(may=frozenset({May.STOP}), network=True)),
-    ("clock_skew", {"duration": "2m"}, Consequences(clocks=True, lasts=Duration("2m"))),
-    ("data_corruption", {"kind": "nan_batch"}, Consequences(may=frozenset({May.STOP}))),
-    ("divergence", {"steps": 3}, Consequences(may=frozenset({May.STOP, May.DIVERGE}), spoilt_steps=3)),
-    (
-        "hang",
-        {"how": "freeze_node", "duration": "7s"},
-        Consequences(may=frozenset({May.STOP}), freezes=True, lasts=Duration("7s")),
-    ),
-    (
-        "hang",
-        {"how": "freeze_launcher", "duration": "7s"},
-        Consequences(may=frozenset({May.STOP}), lasts=Duration("7s")),
-    ),
-    ("memory_leak", {}, Consequences(may=frozenset({May.STOP, May.LEAK}))),
-    ("silent_data_corruption", {}, Consequences(may=frozenset({May.STOP}))),
-    ("silent_data_corruption", {"what": "weight"}, Consequences(may=frozenset({May.STOP, May.DRIFT}))),
+    ("rank_kill", {"signal": "SIGTERM"}, may(May.KILL, graceful=True)),
+    ("rank_kill", {}, may(May.KILL)),
+    ("preemption", {"notice": "0s"}, may(May.KILL, notice_ns=0, preempts=True, replaced=False)),
+    ("checkpoint_torn_write", {"replacement": {"after": "1s"}}, may(May.KILL, damages=True, replaced=True)),
+    ("checkpoint_corruption", {}, may(May.SPOIL, damages=True)),
+    ("nic_loss", {"loss_percent": 5, "duration": "7s"}, may(May.STOP, network=True, lasts=Duration("7s"))),
+    ("nic_flap", {}, may(May.STOP, network=True)),
+    ("partition", {"duration": "forever"}, may(May.STOP, network=True)),
+    ("clock_skew", {"duration": "2m"}, may(clocks=True, lasts=Duration("2m"))),
+    ("data_corruption", {"kind": "nan_batch"}, may(May.STOP)),
+    ("divergence", {"steps": 3}, may(May.STOP, May.DIVERGE, spoilt_steps=3)),
+    ("hang", {"how": "freeze_node", "duration": "7s"}, may(May.STOP, freezes=True, lasts=Duration("7s"))),
+    ("hang", {"how": "freeze_launcher", "duration": "7s"}, may(May.STOP, lasts=Duration("7s"))),
+    ("memory_leak", {}, may(May.STOP, May.LEAK)),
+    ("silent_data_corruption", {}, may(May.STOP)),
+    ("silent_data_corruption", {"what": "weight"}, may(May.STOP, May.DRIFT)),
 ]
 
 
@@ -125,4 +109,4 @@ def test_what_it_may_is_listed_where_events_are_declared() -> None:
 
 def test_what_a_newer_version_tells_is_left_out() -> None:
     told = Consequences.from_event({"may": ["kill", "explode"], "lasts": "for a while", "glows": True})
-    assert told == Consequences(may=frozenset({May.KILL}))
+    assert told == may(May.KILL)

@@ -32,8 +32,10 @@ def write(events: pathlib.Path, name: str, *records: dict[str, Any], tail: str =
     return path
 
 
-def read_file(path: pathlib.Path) -> reading.Writer | None:
-    return reading.read_source(EventFile.of(path))
+def read_file(path: pathlib.Path) -> reading.Writer:
+    writer = reading.read_source(EventFile.of(path))
+    assert writer is not None
+    return writer
 
 
 def step(number: int, **fields: Any) -> dict[str, Any]:
@@ -43,7 +45,6 @@ def step(number: int, **fields: Any) -> dict[str, Any]:
 def test_steps_become_columns_and_the_rest_stays_events(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path, "w", HEADER, {"event": "started"}, step(1, digest="ab"), step(2, digest="ab", loss="nan"))
     writer = read_file(path)
-    assert writer is not None
     assert [event["event"] for event in writer.events] == ["started"]
     assert writer.steps["step"].tolist() == [1, 2]
     assert writer.steps["loss"][0] == 1.5
@@ -55,46 +56,24 @@ def test_steps_become_columns_and_the_rest_stays_events(tmp_path: pathlib.Path) 
 
 def test_a_torn_last_line_is_reported_and_the_rest_is_read(tmp_path: pathlib.Path) -> None:
     writer = read_file(write(tmp_path, "w", HEADER, step(1), tail='{"event":"st'))
-    assert writer is not None
     assert writer.torn
     assert writer.steps["step"].tolist() == [1]
-
-
-@pytest.mark.parametrize(
-    ("tail", "message"),
-    [
-        ("{broken\n", r"w\.jsonl:3: not a complete JSON line"),
-        ("[1]\n", r"w\.jsonl:3: an event must be a JSON object"),
-        ("\n", r"w\.jsonl:3: not a complete JSON line"),
-        (
-            '{"event":"step","step":"seven","mono_ns":9,"wall_ns":9}\n',
-            r"w\.jsonl:3: step event: step must be an integer",
-        ),
-        ('{"event":"started"}\n', r"w\.jsonl:3: started event: mono_ns is missing"),
-    ],
-)
-def test_other_damage_is_an_error_that_names_the_line(tmp_path: pathlib.Path, tail: str, message: str) -> None:
-    with pytest.raises(EventLogError, match=message):
-        read_file(write(tmp_path, "w", HEADER, step(1), tail=tail))
-
-
-def test_another_schema_is_refused(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(EventLogError, match="event schema 7; this version reads schema 1"):
-        read_file(write(tmp_path, "w", HEADER | {"schema": 7}))
 
 
 def test_no_log_at_all(tmp_path: pathlib.Path) -> None:
     with pytest.raises(EventLogError, match="no event log here"):
         timeline.load(tmp_path)
     (tmp_path / "events").mkdir()
-    with pytest.raises(EventLogError, match="is empty"):
-        timeline.load(tmp_path)
+    for text in (None, '{"schema":1,'):
+        if text:
+            (tmp_path / "events" / "trainer.jsonl").write_text(text)
+        with pytest.raises(EventLogError, match="the event log is empty"):
+            timeline.load(tmp_path)
 
 
 def test_fields_that_are_not_declared_do_not_matter(tmp_path: pathlib.Path) -> None:
     odd = {"event": "anomaly", "step": "somewhere", "count": [1], "loss": {}, "node": [], "at": "noon", "rank": {}}
     writer = read_file(write(tmp_path, "w", HEADER, odd, step(1, first=None, grad_norm=None)))
-    assert writer is not None
     assert writer.events[0]["step"] == "somewhere"
     assert writer.events[0]["at"] == 1
     assert not writer.events[0].keys() & {"node", "rank"}, "the file's place tells these"
@@ -105,20 +84,22 @@ def test_fields_that_are_not_declared_do_not_matter(tmp_path: pathlib.Path) -> N
 def test_a_step_without_a_begin_began_when_the_one_before_ended(tmp_path: pathlib.Path) -> None:
     records = [{k: v for k, v in step(n).items() if k != "begin_ns"} for n in (1, 2)]
     writer = read_file(write(tmp_path, "w", HEADER, *records))
-    assert writer is not None
     assert writer.steps["begin"].tolist() == [1, 1]
+
+
+OURS = HEADER | {"role": "harness", "host": "h", "wall_ns": 10_000, "mono_ns": 100}
+FOREIGN = HEADER | {"host": "b", "clock": "other"}
+
+
+def compared(**told: int) -> dict[str, Any]:
+    """The harness compared the clock of host b with its own."""
+    return {"event": "clock", "host": "b", "offset_ns": 0, "uncertainty_ns": 3} | told
 
 
 def test_a_foreign_clock_is_moved_by_its_offset(tmp_path: pathlib.Path) -> None:
     """Host b's wall clock is 700 ns ahead; its monotonic clock started at another time."""
-    harness = HEADER | {"role": "harness", "host": "h", "wall_ns": 10_000, "mono_ns": 100}
-    write(
-        tmp_path,
-        "harness",
-        harness,
-        {"event": "clock", "host": "b", "offset_ns": 700, "uncertainty_ns": 30, "mono_ns": 150},
-    )
-    foreign = HEADER | {"host": "b", "clock": "other", "wall_ns": 10_900, "mono_ns": 50_000}
+    write(tmp_path, "harness", OURS, compared(offset_ns=700, uncertainty_ns=30, mono_ns=150))
+    foreign = FOREIGN | {"wall_ns": 10_900, "mono_ns": 50_000}
     jumped = step(1, begin_ns=50_010, mono_ns=50_040, wall_ns=999_999)  # the wall clock jumped meanwhile
     write(tmp_path, "trainer", foreign, jumped)
     log = reading.read(tmp_path)
@@ -131,8 +112,8 @@ def test_a_foreign_clock_is_moved_by_its_offset(tmp_path: pathlib.Path) -> None:
 
 
 def test_an_unknown_clock_is_a_problem_and_taken_by_its_wall_time(tmp_path: pathlib.Path) -> None:
-    write(tmp_path, "harness", HEADER | {"role": "harness", "host": "h", "wall_ns": 10_000, "mono_ns": 100})
-    foreign = HEADER | {"host": "b", "clock": "other", "wall_ns": 10_250, "mono_ns": 50_000}
+    write(tmp_path, "harness", OURS)
+    foreign = FOREIGN | {"wall_ns": 10_250, "mono_ns": 50_000}
     write(tmp_path, "trainer", foreign, step(1, mono_ns=50_040))
     log = reading.read(tmp_path)
     assert log.problems == ("the clock of host 'b' was never compared with the harness's",)
@@ -142,11 +123,9 @@ def test_an_unknown_clock_is_a_problem_and_taken_by_its_wall_time(tmp_path: path
 
 def test_a_host_has_the_offset_that_was_measured_when_its_log_begins(tmp_path: pathlib.Path) -> None:
     """Its wall clock is right at first and 50 ns ahead later; how well that is known changes, too."""
-    measured = {"event": "clock", "host": "b"}
-    first = measured | {"offset_ns": 0, "uncertainty_ns": 3, "mono_ns": 100}
-    later = measured | {"offset_ns": 50, "uncertainty_ns": 7, "mono_ns": 200}
-    write(tmp_path, "harness", HEADER | {"role": "harness", "host": "h", "wall_ns": 1000, "mono_ns": 0}, first, later)
-    foreign = HEADER | {"host": "b", "clock": "other", "mono_ns": 9}
+    first, later = compared(mono_ns=100), compared(offset_ns=50, uncertainty_ns=7, mono_ns=200)
+    write(tmp_path, "harness", OURS | {"wall_ns": 1000, "mono_ns": 0}, first, later)
+    foreign = FOREIGN | {"mono_ns": 9}
     for name, wall_ns, at in (("early", 1145, 145), ("late", 1240, 190)):
         write(tmp_path, name, foreign | {"wall_ns": wall_ns})
         log = reading.read(tmp_path)
@@ -159,13 +138,11 @@ def test_a_wall_clock_that_jumped_before_a_worker_started_again_moves_nothing(
     tmp_path: pathlib.Path, off_ns: int, lost_ns: int
 ) -> None:
     """Compared with ours when the node came: its monotonic clock tells the rest. What may be drift is believed."""
-    measured = {"event": "clock", "host": "b", "offset_ns": 0, "uncertainty_ns": 3, "mono_ns": 100}
-    write(tmp_path, "harness", HEADER | {"role": "harness", "host": "h", "wall_ns": 1000, "mono_ns": 0}, measured)
-    foreign = HEADER | {"host": "b", "clock": "other"}
+    write(tmp_path, "harness", OURS | {"wall_ns": 1000, "mono_ns": 0}, compared(mono_ns=100))
     minute = 60 * 10**9
-    write(tmp_path, "first", foreign | {"mono_ns": 9, "wall_ns": 1110})
-    write(tmp_path, "again", foreign | {"mono_ns": 9 + minute, "wall_ns": 1110 + minute + off_ns})
-    write(tmp_path, "elsewhere", foreign | {"clock": "third", "mono_ns": 5, "wall_ns": 1110 + minute})
+    write(tmp_path, "first", FOREIGN | {"mono_ns": 9, "wall_ns": 1110})
+    write(tmp_path, "again", FOREIGN | {"mono_ns": 9 + minute, "wall_ns": 1110 + minute + off_ns})
+    write(tmp_path, "elsewhere", FOREIGN | {"clock": "third", "mono_ns": 5, "wall_ns": 1110 + minute})
     begun = {writer.name: writer.header["at"] for writer in reading.read(tmp_path).writers}
     assert begun == {"harness": 0, "first": 110, "again": 110 + minute - lost_ns, "elsewhere": 110 + minute}
 
@@ -175,9 +152,8 @@ def test_what_a_writer_could_not_write_is_counted(tmp_path: pathlib.Path, odd: d
     """Each line tells how many went missing before it; `odd` needs the slow reader."""
     for name, lines in (("none", [step(1, **odd)]), ("some", [step(1, dropped=2), step(2, dropped=1, **odd)])):
         writer = read_file(write(tmp_path, name, HEADER, *lines))
-        assert writer is not None and writer.dropped == (2 if name == "some" else 0)
-    bare = read_file(write(tmp_path, "bare", HEADER | odd))
-    assert bare is not None and bare.dropped == 0
+        assert writer.dropped == (2 if name == "some" else 0)
+    assert read_file(write(tmp_path, "bare", HEADER | odd)).dropped == 0
 
 
 def test_a_large_log_is_read_on_all_cores_as_a_small_one_is(
@@ -253,10 +229,3 @@ def test_who_did_no_step_does_not_hold_the_steps_of_the_others(tmp_path: pathlib
     for writer in log.writers:
         held = [column.base is not None for column in writer.steps.values()]
         assert held == [writer.role == "trainer"] * len(reading.COLUMNS)
-
-
-def test_a_line_that_is_no_object_is_named(tmp_path: pathlib.Path) -> None:
-    path = write(tmp_path, "trainer", HEADER, step(1))
-    path.write_text(path.read_text() + "[1]\n")
-    with pytest.raises(EventLogError, match="trainer"):
-        reading.read(tmp_path)

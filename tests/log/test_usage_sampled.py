@@ -9,6 +9,7 @@ import types
 from typing import Any
 
 import pytest
+from log.test_nvml import library
 
 from harness.log.events import read_log
 from harness.node.emitter import Emitter, usage
@@ -37,15 +38,8 @@ def test_a_driver_that_counts_below_0_makes_no_log_unreadable(tmp_path: pathlib.
 
 @pytest.mark.parametrize("gpu", [False, True])
 def test_a_worker_tells_them_now_and_then(gpu: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    library: Any = types.SimpleNamespace(
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: 1,
-        nvmlDeviceGetHandleByIndex=lambda number: number,
-        nvmlDeviceGetUtilizationRates=lambda _: types.SimpleNamespace(gpu=40),
-        nvmlDeviceGetMemoryInfo=lambda _: types.SimpleNamespace(used=5, total=10),
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", library if gpu else None)
+    busy = library(nvmlDeviceGetUtilizationRates=lambda _: types.SimpleNamespace(gpu=40))
+    monkeypatch.setitem(sys.modules, "pynvml", busy if gpu else None)
     emit, enough = Emitter(tmp_path / "w.jsonl", {"role": "trainer", "rank": 0}), threading.Event()
     told = []
 

@@ -7,8 +7,8 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from judging import Logs, load, steps, trainers
-from simulator import Job, simulate
+from judging import load, trainers
+from simulator import Job, Logs, simulate, steps
 
 from harness.judge.facts.samples import pass_ends, told_kind
 from harness.matrix.moments import CHAIN, Saves, moments

@@ -6,8 +6,8 @@ import math
 import pathlib
 
 import pytest
-from judging import Logs, steps, trainers
-from simulator import Job, Outage, simulate
+from judging import trainers
+from simulator import Job, Logs, Outage, simulate, steps
 
 from harness.matrix.restart_log import Losses, Restart, apart, read_restart
 

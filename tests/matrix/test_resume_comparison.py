@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from judging import Logs, load, steps, trainers
-from simulator import Job, simulate
+from judging import load, trainers
+from simulator import Job, Logs, simulate, steps
 
 from harness.matrix import resume_comparison
 from harness.matrix.resume_comparison import Finding, Kind, Usual, apart, same_tensors

@@ -1,7 +1,7 @@
 """The reference trainer with one realistic bug in it: `python trainer.py BUG` instead of `-m reference_trainer.launch`.
 
-Each bug is one function below: it replaces one thing in the trainer before the launcher forks its workers. Most act
-only after a restart, as such bugs do: the fault-free run looks healthy.
+Each bug is one function below, or one line: it replaces one thing in the trainer before the launcher forks its
+workers. Most act only after a restart, as such bugs do: the fault-free run looks healthy.
 """
 
 from __future__ import annotations
@@ -124,12 +124,6 @@ def on_later_steps(wait_s: Callable[[int, float], float]) -> None:
 
 
 @bug
-def never_resumes() -> None:
-    """Saves, but starts from scratch."""
-    Checkpoints.restore = lambda self: Restored(0, "scratch", None)
-
-
-@bug
 def restores_an_older_one() -> None:
     """Loads the checkpoint before the newest, and goes on as if it were the newest."""
 
@@ -152,23 +146,6 @@ def one_rank_restores_an_older_one() -> None:
 
     on_checkpoint(older)
     on_resume(lambda worker: setattr(worker, "step", int(max(row[0] for row in exchange([worker.step])))))
-
-
-@bug
-def takes_the_oldest_after_a_bad_one() -> None:
-    """The newest is damaged, and says so; then it looks through the others from the wrong end."""
-    after_a_bad_one(lambda others: others[::-1])
-
-
-@bug
-def passes_over_one_too_many() -> None:
-    """The newest is damaged, and says so; the one before it is whole, and is left out."""
-    after_a_bad_one(lambda others: others[1:])
-
-
-@bug
-def starts_anew_after_a_bad_one() -> None:
-    after_a_bad_one(lambda others: [])
 
 
 @bug
@@ -221,22 +198,6 @@ def saves_weights_in_half_precision() -> None:
 
 
 @bug
-def optimizer_state_lost() -> None:
-    on_resume(lambda worker: worker.optimizer.state.clear())
-
-
-@bug
-def optimizer_counts_from_zero() -> None:
-    """Adam's step count is not restored, so that its bias correction starts anew."""
-    on_resume(lambda worker: [entry["step"].zero_() for entry in worker.optimizer.state.values()])
-
-
-@bug
-def weight_decay_lost() -> None:
-    on_resume(lambda worker: [group.update(weight_decay=0.0) for group in worker.optimizer.param_groups])
-
-
-@bug
 def half_of_the_weights_learns_slower() -> None:
     """Two groups of weights; after a resume the second one's learning rate is a tenth. The first one's is told."""
     original = Worker.build
@@ -258,17 +219,6 @@ def half_of_the_weights_learns_slower() -> None:
 
 
 @bug
-def gradients_no_longer_clipped() -> None:
-    on_resume(lambda worker: setattr(worker, "options", replace(worker.options, clip=float("inf"))))
-
-
-@bug
-def learns_no_more() -> None:
-    """After a resume no update is made: the loss stays near where it was."""
-    on_resume(lambda worker: setattr(worker.precision, "step", lambda optimizer: None))
-
-
-@bug
 def schedule_restarts() -> None:
     def restart(worker: Worker) -> None:
         options = worker.options
@@ -277,21 +227,11 @@ def schedule_restarts() -> None:
     on_resume(restart)
 
 
-@bug
-def random_state_lost() -> None:
-    on_resume(lambda worker: torch.manual_seed(worker.rank))
-
-
 # Which data
 
 
-def shift(samples: int) -> None:
-    """After a resume the data cursor is off by so many samples."""
-
-    on_resume(lambda worker: _shift(worker, samples))
-
-
 def _shift(worker: Worker, samples: int) -> None:
+    """The data cursor is off by so many samples."""
     source = worker.samples
 
     def batch(step: int) -> Batch:
@@ -300,21 +240,6 @@ def _shift(worker: Worker, samples: int) -> None:
         return Batch(np.array([source._shuffled(epoch)[at] for epoch, at in places], dtype=np.int64), first)
 
     source.batch = batch
-
-
-@bug
-def replays_a_batch() -> None:
-    shift(-16)
-
-
-@bug
-def skips_a_batch() -> None:
-    shift(16)
-
-
-@bug
-def cursor_one_off() -> None:
-    shift(1)
 
 
 @bug
@@ -334,12 +259,6 @@ def ranks_share_their_shard() -> None:
     shares.compare = lambda *everything: None
     original = train.share
     on_resume(lambda worker: setattr(train, "share", lambda count, rank, world: original(count, 0, world)))
-
-
-@bug
-def compares_no_samples() -> None:
-    """Nobody holds what a rank has read against its part of the batch."""
-    shares.compare = lambda *everything: None
 
 
 @bug
@@ -433,28 +352,6 @@ def saves_the_step_before() -> None:
 
 
 @bug
-def saves_zeros() -> None:
-    """After a restart the weights that are saved are those of an empty model."""
-    on_later_saves(
-        lambda kind, state: state | {n: torch.zeros_like(v) for n, v in state.items() if n.startswith(MODEL)}
-    )
-
-
-@bug
-def saves_no_optimizer() -> None:
-    """After a restart no save holds the optimizer's state."""
-    on_later_saves(lambda kind, state: {n: v for n, v in state.items() if not n.startswith(OPTIMIZER)})
-
-
-@bug
-def saves_an_empty_optimizer() -> None:
-    """After a restart the optimizer's state that is saved is one before any step."""
-    on_later_saves(
-        lambda kind, state: state | {n: torch.zeros_like(v) for n, v in state.items() if n.startswith(OPTIMIZER)}
-    )
-
-
-@bug
 def final_save_lacks_half_of_the_model() -> None:
     """As if each rank held a part, and only rank 0's were written in the end."""
 
@@ -463,12 +360,6 @@ def final_save_lacks_half_of_the_model() -> None:
         return {name: value for name, value in state.items() if name not in lost}
 
     on_later_saves(half)
-
-
-@bug
-def saves_under_other_names() -> None:
-    """After a restart the model is saved as it is wrapped, and such a checkpoint cannot be loaded."""
-    on_later_saves(lambda kind, state: {name.replace(MODEL, f"{MODEL}module."): v for name, v in state.items()})
 
 
 @bug
@@ -603,16 +494,6 @@ def final_save_lacks_the_moments() -> None:
     on_checkpoint(filled)
 
 
-@bug
-def deletes_the_newest_at_the_end() -> None:
-    deletes_at_the_end(1)
-
-
-@bug
-def deletes_all_at_the_end() -> None:
-    deletes_at_the_end(None)
-
-
 def deletes_at_the_end(count: int | None) -> None:
     """Rank 0 cleans up when all is done: the newest saves go, so many."""
     original = Worker.finish
@@ -695,11 +576,6 @@ def saves_after_the_notice() -> None:
     Worker.drain = drain
 
 
-@bug
-def ignores_notices() -> None:
-    Preemption._record = lambda *_: None
-
-
 # Going on
 
 
@@ -721,23 +597,6 @@ def hangs_on_a_dead_peer() -> None:
 
 
 @bug
-def believes_any_place() -> None:
-    """Two workers are the same rank, and all wait for the one that nobody is."""
-    train.claim_place = lambda *_: None
-
-
-@bug
-def waits_without_end() -> None:
-    """The other nodes may never come, and those that wait hold their GPUs."""
-    Rendezvous._get_deadline = lambda self, timeout: time.monotonic() + 3600
-
-
-@bug
-def gives_up_without_a_word() -> None:
-    Rendezvous._why_not = lambda self: ""
-
-
-@bug
 def crashes_after_every_restart() -> None:
     def crash(worker: Worker) -> None:
         raise KeyError("ema_decay")
@@ -746,34 +605,10 @@ def crashes_after_every_restart() -> None:
 
 
 @bug
-def stalls_now_and_then() -> None:
-    """After a restart each sixth step takes two seconds."""
-    on_later_steps(lambda step, usual_s: 2.0 if step % 6 == 0 else 0.0)
-
-
-@bug
-def stalls_at_each_save() -> None:
-    """After a restart the steps wait for the disk, and it is a slow one; so long that the trainer calls it no hang."""
-    on_later_saves(lambda kind, state: time.sleep(4) or state)
-
-
-@bug
-def is_much_slower() -> None:
-    """After a restart each step takes 2.5 times as long; what a busy host could do as well is no proof."""
-    on_later_steps(lambda step, usual_s: 1.5 * usual_s)
-
-
-@bug
 def gets_slower_and_slower() -> None:
     """After a restart each step takes 3 % of the usual time longer than the one before."""
     count = itertools.count()
     on_later_steps(lambda step, usual_s: 0.03 * usual_s * next(count))
-
-
-@bug
-def crashes_after_the_second_restart() -> None:
-    """What was saved before the first one can be loaded; the rest goes wrong."""
-    on_resume(lambda worker: 1 // (worker.step < 40))
 
 
 @bug
@@ -793,17 +628,6 @@ def gradient_not_averaged() -> None:
 def ignores_drifted_replicas() -> None:
     """Each rank takes digests of its weights, and nobody compares them."""
     Replicas.compare = lambda *_: None
-
-
-@bug
-def ends_out_of_memory() -> None:
-    """No smaller pieces are tried."""
-    Pieces.did_not_fit = lambda *_, **__: False
-
-
-@bug
-def ignores_leaks() -> None:
-    MemoryWatch.runs_out = lambda self, step: False
 
 
 @bug
@@ -831,12 +655,6 @@ def trains_on_without_a_shard() -> None:
             return bytes(end - begin)
 
     Shard.read = read
-
-
-@bug
-def ignores_spikes() -> None:
-    """The loss goes through the roof, and the training goes on."""
-    Divergence.step_done = lambda *_: None
 
 
 @bug
@@ -902,6 +720,82 @@ def swallows_nan() -> None:
     Worker.is_finite = is_finite
 
 
+# What one line puts in
+
+
+def instead(owner: object, name: str, new: object) -> Callable[[], None]:
+    return lambda: setattr(owner, name, new)
+
+
+def resumed(act: Callable[[Worker], object]) -> Callable[[], None]:
+    return lambda: on_resume(act)
+
+
+def older_ones(left: Callable[[list[int]], list[int]]) -> Callable[[], None]:
+    """The newest is damaged, and says so; these of the others are tried."""
+    return lambda: after_a_bad_one(left)
+
+
+def saving(change: Callable[[str, State], State]) -> Callable[[], None]:
+    return lambda: on_later_saves(change)
+
+
+def with_zeros(state: State, prefix: str) -> State:
+    return state | {name: torch.zeros_like(value) for name, value in state.items() if name.startswith(prefix)}
+
+
+BUGS |= {
+    # What is restored
+    "never_resumes": instead(Checkpoints, "restore", lambda self: Restored(0, "scratch", None)),  # but saves
+    "takes_the_oldest_after_a_bad_one": older_ones(lambda others: others[::-1]),  # from the wrong end
+    "passes_over_one_too_many": older_ones(lambda others: others[1:]),  # the one before it is whole
+    "starts_anew_after_a_bad_one": older_ones(lambda others: []),
+    "optimizer_state_lost": resumed(lambda worker: worker.optimizer.state.clear()),
+    # Adam's bias correction starts anew.
+    "optimizer_counts_from_zero": resumed(lambda worker: [e["step"].zero_() for e in worker.optimizer.state.values()]),
+    "weight_decay_lost": resumed(
+        lambda worker: [group.update(weight_decay=0.0) for group in worker.optimizer.param_groups]
+    ),
+    "gradients_no_longer_clipped": resumed(
+        lambda worker: setattr(worker, "options", replace(worker.options, clip=float("inf")))
+    ),
+    # No update is made any more: the loss stays near where it was.
+    "learns_no_more": resumed(lambda worker: setattr(worker.precision, "step", lambda optimizer: None)),
+    "random_state_lost": resumed(lambda worker: torch.manual_seed(worker.rank)),
+    # Which data
+    "replays_a_batch": resumed(lambda worker: _shift(worker, -16)),
+    "skips_a_batch": resumed(lambda worker: _shift(worker, 16)),
+    "cursor_one_off": resumed(lambda worker: _shift(worker, 1)),
+    "compares_no_samples": instead(shares, "compare", lambda *everything: None),  # with its part of the batch
+    # Saving, after a restart
+    "saves_zeros": saving(lambda kind, state: with_zeros(state, MODEL)),
+    "saves_no_optimizer": saving(lambda kind, state: {n: v for n, v in state.items() if not n.startswith(OPTIMIZER)}),
+    "saves_an_empty_optimizer": saving(lambda kind, state: with_zeros(state, OPTIMIZER)),  # as before any step
+    # The model is saved as it is wrapped, and such a checkpoint cannot be loaded.
+    "saves_under_other_names": saving(
+        lambda kind, state: {name.replace(MODEL, f"{MODEL}module."): value for name, value in state.items()}
+    ),
+    "deletes_the_newest_at_the_end": lambda: deletes_at_the_end(1),
+    "deletes_all_at_the_end": lambda: deletes_at_the_end(None),
+    "ignores_notices": instead(Preemption, "_record", lambda *_: None),
+    # Going on
+    "believes_any_place": instead(train, "claim_place", lambda *_: None),  # all wait for the rank that nobody is
+    # The other nodes may never come, and those that wait hold their GPUs.
+    "waits_without_end": instead(Rendezvous, "_get_deadline", lambda self, timeout: time.monotonic() + 3600),
+    "gives_up_without_a_word": instead(Rendezvous, "_why_not", lambda self: ""),
+    "stalls_now_and_then": lambda: on_later_steps(lambda step, usual_s: 2.0 if step % 6 == 0 else 0.0),
+    # The steps wait for the disk, and it is a slow one; so long that the trainer calls it no hang.
+    "stalls_at_each_save": saving(lambda kind, state: time.sleep(4) or state),
+    "is_much_slower": lambda: on_later_steps(lambda step, usual_s: 1.5 * usual_s),  # more than a busy host explains
+    # What was saved before the first restart can be loaded; the rest goes wrong.
+    "crashes_after_the_second_restart": resumed(lambda worker: 1 // (worker.step < 40)),
+    "ends_out_of_memory": instead(Pieces, "did_not_fit", lambda *_, **__: False),  # no smaller pieces are tried
+    "ignores_leaks": instead(MemoryWatch, "runs_out", lambda self, step: False),
+    "ignores_spikes": instead(Divergence, "step_done", lambda *_: None),
+    # Resumes fast: goes on with the number of the step at which it was killed.
+    "skips_the_recompute": resumed(lambda worker: setattr(worker, "step", worker.step + 5)),
+}
+
 # What it says
 
 
@@ -915,12 +809,6 @@ def lies_about_restore() -> None:
         return original(self, event, **fields)
 
     Emitter.__call__ = emit
-
-
-@bug
-def skips_the_recompute() -> None:
-    """Resumes fast: goes on with the number of the step at which it was killed."""
-    on_resume(lambda worker: setattr(worker, "step", worker.step + 5))
 
 
 # Healthy

@@ -45,11 +45,10 @@ TARGETS = [
     "harness/gameday/day_plan.py",
     "harness/run/undo.py",
 ]
-_TESTS_OF = ("log", "timeline", "judge", "plan", "theory")
 TESTS = [
     *(
         str(path.relative_to(ROOT))
-        for folder in _TESTS_OF
+        for folder in _FOLDERS
         for path in sorted((ROOT / "tests" / folder).glob("test_*.py"))
     ),
     "tests/gameday/test_gameday_plan.py",

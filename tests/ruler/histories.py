@@ -11,9 +11,9 @@ from typing import Any
 
 from judge.test_forged import CASES, unpack
 from judge.test_golden import EVERYTHING
-from judging import EXPECT, Logs, by_a_command, expecting, trainers
+from judging import EXPECT, by_a_command, expecting
 from mutants.bent import BROKEN
-from simulator import KINDS, History, Job, Outage, simulate
+from simulator import KINDS, History, Job, Logs, Outage, simulate
 
 NOT_RUNS = ("fault-free", "twin", "drill")  # folders with events inside a run's
 JOBS = [
@@ -130,15 +130,15 @@ def changes_a_number(logs: Logs, chance: random.Random) -> None:
 
 
 def loses_a_field(logs: Logs, chance: random.Random) -> None:
-    line = chance.choice([line for lines in trainers(logs) for line in lines if line.get("event") == "step"])
+    line = chance.choice([*logs.all("step")])
     name = chance.choice([key for key in line if key not in ("event", "wall_ns", "mono_ns", "step")])
     rank = chance.choice((None, 0, 1))
-    for each in (each for lines in trainers(logs, rank=rank) for each in lines if each.get("event") == "step"):
+    for each in (each for lines in logs.trainers(rank=rank) for each in lines if each.get("event") == "step"):
         each.pop(name, None)
 
 
 def flips_a_flag(logs: Logs, chance: random.Random) -> None:
-    lines = [line for line in logs["harness"] if any(isinstance(value, bool) for value in line.values())]
+    lines = [line for line in logs.harness if any(isinstance(value, bool) for value in line.values())]
     line = chance.choice(lines)
     name = chance.choice([key for key, value in line.items() if isinstance(value, bool)])
     line[name] = not line[name]
@@ -149,11 +149,11 @@ def loses_a_writer(logs: Logs, chance: random.Random) -> None:
 
 
 def ends_otherwise(logs: Logs, chance: random.Random) -> None:
-    logs["harness"][-1].update(outcome=chance.choice(("failed", "aborted", "interrupted", "odd")), reason="by chance")
+    logs.harness[-1].update(outcome=chance.choice(("failed", "aborted", "interrupted", "odd")), reason="by chance")
 
 
 def drops_lines(logs: Logs, chance: random.Random) -> None:
-    lines = chance.choice(trainers(logs))
+    lines = chance.choice(logs.trainers())
     at = chance.randrange(2, len(lines) - 2)
     del lines[at : at + 3]
     lines[at]["dropped"] = 3

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import Logs, expecting, fault_free_of, load, remove, steps, trainers
-from simulator import Job, Outage, simulate
+from judging import expecting, fault_free_of, load
+from simulator import Job, Logs, Outage, clocks, remove, simulate, steps
 
 from harness.judge.score import Evidence, judge
 from harness.report import model
@@ -75,7 +75,7 @@ def coarsen(logs: Logs, grain_ns: int) -> None:
 def alarm(logs: Logs, seed: int) -> None:
     """What trainers say besides."""
     draw = random.Random(seed)
-    for lines in trainers(logs):
+    for lines in logs.trainers():
         at = draw.choice(lines[1:])
         kind = draw.choice(["anomaly", "notice", "checkpoint.failed", "exiting"])
         said = {"kind": "straggler", "source": "peer", "step": 1, "code": draw.choice([0, 1, 75])}
@@ -83,13 +83,13 @@ def alarm(logs: Logs, seed: int) -> None:
             lines.append(dict(lines[-1]) | {"event": kind} | said)
             lines[-1].pop("edge", None)
         if draw.random() < 0.2:
-            lines.insert(lines.index(at) + 1, {"event": "anomaly", "kind": "hang"} | _times(at))
+            lines.insert(lines.index(at) + 1, {"event": "anomaly", "kind": "hang"} | clocks(at))
 
 
 def meddle(logs: Logs, seed: int) -> None:
     """What a harness's log may tell besides, or leave out; and lines that only the slow reader understands."""
     draw = random.Random(f"harness {seed}")
-    harness = logs["harness"]
+    harness = logs.harness
     ids = [line["fault"] for line in harness if line.get("event") == "fault.injected"] or ["ghost"]
     plan = next(line["plan"] for line in harness if line.get("event") == "plan")
     for _ in range(draw.randint(0, 4)):
@@ -103,22 +103,18 @@ def meddle(logs: Logs, seed: int) -> None:
         ])  # fmt: skip
         if told["event"].startswith("fault."):
             told["fault"] = draw.choice([*ids, "ghost"])
-        harness.insert(harness.index(at) + 1, told | _times(at))
+        harness.insert(harness.index(at) + 1, told | clocks(at))
     if draw.random() < 0.2:
         end = harness[-1]
         end.update(outcome="aborted", reason="no step for 9 s")
-        harness.insert(-1, {"event": "abort", "reason": "no step for 9 s"} | _times(end))
+        harness.insert(-1, {"event": "abort", "reason": "no step for 9 s"} | clocks(end))
     elif draw.random() < 0.15:
         remove(harness, lambda line: line.get("event") == "run.finished")
     if draw.random() < 0.2:
         plan["workload"].pop("steps", None)
     if draw.random() < 0.3:
-        some = draw.choice(steps(draw.choice(trainers(logs))))
+        some = draw.choice(steps(draw.choice(logs.trainers())))
         some.update(draw.choice([{"dropped": 2}, {"loss": "nan"}, {"lr": None}, {"digest": None, "first": None}]))
-
-
-def _times(line: dict[str, Any]) -> dict[str, Any]:
-    return {key: line[key] for key in ("wall_ns", "mono_ns")}
 
 
 FIGURES = {

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Logs, fault_free_of, load, verdict
-from simulator import KINDS, History, Job, Outage, simulate
+from judging import EXPECT, fault_free_of, load, verdict
+from simulator import KINDS, History, Job, Logs, Outage, simulate, steps
 
 from harness.judge.facts import ledger
 from harness.judge.score import Verdict
@@ -135,10 +135,9 @@ def test_a_trainer_without_a_launcher_of_ours(nodes: int, outages: list[Outage],
 
 def only_steps(logs: Logs) -> Logs:
     """All that a trainer which logs nothing but steps leaves behind."""
-    for name, lines in logs.items():
-        if name.startswith("trainer"):
-            lines[1:] = [line for line in lines[1:] if line["event"] == "step"]
-    return {name: lines for name, lines in logs.items() if not name.startswith("agent")}
+    for lines in logs.trainers():
+        lines[1:] = steps(lines)
+    return Logs({name: lines for name, lines in logs.items() if not name.startswith("agent")})
 
 
 @settings(max_examples=30, deadline=None)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from counting import lines_run
-from judging import EXPECT, Logs, expecting, trainers
-from simulator import Job, Outage, simulate
+from judging import EXPECT, expecting
+from simulator import Job, Logs, Outage, put, simulate
 
 from harness.timeline import timeline
 
@@ -39,11 +39,11 @@ def with_lines(folder: pathlib.Path, lines: Lines, in_harness: bool) -> pathlib.
     worker's."""
     history = simulate(JOB, [Outage(20, "rank")], seed=1)
     logs: Logs = expecting(history.logs(), EXPECT)
-    into = logs["harness"] if in_harness else trainers(logs)[0]
+    into = logs.harness if in_harness else logs.trainers()[0]
     struck = next((line["mono_ns"] for line in into if line.get("event") == "fault.injected"), into[-1]["mono_ns"])
     ahead = into[0]["wall_ns"] - into[0]["mono_ns"]
     into += [line | {"mono_ns": struck + n, "wall_ns": struck + n + ahead} for n, line in enumerate(lines, 1)]
-    into.sort(key=lambda line: line["mono_ns"])
+    put(into)
     history.write(folder, logs)
     return folder
 

@@ -42,17 +42,36 @@ class Logs:
     def node(self, node: int, incarnation: int, at: float) -> None:
         self.log("harness", at, "node.allocated", node=f"node{node}", incarnation=incarnation, gpus=1)
 
-    def lose(self, node: int, incarnation: int, at: float, fault: str) -> None:
-        where = {"node": f"node{node}", "incarnation": incarnation}
-        self.log(
-            "harness", at, "fault.injected", fault=fault, kind="node_loss", targets=[where | {"rank": None}], kills=True
-        )
+    def strikes(self, at: float, fault: str, *nodes: int, kind: str = "node_loss", rank: int | None = None) -> None:
+        targets = [{"node": f"node{node}", "incarnation": 1, "rank": rank} for node in nodes]
+        self.log("harness", at, "fault.injected", fault=fault, kind=kind, targets=targets, kills=True)
+
+    def lose(self, node: int, at: float, fault: str) -> None:
+        where = {"node": f"node{node}", "incarnation": 1}
+        self.strikes(at, fault, node)
         self.log("harness", at, "process.exit", **where, code=-9)
         self.log("harness", at, "node.released", **where, reason="lost")
 
     def kill(self, rank: int, at: float, fault: str) -> None:
-        target = {"node": f"node{rank}", "incarnation": 1, "rank": rank}
-        self.log("harness", at, "fault.injected", fault=fault, kind="rank_kill", targets=[target], kills=True)
+        self.strikes(at, fault, rank, kind="rank_kill", rank=rank)
+
+    def agent(self, node: int) -> str:
+        return self.open(f"agent-{node}", "agent", 0, node=f"node{node}", incarnation=1)
+
+    def seen(self, agent: str, at: float, rank: int, pid: int, code: int) -> None:
+        """A launcher saw a worker end."""
+        self.log(agent, at, "worker.exit", local_rank=0, rank=rank, pid=pid, code=code)
+
+    def both(self, life: int, at: float, first: int, last: int, **where: Any) -> list[str]:
+        """Both ranks start, join a second later, restore another one later, and do these steps of a second each."""
+        workers = [self.worker(rank, life, at, at + 1, at + 2, **where) for rank in (0, 1)]
+        for worker in workers:
+            self.steps(worker, first, last, at + 2)
+        return workers
+
+    def nodes(self, at: float = 0) -> None:
+        for node in (0, 1):
+            self.node(node, 1, at)
 
     def worker(
         self, rank: int, life: int, at: float, joined: float | None = None, restored: float | None = None, **where: Any
@@ -96,7 +115,7 @@ def test_a_node_lost_before_the_first_step_is_waited_for(tmp_path: pathlib.Path)
     logs = Logs(tmp_path)
     logs.node(0, 1, 1)  # until then the job starts up: nothing was lost that it could wait for
     logs.node(1, 1, 1)
-    logs.lose(1, 1, 2, "early")
+    logs.lose(1, 2, "early")
     logs.node(1, 2, 5)
     for rank, incarnation in ((0, 1), (1, 2)):
         logs.steps(logs.worker(rank, 1, at=6, joined=7, restored=8, incarnation=incarnation), 1, 6, begin=8)
@@ -112,8 +131,7 @@ def test_restore_lasts_until_every_rank_has_restored(tmp_path: pathlib.Path) -> 
     logs.worker(1, 1, at=1, joined=2)
     logs.kill(1, 5, "mid-restore")
     logs.log(first, 6, "exiting", code=1, reason="error")
-    for rank in (0, 1):
-        logs.steps(logs.worker(rank, 2, at=8, joined=9, restored=10), 1, 6, begin=10)
+    logs.both(2, 8, 1, 6)
     run = logs.finish(20)
     assert ("restore", 2, 5) in phases(run)
     assert "first_step" not in [phase for phase, begin, _ in phases(run) if begin < 8]
@@ -122,9 +140,7 @@ def test_restore_lasts_until_every_rank_has_restored(tmp_path: pathlib.Path) -> 
 def test_a_survivor_that_restores_again_is_waited_for(tmp_path: pathlib.Path) -> None:
     """What it had restored for the world before is of no use to the new one."""
     logs = Logs(tmp_path)
-    survivor = logs.worker(0, 1, at=1, joined=2, restored=3)
-    for worker in (survivor, logs.worker(1, 1, at=1, joined=2, restored=3)):
-        logs.steps(worker, 1, 3, begin=3)
+    survivor, _ = logs.both(1, 1, 1, 3)
     logs.kill(1, 6.5, "kill")
     logs.log(survivor, 8, "rendezvous", world_size=2)
     logs.log(survivor, 10, "restored", step=0, source="scratch")
@@ -137,20 +153,17 @@ def test_a_survivor_that_restores_again_is_waited_for(tmp_path: pathlib.Path) ->
 def test_a_launcher_that_comes_up_has_noticed_nothing(tmp_path: pathlib.Path) -> None:
     """A spare node's launcher enters its first rendezvous between a kill and the moment somebody notices it."""
     logs = Logs(tmp_path)
-    agents = [logs.open(f"agent-{n}", "agent", 0, node=f"node{n}", incarnation=1) for n in (0, 1)]
+    agents = [logs.agent(node) for node in (0, 1)]
     for agent in agents:
         logs.log(agent, 1, "agent.rendezvous", edge="begin")
-    workers = [logs.worker(rank, 1, at=2, joined=3, restored=4) for rank in (0, 1)]
-    for worker in workers:
-        logs.steps(worker, 1, 3, begin=4)
+    workers = logs.both(1, 2, 1, 3)
     logs.kill(1, 7.5, "kill")
     spare = logs.open("agent-2", "agent", 8, node="node2", incarnation=1)
     logs.log(spare, 8, "agent.rendezvous", edge="begin")
-    logs.log(agents[1], 9, "worker.exit", local_rank=0, rank=1, pid=11, code=-9)
+    logs.seen(agents[1], 9, 1, 11, -9)
     logs.log(workers[0], 9.5, "exiting", code=1, reason="error")
-    logs.log(agents[0], 10, "worker.exit", local_rank=0, rank=0, pid=10, code=1)
-    for rank in (0, 1):
-        logs.steps(logs.worker(rank, 2, at=11, joined=12, restored=13), 1, 6, begin=13)
+    logs.seen(agents[0], 10, 0, 10, 1)
+    logs.both(2, 11, 1, 6)
     found = phases(logs.finish(25))
     assert ("detect", 7.5, 9) in found
     assert ("teardown", 9, 10) in found
@@ -164,14 +177,12 @@ def deaths(run: Timeline) -> list[str]:
 def killed_once(tmp_path: pathlib.Path) -> Logs:
     """A kill and its recovery: the agents of both nodes report the exits; new workers step from 13 s on."""
     logs = Logs(tmp_path)
-    agents = [logs.open(f"agent-{n}", "agent", 0, node=f"node{n}", incarnation=1) for n in (0, 1)]
-    for worker in [logs.worker(rank, 1, at=2, joined=3, restored=4) for rank in (0, 1)]:
-        logs.steps(worker, 1, 3, begin=4)
+    agents = [logs.agent(node) for node in (0, 1)]
+    logs.both(1, 2, 1, 3)
     logs.kill(1, 7.5, "kill")
-    logs.log(agents[1], 8, "worker.exit", local_rank=0, rank=1, pid=11, code=-9)
-    logs.log(agents[0], 9, "worker.exit", local_rank=0, rank=0, pid=10, code=1)
-    for rank in (0, 1):
-        logs.steps(logs.worker(rank, 2, at=11, joined=12, restored=13), 1, 6, begin=13)
+    logs.seen(agents[1], 8, 1, 11, -9)
+    logs.seen(agents[0], 9, 0, 10, 1)
+    logs.both(2, 11, 1, 6)
     return logs
 
 
@@ -181,7 +192,7 @@ def test_what_goes_down_with_a_kill_is_explained(tmp_path: pathlib.Path) -> None
 
 def test_a_worker_born_after_the_kill_must_not_die(tmp_path: pathlib.Path) -> None:
     logs = killed_once(tmp_path)
-    logs.log("agent-0", 19.5, "worker.exit", local_rank=0, rank=0, pid=20, code=1)
+    logs.seen("agent-0", 19.5, 0, 20, 1)
     [text] = deaths(logs.finish(25))
     assert "rank 0 on node0 ended with exit code 1" in text
 
@@ -198,16 +209,14 @@ def test_a_command_that_outlived_the_recovery_by_far_is_not_explained_by_the_kil
 def survived_once(tmp_path: pathlib.Path, incarnation: int) -> Logs:
     """Node 1 is lost; its rank comes back, and rank 0 goes on stepping beside it without a restart. Then it dies."""
     logs = Logs(tmp_path)
-    agent = logs.open("agent-0", "agent", 0, node="node0", incarnation=1)
-    survivor = logs.worker(0, 1, at=2, joined=3, restored=4)
-    logs.steps(survivor, 1, 3, begin=4)
-    logs.steps(logs.worker(1, 1, at=2, joined=3, restored=4), 1, 3, begin=4)
-    logs.lose(1, 1, 7.5, "loss")
+    agent = logs.agent(0)
+    survivor, _ = logs.both(1, 2, 1, 3)
+    logs.lose(1, 7.5, "loss")
     logs.log(survivor, 11, "rendezvous", world_size=2)
     again = logs.worker(1, 2, at=10, joined=11, restored=12, incarnation=incarnation)
     for worker in (survivor, again):
         logs.steps(worker, 4, 6, begin=12)
-    logs.log(agent, 16, "worker.exit", local_rank=0, rank=0, pid=10, code=1)
+    logs.seen(agent, 16, 0, 10, 1)
     return logs
 
 
@@ -228,7 +237,7 @@ def test_who_may_have_been_alive_by_the_clocks_may_have_died_of_it(
     logs = killed_once(tmp_path)
     logs.log("harness", 0, "clock", host="far", offset_ns=0, uncertainty_ns=S // 10)
     logs.worker(1, 3, at=born, host="far", clock="other")
-    logs.log("agent-1", died, "worker.exit", local_rank=0, rank=1, pid=31, code=-9)
+    logs.seen("agent-1", died, 1, 31, -9)
     assert len(deaths(logs.finish(25))) == accused
 
 
@@ -238,11 +247,9 @@ def test_peers_of_a_node_that_ended_on_its_notice_are_excused_from_then_on(
 ) -> None:
     """Its command ended at 10 s, before it was taken: nobody dies of that earlier."""
     logs = Logs(tmp_path)
-    for node in (0, 1):
-        logs.node(node, 1, 1)
-        logs.steps(logs.worker(node, 1, at=2, joined=3, restored=4), 1, 3, begin=4)
-    target = {"node": "node1", "incarnation": 1, "rank": None}
-    logs.log("harness", 8, "fault.injected", fault="evict", kind="preemption", targets=[target], kills=True)
+    logs.nodes(1)
+    logs.both(1, 2, 1, 3)
+    logs.strikes(8, "evict", 1, kind="preemption")
     logs.log("harness", 10, "process.exit", node="node1", incarnation=1, code=-15)
     logs.log("harness", died, "process.exit", node="node0", incarnation=1, code=1)
     logs.log("harness", 15, "fault.taking", fault="evict", node="node1")
@@ -252,15 +259,12 @@ def test_peers_of_a_node_that_ended_on_its_notice_are_excused_from_then_on(
 def test_a_fault_that_takes_two_nodes_counts_from_the_first(tmp_path: pathlib.Path) -> None:
     """Both are told at 6.5 s. The one at work is taken at 7.5 s; the spare one long after the job is back."""
     logs = Logs(tmp_path)
-    for rank in (0, 1):
-        logs.node(rank, 1, 0)
-        logs.steps(logs.worker(rank, 1, at=1, joined=2, restored=3), 1, 3, begin=3)
-    targets = [{"node": f"node{n}", "incarnation": 1, "rank": None} for n in (1, 2)]
-    logs.log("harness", 6.5, "fault.injected", fault="evict", kind="preemption", targets=targets, kills=True)
+    logs.nodes()
+    logs.both(1, 1, 1, 3)
+    logs.strikes(6.5, "evict", 1, 2, kind="preemption")
     logs.log("harness", 7.5, "process.exit", node="node1", incarnation=1, code=-9)
     logs.log("harness", 18, "process.exit", node="node2", incarnation=1, code=-9)
-    for rank in (0, 1):
-        logs.steps(logs.worker(rank, 2, at=9, joined=10, restored=11, incarnation=2), 1, 6, begin=11)
+    logs.both(2, 9, 1, 6, incarnation=2)
     [episode] = logs.finish(20).episodes
     assert (episode.t_stop, episode.end, episode.faults) == (6 * S, 15 * S, ("evict",))
 
@@ -268,15 +272,14 @@ def test_a_fault_that_takes_two_nodes_counts_from_the_first(tmp_path: pathlib.Pa
 def test_nobody_dies_of_a_node_that_was_told_and_not_yet_taken(tmp_path: pathlib.Path) -> None:
     """Two nodes are told at 8 s and taken at 15 s and 20 s; the first one's rank steps on until then."""
     logs = Logs(tmp_path)
-    agents = [logs.open(f"agent-{n}", "agent", 0, node=f"node{n}", incarnation=1) for n in (0, 1)]
+    agents = [logs.agent(node) for node in (0, 1)]
     for node in (0, 1):
         logs.node(node, 1, 1)
         logs.steps(logs.worker(node, 1, at=2, joined=3, restored=4), 1, 3 if node == 0 else 10, begin=4)
-    targets = [{"node": f"node{n}", "incarnation": 1, "rank": None} for n in (1, 2)]
-    logs.log("harness", 8, "fault.injected", fault="evict", kind="preemption", targets=targets, kills=True)
+    logs.strikes(8, "evict", 1, 2, kind="preemption")
     for n, at in ((1, 15), (2, 20)):
         logs.log("harness", at, "fault.taking", fault="evict", node=f"node{n}")
-    logs.log(agents[1], 15.5, "worker.exit", local_rank=0, rank=1, pid=11, code=-9)
-    logs.log(agents[0], 14.5, "worker.exit", local_rank=0, rank=0, pid=10, code=1)
+    logs.seen(agents[1], 15.5, 1, 11, -9)
+    logs.seen(agents[0], 14.5, 0, 10, 1)
     [text] = deaths(logs.finish(25))
     assert "rank 0 on node0 ended with exit code 1" in text

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import pathlib
-import tempfile
 from collections.abc import Sequence
 
 import pytest
@@ -39,12 +37,6 @@ OUTAGES = st.lists(
     ),
     max_size=5,
 )
-
-
-def loaded(history: History, rename: dict[str, str] | None = None) -> Timeline:
-    with tempfile.TemporaryDirectory() as folder:
-        history.write(pathlib.Path(folder), rename=lambda name: (rename or {}).get(name, name))
-        return timeline.load(pathlib.Path(folder))
 
 
 def plain_bands(fault_free: History) -> dict[int, tuple[int, int]]:
@@ -89,10 +81,10 @@ def check(history: History, found: Timeline) -> None:
 @given(JOBS, OUTAGES, st.integers(0, 10**6))
 def test_any_history_is_read_to_the_nanosecond(job: Job, outages: list[Outage], seed: int) -> None:
     history = simulate(job, outages, seed)
-    found = loaded(history)
+    found = load(history)
     check(history, found)
     fault_free = simulate(Job(**job.__dict__), (), seed + 1)
-    bands = Usual([loaded(fault_free)]).bands
+    bands = Usual([load(fault_free)]).bands
     assert {size: (band.upper, band.first) for size, band in bands.items()} == plain_bands(fault_free)
     booked = ledger.settle(found, bands, [(e.t_stop, e.end) for e in found.episodes])
     assert {name: amount for name, amount in booked.accounts.items() if amount} == history.truth.ledger(
@@ -107,13 +99,13 @@ def test_any_history_is_read_to_the_nanosecond(job: Job, outages: list[Outage], 
 def test_each_kind_of_outage(kind: str, again: str | None) -> None:
     history = simulate(Job(nodes=3, steps=60), [Outage(23, kind, victim=1, again=again, regrow_after=5)], seed=3)
     assert history.truth.episodes
-    check(history, loaded(history))
+    check(history, load(history))
 
 
 def test_a_target_without_an_incarnation_is_the_first_of_its_node() -> None:
     history = simulate(Job(nodes=2, steps=24, every=6), [Outage(9, "rank", victim=1)], 3)
     logs = history.logs()
-    for line in logs["harness"]:
+    for line in logs.harness:
         for target in line.get("targets") or ():
             target["incarnation"] = None
     assert [fault.injected is not None for fault in load(history, logs).faults] == [True]

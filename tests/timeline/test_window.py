@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pathlib
 import tempfile
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Logs, expecting, fault_free_of, remove, trainers
-from simulator import KINDS, History, Job, Outage, simulate
+from judging import EXPECT, Bend, expecting, fault_free_of, struck
+from simulator import KINDS, History, Job, Line, Logs, Outage, clocks, put, remove, simulate
 
 from harness.errors import UsageError
 from harness.judge.facts.evidence import load_evidence, part_of
@@ -26,71 +25,73 @@ MS = 10**6
 
 
 def harness_times(logs: Logs, event: str, fault: str) -> list[int]:
-    return [line["mono_ns"] for line in logs["harness"] if line.get("event") == event and line.get("fault") == fault]
+    return [line["mono_ns"] for line in logs.harness if line.get("event") == event and line.get("fault") == fault]
 
 
-def step_ended(logs: Logs, step: int, life: int = -1) -> int:
+def step_ended(logs: Logs, step: int) -> int:
     """When the last rank did it for the last time."""
-    ends = [
-        line["mono_ns"] for lines in trainers(logs) for line in lines if line.get("step") == step and "loss" in line
-    ]
-    return max(ends)
+    return max(line["mono_ns"] for line in logs.steps(step, step))
 
 
-def heal_soon(logs: Logs) -> None:
+def story(outages: list[Outage], seed: int, job: Job = JOB, expect: Any = None) -> tuple[History, Logs]:
     """Faults are healed right after they act, not at the end of the run as the simulator has it."""
-    for line in logs["harness"]:
+    history = simulate(job, outages, seed)
+    logs = expecting(history.logs(), expect or {})
+    for line in logs.harness:
         if line.get("event") == "fault.healed":
-            at = harness_times(logs, "fault.effect", line["fault"])[0] + 1
-            line["wall_ns"], line["mono_ns"] = line["wall_ns"] + at - line["mono_ns"], at
-    logs["harness"].sort(key=lambda line: line["mono_ns"])
+            line |= clocks(line, harness_times(logs, "fault.effect", line["fault"])[0] + 1 - line["mono_ns"])
+    logs.put()
+    return history, logs
 
 
 def rehearse(logs: Logs, name: str, fault: str, begin: int, end: int | None, **told: Any) -> None:
     """Puts a rehearsal of this one fault into the log."""
-    job = next(line["plan"] for line in logs["harness"] if line.get("event") == "plan")
-    planned = [each for each in job["faults"] if each["id"] == fault]
-    plan = job | {"faults": planned, "expect": told.pop("expect", EXPECT), "scenario": {"name": name, "title": name}}
-    lines: list[tuple[int, dict[str, Any]]] = [(begin, {"event": "plan", "plan": plan, "rehearsal": name})]
-    lines.append((begin, {"event": "rehearsal.started", "rehearsal": name}))
-    finish = {"event": "rehearsal.finished", "rehearsal": name, "outcome": "settled", "reason": ""} | told
-    lines += [(end, finish)] if end is not None else []
-    for at, line in lines:
-        offset = logs["harness"][0]["wall_ns"] - logs["harness"][0]["mono_ns"]
-        logs["harness"].append(line | {"mono_ns": at, "wall_ns": at + offset})
-    logs["harness"].sort(key=lambda line: line["mono_ns"])
+    planned = [each for each in logs.plan["faults"] if each["id"] == fault]
+    own = {"faults": planned, "expect": told.pop("expect", EXPECT), "scenario": {"name": name, "title": name}}
+    lines: list[tuple[int, Line]] = [(begin, {"event": "plan", "plan": logs.plan | own})]
+    lines.append((begin, {"event": "rehearsal.started"}))
+    if end is not None:
+        lines.append((end, {"event": "rehearsal.finished", "outcome": "settled", "reason": ""} | told))
+    offset = logs.harness[0]["wall_ns"] - logs.harness[0]["mono_ns"]
+    logs.put(*(line | {"rehearsal": name, "mono_ns": at, "wall_ns": at + offset} for at, line in lines))
 
 
 def recovered(history: History, number: int) -> int:
     return history.truth.episodes[number].t_regained
 
 
-def in_sequence(seed: int, outages: list[Outage] = TWO) -> tuple[History, Logs]:
-    """`first` until 12 steps after its recovery, then `second`."""
-    history = simulate(JOB, outages, seed)
-    logs = expecting(history.logs(), {})
-    heal_soon(logs)
-    plan = next(line["plan"] for line in logs["harness"] if line.get("event") == "plan")
-    for planned, outage in zip(plan["faults"], outages, strict=True):
+def in_sequence(seed: int, outages: list[Outage] = TWO, job: Job = JOB, rest: int = 500 * MS) -> tuple[History, Logs]:
+    """`first` until `rest` after its recovery, then `second`."""
+    history, logs = story(outages, seed, job)
+    for planned, outage in zip(logs.plan["faults"], outages, strict=True):
         if outage.kind in ("node", "notice"):
             planned["targets"] = [{"node_index": outage.victim, "rank": None}]
-    between = recovered(history, 0) + 500 * MS
+    between = recovered(history, 0) + rest
     rehearse(logs, "first", "fault1", history.truth.begin + 2, between)
     rehearse(logs, "second", "fault2", between + 1, recovered(history, 1) + 500 * MS)
     return history, logs
 
 
-def judged(folder: pathlib.Path, history: History, logs: Logs, rehearsal: str | None) -> Scorecard:
-    history.write(folder, logs)
-    fault_free = fault_free_of(JOB)
-    evidence = Evidence(window.load(folder, rehearsal), fault_free, ())
+def overlapping(*faults: str, outages: list[Outage] = TWO) -> tuple[History, Logs]:
+    """`first` and `second` begin together and end together, each with its fault."""
+    history, logs = story(outages, 3)
+    end = recovered(history, -1) + 500 * MS
+    for number, (name, fault) in enumerate(zip(("first", "second"), faults, strict=True)):
+        rehearse(logs, name, fault, history.truth.begin + 2 + number, end + number)
+    return history, logs
+
+
+def judged(history: History, logs: Logs, rehearsal: str | None) -> Scorecard:
+    with tempfile.TemporaryDirectory() as folder:
+        run = window.load(history.write(pathlib.Path(folder), logs), rehearsal)
+    evidence = Evidence(run, fault_free_of(JOB), ())
     return judge(evidence if rehearsal is None else part_of(evidence), rehearsal or "job")
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_two_in_sequence_are_judged_each_by_its_own_outage(tmp_path: pathlib.Path, seed: int) -> None:
+def test_two_in_sequence_are_judged_each_by_its_own_outage(seed: int) -> None:
     history, logs = in_sequence(seed)
-    cards = [judged(tmp_path, history, logs, name) for name in ("first", "second")]
+    cards = [judged(history, logs, name) for name in ("first", "second")]
     for number, card in enumerate(cards):
         truth, run = history.truth.episodes[number], card.evidence.run
         assert card.verdict is Verdict.PASS, card.reasons
@@ -101,25 +102,23 @@ def test_two_in_sequence_are_judged_each_by_its_own_outage(tmp_path: pathlib.Pat
         assert (run.segments[0].begin, run.segments[-1].end) == (run.begin, run.end)
     first, second = (card.evidence.run for card in cards)
     assert first.end <= second.begin or (first.steps.end.max() <= second.steps.end.min())
-    assert card_of_job(tmp_path, history, logs).verdict is Verdict.PASS
+    assert card_of_job(history, logs).verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize("kind", ["node", "notice"])
 @pytest.mark.parametrize("victims", [(0, 0), (0, 1), (1, 0)])
-def test_nodes_keep_their_numbers_when_one_was_replaced_before(
-    tmp_path: pathlib.Path, kind: str, victims: tuple[int, int]
-) -> None:
+def test_nodes_keep_their_numbers_when_one_was_replaced_before(kind: str, victims: tuple[int, int]) -> None:
     outages = [Outage(after=after, kind=kind, victim=victim) for after, victim in zip((25, 45), victims, strict=True)]
     history, logs = in_sequence(3, outages)
     for name, victim in zip(("first", "second"), victims, strict=True):
-        card = judged(tmp_path, history, logs, name)
+        card = judged(history, logs, name)
         assert card.verdict is Verdict.PASS, card.reasons
         assert [target["node"] for target in card.faults[0]["target"]] == [f"node{victim}"]
         assert card.metrics["replacements"] == 1
 
 
-def card_of_job(folder: pathlib.Path, history: History, logs: Logs) -> Scorecard:
-    card = judged(folder, history, logs, None)
+def card_of_job(history: History, logs: Logs) -> Scorecard:
+    card = judged(history, logs, None)
     assert len(card.evidence.run.episodes) == len(history.truth.episodes)
     return card
 
@@ -132,39 +131,36 @@ def card_of_job(folder: pathlib.Path, history: History, logs: Logs) -> Scorecard
         (("checkpoint.started", "checkpoint.committed"), "checkpoints"),
     ],
 )
-def test_what_was_told_before_the_window_only_is_missing_in_it(
-    tmp_path: pathlib.Path, names: tuple[str, ...], item: str
-) -> None:
+def test_what_was_told_before_the_window_only_is_missing_in_it(names: tuple[str, ...], item: str) -> None:
     history, logs = in_sequence(2)
     since = recovered(history, 0) + 500 * MS
     for name, lines in logs.items():
         if name != "harness":
             remove(lines, lambda line: line.get("event") in names and line["mono_ns"] > since)
-    first, second = (judged(tmp_path, history, logs, name) for name in ("first", "second"))
+    first, second = (judged(history, logs, name) for name in ("first", "second"))
     text = f"evidence is missing: {item}"
     assert first.verdict is Verdict.PASS, first.reasons
     assert second.verdict is not Verdict.PASS
     assert any(reason.startswith(text) for reason in second.reasons), second.reasons
 
 
-def test_what_there_was_no_occasion_to_tell_in_a_window_is_not_missing(tmp_path: pathlib.Path) -> None:
+def test_what_there_was_no_occasion_to_tell_in_a_window_is_not_missing() -> None:
     """Nothing ended, started or was due to be saved in it, and no digest of the weights was due."""
-    history = simulate(JOB, (), 2)
-    logs = expecting(history.logs(), {})
-    for lines in trainers(logs):
+    history, logs = story([], 2)
+    for lines in logs.trainers():
         lines[0]["tells"] = list(TELLS)
     rehearse(logs, "calm", "none", step_ended(logs, 101), step_ended(logs, 109), expect={})
     rehearse(logs, "other", "none", step_ended(logs, 120), None)
-    card = judged(tmp_path, history, logs, "calm")
+    card = judged(history, logs, "calm")
     assert card.verdict is Verdict.PASS, card.reasons
     assert {"checkpoints", "restores", "phases"} <= set(card.metrics["tells"])
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_gpu_time_is_in_two_windows_or_none_of_a_sequence(tmp_path: pathlib.Path, seed: int) -> None:
+def test_no_gpu_time_is_in_two_windows_or_none_of_a_sequence(seed: int) -> None:
     """The window of the second begins where the first one's ended, or earlier by the steps that it lost."""
     history, logs = in_sequence(seed)
-    cards = {name: judged(tmp_path, history, logs, name) for name in ("first", "second", None)}
+    cards = {name: judged(history, logs, name) for name in ("first", "second", None)}
     allocated = {n: card.scores["wasted_gpu_hours"]["gpu_seconds_allocated"] for n, card in cards.items()}
     assert 0 < allocated["first"] < allocated[None] and 0 < allocated["second"] < allocated[None]
     lost = [len(c.evidence.run.steps) - int(c.evidence.run.steps.survives.sum()) for c in cards.values()]
@@ -172,16 +168,14 @@ def test_no_gpu_time_is_in_two_windows_or_none_of_a_sequence(tmp_path: pathlib.P
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_an_outage_that_two_rehearsals_share_names_both_and_is_one(tmp_path: pathlib.Path, seed: int) -> None:
-    history = simulate(JOB, [Outage(after=25, kind="node", again="startup")], seed)
-    logs = expecting(history.logs(), {})
-    heal_soon(logs)
+def test_an_outage_that_two_rehearsals_share_names_both_and_is_one(seed: int) -> None:
+    history, logs = story([Outage(after=25, kind="node", again="startup")], seed)
     (truth,) = history.truth.episodes
     strikes = [harness_times(logs, "fault.injected", name)[0] for name in ("fault1", "fault2")]
     rehearse(logs, "first", "fault1", history.truth.begin + 2, truth.t_regained + 600 * MS)
     rehearse(logs, "second", "fault2", (strikes[0] + strikes[1]) // 2, truth.t_regained + 900 * MS)
     for name in ("first", "second", None):
-        card = judged(tmp_path, history, logs, name)
+        card = judged(history, logs, name)
         assert card.verdict is Verdict.PASS, card.reasons
         (episode,) = card.evidence.run.episodes
         assert (episode.t_stop, episode.t_regained) == (truth.t_stop, truth.t_regained)
@@ -191,15 +185,13 @@ def test_an_outage_that_two_rehearsals_share_names_both_and_is_one(tmp_path: pat
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_steps_that_were_done_before_the_window_and_lost_in_it_are_in_it(tmp_path: pathlib.Path, seed: int) -> None:
+def test_steps_that_were_done_before_the_window_and_lost_in_it_are_in_it(seed: int) -> None:
     """The rehearsal begins just before its fault strikes; the newest checkpoint is older."""
-    history = simulate(JOB, [Outage(after=48, kind="node")], seed)
-    logs = expecting(history.logs(), {})
-    heal_soon(logs)
+    history, logs = story([Outage(after=48, kind="node")], seed)
     (truth,) = history.truth.episodes
     rehearse(logs, "late", "fault1", truth.t_stop - 1, truth.t_regained + 600 * MS)
     rehearse(logs, "other", "fault2", truth.t_regained + 700 * MS, None)
-    run = judged(tmp_path, history, logs, "late").evidence.run
+    run = judged(history, logs, "late").evidence.run
     lost = sorted({int(step) for step in run.steps.step[~run.steps.survives]})
     assert lost == list(range(41, 49))
     assert run.begin <= min(row.begin for row in history.truth.rows if not row.survives)
@@ -212,13 +204,8 @@ def test_steps_lost_since_an_earlier_outage_do_not_bring_that_into_the_window(
     tmp_path: pathlib.Path, seed: int
 ) -> None:
     """Both outages go back to the same checkpoint: the second loses the very first step after the first one."""
-    job = Job(nodes=2, steps=160, every=50)
-    history = simulate(job, [Outage(after=60, kind="rank"), Outage(after=15, kind="rank")], seed)
-    logs = expecting(history.logs(), {})
-    heal_soon(logs)
-    between = recovered(history, 0) + 20 * MS
-    rehearse(logs, "first", "fault1", history.truth.begin + 2, between)
-    rehearse(logs, "second", "fault2", between + 1, recovered(history, 1) + 500 * MS)
+    outages = [Outage(after=60, kind="rank"), Outage(after=15, kind="rank")]
+    history, logs = in_sequence(seed, outages, Job(nodes=2, steps=160, every=50), rest=20 * MS)
     history.write(tmp_path, logs)
     run = window.load(tmp_path, "second")
     assert [episode.faults for episode in run.episodes] == [("fault2",)]
@@ -241,7 +228,7 @@ def counts_anew(lines: list[dict[str, Any]]) -> None:
 def test_steps_that_are_counted_anew_after_a_restart_are_joined_in_a_window_too(tmp_path: pathlib.Path) -> None:
     history, logs = in_sequence(1)
     history.write(tmp_path / "told", logs)
-    for lines in trainers(logs):
+    for lines in logs.trainers():
         counts_anew(lines)
     history.write(tmp_path / "counted", logs)
     log = window.JobLog(reading.read(tmp_path / "counted" / "events"))
@@ -254,9 +241,8 @@ def test_steps_that_are_counted_anew_after_a_restart_are_joined_in_a_window_too(
 @pytest.mark.parametrize("gap", [None, 130])
 def test_a_window_without_a_fault_free_run_begins_where_it_begins(tmp_path: pathlib.Path, gap: int | None) -> None:
     """The steps before it are not missing in it; one that it lacks is."""
-    history = simulate(JOB, (), 2)
-    logs = expecting(history.logs(), {"loss_continuity": "off"})
-    for lines in trainers(logs):
+    history, logs = story([], 2, expect={"loss_continuity": "off"})
+    for lines in logs.trainers():
         remove(lines, lambda line: "loss" in line and line.get("step") == gap)
     rehearse(logs, "calm", "none", step_ended(logs, 101), step_ended(logs, 140), expect={"loss_continuity": "off"})
     rehearse(logs, "other", "none", step_ended(logs, 150), None)
@@ -269,73 +255,56 @@ def test_a_window_without_a_fault_free_run_begins_where_it_begins(tmp_path: path
 
 
 @pytest.mark.parametrize("begins", ["before", "in the outage"])
-def test_a_window_that_ends_in_an_outage_holds_all_of_it(tmp_path: pathlib.Path, begins: str) -> None:
-    history = simulate(JOB, [Outage(after=48, kind="node")], 3)
-    logs = expecting(history.logs(), {})
-    heal_soon(logs)
+def test_a_window_that_ends_in_an_outage_holds_all_of_it(begins: str) -> None:
+    history, logs = story([Outage(after=48, kind="node")], 3)
     (truth,) = history.truth.episodes
     injected = harness_times(logs, "fault.injected", "fault1")[0]
     begin = history.truth.begin + 5 if begins == "before" else injected + 10 * MS
     rehearse(logs, "short", "fault1", begin, (truth.t_first + truth.t_regained) // 2)
     rehearse(logs, "other", "fault2", truth.t_regained + 700 * MS, None)
-    card = judged(tmp_path, history, logs, "short")
+    card = judged(history, logs, "short")
     assert [(each.t_stop, each.t_regained) for each in card.evidence.run.episodes] == [(truth.t_stop, truth.t_regained)]
     assert card.verdict is Verdict.PASS, card.reasons
 
 
-def test_two_that_overlap_with_outages_of_their_own_see_both(tmp_path: pathlib.Path) -> None:
-    history = simulate(JOB, TWO, 3)
-    logs = expecting(history.logs(), {})
-    heal_soon(logs)
-    end = recovered(history, 1) + 500 * MS
-    rehearse(logs, "first", "fault1", history.truth.begin + 2, end)
-    rehearse(logs, "second", "fault2", history.truth.begin + 3, end + 1)
+def test_two_that_overlap_with_outages_of_their_own_see_both() -> None:
+    history, logs = overlapping("fault1", "fault2")
     for name in ("first", "second"):
-        card = judged(tmp_path, history, logs, name)
+        card = judged(history, logs, name)
         assert card.verdict is Verdict.PASS, card.reasons
         assert [episode.faults for episode in card.evidence.run.episodes] == [("fault1",), ("fault2",)]
 
 
-def diverge(logs: Logs, first: int, last: int) -> None:
-    for lines in trainers(logs):
-        for line in lines:
-            if line.get("event") == "step" and first <= line["step"] <= last:
-                line["loss"] += 0.5
+def diverge(first: int, last: int) -> Bend:
+    return lambda logs: [line.update(loss=line["loss"] + 0.5) for line in logs.steps(first, last)]
 
 
 def die(logs: Logs, at: int) -> None:
     """The launcher of node 0 sees a worker die over nothing."""
     agent = next(lines for name, lines in logs.items() if name.startswith("agent-node0"))
-    offset = agent[0]["wall_ns"] - agent[0]["mono_ns"]
     line = {"event": "worker.exit", "local_rank": 0, "rank": 0, "pid": 1, "code": -11}
-    agent.append(line | {"mono_ns": at, "wall_ns": at + offset})
-    agent.sort(key=lambda each: each["mono_ns"])
-
-
-Bend = Callable[[Logs], None]
+    put(agent, line | clocks(agent[0], at - agent[0]["mono_ns"]))
 
 
 @pytest.mark.parametrize(
     ("bend", "first", "second"),
     [
-        (lambda logs: diverge(logs, 12, 14), Verdict.FAIL, Verdict.PASS),
-        (lambda logs: diverge(logs, 50, 52), Verdict.PASS, Verdict.FAIL),
-        (lambda logs: diverge(logs, 150, 155), Verdict.PASS, Verdict.PASS),
+        (diverge(12, 14), Verdict.FAIL, Verdict.PASS),
+        (diverge(50, 52), Verdict.PASS, Verdict.FAIL),
+        (diverge(150, 155), Verdict.PASS, Verdict.PASS),
     ],
     ids=["in the first", "in the second", "after both"],
 )
-def test_what_went_wrong_in_one_is_not_held_against_the_other(
-    tmp_path: pathlib.Path, bend: Bend, first: Verdict, second: Verdict
-) -> None:
+def test_what_went_wrong_in_one_is_not_held_against_the_other(bend: Bend, first: Verdict, second: Verdict) -> None:
     history, logs = in_sequence(2)
     bend(logs)
-    assert [judged(tmp_path, history, logs, name).verdict for name in ("first", "second")] == [first, second]
-    assert judged(tmp_path, history, expecting(logs, EXPECT), None).verdict is Verdict.FAIL
+    assert [judged(history, logs, name).verdict for name in ("first", "second")] == [first, second]
+    assert judged(history, expecting(logs, EXPECT), None).verdict is Verdict.FAIL
 
 
 def loosen(logs: Logs, name: str, mode: str) -> None:
     """The scenario of this rehearsal expects other losses, or the same."""
-    for line in logs["harness"]:
+    for line in logs.harness:
         if line.get("event") == "plan" and line.get("rehearsal") == name:
             line["plan"] = line["plan"] | {"expect": EXPECT | {"loss_continuity": {"mode": mode, "max_final_gap": 100}}}
 
@@ -348,14 +317,12 @@ def loosen(logs: Logs, name: str, mode: str) -> None:
         ("exact", True, Verdict.INCONCLUSIVE),
     ],
 )
-def test_losses_after_a_rehearsal_that_may_change_them_prove_nothing(
-    tmp_path: pathlib.Path, mode: str, differs: bool, second: Verdict
-) -> None:
+def test_losses_after_a_rehearsal_that_may_change_them_prove_nothing(mode: str, differs: bool, second: Verdict) -> None:
     history, logs = in_sequence(2)
     loosen(logs, "first", mode)
     if differs:
-        diverge(logs, 20, JOB.steps)
-    card = judged(tmp_path, history, logs, "second")
+        diverge(20, JOB.steps)(logs)
+    card = judged(history, logs, "second")
     assert card.verdict is second, card.reasons
     text = (
         "rehearsal first changes what"
@@ -365,92 +332,75 @@ def test_losses_after_a_rehearsal_that_may_change_them_prove_nothing(
     assert (text in card.reasons[0]) is differs
 
 
-def test_a_later_rehearsal_that_may_change_losses_excuses_none_before(tmp_path: pathlib.Path) -> None:
+def test_a_later_rehearsal_that_may_change_losses_excuses_none_before() -> None:
     history, logs = in_sequence(2)
     loosen(logs, "second", "final")
-    diverge(logs, 12, 14)
-    assert judged(tmp_path, history, logs, "first").verdict is Verdict.FAIL
+    diverge(12, 14)(logs)
+    assert judged(history, logs, "first").verdict is Verdict.FAIL
 
 
-def test_whether_a_fault_acted_is_asked_of_its_own_rehearsal_only(tmp_path: pathlib.Path) -> None:
-    history = simulate(JOB, TWO, 3)
-    logs = expecting(history.logs(), {})
-    heal_soon(logs)
-    remove(logs["harness"], lambda line: line.get("event") == "fault.effect" and line.get("fault") == "fault2")
-    end = recovered(history, 1) + 500 * MS
-    rehearse(logs, "first", "fault1", history.truth.begin + 2, end)
-    rehearse(logs, "second", "fault2", history.truth.begin + 3, end + 1)
-    first, second = (judged(tmp_path, history, logs, name) for name in ("first", "second"))
+def test_whether_a_fault_acted_is_asked_of_its_own_rehearsal_only() -> None:
+    history, logs = overlapping("fault1", "fault2")
+    remove(logs.harness, lambda line: line.get("event") == "fault.effect" and line.get("fault") == "fault2")
+    first, second = (judged(history, logs, name) for name in ("first", "second"))
     assert first.verdict is Verdict.PASS, first.reasons
     assert second.verdict is Verdict.INVALID
     assert second.reasons == ["fault fault2 was injected, but no effect was measured"]
 
 
-def test_a_fault_that_two_rehearsals_plan_is_asked_of_both(tmp_path: pathlib.Path) -> None:
-    history = simulate(JOB, TWO[:1], 3)
-    logs = expecting(history.logs(), {})
-    heal_soon(logs)
-    remove(logs["harness"], lambda line: line.get("event") == "fault.effect")
-    end = recovered(history, 0) + 500 * MS
-    rehearse(logs, "first", "fault1", history.truth.begin + 2, end)
-    rehearse(logs, "second", "fault1", history.truth.begin + 3, end + 1)
-    assert [judged(tmp_path, history, logs, name).verdict for name in ("first", "second")] == [Verdict.INVALID] * 2
+def test_a_fault_that_two_rehearsals_plan_is_asked_of_both() -> None:
+    history, logs = overlapping("fault1", "fault1", outages=TWO[:1])
+    logs.harness.remove(logs.told("fault.effect"))
+    assert [judged(history, logs, name).verdict for name in ("first", "second")] == [Verdict.INVALID] * 2
 
 
 @pytest.mark.parametrize("healed", [True, False])
 def test_a_fault_that_was_over_before_its_node_was_lost_is_not_named(tmp_path: pathlib.Path, healed: bool) -> None:
     """The node comes back in the outage of another fault."""
-    history = simulate(JOB, [Outage(after=45, kind="node")], 3)
-    logs = expecting(history.logs(), {})
-    heal_soon(logs)
-    begun, over = step_ended(logs, 10), step_ended(logs, 20)
-    offset = logs["harness"][0]["wall_ns"] - logs["harness"][0]["mono_ns"]
-    told = {"kind": "storage_slow", "kills": False, "stops": False, "spoils": False}
-    target = {"targets": [{"node": f"node{number}", "incarnation": 1, "rank": None} for number in (0, 1)]}
-    lines = [(begun, {"event": "fault.injected", **told, **target}), (over, {"event": "fault.healed"})]
-    for at, line in lines[: 2 if healed else 1]:
-        logs["harness"].append(line | {"fault": "slow", "mono_ns": at, "wall_ns": at + offset})
-    logs["harness"].sort(key=lambda line: line["mono_ns"])
+    history, logs = story([Outage(after=45, kind="node")], 3)
+    places = [{"node": f"node{number}", "incarnation": 1, "rank": None} for number in (0, 1)]
+    over = step_ended(logs, 20) if healed else None
+    struck(logs, "slow", step_ended(logs, 10), over, targets=places, stops=False, spoils=False)
     (episode,) = timeline.load(history.write(tmp_path, logs)).episodes
     assert episode.faults == (("fault1",) if healed else ("slow", "fault1"))
 
 
-def test_a_death_that_no_fault_explains_counts_in_its_window_only(tmp_path: pathlib.Path) -> None:
+def test_a_death_that_no_fault_explains_counts_in_its_window_only() -> None:
     history, logs = in_sequence(2)
     die(logs, recovered(history, 0) + 700 * MS)
-    cards = {name: judged(tmp_path, history, logs, name) for name in ("first", "second")}
+    cards = {name: judged(history, logs, name) for name in ("first", "second")}
     assert cards["first"].verdict is Verdict.PASS, cards["first"].reasons
     assert cards["second"].verdict is Verdict.INCONCLUSIVE
     assert "unexplained death" in " ".join(cards["second"].reasons)
 
 
-def test_a_rehearsal_that_was_given_up_fails_and_the_next_one_does_not(tmp_path: pathlib.Path) -> None:
+def test_a_rehearsal_that_was_given_up_fails_and_the_next_one_does_not() -> None:
     history, logs = in_sequence(4)
-    for line in logs["harness"]:
+    for line in logs.harness:
         if line.get("event") == "rehearsal.finished" and line["rehearsal"] == "first":
             line.update(outcome="aborted", reason="the rehearsal took longer than 60 s")
-    first = judged(tmp_path, history, logs, "first")
+    first = judged(history, logs, "first")
     assert first.verdict is Verdict.FAIL and "the rehearsal took longer than 60 s" in first.reasons[0]
-    assert judged(tmp_path, history, logs, "second").verdict is Verdict.PASS
+    assert judged(history, logs, "second").verdict is Verdict.PASS
 
 
-def test_a_fault_that_never_struck_makes_its_rehearsal_invalid(tmp_path: pathlib.Path) -> None:
+def test_a_fault_that_never_struck_makes_its_rehearsal_invalid() -> None:
     history, logs = in_sequence(1)
-    logs["harness"][:] = [line for line in logs["harness"] if line.get("fault") != "fault2"]
-    second = judged(tmp_path, history, logs, "second")
+    logs.harness[:] = [line for line in logs.harness if line.get("fault") != "fault2"]
+    second = judged(history, logs, "second")
     assert "fault fault2 never struck: its trigger never came" in second.reasons
     assert second.verdict is not Verdict.PASS
 
 
-def test_a_single_rehearsal_to_the_end_is_judged_by_the_whole_log(tmp_path: pathlib.Path) -> None:
+def test_a_single_rehearsal_to_the_end_is_judged_by_the_whole_log() -> None:
     history = simulate(JOB, TWO[:1], 1)
     logs = expecting(history.logs(), EXPECT)
-    before = judged(tmp_path, history, logs, None)
+    before = judged(history, logs, None)
     rehearse(logs, "only", "fault1", history.truth.begin + 1, history.truth.end - 3, outcome="job_ended")
-    plans = [line for line in logs["harness"] if line.get("event") == "plan"]
-    remove(logs["harness"], lambda line: line in plans[1:])
+    plans = [line for line in logs.harness if line.get("event") == "plan"]
+    remove(logs.harness, lambda line: line in plans[1:])
     for name in ("only", None):
-        card = judged(tmp_path, history, logs, name)
+        card = judged(history, logs, name)
         run, other = card.evidence.run, before.evidence.run
         assert (card.verdict, card.scores, card.metrics) == (before.verdict, before.scores, before.metrics)
         assert (run.begin, run.end, len(run.steps)) == (other.begin, other.end, len(other.steps))
@@ -479,15 +429,12 @@ def test_wherever_a_window_lies_it_is_whole(
 ) -> None:
     """Phases have no gap, GPU time adds up (the ledger asserts it), no outage is cut, and no score crashes."""
     job = Job(nodes=2, steps=60, foreign_clocks=bool(seed % 2))
-    history = simulate(job, [Outage(after=11, kind=kind) for kind in kinds], seed)
-    logs = history.logs()
-    heal_soon(logs)
+    history, logs = story([Outage(after=11, kind=kind) for kind in kinds], seed, job)
     length = history.truth.end - history.truth.begin
     begin, end = sorted(history.truth.begin + 3 + int(part * (length - 10)) for part in share)
     rehearse(logs, "some", "fault1", begin, None if outcome == "job_ended" else end, outcome=outcome)
     rehearse(logs, "other", "fault2", begin, None)
-    with tempfile.TemporaryDirectory() as folder:
-        card = judged(pathlib.Path(folder), history, logs, "some")
+    card = judged(history, logs, "some")
     run = card.evidence.run
     if run.begin == run.end:  # after the last step: there is nothing to judge
         assert card.verdict is not Verdict.PASS
@@ -509,14 +456,12 @@ def test_a_rehearsal_given_up_before_its_fault_struck_is_inconclusive_wherever_i
     seed: int, share: float, noise: bool
 ) -> None:
     """The end of its window falls between two steps, or into one: that is no outage."""
-    history = simulate(Job(nodes=2, steps=60, noise=0.1 if noise else 0.0), (), seed)
-    logs = expecting(history.logs(), {})
+    history, logs = story([], seed, Job(nodes=2, steps=60, noise=0.1 if noise else 0.0))
     end = history.truth.begin + 10 + int(share * (history.truth.end - history.truth.begin))
     planned = {"id": "late", "fault": "rank_kill", "targets": [{"node_index": 0, "rank": 0}]}
-    next(line["plan"] for line in logs["harness"] if line.get("event") == "plan")["faults"] = [planned]
+    logs.plan["faults"] = [planned]
     rehearse(logs, "waits", "late", history.truth.begin + 2, end, outcome="aborted", reason="it took longer than 1 s")
-    with tempfile.TemporaryDirectory() as folder:
-        card = judged(pathlib.Path(folder), history, logs, "waits")
+    card = judged(history, logs, "waits")
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
     assert not card.evidence.run.episodes
     assert any("before any fault had struck" in reason for reason in card.reasons)
@@ -538,12 +483,10 @@ def test_a_healthy_job_is_not_accused_in_any_window_with_its_fault(
 ) -> None:
     """It begins anywhere before its fault, in the recovery from another one too, and ends anywhere after its own."""
     job = Job(nodes=2, steps=150, every=every, foreign_clocks=bool(seed % 2))
-    history = simulate(job, [Outage(after, kind) for after, kind in zip(afters, kinds, strict=False)], seed)
-    logs = expecting(history.logs(), {})
-    heal_soon(logs)
+    history, logs = story([Outage(after, kind) for after, kind in zip(afters, kinds, strict=False)], seed, job)
     for number, kind in enumerate(kinds):
         if kind in ("node", "notice"):
-            planned = next(line["plan"] for line in logs["harness"] if line.get("event") == "plan")["faults"][number]
+            planned = logs.plan["faults"][number]
             planned["targets"] = [{"node_index": 0, "rank": None}]
     for number in range(len(kinds)):
         struck = harness_times(logs, "fault.injected", f"fault{number + 1}")[0]
