@@ -77,10 +77,6 @@ def verdict(
     return judge(Evidence(load(history, logs), fault_free, calibration), "simulated")
 
 
-def trainers(logs: Logs, *, rank: int | None = None, life: int | None = None) -> list[list[Line]]:
-    return logs.trainers(rank, life)
-
-
 def acted_as(logs: Logs, kind: str, **what: Any) -> Line:
     """The first fault was of another kind, as the plan says, too; its `fault.injected`, with `what` beside that."""
     injected = logs.told("fault.injected")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from judging import load, trainers
-from simulator import Job, Outage, simulate, steps
+from judging import load
+from simulator import Job, Outage, simulate
 
 from harness.backends.local.backend import BACKEND
 from harness.campaign import resumed, seal
@@ -88,9 +88,8 @@ class Jobs:
         self.found[name] = sorted(path.name for path in (folder / "checkpoints").glob("*"))
         history = simulate(JOB, (), 99)
         logs = history.logs()
-        for lines in trainers(logs):
-            for line in steps(lines):
-                line["loss"] += self.noise * len(self.made)
+        for line in logs.steps():
+            line["loss"] += self.noise * len(self.made)
         journal = Journal(folder)
         history.write(folder, logs)
         (folder / "checkpoints").mkdir(exist_ok=True)

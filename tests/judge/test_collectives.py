@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from judging import trainers, verdict
+from judging import verdict
 from simulator import Job, Logs, Outage, clocks, simulate
 
 from harness.judge.questions import figures
@@ -21,7 +21,7 @@ def hangs(*told: dict[str, Any], outages: list[Outage] = DOWN) -> list[str]:
 
     def bend(logs: Logs) -> None:
         for event in told:
-            lines = trainers(logs, rank=event["rank"], life=event.get("life", 0))[0]
+            lines = logs.trainers(event["rank"], event.get("life", 0))[0]
             stamp = clocks(lines[-1])
             fields = {key: value for key, value in event.items() if key not in ("rank", "life")}
             lines.append(stamp | {"event": "flight_recorder", "group": "0", "over": False} | fields)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import trainers, verdict
+from judging import verdict
 from simulator import Job, Logs, Outage, clocks, put, simulate
 
 JOB = Job(nodes=2, steps=40, every=10)
@@ -20,7 +20,7 @@ def figures(*samples: dict[str, Any], outages: tuple[Outage, ...] = ()) -> dict[
 
     def bend(logs: Logs) -> None:
         for sample in samples:
-            lines = trainers(logs, rank=sample["rank"], life=sample.get("life", 0))[0]
+            lines = logs.trainers(sample["rank"], sample.get("life", 0))[0]
             after = int(sample["at"] * SECOND)
             stamp = clocks(lines[0], after)
             told = {key: value for key, value in sample.items() if key not in ("rank", "life", "at")}

@@ -7,8 +7,8 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from judging import load, trainers
-from simulator import Job, Logs, simulate, steps
+from judging import load
+from simulator import Job, Logs, find, simulate, steps
 
 from harness.judge.facts.samples import pass_ends, told_kind
 from harness.matrix.moments import CHAIN, Saves, moments
@@ -67,16 +67,15 @@ def consuming(tell: str, length: int, padded: int = 0) -> Logs:
     """Every rank takes a sample in each step, from a new shuffle in each pass of `length` steps; some come twice."""
     logs = simulate(JOB, ()).logs()
     for rank in range(RANKS):
-        for lines in trainers(logs, rank=rank):
-            for line in steps(lines):
-                number, at = divmod(line["step"] - 1, length)
-                order = list(range(length * RANKS - padded))
-                random.Random(number).shuffle(order)
-                order += order[:padded]
-                sample = order[at * RANKS + rank]
-                for name in ("first", "count", "digest"):
-                    line.pop(name, None)
-                line |= {"samples": [[sample, 1, 1]]} if tell == "samples" else {"digest": f"{sample:064x}"}
+        for line in logs.steps(rank=rank):
+            number, at = divmod(line["step"] - 1, length)
+            order = list(range(length * RANKS - padded))
+            random.Random(number).shuffle(order)
+            order += order[:padded]
+            sample = order[at * RANKS + rank]
+            for name in ("first", "count", "digest"):
+                line.pop(name, None)
+            line |= {"samples": [[sample, 1, 1]]} if tell == "samples" else {"digest": f"{sample:064x}"}
     return logs
 
 
@@ -89,8 +88,8 @@ def test_passes_end_where_their_samples_come_again(tell: str, length: int, padde
 
 def test_passes_are_found_by_the_place_in_the_data_where_its_size_is_told() -> None:
     logs = simulate(JOB, ()).logs()
-    batch = steps(trainers(logs)[0])[0]["count"]
+    batch = steps(logs.trainers()[0])[0]["count"]
     assert pass_ends(load(simulate(JOB, ()), logs), None) is None
-    for lines in trainers(logs):
-        next(line for line in lines if line.get("event") == "rendezvous")["data_samples"] = 15 * batch
+    for lines in logs.trainers():
+        find(lines, "rendezvous")["data_samples"] = 15 * batch
     assert pass_ends(load(simulate(JOB, ()), logs), None) == [15, 30]

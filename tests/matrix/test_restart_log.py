@@ -6,7 +6,6 @@ import math
 import pathlib
 
 import pytest
-from judging import trainers
 from simulator import Job, Logs, Outage, simulate, steps
 
 from harness.matrix.restart_log import Losses, Restart, apart, read_restart
@@ -36,7 +35,7 @@ def test_losses_are_compared_where_both_have_one(one: Losses, other: Losses, exp
 def read(folder: pathlib.Path, outages: tuple[Outage, ...] = (), fallback: bool = False) -> Restart:
     history = simulate(JOB, outages, seed=3)
     logs: Logs = history.logs()
-    for line in (line for lines in trainers(logs) for line in lines if line.get("event") == "restored"):
+    for line in logs.all("restored"):
         line |= {"fallback": [{"step": 20, "reason": "checksum"}]} if fallback else {}
     history.write(folder, logs)
     return read_restart(folder)
@@ -47,7 +46,7 @@ def test_without_a_word_the_first_step_says_what_was_restored(tmp_path: pathlib.
     assert found.step == 0 and not found.told and not found.failed_workers
     logged = {
         (lines[0]["rank"], line["step"]): line["loss"]
-        for lines in trainers(simulate(JOB, (), 3).logs())
+        for lines in simulate(JOB, (), 3).logs().trainers()
         for line in steps(lines)
     }
     assert found.losses == logged and len(logged) == 60

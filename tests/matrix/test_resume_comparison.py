@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from judging import load, trainers
-from simulator import Job, Logs, simulate, steps
+from judging import load
+from simulator import Job, Logs, find, simulate, steps
 
 from harness.matrix import resume_comparison
 from harness.matrix.resume_comparison import Finding, Kind, Usual, apart, same_tensors
@@ -24,12 +24,11 @@ def logs_of() -> Logs:
     """Every rank tells its samples, of a new shuffle in each pass, and the weights."""
     logs = simulate(JOB, ()).logs()
     for rank in range(RANKS):
-        for lines in trainers(logs, rank=rank):
-            for line in steps(lines):
-                for name in ("first", "count", "digest"):
-                    line.pop(name, None)
-                line |= {"samples": [[each, 1, 1] for each in samples_at(line["step"], rank)]}
-                line |= {"weights": f"{line['step']:064x}"}
+        for line in logs.steps(rank=rank):
+            for name in ("first", "count", "digest"):
+                line.pop(name, None)
+            line |= {"samples": [[each, 1, 1] for each in samples_at(line["step"], rank)]}
+            line |= {"weights": f"{line['step']:064x}"}
     return logs
 
 
@@ -43,7 +42,7 @@ def samples_at(step: int, rank: int) -> list[int]:
 def resumed(bend: Callable[[Logs], Any] = lambda logs: None, step: int = SAVE) -> Timeline:
     """A log of the same job that begins after this step."""
     logs = logs_of()
-    for lines in trainers(logs):
+    for lines in logs.trainers():
         early = [line for line in lines if line.get("step", step + 1) <= step and line["event"] == "step"]
         lines[:] = [line for line in lines if line not in early]
         for line in lines:
@@ -70,17 +69,16 @@ def at(step: int, rank: int | None = None, **fields: Any) -> Callable[[Logs], No
     """This step tells something else."""
 
     def bend(logs: Logs) -> None:
-        for lines in trainers(logs, rank=rank):
-            for line in steps(lines, step, step):
-                line |= {name: value(line) if callable(value) else value for name, value in fields.items()}
+        for line in logs.steps(step, step, rank=rank):
+            line |= {name: value(line) if callable(value) else value for name, value in fields.items()}
 
     return bend
 
 
 def restored(step: int) -> Callable[[Logs], None]:
     def bend(logs: Logs) -> None:
-        for lines in trainers(logs):
-            next(line for line in lines if line.get("event") == "restored")["step"] = step
+        for lines in logs.trainers():
+            find(lines, "restored")["step"] = step
 
     return bend
 
@@ -88,9 +86,8 @@ def restored(step: int) -> Callable[[Logs], None]:
 def shifted(logs: Logs) -> None:
     """The order of the first pass, in the second one."""
     for rank in range(RANKS):
-        for lines in trainers(logs, rank=rank):
-            for line in steps(lines, SAVE + 1, 2 * PASS):
-                line["samples"] = [[each, 1, 1] for each in samples_at(line["step"] - PASS, rank)]
+        for line in logs.steps(SAVE + 1, 2 * PASS, rank=rank):
+            line["samples"] = [[each, 1, 1] for each in samples_at(line["step"] - PASS, rank)]
 
 
 def test_a_restart_that_does_the_same_is_not_accused() -> None:
@@ -133,9 +130,8 @@ def test_samples_are_counted_in_their_pass() -> None:
 def test_ranks_that_change_places_consume_the_same() -> None:
     def swapped(logs: Logs) -> None:
         for rank in range(RANKS):
-            for lines in trainers(logs, rank=rank):
-                for line in steps(lines):
-                    line["samples"] = [[each, 1, 1] for each in samples_at(line["step"], 1 - rank)]
+            for line in logs.steps(rank=rank):
+                line["samples"] = [[each, 1, 1] for each in samples_at(line["step"], 1 - rank)]
 
     assert differences(usual(), resumed(swapped), SAVE) == []
 
@@ -148,9 +144,9 @@ def test_half_the_samples_a_step_are_each_due_once() -> None:
         def bend(logs: Logs) -> None:
             for name in [name for name, lines in logs.items() if lines[0].get("rank") == 1]:
                 del logs[name]
-            for line in (each for lines in trainers(logs) for each in lines if "world_size" in each):
+            for line in (each for lines in logs.trainers() for each in lines if "world_size" in each):
                 line["world_size"] = 1
-            for line in (each for lines in trainers(logs) for each in steps(lines)):
+            for line in (each for lines in logs.trainers() for each in steps(lines)):
                 place = early * RANKS + line["step"] - early - 1
                 line["samples"] = [[each, 1, 1] for each in samples_at(order(place // RANKS) + 1, place % RANKS)]
 
@@ -179,7 +175,7 @@ def published(*told: tuple[int, str]) -> Callable[[Logs], None]:
     """What the harness saw: the step, and a digest of the tensors."""
 
     def bend(logs: Logs) -> None:
-        lines = logs["harness"]
+        lines = logs.harness
         moment = lines[-1]["mono_ns"], lines[-1].get("wall_ns", 0)
         for step, tensors in told:
             event = {
@@ -214,7 +210,7 @@ def test_a_band_that_nothing_can_leave_compares_nothing() -> None:
 def test_what_a_restart_no_longer_tells_is_a_finding() -> None:
     def silent(name: str) -> Callable[[Logs], None]:
         def bend(logs: Logs) -> None:
-            for line in (each for lines in trainers(logs) for each in steps(lines)):
+            for line in (each for lines in logs.trainers() for each in steps(lines)):
                 line.pop(name)
 
         return bend
@@ -254,15 +250,15 @@ def test_saves_of_different_steps_that_hold_the_same() -> None:
 def test_where_only_a_place_is_told_each_step_begins_where_the_last_one_ended() -> None:
     def told(shift: int) -> Logs:
         logs = simulate(JOB, ()).logs()
-        for line in (each for lines in trainers(logs) for each in steps(lines)):
+        for line in (each for lines in logs.trainers() for each in steps(lines)):
             line.pop("digest", None)
             line |= {"first": (line["step"] - 1) * 16 + shift * (line["step"] > SAVE), "count": 16}
         return logs
 
     def cut(logs: Logs) -> Timeline:
-        for lines in trainers(logs):
+        for lines in logs.trainers():
             lines[:] = [line for line in lines if line.get("event") != "step" or line["step"] > SAVE]
-            next(line for line in lines if line.get("event") == "restored")["step"] = SAVE
+            find(lines, "restored")["step"] = SAVE
         return load(simulate(JOB, ()), logs)
 
     run = Usual(load(simulate(JOB, ()), told(0)), [])
