@@ -13,7 +13,7 @@ from judging import expecting
 from simulator import Job, simulate
 
 from harness.campaign import experiment
-from harness.campaign.campaign_observers import SilentCampaign, Stage
+from harness.campaign.campaign_observers import CampaignObserver, Stage
 from harness.errors import BackendError
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Verdict, judge
@@ -55,7 +55,7 @@ class Pretended:
         return Outcome("completed", "")
 
 
-class Watching(SilentCampaign):
+class Watching(CampaignObserver):
     def __init__(self) -> None:
         self.heard: list[tuple[Stage, str]] = []
         self.noted: list[str] = []
