@@ -5,11 +5,11 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from harness.judge.score import Scorecard
 from harness.run.job import Outcome
-from harness.run.observers import Observer, Silent
+from harness.run.observers import Silent
 from harness.units import counted
 
 
@@ -35,8 +35,9 @@ class Stage:
         return f"{self.kind}{part}, {counted(self.nodes, 'node')}"
 
 
-class CampaignObserver(Observer, Protocol):
-    """Hears of a campaign in the order of events. Must return at once."""
+class CampaignObserver(Silent):
+    """Hears of a campaign in the order of events, and does nothing about it. Whoever does something must return at
+    once."""
 
     def stage(self, stage: Stage) -> None:
         """This job is needed now."""
@@ -54,11 +55,7 @@ class CampaignObserver(Observer, Protocol):
         """A gate begins, or one of its scenarios."""
 
 
-class SilentCampaign(Silent, CampaignObserver):
-    """Watches nothing."""
-
-
-class Together(SilentCampaign):
+class Together(CampaignObserver):
     """Several observers as one."""
 
     def __init__(self, *observers: CampaignObserver):
@@ -77,7 +74,7 @@ for _name in dir(CampaignObserver):
     if not _name.startswith("_"):
         setattr(Together, _name, _told_to_all(_name))
 
-SILENT_CAMPAIGN = SilentCampaign()
+SILENT_CAMPAIGN = CampaignObserver()
 
 
 def staged(observer: CampaignObserver, stage: Stage, run: Callable[[], Outcome]) -> Outcome:

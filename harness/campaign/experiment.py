@@ -120,8 +120,13 @@ class _Experiment:
         return staged(self.observer, stage, lambda: execute(*given))
 
     def _ensure(self, fault_free: FaultFree, anew: bool = False) -> tuple[pathlib.Path, Outcome | None]:
-        given = (fault_free.plan, self.reports, self.backend, self.observer, self.stop)
-        return ensure_fault_free(*given, anew=anew, repeat=fault_free.repeat)
+        plan, repeat = fault_free
+        stage = Stage("fault-free run", plan.workload.nodes, anew)
+        self.observer.stage(stage)
+        given = (plan, self.reports, self.backend, self.observer, self.stop)
+        folder, outcome = ensure_fault_free(*given, anew=anew, repeat=repeat)
+        self.observer.stage_ended(stage, "cached" if outcome is None else outcome.outcome)
+        return folder, outcome
 
     def _renew(self) -> bool:
         """Makes the fault-free runs once more, in the place of those of a busier or a quieter day. Where one does not

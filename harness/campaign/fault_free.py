@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from harness.backends.contract import Backend
 from harness.campaign import seal
-from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage, staged
 from harness.errors import EventLogError, FaultError
 from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE
 from harness.log import files, untrusted_files
@@ -27,6 +26,7 @@ from harness.log.journal import is_closed, is_running
 from harness.node.run_folder_view import KEPT as CACHE
 from harness.plan.model import Plan
 from harness.run.job import Outcome, execute
+from harness.run.observers import SILENT, Observer
 from harness.run.stop import StopRequest
 
 REPEATS = 2  # for a band where all runs have one world size
@@ -38,7 +38,7 @@ def ensure_fault_free(
     plan: Plan,
     reports: pathlib.Path,
     backend: Backend,
-    observer: CampaignObserver = SILENT_CAMPAIGN,
+    observer: Observer = SILENT,
     stop: StopRequest | None = None,
     *,
     anew: bool = False,
@@ -52,13 +52,10 @@ def ensure_fault_free(
     """
     digest = _key(plan, repeat)
     kept = cache(reports) / digest
-    stage = Stage("fault-free run", plan.workload.nodes, anew)
     if not anew and seal.holds(kept):
-        observer.stage(stage)
-        observer.stage_ended(stage, "cached")
         return kept, None
     attempt = own_folder(reports, digest)
-    outcome = staged(observer, stage, lambda: execute(plan, attempt, backend, observer, stop))
+    outcome = execute(plan, attempt, backend, observer, stop)
     if outcome.outcome == "completed":
         keep(attempt, kept)
         release(attempt)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.backends.contract import Backend
@@ -60,20 +61,16 @@ def resize(plan: Plan, run: Timeline) -> Resize | None:
     return None
 
 
+@dataclass
 class Resumed:
     """Makes these runs, or takes those that are kept."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        at: Resize,
-        reports: pathlib.Path,
-        backend: Backend,
-        observer: CampaignObserver,
-        stop: StopRequest,
-    ):
-        self.plan, self.at, self.reports, self.backend = plan, at, reports, backend
-        self.observer, self.stop = observer, stop
+    plan: Plan
+    at: Resize
+    reports: pathlib.Path
+    backend: Backend
+    observer: CampaignObserver
+    stop: StopRequest
 
     def runs(self, fault_free: pathlib.Path) -> dict[str, pathlib.Path]:
         """The folder of each by its name. Raises `ChaosError` where one cannot be made."""

@@ -190,22 +190,12 @@ def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
             parts = kind.read(folder)
             headline = (parts.reasons or [""])[0]
             return dataclasses.replace(_planned(folder), verdict=parts.verdict, headline=headline), ""
-        return _judged(model.read(folder / "report.json"), folder), ""
+        report = model.read(folder / "report.json")
+        begun_s, headline = _begun_s(report.begun_at, folder), report.reasons[0] if report.reasons else ""
+        told = (report.scenario, report.backend, str(report.seed), report.commit or "", report.verdict, headline)
+        return StoredRun(folder.name, begun_s, *told), ""
     except model.ReportError as error:
         return _planned(folder), str(error)
-
-
-def _judged(report: model.Report, folder: pathlib.Path) -> StoredRun:
-    return StoredRun(
-        run_id=folder.name,
-        begun_s=_begun_s(report.begun_at, folder),
-        scenario=report.scenario,
-        backend=report.backend,
-        seed=str(report.seed),
-        commit=report.commit or "",
-        verdict=report.verdict,
-        headline=report.reasons[0] if report.reasons else "",
-    )
 
 
 class _Named(msgspec.Struct):

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.status import Status as Spinner
 from rich.text import Text
 
-from harness.campaign.campaign_observers import SilentCampaign, Stage
+from harness.campaign.campaign_observers import CampaignObserver, Stage
 from harness.cli.output import safe
 from harness.cli.terminal import print_report
 from harness.judge.score import Scorecard
@@ -35,7 +35,7 @@ MOMENTS = {
 }
 
 
-class Display(SilentCampaign):
+class Display(CampaignObserver):
     """Prints what a `CampaignObserver` hears. What a trainer said is shown as plain text."""
 
     def __init__(self, console: Console):

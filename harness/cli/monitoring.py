@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from harness.campaign.campaign_observers import CampaignObserver, SilentCampaign, Together
+from harness.campaign.campaign_observers import CampaignObserver, Together
 from harness.cli import path_arguments
 from harness.cli.output import say
 from harness.extras import needed
@@ -44,7 +44,7 @@ SummaryOption = Annotated[
 SUMMARY_BYTES_MAX = 1_000_000  # of one run; GitHub takes 1 MiB of a step
 
 
-class Telling(SilentCampaign):
+class Telling(CampaignObserver):
     """Tells others of each run that was judged. What goes wrong with that is told, and changes no verdict."""
 
     def __init__(self, otlp: str = "", mlflow: str = "", summary: pathlib.Path | None = None) -> None:

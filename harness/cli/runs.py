@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from harness.campaign.store import Store
-from harness.campaign.wings import StoredKind, stored_kind_of
+from harness.campaign.wings import stored_kind_of
 from harness.cli.options import REPORTS, JsonOption, ReportsOption, RunArg
 from harness.cli.output import SIGNS, note, out, print_json, say
 from harness.cli.terminal import print_report, print_result
@@ -39,7 +39,13 @@ def show(
     """
     folder = Store(reports).find(run)
     if kind := stored_kind_of(folder):
-        return _show_parts(kind, folder, json, as_markdown)
+        if json:
+            print_json(kind.values(folder))
+        elif as_markdown:
+            out.file.write(model.read_regular(folder / "report.md").decode(errors="replace"))
+        else:
+            print_result(kind.read(folder), folder)
+        return
     if not (folder / "report.json").exists():
         raise UsageError(f"{folder} was not judged yet; judge it with: chaos score {folder.name}")
     report = model.read(folder / "report.json")
@@ -112,15 +118,6 @@ def _score_logs(run: str, logs: Sequence[pathlib.Path], read: str) -> int:
 def report(run: RunArg, reports: ReportsOption = REPORTS) -> None:
     """Write a stored run's report files again. Exits 0 whatever the verdict."""
     _judge(Store(reports).find(run), must_write=True)
-
-
-def _show_parts(kind: StoredKind, folder: pathlib.Path, json: bool, as_markdown: bool) -> None:
-    if json:
-        print_json(kind.values(folder))
-    elif as_markdown:
-        out.file.write(model.read_regular(folder / "report.md").decode(errors="replace"))
-    else:
-        print_result(kind.read(folder), folder)
 
 
 def _judge(folder: pathlib.Path, rehearsal: str | None = None, must_write: bool = False) -> Verdict:

@@ -82,8 +82,7 @@ def plan(
     seed: SeedOption = 1,
     profile: ProfileOption = None,
     as_: Annotated[
-        str,
-        typer.Option("--as", help="What would be asked of the engine: yaml, json, or a kind like jobset."),
+        str, typer.Option("--as", help="What would be asked of the engine: yaml, json, or a kind like jobset.")
     ] = "",
     output: Annotated[str, typer.Option("--output", "-o", help="Of a kind of object: yaml or json.")] = "",
     scenarios: ScenariosOption = SCENARIOS,

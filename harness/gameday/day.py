@@ -91,7 +91,10 @@ def _fault_free(
     found = {}
     band = any(expects_band(act.plan) for act in day.acts)
     for name, (plan, repeat) in fault_free_plans(day.job, band).items() if day.fault_free else ():
+        stage = Stage("fault-free run", plan.workload.nodes)
+        observer.stage(stage)
         folder, outcome = ensure_fault_free(plan, reports, backend, observer, stop, repeat=repeat)
+        observer.stage_ended(stage, "cached" if outcome is None else outcome.outcome)
         if outcome is not None and outcome.outcome == "interrupted":
             raise KeyboardInterrupt
         if outcome is not None and outcome.outcome != "completed":

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from harness.backends.contract import Backend, load_backend
-from harness.campaign.campaign_observers import SilentCampaign, Stage, Together
+from harness.campaign.campaign_observers import CampaignObserver, Stage, Together
 from harness.campaign.experiment import new_run_id
 from harness.cli.display import Display
 from harness.cli.monitoring import MetricsOption, watched
@@ -162,7 +162,7 @@ def _rehearse_dry(day: DayPlan, path: pathlib.Path, step_s: float, engine: Backe
 Where = tuple[str, int, pathlib.Path | None, pathlib.Path | None]
 
 
-class Shown(SilentCampaign):
+class Shown(CampaignObserver):
     """Shows a page the day as it goes on, then that the job is over, then the verdict. Tells the terminal of pauses."""
 
     def __init__(

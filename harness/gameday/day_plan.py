@@ -114,18 +114,15 @@ class DayPlan(_Model):
 
 def _lasts_s(fault: PlannedFault) -> float:
     """Of what is written in its parameters: how long it waits, acts, and until a replacement comes."""
-    given = fault.action.model_dump()
-    after_s = (fault.when.after_ns or 0) / 1e9
-    own = [given.get(key) for key in ("duration", "notice")]
+    given, lasts_s = fault.action.model_dump(), (fault.when.after_ns or 0) / 1e9
     replacement = given.get("replacement")
-    own.append(replacement.get("after") if isinstance(replacement, Mapping) else None)
-    own_s = []
-    for value in own:
+    after = replacement.get("after") if isinstance(replacement, Mapping) else None
+    for value in (given.get("duration"), given.get("notice"), after):
         if isinstance(value, Duration):
-            own_s.append(value.s)
+            lasts_s += value.s
         elif isinstance(value, str) and value[:1].isdigit():
-            own_s.append(units.parse_duration_ns(value) / 1e9)
-    return after_s + sum(own_s)
+            lasts_s += units.parse_duration_ns(value) / 1e9
+    return lasts_s
 
 
 def plan_day(path: pathlib.Path, seed: int, backend: str, run_id: str, scenarios: pathlib.Path) -> DayPlan:
@@ -281,10 +278,8 @@ def _without_steps(scenario: Scenario) -> Scenario:
     """Triggers on a step become immediate, so that the job's own count of steps is no limit to them."""
     faults = []
     for fault in scenario.faults:
-        if fault.when.step is not None:
-            now = Trigger(phase=fault.when.phase) if fault.when.phase else AT_ONCE
-            fault = fault.model_copy(update={"when": now})
-        faults.append(fault)
+        now = Trigger(phase=fault.when.phase) if fault.when.phase else AT_ONCE
+        faults.append(fault if fault.when.step is None else fault.model_copy(update={"when": now}))
     return scenario.model_copy(update={"faults": faults})
 
 
@@ -299,10 +294,8 @@ def _with_steps(plan: Plan, scenario: Scenario) -> Plan:
             steps[fault.id] = when.step
     faults = []
     for planned in plan.faults:
-        if planned.id in steps:
-            later = When(more_steps=steps[planned.id], phase=planned.when.phase)
-            planned = planned.model_copy(update={"when": later})
-        faults.append(planned)
+        later = When(more_steps=steps.get(planned.id, 0), phase=planned.when.phase)
+        faults.append(planned.model_copy(update={"when": later}) if planned.id in steps else planned)
     return plan.model_copy(update={"faults": tuple(faults)})
 
 

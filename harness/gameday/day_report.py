@@ -181,6 +181,11 @@ def _json_act(act: ActResult) -> dict[str, Any]:
 
 def _markdown(day: DayPlan, result: DayResult, reasons: Sequence[str], rows: Sequence[Row]) -> str:
     text = markdown.text
+    questions = ["- What did people see first, and where?", "- What was missing on the dashboards?"]
+    questions += ["- Which alert came late, or not at all?"]
+    for row in rows:
+        if runbook := row.act.expected.runbook:
+            questions.append(f"- Did the runbook of {text(row.name)} help? {text(runbook)}")
     moments = [(_clock(each.at_ns), each.kind, each.what) for each in result.moments[:MOMENTS_MAX]]
     parts = [
         f"# {markdown.SIGNS[result.verdict]} {result.verdict.value.capitalize()}: {text(reasons[0])}",
@@ -192,7 +197,7 @@ def _markdown(day: DayPlan, result: DayResult, reasons: Sequence[str], rows: Seq
         text(_wasted(result)),
         "## What to fix, then what cost most\n\n" + _fixes([Row(act) for act in result.to_fix]),
         "## Timeline\n\n" + markdown.table(("At", "What kind", "What"), moments),
-        "## Post-mortem\n\n" + _questions(rows),
+        "## Post-mortem\n\n" + "\n".join(questions),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -206,13 +211,4 @@ def _fixes(to_fix: Sequence[Row]) -> str:
         cost = f"{row.act.verdict.value}, {gpu_seconds(row.act.wasted_gpu_s)} wasted by its faults"
         lines.append(f"1. **{markdown.text(row.name)}**: {cost}{markdown.text(phase)}")
         lines.append("   - [ ] Action: … Owner: … Due: …")
-    return "\n".join(lines)
-
-
-def _questions(rows: Sequence[Row]) -> str:
-    lines = ["- What did people see first, and where?", "- What was missing on the dashboards?"]
-    lines += ["- Which alert came late, or not at all?"]
-    for row in rows:
-        if runbook := row.act.expected.runbook:
-            lines.append(f"- Did the runbook of {markdown.text(row.name)} help? {markdown.text(runbook)}")
     return "\n".join(lines)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 from harness.gameday.day_file import Http, Probe, PromQL
 
@@ -31,17 +34,39 @@ class Answer:
     ok: bool
     detail: str
 
-
-Told = Callable[[Answer], None]
+    @property
+    def told(self) -> dict[str, Any]:
+        """As logs have it."""
+        return {"name": self.probe, "moment": self.moment, "ok": self.ok, "detail": self.detail}
 
 
 class Asking:
-    """Asks without waiting. `told` hears each answer, in the thread that asked; `open` counts what is not answered."""
+    """Asks without waiting, and keeps the answers."""
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
+    def __init__(self, probes: Sequence[Probe]) -> None:
+        self._probes, self._answers = probes, deque[Answer]()
         self._lock = threading.Lock()
-        self._open: dict[tuple[str, str], int] = {}
+        self._open: dict[tuple[str, str], int] = {}  # probe and moment: how often it has not answered yet
+        self._asked_s: dict[str, float] = {}  # probe → when it was asked last, of those during
+
+    def answers(self) -> Iterator[Answer]:
+        """Those that came since."""
+        while self._answers:
+            yield self._answers.popleft()
+
+    def ask_all(self, moment: str, rehearsal: str) -> None:
+        for probe in self._probes:
+            if moment in probe.when:
+                self.ask(probe, moment, rehearsal)
+
+    def ask_due(self, rehearsal: str) -> None:
+        """Those of during whose time has come again, and that have answered."""
+        now_s = time.monotonic()
+        for probe in self._probes:
+            due = now_s - self._asked_s.get(probe.name, -math.inf) >= probe.every.s
+            if "during" in probe.when and due and not self.is_open("during", probe.name):
+                self._asked_s[probe.name] = now_s
+                self.ask(probe, "during", rehearsal)
 
     def ask(self, probe: Probe, moment: str, rehearsal: str) -> None:
         with self._lock:
@@ -66,7 +91,7 @@ class Asking:
         asking.start()
         asking.join(probe.timeout.s + GRACE_S)
         ok, detail = found[0] if found else (False, f"no answer within {probe.timeout.s:g} s")
-        self._told(Answer(probe.name, moment, rehearsal, ok, detail[:DETAIL_MAX]))
+        self._answers.append(Answer(probe.name, moment, rehearsal, ok, detail[:DETAIL_MAX]))
         with self._lock:
             self._open[probe.name, moment] -= 1
 
@@ -84,11 +109,7 @@ def question(probe: Probe) -> tuple[bool, str]:
 def _command(command: list[str], timeout_s: float) -> tuple[bool, str]:
     try:
         asked = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
         )
     except OSError as error:
         return False, f"{command[0]}: {error.strerror}"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness.gameday.day_plan import DayPlan, Scene
-from harness.gameday.probes import Answer, Asking
+from harness.gameday.probes import Asking
 from harness.gameday.requests import AlertNews, Ask, Desk
 from harness.gameday.steady import Course, Waste, lacking, step_times_ns
 from harness.run.injection import LiveJob
@@ -77,9 +77,7 @@ class Director:
         self._shown_ns = 0
         self._since_ns = 0  # when this state began
         self._begun_ns = 0  # when the first word of this scene was due
-        self._asked_ns: dict[str, int] = {}  # probe → when it was asked last, of those during
-        self._answers: list[Answer] = []
-        self._questions = Asking(self._answers.append)
+        self._questions = Asking(self.day.probes)
 
     @property
     def rehearsals(self) -> list[Rehearsal]:
@@ -95,7 +93,9 @@ class Director:
 
     def tick(self, job: LiveJob, now_ns: int) -> None:
         self.course.note(job.progress, self.day.steady.steps)
-        self.course.note_outage(job.progress, bool(self._at_work(job)), now_ns)
+        # A fault acts, or the job has not recovered from one.
+        at_work = any("injected" in each.moments_ns and each.over_ns() is None for each in job.firings.values())
+        self.course.note_outage(job.progress, at_work, now_ns)
         self._hear(job, now_ns)
         self._note_answers(job)
         if self.watcher and now_ns - self._shown_ns >= SHOWN_NS:
@@ -144,7 +144,7 @@ class Director:
         if self.waste is None:
             usual_ns = self.usual_step_ns or statistics.median(step_times_ns(job.progress, self._since_ns))
             self.waste = Waste(now_ns, job.progress.furthest_step, usual_ns, self.day.job.workload.world_size)
-        self._ask("before")
+        self._questions.ask_all("before", self._names())
         self._go("asking", now_ns)
 
     def _is_steady(self, job: LiveJob, now_ns: int) -> bool:
@@ -167,13 +167,9 @@ class Director:
         for cue in cues:
             if not self.blocked and now_ns - self._begun_ns >= cue.after_ns:
                 cue.word.over = True
-        for probe in self.day.probes:
-            due = now_ns - self._asked_ns.get(probe.name, 0) >= probe.every.ns
-            if "during" in probe.when and due and not self._questions.is_open("during", probe.name):
-                self._asked_ns[probe.name] = now_ns
-                self._questions.ask(probe, "during", ", ".join(cue.rehearsal.name for cue in cues))
+        self._questions.ask_due(self._names())
         if all(cue.rehearsal.over for cue in cues):
-            self._ask("after")
+            self._questions.ask_all("after", self._names())
             self._go("closing", now_ns)
 
     def _closing(self, job: LiveJob, now_ns: int) -> None:
@@ -189,11 +185,6 @@ class Director:
         if self._is_steady(job, now_ns) and rested and self.state == "resting":
             self._leave(job, now_ns)
 
-    @staticmethod
-    def _at_work(job: LiveJob) -> list[str]:
-        """Faults that act, or that the job has not recovered from."""
-        return [name for name, each in job.firings.items() if "injected" in each.moments_ns and each.over_ns() is None]
-
     def _cues(self) -> list[Cue]:
         """Of the scene at hand."""
         return [cue for cue in self.cues if cue.scene == self.scene]
@@ -201,16 +192,15 @@ class Director:
     # Ending early
 
     def _spend(self, job: LiveJob, now_ns: int) -> None:
-        budget = self.day.budget
         if self.waste is None:
             return
+        budget_hours, budget_percent = self.day.budget.wasted_gpu_hours, self.day.budget.wasted_percent
         hours = self.waste.gpu_seconds(job.progress, now_ns) / 3600
         percent = self.waste.percent(job.progress, now_ns)
-        if budget.wasted_gpu_hours is not None and hours > budget.wasted_gpu_hours:
-            reason = f"{hours:.3g} GPU-hours are wasted; the budget is {budget.wasted_gpu_hours:g}"
-            self._finish(job, "budget", reason)
-        elif budget.wasted_percent is not None and percent > budget.wasted_percent:
-            reason = f"{percent:.0f} % of the GPU time is wasted; the budget is {budget.wasted_percent:g} %"
+        if budget_hours is not None and hours > budget_hours:
+            self._finish(job, "budget", f"{hours:.3g} GPU-hours are wasted; the budget is {budget_hours:g}")
+        elif budget_percent is not None and percent > budget_percent:
+            reason = f"{percent:.0f} % of the GPU time is wasted; the budget is {budget_percent:g} %"
             self._finish(job, "budget", reason)
 
     def _finish(self, job: LiveJob, outcome: str, reason: str) -> None:
@@ -225,17 +215,12 @@ class Director:
 
     # Probes
 
-    def _ask(self, moment: str) -> None:
-        names = ", ".join(cue.rehearsal.name for cue in self._cues())
-        for probe in self.day.probes:
-            if moment in probe.when:
-                self._questions.ask(probe, moment, names)
+    def _names(self) -> str:
+        return ", ".join(cue.rehearsal.name for cue in self._cues())
 
     def _note_answers(self, job: LiveJob) -> None:
-        while self._answers:
-            answer = self._answers.pop(0)
-            about = {"name": answer.probe, "moment": answer.moment, "ok": answer.ok, "detail": answer.detail}
-            job.emit("gameday.probe", **about, rehearsal=answer.rehearsal)
+        for answer in self._questions.answers():
+            job.emit("gameday.probe", **answer.told, rehearsal=answer.rehearsal)
             if not answer.ok and self.state != "over":
                 self._finish(job, "probe", f"probe {answer.probe} failed ({answer.moment}): {answer.detail}")
 

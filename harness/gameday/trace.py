@@ -6,9 +6,9 @@ order. Lines that begin with # are remarks.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime
-import math
 import pathlib
 from dataclasses import dataclass
 
@@ -79,18 +79,15 @@ def _row(line: str, number: int) -> tuple[str, Happening]:
 
 
 def _time(text: str) -> tuple[str, float]:
-    try:
+    seconds = None
+    with contextlib.suppress(ValueError):
         seconds = float(text)
-    except ValueError:
-        pass
-    else:
-        if not math.isfinite(seconds) or not 0 <= seconds <= 1e11:
+    if seconds is not None:
+        if not 0 <= seconds <= 1e11:  # nor is it NaN
             raise ValueError(f"time: {short(text)!r} is not allowed: 0 to 1e11 seconds")
         return "seconds", seconds
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError as error:
         raise ValueError(f"time: {short(text)!r} is neither seconds nor a moment like 2026-03-01T12:00:00Z") from error
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return "moments", moment.timestamp()
+    return "moments", (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()

@@ -89,11 +89,8 @@ def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = (
 
 def _stored(commit: str, reports: pathlib.Path) -> Iterator[tuple[Identity, RunFigures]]:
     # Uncommitted changes are another stack: only a commit that is written whole, with `-dirty`, may have them.
-    runs = [
-        run
-        for run in Store(reports).runs(Wanted(commit=commit))
-        if run.verdict and (run.commit == commit or not run.commit.endswith("-dirty"))
-    ]
+    runs = [run for run in Store(reports).runs(Wanted(commit=commit)) if run.verdict]
+    runs = [run for run in runs if run.commit == commit or not run.commit.endswith("-dirty")]
     if len(commits := sorted({run.commit for run in runs})) > 1:
         raise UsageError(f"{commit!r} fits {len(commits)} commits; write more letters: {', '.join(commits)}")
     for run in runs:
@@ -119,12 +116,10 @@ def now() -> str:
 
 def differences(before: Identity, wanted: Identity) -> list[str]:
     """Why runs of `before` say nothing about `wanted`: each field that differs, with both values."""
-    names = ("backend", "seed", "nodes", "ranks_per_node")
-    found = [
-        f"{name.replace('_', ' ')} {getattr(before, name)}, here {getattr(wanted, name)}"
-        for name in names
-        if getattr(before, name) != getattr(wanted, name)
-    ]
+    found = []
+    for name in ("backend", "seed", "nodes", "ranks_per_node"):
+        then, here = (getattr(each, name) for each in (before, wanted))
+        found += [f"{name.replace('_', ' ')} {then}, here {here}"] if then != here else []
     if wanted.steps is not None and before.steps != wanted.steps:
         found.append(f"steps {before.steps or 'unknown'}, here {wanted.steps}")
     if before.profile != wanted.profile:
@@ -187,12 +182,8 @@ def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tupl
         if not another and not any(value for side in sides for value in side):
             untold.append(f"{new.identity.name}: {title(figure)} (neither side has a value)")
             continue
-        doubt = (
-            another
-            or _doubt(sides)
-            or _too_generous(figure, before, now_)
-            or ("the baseline holds the same runs" if shared else "")
-        )
+        doubt = another or _doubt(sides) or _too_generous(figure, before, now_)
+        doubt = doubt or ("the baseline holds the same runs" if shared else "")
         told = [tuple(value for value in side if value is not None) for side in sides]
         offset = RECOVERY_OFFSET_S if figure == "recovery_time" else WASTE_OFFSET_SHARE * _allocated(before)
         asked.append(Question(new.identity.name, figure, told[0], told[1], offset, doubt, pace))

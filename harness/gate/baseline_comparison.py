@@ -166,12 +166,8 @@ class Regressions:
     @property
     def reasons(self) -> list[str]:
         """The worst first; why it is not green."""
-        ordered = [
-            answer
-            for verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE)
-            for answer in self.answers
-            if answer.verdict is verdict
-        ]
+        ordered = [each for each in self.answers if each.verdict is Verdict.FAIL]
+        ordered += [each for each in self.answers if each.verdict is Verdict.INCONCLUSIVE]
         said = [f"{each.question.scenario}: {title(each.question.figure)}: {each.reason}" for each in ordered]
         return said + [f"{name}: the baseline has no runs of this scenario" for name in self.missing]
 
@@ -230,9 +226,7 @@ def _welch(mean: float, scatter: float, runs: int, mean_now: float, scatter_now:
 
 
 def _moments(logs: Values) -> tuple[float, float]:
-    mean = math.fsum(logs) / len(logs)
-    variance = math.fsum((log - mean) ** 2 for log in logs) / (len(logs) - 1)
-    return mean, max(math.sqrt(variance), SCATTER_MIN)
+    return statistics.fmean(logs), max(statistics.stdev(logs), SCATTER_MIN)
 
 
 def _clipped(values: Values) -> list[float]:

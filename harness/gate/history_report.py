@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -112,25 +113,14 @@ def to_json(moments: Sequence[Moment]) -> dict[str, Any]:
         }
         for each in sorted(moments, key=lambda each: -each.begun_s)
     ]
-    found = [
-        _json_change(one, figure, each)
-        for one in series_of(moments)
-        for figure in FIGURES
-        for each in one.changes(figure)
-    ]
+    found = []
+    for one, figure in itertools.product(series_of(moments), FIGURES):
+        for change in one.changes(figure):
+            first, ratio = one.moments[change.at], change.ratio if change.before else None
+            told: dict[str, Any] = {"scenario": one.scenario, "profile": one.profile, "backend": one.backend}
+            told |= {"figure": figure, "first_run": first.run_id, "commit": first.commit or None}
+            found.append(told | {"before": change.before, "after": change.after, "ratio": ratio, "p": change.p})
     return {"schema": SCHEMA, "runs": runs, "changes": found}
-
-
-def _json_change(one: Series, figure: str, change: Change) -> dict[str, Any]:
-    first = one.moments[change.at]
-    head = {"scenario": one.scenario, "profile": one.profile, "backend": one.backend, "figure": figure}
-    head |= {"first_run": first.run_id, "commit": first.commit or None}
-    return head | {
-        "before": change.before,
-        "after": change.after,
-        "ratio": change.ratio if change.before else None,
-        "p": change.p,
-    }
 
 
 def change_words(one: Series, figure: str, change: Change) -> str:
@@ -172,14 +162,8 @@ def _drawn(one: Series) -> dict[str, Any]:
     if one.older:
         listed = f"The newest {len(rows)} of {len(rows) + one.older:,} runs"
     head = {"name": one.name, "backend": one.backend, "charts": charts, "drawn": any(drawn for _, drawn in charts)}
-    return head | {
-        "changes": said,
-        "counts": counts,
-        "rows": rows,
-        "listed": listed,
-        "cells": cells,
-        "told": told_counts,
-    }
+    head |= {"changes": said, "cells": cells, "rows": rows, "listed": listed}
+    return head | {"counts": counts, "told": told_counts}
 
 
 def _point(one: Series, each: Moment, figure: str, show: Callable[[float | None], str]) -> Point:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -47,12 +48,11 @@ def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against:
         if stored.blindness_check.verdict is not Verdict.FAIL
         or (stored.verdict is Verdict.INVALID and not stored.scenarios)
     ]
-    if blind:
-        reason = f"shard {blind[0].part.shard}: {blind[0].reason}"
-        answer = GateResult(first.suite, first.title, merged.source, Verdict.INVALID, reason, check_row, part=part)
-    else:
+    reason = f"shard {blind[0].part.shard}: {blind[0].reason}" if blind else ""
+    answer = GateResult(first.suite, first.title, merged.source, Verdict.INVALID, reason, check_row, part=part)
+    if not blind:
         held = _held(against, list(zip(rows, measured, strict=True)), reports)
-        answer = decided(first.suite, first.title, merged.source, check_row, rows, held, part)
+        answer = decided(replace(answer, rows=rows, held=held))
     folder = reports / answer.run_id
     folder.mkdir(parents=True)
     write_files({**render(answer), baseline.FIGURES: merged.to_text()}, folder)

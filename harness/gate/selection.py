@@ -86,11 +86,8 @@ def look_back(specs: Sequence[Chosen], reports: pathlib.Path, backend: str) -> d
 def by_weight(specs: Sequence[Chosen], past: Mapping[str, Past]) -> list[int]:
     """Their places, what matters most first: required ones, then what failed lately, then the suite's order."""
 
-    def weight(place: int) -> tuple[bool, bool]:
-        entry = specs[place][0]
-        return not entry.required, not past[entry.name].failed_lately
-
-    return sorted(range(len(specs)), key=weight)
+    weights = [(not entry.required, not past[entry.name].failed_lately) for entry, _ in specs]
+    return sorted(range(len(specs)), key=weights.__getitem__)
 
 
 def needed_s(entry: SuiteEntry, repeats: int, past: Mapping[str, Past]) -> float:

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from harness.errors import ScenarioError, choice
 from harness.faults.contract import fault_names
 from harness.parameters import Parameters, Share
-from harness.spec.document import Document, keys_at, read_text
+from harness.spec.document import Document, read_text
 from harness.spec.scenario import Line, Name
 from harness.units import Duration
 
@@ -61,15 +61,9 @@ def parse_slo(text: str, source: str) -> Slo:
     document = Document(text, source)
     if not isinstance(document.data, dict):
         raise ScenarioError([document.at((), "a file of objectives is a mapping that starts with version: 1")])
-    slo = document.check(Slo, document.data, keys=lambda path: keys_at(Slo, path))
+    slo = document.check(Slo, document.data)
     document.raise_problems()
     assert slo is not None, "what could not be checked has its problem"
-    _check(document, slo)
-    document.raise_problems()
-    return slo
-
-
-def _check(document: Document, slo: Slo) -> None:
     seen: set[str] = set()
     for place, objective in enumerate(slo.objectives):
         if objective.id in seen:
@@ -80,3 +74,5 @@ def _check(document: Document, slo: Slo) -> None:
             if kind not in fault_names():
                 text = f"unknown fault {kind!r}; {choice(kind, fault_names())}"
                 document.problem(("objectives", place, "faults", number), text)
+    document.raise_problems()
+    return slo

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from harness.errors import ScenarioError
 from harness.parameters import Parameters
 from harness.spec.document import Document, read_text
 from harness.spec.scenario import REPEAT_MAX, Line, Name, Overrides, find_scenario
@@ -90,8 +89,7 @@ def parse_suite(text: str, source: str) -> Suite:
     document = Document(text, source)
     suite = document.check(Suite, document.data)
     document.raise_problems()
-    if suite is None:
-        raise ScenarioError([document.at((), "a suite is a mapping that starts with version: 1")])
+    assert suite is not None, "what could not be checked has its problem"
     return suite
 
 

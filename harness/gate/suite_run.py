@@ -133,12 +133,14 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     size = counted(len(specs), "scenario")
     gate.observer.begins(suite.name, f"{suite.title} · {size} · seed {gate.seed}")
     check_row = _blindness_check(broken, gate, backend)
-    if blind := _blind(check_row, suite.blindness_reason):
-        return _report(GateResult(suite.name, suite.title, run_id, Verdict.INVALID, blind, check_row, part=part), gate)
+    blind = _blind(check_row, suite.blindness_reason)
+    answer = GateResult(suite.name, suite.title, run_id, Verdict.INVALID, blind, check_row, part=part)
+    if blind:
+        return _report(answer, gate)
     rows, left_out = _run_rows(specs, gate, backend, begun, added_to)
     held = _held_against(compared_with, rows, gate) if compared_with else None
     part = structs.replace(part, left_out=left_out)
-    return _report(decided(suite.name, suite.title, run_id, check_row, rows, held, part), gate)
+    return _report(decided(replace(answer, rows=rows, held=held, part=part)), gate)
 
 
 def _judged_anew(before: Stored, gate: Gate, digest: str) -> list[Scorecard]:
@@ -262,18 +264,11 @@ def _blind(check_row: SuiteRow, asked: str | None) -> str:
     return ""
 
 
-def decided(
-    suite: str,
-    title: str,
-    run_id: str,
-    check_row: SuiteRow,
-    rows: tuple[SuiteRow, ...],
-    held: Regressions | None,
-    part: Part,
-) -> GateResult:
+def decided(answer: GateResult) -> GateResult:
     """The one answer: the worst of the scenarios, of the comparisons, and of what should have run and did not."""
-    verdict = merge(row.result.verdict for row in rows)
-    reason = _reason(verdict, rows)
+    held, part = answer.held, answer.part
+    verdict = merge(row.result.verdict for row in answer.rows)
+    reason = _reason(verdict, answer.rows)
     if held is not None:
         worst = merge([verdict, held.verdict])
         if held.verdict is Verdict.PASS:
@@ -283,16 +278,12 @@ def decided(
             reason = said if worst is not verdict else f"{reason}; {said}"
         verdict = worst
     if part.incomplete:
-        whole = merge([verdict, Verdict.INCONCLUSIVE])
-        reason = (
-            f"not a full pass: {part.incomplete}; {reason}"
-            if verdict is Verdict.PASS
-            else f"{reason}; {part.incomplete}"
-        )
-        verdict = whole
+        full = f"not a full pass: {part.incomplete}; {reason}"
+        reason = full if verdict is Verdict.PASS else f"{reason}; {part.incomplete}"
+        verdict = merge([verdict, Verdict.INCONCLUSIVE])
     elif part.in_words:
         reason = f"{reason}; {part.in_words}"
-    return GateResult(suite, title, run_id, verdict, reason, check_row, rows, held, part)
+    return replace(answer, verdict=verdict, reason=reason)
 
 
 def _held_against(before: Figures, rows: Sequence[SuiteRow], gate: Gate) -> Regressions:
@@ -314,7 +305,7 @@ def _report(answer: GateResult, gate: Gate) -> GateResult:
     return answer
 
 
-def _reason(verdict: Verdict, rows: tuple[SuiteRow, ...]) -> str:
+def _reason(verdict: Verdict, rows: Sequence[SuiteRow]) -> str:
     if verdict is Verdict.PASS:
         known = sum(row.known for row in rows)
         failing = f", {known} of them with a known failure" if known else ""

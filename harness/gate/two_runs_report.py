@@ -98,16 +98,10 @@ def _lacking(both: tuple[Mapping[str, float], Mapping[str, float]], what: str) -
 
 
 def _cautions(before: Report, after: Report) -> list[str]:
-    names = ("scenario", "profile", "backend", "seed")
-    found = [
-        f"{name}: {getattr(before, name)} and {getattr(after, name)}"
-        for name in names
-        if getattr(before, name) != getattr(after, name)
-    ]
+    told = {name: (getattr(before, name), getattr(after, name)) for name in ("scenario", "profile", "backend", "seed")}
     for name in ("cpu", "cpus", "machine", "gpu", "torch", "python"):
-        old, new = before.environment.get(name), after.environment.get(name)
-        if old != new:
-            found.append(f"{name}: {old} and {new}")
+        told[name] = before.environment.get(name), after.environment.get(name)
+    found = [f"{name}: {old} and {new}" for name, (old, new) in told.items() if old != new]
     steps = [each.metrics.get("step_seconds_p50") for each in (before, after)]
     old, new = (float(step) if is_number(step) else 0.0 for step in steps)
     if old and new and not old / PACE < new < old * PACE:
@@ -165,10 +159,7 @@ def to_json(found: Compared) -> dict[str, Any]:
         section.key: {
             "missing": section.missing,
             "largest": section.largest.name if section.largest else None,
-            "lines": [
-                {"name": each.name, "before": each.before, "after": each.after, "change": each.change}
-                for each in section.lines
-            ],
+            "lines": [{**vars(each), "change": each.change} for each in section.lines],
         }
         for section in found.sections
     }

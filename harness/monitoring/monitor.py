@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.metrics_core import Metric as Family
 
-from harness.campaign.campaign_observers import SilentCampaign, Stage
+from harness.campaign.campaign_observers import CampaignObserver, Stage
 from harness.monitoring.board import Board
 from harness.monitoring.tally import Tally
 from harness.run.observers import Heard, Status
@@ -54,7 +54,7 @@ class _Job:
         self.pauses.append((second, pause_s))
 
 
-class Monitor(SilentCampaign):
+class Monitor(CampaignObserver):
     """An observer, and the collector that Prometheus' client library asks. One job at a time: each begins anew.
 
     `books` works out the ledger of a run's folder and its fault-free runs; `None`: it could not.

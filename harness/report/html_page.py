@@ -94,11 +94,9 @@ def _page(report: Report) -> dict[str, Any]:
     return {
         "report": report,
         "crumbs": [part for part in (begun, ranks, took) if part],
-        "headline": view.headline_alone(report),
+        "view": view,
         "reasons": view.reasons(report),
         "not_judged": view.not_judged(report),
-        "figures": view.figures(report),
-        "reproduce": view.reproduce(report),
         "timeline_words": _timeline_words(report),
         "loss_words": _loss_words(report),
         "most_rows": ROWS_MAX,
@@ -121,16 +119,13 @@ def _tables(report: Report) -> dict[str, Any]:
         "bars": _stacked(lines),
         "wasted": wasted,
         "baseline_words": view.baseline_words(report),
-        "closed_forms": (expected := view.closed_forms(report)),
-        "closed_forms_words": view.closed_forms_words(report) if expected else "",
+        "closed_forms": view.closed_forms(report),
         "has_reasons": any(e.reason for e in report.expectations),
         "faults": view.fault_rows(report),
         "hangs": view.hangs(report),
         "metrics": [row for row in view.metric_rows(report) if row[1] != NOT_HERE],
         # `Step time p50` → `step time p50`; `GPU busy` stays.
         "metrics_not_here": [name if name[:2].isupper() else name[:1].lower() + name[1:] for name in not_here],
-        "environment": view.flat(report.environment),
-        "provenance": list(report.provenance.items()),
     }
 
 

@@ -37,9 +37,9 @@ def spans_of(run: Timeline) -> list[Span]:
     spans += [Span("phase", each.phase, each.begin, each.end) for each in run.segments]
     for episode in run.episodes:
         end = run.end if episode.t_regained is None else episode.t_regained
-        told = {"faults": ", ".join(episode.faults), "furthest_step": episode.furthest_step}
+        about: dict[str, Value] = {"faults": ", ".join(episode.faults), "furthest_step": episode.furthest_step}
         parent = len(spans)
-        spans.append(Span("recovery", "recovery", episode.t_stop, end, 0, episode.t_regained is not None, told))
+        spans.append(Span("recovery", "recovery", episode.t_stop, end, 0, episode.t_regained is not None, about))
         spans += [Span("recovery phase", each.phase, each.begin, each.end, parent) for each in episode.segments]
     spans += [_fault(run, fault) for fault in run.faults if fault.injected is not None]
     spans += _checkpoints(run)

@@ -14,7 +14,7 @@ from judging import expecting
 from simulator import Job, simulate
 
 from harness.campaign import experiment
-from harness.campaign.campaign_observers import SilentCampaign, Stage
+from harness.campaign.campaign_observers import CampaignObserver, Stage
 from harness.errors import BackendError
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Verdict, judge
@@ -68,7 +68,7 @@ class Pretended:
         return judge(load_evidence(run_dir), "slow-1").verdict, interrupted, said
 
 
-class Watching(SilentCampaign):
+class Watching(CampaignObserver):
     def __init__(self) -> None:
         self.heard: list[tuple[Stage, str]] = []
         self.noted: list[str] = []

@@ -17,9 +17,9 @@ from harness.gameday.probes import Answer, Asking, question
 
 
 def answered(probe: Probe) -> Answer:
-    found: list[Answer] = []
-    Asking(found.append).ask(probe, "during", "a")
-    return until(lambda: found, "the answer of the probe")[0]
+    asking = Asking([probe])
+    asking.ask(probe, "during", "a")
+    return until(lambda: list(asking.answers()), "the answer of the probe")[0]
 
 
 def test_a_server_that_trickles_does_not_answer_for_ever() -> None:

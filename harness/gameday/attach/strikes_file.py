@@ -98,8 +98,7 @@ def load_attached(path: pathlib.Path) -> AttachedDay:
         raise ScenarioError([document.at((), why)])
     day = document.check(AttachedDay, data)
     document.raise_problems()
-    if day is None:
-        raise ScenarioError([document.at((), "a plan is a mapping that starts with version: 1")])
+    assert day is not None, "what could not be checked has its problem"
     if not any(entry.strike for entry in day.entries):
         raise ScenarioError([document.at(("entries",), "no entry strikes: nothing is rehearsed")])
     return day

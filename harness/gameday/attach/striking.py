@@ -15,7 +15,6 @@ import pathlib
 import random
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +22,7 @@ from harness.backends.attached import ENDED, NEEDS_KILL, OPT_IN, RUNNING, Attach
 from harness.errors import BackendError, FaultError, UsageError
 from harness.gameday.attach.job_log import JobLog
 from harness.gameday.attach.strikes_file import AttachedDay, AttachedEntry
-from harness.gameday.probes import Answer, Asking
+from harness.gameday.probes import Asking
 from harness.log.journal import Journal
 from harness.run.stop import StopRequest
 from harness.run.undo import close, resolve, start_reverter
@@ -84,7 +83,7 @@ def run_attached(
     reverter = start_reverter(run_dir)
     try:
         with stop.attended():
-            AttachedRun(day, job, journal, seed, stop, say).run()
+            AttachedRun(day, job, journal, random.Random(seed), stop, say).run()
     finally:
         try:
             close(journal)
@@ -96,26 +95,22 @@ def run_attached(
         reverter.wait()
 
 
+@dataclasses.dataclass
 class AttachedRun:
-    def __init__(
-        self,
-        day: AttachedDay,
-        job: AttachedJob,
-        journal: Journal,
-        seed: int,
-        stop: StopRequest,
-        say: Callable[[str], None],
-    ) -> None:
-        self.day, self.job, self.journal, self.stop = day, job, journal, stop
-        self._say, self._begin_s = say, time.monotonic()
-        self.dice = random.Random(seed)
-        self.path = journal.run_dir / LOG
-        told = day.progress is not None and day.progress.read is not None
-        self._log = JobLog(journal.run_dir / LOGS) if told else None
+    day: AttachedDay
+    job: AttachedJob
+    journal: Journal
+    dice: random.Random
+    stop: StopRequest
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._begin_s = time.monotonic()
+        self.path = self.journal.run_dir / LOG
+        self._questions = Asking(self.day.probes)
+        told = self.day.progress is not None and self.day.progress.read is not None
+        self._log = JobLog(self.journal.run_dir / LOGS) if told else None
         self._gathered_s = -math.inf
-        self._answers = deque[Answer]()
-        self._questions = Asking(self._answers.append)
-        self._asked_s: dict[str, float] = {}  # probe → when it was asked last, of those during
 
     def run(self) -> None:
         self._tell("begun", job=self.job.name, nodes=list(self.job.nodes), told=self.day.progress is not None)
@@ -177,9 +172,7 @@ class AttachedRun:
 
     def _ask(self, moment: str, number: int) -> None:
         """Raises `_Over` for a probe that does not hold, also for one that was asked during the strike."""
-        for probe in self.day.probes:
-            if moment in probe.when:
-                self._questions.ask(probe, moment, "")
+        self._questions.ask_all(moment, "")
         while self._questions.is_open(moment) or self._questions.is_open("during"):
             self._wait(0.05)
         self._hear(number)
@@ -188,19 +181,13 @@ class AttachedRun:
         """The strike lasts so long, unless a probe does not hold."""
         deadline = time.monotonic() + seconds
         while (left_s := deadline - time.monotonic()) > 0:
-            for probe in self.day.probes:
-                due = time.monotonic() - self._asked_s.get(probe.name, -math.inf) >= probe.every.s
-                if "during" in probe.when and due and not self._questions.is_open("during", probe.name):
-                    self._asked_s[probe.name] = time.monotonic()
-                    self._questions.ask(probe, "during", "")
+            self._questions.ask_due("")
             self._wait(min(left_s, LOOK_EVERY_S))
             self._hear(number)
 
     def _hear(self, number: int) -> None:
-        while self._answers:
-            heard = self._answers.popleft()
-            about = {"name": heard.probe, "moment": heard.moment, "ok": heard.ok, "detail": heard.detail}
-            self._tell("probe", entry=number, **about)
+        for heard in self._questions.answers():
+            self._tell("probe", entry=number, **heard.told)
             if not heard.ok:
                 raise _Over("probe_failed", f"probe {heard.probe} failed ({heard.moment}): {heard.detail}")
 
@@ -235,9 +222,8 @@ class AttachedRun:
             over = len(codes) == len(seen) or any(codes.values())
             # Of the one that has come least far since. One that logs no number any more comes first.
             pairs = [(number, after.get(name)) for name, number in before.items()]
-            highest, now = min(
-                pairs, key=lambda pair: -math.inf if pair[1] is None else pair[1] - pair[0], default=(None, None)
-            )
+            came = [-math.inf if now is None else now - highest for highest, now in pairs]
+            highest, now = pairs[came.index(min(came))] if pairs else (None, None)
             passed = now is not None and highest is not None and now > highest
             whole = all(each.state in (RUNNING, ENDED) for each in seen.values())
             took_s = time.monotonic() - begin
@@ -290,7 +276,7 @@ class AttachedRun:
             time.sleep(min(0.1, seconds))
 
     def _doing(self, number: int, what: str) -> None:
-        self._say(f"  {time.monotonic() - self._begin_s:6.1f} s  {number + 1}. {what}")
+        self.say(f"  {time.monotonic() - self._begin_s:6.1f} s  {number + 1}. {what}")
 
     def _tell(self, what: str, **more: Any) -> None:
         with self.path.open("a") as file:
@@ -311,10 +297,6 @@ def _numbers(pattern: re.Pattern[str], line: str) -> list[float]:
     """Those that a line holds; what is no number, or no possible step, counts as nothing."""
     found = []
     for match in pattern.finditer(line):
-        try:
-            value = float(match[1])
-        except (TypeError, ValueError):
-            continue
-        if 0 <= value < MATCHES_MAX:
-            found.append(value)
-    return found
+        with contextlib.suppress(TypeError, ValueError):
+            found.append(float(match[1]))
+    return [value for value in found if 0 <= value < MATCHES_MAX]

@@ -24,7 +24,7 @@ class Hub:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()  # another one for each version: each stream waits for the end of its own
         self._version = 0
-        self._view: DayView | None = None
+        self.view: DayView | None = None
         self._feed: Sequence[NewsView] = ()
         self._texts: dict[str, str] = {}  # by role, of this version
         self.closing = False
@@ -40,7 +40,7 @@ class Hub:
                 self._loop.call_soon_threadsafe(self._take, view, participants_feed)
 
     def _take(self, view: DayView, feed: Sequence[NewsView]) -> None:
-        self._version, self._view, self._feed, self._texts = self._version + 1, view, feed, {}
+        self._version, self.view, self._feed, self._texts = self._version + 1, view, feed, {}
         self._wake()
 
     def close_soon(self) -> None:
@@ -54,14 +54,10 @@ class Hub:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    @property
-    def view(self) -> DayView | None:
-        return self._view
-
     def text(self, role: str) -> str:
         """The newest view as JSON, as this role may see it."""
-        if role not in self._texts and self._view is not None:
-            view = dataclasses.asdict(for_role(self._view, role, self._feed))
+        if role not in self._texts and self.view is not None:
+            view = dataclasses.asdict(for_role(self.view, role, self._feed))
             # Phases as the report calls them; those of the outage keep their name beside it, for their colour.
             outage = [(phase, words(phase), lasted_s) for phase, lasted_s in view["outage"]]
             shown = {**view, "phase": words(view["phase"]), "outage": outage}

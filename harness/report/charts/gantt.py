@@ -104,9 +104,7 @@ def timeline_chart(run: Chronicle, cast: ranks.Cast, narrow: bool = False) -> Ma
     form = layout(narrow, len(cast.lanes))
     x = form.scale(0.0, max(run.duration, 1e-6))
     top = 4.0
-    parts, marks = [], []
-    parts.append(_row_label(form, "Job", top + 12))
-    parts.append(_job(run.phases, x, top, 17.0))
+    parts = [_row_label(form, "Job", top + 12), _job(run.phases, x, top, 17.0)]
     top += 26
     drawn, top = _faults(run, form, x, top)
     parts += drawn
@@ -120,11 +118,11 @@ def timeline_chart(run: Chronicle, cast: ranks.Cast, narrow: bool = False) -> Ma
     spans = [(x(recovery.stop), x(recovery.end)) for recovery in run.recoveries]
     over = lanes_top - 2
     shade = [svg.rect(left, over, max(right - left, 1), bottom - over, "episode") for left, right in spans]
-    marks += [_injection(fault, x, 30.0, bottom) for fault in run.faults]
+    marks = [_injection(fault, x, 30.0, bottom) for fault in run.faults]
     axis = svg.time_axis(x, 0.0, bottom, per_tick=70 if narrow else 110)
     label = f"Timeline of {counted(cast.total, 'rank')} over {svg.seconds_text(x.high)}"
     if run.recoveries:
-        label += ", 1 recovery" if len(run.recoveries) == 1 else f", {len(run.recoveries)} recoveries"
+        label += f", {counted(len(run.recoveries), 'recovery', 'recoveries')}"
     return svg.picture(form.width, bottom + 22, label, [*shade, axis, *parts, *marks])
 
 
@@ -217,11 +215,8 @@ def _faults(run: Chronicle, form: Layout, x: svg.Scale, top: float) -> tuple[lis
         free[row : row + 1] = [end]
         y = top + 16 * row
         parts.append(svg.rect(left, y + 3, max(right - left, 3), 9, "fault", fault.story))
-        parts.append(
-            svg.text(
-                left - 5 if flip else max(right, left + 3) + 5, y + 12, words, "fault-label", "end" if flip else "start"
-            )
-        )
+        at, anchor = (left - 5, "end") if flip else (max(right, left + 3) + 5, "start")
+        parts.append(svg.text(at, y + 12, words, "fault-label", anchor))
     return parts, top + 16 * len(free) + 6
 
 

@@ -159,13 +159,7 @@ def _single_steps(lane: Lane, seen: Bools, x: svg.Scale, y: float, height: float
 
 
 def _density(
-    begin: Floats,
-    end: Floats,
-    survives: Bools,
-    x: svg.Scale,
-    y: float,
-    height: float,
-    usual_s: float,
+    begin: Floats, end: Floats, survives: Bools, x: svg.Scale, y: float, height: float, usual_s: float
 ) -> list[Markup]:
     """Shades by pace: the darkest is the usual pace or faster, paler is slower, nothing is standstill."""
     bins = max(1, int((x.stop - x.start) / BIN_WIDTH))

@@ -42,11 +42,10 @@ def join(parts: Iterable[Markup]) -> Markup:
     return Markup("").join(parts)
 
 
-def rect(x: float, y: float, width: float, height: float, class_: str, title: str = "", **more: object) -> Markup:
+def rect(x: float, y: float, width: float, height: float, class_: str, title: str = "") -> Markup:
     tip = tag("title", title) if title else None
-    return tag(
-        "rect", tip, x=float(x), y=float(y), width=float(max(width, 0)), height=float(height), class_=class_, **more
-    )
+    width = float(max(width, 0))
+    return tag("rect", tip, x=float(x), y=float(y), width=width, height=float(height), class_=class_)
 
 
 def text(x: float, y: float, words: str, class_: str = "", anchor: str = "start") -> Markup:
