@@ -51,6 +51,14 @@ def test_a_share_of_waste_counts_only_where_the_day_names_it(tmp_path: pathlib.P
     assert all("recovery_time" in act.plan.expect for act in day.acts)
 
 
+@pytest.mark.parametrize(("fault_free", "against"), [("true", None), ("false", "itself")])
+def test_without_a_fault_free_run_losses_are_held_against_the_jobs_own(
+    fault_free: str, against: str | None, tmp_path: pathlib.Path
+) -> None:
+    day = day_of(tmp_path, f"fault_free: {fault_free}\nentries: [{{scenario: rank-kill}}]\n")
+    assert day.acts[0].plan.expect["loss_continuity"].get("against") == against
+
+
 @pytest.mark.parametrize(
     ("entries", "first", "later"),
     [
