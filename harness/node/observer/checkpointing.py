@@ -6,15 +6,13 @@ import os
 import threading
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.node.observer.ledger import Ledger
 from harness.node.observer.live import Live
 from harness.node.observer.restores import Restores
 from harness.node.observer.saves import Saves
-
-if TYPE_CHECKING:
-    from harness.node.observer.watch import Watch
+from harness.node.observer.watch import Watch
 
 
 @dataclass

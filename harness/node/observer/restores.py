@@ -12,15 +12,13 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.node.observer import identity, tensors
 from harness.node.observer.ledger import Began, Committed, Ledger, Saved
 from harness.node.observer.live import Live
 from harness.node.observer.next_step import Next
-
-if TYPE_CHECKING:
-    from harness.node.observer.watch import Watch
+from harness.node.observer.watch import Watch
 
 STEP_ENTRIES = ("global_step", "step", "iteration", "iter_num", "iter", "num_steps", "steps", "current_step")
 LOADS_MAX = 64  # that are remembered; each holds no memory of the tensors

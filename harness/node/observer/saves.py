@@ -13,15 +13,13 @@ import re
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.node.observer import identity
 from harness.node.observer.ledger import Committed, Ledger, Saved
 from harness.node.observer.live import Live
 from harness.node.observer.next_step import Next
-
-if TYPE_CHECKING:
-    from harness.node.observer.watch import Watch
+from harness.node.observer.watch import Watch
 
 ERROR_CHARS_MAX = 1000
 PATHS_MAX = 1000  # told of one checkpoint

@@ -6,14 +6,12 @@ import contextlib
 import os
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.node.observer import checkpointing, identity
 from harness.node.observer.checkpointing import Checkpointing, path_of
+from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
-
-if TYPE_CHECKING:
-    from harness.node.observer.watch import Watch
 
 AFTER = "torch"
 TELLS = ("checkpoints", "restores")

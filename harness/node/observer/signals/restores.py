@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.node.observer import checkpointing
 from harness.node.observer.restores import MODEL, OPTIMIZER, Restores
+from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
-
-if TYPE_CHECKING:
-    from harness.node.observer.watch import Watch
 
 AFTER = "torch"
 
 
 def install(watch: Watch, torch: ModuleType) -> None:
     state, guard = checkpointing.of(watch), watch.guard("restores")
-
-    def optimizer_made(optimizer: Any, *_: Any, **__: Any) -> None:
-        state.live.optimizers.add(optimizer)
-
-    around(torch.optim.Optimizer, "add_param_group", guard(optimizer_made))
+    watch.when_optimizer_made(state.live.optimizers.add)
     for owner, part in ((torch.nn.Module, MODEL), (torch.optim.Optimizer, OPTIMIZER)):
         hook = _Entry(state.restores, part)
         around(owner, "load_state_dict", guard(hook.before), guard(hook.after))
