@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import Any, Protocol
 
-from harness.errors import BackendError
+from harness.errors import BackendError, NodeGone
 from harness.node import rpc
 from harness.node.children import Children
 from harness.node.limits import Limits
@@ -75,6 +75,13 @@ class Lab(Children):
         self.writer: asyncio.StreamWriter | None = None
         self._addresses = addresses
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def living(self, node: str) -> Host:
+        """The node of this key. Raises `NodeGone` where it is not there, or not any more."""
+        host = self.hosts.get(node)
+        if host is None or host.gone.is_set():
+            raise NodeGone(f"node {node} is gone")
+        return host
 
     def next_address(self) -> str:
         """An address no node of this lab had before."""

@@ -67,7 +67,8 @@ class LabNode(abc.ABC):
         except BaseException:
             ours.close()
             theirs.close()
-            self._give_up()
+            self.lab.hosts.pop(self.key, None)
+            self._kill_init()
             raise
         ours.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=ours)
@@ -92,14 +93,7 @@ class LabNode(abc.ABC):
             raise BackendError(f"node {self.name} was not ready within {SETUP_S_MAX:g} s") from error
         if not data:
             raise BackendError(f"the init of node {self.name} ended while it set the node up; see labd.log")
-        answer = rpc.unpack(data)
-        if "error" in answer:
-            raise rpc.to_error(answer["error"])
-        return answer["result"], *(socket.socket(fileno=descriptor) for descriptor in descriptors)
-
-    def _give_up(self) -> None:
-        self.lab.hosts.pop(self.key, None)
-        self._kill_init()
+        return rpc.result(rpc.unpack(data)), *(socket.socket(fileno=descriptor) for descriptor in descriptors)
 
     def _kill_init(self) -> None:
         if self.init_pid:  # not reaped yet: the id is still this process's
@@ -191,10 +185,7 @@ class NamespaceNode(LabNode):
         os.waitpid(helper, 0)
         if not report:
             raise BackendError("a node's init could not be forked; see labd.log")
-        answer = rpc.unpack(report)
-        if "error" in answer:
-            raise rpc.to_error(answer["error"])
-        return int(answer["result"])
+        return int(rpc.result(rpc.unpack(report)))
 
     def _connect(self) -> None:
         with lab_init.stage("veth"):
@@ -261,17 +252,17 @@ class PlainNode(LabNode):
             self.name, self.address, self.lab.control_address, "", (self.address, 0), False, *self.view
         )
 
-    def _processes(self) -> list[processes.ProcEntry]:
+    async def _kill(self) -> None:
         marks = {
             processes.RUN_ENV: self.lab.run_id,
             "CHAOS_NODE": self.name,
             "CHAOS_INCARNATION": str(self.incarnation),
         }
-        return processes.union(processes.descendants(self.init_pid), processes.marked(**marks))
-
-    async def _kill(self) -> None:
         deadline = time.monotonic() + KILL_S_MAX
-        while (left := self._processes()) and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            left = {*processes.descendants(self.init_pid), *processes.marked(**marks)}
+            if not left:
+                break
             for process in left:
                 process.signal(signal.SIGKILL)
             await asyncio.sleep(0.002)
@@ -308,11 +299,6 @@ async def start(lab: Lab, node: str, command: list[str], env: dict[str, str], lo
     await _host(lab, node).start(command, env, log)
 
 
-async def send_signal(lab: Lab, node: str, signum: int, pid: int | None) -> int:
-    count: int = await _host(lab, node).call("signal", signum=signum, pid=pid)
-    return count
-
-
 async def kill(lab: Lab, node: str) -> float:
     elapsed_s = await _host(lab, node).kill()
     lab.note(f"node {node} killed: everything dead after {elapsed_s * 1e3:.1f} ms")
@@ -324,11 +310,10 @@ async def _hand_on(call: str, lab: Lab, node: str, **params: Any) -> Any:
     return await _host(lab, node).call(call, **params)
 
 
-_BY_INIT = ("pids", "states", "freeze", "notice", "notice_seen", "throttle", "doom")
+_BY_INIT = ("signal", "pids", "states", "freeze", "notice", "notice_seen", "throttle", "doom")
 CALLS: dict[str, Call] = {
     "node.create": create,
     "node.start": start,
-    "node.signal": send_signal,
     "node.kill": kill,
     **{f"node.{call}": functools.partial(_hand_on, call) for call in _BY_INIT},
 }

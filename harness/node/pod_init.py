@@ -80,7 +80,6 @@ class PodInit(node_init.Init):
         }
 
     def _hello(self) -> dict[str, Any]:
-        """Who this is."""
         self._heard_s = time.monotonic()
         address = os.environ.get("POD_IP") or socket.gethostbyname(socket.gethostname())
         trainers = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]

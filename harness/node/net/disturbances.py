@@ -18,7 +18,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from harness.errors import BackendError, NodeGone, UsageError
+from harness.errors import BackendError, UsageError
 from harness.node import kernel, processes, rpc, spawn
 from harness.node.compat import TIMEOUTS
 from harness.node.lab import Call, Lab, Wired
@@ -236,9 +236,7 @@ class Unplug(Disturbance):
 
 
 def _host(lab: Lab, node: str) -> NamespaceNode:
-    host = lab.hosts.get(node)
-    if host is None or host.gone.is_set():
-        raise NodeGone(f"node {node} is gone")
+    host = lab.living(node)
     if not isinstance(host, NamespaceNode):
         raise UsageError(f"node {node} has no network of its own")
     return host
@@ -352,13 +350,10 @@ async def _probe(work: Callable[[], dict[str, Any]], limit_s: float) -> dict[str
         raise BackendError(f"the network probe gave no answer within {limit_s:g} s") from error
     finally:
         transport.close()
-    answer = (
-        rpc.unpack(frame) if frame else {"error": {"kind": "BackendError", "message": "the probe died; see labd.log"}}
-    )
-    if "error" in answer:
-        raise rpc.to_error(answer["error"])
-    result: dict[str, Any] = answer["result"]
-    return result
+    if not frame:
+        raise BackendError("the probe died; see labd.log")
+    found: dict[str, Any] = rpc.result(rpc.unpack(frame))
+    return found
 
 
 def _to_node(verb: Call) -> Call:

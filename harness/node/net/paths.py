@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from harness.node.compat import TIMEOUTS, pairs
+from harness.node.compat import TIMEOUTS
 from harness.node.net import net_probe, rate_limit
 
 WAIT_S_MAX = 5.0  # for the other end to connect
@@ -88,7 +88,7 @@ def median_rate(passed: Callable[[], int], seconds: float) -> float:
     for _ in range(net_probe.WINDOWS):
         marks.append((time.monotonic(), passed()))
         time.sleep(window_s)
-    rates = [(count - earlier) * 8 / (at - before) for (before, earlier), (at, count) in pairs(marks)]
+    rates = [(count - earlier) * 8 / (at - before) for (before, earlier), (at, count) in zip(marks, marks[1:])]
     return statistics.median(rates)
 
 
@@ -166,6 +166,5 @@ class Ends:
 
     @property
     def calls(self) -> dict[str, Callable[..., Any]]:
-        """By their names."""
         packets = self.receive_packets, self.send_packets, self.received_packets
         return {call.__name__: call for call in (*packets, self.receive_stream, self.send_stream, self.stream_rate)}
