@@ -156,7 +156,6 @@ class Leak:
         self._every_s = MEMORY_EVERY_S
 
     def due(self, now_s: float) -> bool:
-        """Whether it is time for another reading."""
         return not self._readings or now_s - self._readings[-1][0] >= self._every_s
 
     def read(self, now_s: float, resident: int, free: int) -> Growth | None:

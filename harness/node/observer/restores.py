@@ -106,7 +106,6 @@ class Restores:
     # Entering
 
     def whence(self, state: Any) -> list[Load]:
-        """The loads that this state comes from."""
         current = getattr(self._during, "load", None)
         if current is not None:
             return [current]

@@ -12,8 +12,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from harness.node.observer.device_figures import Arriving
-from harness.node.observer.watch import Watch
+from harness.node.observer.watch import Arriving, Watch
 from harness.node.observer.wrapping import around
 
 AFTER = "torch.autograd"
