@@ -85,7 +85,11 @@ class LabNode(abc.ABC):
     def _set_up(self, link: socket.socket) -> tuple[Any, ...]:
         """Where the metadata endpoint is, and what of the node's the lab holds."""
         self._connect()
-        rpc.send(link, {"setup": dataclasses.asdict(self._setup())})
+        inside = self.lab.namespaces
+        hosts, metadata = (_hosts_text(self.lab), METADATA_ADDRESS) if inside else ("", (self.address, 0))
+        control = self.lab.control_address
+        setup = lab_init.Setup(self.name, self.address, control, hosts, metadata, inside, *self.view)
+        rpc.send(link, {"setup": dataclasses.asdict(setup)})
         # One small message: it arrives whole, together with the descriptor that rides on it.
         try:
             data, descriptors, _, _ = socket.recv_fds(link, 65536, 1)
@@ -103,12 +107,9 @@ class LabNode(abc.ABC):
     def _fork(self, link: socket.socket) -> int:
         """Starts the node's init with its end of `link`; returns its process id as labd sees it."""
 
-    @abc.abstractmethod
     def _connect(self) -> None:
-        """Gives the node its place in the network."""
-
-    @abc.abstractmethod
-    def _setup(self) -> lab_init.Setup: ...
+        """Gives the node its place in the network. Every address in 127.0.0.0/8 is there already."""
+        return None
 
     @abc.abstractmethod
     async def _kill(self) -> None:
@@ -194,11 +195,6 @@ class NamespaceNode(LabNode):
             net_links.set_up(self.device)
             net_links.add_route(self.device, self.address, source=self.lab.control_address)
 
-    def _setup(self) -> lab_init.Setup:
-        hosts = _hosts_text(self.lab)
-        control = self.lab.control_address
-        return lab_init.Setup(self.name, self.address, control, hosts, METADATA_ADDRESS, True, *self.view)
-
     async def _kill(self) -> None:
         try:
             # Stopped first, so that no process of the node sees another one die, nor its connections.
@@ -243,14 +239,6 @@ class PlainNode(LabNode):
 
     def _fork(self, link: socket.socket) -> int:
         return spawn.fork(lambda: lab_init.main(link), keep=(link.fileno(),))
-
-    def _connect(self) -> None:
-        """Every address in 127.0.0.0/8 is there already."""
-
-    def _setup(self) -> lab_init.Setup:
-        return lab_init.Setup(
-            self.name, self.address, self.lab.control_address, "", (self.address, 0), False, *self.view
-        )
 
     async def _kill(self) -> None:
         marks = {

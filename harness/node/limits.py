@@ -57,15 +57,12 @@ class Limits:
         self._fillers: list[int] = []
         self._looks = 0  # of the watchdog
         if accounted_for is not None:
-            self._enter_groups(accounted_for)
-
-    def _enter_groups(self, run_id: str) -> None:
-        owner = os.environ[processes.OWNER_ENV]
-        for controller in cgroups.CONTROLLERS:
-            group = cgroups.create(controller, owner, run_id, self.node)
-            if group is not None:
-                group.enter(self._init_pid)
-                self._groups[controller] = group
+            owner = os.environ[processes.OWNER_ENV]
+            for controller in cgroups.CONTROLLERS:
+                group = cgroups.create(controller, owner, accounted_for, node)
+                if group is not None:
+                    group.enter(init_pid)
+                    self._groups[controller] = group
 
     def group(self, controller: str) -> cgroups.Group:
         if controller not in self._groups:

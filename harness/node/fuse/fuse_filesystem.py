@@ -416,19 +416,9 @@ class FileSystem:
     def _statfs(self, request: FuseRequest) -> bytes:
         found = os.statvfs(self._root)
         full = any(rule.errno == errno.ENOSPC and rule.covers(request.pid) for rule in self._rules)
-        free = 0 if full else found.f_bfree
-        available = 0 if full else found.f_bavail
-        return wire.STATFS_OUT.pack(
-            found.f_blocks,
-            free,
-            available,
-            found.f_files,
-            found.f_ffree,
-            found.f_bsize,
-            found.f_namemax,
-            found.f_frsize,
-            0,
-        )
+        free, available = (0, 0) if full else (found.f_bfree, found.f_bavail)
+        sizes = found.f_bsize, found.f_namemax, found.f_frsize
+        return wire.STATFS_OUT.pack(found.f_blocks, free, available, found.f_files, found.f_ffree, *sizes, 0)
 
     def _release(self, request: FuseRequest) -> bytes:
         os.close(wire.HANDLE_IN.unpack_from(request.body)[0])

@@ -29,20 +29,13 @@ _RDMA = pathlib.Path("/sys/class/infiniband")
 _RDMA_COUNTERS = ("port_xmit_data", "port_rcv_data")
 _RDMA_UNIT_BYTES = 4  # these counters count in words
 
-Row = dict[str, Any]  # see `find`
+Row = dict[str, Any]  # see `_dump`
 
 
-def find(inodes: Collection[int] | None) -> list[Row]:
-    """Connections of the caller's network namespace; with `inodes` only those sockets.
-
-    Each: `cookie` (a number that the kernel gives no other socket), `local` and `remote` address, `sent` and `received`
-    payload bytes since it began, what was sent again included. Raises `OSError` where the kernel does not tell.
-    """
-    rows = [row for family in (socket.AF_INET, socket.AF_INET6) for row in _dump(family)]
-    return [row for row in rows if inodes is None or row["inode"] in inodes]
-
-
-def _dump(family: int) -> Iterator[Row]:
+def _dump(family: int) -> Iterator[tuple[int, Row]]:
+    """Connections of the caller's network namespace, each with the inode of its socket: `cookie` (a number that the
+    kernel gives no other socket), `local` and `remote` address, `sent` and `received` payload bytes since it began,
+    what was sent again included. Raises `OSError` where the kernel does not tell."""
     with netlink.open_socket(SOCK_DIAG) as link:
         body = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << _INFO - 1, _LIVING)
         link.send(netlink.message(_BY_FAMILY, _DUMP, body))
@@ -56,20 +49,19 @@ def _dump(family: int) -> Iterator[Row]:
                 yield _row(family, part)
 
 
-def _row(family: int, body: memoryview) -> Row:
+def _row(family: int, body: memoryview) -> tuple[int, Row]:
     _, _, local, remote, cookie, inode = _MESSAGE.unpack_from(body)
     info = next((bytes(value) for kind, value in netlink.attributes(body[_ATTRIBUTES_AT:]) if kind == _INFO), b"")
     sent, acked, received = (
         int(struct.unpack_from("=Q", info, at)[0]) if len(info) >= at + 8 else 0
         for at in (_SENT_AT, _ACKED_AT, _RECEIVED_AT)
     )
-    return {
+    return inode, {
         "cookie": int.from_bytes(cookie, "little"),
         "local": _address(family, local),
         "remote": _address(family, remote),
         "sent": sent or acked,
         "received": received,
-        "inode": inode,
     }
 
 
@@ -124,5 +116,6 @@ def rdma_bytes() -> int | None:
 def report(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -> dict[str, Any]:
     """The answer to a node's call: `connections`, whether they are `of_processes` alone, and `rdma_bytes`."""
     inodes = inodes_of(candidates, pids)
-    rows = [{key: value for key, value in row.items() if key != "inode"} for row in find(inodes)]
+    found = [each for family in (socket.AF_INET, socket.AF_INET6) for each in _dump(family)]
+    rows = [row for inode, row in found if inodes is None or inode in inodes]
     return {"connections": rows, "of_processes": inodes is not None, "rdma_bytes": rdma_bytes()}
