@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from harness.errors import BackendError, NodeGone
 from harness.node import rpc
-from harness.node.children import Children
 from harness.node.limits import Limits
 from harness.node.net.packet_rules import Hook, Where
+from harness.node.spawn import Children
 
 Call = Callable[..., Awaitable[Any]]  # takes the lab first; its result must be JSON
 

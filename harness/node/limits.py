@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 
 from harness.errors import CannotRunError
 from harness.node import boot, burner, cgroups, processes, spawn
-from harness.node.children import Children
+from harness.node.spawn import Children
 from harness.node.types import MemoryUse
 
 KILLED_NEXT, KILLED_FIRST = 500, 1000  # OOM scores; only raised, as lowering one takes a capability of its own

@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.node.observer import content
-from harness.node.observer.runs import runs
 from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
 
@@ -162,7 +161,7 @@ def _fields(consumed: list[Batch], digests: list[str]) -> dict[str, Any]:
     indices = [index for batch in consumed for index in batch.indices or ()]
     digests += [batch.digest for batch in consumed if batch.digest]
     fields: dict[str, Any] = {}
-    found = runs(indices)
+    found = _runs(indices)
     if found and len(found) <= RUNS_MAX:
         fields["samples"] = found
     epochs = {batch.epoch for batch in consumed if batch.indices}
@@ -171,6 +170,36 @@ def _fields(consumed: list[Batch], digests: list[str]) -> dict[str, Any]:
     if any(digests):
         fields["digest"] = digests[0] if len(digests) == 1 else hashlib.sha1("".join(digests).encode()).hexdigest()
     return fields
+
+
+def _runs(indices: list[int]) -> list[list[int]]:
+    """Indices in their order, written shorter: `[first, count]` of neighbours, `[first, count, stride]` of others.
+
+    The shortest runs from left to right; a stride is only written where it saves something (three or more).
+    """
+    found: list[list[int]] = []
+    at = 0
+    while at < len(indices):
+        count, stride = _run(indices, at)
+        if stride == 1 or count == 1:
+            found.append([indices[at], count])
+        elif count >= 3 and stride > 0:
+            found.append([indices[at], count, stride])
+        else:
+            count = 1
+            found.append([indices[at], 1])
+        at += count
+    return found
+
+
+def _run(indices: list[int], at: int) -> tuple[int, int]:
+    """How many from here on are equally far apart, and how far."""
+    if at + 1 == len(indices):
+        return 1, 1
+    stride, count = indices[at + 1] - indices[at], 2
+    while at + count < len(indices) and indices[at + count] - indices[at + count - 1] == stride:
+        count += 1
+    return count, stride
 
 
 def install(watch: Watch, module: Any) -> None:

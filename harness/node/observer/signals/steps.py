@@ -133,7 +133,5 @@ def _note_rate(watch: Watch, optimizer: Any) -> None:
     """The learning rate of the first group; it is read before a scheduler changes it."""
     groups = getattr(optimizer, "param_groups", None)
     rate = groups[0].get("lr") if groups else None
-    if getattr(rate, "is_cuda", False):
-        return
-    if rate is not None:
+    if rate is not None and not getattr(rate, "is_cuda", False):
         watch.note(lr=float(rate))
