@@ -24,7 +24,7 @@ from typing import IO, Any
 from harness.errors import FaultError
 from harness.log import checked_lines, files, untrusted_files
 from harness.log.vocabulary import RANKS_MAX
-from harness.node.emitter import SCHEMA_VERSION, clock_id
+from harness.node.emitter import SCHEMA_VERSION, clock_id, finite
 from harness.trainers.readers.contract import Reader, Source, Told
 
 POLL_NS = 200_000_000
@@ -282,9 +282,4 @@ class Readings:
 def _append(out: IO[bytes], record: Mapping[str, Any], mono_ns: int) -> None:
     stamps = {"wall_ns": time.time_ns() - (time.monotonic_ns() - mono_ns), "mono_ns": mono_ns}
     with contextlib.suppress(OSError):  # a full disk: what is missing is seen when the log is judged
-        out.write(json.dumps({**_finite(record), **stamps}).encode() + b"\n")
-
-
-def _finite(record: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: it becomes its name."""
-    return {name: str(v) if isinstance(v, float) and not abs(v) < float("inf") else v for name, v in record.items()}
+        out.write(json.dumps(finite({**record, **stamps})).encode() + b"\n")

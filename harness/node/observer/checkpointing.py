@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,15 +23,11 @@ class Checkpointing:
     quiet: threading.local = field(default_factory=threading.local)  # `on`: what is saved here is told by somebody else
 
 
-_OF: weakref.WeakKeyDictionary[Watch, Checkpointing] = weakref.WeakKeyDictionary()
-
-
+@functools.lru_cache(maxsize=1)
 def of(watch: Watch) -> Checkpointing:
-    """The same one for all signals of a process."""
-    if watch not in _OF:
-        ledger, live = Ledger(), Live()
-        _OF[watch] = Checkpointing(live, Saves(watch, ledger, live), Restores(watch, ledger, live))
-    return _OF[watch]
+    """The same one for all signals of a process, which has one watch."""
+    ledger, live = Ledger(), Live()
+    return Checkpointing(live, Saves(watch, ledger, live), Restores(watch, ledger, live))
 
 
 def path_of(target: Any) -> str | None:
