@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.errors import BackendError, NodeGone, UsageError
-from harness.node import kernel, lab_init, processes, rpc, sockets, spawn
+from harness.node import kernel, lab_init, processes, rpc, spawn
 from harness.node.compat import TIMEOUTS
 from harness.node.lab import Call, Lab
 from harness.node.limits import Limits
-from harness.node.net import net_links, packet_rules
+from harness.node.net import net_connections, net_links, packet_rules
 from harness.node.node_init import METADATA_ADDRESS
 
 SETUP_S_MAX = 20.0
@@ -200,7 +200,7 @@ class NamespaceNode(LabNode):
             # Stopped first, so that no process of the node sees another one die, nor its connections.
             await self._client.call("signal", limit_s=1.0, signum=signal.SIGSTOP, pid=None)
             for diagnosis in self._held:
-                sockets.reset_all(diagnosis)
+                net_connections.reset_all(diagnosis)
         except (OSError, BackendError) as error:
             self.lab.note(f"node {self.key} is killed without a reset of its connections: {error}")
         # The kernel ends every other process of the namespace before it lets us reap its init.
