@@ -195,11 +195,9 @@ def _drill(again: Again, step: int) -> DrillOutcome:
     watch = Watch(again.stop, enough)
     ended = again.start(FOLDER, again.start_limit_s, watch)
     found = DrillOutcome("timeout", step)
-    steps = sorted(set(watch.restored(step).values()))
-    if len(steps) > 1 and not watch.ended_badly:
-        return replace(found, outcome="failed", reason=f"the ranks restored different steps: {steps}")
+    steps = list(watch.restored(step).values())
     if steps and not watch.ended_badly:
-        return replace(found, outcome="restored" if steps[0] else "scratch", restored_step=steps[0])
+        return _restored(found, steps)
     if watch.ended_badly or ended.outcome == "failed":
         return replace(found, outcome="failed", reason=ended.reason)
     if ended.outcome == "completed":
@@ -210,6 +208,13 @@ def _drill(again: Again, step: int) -> DrillOutcome:
         return replace(found, outcome="error", reason=reason)
     limit = f"{again.start_limit_s:.3g} s"
     return replace(found, reason=f"nothing was restored within {limit}: stuck in {watch.progress.phase}")
+
+
+def _restored(found: DrillOutcome, told: list[int]) -> DrillOutcome:
+    steps = sorted(set(told))
+    if len(steps) > 1:
+        return replace(found, outcome="failed", reason=f"the ranks restored different steps: {steps}")
+    return replace(found, outcome="restored" if steps[0] else "scratch", restored_step=steps[0])
 
 
 def _check_room(names: list[str], run_dir: pathlib.Path, folder: pathlib.Path) -> None:

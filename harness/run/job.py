@@ -147,12 +147,11 @@ class RunningJob:
     ) -> None:
         self.plan, self.rehearsals, self.backend, self.emit = plan, rehearsals, backend, emit
         self.director, self.until_saved = director, until_saved
-        self._gpus = plan.workload.ranks_per_node
         self.run_dir = journal.run_dir
         self.progress = LiveProgress()
         self.tail = Tail(self.run_dir / "events")
         reader = plan.workload.trainer.reader()
-        size = plan.workload.world_size, self._gpus
+        size = plan.workload.world_size, plan.workload.ranks_per_node
         self.readings = reader and Readings(reader, self.run_dir, self._first_node, emit, *size)
         self.ended: dict[tuple[str, int], int] = {}  # (node, incarnation) → exit code of its command
         self._deserted_s = 0.0  # since when no node is left
@@ -264,6 +263,10 @@ class RunningJob:
                         self.emit("node.released", node=node.name, incarnation=node.incarnation, reason=outcome.told)
         except BackendError as error:
             self.emit("cleanup.failed", error=str(error))
+
+    @property
+    def _gpus(self) -> int:
+        return self.plan.workload.ranks_per_node
 
     def _drill(self, stop: StopRequest) -> None:
         told = (self.plan, self.backend, self.emit, self.live.journal, stop, execute, self.progress, self.start_ns)
