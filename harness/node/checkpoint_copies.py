@@ -12,6 +12,7 @@ to who knows the run's token.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hmac
 import http.client
 import http.server
@@ -29,6 +30,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
 NEWS_S_MAX = 1.0
@@ -78,14 +80,7 @@ class Vault:
     def __init__(self, folder: pathlib.Path, address: str, token: str):
         folder.mkdir(parents=True, exist_ok=True)
         self.shelf = Shelf(folder)
-        shelf = self.shelf
-
-        class Handler(_Handler):
-            def setup(self) -> None:
-                self.shelf, self.token = shelf, token
-                super().setup()
-
-        self._server = http.server.ThreadingHTTPServer((address, 0), Handler)
+        self._server = http.server.ThreadingHTTPServer((address, 0), functools.partial(_Handler, self.shelf, token))
         self._server.daemon_threads = True
         self.url = f"http://{address}:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, name="vault", daemon=True).start()
@@ -96,9 +91,11 @@ class Vault:
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    shelf: Shelf
-    token: str
     timeout = CALL_S_MAX
+
+    def __init__(self, shelf: Shelf, token: str, *connection: Any):
+        self.shelf, self.token = shelf, token
+        super().__init__(*connection)  # answers, too
 
     def do_GET(self) -> None:
         if self.path.partition("?")[0] == "/entries" and self._may():
@@ -170,9 +167,8 @@ class Copies:
 
     def __init__(self, folder: pathlib.Path, url: str, token: str):
         self._folder, self._url, self._token = folder, url, token
-        self._same: dict[
-            str, tuple[int, int]
-        ] = {}  # entries that are the same here and there: inode here, version there
+        # Entries that are the same here and there: inode here, version there.
+        self._same: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -259,8 +255,7 @@ class Copies:
         archive, incoming = self._folder / f".incoming-{name}.tar", self._folder / f".incoming-{name}"
         _remove(incoming)
         try:
-            request = self._request("GET", f"/entries/{name}")
-            with self._opener.open(request, timeout=CALL_S_MAX) as answer, archive.open("wb") as file:
+            with self._answer("GET", f"/entries/{name}") as answer, archive.open("wb") as file:
                 shutil.copyfileobj(answer, file, _BLOCK)
             _unpack(archive, incoming)
             self._discard(name)
@@ -284,16 +279,14 @@ class Copies:
         _remove(doomed)
 
     def _ask(self, method: str, path: str, data: object = None, length: int | None = None) -> bytes:
-        request = self._request(method, path, data, length)
-        with self._opener.open(request, timeout=CALL_S_MAX) as answer:
+        with self._answer(method, path, data, length) as answer:
             body: bytes = answer.read()
         return body
 
-    def _request(
-        self, method: str, path: str, data: object = None, length: int | None = None
-    ) -> urllib.request.Request:
+    def _answer(self, method: str, path: str, data: object = None, length: int | None = None) -> Any:
         headers = {"X-Chaos-Token": self._token} | ({"Content-Length": str(length)} if length is not None else {})
-        return urllib.request.Request(self._url + path, data=data, headers=headers, method=method)  # type: ignore[arg-type]
+        request = urllib.request.Request(self._url + path, data=data, headers=headers, method=method)  # type: ignore[arg-type]
+        return self._opener.open(request, timeout=CALL_S_MAX)
 
 
 def _remove(folder: pathlib.Path) -> None:

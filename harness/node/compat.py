@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import socket
-from collections.abc import Sequence
-from typing import TypeVar
 
 # One class from Python 3.11 on, four before.
 TIMEOUTS: tuple[type[Exception], ...] = (
@@ -15,10 +13,3 @@ TIMEOUTS: tuple[type[Exception], ...] = (
     concurrent.futures.TimeoutError,
     socket.timeout,
 )
-
-T = TypeVar("T")
-
-
-def pairs(items: Sequence[T]) -> list[tuple[T, T]]:
-    """Each item with the one after it."""
-    return [(items[number], items[number + 1]) for number in range(len(items) - 1)]

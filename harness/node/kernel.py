@@ -77,11 +77,8 @@ def enter_network(pid: int) -> None:
 
 
 def _enter(pid: int, kind: str, flag: int) -> None:
-    descriptor = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _check(_libc.setns(descriptor, flag), f"enter the {kind} namespace of process {pid}")
-    finally:
-        os.close(descriptor)
+    with open(f"/proc/{pid}/ns/{kind}", "rb") as file:
+        _check(_libc.setns(file.fileno(), flag), f"enter the {kind} namespace of process {pid}")
 
 
 def mount(source: str, target: str, kind: str | None = None, flags: int = 0, options: str = "") -> None:

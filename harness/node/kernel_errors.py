@@ -30,19 +30,13 @@ def explain(stage: str, number: int, mode: str) -> str:
     if number in (errno.EAGAIN, errno.ENOMEM):
         return _NO_FORK
     if number in (errno.EPERM, errno.EACCES):
-        return _refused(stage, mode)
+        if stage in ("mounts", "node mounts"):
+            return _NO_MOUNT
+        if mode == "root":
+            return _NO_ADMIN
+        return _NO_USER_NAMESPACE if stage == "user namespace" else _APPARMOR
     if stage == "veth" and number in (errno.EOPNOTSUPP, errno.ENODEV, errno.ENOENT):
         return _NO_VETH
     if number in (errno.EINVAL, errno.ENOSYS) and "namespace" in stage:
         return "this kernel is built without the namespaces a node needs: use another kernel, or a virtual machine"
     return f"{stage}: {os.strerror(number)}"
-
-
-def _refused(stage: str, mode: str) -> str:
-    if stage in ("mounts", "node mounts"):
-        return _NO_MOUNT
-    if mode == "root":
-        return _NO_ADMIN
-    if stage == "user namespace":
-        return _NO_USER_NAMESPACE
-    return _APPARMOR

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
+import contextlib
+import itertools
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import Any, Protocol
 
-from harness.errors import BackendError
+from harness.errors import BackendError, NodeGone
 from harness.node import rpc
-from harness.node.children import Children
 from harness.node.limits import Limits
-from harness.node.net.packet_rules import Hook, Where
+from harness.node.net import packet_rules
+from harness.node.net.packet_rules import Hook, PacketRule, Where
+from harness.node.spawn import Children
 
 Call = Callable[..., Awaitable[Any]]  # takes the lab first; its result must be JSON
 
@@ -45,16 +49,45 @@ class Wired(Protocol):
     def key(self) -> str: ...
 
 
-class Disturbance(Protocol):
-    """Something done to the network that acts until it is ended."""
+_disturbances = itertools.count(1)  # their numbers, and so those of queues, filters and tables
 
-    host: Wired
 
-    async def end(self) -> None: ...
+class Disturbance(abc.ABC):
+    """Something done to the network of one node, until `end`."""
 
-    async def counts(self) -> dict[str, int]: ...
+    def __init__(self, lab: Lab, host: Wired):
+        self.lab = lab
+        self.host = host
+        self.number = next(_disturbances)
+        self.undo = contextlib.AsyncExitStack()
 
-    def counter(self, source: str) -> str | None: ...
+    async def begin(self) -> None:
+        """All of it, or none. Raises `OSError` with what the kernel refused."""
+        try:
+            await self._act()
+        except BaseException:
+            await self.end()
+            raise
+
+    async def end(self) -> None:
+        """Idempotent."""
+        await self.undo.aclose()
+
+    @abc.abstractmethod
+    async def _act(self) -> None:
+        """Acts step by step, and pushes what undoes each step on `undo`."""
+
+    async def counts(self) -> dict[str, int]:
+        return {}
+
+    def counter(self, source: str) -> str | None:
+        """The device through which all of the disturbed packets that node `source` sent pass, if there is one."""
+        return None
+
+    def _add_table(self, rules: list[PacketRule]) -> None:
+        name = f"chaos{self.number}"
+        packet_rules.add_table(name, rules)
+        self.undo.callback(packet_rules.delete_table, name)
 
 
 class Lab(Children):
@@ -75,6 +108,13 @@ class Lab(Children):
         self.writer: asyncio.StreamWriter | None = None
         self._addresses = addresses
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def living(self, node: str) -> Host:
+        """The node of this key. Raises `NodeGone` where it is not there, or not any more."""
+        host = self.hosts.get(node)
+        if host is None or host.gone.is_set():
+            raise NodeGone(f"node {node} is gone")
+        return host
 
     def next_address(self) -> str:
         """An address no node of this lab had before."""

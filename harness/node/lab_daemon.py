@@ -20,10 +20,9 @@ import os
 import select
 import signal
 import socket
-import traceback
 
 from harness.errors import ChaosError
-from harness.node import cgroups, control, kernel, lab_nodes, leftovers, limit_calls, processes, rpc, spawn
+from harness.node import cgroups, control, kernel, lab_nodes, leftovers, limit_calls, processes, rpc, server, spawn
 from harness.node.fuse import fuse_verbs
 from harness.node.lab import Call, Lab
 from harness.node.lab_init import stage
@@ -171,25 +170,8 @@ async def _serve(lab: Lab, link: socket.socket, guards: tuple[int, ...]) -> None
     loop.add_signal_handler(signal.SIGCHLD, lab.reap)
     reader, lab.writer = await asyncio.open_connection(sock=link)
     lab.tell("ready", control=lab.control_address, namespaces=lab.namespaces)
-
-    async def answer_all() -> None:
-        with contextlib.suppress(ConnectionError):  # the harness closed the lab
-            while True:
-                lab.spawn_task(_answer(lab, await rpc.receive_async(reader)))
-        ended.set()
-
-    answering = asyncio.create_task(answer_all())
+    calls = {name: functools.partial(call, lab) for name, call in CALLS.items()}
+    answering = asyncio.create_task(server.answer_all(calls, reader, lab.send, lab.note))
+    answering.add_done_callback(lambda _: ended.set())  # the harness closed the lab
     await ended.wait()
     answering.cancel()
-
-
-async def _answer(lab: Lab, message: rpc.Message) -> None:
-    try:
-        call = CALLS[message["call"]]
-        answer = {"result": await call(lab, **message["params"])}
-    except Exception as error:
-        if not isinstance(error, (ChaosError, OSError)):
-            traceback.print_exc()
-        answer = {"error": rpc.error_to_message(error)}
-        lab.note(f"{message['call']}: {error}")
-    lab.send({"id": message["id"]} | answer)

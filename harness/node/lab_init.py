@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.node import kernel, processes, rpc, run_folder_view, server, sockets, spawn
+from harness.node import kernel, processes, rpc, run_folder_view, server, spawn
 from harness.node.emitter import groups
 from harness.node.limits import Limits
-from harness.node.net import net_links
+from harness.node.net import net_connections, net_links, netlink
 from harness.node.node_init import Init
 
 GROUPS = "/sys/fs/cgroup"
@@ -67,7 +67,7 @@ def main(link: socket.socket) -> None:
         else:
             kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
             os.setsid()
-        with stage("metadata endpoint"), sockets.open_diagnosis() as diagnosis:
+        with stage("metadata endpoint"), netlink.open_socket(net_connections.SOCK_DIAG) as diagnosis:
             listener = socket.create_server(setup.metadata, backlog=64)
             socket.send_fds(link, [rpc.pack({"result": listener.getsockname()})], [diagnosis.fileno()])
     except (OSError, rpc.StageError) as error:

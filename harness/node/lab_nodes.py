@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.errors import BackendError, NodeGone, UsageError
-from harness.node import kernel, lab_init, processes, rpc, sockets, spawn
+from harness.node import kernel, lab_init, processes, rpc, spawn
 from harness.node.compat import TIMEOUTS
 from harness.node.lab import Call, Lab
 from harness.node.limits import Limits
-from harness.node.net import net_links, packet_rules
+from harness.node.net import net_connections, net_links, packet_rules
 from harness.node.node_init import METADATA_ADDRESS
 
 SETUP_S_MAX = 20.0
@@ -67,7 +67,8 @@ class LabNode(abc.ABC):
         except BaseException:
             ours.close()
             theirs.close()
-            self._give_up()
+            self.lab.hosts.pop(self.key, None)
+            self._kill_init()
             raise
         ours.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=ours)
@@ -84,7 +85,11 @@ class LabNode(abc.ABC):
     def _set_up(self, link: socket.socket) -> tuple[Any, ...]:
         """Where the metadata endpoint is, and what of the node's the lab holds."""
         self._connect()
-        rpc.send(link, {"setup": dataclasses.asdict(self._setup())})
+        inside = self.lab.namespaces
+        hosts, metadata = (_hosts_text(self.lab), METADATA_ADDRESS) if inside else ("", (self.address, 0))
+        control = self.lab.control_address
+        setup = lab_init.Setup(self.name, self.address, control, hosts, metadata, inside, *self.view)
+        rpc.send(link, {"setup": dataclasses.asdict(setup)})
         # One small message: it arrives whole, together with the descriptor that rides on it.
         try:
             data, descriptors, _, _ = socket.recv_fds(link, 65536, 1)
@@ -92,14 +97,7 @@ class LabNode(abc.ABC):
             raise BackendError(f"node {self.name} was not ready within {SETUP_S_MAX:g} s") from error
         if not data:
             raise BackendError(f"the init of node {self.name} ended while it set the node up; see labd.log")
-        answer = rpc.unpack(data)
-        if "error" in answer:
-            raise rpc.to_error(answer["error"])
-        return answer["result"], *(socket.socket(fileno=descriptor) for descriptor in descriptors)
-
-    def _give_up(self) -> None:
-        self.lab.hosts.pop(self.key, None)
-        self._kill_init()
+        return rpc.result(rpc.unpack(data)), *(socket.socket(fileno=descriptor) for descriptor in descriptors)
 
     def _kill_init(self) -> None:
         if self.init_pid:  # not reaped yet: the id is still this process's
@@ -109,12 +107,9 @@ class LabNode(abc.ABC):
     def _fork(self, link: socket.socket) -> int:
         """Starts the node's init with its end of `link`; returns its process id as labd sees it."""
 
-    @abc.abstractmethod
     def _connect(self) -> None:
-        """Gives the node its place in the network."""
-
-    @abc.abstractmethod
-    def _setup(self) -> lab_init.Setup: ...
+        """Gives the node its place in the network. Every address in 127.0.0.0/8 is there already."""
+        return None
 
     @abc.abstractmethod
     async def _kill(self) -> None:
@@ -191,10 +186,7 @@ class NamespaceNode(LabNode):
         os.waitpid(helper, 0)
         if not report:
             raise BackendError("a node's init could not be forked; see labd.log")
-        answer = rpc.unpack(report)
-        if "error" in answer:
-            raise rpc.to_error(answer["error"])
-        return int(answer["result"])
+        return int(rpc.result(rpc.unpack(report)))
 
     def _connect(self) -> None:
         with lab_init.stage("veth"):
@@ -203,17 +195,12 @@ class NamespaceNode(LabNode):
             net_links.set_up(self.device)
             net_links.add_route(self.device, self.address, source=self.lab.control_address)
 
-    def _setup(self) -> lab_init.Setup:
-        hosts = _hosts_text(self.lab)
-        control = self.lab.control_address
-        return lab_init.Setup(self.name, self.address, control, hosts, METADATA_ADDRESS, True, *self.view)
-
     async def _kill(self) -> None:
         try:
             # Stopped first, so that no process of the node sees another one die, nor its connections.
             await self._client.call("signal", limit_s=1.0, signum=signal.SIGSTOP, pid=None)
             for diagnosis in self._held:
-                sockets.reset_all(diagnosis)
+                net_connections.reset_all(diagnosis)
         except (OSError, BackendError) as error:
             self.lab.note(f"node {self.key} is killed without a reset of its connections: {error}")
         # The kernel ends every other process of the namespace before it lets us reap its init.
@@ -253,25 +240,17 @@ class PlainNode(LabNode):
     def _fork(self, link: socket.socket) -> int:
         return spawn.fork(lambda: lab_init.main(link), keep=(link.fileno(),))
 
-    def _connect(self) -> None:
-        """Every address in 127.0.0.0/8 is there already."""
-
-    def _setup(self) -> lab_init.Setup:
-        return lab_init.Setup(
-            self.name, self.address, self.lab.control_address, "", (self.address, 0), False, *self.view
-        )
-
-    def _processes(self) -> list[processes.ProcEntry]:
+    async def _kill(self) -> None:
         marks = {
             processes.RUN_ENV: self.lab.run_id,
             "CHAOS_NODE": self.name,
             "CHAOS_INCARNATION": str(self.incarnation),
         }
-        return processes.union(processes.descendants(self.init_pid), processes.marked(**marks))
-
-    async def _kill(self) -> None:
         deadline = time.monotonic() + KILL_S_MAX
-        while (left := self._processes()) and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            left = {*processes.descendants(self.init_pid), *processes.marked(**marks)}
+            if not left:
+                break
             for process in left:
                 process.signal(signal.SIGKILL)
             await asyncio.sleep(0.002)
@@ -308,11 +287,6 @@ async def start(lab: Lab, node: str, command: list[str], env: dict[str, str], lo
     await _host(lab, node).start(command, env, log)
 
 
-async def send_signal(lab: Lab, node: str, signum: int, pid: int | None) -> int:
-    count: int = await _host(lab, node).call("signal", signum=signum, pid=pid)
-    return count
-
-
 async def kill(lab: Lab, node: str) -> float:
     elapsed_s = await _host(lab, node).kill()
     lab.note(f"node {node} killed: everything dead after {elapsed_s * 1e3:.1f} ms")
@@ -324,11 +298,10 @@ async def _hand_on(call: str, lab: Lab, node: str, **params: Any) -> Any:
     return await _host(lab, node).call(call, **params)
 
 
-_BY_INIT = ("pids", "states", "freeze", "notice", "notice_seen", "throttle", "doom")
+_BY_INIT = ("signal", "pids", "states", "freeze", "notice", "notice_seen", "throttle", "doom")
 CALLS: dict[str, Call] = {
     "node.create": create,
     "node.start": start,
-    "node.signal": send_signal,
     "node.kill": kill,
     **{f"node.{call}": functools.partial(_hand_on, call) for call in _BY_INIT},
 }

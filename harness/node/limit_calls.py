@@ -12,10 +12,10 @@ from harness.node.limits import Limits
 
 
 def _limits(lab: Lab, node: str) -> Limits:
-    host = lab.hosts.get(node)
-    if host is None or host.gone.is_set() or host.limits is None:
-        raise NodeGone(f"node {node} is gone")
-    return host.limits
+    limits = lab.living(node).limits
+    if limits is None:
+        raise NodeGone(f"node {node} is not there yet")
+    return limits
 
 
 async def limit_cpu(lab: Lab, node: str, cpus: float | None) -> None:
@@ -31,10 +31,7 @@ async def limit_cpu(lab: Lab, node: str, cpus: float | None) -> None:
 async def crowd(lab: Lab, node: str, kind: str, load: float | None) -> None:
     if kind not in burner.KINDS:
         raise UsageError(f"unknown kind of load {kind!r}; choose one of: {', '.join(burner.KINDS)}")
-    if load is None:
-        _limits(lab, node).uncrowd()
-    else:
-        _limits(lab, node).crowd(kind, load)
+    _limits(lab, node).crowd(kind, load)
 
 
 async def cpu_use(lab: Lab, node: str) -> dict[str, Any]:
@@ -44,12 +41,9 @@ async def cpu_use(lab: Lab, node: str) -> dict[str, Any]:
 
 
 async def limit_memory(lab: Lab, node: str, limit_bytes: int | None, keeper: str) -> str:
-    limits = _limits(lab, node)
-    if limit_bytes is None:
-        return limits.lift_memory()
-    if limit_bytes <= 0:
+    if limit_bytes is not None and limit_bytes <= 0:
         raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
-    return limits.limit_memory(limit_bytes, keeper)
+    return _limits(lab, node).limit_memory(limit_bytes, keeper)
 
 
 async def memory_use(lab: Lab, node: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 
 from harness.errors import CannotRunError
 from harness.node import boot, burner, cgroups, processes, spawn
-from harness.node.children import Children
+from harness.node.spawn import Children
 from harness.node.types import MemoryUse
 
 KILLED_NEXT, KILLED_FIRST = 500, 1000  # OOM scores; only raised, as lowering one takes a capability of its own
@@ -57,15 +57,12 @@ class Limits:
         self._fillers: list[int] = []
         self._looks = 0  # of the watchdog
         if accounted_for is not None:
-            self._enter_groups(accounted_for)
-
-    def _enter_groups(self, run_id: str) -> None:
-        owner = os.environ[processes.OWNER_ENV]
-        for controller in cgroups.CONTROLLERS:
-            group = cgroups.create(controller, owner, run_id, self.node)
-            if group is not None:
-                group.enter(self._init_pid)
-                self._groups[controller] = group
+            owner = os.environ[processes.OWNER_ENV]
+            for controller in cgroups.CONTROLLERS:
+                group = cgroups.create(controller, owner, accounted_for, node)
+                if group is not None:
+                    group.enter(init_pid)
+                    self._groups[controller] = group
 
     def group(self, controller: str) -> cgroups.Group:
         if controller not in self._groups:
@@ -87,7 +84,10 @@ class Limits:
     def throttled_by_quota_ns(self) -> int:
         return cgroups.throttled_ns(self._groups["cpu"]) if "cpu" in self._groups else 0
 
-    def crowd(self, kind: str, load: float) -> None:
+    def crowd(self, kind: str, load: float | None) -> None:
+        """`None`: no stranger competes any more."""
+        if load is None:
+            return self.uncrowd()
         if self._load_file < 0:
             self._load_file = os.memfd_create("load")
             self._affinity = _confine(self.members(), self._own_cpus())
@@ -139,19 +139,19 @@ class Limits:
             return MemoryUse(cgroups.unreclaimable_bytes(group), cgroups.kills(group) + self._watchdog_kills)
         return MemoryUse(sum(_anonymous_bytes(each.pid) for each in self.members()), self._watchdog_kills)
 
-    def limit_memory(self, limit_bytes: int, keeper: str) -> str:
+    def limit_memory(self, limit_bytes: int | None, keeper: str) -> str:
+        """Returns who keeps the limit: the kernel or our watchdog; nobody where `None` lifts it."""
+        if limit_bytes is None:
+            self.unwatch_memory()
+            if "memory" in self._groups:
+                self._groups["memory"].restore()
+            return ""
         if keeper == "kernel" or (keeper == "auto" and "memory" in self._groups):
             cgroups.limit_memory(self.group("memory"), limit_bytes)
             return "kernel"
         self.unwatch_memory()
         self._watchdog = asyncio.ensure_future(self._watch(limit_bytes))
         return "watchdog"
-
-    def lift_memory(self) -> str:
-        self.unwatch_memory()
-        if "memory" in self._groups:
-            self._groups["memory"].restore()
-        return ""
 
     def unwatch_memory(self) -> None:
         if self._watchdog is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http
 import json
 import secrets
 import socket
@@ -53,10 +54,6 @@ class Notice:
     provider: str
     at_s: float
     event_id: str
-
-
-_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found"}
-_REASONS |= {405: "Method Not Allowed"}
 
 
 def environment(endpoint: str) -> dict[str, str]:
@@ -257,6 +254,6 @@ def _encode(reply: Reply) -> bytes:
     body = reply.body.encode()
     headers = {"Content-Type": "text/plain"} | reply.headers
     headers |= {"Content-Length": str(len(body)), "Connection": "close"}
-    lines = [f"HTTP/1.1 {reply.status} {_REASONS[reply.status]}"]
+    lines = [f"HTTP/1.1 {reply.status} {http.HTTPStatus(reply.status).phrase}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import pathlib
 import signal
@@ -74,11 +75,11 @@ class Init:
             "notice": self._endpoint.announce,
             "notice_seen": lambda: self._endpoint.seen,
             "throttle": self._throttle,
-            "crowd": lambda kind, load: self._limits.uncrowd() if load is None else self._limits.crowd(kind, load),
+            "crowd": self._limits.crowd,
             "cpu_use": self._cpu_use,
-            "watch_memory": self._watch_memory,
+            "watch_memory": functools.partial(self._limits.limit_memory, keeper="watchdog"),
             "memory_use": self._memory_use,
-            "fill_memory": lambda size_bytes, spare: self._limits.fill(size_bytes, spare),
+            "fill_memory": self._limits.fill,
             "doom": self._doom,
             "clock": time.time_ns,
         }
@@ -153,12 +154,6 @@ class Init:
     def _cpu_use(self) -> dict[str, int]:
         used_ns = sum(process.cpu_ticks for process in self._others()) * TICK_NS
         return {"used_ns": used_ns, "throttled_ns": self._duty.stopped_ns, "at_ns": time.monotonic_ns()}
-
-    def _watch_memory(self, limit_bytes: int | None) -> None:
-        if limit_bytes is None:
-            self._limits.lift_memory()
-        else:
-            self._limits.limit_memory(limit_bytes, "watchdog")
 
     def _memory_use(self) -> dict[str, int]:
         use = self._limits.memory_use()

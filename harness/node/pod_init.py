@@ -80,7 +80,6 @@ class PodInit(node_init.Init):
         }
 
     def _hello(self) -> dict[str, Any]:
-        """Who this is."""
         self._heard_s = time.monotonic()
         address = os.environ.get("POD_IP") or socket.gethostbyname(socket.gethostname())
         trainers = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
@@ -135,14 +134,12 @@ class PodInit(node_init.Init):
             path.unlink(missing_ok=True)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else 0), 0o644)
-        try:
+        flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else 0)
+        with os.fdopen(os.open(path, flags, 0o644), "wb", buffering=0) as file:
             content = data.encode("latin-1")
-            os.write(descriptor, content)
+            file.write(content)
             if not append:
-                os.ftruncate(descriptor, len(content))
-        finally:
-            os.close(descriptor)
+                file.truncate(len(content))
 
     def _run_here(self, command: Sequence[str], env: Mapping[str, str], name: str) -> int:
         (self._root / "holds").mkdir(exist_ok=True)

@@ -10,7 +10,7 @@ import pathlib
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 RUN_ENV = "CHAOS_RUN_ID"
@@ -102,10 +102,6 @@ def marked(**wanted: str) -> list[ProcEntry]:
         for process in every()
         if process.pid != own and process.running and wanted.items() <= environment(process.pid).items()
     ]
-
-
-def union(*groups: Iterable[ProcEntry]) -> list[ProcEntry]:
-    return list({(process.pid, process.start): process for group in groups for process in group}.values())
 
 
 def kill_until_gone(find: Callable[[], list[ProcEntry]], limit_s: float) -> list[ProcEntry]:

@@ -118,6 +118,13 @@ def to_error(message: Message) -> errors.ChaosError:
     return result
 
 
+def result(answer: Message) -> Any:
+    """Raises the error of an answer that has one."""
+    if "error" in answer:
+        raise to_error(answer["error"])
+    return answer["result"]
+
+
 class ChildStream:
     """A socket to a child that ends with it: `close` waits for the child's end, and forces it after `end_s_max`."""
 

@@ -43,7 +43,8 @@ def is_signed(method: str, target: str, headers: Mapping[str, str], key: Key, no
         return False
     if abs(at.timestamp() - now_s) > SKEW_S_MAX:
         return False
-    text = f"{ALGORITHM}\n{stamp}\n{scope}\n" + _digest(_canonical(method, target, headers, signed))
+    asked = _canonical(method, target, headers, signed)
+    text = f"{ALGORITHM}\n{stamp}\n{scope}\n" + hashlib.sha256(asked.encode()).hexdigest()
     return hmac.compare_digest(_sign(key.secret, scope, text), found[3])
 
 
@@ -62,7 +63,3 @@ def _sign(secret: str, scope: str, text: str) -> str:
     for part in (*scope.split("/"), text):
         key = hmac.new(key, part.encode(), hashlib.sha256).digest()
     return key.hex()
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -37,17 +37,19 @@ async def serve(calls: Calls, reap: Callable[[], None], ready: Mapping[str, Any]
     await answer_all(calls, reader, tell)
 
 
-async def answer_all(calls: Calls, reader: asyncio.StreamReader, tell: Tell) -> None:
-    """Until the other side is gone."""
+async def answer_all(
+    calls: Calls, reader: asyncio.StreamReader, tell: Tell, note: Callable[[str], None] = lambda _: None
+) -> None:
+    """Until the other side is gone. `note` hears of each call that failed."""
     tasks: set[asyncio.Task[None]] = set()
     with contextlib.suppress(ConnectionError):
         while True:
-            task = asyncio.create_task(_answer(calls, await rpc.receive_async(reader), tell))
+            task = asyncio.create_task(_answer(calls, await rpc.receive_async(reader), tell, note))
             tasks.add(task)  # kept referenced, or the loop could drop it
             task.add_done_callback(tasks.discard)
 
 
-async def _answer(calls: Calls, message: rpc.Message, tell: Tell) -> None:
+async def _answer(calls: Calls, message: rpc.Message, tell: Tell, note: Callable[[str], None]) -> None:
     try:
         result = calls[message["call"]](**message["params"])
         answer = {"result": await result if inspect.isawaitable(result) else result}
@@ -55,4 +57,5 @@ async def _answer(calls: Calls, message: rpc.Message, tell: Tell) -> None:
         if not isinstance(error, (ChaosError, OSError)):
             traceback.print_exc()
         answer = {"error": rpc.error_to_message(error)}
+        note(f"{message['call']}: {error}")
     tell({"id": message["id"]} | answer)

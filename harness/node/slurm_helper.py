@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from harness.node import processes, rpc, server, slurm_storage
+from harness.node import processes, server, slurm_storage
 from harness.node.fuse import fuse_verbs
 from harness.node.lab import Lab
 from harness.node.limits import Limits
@@ -62,25 +62,17 @@ class Agent(Init):
 
     def calls(self) -> dict[str, Callable[..., Any]]:
         return super().calls() | {
-            "storage.add": self._add_rule,
-            "storage.remove": functools.partial(fuse_verbs.remove, self._lab),
-            "storage.counts": functools.partial(fuse_verbs.counts, self._lab),
-            "storage.try_out": self._try_out,
+            "storage.add": functools.partial(self._hand_on_rule, "add"),
+            "storage.remove": functools.partial(fuse_verbs.hand_on, "remove", self._lab),
+            "storage.counts": functools.partial(fuse_verbs.hand_on, "counts", self._lab),
+            "storage.try_out": functools.partial(self._hand_on_rule, "try_out"),
         }
 
-    async def _add_rule(self, folder: str, node: str, rule: dict[str, Any]) -> int:
-        number: int = await (await self._file_system(folder, node)).call("add", rule=rule, pid=None)
-        return number
-
-    async def _try_out(self, folder: str, node: str, rule: dict[str, Any]) -> dict[str, int]:
-        found: dict[str, int] = await (await self._file_system(folder, node)).call("try_out", rule=rule, pid=None)
-        return found
-
-    async def _file_system(self, folder: str, node: str) -> rpc.AsyncClient:
-        """Whatever comes to it comes from this node."""
+    async def _hand_on_rule(self, call: str, folder: str, node: str, rule: dict[str, Any]) -> Any:
+        """Whatever comes to the file system comes from this node."""
         if folder not in self._lab.storage:
             self._lab.storage[folder] = await slurm_storage.connect(node, folder)
-        return self._lab.storage[folder]
+        return await fuse_verbs.hand_on(call, self._lab, folder, rule=rule, pid=None)
 
     def _signal_all(self, signum: int) -> int:
         """What is forked while all are being stopped is stopped in the next round."""

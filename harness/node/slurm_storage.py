@@ -72,10 +72,8 @@ def _address(key: str, folder: str) -> str:
     task that is killed. Raises `OSError` where the run's key cannot be read.
     """
     descriptor = os.open(f"{os.path.dirname(boot.place())}/{_RUN_KEY}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        secret = os.read(descriptor, 1024)
-    finally:
-        os.close(descriptor)
+    with os.fdopen(descriptor, "rb") as file:
+        secret = file.read(1024)
     return f"\0chaos-{hmac.new(secret, f'{key}:{folder}'.encode(), hashlib.sha256).hexdigest()}"
 
 

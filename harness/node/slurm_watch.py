@@ -45,14 +45,10 @@ def content(file: str) -> bytes:
     """What it holds now: opened anew each time, or a network file system would show what it remembers."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb", buffering=0) as opened:
+            return opened.read(_BYTES_MAX) or b""
     except OSError:
         return b""
-    try:
-        return os.read(descriptor, _BYTES_MAX)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
 
 
 if __name__ == "__main__":

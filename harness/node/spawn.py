@@ -1,8 +1,10 @@
-"""Forking from a process that runs an event loop, and executing a command whose failure can be read in its log."""
+"""Forking from a process that runs an event loop, executing a command whose failure can be read in its log, and hearing
+of the end of children."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -84,3 +86,24 @@ def _become(command: Sequence[str], env: Mapping[str, str], output: int, prepare
     except OSError as error:
         os.write(2, f"{command[0]}: cannot be executed: {error.strerror}\n".encode())
         os._exit(EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_EXECUTABLE)
+
+
+class Children:
+    """Of this process: who hears of the end of each."""
+
+    def __init__(self) -> None:
+        self._exits: dict[int, Callable[[int], None]] = {}
+
+    def on_exit(self, pid: int, callback: Callable[[int], None]) -> None:
+        """Calls back with the exit code (negative: a signal) when the child has been reaped."""
+        self._exits[pid] = callback
+
+    def reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):  # no child at all
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                callback = self._exits.pop(pid, None)
+                if callback is not None:
+                    callback(os.waitstatus_to_exitcode(status))

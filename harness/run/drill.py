@@ -15,7 +15,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from harness.backends import run_folder
 from harness.backends.contract import Backend, Launch
@@ -160,15 +160,20 @@ class Again:
             raise CannotDrill(self.stop.reason)
         return ended
 
-    def undo(self, folder: str) -> None:
-        """Removes the copies. What is left is told when the journal is closed."""
-        with contextlib.suppress(FaultError, OSError):
+    def log(self, name: str, folder: str, make: Callable[[], Any], failed: Callable[[str], Any]) -> None:
+        """Makes it, and logs how it went and what it took beside the run's own GPU-hours. Whatever goes wrong is
+        logged, too: the run is over, and its result must not depend on it."""
+        begin_s = time.monotonic()
+        self.emit(f"{name}.started", step=self.progress.committed_step)
+        try:
+            found = make()
+        except Exception as error:
+            found = failed(f"{type(error).__name__}: {error}")
+        with contextlib.suppress(FaultError, OSError):  # copies that are left are told when the journal is closed
             _undo(self.journal.run_dir, saved_folders(self.plan.launch()), folder)
-
-    def cost(self, since_s: float) -> dict[str, float]:
-        """Of all that began then: beside the run's own GPU-hours."""
-        seconds = time.monotonic() - since_s
-        return {"seconds": round(seconds, 3), "gpu_seconds": round(seconds * self.plan.workload.world_size, 3)}
+        seconds = time.monotonic() - begin_s
+        cost = {"seconds": round(seconds, 3), "gpu_seconds": round(seconds * self.plan.workload.world_size, 3)}
+        self.emit(f"{name}.finished", **asdict(found), **cost)
 
 
 def is_wanted(plan: Plan, committed_step: int) -> bool:
@@ -179,15 +184,8 @@ def is_wanted(plan: Plan, committed_step: int) -> bool:
 
 
 def rehearse_restore(again: Again) -> None:
-    """Runs the drill and logs how it went. Whatever goes wrong is logged, too."""
-    begin_s, step = time.monotonic(), again.progress.committed_step
-    again.emit("drill.started", step=step)
-    try:
-        found = _drill(again, step)
-    except Exception as error:  # the run is over and complete: its result must not depend on the drill's own troubles
-        found = DrillOutcome("error", step, reason=f"{type(error).__name__}: {error}")
-    again.undo(FOLDER)
-    again.emit("drill.finished", **asdict(found), **again.cost(begin_s))
+    step = again.progress.committed_step
+    again.log("drill", FOLDER, lambda: _drill(again, step), lambda why: DrillOutcome("error", step, reason=why))
 
 
 def _drill(again: Again, step: int) -> DrillOutcome:
@@ -197,9 +195,9 @@ def _drill(again: Again, step: int) -> DrillOutcome:
     watch = Watch(again.stop, enough)
     ended = again.start(FOLDER, again.start_limit_s, watch)
     found = DrillOutcome("timeout", step)
-    restored = watch.restored(step)
-    if restored and not watch.ended_badly:
-        return _restored(found, [restored[rank] for rank in sorted(restored)])
+    steps = list(watch.restored(step).values())
+    if steps and not watch.ended_badly:
+        return _restored(found, steps)
     if watch.ended_badly or ended.outcome == "failed":
         return replace(found, outcome="failed", reason=ended.reason)
     if ended.outcome == "completed":
@@ -212,11 +210,11 @@ def _drill(again: Again, step: int) -> DrillOutcome:
     return replace(found, reason=f"nothing was restored within {limit}: stuck in {watch.progress.phase}")
 
 
-def _restored(found: DrillOutcome, steps: list[int]) -> DrillOutcome:
-    if len(set(steps)) > 1:
-        return replace(found, outcome="failed", reason=f"the ranks restored different steps: {sorted(set(steps))}")
-    outcome = "restored" if steps[0] else "scratch"
-    return replace(found, outcome=outcome, restored_step=steps[0])
+def _restored(found: DrillOutcome, told: list[int]) -> DrillOutcome:
+    steps = sorted(set(told))
+    if len(steps) > 1:
+        return replace(found, outcome="failed", reason=f"the ranks restored different steps: {steps}")
+    return replace(found, outcome="restored" if steps[0] else "scratch", restored_step=steps[0])
 
 
 def _check_room(names: list[str], run_dir: pathlib.Path, folder: pathlib.Path) -> None:

@@ -48,6 +48,7 @@ class TriggerHolds:
         self.directory = run_dir / "holds"
         self.directory.mkdir()
         self.file = run_dir / "holds.json"
+        self._next_step = self._files("next-step")  # for all faults that count steps from the begin of their rehearsal
         self._standing = set[str]()  # faults for which the trainer stands at its next step
         self._lock = threading.Lock()
         holds = [hold for fault in faults for hold in self._holds(fault) + self._acts(fault)]
@@ -61,11 +62,6 @@ class TriggerHolds:
         for fault in faults:
             if fault.when.phase is None and fault.when.more_steps is None:
                 self.arm(fault.id)
-
-    @property
-    def _next_step(self) -> dict[str, str]:
-        """One pair of files for all faults that count steps from the begin of their rehearsal."""
-        return {edge: str(self.directory / f"next-step.{edge}") for edge in ("armed", "released")}
 
     def stand(self, fault_id: str) -> None:
         """From its next step on the trainer waits until this fault is released."""
@@ -116,8 +112,8 @@ class TriggerHolds:
         return [self._act(fault.id, hold) for hold in fault.action.holds(fault.targets)]
 
     def _act(self, fault_id: str, hold: Hold) -> dict[str, Any]:
-        paths = {edge: str(self.directory / f"{fault_id}.act.{edge}") for edge in ("armed", "released")}
-        entry: dict[str, Any] = {"match": dict(hold.match), "rank": hold.rank, "limit_s": hold.limit_s} | paths
+        entry: dict[str, Any] = {"match": dict(hold.match), "rank": hold.rank, "limit_s": hold.limit_s}
+        entry |= self._files(f"{fault_id}.act")
         if hold.strikes:
             names = (f"{fault_id}.act.strike-{hold.rank}-{each}" for each in range(hold.strikes))
             entry |= {"tokens": [str(self.directory / name) for name in names]}
@@ -134,5 +130,7 @@ class TriggerHolds:
             matches = [{"event": "step", "step": fault.when.step}]
         else:
             return []
-        paths = {edge: str(self.directory / f"{fault.id}.{edge}") for edge in ("armed", "released")}
-        return [{"match": match} | paths for match in matches]
+        return [{"match": match} | self._files(fault.id) for match in matches]
+
+    def _files(self, name: str) -> dict[str, str]:
+        return {edge: str(self.directory / f"{name}.{edge}") for edge in ("armed", "released")}

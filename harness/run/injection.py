@@ -147,7 +147,8 @@ class Injection:
 
     def injected(self) -> None:
         self._moment("injected")
-        aimed = [self._aim(target) for target in self.targets]
+        homes = [(self.node(target), target.rank) for target in self.targets]
+        aimed = [{"node": node.name, "incarnation": node.incarnation, "rank": rank} for node, rank in homes]
         told = self.fault.consequences().to_event()
         self.log("fault.injected", kind=self.firing.planned.kind, targets=aimed, **told)
 
@@ -214,10 +215,6 @@ class Injection:
         if not self.cluster.tells_changes:
             self._emit("node.allocated", node=node.name, incarnation=node.incarnation + 1, gpus=gpus)
         return self.cluster.replace(node)
-
-    def _aim(self, target: Target) -> dict[str, Any]:
-        node = self.node(target)
-        return {"node": node.name, "incarnation": node.incarnation, "rank": target.rank}
 
     def _release_hold(self) -> None:
         """Lets a trainer go on that waits at the trigger; called once the fault has acted, or never will."""

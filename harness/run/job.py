@@ -183,7 +183,8 @@ class RunningJob:
         self.start_ns = self._booked_ns = time.monotonic_ns()
         self._caps += [stop.cap] if stop.cap else []
         try:
-            self._note_nodes()
+            for node in self.cluster.nodes:
+                self.emit("node.allocated", node=node.name, incarnation=node.incarnation, gpus=self._gpus)
             if self.director:
                 self.director.begin(self.live, self.start_ns)
             for rehearsal in self.rehearsals:
@@ -196,7 +197,7 @@ class RunningJob:
             outcome = Outcome("interrupted", "stopped by the user")
         finally:
             with stop.attended():
-                self._give_back(outcome)
+                self._end(outcome)
                 self._publications.end()
         for header, event in self.tail.rest():  # its last words may have come after the last look
             self.progress.absorb(header, event, time.monotonic_ns())
@@ -213,14 +214,6 @@ class RunningJob:
             return self._follow_on(observer, stop)
         except BackendError as error:
             return Outcome("broken", f"the backend failed: {error}")
-
-    def _give_back(self, outcome: Outcome) -> None:
-        """Ends what is still done, and gives the nodes back. What a broken backend keeps is undone by the journal."""
-        try:
-            with self.cluster:
-                self._end(outcome)
-        except BackendError as error:
-            self.emit("cleanup.failed", error=str(error))
 
     def _follow_on(self, observer: Observer, stop: StopRequest) -> Outcome:
         while True:
@@ -243,33 +236,33 @@ class RunningJob:
             for rehearsal in self.rehearsals:
                 rehearsal.tick(self.live, now_ns)
             observer.status(self._status(now_ns))
-            outcome = (
-                self._stopped(stop)
-                or self._saved()
-                or self._finished()
-                or self._capped(now_ns)
-                or self._aborted(now_ns)
-            )
-            if outcome:
+            if stop.asked:
+                return Outcome("interrupted", stop.reason)
+            if outcome := self._saved() or self._finished() or self._capped(now_ns) or self._aborted(now_ns):
                 return outcome
             time.sleep(max(TICK_S, min(REST_FACTOR * looked_s, REST_S_MAX)))
 
     def _end(self, outcome: Outcome) -> None:
-        """Ends what the rehearsals still do, the last one first, and gives the nodes back."""
-        self._host_load.close()
-        if self.director:
-            self.director.end(self.live)
-        for rehearsal in self.rehearsals:
-            rehearsal.cancel()
-        for rehearsal in reversed(self.rehearsals):
-            rehearsal.end(self.live)
-        if self.readings:
-            self.readings.close()
-        self._note_exits()
-        self._note_changes()
-        for node in self.cluster.nodes:
-            if node.alive:
-                self.emit("node.released", node=node.name, incarnation=node.incarnation, reason=outcome.told)
+        """Ends what the rehearsals still do, the last one first, and gives the nodes back. What a broken backend keeps
+        is undone by the journal."""
+        try:
+            with self.cluster:
+                self._host_load.close()
+                if self.director:
+                    self.director.end(self.live)
+                for rehearsal in self.rehearsals:
+                    rehearsal.cancel()
+                for rehearsal in reversed(self.rehearsals):
+                    rehearsal.end(self.live)
+                if self.readings:
+                    self.readings.close()
+                self._note_exits()
+                self._note_changes()
+                for node in self.cluster.nodes:
+                    if node.alive:
+                        self.emit("node.released", node=node.name, incarnation=node.incarnation, reason=outcome.told)
+        except BackendError as error:
+            self.emit("cleanup.failed", error=str(error))
 
     @property
     def _gpus(self) -> int:
@@ -286,10 +279,6 @@ class RunningJob:
         node = next((node for node in self.cluster.nodes if node.alive), self.cluster.nodes[0])
         return node.name, node.incarnation
 
-    def _note_nodes(self) -> None:
-        for node in self.cluster.nodes:
-            self.emit("node.allocated", node=node.name, incarnation=node.incarnation, gpus=self._gpus)
-
     def _note_exits(self) -> None:
         for end in self.cluster.exits():
             self.ended[end.node, end.incarnation] = end.code
@@ -303,9 +292,6 @@ class RunningJob:
                 self.emit("node.released", node=change.node, incarnation=change.incarnation, reason=change.reason)
         for clock in self.cluster.clocks():
             self.emit("clock", host=clock.host, offset_ns=clock.offset_ns, uncertainty_ns=clock.uncertainty_ns)
-
-    def _stopped(self, stop: StopRequest) -> Outcome | None:
-        return Outcome("interrupted", stop.reason) if stop.asked else None
 
     def _saved(self) -> Outcome | None:
         if self.until_saved is None or self.progress.committed_step < self.until_saved:

@@ -50,14 +50,11 @@ class Observer(Protocol):
 class Silent:
     """Watches nothing."""
 
-    def status(self, status: Status) -> None:
-        return None
+    def status(self, status: Status) -> None: ...
 
-    def new_events(self, events: Heard) -> None:
-        return None
+    def new_events(self, events: Heard) -> None: ...
 
-    def left_behind(self, reason: str) -> None:
-        return None
+    def left_behind(self, reason: str) -> None: ...
 
 
 SILENT = Silent()

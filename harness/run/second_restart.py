@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 import pathlib
 import stat
-import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from harness.errors import FaultError
 from harness.log import untrusted_files
@@ -42,17 +41,13 @@ class NothingToShow(Exception):
 
 
 def make(again: Again) -> None:
-    """Makes it, and logs how it went. Whatever goes wrong is logged, too."""
-    begin_s = time.monotonic()
-    again.emit("second_restart.started", step=again.progress.committed_step)
-    try:
-        found = _restart(again)
-    except NothingToShow as why:
-        found = SecondRestart("skipped", reason=str(why))
-    except Exception as error:  # as in the drill: the run's result must not depend on it
-        found = SecondRestart("error", reason=f"{type(error).__name__}: {error}")
-    again.undo(SECOND)
-    again.emit("second_restart.finished", **asdict(found), **again.cost(begin_s))
+    def restart() -> SecondRestart:
+        try:
+            return _restart(again)
+        except NothingToShow as why:
+            return SecondRestart("skipped", reason=str(why))
+
+    again.log("second_restart", SECOND, restart, lambda why: SecondRestart("error", reason=why))
 
 
 def _restart(again: Again) -> SecondRestart:

@@ -24,7 +24,7 @@ from typing import IO, Any
 from harness.errors import FaultError
 from harness.log import checked_lines, files, untrusted_files
 from harness.log.vocabulary import RANKS_MAX
-from harness.node.emitter import SCHEMA_VERSION, clock_id
+from harness.node.emitter import SCHEMA_VERSION, clock_id, finite
 from harness.trainers.readers.contract import Reader, Source, Told
 
 POLL_NS = 200_000_000
@@ -128,31 +128,20 @@ class Readings:
             self._fail(self.reader.folder(), f"{untrusted_files.ENTRIES_MAX} files or more; the rest is not read")
         for path in paths:
             found = pattern.fullmatch(path)
-            if found and path not in self._files and self._names_a_node(path, found):
-                self._add(path, found)
+            if found and path not in self._files:
+                self._add(path, found.groupdict())
 
-    def _add(self, path: str, found: re.Match[str]) -> None:
-        if len(self._files) < FILES_MAX:
-            self._files[path] = self._file(path, found)
-        else:
-            self._fail(self.reader.file, f"more than {FILES_MAX} files; the rest is not read")
-
-    def _names_a_node(self, path: str, found: re.Match[str]) -> bool:
+    def _add(self, path: str, told: Mapping[str, str | None]) -> None:
         """Where the file's name tells its node, it must be a name."""
-        node = found.groupdict().get("node")
-        if node is None or _NODE.fullmatch(node):
-            return True
-        self._fail(
-            ascii(path)[:100],
-            "the name for {node} is not valid; allowed are at most 63 letters, digits, '-', '_' and '.'",
-        )
-        return False
-
-    def _file(self, path: str, found: re.Match[str]) -> _File:
         node, incarnation = self.first_node()
-        told = found.groupdict()
-        place = told.get("node") or node, int(told.get("incarnation") or incarnation)
-        return _File(path, *place, self.reader.open(), self._rank(told))
+        if told.get("node") is not None and not _NODE.fullmatch(str(told["node"])):
+            allowed = "allowed are at most 63 letters, digits, '-', '_' and '.'"
+            self._fail(ascii(path)[:100], f"the name for {{node}} is not valid; {allowed}")
+        elif len(self._files) >= FILES_MAX:
+            self._fail(self.reader.file, f"more than {FILES_MAX} files; the rest is not read")
+        else:
+            place = told.get("node") or node, int(told.get("incarnation") or incarnation)
+            self._files[path] = _File(path, *place, self.reader.open(), self._rank(told))
 
     def _rank(self, told: Mapping[str, str | None]) -> int | None:
         """A file of its own for each rank, or for each node: then it is that of the node's first rank."""
@@ -293,9 +282,4 @@ class Readings:
 def _append(out: IO[bytes], record: Mapping[str, Any], mono_ns: int) -> None:
     stamps = {"wall_ns": time.time_ns() - (time.monotonic_ns() - mono_ns), "mono_ns": mono_ns}
     with contextlib.suppress(OSError):  # a full disk: what is missing is seen when the log is judged
-        out.write(json.dumps({**_finite(record), **stamps}).encode() + b"\n")
-
-
-def _finite(record: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: it becomes its name."""
-    return {name: str(v) if isinstance(v, float) and not abs(v) < float("inf") else v for name, v in record.items()}
+        out.write(json.dumps(finite({**record, **stamps})).encode() + b"\n")

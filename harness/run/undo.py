@@ -153,7 +153,6 @@ def resolve(action: str) -> Callable[..., object]:
 
 
 def actions() -> list[str]:
-    """Every action that a journal may name."""
     faults = [name for name in fault_names() if hasattr(importlib.import_module(f"harness.faults.{name}"), "UNDO")]
     engines = [*(f"backends.{name}" for name in backend_names()), *(f"attached.{name}" for name in attached.ENGINES)]
     return [SECRETS, DRILL, *engines, *(f"faults.{name}" for name in faults)]

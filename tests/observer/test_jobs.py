@@ -148,7 +148,7 @@ def test_a_torch_that_has_nothing_we_know_is_left_alone(tmp_path: pathlib.Path) 
 
 def test_an_observer_that_cannot_begin_says_so_and_steps_aside(tmp_path: pathlib.Path) -> None:
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
-    script = "import harness.node.observer.imports as i; i._signals = None; import torch; print('trained')"
+    script = "import harness.node.observer.imports as i; i.pkgutil = None; import torch; print('trained')"
     code, out, err = observing.run(["-c", script], observing.environment(tmp_path), tmp_path)
     assert (code, out) == (0, "trained\n") and err.count("not observed") == 1
 

@@ -169,15 +169,15 @@ class Emitter:
 def _line(record: dict[str, Any], at: Moment | None = None) -> tuple[bytes, int]:
     """The record with the time as a line, and its monotonic time."""
     record["wall_ns"], record["mono_ns"] = _, mono_ns = at or (time.time_ns(), time.monotonic_ns())
-    return (json.dumps(_finite(record), separators=(",", ":")) + "\n").encode(), mono_ns
+    return (json.dumps(finite(record), separators=(",", ":")) + "\n").encode(), mono_ns
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON has no NaN: a float that is not finite becomes its name."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

@@ -156,7 +156,6 @@ class Leak:
         self._every_s = MEMORY_EVERY_S
 
     def due(self, now_s: float) -> bool:
-        """Whether it is time for another reading."""
         return not self._readings or now_s - self._readings[-1][0] >= self._every_s
 
     def read(self, now_s: float, resident: int, free: int) -> Growth | None:
@@ -167,7 +166,7 @@ class Leak:
         judged = self._readings[len(self._readings) // 2 :]
         if len(judged) < MEMORY_JUDGED or judged[-1][1] - judged[0][1] < MEMORY_RISE_MIN_BYTES:
             return None
-        rises = sum(after > before for (_, before), (_, after) in itertools.pairwise(judged))
+        rises = sum(after > before for (_, before), (_, after) in zip(judged, judged[1:]))
         rate = statistics.median((y - x) / (t - s) for (s, x), (t, y) in itertools.combinations(judged, 2) if t > s)
         if rate <= 0 or rises < MEMORY_RISES * (len(judged) - 1):
             return None

@@ -25,7 +25,6 @@ class Room(NamedTuple):
 
 
 def resident_bytes() -> int:
-    """What this process holds in memory."""
     return int((SELF / "statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 

@@ -173,10 +173,6 @@ class FileSystem:
         refused = sum(any(refuses for _, refuses in found) for found in met)
         return {"tried": len(met), "refused": refused, "delay_ns": round(delay_s * 1e9)}
 
-    def _cut(self, rule: FileRule) -> None:
-        """The power of a node's storage is off. The lost rename is seen by everybody at once."""
-        rule.lose(self._move)
-
     def _move(self, old: str, new: str) -> None:
         os.rename(self._root + old, self._root + new)
         self._paths.move(old, new)
@@ -231,7 +227,7 @@ class FileSystem:
                     self._perform(request, verdict)
             for rule in verdict.rules:
                 if rule.off:
-                    self._cut(rule)
+                    rule.lose(self._move)
         with contextlib.ExitStack() as waits:
             for rule in verdict.rules:
                 waits.enter_context(rule.waiting(verdict.size))
@@ -365,15 +361,12 @@ class FileSystem:
 
     def _unlink(self, request: FuseRequest) -> bytes:
         path = self._named(request)
-        os.unlink(self._real(path))
+        remove = os.rmdir if request.code == Code.RMDIR else os.unlink
+        remove(self._real(path))
         self._paths.forget(path)
         return b""
 
-    def _rmdir(self, request: FuseRequest) -> bytes:
-        path = self._named(request)
-        os.rmdir(self._real(path))
-        self._paths.forget(path)
-        return b""
+    _rmdir = _unlink
 
     def _rename_paths(self, request: FuseRequest) -> tuple[str, str]:
         layout = wire.RENAME_IN if request.code == Code.RENAME else wire.RENAME2_IN
@@ -423,19 +416,9 @@ class FileSystem:
     def _statfs(self, request: FuseRequest) -> bytes:
         found = os.statvfs(self._root)
         full = any(rule.errno == errno.ENOSPC and rule.covers(request.pid) for rule in self._rules)
-        free = 0 if full else found.f_bfree
-        available = 0 if full else found.f_bavail
-        return wire.STATFS_OUT.pack(
-            found.f_blocks,
-            free,
-            available,
-            found.f_files,
-            found.f_ffree,
-            found.f_bsize,
-            found.f_namemax,
-            found.f_frsize,
-            0,
-        )
+        free, available = (0, 0) if full else (found.f_bfree, found.f_bavail)
+        sizes = found.f_bsize, found.f_namemax, found.f_frsize
+        return wire.STATFS_OUT.pack(found.f_blocks, free, available, found.f_files, found.f_ffree, *sizes, 0)
 
     def _release(self, request: FuseRequest) -> bytes:
         os.close(wire.HANDLE_IN.unpack_from(request.body)[0])
@@ -527,9 +510,7 @@ def start(
 def wait_ready(link: socket.socket) -> None:
     """Until what was begun at the other end is mounted. Raises `StageError` where that was refused."""
     link.settimeout(READY_S_MAX)
-    ready = rpc.receive(link)
-    if "error" in ready:
-        raise rpc.to_error(ready["error"])
+    rpc.result(rpc.receive(link))
     link.settimeout(None)
 
 

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import pathlib
 import socket
 from typing import Any
 
-from harness.errors import BackendError, NodeGone, UsageError
+from harness.errors import BackendError, UsageError
 from harness.node import kernel, owner_names, rpc, spawn
 from harness.node.compat import TIMEOUTS
 from harness.node.fuse import fuse_filesystem
@@ -33,34 +34,20 @@ async def mount(lab: Lab, folder: str) -> None:
         ready = await asyncio.wait_for(rpc.receive_async(reader), fuse_filesystem.READY_S_MAX)
     except _NOT_READY as error:
         raise BackendError(f"the file system over {folder} did not come up; see labd.log") from error
-    if "error" in ready:
-        raise rpc.to_error(ready["error"])
+    rpc.result(ready)
     lab.storage[folder] = rpc.AsyncClient(reader, writer, lambda _: None)
 
 
-async def add(lab: Lab, folder: str, node: str, rule: dict[str, Any]) -> int:
-    host = lab.hosts.get(node)
-    if host is None or host.gone.is_set():
-        raise NodeGone(f"node {node} is gone")
-    number: int = await _system(lab, folder).call("add", rule=rule, pid=host.init_pid)
-    return number
+async def hand_on(call: str, lab: Lab, folder: str, **params: Any) -> Any:
+    """What the file system over the folder does by itself."""
+    system = lab.storage.get(folder)
+    if system is None:
+        raise UsageError(f"{folder}: cannot be disturbed; the workload's mounts are: {', '.join(lab.storage)}")
+    return await system.call(call, **params)
 
 
-async def remove(lab: Lab, folder: str, number: int) -> None:
-    await _system(lab, folder).call("remove", number=number)
-
-
-async def counts(lab: Lab, folder: str, number: int) -> dict[str, int]:
-    found: dict[str, int] = await _system(lab, folder).call("counts", number=number)
-    return found
-
-
-async def try_out(lab: Lab, folder: str, node: str, rule: dict[str, Any]) -> dict[str, int]:
-    host = lab.hosts.get(node)
-    if host is None or host.gone.is_set():
-        raise NodeGone(f"node {node} is gone")
-    found: dict[str, int] = await _system(lab, folder).call("try_out", rule=rule, pid=host.init_pid)
-    return found
+async def _hand_on_rule(call: str, lab: Lab, folder: str, node: str, rule: dict[str, Any]) -> Any:
+    return await hand_on(call, lab, folder, rule=rule, pid=lab.living(node).init_pid)
 
 
 def why_no_device() -> str:
@@ -98,18 +85,11 @@ def _try(folder: str) -> bool:
     return found == b"probe"
 
 
-def _system(lab: Lab, folder: str) -> rpc.AsyncClient:
-    system = lab.storage.get(folder)
-    if system is None:
-        raise UsageError(f"{folder}: cannot be disturbed; the workload's mounts are: {', '.join(lab.storage)}")
-    return system
-
-
 CALLS: dict[str, Call] = {
     "storage.mount": mount,
-    "storage.add": add,
-    "storage.remove": remove,
-    "storage.counts": counts,
-    "storage.try_out": try_out,
+    "storage.add": functools.partial(_hand_on_rule, "add"),
+    "storage.remove": functools.partial(hand_on, "remove"),
+    "storage.counts": functools.partial(hand_on, "counts"),
+    "storage.try_out": functools.partial(_hand_on_rule, "try_out"),
     "storage.examine": examine,
 }

@@ -63,17 +63,12 @@ class FileRule:
         self.counts = dict.fromkeys(COUNTS, 0)
         self._dice = random.Random(spec.seed)
         self._lock = threading.Lock()
-        self._off = False
+        self.off = False  # whether the node's storage is without power
         self._free_at = 0.0
         self._waiting = 0
         self._busy_since_ns = 0
         self._volatile: dict[tuple[int, int], Volatile] = {}
         self._renamed: tuple[str, str] | None = None
-
-    @property
-    def off(self) -> bool:
-        """Whether the node's storage is without power."""
-        return self._off
 
     def covers(self, pid: int) -> bool:
         if self._space is None:
@@ -84,7 +79,7 @@ class FileRule:
             return False
 
     def matches(self, operation: str, paths: tuple[str, ...]) -> bool:
-        return operation in self.spec.operations and any(fnmatch.fnmatch(path, self.spec.pattern) for path in paths)
+        return operation in self.spec.operations and self._named(paths)
 
     def judge(self, operation: str, paths: tuple[str, ...], size: int, verdict: Verdict) -> None:
         """Adds this rule's part to the verdict on an operation of a node it covers."""
@@ -92,7 +87,7 @@ class FileRule:
             # A lie about fsync or rename comes out at the first operation after the rename.
             lie_comes_out = self.spec.power in ("fsync_lied", "rename_lost") and self._renamed is not None
             if self.off or lie_comes_out:
-                self._off = True
+                self.off = True
                 verdict.hold = True
                 verdict.rules.append(self)
                 return
@@ -119,7 +114,7 @@ class FileRule:
             if not (cuts and size >= left):
                 return
         if cuts:
-            self._off = True
+            self.off = True
             verdict.hold = True
             verdict.allowed = min(size, max(0, left))
         elif not self.spec.times or self.counts["failed"] < self.spec.times:

@@ -125,20 +125,9 @@ def reply(device: int, unique: int, body: bytes | memoryview = b"", error: int =
 
 def pack_attributes(found: os.stat_result, uid: int, gid: int) -> bytes:
     times = (found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)
-    return ATTRIBUTES.pack(
-        found.st_ino,
-        found.st_size,
-        found.st_blocks,
-        *(ns // 10**9 for ns in times),
-        *(ns % 10**9 for ns in times),
-        found.st_mode,
-        found.st_nlink,
-        uid,
-        gid,
-        0,
-        4096,
-        0,
-    )
+    size = found.st_ino, found.st_size, found.st_blocks
+    seconds, rest = [ns // 10**9 for ns in times], [ns % 10**9 for ns in times]
+    return ATTRIBUTES.pack(*size, *seconds, *rest, found.st_mode, found.st_nlink, uid, gid, 0, 4096, 0)
 
 
 def pack_entries(entries: list[tuple[int, str, int]], start: int, room: int) -> bytes:

@@ -7,23 +7,21 @@
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import contextlib
 import functools
-import itertools
 import os
 import signal
 import socket
 from collections.abc import Callable
 from typing import Any
 
-from harness.errors import BackendError, NodeGone, UsageError
+from harness.errors import BackendError, UsageError
 from harness.node import kernel, processes, rpc, spawn
 from harness.node.compat import TIMEOUTS
-from harness.node.lab import Call, Lab, Wired
+from harness.node.lab import Call, Disturbance, Lab, Wired
 from harness.node.lab_nodes import NamespaceNode
-from harness.node.net import lossy_link, net_connections, net_links, net_probe, packet_rules, rate_limit
+from harness.node.net import lossy_link, net_connections, net_links, net_probe, rate_limit
 from harness.node.net.packet_rules import LAB_END, Field, Match, PacketRule, Where
 from harness.node.types import Impairment
 
@@ -32,8 +30,6 @@ LINE_END_S_MAX = 5.0
 PROBE_S_MAX = 20.0  # beyond the time it takes anyway
 Traffic = dict[str, Any]
 EVERYTHING: Traffic = {"direction": "both", "peers": None, "spared": []}
-
-_numbers = itertools.count(1)  # of disturbances, and so of queues, filters and tables
 
 
 def _wheres(traffic: Traffic) -> list[Where]:
@@ -63,44 +59,6 @@ def _rules(host: Wired, traffic: Traffic, queue: int | None = None) -> list[Pack
         matches = _selections(host, where, traffic)
         rules += [PacketRule(host.hooks[where], (*each, away), queue) for each in matches]
     return rules
-
-
-class Disturbance(abc.ABC):
-    """Something done to the network of one node, until `end`."""
-
-    def __init__(self, lab: Lab, host: Wired):
-        self.lab = lab
-        self.host = host
-        self.number = next(_numbers)
-        self.undo = contextlib.AsyncExitStack()
-
-    async def begin(self) -> None:
-        """All of it, or none. Raises `OSError` with what the kernel refused."""
-        try:
-            await self._act()
-        except BaseException:
-            await self.end()
-            raise
-
-    async def end(self) -> None:
-        """Idempotent."""
-        await self.undo.aclose()
-
-    @abc.abstractmethod
-    async def _act(self) -> None:
-        """Acts step by step, and pushes what undoes each step on `undo`."""
-
-    async def counts(self) -> dict[str, int]:
-        return {}
-
-    def counter(self, source: str) -> str | None:
-        """The device through which all of the disturbed packets that node `source` sent pass, if there is one."""
-        return None
-
-    def _add_table(self, rules: list[PacketRule]) -> None:
-        name = f"chaos{self.number}"
-        packet_rules.add_table(name, rules)
-        self.undo.callback(packet_rules.delete_table, name)
 
 
 class Shape(Disturbance):
@@ -236,9 +194,7 @@ class Unplug(Disturbance):
 
 
 def _host(lab: Lab, node: str) -> NamespaceNode:
-    host = lab.hosts.get(node)
-    if host is None or host.gone.is_set():
-        raise NodeGone(f"node {node} is gone")
+    host = lab.living(node)
     if not isinstance(host, NamespaceNode):
         raise UsageError(f"node {node} has no network of its own")
     return host
@@ -352,13 +308,10 @@ async def _probe(work: Callable[[], dict[str, Any]], limit_s: float) -> dict[str
         raise BackendError(f"the network probe gave no answer within {limit_s:g} s") from error
     finally:
         transport.close()
-    answer = (
-        rpc.unpack(frame) if frame else {"error": {"kind": "BackendError", "message": "the probe died; see labd.log"}}
-    )
-    if "error" in answer:
-        raise rpc.to_error(answer["error"])
-    result: dict[str, Any] = answer["result"]
-    return result
+    if not frame:
+        raise BackendError("the probe died; see labd.log")
+    found: dict[str, Any] = rpc.result(rpc.unpack(frame))
+    return found
 
 
 def _to_node(verb: Call) -> Call:

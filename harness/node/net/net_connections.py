@@ -1,4 +1,4 @@
-"""TCP connections of a network namespace with the bytes that each has carried, from the kernel's own counters.
+"""TCP connections of a network namespace: what each has carried, from the kernel's own counters, and their resetting.
 
 Layouts: linux/sock_diag.h, linux/inet_diag.h, `struct tcp_info` of linux/tcp.h.
 """
@@ -6,6 +6,7 @@ Layouts: linux/sock_diag.h, linux/inet_diag.h, `struct tcp_info` of linux/tcp.h.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
 import socket
@@ -17,10 +18,13 @@ from harness.node import processes
 from harness.node.net import netlink
 
 SOCK_DIAG = 4
-_BY_FAMILY, _DUMP, _DONE, _ERROR = 20, 0x300, 3, 2
+_BY_FAMILY, _DESTROY, _DUMP, _DONE, _ERROR = 20, 21, 0x300, 3, 2
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _INFO = 2  # attribute INET_DIAG_INFO; asked for by its bit
 _LIVING = sum(1 << state for state in (1, 4, 5, 8, 9, 11))  # established, and those that still close
-_REQUEST = struct.Struct("=BBBxI48x")
+_LISTEN, _TIME_WAIT, _STATES = 10, 6, 0xFFF
+_CONNECTED = _STATES & ~(1 << _LISTEN) & ~(1 << _TIME_WAIT)
+_REQUEST = struct.Struct("=BBBxI48s")  # family, protocol, what is asked for beside, states, which connection
 _MESSAGE = struct.Struct("=4x2s2s16s16s4x8s16xI")  # ports, addresses, cookie, inode: of struct inet_diag_msg
 _ATTRIBUTES_AT = 72
 _ACKED_AT, _RECEIVED_AT, _SENT_AT = 120, 128, 200  # in struct tcp_info; bytes sent: since Linux 4.19
@@ -29,47 +33,45 @@ _RDMA = pathlib.Path("/sys/class/infiniband")
 _RDMA_COUNTERS = ("port_xmit_data", "port_rcv_data")
 _RDMA_UNIT_BYTES = 4  # these counters count in words
 
-Row = dict[str, Any]  # see `find`
+Row = dict[str, Any]  # see `_dump`
 
 
-def find(inodes: Collection[int] | None) -> list[Row]:
-    """Connections of the caller's network namespace; with `inodes` only those sockets.
-
-    Each: `cookie` (a number that the kernel gives no other socket), `local` and `remote` address, `sent` and `received`
-    payload bytes since it began, what was sent again included. Raises `OSError` where the kernel does not tell.
-    """
-    rows = [row for family in (socket.AF_INET, socket.AF_INET6) for row in _dump(family)]
-    return [row for row in rows if inodes is None or row["inode"] in inodes]
-
-
-def _dump(family: int) -> Iterator[Row]:
+def _dump(family: int) -> Iterator[tuple[int, Row]]:
+    """Connections of the caller's network namespace, each with the inode of its socket: `cookie` (a number that the
+    kernel gives no other socket), `local` and `remote` address, `sent` and `received` payload bytes since it began,
+    what was sent again included. Raises `OSError` where the kernel does not tell."""
     with netlink.open_socket(SOCK_DIAG) as link:
-        body = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << _INFO - 1, _LIVING)
-        link.send(netlink.message(_BY_FAMILY, _DUMP, body))
-        while True:
-            for kind, _, part in netlink.messages(memoryview(link.recv(262144))):
-                if kind == _DONE:
-                    return
-                if kind == _ERROR:
-                    errno = -struct.unpack_from("=i", part)[0]
-                    raise OSError(errno, f"list TCP connections: {os.strerror(errno)}")
-                yield _row(family, part)
+        for part in _parts(link, family, _LIVING, 1 << _INFO - 1):
+            yield _row(family, part)
 
 
-def _row(family: int, body: memoryview) -> Row:
+def _parts(link: socket.socket, family: int, states: int, beside: int = 0) -> Iterator[memoryview]:
+    """What the kernel tells of each connection in these states."""
+    body = _REQUEST.pack(family, socket.IPPROTO_TCP, beside, states, bytes(48))
+    link.send(netlink.message(_BY_FAMILY, _DUMP, body))
+    while True:
+        for kind, _, part in netlink.messages(memoryview(link.recv(262144))):
+            if kind == _DONE:
+                return
+            if kind == _ERROR:
+                number = -struct.unpack_from("=i", part)[0]
+                raise OSError(number, f"list TCP connections: {os.strerror(number)}")
+            yield part
+
+
+def _row(family: int, body: memoryview) -> tuple[int, Row]:
     _, _, local, remote, cookie, inode = _MESSAGE.unpack_from(body)
     info = next((bytes(value) for kind, value in netlink.attributes(body[_ATTRIBUTES_AT:]) if kind == _INFO), b"")
     sent, acked, received = (
         int(struct.unpack_from("=Q", info, at)[0]) if len(info) >= at + 8 else 0
         for at in (_SENT_AT, _ACKED_AT, _RECEIVED_AT)
     )
-    return {
+    return inode, {
         "cookie": int.from_bytes(cookie, "little"),
         "local": _address(family, local),
         "remote": _address(family, remote),
         "sent": sent or acked,
         "received": received,
-        "inode": inode,
     }
 
 
@@ -124,5 +126,29 @@ def rdma_bytes() -> int | None:
 def report(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -> dict[str, Any]:
     """The answer to a node's call: `connections`, whether they are `of_processes` alone, and `rdma_bytes`."""
     inodes = inodes_of(candidates, pids)
-    rows = [{key: value for key, value in row.items() if key != "inode"} for row in find(inodes)]
+    found = [each for family in _FAMILIES for each in _dump(family)]
+    rows = [row for inode, row in found if inodes is None or inode in inodes]
     return {"connections": rows, "of_processes": inodes is not None, "rdma_bytes": rdma_bytes()}
+
+
+def reset_all(link: socket.socket) -> int:
+    """Resets every TCP connection that a process holds; its peer hears of it. Returns how many were reset.
+
+    For a node that is about to die: a dead process's connection lives on in the kernel while its peer takes no more
+    data. The peer would go on hearing from a dead node, and the node's network namespace would stay. `link` is to
+    `SOCK_DIAG`, from that namespace. Raises `OSError` where the kernel was built without this.
+    """
+    count = 0
+    for family in _FAMILIES:
+        for part in list(_parts(link, family, _CONNECTED)):
+            # No inode: no process holds it any more. Older kernels leave such a one for ever when asked to reset it.
+            if not _MESSAGE.unpack_from(part)[-1]:
+                continue
+            body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _STATES, bytes(part[4:52]))
+            try:
+                netlink.ask(link, _DESTROY, 0, body, "reset a connection")
+                count += 1
+            except OSError as error:
+                if error.errno != errno.ENOENT:  # it ended by itself meanwhile
+                    raise
+    return count

@@ -12,9 +12,7 @@ import struct
 from collections.abc import Iterator
 
 from harness.node.net import netlink
-from harness.node.net.netlink import CREATE as _CREATE
-from harness.node.net.netlink import EXCL as _EXCL
-from harness.node.net.netlink import attribute as _attribute
+from harness.node.net.netlink import CREATE, EXCL, attribute
 
 IFLA_IFNAME, IFLA_LINKINFO = 3, 18
 _NEWLINK, _DELLINK, _NEWADDR, _NEWROUTE, _DELROUTE = 16, 17, 20, 24, 25
@@ -39,10 +37,10 @@ def _request(kind: int, flags: int, body: bytes, what: str) -> None:
 def add_veth(name: str, peer: str, peer_pid: int) -> None:
     """A pair of devices: `name` here, `peer` in the network namespace of process `peer_pid`."""
     inside = link_header() + netlink.text(IFLA_IFNAME, peer) + netlink.u32(_IFLA_NET_NS_PID, peer_pid)
-    data = _attribute(_IFLA_INFO_DATA, _attribute(_VETH_INFO_PEER, inside))
-    info = _attribute(IFLA_LINKINFO, netlink.text(_IFLA_INFO_KIND, "veth") + data)
+    data = attribute(_IFLA_INFO_DATA, attribute(_VETH_INFO_PEER, inside))
+    info = attribute(IFLA_LINKINFO, netlink.text(_IFLA_INFO_KIND, "veth") + data)
     body = link_header() + netlink.text(IFLA_IFNAME, name) + info
-    _request(_NEWLINK, _CREATE | _EXCL, body, f"add device {name}")
+    _request(_NEWLINK, CREATE | EXCL, body, f"add device {name}")
 
 
 def delete_link(name: str) -> None:
@@ -65,8 +63,8 @@ def add_address(name: str, address: str) -> None:
     """`address`/32 on the device."""
     header = struct.pack("=BBBBI", socket.AF_INET, 32, 0, _SCOPE_UNIVERSE, socket.if_nametoindex(name))
     packed = socket.inet_aton(address)
-    body = header + _attribute(_IFA_LOCAL, packed) + _attribute(_IFA_ADDRESS, packed)
-    _request(_NEWADDR, _CREATE | _EXCL, body, f"add address {address} to {name}")
+    body = header + attribute(_IFA_LOCAL, packed) + attribute(_IFA_ADDRESS, packed)
+    _request(_NEWADDR, CREATE | EXCL, body, f"add address {address} to {name}")
 
 
 def add_route(name: str, to: str | None, gateway: str | None = None, source: str | None = None) -> None:
@@ -76,13 +74,13 @@ def add_route(name: str, to: str | None, gateway: str | None = None, source: str
     header = struct.pack("=8BI", socket.AF_INET, bits, 0, 0, _TABLE_MAIN, _PROTOCOL_STATIC, scope, _TYPE_UNICAST, 0)
     addresses = ((_RTA_DST, to), (_RTA_GATEWAY, gateway), (_RTA_PREFSRC, source))
     body = header + netlink.u32(_RTA_OIF, socket.if_nametoindex(name))
-    body += b"".join(_attribute(kind, socket.inet_aton(value)) for kind, value in addresses if value)
-    _request(_NEWROUTE, _CREATE | _EXCL, body, f"add route to {to or 'default'} through {name}")
+    body += b"".join(attribute(kind, socket.inet_aton(value)) for kind, value in addresses if value)
+    _request(_NEWROUTE, CREATE | EXCL, body, f"add route to {to or 'default'} through {name}")
 
 
 def add_blackhole(to: str) -> None:
     """Packets to the host `to` vanish, without a word to the sender."""
-    _request(_NEWROUTE, _CREATE | _EXCL, _blackhole(to), f"add black hole for {to}")
+    _request(_NEWROUTE, CREATE | EXCL, _blackhole(to), f"add black hole for {to}")
 
 
 def delete_blackhole(to: str) -> None:
@@ -92,7 +90,7 @@ def delete_blackhole(to: str) -> None:
 def _blackhole(to: str) -> bytes:
     kinds = (_PROTOCOL_STATIC, _SCOPE_UNIVERSE, _TYPE_BLACKHOLE)
     header = struct.pack("=8BI", socket.AF_INET, 32, 0, 0, _TABLE_MAIN, *kinds, 0)
-    return header + _attribute(_RTA_DST, socket.inet_aton(to))
+    return header + attribute(_RTA_DST, socket.inet_aton(to))
 
 
 def set_sysctl(name: str, value: int) -> None:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from harness.node import kernel, rpc
-from harness.node.compat import pairs
 from harness.node.net import lossy_link, rate_limit
 
 HEADER_BYTES = 14 + 20 + 32  # Ethernet, IP, TCP with timestamps: on the wire, but not in what is received
@@ -185,5 +184,5 @@ def transfer(source: End, destination: End, seconds: float, counter: str | None)
                     sender.send(block)
     if len(marks) < 2:
         raise TimeoutError(f"the measuring of a path was not let run for {LATE_S_MAX:g} s: this machine is too busy")
-    rates = [(count - earlier) * 8 / (at - before) for (before, earlier), (at, count) in pairs(marks)]
+    rates = [(count - earlier) * 8 / (at - before) for (before, earlier), (at, count) in zip(marks, marks[1:])]
     return {"bits_per_s": statistics.median(rates)}

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from harness.node.compat import TIMEOUTS, pairs
+from harness.node.compat import TIMEOUTS
 from harness.node.net import net_probe, rate_limit
 
 WAIT_S_MAX = 5.0  # for the other end to connect
@@ -88,7 +88,7 @@ def median_rate(passed: Callable[[], int], seconds: float) -> float:
     for _ in range(net_probe.WINDOWS):
         marks.append((time.monotonic(), passed()))
         time.sleep(window_s)
-    rates = [(count - earlier) * 8 / (at - before) for (before, earlier), (at, count) in pairs(marks)]
+    rates = [(count - earlier) * 8 / (at - before) for (before, earlier), (at, count) in zip(marks, marks[1:])]
     return statistics.median(rates)
 
 
@@ -139,33 +139,17 @@ class Ends:
     """The calls of a path's two ends; the receiving one is known by its port."""
 
     def __init__(self) -> None:
-        self._packets: dict[int, PacketReceiver] = {}
-        self._streams: dict[int, StreamReceiver] = {}
+        self._receivers: dict[int, Any] = {}
+        in_thread = asyncio.to_thread
+        self.calls: dict[str, Callable[..., Any]] = {
+            "receive_packets": lambda address, count: self._keep(PacketReceiver(address, count)),
+            "send_packets": lambda address, to, **how: in_thread(send_packets, address, (to[0], to[1]), **how),
+            "received_packets": lambda port, wait_s: in_thread(self._receivers.pop(port).finish, wait_s),
+            "receive_stream": lambda address: self._keep(StreamReceiver(address)),
+            "send_stream": lambda address, to, seconds: in_thread(send_stream, address, (to[0], to[1]), seconds),
+            "stream_rate": lambda port, seconds: in_thread(self._receivers.pop(port).rate, seconds),
+        }
 
-    def receive_packets(self, address: str, count: int) -> int:
-        receiver = PacketReceiver(address, count)
-        self._packets[receiver.port] = receiver
+    def _keep(self, receiver: PacketReceiver | StreamReceiver) -> int:
+        self._receivers[receiver.port] = receiver
         return receiver.port
-
-    async def send_packets(self, address: str, to: list[Any], count: int, interval_s: float, size: int) -> None:
-        await asyncio.to_thread(send_packets, address, (to[0], to[1]), count, interval_s, size)
-
-    async def received_packets(self, port: int, wait_s: float) -> dict[str, Any]:
-        return await asyncio.to_thread(self._packets.pop(port).finish, wait_s)
-
-    def receive_stream(self, address: str) -> int:
-        receiver = StreamReceiver(address)
-        self._streams[receiver.port] = receiver
-        return receiver.port
-
-    async def send_stream(self, address: str, to: list[Any], seconds: float) -> None:
-        await asyncio.to_thread(send_stream, address, (to[0], to[1]), seconds)
-
-    async def stream_rate(self, port: int, seconds: float) -> float:
-        return await asyncio.to_thread(self._streams.pop(port).rate, seconds)
-
-    @property
-    def calls(self) -> dict[str, Callable[..., Any]]:
-        """By their names."""
-        packets = self.receive_packets, self.send_packets, self.received_packets
-        return {call.__name__: call for call in (*packets, self.receive_stream, self.send_stream, self.stream_rate)}

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.node.observer.ledger import Ledger
 from harness.node.observer.live import Live
 from harness.node.observer.restores import Restores
 from harness.node.observer.saves import Saves
-
-if TYPE_CHECKING:
-    from harness.node.observer.watch import Watch
+from harness.node.observer.watch import Watch
 
 
 @dataclass
@@ -25,15 +23,11 @@ class Checkpointing:
     quiet: threading.local = field(default_factory=threading.local)  # `on`: what is saved here is told by somebody else
 
 
-_OF: weakref.WeakKeyDictionary[Watch, Checkpointing] = weakref.WeakKeyDictionary()
-
-
+@functools.lru_cache(maxsize=1)
 def of(watch: Watch) -> Checkpointing:
-    """The same one for all signals of a process."""
-    if watch not in _OF:
-        ledger, live = Ledger(), Live()
-        _OF[watch] = Checkpointing(live, Saves(watch, ledger, live), Restores(watch, ledger, live))
-    return _OF[watch]
+    """The same one for all signals of a process, which has one watch."""
+    ledger, live = Ledger(), Live()
+    return Checkpointing(live, Saves(watch, ledger, live), Restores(watch, ledger, live))
 
 
 def path_of(target: Any) -> str | None:

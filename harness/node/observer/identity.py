@@ -70,12 +70,12 @@ def of(files: Iterable[str]) -> Content | None:
         told = [f"{name}:{read(pathlib.Path(path))}" for name, path in paths] if len(paths) > 1 else [read(paths[0][1])]
     except (OSError, IndexError):
         return None
-    return Content(f"{kind}:{_short(chr(10).join(told).encode())}", size)
+    return Content(f"{kind}:{text_of(chr(10).join(told))}", size)
 
 
 def text_of(text: str) -> str:
     """A short name of a long text."""
-    return _short(text.encode())
+    return _hash(text.encode()).hexdigest()
 
 
 def files_below(path: str) -> list[str]:
@@ -95,7 +95,7 @@ def _checksums(file: IO[bytes]) -> str | None:
         return None
     with contextlib.suppress(Exception), zipfile.ZipFile(file) as archive:
         rows = (f"{each.filename.partition('/')[2]}:{each.CRC}:{each.file_size}" for each in archive.infolist())
-        return f"checksums:{_short(chr(10).join(sorted(rows)).encode())}"
+        return f"checksums:{text_of(chr(10).join(sorted(rows)))}"
     return None
 
 
@@ -109,7 +109,7 @@ def tensors(files: Iterable[str]) -> str | None:
                 for each in archive.infolist()
                 if "/data/" in each.filename and each.file_size > NUMBER_BYTES_MAX and each.file_size != GENERATOR_BYTES
             ]
-    return _short(chr(10).join(sorted(found)).encode()) if found else None
+    return text_of(chr(10).join(sorted(found))) if found else None
 
 
 def _whole(path: pathlib.Path | str) -> str:
@@ -149,7 +149,3 @@ def _samples(file: IO[bytes]) -> str:
 
 def _hash(data: bytes = b"") -> hashlib.blake2b:
     return hashlib.blake2b(data, digest_size=16)
-
-
-def _short(data: bytes) -> str:
-    return _hash(data).hexdigest()

@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -100,12 +100,17 @@ class _Beginning:
 
             watch = Watch(self._process_began)
             told_by_hand.notice()
-            for name, signal in _signals(watch):
-                self._place(watch, name, signal)
+            package = importlib.import_module("harness.node.observer.signals")
+            for found in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
+                self._place(watch, found.name, f"{package.__name__}.{found.name}")
         except Exception as error:  # the training goes on without us, and the log without its events shows it
             print(f"chaos: this process is not observed: {type(error).__name__}: {error}", file=sys.stderr)
 
-    def _place(self, watch: Watch, name: str, signal: ModuleType) -> None:
+    def _place(self, watch: Watch, name: str, module: str) -> None:
+        try:
+            signal = importlib.import_module(module)
+        except Exception as error:
+            return watch.missing(name, error)
         after = signal.AFTER
         for waited in (after,) if isinstance(after, str) else after:
             install = _installer(watch, name, signal)
@@ -125,12 +130,3 @@ def _installer(watch: Watch, name: str, signal: ModuleType) -> Imported:
             watch.tells.update(getattr(signal, "TELLS", ()))
 
     return install
-
-
-def _signals(watch: Watch) -> Iterator[tuple[str, ModuleType]]:
-    package = importlib.import_module("harness.node.observer.signals")
-    for found in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
-        try:
-            yield found.name, importlib.import_module(f"{package.__name__}.{found.name}")
-        except Exception as error:
-            watch.missing(found.name, error)

@@ -81,11 +81,8 @@ class Ledger:
         kind = next(name for name, each in _KINDS.items() if isinstance(entry, each))
         line = json.dumps({"kind": kind, "at": time.time_ns(), **asdict(entry)}) + "\n"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(self.folder / NAME, flags, 0o644)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+        with os.fdopen(os.open(self.folder / NAME, flags, 0o644), "wb", buffering=0) as file:
+            file.write(line.encode())
 
     def entries(self) -> list[Entry]:
         """Of all nodes whose ledger can be read, oldest first."""

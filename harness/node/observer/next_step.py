@@ -6,10 +6,9 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from harness.node.observer.watch import Watch
+from harness.node.observer.watch import Watch
 
 
 class Next:

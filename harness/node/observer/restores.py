@@ -8,19 +8,18 @@ count of the optimizer, the checkpoint's own entry. Where none of them knows, `r
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.node.observer import identity, tensors
 from harness.node.observer.ledger import Began, Committed, Ledger, Saved
 from harness.node.observer.live import Live
 from harness.node.observer.next_step import Next
-
-if TYPE_CHECKING:
-    from harness.node.observer.watch import Watch
+from harness.node.observer.watch import Watch
 
 STEP_ENTRIES = ("global_step", "step", "iteration", "iter_num", "iter", "num_steps", "steps", "current_step")
 LOADS_MAX = 64  # that are remembered; each holds no memory of the tensors
@@ -108,7 +107,6 @@ class Restores:
     # Entering
 
     def whence(self, state: Any) -> list[Load]:
-        """The loads that this state comes from."""
         current = getattr(self._during, "load", None)
         if current is not None:
             return [current]
@@ -238,29 +236,21 @@ def _files(commit: Committed, root: str) -> list[str]:
 def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
     """The checkpoint that these are of: where it is, what its files hold now, and what they held when committed. To be
     asked when a file is loaded: a job may save at once, under the same name."""
-    commit, root = _commit_of(loads, entries)
-    if commit is None:
-        return None
-    files = _files(commit, root)
-    found = identity.of(files)
-    gone = [name for name, file in zip(commit.files, files) if not os.path.isfile(file)]
-    path = os.path.normpath(os.path.join(root, os.path.relpath(commit.path, commit.root)))
-    told = {"source": path, "saved": commit.content}
-    return told | {"content": found.digest if found else f"missing: {', '.join(gone)}"[:1000]}
-
-
-def _commit_of(loads: list[Load], entries: list[Any]) -> tuple[Committed | None, str]:
-    """The checkpoint that these files belong to, and the folder that it is in now: it may have been copied."""
-    for load in loads:
-        for by_path in (True, False):
-            for commit in (entry for entry in reversed(entries) if isinstance(entry, Committed)):
-                root = _root_now(commit, load, by_path)
-                if root is not None:
-                    return commit, root
-    return None, ""
+    commits = [entry for entry in reversed(entries) if isinstance(entry, Committed)]
+    for load, by_path, commit in itertools.product(loads, (True, False), commits):
+        root = _root_now(commit, load, by_path)
+        if root is not None:
+            files = _files(commit, root)
+            found = identity.of(files)
+            gone = [name for name, file in zip(commit.files, files) if not os.path.isfile(file)]
+            path = os.path.normpath(os.path.join(root, os.path.relpath(commit.path, commit.root)))
+            content = found.digest if found else f"missing: {', '.join(gone)}"[:1000]
+            return {"source": path, "saved": commit.content, "content": content}
+    return None
 
 
 def _root_now(commit: Committed, load: Load, by_path: bool) -> str | None:
+    """The folder that the checkpoint of this file is in now, if it is that one: it may have been copied."""
     file = os.path.join(load.source, identity.DCP_METADATA) if os.path.isdir(load.source) else load.source
     for name, lineage in zip(commit.files, commit.lineages):
         if by_path and os.path.join(commit.root, name) == file:

@@ -13,15 +13,13 @@ import re
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.node.observer import identity
 from harness.node.observer.ledger import Committed, Ledger, Saved
 from harness.node.observer.live import Live
 from harness.node.observer.next_step import Next
-
-if TYPE_CHECKING:
-    from harness.node.observer.watch import Watch
+from harness.node.observer.watch import Watch
 
 ERROR_CHARS_MAX = 1000
 PATHS_MAX = 1000  # told of one checkpoint
@@ -61,7 +59,10 @@ class Saves:
         with self._lock:
             for save in self.open:
                 if os.path.dirname(save.files[0]) == folder and held and not held & save.held:
-                    return self._joined(save, path, held)
+                    save.files.append(path)
+                    save.unwritten.add(path)
+                    save.held |= held
+                    return save
             save = Save(self.watch.step, time.monotonic_ns(), [path], set(held), {path})
             self.open.append(save)
         self._told("checkpoint.started", save, path=path)
@@ -69,12 +70,6 @@ class Saves:
         if not self._at_exit:  # registered late, so that it comes before the last word of the log
             self._at_exit = True
             atexit.register(self.watch.guard("checkpoints")(self.flush))
-        return save
-
-    def _joined(self, save: Save, path: str, held: set[int]) -> Save:
-        save.files.append(path)
-        save.unwritten.add(path)
-        save.held |= held
         return save
 
     def begin_known(self, path: str) -> Save:

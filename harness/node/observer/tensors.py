@@ -6,6 +6,7 @@ address is not used again while there is one, though the memory of the numbers i
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -52,11 +53,7 @@ def storage(tensor: Any) -> int | None:
 
 def weak(tensor: Any) -> Any:
     """Keeps the name of the tensor's storage from being used again, but not its memory."""
-    reductions = sys.modules.get("torch.multiprocessing.reductions")
-    if reductions is None:
-        import importlib
-
-        reductions = importlib.import_module("torch.multiprocessing.reductions")
+    reductions = importlib.import_module("torch.multiprocessing.reductions")
     return reductions.StorageWeakRef(local(tensor).untyped_storage())
 
 

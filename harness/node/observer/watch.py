@@ -34,6 +34,25 @@ class Later:
         raise NotImplementedError
 
 
+class Arriving(Later):
+    """The sum of figures on a device, on its way to the host while the device goes on."""
+
+    def __init__(self, torch: Any, figures: list[Any], more: float):
+        with torch.no_grad():
+            there = torch.stack([figure.reshape(()) for figure in figures]).sum()
+            self._here = torch.empty((), dtype=there.dtype, pin_memory=True)
+            self._here.copy_(there, non_blocking=True)
+        self._event, self._more = torch.cuda.Event(), more
+        self._event.record(torch.cuda.current_stream(there.device))
+
+    def ready(self) -> bool:
+        return bool(self._event.query())
+
+    def value(self) -> float:
+        self._event.synchronize()
+        return float(self._here) + self._more
+
+
 class _Both(Later):
     """The sum of two figures, one of which at least is late."""
 
@@ -61,12 +80,14 @@ class Watch:
         self.in_child = _belongs_to_another()
         self._began = began
         self._offers: dict[str, int] = {}
-        self._done: int | None = None
+        self.step: int | None = (
+            None  # how many of the whole training are done, restarts included; None: nothing tells it
+        )
         self.evaluates_again = False  # an optimizer that calls its closure several times is at work
         self._fields: dict[str, Any] = {}
         self._frozen: dict[str, Any] = {}
         self._of_step: list[Callable[[], dict[str, Any] | None]] = []
-        self._when_made: list[Callable[[], None]] = []
+        self._when_made: list[Callable[[Any], None]] = []
         self._after_step: list[Callable[[int | None], None]] = []
         self._missing: dict[str, str] = {}
         self._emitter: Emitter | None = None
@@ -88,21 +109,12 @@ class Watch:
         world = _of_group("get_world_size", "WORLD_SIZE")
         return world if world is None else world * (_number("NUM_REPLICA_GROUPS") or 1)
 
-    @property
-    def local_rank(self) -> int | None:
-        return _number("LOCAL_RANK")
-
     # The absolute step
-
-    @property
-    def step(self) -> int | None:
-        """How many steps of the whole training are done, restarts included. `None`: nothing tells it."""
-        return self._done
 
     def state_replaced(self) -> None:
         """A state from elsewhere was put in: how many steps it holds is unknown until the next offer."""
         self._offers.clear()
-        self._done, self.fresh = None, False
+        self.step, self.fresh = None, False
 
     def offer_step(self, source: str, step: int) -> None:
         """Says how many steps the training has done by now, as one of `SOURCES` knows it.
@@ -112,7 +124,7 @@ class Watch:
         place = SOURCES.index(source)
         self._offers[source] = step
         if all(SOURCES.index(other) >= place for other in self._offers):
-            self._done = step
+            self.step = step
 
     def count_each_alone(self) -> None:
         """From now on each optimizer's step is one of the training. What anybody but the ledger said of the steps
@@ -135,13 +147,13 @@ class Watch:
         """Asks this for further fields whenever a step is done."""
         self._of_step.append(self.guard("of_step")(fields))
 
-    def when_optimizer_made(self, callback: Callable[[], None]) -> None:
-        """Calls it whenever an optimizer was made: what it optimizes is there by then."""
+    def when_optimizer_made(self, callback: Callable[[Any], None]) -> None:
+        """Calls it with each optimizer that was made: what that optimizes is there by then."""
         self._when_made.append(self.guard("when_optimizer_made")(callback))
 
-    def optimizer_made(self) -> None:
+    def optimizer_made(self, optimizer: Any, _: None) -> None:
         for callback in self._when_made:
-            callback()
+            callback(optimizer)
 
     def after_step(self, callback: Callable[[int | None], None]) -> None:
         """Calls it after every step with the absolute step."""
@@ -163,16 +175,16 @@ class Watch:
     def stepped(self, at: Moment, applied: bool = True) -> None:
         """One more step is done, with what is frozen: called by the signal `steps`. A step of an unknown number is
         not told."""
-        if self._done is None and self.fresh:
-            self._done = 0
+        if self.step is None and self.fresh:
+            self.step = 0
         fields, self._frozen = self._frozen, {}
-        if self._done is None:
+        if self.step is None:
             self.missing("steps", ValueError("a state was loaded, but its number of steps is unknown"))
         else:
-            self._done += 1
-            self._tell("step", {"step": self._done, **fields, **({} if applied else {"applied": False})}, at)
+            self.step += 1
+            self._tell("step", {"step": self.step, **fields, **({} if applied else {"applied": False})}, at)
         for callback in self._after_step:
-            callback(self._done)
+            callback(self.step)
 
     # The log
 
@@ -219,8 +231,8 @@ class Watch:
     def _write(self, name: str, fields: dict[str, Any], at: Moment) -> None:
         if self._emitter is None:
             identity: dict[str, Any] = {"rank": self.rank or 0, "world_size": self.world or 1}
-            if self.local_rank is not None:
-                identity["local_rank"] = self.local_rank
+            if (local_rank := _number("LOCAL_RANK")) is not None:
+                identity["local_rank"] = local_rank
             identity |= {"began": self._began, "tells": sorted(self.tells)}
             self._emitter = told_by_hand.emitter or told_by_hand.open_ours(**identity)
             if told_by_hand.emitter is None:

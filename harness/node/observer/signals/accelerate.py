@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.node.observer import checkpointing
 from harness.node.observer.checkpointing import path_of
+from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
-
-if TYPE_CHECKING:
-    from harness.node.observer.watch import Watch
 
 AFTER = "accelerate.accelerator"
 

@@ -13,17 +13,15 @@ Compilers trace a module's hook, and find it empty.
 from __future__ import annotations
 
 import collections
-import functools
 import gc
 import hashlib
 import itertools
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from harness.node.observer import content
-from harness.node.observer.runs import runs
 from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
 
@@ -62,7 +60,9 @@ class Batches:
         self._backward = 0
         self._indexed = False  # samples of known indices were consumed
 
-    def fetched(self, iterator: Any, data: Any, began_ns: int) -> None:
+    def fetched(self, asked: tuple[Any, int], data: Any) -> None:
+        """`asked`: the iterator that gave them, and when it was asked."""
+        iterator, began_ns = asked
         self._watch.add("data_ns", time.monotonic_ns() - began_ns)
         self.look("batch")
         indices = _indices_of(iterator)
@@ -71,9 +71,10 @@ class Batches:
         epoch = getattr(getattr(sampler, "sampler", sampler), _EPOCH, None)
         self._waiting.append(Batch(weakref.ref(iterator), indices, epoch, data))
 
-    def backward(self) -> None:
-        self._backward += 1
-        self.look("backward")
+    def backward(self, tensors: Any = None, grad_tensors: Any = None, *_: Any, **__: Any) -> None:
+        if grad_tensors is None:
+            self._backward += 1
+            self.look("backward")
 
     def look(self, moment: str) -> None:
         """Watches the outermost modules, once at each of a few moments: some are wrapped only after the optimizer is
@@ -160,7 +161,7 @@ def _fields(consumed: list[Batch], digests: list[str]) -> dict[str, Any]:
     indices = [index for batch in consumed for index in batch.indices or ()]
     digests += [batch.digest for batch in consumed if batch.digest]
     fields: dict[str, Any] = {}
-    found = runs(indices)
+    found = _runs(indices)
     if found and len(found) <= RUNS_MAX:
         fields["samples"] = found
     epochs = {batch.epoch for batch in consumed if batch.indices}
@@ -171,14 +172,44 @@ def _fields(consumed: list[Batch], digests: list[str]) -> dict[str, Any]:
     return fields
 
 
+def _runs(indices: list[int]) -> list[list[int]]:
+    """Indices in their order, written shorter: `[first, count]` of neighbours, `[first, count, stride]` of others.
+
+    The shortest runs from left to right; a stride is only written where it saves something (three or more).
+    """
+    found: list[list[int]] = []
+    at = 0
+    while at < len(indices):
+        count, stride = _run(indices, at)
+        if stride == 1 or count == 1:
+            found.append([indices[at], count])
+        elif count >= 3 and stride > 0:
+            found.append([indices[at], count, stride])
+        else:
+            count = 1
+            found.append([indices[at], 1])
+        at += count
+    return found
+
+
+def _run(indices: list[int], at: int) -> tuple[int, int]:
+    """How many from here on are equally far apart, and how far."""
+    if at + 1 == len(indices):
+        return 1, 1
+    stride, count = indices[at + 1] - indices[at], 2
+    while at + count < len(indices) and indices[at + count] - indices[at + count - 1] == stride:
+        count += 1
+    return count, stride
+
+
 def install(watch: Watch, module: Any) -> None:
-    torch = watch.torch
+    torch, guard = watch.torch, watch.guard("batches")
     batches = Batches(watch, torch)
     _watch_iterators(watch, batches, module._BaseDataLoaderIter)
-    _watch_epochs(watch, torch.utils.data.distributed.DistributedSampler)
-    _watch_backward(watch, batches, torch.autograd)
+    around(torch.utils.data.distributed.DistributedSampler, "set_epoch", guard(_note_epoch))
+    around(torch.autograd, "backward", guard(batches.backward))
     _leave_no_hook(watch, batches, torch)
-    watch.when_optimizer_made(lambda: batches.look("optimizer"))
+    watch.when_optimizer_made(lambda _: batches.look("optimizer"))
     watch.of_step(batches.of_step)
 
 
@@ -201,37 +232,22 @@ def _leave_no_hook(watch: Watch, batches: Batches, torch: Any) -> None:
 
 def _watch_iterators(watch: Watch, batches: Batches, iterator: Any) -> None:
     """An iterator's indices are asked for in the order in which its batches come."""
-    asked = watch.guard("batches")(_asked)
-    began = watch.guard("batches")(_began)
-    fetched, failpoint = watch.guard("batches")(batches.fetched), watch.guard("failpoint")(watch.failpoint)
-    next_index, following, reset = iterator._next_index, iterator.__next__, iterator._reset
+    guard, failpoint = watch.guard("batches"), watch.guard("failpoint")(watch.failpoint)
 
-    @functools.wraps(next_index)
-    def watched_index(self: Any) -> Any:
-        index = next_index(self)
-        asked(self, index)
-        return index
-
-    @functools.wraps(following)
-    def watched_next(self: Any) -> Any:
-        begin = time.monotonic_ns()
+    def fetching(iterator: Any) -> tuple[Any, int]:
+        begin_ns = time.monotonic_ns()
         failpoint("next_batch")
-        data = following(self)
-        fetched(self, data, begin)
-        return data
+        return iterator, begin_ns
 
-    @functools.wraps(reset)
-    def watched_reset(self: Any, *args: Any, **kwargs: Any) -> Any:
-        began(self)
-        return reset(self, *args, **kwargs)
-
-    iterator._next_index, iterator.__next__, iterator._reset = watched_index, watched_next, watched_reset
+    around(iterator, "_next_index", lambda iterator: iterator, guard(_asked))
+    around(iterator, "__next__", fetching, guard(batches.fetched))
+    around(iterator, "_reset", guard(_began))
 
 
 _ASKED, _EPOCH = "_chaos_asked", "_chaos_epoch"
 
 
-def _began(iterator: Any) -> None:
+def _began(iterator: Any, *_: Any, **__: Any) -> None:
     setattr(iterator, _ASKED, collections.deque())
 
 
@@ -270,29 +286,8 @@ def _in_data_set(dataset: Any, indices: list[int]) -> list[int] | None:
     return indices if all(index >= 0 for index in indices) else None
 
 
-def _watch_epochs(watch: Watch, sampler: Any) -> None:
-    set_epoch = sampler.set_epoch
-    note: Callable[[Any, str, int], None] = watch.guard("batches")(setattr)
-
-    @functools.wraps(set_epoch)
-    def watched(self: Any, epoch: int) -> None:
-        set_epoch(self, epoch)
-        note(self, _EPOCH, int(epoch))
-
-    sampler.set_epoch = watched
-
-
-def _watch_backward(watch: Watch, batches: Batches, autograd: Any) -> None:
-    backward = autograd.backward
-    note: Callable[[], None] = watch.guard("batches")(batches.backward)
-
-    @functools.wraps(backward)
-    def watched(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if grad_tensors is None:
-            note()
-        return backward(tensors, grad_tensors, *args, **kwargs)
-
-    autograd.backward = watched
+def _note_epoch(sampler: Any, epoch: int) -> None:
+    setattr(sampler, _EPOCH, int(epoch))
 
 
 def _outermost(torch: Any) -> Iterator[Any]:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.node.observer import checkpointing, identity
 from harness.node.observer.checkpointing import Checkpointing, path_of
+from harness.node.observer.saves import Save
+from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
-
-if TYPE_CHECKING:
-    from harness.node.observer.watch import Watch
 
 AFTER = "torch"
 TELLS = ("checkpoints", "restores")
-
-Token = tuple[Callable[..., None], Any]
 
 
 def install(watch: Watch, torch: ModuleType) -> None:
@@ -27,56 +24,54 @@ def install(watch: Watch, torch: ModuleType) -> None:
     serialization = ("torch.serialization",)
     around(torch, "save", guard(saving.before), guard(saving.after), guard(saving.failed), serialization)
     around(torch, "load", guard(loading.before), guard(loading.after), guard(loading.failed), serialization)
-    for name in ("rename", "replace"):
-        around(os, name, guard(_names(state)), guard(lambda names, _: state.saves.renamed(*names)))
 
-
-def _names(state: Checkpointing) -> Callable[..., tuple[str, str] | None]:
-    def before(src: Any = None, dst: Any = None, **_: Any) -> tuple[str, str] | None:
+    def renaming(src: Any = None, dst: Any = None, **_: Any) -> tuple[str, str] | None:
         if not state.saves.open or not isinstance(src, (str, os.PathLike)) or not isinstance(dst, (str, os.PathLike)):
             return None
         return os.path.realpath(os.fsdecode(src)), os.path.realpath(os.fsdecode(dst))
 
-    return before
+    for name in ("rename", "replace"):
+        around(os, name, guard(renaming), guard(lambda names, _: state.saves.renamed(*names)))
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """What `torch.save` is at: a file by its path, or a buffer. `save`: where it holds live state."""
+
+    path: str | None
+    file: Any
+    save: Save | None
+    step: int | None
 
 
 class _Saving:
     def __init__(self, state: Checkpointing):
         self._state = state
 
-    def before(self, obj: Any = None, f: Any = None, *_: Any, **__: Any) -> Token | None:
+    def before(self, obj: Any = None, f: Any = None, *_: Any, **__: Any) -> _Writing | None:
         saves, path = self._state.saves, path_of(f)
         if getattr(self._state.quiet, "on", False) or (path or "").endswith(".distcp"):
             return None
         held = self._state.live.held_by(obj)
-        if path is None:
-            return (self._buffered, (f, saves.watch.step)) if held else None
-        if not held:
-            return self._beside, path
-        return self._written, (saves.begin(path, held), path, f)
+        if path is None and not held:
+            return None
+        return _Writing(path, f, saves.begin(path, held) if path and held else None, saves.watch.step)
 
-    def after(self, token: Token, _: Any) -> None:
-        then, what = token
-        then(what)
+    def after(self, writing: _Writing, _: Any) -> None:
+        saves = self._state.saves
+        if writing.path is None:
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # a stream that cannot be read again
+                saves.wrote(identity.lineage_of(writing.file), writing.step)
+        elif writing.save is None:
+            saves.beside(writing.path)
+        else:
+            if hasattr(writing.file, "flush"):
+                writing.file.flush()
+            saves.written(writing.save, writing.path)
 
-    def failed(self, token: Token, error: BaseException) -> None:
-        then, what = token
-        if then == self._written:
-            self._state.saves.failed(what[0], error)
-
-    def _beside(self, path: str) -> None:
-        self._state.saves.beside(path)
-
-    def _written(self, what: tuple[Any, str, Any]) -> None:
-        save, path, file = what
-        if hasattr(file, "flush"):
-            file.flush()
-        self._state.saves.written(save, path)
-
-    def _buffered(self, what: tuple[Any, int | None]) -> None:
-        buffer, step = what
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # a stream that cannot be read again
-            self._state.saves.wrote(identity.lineage_of(buffer), step)
+    def failed(self, writing: _Writing, error: BaseException) -> None:
+        if writing.save is not None:
+            self._state.saves.failed(writing.save, error)
 
 
 class _Loading:

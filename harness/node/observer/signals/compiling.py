@@ -13,9 +13,9 @@ AFTER = "torch._dynamo.trace_rules"
 LEFT_ALONE = (
     "harness.node.emitter",
     "harness.node.observer.watch",
+    "harness.node.observer.wrapping",
     "harness.node.observer.signals.loss",
     "harness.node.observer.signals.steps",
-    "harness.node.observer.signals.worlds",
 )
 
 

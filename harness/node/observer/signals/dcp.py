@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.node.observer import checkpointing
 from harness.node.observer.checkpointing import Checkpointing, path_of
 from harness.node.observer.restores import Load
 from harness.node.observer.saves import Save
+from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
-
-if TYPE_CHECKING:
-    from harness.node.observer.watch import Watch
 
 PACKAGE, STATES = "torch.distributed.checkpoint", "torch.distributed.checkpoint.state_dict"
 AFTER = (PACKAGE, STATES)

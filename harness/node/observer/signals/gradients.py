@@ -8,8 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from harness.node.observer.device_figures import Arriving
-from harness.node.observer.watch import Watch
+from harness.node.observer.watch import Arriving, Watch
 
 AFTER = "torch.nn.utils"
 

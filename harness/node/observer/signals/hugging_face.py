@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.node.observer import checkpointing
-
-if TYPE_CHECKING:
-    from harness.node.observer.watch import Watch
+from harness.node.observer.watch import Watch
 
 AFTER = "transformers.trainer"
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.node.observer import checkpointing
 from harness.node.observer.checkpointing import path_of
+from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
-
-if TYPE_CHECKING:
-    from harness.node.observer.watch import Watch
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 AFTER = tuple(f"{package}.trainer.trainer" for package in PACKAGES)

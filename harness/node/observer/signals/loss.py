@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from harness.node.observer.device_figures import Arriving
-from harness.node.observer.watch import Watch
+from harness.node.observer.watch import Arriving, Watch
+from harness.node.observer.wrapping import around
 
 AFTER = "torch.autograd"
 TELLS = ("loss",)
@@ -24,7 +24,8 @@ def install(watch: Watch, module: Any) -> None:
     torch = watch.torch
     loss = Loss(watch, torch)
     _watch_backward(loss, watch, module)
-    _watch_scale(loss, watch, getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler)
+    scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+    around(scaler, "scale", lambda _, outputs: outputs, watch.guard("loss")(loss.scaled))
     watch.of_step(loss.of_step)
 
 
@@ -54,7 +55,7 @@ class Loss:
         elif not self._torch.cuda.is_current_stream_capturing():
             self._device.append(value.float().clone())
 
-    def scaled(self, result: Any, outputs: Any) -> None:
+    def scaled(self, outputs: Any, result: Any) -> None:
         if isinstance(result, self._torch.Tensor) and result is not outputs:
             self._scaled.append((weakref.ref(result), outputs.detach()))
 
@@ -81,16 +82,3 @@ def _watch_backward(loss: Loss, watch: Watch, autograd: Any) -> None:
         return backward(tensors, grad_tensors, *args, **kwargs)
 
     autograd.backward = watched
-
-
-def _watch_scale(loss: Loss, watch: Watch, scaler: Any) -> None:
-    scale = scaler.scale
-    note = watch.guard("loss")(loss.scaled)
-
-    @functools.wraps(scale)
-    def watched(self: Any, outputs: Any) -> Any:
-        result = scale(self, outputs)
-        note(result, outputs)
-        return result
-
-    scaler.scale = watched

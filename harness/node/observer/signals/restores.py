@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.node.observer import checkpointing
-from harness.node.observer.restores import MODEL, OPTIMIZER, Restores
+from harness.node.observer.restores import MODEL, OPTIMIZER
+from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
-
-if TYPE_CHECKING:
-    from harness.node.observer.watch import Watch
 
 AFTER = "torch"
 
 
 def install(watch: Watch, torch: ModuleType) -> None:
     state, guard = checkpointing.of(watch), watch.guard("restores")
+    watch.when_optimizer_made(state.live.optimizers.add)
 
-    def optimizer_made(optimizer: Any, *_: Any, **__: Any) -> None:
-        state.live.optimizers.add(optimizer)
+    def entering(_: Any, state_dict: Any = None, *__: Any, **___: Any) -> Any:
+        return state.restores.whence(state_dict) or None
 
-    around(torch.optim.Optimizer, "add_param_group", guard(optimizer_made))
     for owner, part in ((torch.nn.Module, MODEL), (torch.optim.Optimizer, OPTIMIZER)):
-        hook = _Entry(state.restores, part)
-        around(owner, "load_state_dict", guard(hook.before), guard(hook.after))
-
-
-class _Entry:
-    def __init__(self, restores: Restores, part: str):
-        self._restores, self._part = restores, part
-
-    def before(self, _: Any, state_dict: Any = None, *__: Any, **___: Any) -> Any:
-        return self._restores.whence(state_dict) or None
-
-    def after(self, loads: Any, _: Any) -> None:
-        self._restores.entered(self._part, loads)
+        entered = functools.partial(state.restores.entered, part)
+        around(owner, "load_state_dict", guard(entering), guard(lambda loads, _, entered=entered: entered(loads)))

@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.node.observer import checkpointing
-from harness.node.observer.checkpointing import Checkpointing, path_of
+from harness.node.observer.checkpointing import path_of
+from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
-
-if TYPE_CHECKING:
-    from harness.node.observer.watch import Watch
 
 AFTER = "safetensors.torch"
 
 
 def install(watch: Watch, module: ModuleType) -> None:
-    guard = watch.guard("safetensors")
-    files = _Files(checkpointing.of(watch))
-    around(module, "save_file", guard(files.saving), guard(files.saved), guard(files.not_saved))
-    around(module, "load_file", guard(files.loading), guard(files.loaded), guard(files.not_loaded))
+    state, guard = checkpointing.of(watch), watch.guard("safetensors")
 
+    def saving(tensors: Any = None, filename: Any = None, *_: Any, **__: Any) -> Any:
+        path, held = path_of(filename), state.live.held_by(tensors)
+        return (state.saves.begin(path, held), path) if path and held else None
 
-class _Files:
-    def __init__(self, state: Checkpointing):
-        self._state = state
+    def saved(token: Any, _: Any) -> None:
+        state.saves.written(*token)
 
-    def saving(self, tensors: Any = None, filename: Any = None, *_: Any, **__: Any) -> Any:
-        path, held = path_of(filename), self._state.live.held_by(tensors)
-        return (self._state.saves.begin(path, held), path) if path and held else None
+    def not_saved(token: Any, error: BaseException) -> None:
+        state.saves.failed(token[0], error)
 
-    def saved(self, token: Any, _: Any) -> None:
-        self._state.saves.written(*token)
-
-    def not_saved(self, token: Any, error: BaseException) -> None:
-        self._state.saves.failed(token[0], error)
-
-    def loading(self, filename: Any = None, *_: Any, **__: Any) -> Any:
+    def loading(filename: Any = None, *_: Any, **__: Any) -> Any:
         return path_of(filename)
 
-    def loaded(self, path: str, tensors: Any) -> None:
-        self._state.restores.loaded(path, tensors)
-
-    def not_loaded(self, path: str, error: BaseException) -> None:
-        self._state.restores.refused(path, error)
+    around(module, "save_file", guard(saving), guard(saved), guard(not_saved))
+    around(module, "load_file", guard(loading), guard(state.restores.loaded), guard(state.restores.refused))

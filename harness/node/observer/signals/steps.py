@@ -10,12 +10,12 @@ an infinity, is a step that was tried: `applied` says that it changed nothing.
 from __future__ import annotations
 
 import atexit
-import functools
 import weakref
 from typing import Any
 
 from harness.node.emitter import Moment
 from harness.node.observer.watch import Watch, now
+from harness.node.observer.wrapping import around
 
 AFTER = "torch.optim.optimizer"
 TELLS = ("steps",)
@@ -30,10 +30,12 @@ def install(watch: Watch, module: Any) -> None:
         module.register_optimizer_step_pre_hook(begun),
         module.register_optimizer_step_post_hook(ended),
     ]
-    _count(steps, module.Optimizer, watch)
+    # Every optimizer that is made, so that the first step is over when all have stepped.
+    watch.when_optimizer_made(steps.made.add)
+    around(module.Optimizer, "__init__", lambda optimizer, *_, **__: optimizer, watch.optimizer_made)
     atexit.register(watch.guard("steps")(steps.finish))
     scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
-    _watch_scaler(steps, scaler, watch)
+    around(scaler, "step", watch.guard("steps")(steps.scaling), watch.guard("steps")(steps.scaled))
 
 
 class Steps:
@@ -102,8 +104,14 @@ class Steps:
         if self._done and not self._watch.in_child:
             self.close(self._last)
 
-    def tried(self, optimizer: Any) -> None:
-        """Gradient scaling skipped this optimizer's update."""
+    def scaling(self, _: Any, optimizer: Any, *__: Any, **___: Any) -> tuple[Any, int]:
+        return optimizer, self.calls
+
+    def scaled(self, before: tuple[Any, int], _: Any) -> None:
+        """Where no optimizer has stepped meanwhile, gradient scaling skipped this one's update."""
+        optimizer, calls = before
+        if self.calls > calls:
+            return
         self._again(id(optimizer))
         if not self._done:
             _note_rate(self._watch, optimizer)
@@ -125,37 +133,5 @@ def _note_rate(watch: Watch, optimizer: Any) -> None:
     """The learning rate of the first group; it is read before a scheduler changes it."""
     groups = getattr(optimizer, "param_groups", None)
     rate = groups[0].get("lr") if groups else None
-    if getattr(rate, "is_cuda", False):
-        return
-    if rate is not None:
+    if rate is not None and not getattr(rate, "is_cuda", False):
         watch.note(lr=float(rate))
-
-
-def _count(steps: Steps, base: Any, watch: Watch) -> None:
-    """Every optimizer that is made, so that the first step is over when all have stepped."""
-    made = base.__init__
-    note = watch.guard("steps")(steps.made.add)
-    tell = watch.optimizer_made
-
-    @functools.wraps(made)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        made(self, *args, **kwargs)
-        note(self)
-        tell()
-
-    base.__init__ = init
-
-
-def _watch_scaler(steps: Steps, scaler: Any, watch: Watch) -> None:
-    step = scaler.step
-    tried = watch.guard("steps")(steps.tried)
-
-    @functools.wraps(step)
-    def watched(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        before = steps.calls
-        result = step(self, optimizer, *args, **kwargs)
-        if steps.calls == before:
-            tried(optimizer)
-        return result
-
-    scaler.step = watched

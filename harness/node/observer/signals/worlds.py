@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from harness.node.observer.watch import Watch
+from harness.node.observer.wrapping import around
 
 AFTER = "torch.distributed"
 
@@ -13,20 +13,15 @@ AFTER = "torch.distributed"
 def install(watch: Watch, module: Any) -> None:
     if not module.is_available():
         return
-    init = module.init_process_group
-    begun = watch.guard("worlds")(functools.partial(watch.emit, "phase", name="rendezvous", edge="begin"))
 
     @watch.guard("worlds")
-    def formed() -> None:
+    def begun(*_: Any, **__: Any) -> Watch:
+        watch.emit("phase", name="rendezvous", edge="begin")
+        return watch
+
+    @watch.guard("worlds")
+    def formed(*_: Any) -> None:
         watch.emit("phase", name="rendezvous", edge="end")
         watch.emit("rendezvous", world_size=watch.world)
 
-    @functools.wraps(init)
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        begun()
-        result = init(*args, **kwargs)
-        formed()
-        return result
-
-    module.init_process_group = watched
-    module.distributed_c10d.init_process_group = watched
+    around(module, "init_process_group", begun, formed, also_in=("torch.distributed.distributed_c10d",))
