@@ -12,7 +12,7 @@ from pydantic import Field
 
 from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
-from harness.faults.contract import Context, Hold, Target
+from harness.faults.contract import Context, Hold, Target, name_ranks
 from harness.faults.shared import inside
 from harness.faults.shared.launchers import launcher_of
 from harness.node.types import ProcessState
@@ -54,8 +54,7 @@ class Hang(inside.InsideFault):
         return inside.stuck_at(COLLECTIVE, targets, self.duration.s)
 
     def describe(self, targets: Sequence[Target]) -> str:
-        ranks = ", ".join(str(target.rank) for target in targets)
-        return f"rank {ranks}: {WAYS[self.how]}, for {self.duration} or until the job gets rid of it"
+        return f"{name_ranks(targets)}: {WAYS[self.how]}, for {self.duration} or until the job gets rid of it"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         victims = self.find_victims(targets, context)
