@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -143,13 +144,10 @@ def _undo(
     """Takes one deed back. Does nothing where it was taken back before, or the container is gone."""
     with environment_as_recorded(BACKEND.settings, environment):
         engine = Engine()
-    try:
-        with speaking(f"undoing {verb} of container {container[:12]}"):
-            found = _inspect(engine, container)
-            if found is not None:
-                _take_back(engine, container, verb, life, networks, found)
-    finally:
-        engine.close()
+    with contextlib.closing(engine), speaking(f"undoing {verb} of container {container[:12]}"):
+        found = _inspect(engine, container)
+        if found is not None:
+            _take_back(engine, container, verb, life, networks, found)
 
 
 def _inspect(engine: Engine, container: str) -> dict[str, Any] | None:

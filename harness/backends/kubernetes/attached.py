@@ -6,6 +6,7 @@ by the job's own controller; where none would bring it back, it is refused. `oth
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -263,7 +264,7 @@ def _undo(pod: str, uid: str, shell: str, ephemeral_shell: bool, verb: str, envi
         return
     with environment_as_recorded(BACKEND.settings, environment):
         api = Api(read_settings())
-    try:
+    with contextlib.closing(api):
         found = api.pod(pod)
         if found is None or others.uid_of(found) != uid or others.seen(found, found).state != RUNNING:
             return
@@ -271,8 +272,6 @@ def _undo(pod: str, uid: str, shell: str, ephemeral_shell: bool, verb: str, envi
             _undo_beside(api, found, shell)
         else:
             _signal(api, pod, shell, "CONT")
-    finally:
-        api.close()
 
 
 def _undo_beside(api: Api, pod: Object, shell: str) -> None:

@@ -11,6 +11,7 @@ a disruption budget keeps from eviction. `docs/kubernetes.md` has all settings (
 
 from __future__ import annotations
 
+import contextlib
 import math
 import pathlib
 import secrets
@@ -286,7 +287,8 @@ class KubeCluster(ControlledCluster):
         try:
             self._greet_or_raise(wanted)
         except Exception as error:  # whatever it is, nobody else would hear of it
-            if not self._stop.is_set() and self._is_there(wanted["metadata"]["name"]):
+            name = wanted["metadata"]["name"]
+            if not self._stop.is_set() and any(pod["metadata"]["name"] == name for pod in self._api.pods(self._place)):
                 self.broken = error if isinstance(error, CannotRunError) else BackendError(trouble.words(error))
 
     def _greet_or_raise(self, wanted: Object) -> None:
@@ -379,9 +381,6 @@ class KubeCluster(ControlledCluster):
         ahead = clocks.compare(host, lambda: int(pod.call("clock")["mono_ns"]), now_ns=time.monotonic_ns)
         pod.mono_offset_ns = ahead.offset_ns
 
-    def _is_there(self, pod: str) -> bool:
-        return any(each["metadata"]["name"] == pod for each in self._api.pods(self._place))
-
     # What runs
 
     def _start_node(self, node: KubeNode) -> None:
@@ -403,15 +402,8 @@ class KubeCluster(ControlledCluster):
         """The plan's and ours; files of the run are named as they are called in a pod."""
         device = pod.hello["device"]
         devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")} if device else {}
-        marks = (
-            run_folder.environment(POD_RUN_DIR, name)
-            | run_folder.key_of(self.run_dir)
-            | {
-                "CHAOS_NODE": name,
-                "CHAOS_INCARNATION": str(start),
-                "CHAOS_RUN_ID": self._place.run_id,
-            }
-        )
+        marks = run_folder.environment(POD_RUN_DIR, name) | run_folder.key_of(self.run_dir)
+        marks |= {"CHAOS_NODE": name, "CHAOS_INCARNATION": str(start), "CHAOS_RUN_ID": self._place.run_id}
         here = str(self.run_dir)
         given = {key: value.replace(here, POD_RUN_DIR) for key, value in self._workload.env.items()}
         return {**devices, **metadata.environment(pod.hello["metadata"]), **given, **marks}
@@ -446,10 +438,8 @@ def _undo(run_id: str, environment: dict[str, str]) -> None:
     with environment_as_recorded(BACKEND.settings, environment):
         settings = read_settings()
         api = Api(settings)
-    try:
+    with contextlib.closing(api):
         end_run(api, ClusterRun(run_id, settings))
-    finally:
-        api.close()
 
 
 UNDO = _undo
@@ -471,11 +461,8 @@ class KubernetesBackend(Backend):
         if self._capability is None:
             try:
                 settings = read_settings()
-                api = Api(settings)
-                try:
+                with contextlib.closing(Api(settings)) as api:
                     self._capability = capability_of(api, ClusterRun("probe", settings, api.dialect))
-                finally:
-                    api.close()
             except ChaosError as error:
                 return Capability(False, str(error), frozenset(), dict.fromkeys(Verb, str(error)))
         return self._capability

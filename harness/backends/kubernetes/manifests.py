@@ -354,7 +354,10 @@ def _pod_spec(place: ClusterRun, role: str, grace_s: int) -> Object:
     }
     if settings.shares_checkpoints:
         container["volumeMounts"].append({"name": "checkpoints", "mountPath": SHARED})
-        spec["volumes"].append({"name": "checkpoints"} | _shared_volume(settings))
+        volume: Object = {"persistentVolumeClaim": {"claimName": settings.claim}}
+        if not settings.claim:
+            volume = {"hostPath": {"path": settings.host_path, "type": "DirectoryOrCreate"}}
+        spec["volumes"].append({"name": "checkpoints"} | volume)
     if settings.tolerations:
         spec["tolerations"] = [_toleration(each.key, each.value, each.effect) for each in settings.tolerations]
     if settings.selector:
@@ -362,12 +365,6 @@ def _pod_spec(place: ClusterRun, role: str, grace_s: int) -> Object:
     if settings.service_account:
         spec["serviceAccountName"] = settings.service_account
     return spec
-
-
-def _shared_volume(settings: Settings) -> Object:
-    if settings.claim:
-        return {"persistentVolumeClaim": {"claimName": settings.claim}}
-    return {"hostPath": {"path": settings.host_path, "type": "DirectoryOrCreate"}}
 
 
 def _toleration(key: str, value: str, effect: str) -> Object:

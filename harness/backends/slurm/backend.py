@@ -241,16 +241,9 @@ class SlurmCluster(TellingCluster):
             (self._state_dir / name).write_text(text)
         values = {"run_id": self._run_id, "run_dir": str(self.run_dir)}
         arguments = [argument.format(**values) for argument in request.arguments]
-        env = (
-            request.env
-            | run_folder.key_of(self.run_dir)
-            | {
-                "CHAOS_PYTHON": sys.executable,
-                "CHAOS_RUN_DIR": str(self.run_dir),
-                "CHAOS_RUN_ID": self._run_id,
-                "CHAOS_DELIVERED": str(self.run_dir / delivery.NAME),
-            }
-        )
+        env = request.env | run_folder.key_of(self.run_dir)
+        env |= {"CHAOS_PYTHON": sys.executable, "CHAOS_RUN_DIR": str(self.run_dir), "CHAOS_RUN_ID": self._run_id}
+        env |= {"CHAOS_DELIVERED": str(self.run_dir / delivery.NAME)}
         batch = str(self._state_dir / "batch.sh")
         where = f"--chdir={pathlib.Path.cwd()}"
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from harness.backends.contract import Capability, Verb
@@ -56,10 +57,8 @@ def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
             where = ("--nodes=1", f"--immediate={PROBE_S}", f"--time={PROBE_MINUTES_MAX}", name, *site_options())
             # From the harness's own source: nothing of a run is there that could hold what is delivered.
             line = StepLine(slurm, where, boot.place(), SIDECAR, (), folder / "probe.log")
-            try:
+            with contextlib.closing(line):
                 return _network_refusals(line) | _storage_refusals(line)
-            finally:
-                line.close()
     except BackendError as error:
         reason = f"no node was free to find out whether it can be done there ({error})"
         return dict.fromkeys((*VERBS, Verb.STORAGE), reason)
