@@ -138,7 +138,9 @@ class ForkingAgent(SimpleElasticAgent):
         if EXIT_DRAINED in failed.values():
             self._wait(2.0)  # the others are leaving as well, and may have to tell us that the node is evicted
             self._eviction.check()
-        self._count_crashes(set(failed.values()))
+        # A worker that fails by itself again and again, soon after its start, will not get better.
+        soon = time.monotonic() - self._started_at < SOON_S
+        self._crashes = self._crashes + 1 if soon and CRASHED & set(failed.values()) else 0
         if HOPELESS & set(failed.values()) or self._crashes >= CRASHES_MAX:
             self._remaining_restarts = 0
         failures = {}
@@ -146,11 +148,6 @@ class ForkingAgent(SimpleElasticAgent):
             worker = worker_group.workers[local_rank]
             failures[worker.global_rank] = ProcessFailure(local_rank, worker.id, code, "")
         return RunResult(WorkerState.FAILED, failures=failures)
-
-    def _count_crashes(self, codes: set[int]) -> None:
-        """A worker that fails by itself again and again, soon after its start, will not get better."""
-        soon = time.monotonic() - self._started_at < SOON_S
-        self._crashes = self._crashes + 1 if soon and codes & CRASHED else 0
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         if worker_group.state == WorkerState.HEALTHY:  # nodes come or go

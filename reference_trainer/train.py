@@ -74,6 +74,15 @@ class FromScratch(Exception):
     """After a setback there is no checkpoint to go back to: the process must start again."""
 
 
+ENDS: dict[type[Exception], tuple[int, str]] = {
+    StoppedByPolicy: (EXIT_STOPPED, "stopped"),
+    BadShard: (EXIT_STOPPED, "stopped"),
+    BadInput: (EXIT_USAGE, "usage"),
+    FromScratch: (EXIT_SET_BACK, "set back"),
+    WrongPlace: (EXIT_ERROR, "wrong place"),
+}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """One worker's life. Returns its exit code."""
     preempt.after_torch()
@@ -86,18 +95,10 @@ def main(arguments: list[str] | None = None) -> int:
     rank = worker.rank
     try:
         code, reason = worker.run()
-    except (StoppedByPolicy, BadShard) as error:
-        code, reason = EXIT_STOPPED, "stopped"
-        print(f"rank {rank}: {error}", file=sys.stderr)
-    except BadInput as error:
-        code, reason = EXIT_USAGE, "usage"
-        print(f"rank {rank}: {error}", file=sys.stderr)
-    except FromScratch as error:
-        code, reason = EXIT_SET_BACK, "set back"
-        print(f"rank {rank}: {error}", file=sys.stderr)
-    except WrongPlace as error:
-        code, reason = EXIT_ERROR, "wrong place"
-        emit("anomaly", kind="topology", detail=str(error))
+    except tuple(ENDS) as error:
+        code, reason = ENDS[type(error)]
+        if isinstance(error, WrongPlace):
+            emit("anomaly", kind="topology", detail=str(error))
         print(f"rank {rank}: {error}", file=sys.stderr)
     except Exception as error:
         lost_peer = isinstance(error, RuntimeError) and is_lost_peer(error)

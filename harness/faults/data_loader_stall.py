@@ -36,8 +36,7 @@ class DataLoaderStall(inside.InsideFault):
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         victims = self.find_victims(targets, context)
         inside.see_stuck(NEXT_BATCH, list(victims), context)
-        there = victims.values()
-        context.wait(self.duration.s, until=lambda: not any(node.alive and pid in node.pids() for node, pid in there))
+        context.wait(self.duration.s, until=lambda: all(inside.is_gone(*victim) for victim in victims.values()))
 
 
 FAULT = DataLoaderStall

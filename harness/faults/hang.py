@@ -68,7 +68,7 @@ class Hang(inside.InsideFault):
             context.injected()
             for rank, (node, pid) in victims.items():
                 self._see_frozen(rank, node, pid, context)
-        context.wait(self.duration.s, until=lambda: not any(_is_there(*victim) for victim in victims.values()))
+        context.wait(self.duration.s, until=lambda: all(inside.is_gone(*victim) for victim in victims.values()))
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         context.let_go()
@@ -104,10 +104,6 @@ class Hang(inside.InsideFault):
 
 def _stopped(node: Node) -> int:
     return sum(each.state == "T" for each in node.processes())
-
-
-def _is_there(node: Node, pid: int) -> bool:
-    return node.alive and pid in node.pids()
 
 
 FAULT = Hang

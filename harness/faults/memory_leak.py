@@ -68,8 +68,7 @@ class MemoryLeak(inside.InsideFault):
             detail = f"rank {rank} on {node.name}: limit {self._limits[node] / 2**20:.0f} MiB"
             detail += "; it was gone before" if more is None else ""
             context.effect(more or 0, wanted, "bytes taken", ok=(more or 0) >= wanted, detail=detail)
-        there = victims.values()
-        context.wait(self.within.s, until=lambda: all(inside.is_gone(node, pid) for node, pid in there))
+        context.wait(self.within.s, until=lambda: all(inside.is_gone(*victim) for victim in victims.values()))
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         super().heal(targets, context)
