@@ -142,22 +142,16 @@ def _undo(
     container: str, verb: str, life: str, networks: dict[str, dict[str, Any]], environment: dict[str, str]
 ) -> None:
     """Takes one deed back. Does nothing where it was taken back before, or the container is gone."""
+    import docker.errors
+
     with environment_as_recorded(BACKEND.settings, environment):
         engine = Engine()
     with contextlib.closing(engine), speaking(f"undoing {verb} of container {container[:12]}"):
-        found = _inspect(engine, container)
-        if found is not None:
-            _take_back(engine, container, verb, life, networks, found)
-
-
-def _inspect(engine: Engine, container: str) -> dict[str, Any] | None:
-    import docker.errors
-
-    try:
-        found: dict[str, Any] = engine.api.inspect_container(container)
-        return found
-    except docker.errors.NotFound:
-        return None
+        try:
+            found = engine.api.inspect_container(container)
+        except docker.errors.NotFound:
+            return
+        _take_back(engine, container, verb, life, networks, found)
 
 
 def _take_back(

@@ -47,7 +47,6 @@ true
 """
 _WHOLE_LABEL = re.compile(r"[^=!\s]+={1,2}[^=!\s]+")
 
-
 LACKS = {
     "pause": "nothing freezes a pod from outside; stop is the nearest",
     "disconnect": "Chaos Mesh could, but whether it acted cannot be measured in pods that are not ours",
@@ -189,9 +188,8 @@ def attach(selection: str) -> KubernetesJob:
             raise UsageError(f"--attach kubernetes:{selection}: {error}") from error
         pods = [pod for pod in found if others.lives(pod)]
         if not pods:
-            raise UsageError(
-                f"--attach kubernetes:{selection}: no pod in namespace {api.namespace} runs with these labels"
-            )
+            why = f"no pod in namespace {api.namespace} runs with these labels"
+            raise UsageError(f"--attach kubernetes:{selection}: {why}")
         return KubernetesJob(api, selection, pods, all([_refuse_foreign(pod) for pod in pods]))
     except BaseException:
         api.close()

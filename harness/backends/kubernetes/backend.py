@@ -105,7 +105,8 @@ class KubeCluster(ControlledCluster):
             return self._place.kind != "pods" and any(index not in self._held | self._given_up for index in lost)
 
     def start(self) -> None:
-        self.restart_control() if self._workload.control is not None else None
+        if self._workload.control is not None:
+            self.restart_control()
         with self._lock:
             self._started = True
             for node in self._nodes:
@@ -228,9 +229,8 @@ class KubeCluster(ControlledCluster):
             try:
                 self._api.create(wanted)
             except Refused as error:
-                raise CannotRunError(
-                    f"Kubernetes refuses {wanted['kind']} {wanted['metadata']['name']}: {error}"
-                ) from error
+                what = f"{wanted['kind']} {wanted['metadata']['name']}"
+                raise CannotRunError(f"Kubernetes refuses {what}: {error}") from error
         self._watcher.start()
         self._wait(lambda: self._control is not None, "the control host's pod did not start")
         self._wait(lambda: all(each.incarnation for each in self._nodes), "not all pods started")
@@ -289,7 +289,8 @@ class KubeCluster(ControlledCluster):
         except Exception as error:  # whatever it is, nobody else would hear of it
             name = wanted["metadata"]["name"]
             if not self._stop.is_set() and any(pod["metadata"]["name"] == name for pod in self._api.pods(self._place)):
-                self.broken = error if isinstance(error, CannotRunError) else BackendError(trouble.words(error))
+                words = str(error) if isinstance(error, ChaosError) else repr(error)
+                self.broken = error if isinstance(error, CannotRunError) else BackendError(words)
 
     def _greet_or_raise(self, wanted: Object) -> None:
         errors = self.run_dir / "logs" / f"{wanted['metadata']['name']}.init.log"

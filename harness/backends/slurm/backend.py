@@ -187,12 +187,15 @@ class SlurmCluster(TellingCluster):
                     return
                 self.readings.put(node.clock())
 
-    def take_down(self, node: SlurmNode) -> None:
+    def _lose(self, node: SlurmNode) -> None:
         with self._lock:
             if not node.alive:
                 raise NodeGone(f"{node.key} is gone")
             self._lost.add(node.index)
             self._may_start = False
+
+    def take_down(self, node: SlurmNode) -> None:
+        self._lose(node)
         self._slurm.take_down(node.host, self._run_id)
         if not self._slurm.power_command:
             # Its slurmd lives, and tells of the job's end there when all is dead. If the job runs again by then,
@@ -204,11 +207,7 @@ class SlurmCluster(TellingCluster):
             self._take(node, "node lost")
 
     def evict(self, node: SlurmNode) -> None:
-        with self._lock:
-            if not node.alive:
-                raise NodeGone(f"{node.key} is gone")
-            self._lost.add(node.index)
-            self._may_start = False
+        self._lose(node)
         self._evictions.evict(self._job_id, node.index, node.host)
 
     def _wait(self, seconds: float, until: Callable[[], bool]) -> bool:
@@ -257,9 +256,8 @@ class SlurmCluster(TellingCluster):
         while True:
             job = self._slurm.job(self._job_id)
             if job is None or job.ended:
-                raise BackendError(
-                    f"Slurm ended the job before it ran: {job.states[0] if job else 'unknown to it now'}"
-                )
+                state = job.states[0] if job else "unknown to it now"
+                raise BackendError(f"Slurm ended the job before it ran: {state}")
             if job.running:
                 break
             if job.reason in HOPELESS:

@@ -43,10 +43,8 @@ def capability_of(slurm: Slurm) -> Capability:
         missing[Verb.EVICT] = reason
     else:
         verbs |= {Verb.EVICT, Verb.REPLACE}
-    summary = f"{slurm.label}, {slurm.count_nodes()} nodes"
-    return Capability(
-        True, summary, frozenset(verbs), {verb: why for verb, why in missing.items() if verb not in verbs}
-    )
+    missing = {verb: why for verb, why in missing.items() if verb not in verbs}
+    return Capability(True, f"{slurm.label}, {slurm.count_nodes()} nodes", frozenset(verbs), missing)
 
 
 def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
