@@ -25,6 +25,7 @@ _MODULES = {
     Verb.NET_LINK: "veth",
     Verb.NET_PARTITION: _PACKET_RULES,
 }
+VERBS = tuple(_MODULES)
 
 
 class LabDisturbance(Disturbance):

@@ -108,7 +108,8 @@ def render(workload: Launch, place: ClusterRun) -> list[Object]:
     """Everything that is created for a run besides `delivered`, in the order in which it is created."""
     first = [service(place), control_pod(place), budget(place)]
     if place.settings.gang:
-        first.append(pod_group(workload, place))
+        gang = {"minMember": workload.nodes, "queue": place.settings.gang}
+        first.append(_object("scheduling.volcano.sh/v1beta1", "PodGroup", place.name, place, gang))
     return [*first, *RENDERERS[place.kind](workload, place)]
 
 
@@ -140,11 +141,6 @@ def budget(place: ClusterRun) -> Object:
     """No drain and no eviction may take the control host."""
     spec = {"minAvailable": 1, "selector": {"matchLabels": place.labels | {NODE_LABEL: CONTROL}}}
     return _object(place.dialect.policy, "PodDisruptionBudget", place.control, place, spec)
-
-
-def pod_group(workload: Launch, place: ClusterRun) -> Object:
-    spec = {"minMember": workload.nodes, "queue": place.settings.gang}
-    return _object("scheduling.volcano.sh/v1beta1", "PodGroup", place.name, place, spec)
 
 
 def node_pod(workload: Launch, place: ClusterRun, index: int, incarnation: int) -> Object:

@@ -51,10 +51,7 @@ _TAKES_ROOT = "control groups for nodes take root"
 _TAKES_NAMESPACES = "needs namespaces"
 _NOBODY_EVICTS = "no engine schedules these nodes: use `via: signal` or a metadata endpoint"
 _CGROUP_VERBS = (Verb.CPU_QUOTA, Verb.MEMORY_KERNEL)
-_NAMESPACE_VERBS = (
-    *(Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_LINK, Verb.NET_PARTITION),
-    Verb.STORAGE,
-)
+_NAMESPACE_VERBS = (*network_calls.VERBS, Verb.STORAGE)
 _SUMMARIES = {
     "root": "virtual hosts in namespaces, as root",
     "user": "virtual hosts in namespaces, as an ordinary user",
