@@ -157,9 +157,8 @@ class Worker:
         """Everything that needs no other rank."""
         options = self.options
         if options.global_batch < self.world_size:
-            raise BadInput(
-                f"--global-batch {options.global_batch}: needs at least one for each of {self.world_size} ranks"
-            )
+            least = f"needs at least one for each of {self.world_size} ranks"
+            raise BadInput(f"--global-batch {options.global_batch}: {least}")
         self.device = pick_device(options.device, self.local_rank)
         corpus = load_corpus(options.data)
         self.samples = Samples(corpus, options.context, options.global_batch, options.seed)
@@ -186,9 +185,8 @@ class Worker:
 
     def meet(self) -> None:
         """Joins the process group and wraps the model."""
-        join_process_group(
-            self.device, self.rank, self.world_size, timedelta(seconds=self.options.collective_timeout_s)
-        )
+        timeout = timedelta(seconds=self.options.collective_timeout_s)
+        join_process_group(self.device, self.rank, self.world_size, timeout)
         # DDP regroups its buckets after the first iteration of a process. With four or more ranks that changes the
         # order of summation, and a restarted run would differ from an undisturbed one in the last bits.
         # It does not regroup when told to look for unused parameters.

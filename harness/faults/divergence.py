@@ -148,9 +148,8 @@ def usual(figures: Sequence[Figures], name: Name) -> float:
     told = [value for each in figures if math.isfinite(value := getattr(each, name))][-BEFORE_STEPS:]
     found = (told[-1] if name == "lr" else statistics.median(told)) if told else 0.0
     if not found > 0:
-        raise FaultError(
-            f"the trainer told no {WORDS[name]} above 0 before the fault, so its effect could not be measured"
-        )
+        untold = f"the trainer told no {WORDS[name]} above 0 before the fault"
+        raise FaultError(f"{untold}, so its effect could not be measured")
     return found
 
 

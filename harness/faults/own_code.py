@@ -58,9 +58,8 @@ class OwnCode(inside.InsideFault):
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         """Measured by the rank's own events before and after. Code that raises has not acted."""
         victims = self.find_victims(targets, context)
-        ended = {
-            rank: self._end(rank, *victims[rank], context) for rank in inside.strike_each(targets, context, CALLED)
-        }
+        struck = inside.strike_each(targets, context, CALLED)
+        ended = {rank: self._end(rank, *victims[rank], context) for rank in struck}
         ok = len(ended) == len(targets) and "raised an error, see its output" not in ended.values()
         detail = "; ".join(f"rank {rank}: {how}" for rank, how in ended.items())
         context.effect(len(ended), len(targets), "calls of inject", ok=ok, detail=detail)

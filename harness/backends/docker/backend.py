@@ -37,7 +37,6 @@ from harness.node import container_storage, metadata, owner_names
 
 IMAGE_ENV, GPUS_ENV, EGRESS_ENV = "CHAOS_DOCKER_IMAGE", "CHAOS_DOCKER_GPUS", "CHAOS_DOCKER_EGRESS"
 
-
 PROBE = "probe"  # the kind of name that what a probe makes has
 
 
@@ -68,9 +67,8 @@ class DockerCluster(probe.ProbedCluster):
         try:
             run_folder.prepare(self._run_dir, self._workload, names, self._engine.owner)
         except PermissionError as error:
-            raise CannotRunError(
-                f"{self._run_dir} cannot be given to the user of the containers: {error.strerror}"
-            ) from error
+            why = f"cannot be given to the user of the containers: {error.strerror}"
+            raise CannotRunError(f"{self._run_dir} {why}") from error
         (self._run_dir / request.RESOLVER_FILE).write_text(request.RESOLVER)
         (self._run_dir / request.HOSTS_FILE).write_text(request.HOSTS)
 
@@ -148,7 +146,7 @@ class DockerCluster(probe.ProbedCluster):
 
     def _come_up(self, node: DockerNode) -> None:
         node.come_up(self._workload.mounts if node is not self._control else ())
-        self.readings.put(node.clock())
+        self.readings.append(node.clock())
 
     def _start_sidecar(self, host: NetworkHost) -> ContainerLine:
         assert isinstance(host, DockerNode), "the hosts of this cluster are its nodes"

@@ -206,4 +206,4 @@ class DockerNode(NetworkedNode, StoringNode):
     def _note_exit(self, code: int) -> None:
         start, self._running = self._running, 0
         if start:
-            self._exits.put(Exit(self.name, start, code))
+            self._exits.append(Exit(self.name, start, code))

@@ -339,7 +339,7 @@ class KubeCluster(ControlledCluster):
                 return
             node = KubeNode(self, index, before.incarnation + 1, pod)
             self._nodes[index] = node
-            self.comings_and_goings.put(Change(node.name, node.incarnation, allocated=True))
+            self.comings_and_goings.append(Change(node.name, node.incarnation, allocated=True))
             if self._started:
                 self._start_node(node)
 
@@ -364,21 +364,21 @@ class KubeCluster(ControlledCluster):
             for node in self._nodes:
                 if node.pod is pod:
                     reason = node.end_reason
-                    self.comings_and_goings.put(Change(node.name, node.incarnation, allocated=False, reason=reason))
+                    self.comings_and_goings.append(Change(node.name, node.incarnation, allocated=False, reason=reason))
                     self._settle(node.index)
 
     def _note_exit(self, pod: Pod, code: int) -> None:
         with self._lock:
             start, pod.running = pod.running, 0
             if start:
-                self.ends.put(Exit(pod.node, start, code))
+                self.ends.append(Exit(pod.node, start, code))
 
     def _note_clock(self, pod: Pod) -> None:
         """Nothing to compare where it is our own machine's."""
         if pod.hello["clock"] == clock_id():
             return
         host = pod.hello["host"]
-        self.readings.put(clocks.compare(host, lambda: int(pod.call("clock")["wall_ns"])))
+        self.readings.append(clocks.compare(host, lambda: int(pod.call("clock")["wall_ns"])))
         ahead = clocks.compare(host, lambda: int(pod.call("clock")["mono_ns"]), now_ns=time.monotonic_ns)
         pod.mono_offset_ns = ahead.offset_ns
 

@@ -218,7 +218,7 @@ class LocalCluster(Cluster):
         """Called from the lab's reader thread."""
         match event:
             case {"event": "exit", "node": node, "incarnation": incarnation, "code": code}:
-                self._exits.put(Exit(node, incarnation, code))
+                self._exits.append(Exit(node, incarnation, code))
             case {"event": "gone", "node": name, "incarnation": incarnation}:
                 self._gone.add(f"{name}.{incarnation}")
 

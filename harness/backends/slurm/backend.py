@@ -185,7 +185,7 @@ class SlurmCluster(TellingCluster):
             with contextlib.suppress(BackendError):  # one that is lost just now is not compared
                 if self._stop.is_set():
                     return
-                self.readings.put(node.clock())
+                self.readings.append(node.clock())
 
     def _lose(self, node: SlurmNode) -> None:
         with self._lock:
@@ -316,7 +316,7 @@ class SlurmCluster(TellingCluster):
             if node.host:  # otherwise it is waiting for just this
                 node = self._nodes[index] = SlurmNode(self, index, incarnation)
             node.incarnation, node.address, node.host = incarnation, addresses.get(host, host), host
-            self.comings_and_goings.put(Change(node.name, incarnation, allocated=True))
+            self.comings_and_goings.append(Change(node.name, incarnation, allocated=True))
         # In a thread of its own: starting something on a node takes Slurm a moment, and exits must be seen meanwhile.
         self._comparing.append(threading.Thread(target=self._compare_clocks, args=(list(self._nodes),), daemon=True))
         self._comparing[-1].start()
@@ -325,7 +325,7 @@ class SlurmCluster(TellingCluster):
         if node.gone:
             return
         node.gone = True
-        self.comings_and_goings.put(Change(node.name, node.incarnation, allocated=False, reason=reason))
+        self.comings_and_goings.append(Change(node.name, node.incarnation, allocated=False, reason=reason))
         self._note_exit(node.name, node.incarnation, _KILLED)
 
     def _read_exits(self) -> None:
@@ -336,7 +336,7 @@ class SlurmCluster(TellingCluster):
     def _note_exit(self, name: str, incarnation: int, code: int) -> None:
         if (name, incarnation) not in self._recorded:
             self._recorded.add((name, incarnation))
-            self.ends.put(Exit(name, incarnation, code))
+            self.ends.append(Exit(name, incarnation, code))
 
     def _start_now(self) -> None:
         """Takes the requeued job out of Slurm's own delay; with fewer nodes if some will not come back."""

@@ -73,9 +73,8 @@ def strike_each(targets: Sequence[Target], context: Context, failpoint: str) -> 
     while waiting:
         if not context.wait(COMES_WITHIN_S, until=lambda: context.caught() is not None):
             ranks = ", ".join(str(rank) for rank in sorted(waiting))
-            raise FaultError(
-                f"rank {ranks} did not come to a step within {COMES_WITHIN_S:g} s: the fault did not act there"
-            )
+            late = f"rank {ranks} did not come to a step within {COMES_WITHIN_S:g} s"
+            raise FaultError(f"{late}: the fault did not act there")
         rank = context.caught()
         if rank is None:  # killed just now, by something else
             continue
