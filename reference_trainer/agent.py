@@ -80,18 +80,13 @@ class ForkingAgent(SimpleElasticAgent):
         self._eviction = eviction
         self._drain_s = drain_s
         self._running: dict[int, int] = {}  # pid → local rank
-        self._codes: dict[int, int] = {}  # local rank → exit code
+        self.exit_codes: dict[int, int] = {}  # of the latest workers, by local rank; negative: killed by that signal
         self._crashes = 0
         self._started_at = 0.0
 
-    @property
-    def exit_codes(self) -> dict[int, int]:
-        """Of the latest workers, by local rank; negative: killed by that signal."""
-        return dict(self._codes)
-
     def all_done(self) -> bool:
         """Whether the workers have finished the job. If so, waits shortly for those of other nodes."""
-        if len(self._codes) < self._worker_group.spec.local_world_size or any(self._codes.values()):
+        if len(self.exit_codes) < self._worker_group.spec.local_world_size or any(self.exit_codes.values()):
             return False
         self._exit_barrier()
         return True
@@ -100,7 +95,7 @@ class ForkingAgent(SimpleElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         prefix = f"workers/{self._rendezvous_handler.get_run_id()}/{self._rendezvous_handler.round}"
-        self._codes = {}
+        self.exit_codes = {}
         self._started_at = time.monotonic()
         # Held until the workers are known, so that the notice that comes now reaches them.
         signal.pthread_sigmask(signal.SIG_BLOCK, HELD_SIGNALS)
@@ -127,7 +122,7 @@ class ForkingAgent(SimpleElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._reap()
         self._eviction.check()
-        failed = {rank: code for rank, code in self._codes.items() if code != 0}
+        failed = {rank: code for rank, code in self.exit_codes.items() if code != 0}
         if failed:
             return self._failure(worker_group, failed)
         if self._running:
@@ -138,7 +133,9 @@ class ForkingAgent(SimpleElasticAgent):
         if EXIT_DRAINED in failed.values():
             self._wait(2.0)  # the others are leaving as well, and may have to tell us that the node is evicted
             self._eviction.check()
-        self._count_crashes(set(failed.values()))
+        # A worker that fails by itself again and again, soon after its start, will not get better.
+        soon = time.monotonic() - self._started_at < SOON_S
+        self._crashes = self._crashes + 1 if soon and CRASHED & set(failed.values()) else 0
         if HOPELESS & set(failed.values()) or self._crashes >= CRASHES_MAX:
             self._remaining_restarts = 0
         failures = {}
@@ -146,11 +143,6 @@ class ForkingAgent(SimpleElasticAgent):
             worker = worker_group.workers[local_rank]
             failures[worker.global_rank] = ProcessFailure(local_rank, worker.id, code, "")
         return RunResult(WorkerState.FAILED, failures=failures)
-
-    def _count_crashes(self, codes: set[int]) -> None:
-        """A worker that fails by itself again and again, soon after its start, will not get better."""
-        soon = time.monotonic() - self._started_at < SOON_S
-        self._crashes = self._crashes + 1 if soon and codes & CRASHED else 0
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         if worker_group.state == WorkerState.HEALTHY:  # nodes come or go
@@ -193,7 +185,7 @@ class ForkingAgent(SimpleElasticAgent):
             if done:
                 del self._running[pid]
                 code = os.waitstatus_to_exitcode(status)
-                self._codes[local_rank] = code
+                self.exit_codes[local_rank] = code
                 rank = self._worker_group.workers[local_rank].global_rank
                 self._emit("worker.exit", local_rank=local_rank, rank=rank, pid=pid, code=code)
 

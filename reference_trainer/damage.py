@@ -79,7 +79,8 @@ class Damage:
         for name, each in self._lasting.items():
             if each.acts(step):
                 self._upset(each, model, optimizer)
-                self._report_once(name, step, each)
+                if not (done := self._answers / f"{name}.done").exists():
+                    self._report(done, step, changed=1, kind=each.kind)
 
     def _look_at(self, file: pathlib.Path, step: int, model: nn.Module) -> None:
         """A new order for this rank is carried out, or remembered if it lasts."""
@@ -130,11 +131,6 @@ class Damage:
                 noise = np.random.default_rng(int(indices[row])).integers(0, 256, targets.shape[1])
                 targets[row] = torch.from_numpy(noise).to(targets)
         return targets
-
-    def _report_once(self, name: str, step: int, order: Lasting) -> None:
-        done = self._answers / f"{name}.done"
-        if not done.exists():
-            self._report(done, step, changed=1, kind=order.kind)
 
     def _strike(self, order: dict[str, Any], step: int, model: nn.Module, done: pathlib.Path) -> None:
         if order["kind"] == "nan":

@@ -40,9 +40,8 @@ class Divergence:
         if not self._on or not self._spikes.step_done(loss, grad_norm):
             return
         since = step - self._spikes.in_a_row + 1
-        detail = (
-            f"loss {loss:.4g} and gradient norm {grad_norm:.4g} at step {step}: far above the usual since step {since}"
-        )
+        detail = f"loss {loss:.4g} and gradient norm {grad_norm:.4g} at step {step}"
+        detail += f": far above the usual since step {since}"
         if self._rank == 0:
             self._emit("anomaly", kind=abnormal.DIVERGENCE, detail=detail, at_step=step)
         raise Spike(detail, since - 1 - abnormal.SPIKE_MARGIN_STEPS, step, self._around(since))

@@ -27,11 +27,11 @@ class LayerNorms:
         clipped = 1.0  # what is left of a gradient that is no number cannot be told
         if math.isfinite(grad_norm):
             clipped = min(1.0, self._clip / (grad_norm + 1e-6))  # as torch.nn.utils.clip_grad_norm_ has it
-        found = {
-            name: {"name": name, "gradient": gradient / clipped, "weights": weights}
+        layers = [
+            {"name": name, "gradient": gradient / clipped, "weights": weights}
             for name, (gradient, weights) in norms(self._model).items()
-        }
-        self._emit("layer_norms", step=step, layers=list(found.values()))
+        ]
+        self._emit("layer_norms", step=step, layers=layers)
 
 
 def norms(model: nn.Module) -> dict[str, tuple[float, float]]:

@@ -26,10 +26,8 @@ class MemoryWatch:
         if growth is None or room is None:
             return False
         self._told = True
-        detail = (
-            f"at step {step} rank {self._rank} uses {_mib(resident)} and takes {_mib(growth.bytes_per_s)} a second: "
-        )
-        detail += f"{_mib(room.free)} of {_mib(room.limit)} are left, for {growth.full_in_s:.0f} s"
+        detail = f"at step {step} rank {self._rank} uses {_mib(resident)} and takes {_mib(growth.bytes_per_s)} a second"
+        detail += f": {_mib(room.free)} of {_mib(room.limit)} are left, for {growth.full_in_s:.0f} s"
         told = {"rate_bytes": round(growth.bytes_per_s), "free_bytes": room.free}
         self._emit("anomaly", kind=abnormal.MEMORY, detail=detail, at_step=step, suspect=self._rank, **told)
         print(f"rank {self._rank}: {detail}", file=sys.stderr, flush=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from reference_trainer.preemption import PROVIDERS
 
@@ -15,101 +17,90 @@ class BadInput(ValueError):
     """What was asked for can't be done; the message shows what, and what can."""
 
 
+def _option(default: Any, told: str, choices: Sequence[str] | None = None, may_be_zero: bool = False) -> Any:
+    return field(default=default, metadata={"help": told, "choices": choices, "may_be_zero": may_be_zero})
+
+
 @dataclass(frozen=True)
 class Options:
     """What `python -m reference_trainer.train --help` explains."""
 
-    steps: int = 200
-    seed: int = 0
-    data: str | None = None
-    read_ahead: int = 8
-    data_patience_s: float = 20.0
-    device: str = "auto"
-    precision: str = "auto"
-    global_batch: int = 16
-    accumulate: int = 1
-    layers: int = 5
-    heads: int = 4
-    width: int = 128
-    context: int = 64
-    dropout: float = 0.0
-    lr: float = 3e-3
-    warmup: int = 20
-    clip: float = 1.0
-    checkpoint_dir: str = "checkpoints"
-    staging_dir: str | None = None
-    checkpoint_every: int = 20
-    checkpoint_every_s: float = 0.0
-    keep: int = 3
-    metadata: str = "auto"
-    poll_s: float = 1.0
-    nonfinite: str = "skip"
-    divergence: str = "go-back"
-    memory_leak: str = "restart"
-    layer_norms_every: int = 0
-    check_replicas_every: int = 10
-    hang_floor_s: float = 5.0
-    hang_factor: float = 20.0
-    startup_s: float = 120.0
-    join_timeout_s: float = 600.0
-    straggler_factor: float = 1.5
-    exclude_stragglers: int = 0
-    collective_timeout_s: float = 30.0
-    log_every: int = 20
+    steps: int = _option(200, "optimizer steps in all, counted from the very first start")
+    seed: int = _option(0, "decides initial weights and data order", may_be_zero=True)
+    data: str | None = _option(None, "a file or folder to train on (default: the source of Python's standard library)")
+    read_ahead: int = _option(
+        8, "batches that are read before they are needed; 0: each one is read when it is needed", may_be_zero=True
+    )
+    data_patience_s: float = _option(
+        20.0,
+        "seconds to wait for a bad shard before it stops; the other ranks wait for collective_timeout_s",
+        may_be_zero=True,
+    )
+    device: str = _option(
+        "auto", "auto takes a GPU if there is one for each rank of the node", choices=("auto", "cpu", "cuda")
+    )
+    precision: str = _option(
+        "auto",
+        "number format of forward and backward pass; auto is bf16 on a GPU and fp32 elsewhere",
+        choices=("auto", "bf16", "fp16", "fp32"),
+    )
+    global_batch: int = _option(16, "sequences a step over all ranks, kept whatever the number of ranks")
+    accumulate: int = _option(1, "pieces each rank cuts its share of the batch into, one backward pass each")
+    layers: int = _option(5, "transformer blocks; the default model has 1.0 M parameters")
+    heads: int = _option(4, "attention heads, a divisor of the width")
+    width: int = _option(128, "size of the residual stream")
+    context: int = _option(64, "bytes a sequence")
+    dropout: float = _option(0.0, "probability of dropping a residual activation", may_be_zero=True)
+    lr: float = _option(3e-3, "peak learning rate; cosine decay to a tenth of it at the last step")
+    warmup: int = _option(20, "steps of linear warm-up", may_be_zero=True)
+    clip: float = _option(1.0, "largest norm of the gradient")
+    checkpoint_dir: str = _option("checkpoints", "a folder that every node sees, or an fsspec URL")
+    staging_dir: str | None = _option(
+        None, "folder on this node's own disk, where checkpoints are written first; a URL needs one"
+    )
+    checkpoint_every: int = _option(20, "steps between checkpoints")
+    checkpoint_every_s: float = _option(
+        0.0, "seconds between checkpoints, instead of steps; 0: --checkpoint-every counts", may_be_zero=True
+    )
+    keep: int = _option(3, "verified checkpoints to keep")
+    metadata: str = _option("auto", "whose metadata endpoint to ask for an eviction notice", choices=PROVIDERS)
+    poll_s: float = _option(1.0, "seconds between two such questions")
+    nonfinite: str = _option(
+        "skip",
+        "what to do about a loss or gradient that is not finite: skip the update, or stop the job",
+        choices=("skip", "stop"),
+    )
+    divergence: str = _option(
+        "go-back",
+        "what to do about a spike of the loss that does not pass: go back before it, or nothing",
+        choices=("go-back", "ignore"),
+    )
+    memory_leak: str = _option(
+        "restart",
+        "what to do when the memory of a rank grows and will soon be full: save and start anew, or nothing",
+        choices=("restart", "ignore"),
+    )
+    layer_norms_every: int = _option(
+        0, "steps between two events with the norms of each layer; 0: only when the loss spikes", may_be_zero=True
+    )
+    check_replicas_every: int = _option(
+        10, "steps between two comparisons of the ranks' weights; 0: they are never compared", may_be_zero=True
+    )
+    hang_floor_s: float = _option(5.0, "never call it a hang before so many seconds without a step")
+    hang_factor: float = _option(20.0, "call it a hang after so many times the median step")
+    startup_s: float = _option(120.0, "call it a hang when the first step takes longer than so many seconds")
+    join_timeout_s: float = _option(
+        600.0, "seconds a node waits until there are enough nodes; then the job ends, and says how many came"
+    )
+    straggler_factor: float = _option(1.5, "a rank that computes so many times longer than usual reports itself")
+    exclude_stragglers: int = _option(
+        0, "after so many such reports in a row the slow rank's node leaves the job; 0: it never does", may_be_zero=True
+    )
+    collective_timeout_s: float = _option(30.0, "seconds after which a collective gives up on a silent peer")
+    log_every: int = _option(20, "steps between two lines of progress")
 
 
-_HELP = {
-    "steps": "optimizer steps in all, counted from the very first start",
-    "seed": "decides initial weights and data order",
-    "data": "a file or folder to train on (default: the source of Python's standard library)",
-    "read_ahead": "batches that are read before they are needed; 0: each one is read when it is needed",
-    "data_patience_s": "seconds to wait for a bad shard before it stops; the other ranks wait for collective_timeout_s",
-    "device": "auto takes a GPU if there is one for each rank of the node",
-    "precision": "number format of forward and backward pass; auto is bf16 on a GPU and fp32 elsewhere",
-    "global_batch": "sequences a step over all ranks, kept whatever the number of ranks",
-    "accumulate": "pieces each rank cuts its share of the batch into, one backward pass each",
-    "layers": "transformer blocks; the default model has 1.0 M parameters",
-    "heads": "attention heads, a divisor of the width",
-    "width": "size of the residual stream",
-    "context": "bytes a sequence",
-    "dropout": "probability of dropping a residual activation",
-    "lr": "peak learning rate; cosine decay to a tenth of it at the last step",
-    "warmup": "steps of linear warm-up",
-    "clip": "largest norm of the gradient",
-    "checkpoint_dir": "a folder that every node sees, or an fsspec URL",
-    "staging_dir": "folder on this node's own disk, where checkpoints are written first; a URL needs one",
-    "checkpoint_every": "steps between checkpoints",
-    "checkpoint_every_s": "seconds between checkpoints, instead of steps; 0: --checkpoint-every counts",
-    "keep": "verified checkpoints to keep",
-    "metadata": "whose metadata endpoint to ask for an eviction notice",
-    "poll_s": "seconds between two such questions",
-    "nonfinite": "what to do about a loss or gradient that is not finite: skip the update, or stop the job",
-    "divergence": "what to do about a spike of the loss that does not pass: go back before it, or nothing",
-    "memory_leak": "what to do when the memory of a rank grows and will soon be full: save and start anew, or nothing",
-    "layer_norms_every": "steps between two events with the norms of each layer; 0: only when the loss spikes",
-    "check_replicas_every": "steps between two comparisons of the ranks' weights; 0: they are never compared",
-    "hang_floor_s": "never call it a hang before so many seconds without a step",
-    "hang_factor": "call it a hang after so many times the median step",
-    "startup_s": "call it a hang when the first step takes longer than so many seconds",
-    "join_timeout_s": "seconds a node waits until there are enough nodes; then the job ends, and says how many came",
-    "straggler_factor": "a rank that computes so many times longer than usual reports itself",
-    "exclude_stragglers": "after so many such reports in a row the slow rank's node leaves the job; 0: it never does",
-    "collective_timeout_s": "seconds after which a collective gives up on a silent peer",
-    "log_every": "steps between two lines of progress",
-}
-_CHOICES = {
-    "device": ("auto", "cpu", "cuda"),
-    "precision": ("auto", "bf16", "fp16", "fp32"),
-    "metadata": PROVIDERS,
-    "nonfinite": ("skip", "stop"),
-    "divergence": ("go-back", "ignore"),
-    "memory_leak": ("restart", "ignore"),
-}
 _TYPES = {"int": int, "float": float, "str": str, "str | None": str}
-_MAY_BE_ZERO = {
-    *("read_ahead", "data_patience_s", "check_replicas_every", "layer_norms_every", "checkpoint_every_s"),
-    *("exclude_stragglers", "seed", "dropout", "warmup"),
-}
 
 
 def parse(arguments: list[str] | None = None) -> Options:
@@ -124,16 +115,15 @@ def parse(arguments: list[str] | None = None) -> Options:
             "--" + option.name.replace("_", "-"),
             type=_TYPES[str(option.type)],
             default=option.default,
-            choices=_CHOICES.get(option.name),
-            help=_HELP[option.name],
+            choices=option.metadata["choices"],
+            help=option.metadata["help"],
         )
     options = Options(**vars(parser.parse_args(arguments)))
     for option in fields(Options):
-        value = getattr(options, option.name)
-        least = 0 if option.name in _MAY_BE_ZERO else None
-        if isinstance(value, int | float) and (value < 0 or (value == 0 and least is None)):
+        value, may_be_zero = getattr(options, option.name), option.metadata["may_be_zero"]
+        if isinstance(value, int | float) and (value < 0 or (value == 0 and not may_be_zero)):
             flag = "--" + option.name.replace("_", "-")
-            parser.error(f"{flag} {value}: must be {'at least' if least == 0 else 'greater than'} 0")
+            parser.error(f"{flag} {value}: must be {'at least' if may_be_zero else 'greater than'} 0")
     if options.width % options.heads:
         parser.error(f"--width {options.width}: must be a multiple of --heads {options.heads}")
     if not options.dropout < 1:

@@ -75,9 +75,8 @@ class Replicas:
             return
         others = [rank for rank in range(len(digests)) if rank not in drifted]
         detail = f"at step {step} {named(drifted or others)} {'hold' if len(drifted or others) > 1 else 'holds'} "
-        detail += (
-            "other weights than the majority" if drifted else "different weights; no majority says whose are right"
-        )
+        undecided = "different weights; no majority says whose are right"
+        detail += "other weights than the majority" if drifted else undecided
         if self._rank == others[0]:
             suspects: list[int | None] = [*drifted] or [None]
             for suspect in suspects:

@@ -37,7 +37,5 @@ def _wrong(batch: Batch, tallies: Sequence[tuple[float, float]]) -> Iterator[tup
         asked = batch.indices[share(len(batch.indices), rank, len(tallies))]
         if told != tally(asked):
             other = " other" if told[0] == len(asked) else ""
-            yield (
-                rank,
-                f"rank {rank} read {told[0]:.0f}{other} different samples; its part of the batch has {len(asked)}",
-            )
+            part = f"its part of the batch has {len(asked)}"
+            yield rank, f"rank {rank} read {told[0]:.0f}{other} different samples; {part}"

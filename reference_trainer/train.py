@@ -74,6 +74,15 @@ class FromScratch(Exception):
     """After a setback there is no checkpoint to go back to: the process must start again."""
 
 
+ENDS: dict[type[Exception], tuple[int, str]] = {
+    StoppedByPolicy: (EXIT_STOPPED, "stopped"),
+    BadShard: (EXIT_STOPPED, "stopped"),
+    BadInput: (EXIT_USAGE, "usage"),
+    FromScratch: (EXIT_SET_BACK, "set back"),
+    WrongPlace: (EXIT_ERROR, "wrong place"),
+}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """One worker's life. Returns its exit code."""
     preempt.after_torch()
@@ -86,18 +95,10 @@ def main(arguments: list[str] | None = None) -> int:
     rank = worker.rank
     try:
         code, reason = worker.run()
-    except (StoppedByPolicy, BadShard) as error:
-        code, reason = EXIT_STOPPED, "stopped"
-        print(f"rank {rank}: {error}", file=sys.stderr)
-    except BadInput as error:
-        code, reason = EXIT_USAGE, "usage"
-        print(f"rank {rank}: {error}", file=sys.stderr)
-    except FromScratch as error:
-        code, reason = EXIT_SET_BACK, "set back"
-        print(f"rank {rank}: {error}", file=sys.stderr)
-    except WrongPlace as error:
-        code, reason = EXIT_ERROR, "wrong place"
-        emit("anomaly", kind="topology", detail=str(error))
+    except tuple(ENDS) as error:
+        code, reason = ENDS[type(error)]
+        if isinstance(error, WrongPlace):
+            emit("anomaly", kind="topology", detail=str(error))
         print(f"rank {rank}: {error}", file=sys.stderr)
     except Exception as error:
         lost_peer = isinstance(error, RuntimeError) and is_lost_peer(error)
@@ -156,9 +157,8 @@ class Worker:
         """Everything that needs no other rank."""
         options = self.options
         if options.global_batch < self.world_size:
-            raise BadInput(
-                f"--global-batch {options.global_batch}: needs at least one for each of {self.world_size} ranks"
-            )
+            least = f"needs at least one for each of {self.world_size} ranks"
+            raise BadInput(f"--global-batch {options.global_batch}: {least}")
         self.device = pick_device(options.device, self.local_rank)
         corpus = load_corpus(options.data)
         self.samples = Samples(corpus, options.context, options.global_batch, options.seed)
@@ -185,9 +185,8 @@ class Worker:
 
     def meet(self) -> None:
         """Joins the process group and wraps the model."""
-        join_process_group(
-            self.device, self.rank, self.world_size, timedelta(seconds=self.options.collective_timeout_s)
-        )
+        timeout = timedelta(seconds=self.options.collective_timeout_s)
+        join_process_group(self.device, self.rank, self.world_size, timeout)
         # DDP regroups its buckets after the first iteration of a process. With four or more ranks that changes the
         # order of summation, and a restarted run would differ from an undisturbed one in the last bits.
         # It does not regroup when told to look for unused parameters.

@@ -34,9 +34,8 @@ class Trends:
         if newest != self._newest:
             self._newest, self._newest_ns = newest, time.monotonic_ns()
         found = self._watch.step_done(loss, grad_norm, took_ns, data_ns)
-        late = abnormal.checkpoint_is_late(
-            *self._rhythm.since(step - newest, (time.monotonic_ns() - self._newest_ns) / 1e9)
-        )
+        since_s = (time.monotonic_ns() - self._newest_ns) / 1e9
+        late = abnormal.checkpoint_is_late(*self._rhythm.since(step - newest, since_s))
         found += [abnormal.CHECKPOINT_LATE] if late and not self._late else []
         self._late = late
         for kind in found:

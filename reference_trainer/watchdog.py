@@ -102,11 +102,5 @@ class StragglerReport:
         if self.in_a_row:
             detail = f"rank {self._rank} computes {mine * 1e3:.0f} ms a step, usual is {usual * 1e3:.0f} ms"
             excess_ns = round((mine - usual) * 1e9)
-            self._emit(
-                "anomaly",
-                kind="straggler",
-                detail=detail,
-                rank=self._rank,
-                slowdown=mine / usual,
-                excess_ns=excess_ns,
-            )
+            told = {"rank": self._rank, "slowdown": mine / usual, "excess_ns": excess_ns}
+            self._emit("anomaly", kind="straggler", detail=detail, **told)

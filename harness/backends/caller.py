@@ -18,4 +18,3 @@ class NetworkCaller(Caller, Protocol):
     @property
     def control(self) -> str:
         """The address of the control host."""
-        ...

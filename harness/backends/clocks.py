@@ -19,13 +19,11 @@ def compare(
     host: str, ask: Callable[[], int], tries: int = TRIES, now_ns: Callable[[], int] = time.time_ns
 ) -> ClockReading:
     """`ask` returns the host's wall clock in nanoseconds. The true offset is within the reading's uncertainty."""
-    best: ClockReading | None = None
-    for _ in range(tries):
+
+    def reading() -> ClockReading:
         before = now_ns()
         theirs = ask()
         after = now_ns()
-        uncertainty = (after - before + 1) // 2 + 1
-        if best is None or uncertainty < best.uncertainty_ns:
-            best = ClockReading(host, theirs - (before + after) // 2, uncertainty)
-    assert best is not None, "at least one try"
-    return best
+        return ClockReading(host, theirs - (before + after) // 2, (after - before + 1) // 2 + 1)
+
+    return min((reading() for _ in range(tries)), key=lambda each: each.uncertainty_ns)

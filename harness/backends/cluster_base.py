@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import abc
-import threading
+import collections
 import time
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from harness.backends.contract import Change, ClockReading, Cluster, Exit, Launch
 from harness.errors import BackendError, ChaosError, NodeGone, UsageError
@@ -15,25 +15,12 @@ KILL_S_MAX = 20.0
 T = TypeVar("T")
 
 
-class Box(Generic[T]):
+class Box(collections.deque[T]):
     """Filled from any thread, emptied by the harness."""
-
-    def __init__(self) -> None:
-        self._items: list[T] = []
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def put(self, item: T) -> None:
-        with self._lock:
-            self._items.append(item)
 
     def take(self) -> list[T]:
         """Everything put in since the last call, oldest first."""
-        with self._lock:
-            found, self._items = self._items, []
-        return found
+        return [self.popleft() for _ in range(len(self))]
 
 
 class TellingCluster(Cluster):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ _MODULES = {
     Verb.NET_LINK: "veth",
     Verb.NET_PARTITION: _PACKET_RULES,
 }
+VERBS = tuple(_MODULES)
 
 
 class LabDisturbance(Disturbance):
@@ -104,12 +106,9 @@ class NetworkedNode(NodeBase):
 
 def examine(open_lab: Callable[[], Line]) -> dict[Verb, str | None]:
     """For each network verb why the kernel refuses it, with what would bring it; `None` where it works."""
-    lab = open_lab()
-    try:
+    with contextlib.closing(open_lab()) as lab:
         lab.call("node.create", name="probe", incarnation=1)
         refused: dict[str, str] = lab.call("net.examine", node="probe.1")
-    finally:
-        lab.close()
     remedy = "load the modules, or use a virtual machine"
     return {
         verb: f"the kernel refuses ({refused[verb]}): it needs {modules}; {remedy}" if verb in refused else None

@@ -188,14 +188,7 @@ class Network:
         return dict(total)
 
     def _packets(
-        self,
-        limit_s: float,
-        source: str,
-        destination: str,
-        count: int,
-        interval_s: float,
-        size: int,
-        wait_s: float,
+        self, limit_s: float, source: str, destination: str, count: int, interval_s: float, size: int, wait_s: float
     ) -> dict[str, Any]:
         sender, receiver = self._host(source), self._host(destination)
         out, back = self._sidecar(sender), self._sidecar(receiver)

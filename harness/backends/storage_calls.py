@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
@@ -64,10 +65,8 @@ def mount(lab: Line, run_dir: pathlib.Path, mounts: tuple[str, ...]) -> None:
 
 def examine(open_lab: Callable[[], Line]) -> str | None:
     """Why storage cannot be disturbed, with what would bring it; `None` where it can."""
-    lab = open_lab()
-    try:
-        return lab.call("storage.examine") or None
-    except BackendError as error:
-        return str(error)
-    finally:
-        lab.close()
+    with contextlib.closing(open_lab()) as lab:
+        try:
+            return lab.call("storage.examine") or None
+        except BackendError as error:
+            return str(error)

@@ -55,14 +55,11 @@ class CheckpointTornWrite(TakesNodes):
         hit = self._wait_for_cut(targets, context)
         context.injected()
         self._judge(dict(self._acting[hit].counts()), context)
-        self._kill(targets, context)
+        self.take([context.node(target) for target in targets], "power lost", context)
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         while self._acting:
             self._acting.pop().heal()
-
-    def _kill(self, targets: Sequence[Target], context: Context) -> None:
-        self.take([context.node(target) for target in targets], "power lost", context)
 
     def _counts_bytes(self) -> bool:
         return self.kind in ("prefix", "reordered")
@@ -79,11 +76,11 @@ class CheckpointTornWrite(TakesNodes):
                 if disturbance.counts()["cut"]:
                     return number
             context.wait(LOOK_S)
-        what, hint = (
-            ("write", "") if self._counts_bytes() else ("rename", "; a trainer without renames needs kind prefix")
-        )
-        where = f"{self.directory}/{self.path}"
-        raise FaultError(f"{name_nodes(targets)}: no such {what} in {where} within {self.within}{hint}")
+        missing = f"in {self.directory}/{self.path} within {self.within}"
+        if self._counts_bytes():
+            raise FaultError(f"{name_nodes(targets)}: no such write {missing}")
+        hint = "a trainer without renames needs kind prefix"
+        raise FaultError(f"{name_nodes(targets)}: no such rename {missing}; {hint}")
 
     def _judge(self, counts: dict[str, int], context: Context) -> None:
         detail = f"{self.kind}: {counts['bytes']} bytes had been written, {counts['lost_bytes']} of them lost"

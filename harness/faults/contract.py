@@ -105,58 +105,46 @@ class Context(Protocol):
     @property
     def checkpoints(self) -> CheckpointPlace:
         """Where the job saves."""
-        ...
 
     def node(self, target: Target) -> Node:
         """The node that the target is on; from then on always that one, wherever a restart brings the rank."""
-        ...
 
     def pid_of(self, rank: int) -> tuple[Node, int]:
         """The node and process id (as numbered there) of the living worker with this rank."""
-        ...
 
     def wait(
         self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: Callable[[], None] | None = None
     ) -> bool:
         """Waits; returns early with `True` when `until()` holds. Calls `meanwhile` about once a second. Raises
         `Cancelled` when the run ends."""
-        ...
 
     def log(self, event: str, **fields: Any) -> None:
         """An event of this fault in the event log."""
-        ...
 
     def undo(self, action: str, **arguments: Any) -> None:
         """Writes the undo record with its arguments, fsynced, *before* the fault touches anything that outlives the
         nodes (files on the host). `action`: `faults.<name>`. What dies with the nodes needs none."""
-        ...
 
     def ready(self) -> None:
         """The fault is set up and will act by itself later: a trainer that waits at the trigger goes on."""
-        ...
 
     def injected(self) -> None:
         """The fault acts from this moment on."""
-        ...
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         """What was measured. `ok=False`, or no effect at all, makes the run invalid."""
-        ...
 
     def traffic(self, node: Node, measured: int | None, least: int | None, seconds: float, detail: str) -> None:
         """How many bytes of the training's own went through what the fault disturbs on this node in these seconds.
 
         Fewer than `least` make the run invalid. `None`: it could not be measured, or nothing follows from it.
         """
-        ...
 
     def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         """What was measured once it was healed. `ok=False` makes the run invalid; nothing at all is not judged."""
-        ...
 
     def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
         """Durations of this rank's latest steps, oldest first: those that began after `since_ns` (monotonic)."""
-        ...
 
     def data_wait_share(self, rank: int, since_ns: int) -> float | None:
         """The part (0 to 1) of the time of those steps that this rank waited for data; `None`: no step, or untold."""
@@ -164,47 +152,36 @@ class Context(Protocol):
     def figures(self, rank: int) -> list[Figures]:
         """What this rank told of its latest steps, in the order in which it did them; a step that is done again comes
         again."""
-        ...
 
     def ranks_on(self, node: Node) -> list[int]:
         """The ranks whose newest process is on this node."""
-        ...
 
     def worker_pids(self, node: Node) -> list[int]:
         """The newest processes of the ranks on this node, as the node numbers them."""
-        ...
 
     def reached(self, rank: int, failpoint: str) -> int:
         """When this rank was last seen at the failpoint (monotonic); 0: never."""
-        ...
 
     def wall_offset_ns(self, rank: int) -> int | None:
         """How far this rank's wall clock is ahead of ours, by its newest event; `None` where that cannot be told."""
-        ...
 
     def hold(self) -> None:
         """From now on the trainer stops, or is struck, at the places named by `Fault.holds`."""
-        ...
 
     def let_go(self) -> None:
         """Ends `hold()`; whoever stands there goes on."""
-        ...
 
     def caught(self) -> int | None:
         """The rank of a process that has come to a strike planned in `Fault.holds`, and waits for it."""
-        ...
 
     def strike(self) -> None:
         """Lets that process go on to what is meant for it."""
-        ...
 
     def release(self, node: Node, reason: str) -> None:
         """The node's GPUs are no longer allocated to the job (it is gone)."""
-        ...
 
     def replace(self, node: Node) -> Node:
         """A replacement arrives now, and is allocated from now on."""
-        ...
 
 
 class Cancelled(Exception):
@@ -365,6 +342,15 @@ class TakesNodes(Fault):
 
 def name_nodes(targets: Sequence[Target]) -> str:
     return "node " + ", ".join(str(target.node_index) for target in targets)
+
+
+def ranks_of(targets: Sequence[Target]) -> list[int]:
+    """Those of a fault with `aims_at: rank`, as the planner resolves them."""
+    return [target.rank for target in targets if target.rank is not None]
+
+
+def name_ranks(targets: Sequence[Target]) -> str:
+    return "rank " + ", ".join(str(target.rank) for target in targets)
 
 
 _FLAGS = [f"{each}s" for each in May]  # how faults of older versions said what may come of them

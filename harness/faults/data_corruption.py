@@ -13,16 +13,14 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context, Fault, Folder, RunPath, Target
+from harness.faults.contract import Context, Folder, RunPath, Target, name_ranks, ranks_of
 from harness.faults.shared import orders
 from harness.log import untrusted_files
-from harness.log.consequences import May
 from harness.units import Duration
 
 
-class DataCorruption(Fault):
+class DataCorruption(orders.OrderedFault):
     """Shards on the disk are put back after `duration`; a NaN batch needs a trainer with the hook `CHAOS_DAMAGE`."""
 
     kind: Literal["missing", "truncated", "garbage", "nan_batch"] = Field(
@@ -35,9 +33,6 @@ class DataCorruption(Fault):
     )
 
     runbook = "F10"
-    needs = frozenset({Verb.FILES})
-    aims_at = "rank"
-    may = frozenset({May.STOP})
     _sound: dict[str, str] = PrivateAttr(default_factory=dict)  # the digest of the shard before it was damaged
 
     def lasts(self) -> Duration | None:
@@ -53,11 +48,11 @@ class DataCorruption(Fault):
         return given | {"duration": None}
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
-        return orders.environment(run_dir) if self.kind == "nan_batch" else {}
+        return super().environment(run_dir) if self.kind == "nan_batch" else {}
 
     def describe(self, targets: Sequence[Target]) -> str:
         if self.kind == "nan_batch":
-            return f"one batch of rank {', '.join(str(target.rank) for target in targets)} turns the loss into NaN"
+            return f"one batch of {name_ranks(targets)} turns the loss into NaN"
         return f"one shard {self.file} in {self.directory}/ is {self.kind} for {self.duration}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
@@ -70,7 +65,7 @@ class DataCorruption(Fault):
         if not shards:
             raise FaultError(f"{self.directory}/{self.file}: no shard there to damage")
         dice = random.Random(context.seed)
-        shard, kept = dice.choice(shards), self._kept(context)
+        shard, kept = dice.choice(shards), context.run_dir / "kept" / f"{context.seed:016x}" / "shard"
         kept.parent.mkdir(parents=True, exist_ok=True)
         untrusted_files.copy_out(context.run_dir, shard, kept)
         places = {"path": shard, "kept": str(kept.relative_to(context.run_dir))}
@@ -83,20 +78,13 @@ class DataCorruption(Fault):
         context.wait(self.duration.s)
         put_back(context.run_dir, **places)
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
-        """Shards are put back by `inject`, or by their undo record at the end of the run."""
-        orders.withdraw(context.run_dir, context.seed)
-
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
-        """The shard is what it was before. A poisoned batch was that of one step."""
+        """The shard is what it was before: `inject` puts it back, or its undo record at the end of the run."""
         if self.kind == "nan_batch":
-            orders.see_withdrawn(context)
+            super().see_end(targets, context)
         for shard, before in self._sound.items():
             damaged = int(digest(context.run_dir, shard) != before)
             context.ended(damaged, 0, "shards damaged", ok=not damaged, detail=shard)
-
-    def _kept(self, context: Context) -> pathlib.Path:
-        return context.run_dir / "kept" / f"{context.seed:016x}" / "shard"
 
     def _damage(self, run_dir: pathlib.Path, shard: str, dice: random.Random) -> None:
         if self.kind == "missing":
@@ -109,10 +97,9 @@ class DataCorruption(Fault):
                 file.write(dice.randbytes(min(size, 1 << 20)))
 
     def _poison(self, targets: Sequence[Target], context: Context) -> None:
-        for target in targets:
-            assert target.rank is not None  # the planner resolves `aims_at: rank` to ranks
-            found = orders.order(context, target.rank, kind="nan")
-            detail = f"rank {target.rank}, step {found['step']}"
+        for rank in ranks_of(targets):
+            found = orders.order(context, rank, kind="nan")
+            detail = f"rank {rank}, step {found['step']}"
             context.effect(found["changed"], 1, "batches poisoned", ok=found["changed"] == 1, detail=detail)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from harness.faults.contract import Context, Hold, Target
+from harness.faults.contract import Context, Hold, Target, name_ranks
 from harness.faults.shared import inside
 from harness.node.emitter.strikes import NEXT_BATCH
 from harness.units import Duration
@@ -30,16 +30,13 @@ class DataLoaderStall(inside.InsideFault):
         return inside.stuck_at(NEXT_BATCH, targets, self.duration.s)
 
     def describe(self, targets: Sequence[Target]) -> str:
-        ranks = ", ".join(str(target.rank) for target in targets)
-        return (
-            f"rank {ranks}: the next batch of data does not come, for {self.duration} or until the job gets rid of it"
-        )
+        until = f"for {self.duration} or until the job gets rid of it"
+        return f"{name_ranks(targets)}: the next batch of data does not come, {until}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         victims = self.find_victims(targets, context)
         inside.see_stuck(NEXT_BATCH, list(victims), context)
-        there = victims.values()
-        context.wait(self.duration.s, until=lambda: not any(node.alive and pid in node.pids() for node, pid in there))
+        context.wait(self.duration.s, until=lambda: all(inside.is_gone(*victim) for victim in victims.values()))
 
 
 FAULT = DataLoaderStall

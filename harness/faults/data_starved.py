@@ -13,8 +13,6 @@ from harness.node.emitter import abnormal
 from harness.node.types import StorageRule
 from harness.units import Duration
 
-TOLERANCE = 0.25  # a busy machine adds to a delay; 10 % on a quiet one
-
 
 class DataStarved(StorageFault):
     """Each read of the training data waits. A loader that reads ahead may hide it: the report says whether it did."""
@@ -41,13 +39,7 @@ class DataStarved(StorageFault):
         return "".join(_in_words(rank, context.data_wait_share(rank, since_ns)) for rank in context.ranks_on(node))
 
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
-        """What the file system counted: reads that waited, and for how long. If the training read nothing there, the
-        fault did not act."""
-        got, asked = counts["delayed_ns"] / max(1, counts["waits"]) / 1e6, self.latency.s * 1e3
-        close = counts["waits"] > 0 and abs(got - asked) <= asked * TOLERANCE
-        context.effect(
-            got, asked, "ms of delay on average", ok=close, detail=f"{detail}; {counts['waits']} reads waited"
-        )
+        self.judge_delay(counts, self.latency.s, context, f"{detail}; {counts['waits']} reads waited")
 
 
 def _in_words(rank: int, share: float | None) -> str:

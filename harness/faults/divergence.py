@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pydantic import Field, PrivateAttr
 
-from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Figures, Target
+from harness.faults.contract import END_SEEN_WITHIN_S, Context, Figures, Target, name_ranks, ranks_of
 from harness.faults.shared import orders
 from harness.log.consequences import May
 from harness.node.emitter import abnormal
@@ -31,7 +29,7 @@ TOLD_BY: Mapping[str, Name] = {"learning_rate": "lr", "gradient": "grad_norm", "
 WORDS: Mapping[Name, str] = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
 
 
-class Divergence(Fault):
+class Divergence(orders.OrderedFault):
     """For some steps: the learning rate or the gradient times `factor`, or batches full of noise. Needs a trainer with
     the hook `CHAOS_DAMAGE`. Data that is bad stays bad: a trainer that goes back meets the same batches again."""
 
@@ -40,8 +38,6 @@ class Divergence(Fault):
     steps: int = Field(4, ge=1, le=1000, description="For so many steps; with `kind: gradient`, 1 is one explosion.")
 
     runbook = "F5"
-    needs = frozenset({Verb.FILES})
-    aims_at = "rank"
     may = frozenset({May.STOP, May.DIVERGE})
     _first: int = PrivateAttr(0)  # the step at which it begins to act
     _usual: dict[int, float] = PrivateAttr(default_factory=dict)  # by rank, before that
@@ -49,18 +45,14 @@ class Divergence(Fault):
     def spoilt_steps(self) -> int:
         return self.steps
 
-    def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
-        return orders.environment(run_dir)
-
     def describe(self, targets: Sequence[Target]) -> str:
-        ranks = ", ".join(str(target.rank) for target in targets)
-        during = f"{'one step' if self.steps == 1 else f'{self.steps} steps'} on rank {ranks}"
+        during = f"{'one step' if self.steps == 1 else f'{self.steps} steps'} on {name_ranks(targets)}"
         if self.kind == "batches":
             return f"the batches of {during} are noise"
         return f"the {self.kind.replace('_', ' ')} is {self.factor:g} times the usual for {during}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        ranks = sorted(target.rank for target in targets if target.rank is not None)
+        ranks = sorted(ranks_of(targets))
         self._must_be_all(ranks, context)
         self._usual = {rank: usual(context.figures(rank), self._name) for rank in ranks}
         self._first = self._begin(ranks, context)
@@ -126,14 +118,11 @@ class Divergence(Fault):
             return 1 + abnormal.SPIKE_LOSS_EXCESS * ranks / world
         return self.factor if self.kind == "learning_rate" else max(NORM_LEAST, NORM_PART * self.factor * ranks / world)
 
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
-        orders.withdraw(context.run_dir, context.seed)
-
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
         """The newest step has a usual learning rate or gradient norm; noise is no longer ordered. How the loss goes on
         is the trainer's doing."""
         if self.kind == "batches":
-            return orders.see_withdrawn(context)
+            return super().see_end(targets, context)
         limit = (1 + self.factor) / 2
         for rank, before in self._usual.items():
             seen = context.figures(rank)[-1]
@@ -159,9 +148,8 @@ def usual(figures: Sequence[Figures], name: Name) -> float:
     told = [value for each in figures if math.isfinite(value := getattr(each, name))][-BEFORE_STEPS:]
     found = (told[-1] if name == "lr" else statistics.median(told)) if told else 0.0
     if not found > 0:
-        raise FaultError(
-            f"the trainer told no {WORDS[name]} above 0 before the fault, so its effect could not be measured"
-        )
+        untold = f"the trainer told no {WORDS[name]} above 0 before the fault"
+        raise FaultError(f"{untold}, so its effect could not be measured")
     return found
 
 

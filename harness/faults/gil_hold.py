@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from harness.faults.contract import Context, Hold, Target
+from harness.faults.contract import Context, Hold, Target, name_ranks
 from harness.faults.shared import inside
 from harness.node.emitter.strikes import LET_GO, SEIZED
 from harness.units import Duration
@@ -30,8 +30,7 @@ class GilHold(inside.InsideFault):
         return inside.at_the_next_step(targets, "seize", self.duration.s)
 
     def describe(self, targets: Sequence[Target]) -> str:
-        ranks = ", ".join(str(target.rank) for target in targets)
-        return f"rank {ranks}: the interpreter lock is held for {self.duration} after its next step"
+        return f"{name_ranks(targets)}: the interpreter lock is held for {self.duration} after its next step"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         """Measured by the rank's own events before and after; a rank that was ended over it held it to its end."""

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
-from harness.faults.contract import Context, Hold, Target
+from harness.faults.contract import Context, Hold, Target, name_ranks
 from harness.faults.shared import inside
 from harness.faults.shared.launchers import launcher_of
 from harness.node.types import ProcessState
@@ -54,8 +54,7 @@ class Hang(inside.InsideFault):
         return inside.stuck_at(COLLECTIVE, targets, self.duration.s)
 
     def describe(self, targets: Sequence[Target]) -> str:
-        ranks = ", ".join(str(target.rank) for target in targets)
-        return f"rank {ranks}: {WAYS[self.how]}, for {self.duration} or until the job gets rid of it"
+        return f"{name_ranks(targets)}: {WAYS[self.how]}, for {self.duration} or until the job gets rid of it"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         victims = self.find_victims(targets, context)
@@ -69,7 +68,7 @@ class Hang(inside.InsideFault):
             context.injected()
             for rank, (node, pid) in victims.items():
                 self._see_frozen(rank, node, pid, context)
-        context.wait(self.duration.s, until=lambda: not any(_is_there(*victim) for victim in victims.values()))
+        context.wait(self.duration.s, until=lambda: all(inside.is_gone(*victim) for victim in victims.values()))
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         context.let_go()
@@ -105,10 +104,6 @@ class Hang(inside.InsideFault):
 
 def _stopped(node: Node) -> int:
     return sum(each.state == "T" for each in node.processes())
-
-
-def _is_there(node: Node, pid: int) -> bool:
-    return node.alive and pid in node.pids()
 
 
 FAULT = Hang

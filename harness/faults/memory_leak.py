@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr
 
 from harness.backends.contract import Node, Verb
 from harness.errors import FaultError, NodeGone
-from harness.faults.contract import Context, Hold, Target
+from harness.faults.contract import Context, Hold, Target, name_ranks
 from harness.faults.shared import inside
 from harness.faults.shared.memory import see_memory_end
 from harness.log.consequences import May
@@ -40,8 +40,8 @@ class MemoryLeak(inside.InsideFault):
         return inside.at_the_next_step(targets, "leak", f"{self.rate.bytes} {2 * self.room.bytes}")
 
     def describe(self, targets: Sequence[Target]) -> str:
-        ranks = ", ".join(str(target.rank) for target in targets)
-        return f"rank {ranks} takes {self.rate} of memory a second; {self.room} above what its node uses it is killed"
+        end = f"{self.room} above what its node uses it is killed"
+        return f"{name_ranks(targets)} takes {self.rate} of memory a second; {end}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         """Measured by what the node uses. It is over when the process has ended, by its own choice or not."""
@@ -68,8 +68,7 @@ class MemoryLeak(inside.InsideFault):
             detail = f"rank {rank} on {node.name}: limit {self._limits[node] / 2**20:.0f} MiB"
             detail += "; it was gone before" if more is None else ""
             context.effect(more or 0, wanted, "bytes taken", ok=(more or 0) >= wanted, detail=detail)
-        there = victims.values()
-        context.wait(self.within.s, until=lambda: all(inside.is_gone(node, pid) for node, pid in there))
+        context.wait(self.within.s, until=lambda: all(inside.is_gone(*victim) for victim in victims.values()))
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
         super().heal(targets, context)

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from typing import Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
-from harness.backends.contract import Node, Verb
-from harness.errors import NodeGone
-from harness.faults.contract import Context, Fault, Target, name_nodes
-from harness.faults.shared.memory import BEYOND_BYTES, see_memory_end
+from harness.faults.contract import Context, Target, name_nodes
+from harness.faults.shared.memory import BEYOND_BYTES, LimitedMemory
 from harness.log.consequences import May
 from harness.units import Duration, Size
 
 TOLERANCE = 0.25  # of what is free: the node goes on using memory while it is measured
 
 
-class MemoryPressure(Fault):
+class MemoryPressure(LimitedMemory):
     """Only `free` is left to the node beyond what it uses. The job may die of it if it needs more: see `oom`."""
 
-    how: Literal["auto", "kernel", "watchdog"] = Field(
-        "auto", description="Whose limit: the kernel's (OOM killer), a watchdog's (SIGKILL), or the first there is."
-    )
     free: Size = Field(Size("64MiB"), description="What the node may still use, caches included.")
     duration: Duration = Field(Duration("20s"), description="How long it lasts.")
 
-    runbook = "F6"
-    needs = frozenset({Verb.MEMORY})
     may = frozenset({May.STOP})
-    _limits: dict[Node, int] = PrivateAttr(default_factory=dict)
 
     def lasts(self) -> Duration | None:
         return self.duration
-
-    def needed(self) -> frozenset[Verb]:
-        return self.needs | {Verb.MEMORY_KERNEL} if self.how == "kernel" else self.needs
 
     def describe(self, targets: Sequence[Target]) -> str:
         return f"{name_nodes(targets)} left with {self.free} of free memory for {self.duration}"
@@ -56,15 +43,6 @@ class MemoryPressure(Fault):
             detail = f"{node.name}: {killed} process killed for more, by the {who}"
             context.effect(got, free_bytes, "bytes available", ok=ok, detail=detail)
         context.wait(self.duration.s)
-
-    def heal(self, targets: Sequence[Target], context: Context) -> None:
-        for target in targets:
-            with contextlib.suppress(NodeGone):  # and its limits with it
-                context.node(target).limit_memory(None)
-
-    def see_end(self, targets: Sequence[Target], context: Context) -> None:
-        for node, limit_bytes in self._limits.items():
-            see_memory_end(node, limit_bytes, context)
 
 
 FAULT = MemoryPressure

@@ -9,11 +9,10 @@ from pydantic import Field
 
 from harness.backends.contract import Disturbance, Node, Traffic, Verb
 from harness.faults.contract import Context, Target, name_nodes
-from harness.faults.shared.network import NetworkFault, way
+from harness.faults.shared.network import INTERVAL_S, PACKETS, NetworkFault, way
 from harness.log.consequences import May
 from harness.units import Duration
 
-PACKETS, INTERVAL_S = 10, 0.002
 BACK_S = 10.0  # until packets must come through again
 
 
@@ -58,8 +57,7 @@ class NicFlap(NetworkFault):
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
         for node in [context.node(target) for target in targets]:
-            through = [node.send_packets(None, PACKETS, INTERVAL_S, back).received for back in self.ways()]
-            context.ended(min(through), PACKETS, "packets through", ok=min(through) > 0, detail=node.name)
+            self.see_through(node, None, node.name, context)
 
     def _measure(self, node: Node, cycle: int, context: Context) -> None:
         for back in self.ways():

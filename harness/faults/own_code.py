@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import pathlib
 from collections.abc import Sequence
-from functools import partial
 from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
 from harness.backends.contract import Node
-from harness.faults.contract import Context, Hold, Target
+from harness.faults.contract import Context, Hold, Target, name_ranks
 from harness.faults.shared import inside
 from harness.node.emitter.strikes import CALLED, FAILED, RETURNED
 from harness.units import Duration
@@ -54,15 +53,13 @@ class OwnCode(inside.InsideFault):
         return inside.at_the_next_step(targets, "call", self.source)
 
     def describe(self, targets: Sequence[Target]) -> str:
-        ranks = ", ".join(str(target.rank) for target in targets)
-        return f"rank {ranks}: inject(context) of {self.file or 'the scenario'} is called after its next step"
+        return f"{name_ranks(targets)}: inject(context) of {self.file or 'the scenario'} is called after its next step"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         """Measured by the rank's own events before and after. Code that raises has not acted."""
         victims = self.find_victims(targets, context)
-        ended = {
-            rank: self._end(rank, *victims[rank], context) for rank in inside.strike_each(targets, context, CALLED)
-        }
+        struck = inside.strike_each(targets, context, CALLED)
+        ended = {rank: self._end(rank, *victims[rank], context) for rank in struck}
         ok = len(ended) == len(targets) and "raised an error, see its output" not in ended.values()
         detail = "; ".join(f"rank {rank}: {how}" for rank, how in ended.items())
         context.effect(len(ended), len(targets), "calls of inject", ok=ok, detail=detail)
@@ -70,7 +67,10 @@ class OwnCode(inside.InsideFault):
     def _end(self, rank: int, node: Node, pid: int, context: Context) -> str:
         """How the call ended, in words."""
         begun_ns = context.reached(rank, CALLED)
-        over = partial(_over, rank, begun_ns, context)
+
+        def over(failpoint: str) -> bool:
+            return context.reached(rank, failpoint) >= begun_ns
+
         context.wait(self.duration_max.s, until=lambda: over(RETURNED) or over(FAILED) or inside.is_gone(node, pid))
         if over(FAILED):
             return "raised an error, see its output"
@@ -102,10 +102,6 @@ def check(source: str) -> None:
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "inject"]
     if not found or len(found[-1].args.posonlyargs) + len(found[-1].args.args) != 1:
         raise ValueError("it needs def inject(context) with one parameter at its top level")
-
-
-def _over(rank: int, begun_ns: int, context: Context, failpoint: str) -> bool:
-    return context.reached(rank, failpoint) >= begun_ns
 
 
 FAULT = OwnCode

@@ -10,10 +10,9 @@ from pydantic import Field
 
 from harness.backends.contract import Node, Traffic, Verb
 from harness.faults.contract import Context, Target, name_nodes
-from harness.faults.shared.network import LastingFault, way
+from harness.faults.shared.network import INTERVAL_S, PACKETS, LastingFault, way
 from harness.log.consequences import May
 
-PACKETS, INTERVAL_S = 10, 0.002
 _WORDS = {"nodes": "the other nodes", "control": "the rendezvous store", "all": "everything"}
 
 
@@ -59,16 +58,17 @@ class Partition(LastingFault):
         nodes = [context.node(target) for target in targets]
         for node in nodes:
             for outsider in self._outsiders(nodes, context):
-                through = [node.send_packets(outsider, PACKETS, INTERVAL_S, back).received for back in self.ways()]
-                detail = f"{node.name} and {outsider.name if outsider is not None else 'the control host'}"
-                context.ended(min(through), PACKETS, "packets through", ok=min(through) > 0, detail=detail)
+                self.see_through(node, outsider, _names(node, outsider), context)
 
     def _measure(self, node: Node, outsider: Node | None, context: Context) -> None:
         for back in self.ways():
             through = node.send_packets(outsider, PACKETS, INTERVAL_S, back).received
-            name = outsider.name if outsider is not None else "the control host"
-            detail = f"{node.name} and {name}, {way(back)}"
+            detail = f"{_names(node, outsider)}, {way(back)}"
             context.effect(through, 0, f"of {PACKETS} packets through", ok=through == 0, detail=detail)
+
+
+def _names(node: Node, outsider: Node | None) -> str:
+    return f"{node.name} and {outsider.name if outsider is not None else 'the control host'}"
 
 
 FAULT = Partition

@@ -7,8 +7,7 @@ from functools import partial
 
 from pydantic import Field
 
-from harness.backends.contract import Node
-from harness.faults.contract import Context, Hold, Target
+from harness.faults.contract import Context, Hold, Target, name_ranks
 from harness.faults.shared import inside
 from harness.node.emitter.strikes import RAISED
 
@@ -28,20 +27,15 @@ class ProcessException(inside.InsideFault):
         return inside.at_the_next_step(targets, "raise", self.text)
 
     def describe(self, targets: Sequence[Target]) -> str:
-        ranks = ", ".join(str(target.rank) for target in targets)
-        return f"rank {ranks}: an exception comes up in the training thread after its next step"
+        return f"{name_ranks(targets)}: an exception comes up in the training thread after its next step"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         victims = self.find_victims(targets, context)
         raised = inside.strike_each(targets, context, RAISED)
-        ended = [rank for rank in raised if _ends(*victims[rank], context)]
+        ended = [rank for rank in raised if context.wait(ENDS_WITHIN_S, until=partial(inside.is_gone, *victims[rank]))]
         lived = f"; rank {', '.join(str(r) for r in raised if r not in ended)} lives on" if raised != ended else ""
         ok = len(raised) == len(targets)
         context.effect(len(raised), len(targets), "exceptions raised", ok=ok, detail=f"{len(ended)} ended{lived}")
-
-
-def _ends(node: Node, pid: int, context: Context) -> bool:
-    return context.wait(ENDS_WITHIN_S, until=partial(inside.is_gone, node, pid))
 
 
 FAULT = ProcessException

@@ -9,8 +9,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness.backends.contract import Node, Verb
-from harness.faults.contract import Context, Fault, Target
+from harness.backends.contract import Verb
+from harness.faults.contract import Context, Fault, Target, name_ranks, ranks_of
+from harness.faults.shared.inside import is_gone
 from harness.log.consequences import May
 
 GONE_WITHIN_S = 5.0
@@ -30,24 +31,15 @@ class RankKill(Fault):
         return self.signal == "SIGTERM"
 
     def describe(self, targets: Sequence[Target]) -> str:
-        return f"{self.signal} to the worker of {_ranks(targets)}"
+        return f"{self.signal} to the worker of {name_ranks(targets)}"
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
-        for target in targets:
-            assert target.rank is not None  # the planner resolves `aims_at: rank` to ranks
-            node, pid = context.pid_of(target.rank)
+        for rank in ranks_of(targets):
+            node, pid = context.pid_of(rank)
             context.injected()
             node.signal(signal.Signals[self.signal], pid)
-            gone = context.wait(GONE_WITHIN_S, until=partial(_is_gone, node, pid))
-            context.effect(int(gone), 1, "processes gone", ok=gone, detail=f"rank {target.rank} on {node.name}")
-
-
-def _is_gone(node: Node, pid: int) -> bool:
-    return pid not in node.pids()
-
-
-def _ranks(targets: Sequence[Target]) -> str:
-    return "rank " + ", ".join(str(target.rank) for target in targets)
+            gone = context.wait(GONE_WITHIN_S, until=partial(is_gone, node, pid))
+            context.effect(int(gone), 1, "processes gone", ok=gone, detail=f"rank {rank} on {node.name}")
 
 
 FAULT = RankKill

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.backends.contract import Verb
-from harness.faults.contract import Context, Fault, Hold, Target
+from harness.faults.contract import Context, Fault, Hold, Target, name_ranks
 from harness.log.consequences import May
 from harness.units import Duration
 
@@ -41,9 +41,8 @@ class StartFailure(Fault):
         return [Hold(match, target.rank, strikes=self.times, code=self.code, mislead=wrong) for target in targets]
 
     def describe(self, targets: Sequence[Target]) -> str:
-        ranks = ", ".join(str(target.rank) for target in targets)
         wrong = _VARIABLES[self.kind]
-        return f"the next {self.times} starts of rank {ranks} " + (
+        return f"the next {self.times} starts of {name_ranks(targets)} " + (
             f"are told a wrong {wrong}" if wrong else f"end with exit code {self.code}"
         )
 

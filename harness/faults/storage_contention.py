@@ -62,10 +62,10 @@ class StorageContention(Fault):
         with _started(["-m", "harness.faults.load.file_server", str(folder)], {}) as server:
             assert server.stdout is not None
             port = int(server.stdout.readline())
-            with _started(self._users(folder, port), self._mix()) as users:
+            mix = {"LOAD_BYTES": str(self.block.bytes), "LOAD_READS_PERCENT": str(self.reads)}
+            with _started(self._users(folder, port), mix) as users:
                 context.injected()
-                seconds = self.duration.s
-                context.wait(seconds + START_S_MAX, until=lambda: users.poll() is not None)
+                context.wait(self.duration.s + START_S_MAX, until=lambda: users.poll() is not None)
                 users.kill()
                 return users.communicate()[0]
 
@@ -80,9 +80,6 @@ class StorageContention(Fault):
 
     def _name(self, context: Context) -> str:
         return f"{self.directory}/.load-{context.seed:016x}"
-
-    def _mix(self) -> Mapping[str, str]:
-        return {"LOAD_BYTES": str(self.block.bytes), "LOAD_READS_PERCENT": str(self.reads)}
 
     def _users(self, folder: pathlib.Path, port: int) -> list[str]:
         file = folder / "locustfile.py"

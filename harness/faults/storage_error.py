@@ -48,9 +48,8 @@ class StorageError(StorageFault):
         failed, expected = counts["failed"], self.share * counts["tried"]
         tolerance = 3 * math.sqrt(expected * (1 - self.share)) + 0.5
         ok = failed > 0 and abs(failed - expected) <= tolerance
-        context.effect(
-            failed, round(expected), "operations failed", ok=ok, detail=f"{detail}: {counts['matched']} in all"
-        )
+        detail = f"{detail}: {counts['matched']} in all"
+        context.effect(failed, round(expected), "operations failed", ok=ok, detail=detail)
 
 
 FAULT = StorageError

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from pydantic import Field, model_validator
 
 from harness.faults.contract import Context, Target
-from harness.faults.shared.storage import StorageFault
+from harness.faults.shared.storage import TOLERANCE, StorageFault
 from harness.node.types import StorageRule
 from harness.units import Duration, Rate
-
-TOLERANCE = 0.25  # a busy machine adds to a delay; 10 % on a quiet one
 
 
 class StorageSlow(StorageFault):
@@ -48,10 +46,7 @@ class StorageSlow(StorageFault):
             slow = counts["waits"] > 0 and got <= asked * (1 + TOLERANCE)  # the machine itself may be slower still
             context.effect(got, asked, "Mbit/s", ok=slow, detail=detail)
         else:
-            got = counts["delayed_ns"] / max(1, counts["waits"]) / 1e6
-            asked = rule.delay_s * 1e3
-            close = counts["waits"] > 0 and abs(got - asked) <= asked * TOLERANCE
-            context.effect(got, asked, "ms of delay on average", ok=close, detail=detail)
+            self.judge_delay(counts, rule.delay_s, context, detail)
 
 
 FAULT = StorageSlow

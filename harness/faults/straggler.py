@@ -219,15 +219,12 @@ class Quota(Brake):
 
     def press(self, extra: float) -> None:
         if not self.cpus_before:
-            self.cpus_before = self._cpus_used()
+            # So many it keeps busy when nothing limits it; at the trigger it may be held, and so idle.
+            self.cpus_before = float(max(1, sum(each.state == "R" for each in self.node.processes())))
         self.node.limit_cpu(self.cpus_before / (1 + extra))
 
     def release(self) -> None:
         self.node.limit_cpu(None)
-
-    def _cpus_used(self) -> float:
-        """How many CPUs the node keeps busy when nothing limits it; at the trigger it may be held, and so idle."""
-        return float(max(1, sum(each.state == "R" for each in self.node.processes())))
 
 
 class DutyCycle(Brake):

@@ -134,20 +134,21 @@ def _resolve(spec: FaultSpec, workload: Workload, dice: random.Random) -> tuple[
 def _choose(
     spec: FaultSpec, selector: Selector, places: Sequence[int], what: str, ranks_each: int, dice: random.Random
 ) -> Sequence[int]:
+    def refused(problem: str) -> ScenarioError:
+        return ScenarioError([f"{spec.place('target')}fault {spec.id}: {problem}"])
+
     if selector == "any":
         return [dice.choice(places)]
     if selector == "all":
         return places
     if isinstance(selector, int):
         if selector not in places:
-            problem = f"unknown {what} {selector}; choose one of: 0 to {len(places) - 1}"
-            raise ScenarioError([f"{spec.place('target')}fault {spec.id}: {problem}"])
+            raise refused(f"unknown {what} {selector}; choose one of: 0 to {len(places) - 1}")
         return [selector]
     if isinstance(selector, NotRank):
         others = [place for place in places if place != selector.not_rank // ranks_each]
         if not others:
-            problem = f"every {what} has rank {selector.not_rank}; none is left to choose"
-            raise ScenarioError([f"{spec.place('target')}fault {spec.id}: {problem}"])
+            raise refused(f"every {what} has rank {selector.not_rank}; none is left to choose")
         return [dice.choice(others)]
     if isinstance(selector, Count):
         count = selector.count
@@ -155,7 +156,5 @@ def _choose(
         assert isinstance(selector, Percent)
         count = max(1, round(len(places) * selector.percent / 100))  # a fault without a target proves nothing
     if count > len(places):
-        raise ScenarioError(
-            [f"{spec.place('target')}fault {spec.id}: {count} {what}s asked for; there are {len(places)}"]
-        )
+        raise refused(f"{count} {what}s asked for; there are {len(places)}")
     return sorted(dice.sample(places, count))

@@ -224,10 +224,8 @@ class Plan(_Model):
         workload = self.workload.model_copy(update={"steps": steps})
         for fault in self.faults:
             if fault.when.step is not None and fault.when.step >= steps:
-                text = (
-                    f"fault {fault.id}: step {fault.when.step} is never reached; the fault-free run did {steps} steps"
-                )
-                raise ScenarioError([text])
+                never = f"step {fault.when.step} is never reached; the fault-free run did {steps} steps"
+                raise ScenarioError([f"fault {fault.id}: {never}"])
         return self.model_copy(update={"workload": workload})
 
     def labelled(self, labels: Mapping[str, str]) -> Plan:

@@ -41,9 +41,8 @@ def wrong_expectations(expect: Mapping[str, Any], scores: ScoreBounds) -> Iterat
         elif name not in scores:
             yield ("expect", name), f"unknown score {name!r}; {choice(name, scores)}"
         elif written != OFF:
-            yield from (
-                (("expect", name, *path), message) for path, message in checked(scores[name].bounds, written)[1]
-            )
+            problems = checked(scores[name].bounds, written)[1]
+            yield from ((("expect", name, *path), message) for path, message in problems)
         elif not scores[name].by_default:
             can_be_off = ", ".join(name for name, score in scores.items() if score.by_default)
             yield ("expect", name), f"off is for what is judged by default: {can_be_off}"

@@ -139,10 +139,9 @@ class Document:
     def raise_problems(self) -> None:
         if self.problems:
             found = list(dict.fromkeys(self.problems))
-            more = (
-                [f"{self.source}: and {len(found) - PROBLEMS_MAX} more mistakes"] if len(found) > PROBLEMS_MAX else []
-            )
-            raise ScenarioError(found[:PROBLEMS_MAX] + more)
+            if len(found) > PROBLEMS_MAX:
+                found[PROBLEMS_MAX:] = [f"{self.source}: and {len(found) - PROBLEMS_MAX} more mistakes"]
+            raise ScenarioError(found)
 
     def check(
         self, model: type[_Checked], data: Any, at: Path = (), keys: Callable[[Path], Sequence[str]] | None = None

@@ -90,9 +90,8 @@ class TargetSpec(Parameters):
     @model_validator(mode="after")
     def _one_of_two(self) -> TargetSpec:
         if (self.node is None) == (self.rank is None):
-            raise ValueError(
-                "write either node: or rank:, with any, all, a number, {count: 2}, {percent: 25} or {not_rank: 0}"
-            )
+            which = "any, all, a number, {count: 2}, {percent: 25} or {not_rank: 0}"
+            raise ValueError(f"write either node: or rank:, with {which}")
         return self
 
 
@@ -125,9 +124,8 @@ class When(Parameters):
 
     @model_validator(mode="after")
     def _one_trigger(self) -> When:
-        given = [
-            name for name in ("step", "after", "every", "rate", "phase", "following") if getattr(self, name) is not None
-        ]
+        triggers = ("step", "after", "every", "rate", "phase", "following")
+        given = [name for name in triggers if getattr(self, name) is not None]
         if tuple(given) not in _TRIGGERS:
             allowed = " · ".join(" + ".join(names) for names in _TRIGGERS)
             raise ValueError(f"{' + '.join(given) or 'nothing'} is not a trigger; allowed: {allowed}")
@@ -363,15 +361,13 @@ def _check_faults(document: Document, faults: Sequence[FaultSpec], phases: Seque
         seen.add(fault.id)
         fault._places = {key: document.at((*at, key), "") for key in ("target", "when")}
         if phases and fault.when.phase is not None and fault.when.phase not in phases:
-            document.problem(
-                (*at, "when", "phase"), f"unknown phase {fault.when.phase!r}; {choice(fault.when.phase, phases)}"
-            )
+            unknown = f"unknown phase {fault.when.phase!r}; {choice(fault.when.phase, phases)}"
+            document.problem((*at, "when", "phase"), unknown)
         followed = fault.when.following
         if followed is not None and (followed not in ids or followed == fault.id):
             others = [each.id for each in faults[:20] if each is not fault]
-            document.problem(
-                (*at, "when", "following"), f"unknown other fault {followed!r}; {choice(followed, others)}"
-            )
+            unknown = f"unknown other fault {followed!r}; {choice(followed, others)}"
+            document.problem((*at, "when", "following"), unknown)
         aims_at = fault.action.aims_at
         if getattr(fault.target, aims_at) is None:
             document.problem((*at, "target"), f"{fault.kind} acts on a {aims_at}: write target: {{{aims_at}: …}}")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from pydantic import Field
 
 from harness.trainers.contract import WORDS_MAX, Path, Word, Workload
 from harness.trainers.shared import rendezvous
 from harness.trainers.shared.custom import Command, numbered
-from harness.trainers.shared.scripted import ScriptTrainer, fixed_size
+from harness.trainers.shared.scripted import ScriptTrainer
 
 
 class AccelerateTrainer(ScriptTrainer):
     """A script under `accelerate launch`, which hands the work to torch's elastic launcher."""
+
+    fixed_size = True
 
     accelerate: Word = Field(min_length=1, description="A script beside the scenario, or a module: -m package.train")
     launch_args: list[Word] = Field(
@@ -46,10 +48,6 @@ class AccelerateTrainer(ScriptTrainer):
 
     def words(self) -> dict[Path, str]:
         return super().words() | numbered("launch_args", self.launch_args)
-
-    def problems(self, workload: Workload) -> Iterator[tuple[Path, str]]:
-        yield from super().problems(workload)
-        yield from fixed_size(workload, "accelerate")
 
 
 TRAINER = AccelerateTrainer

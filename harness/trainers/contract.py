@@ -232,9 +232,8 @@ class Workload(Parameters):
         data: dict[str, Any] = dump(self)
         if not self.trainer.paced_by(self.checkpoint):
             data["checkpoint"].pop("every_steps", None)
-        return {
-            name: value for name, value in data.items() if (name, value) not in (("restore_drill", None), ("env", {}))
-        }
+        unsaid: list[tuple[str, object]] = [("restore_drill", None), ("env", {})]
+        return {name: value for name, value in data.items() if (name, value) not in unsaid}
 
     @field_validator("steps", mode="before")
     @classmethod

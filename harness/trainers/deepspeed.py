@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 
 from pydantic import Field
 
-from harness.trainers.contract import Path, Word, Workload
+from harness.trainers.contract import Word, Workload
 from harness.trainers.shared.custom import Command
-from harness.trainers.shared.scripted import ScriptTrainer, fixed_size
+from harness.trainers.shared.scripted import ScriptTrainer
 
 PORT = "29400"
 
@@ -20,6 +19,8 @@ class DeepspeedTrainer(ScriptTrainer):
 
     It starts nothing again: a job that loses a rank is over.
     """
+
+    fixed_size = True
 
     deepspeed: Word = Field(min_length=1, description="A script beside the scenario, or a module: -m package.train")
     local_rank_arg: bool = Field(True, description="Whether the script is given --local_rank, as deepspeed does.")
@@ -34,10 +35,6 @@ class DeepspeedTrainer(ScriptTrainer):
             *(("--module", self.as_module, *self.args) if self.as_module else self.script()),
         )
         return command, None
-
-    def problems(self, workload: Workload) -> Iterator[tuple[Path, str]]:
-        yield from super().problems(workload)
-        yield from fixed_size(workload, "deepspeed")
 
 
 TRAINER = DeepspeedTrainer

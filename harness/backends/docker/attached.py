@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -141,25 +142,16 @@ def _undo(
     container: str, verb: str, life: str, networks: dict[str, dict[str, Any]], environment: dict[str, str]
 ) -> None:
     """Takes one deed back. Does nothing where it was taken back before, or the container is gone."""
-    with environment_as_recorded(BACKEND.settings, environment):
-        engine = Engine()
-    try:
-        with speaking(f"undoing {verb} of container {container[:12]}"):
-            found = _inspect(engine, container)
-            if found is not None:
-                _take_back(engine, container, verb, life, networks, found)
-    finally:
-        engine.close()
-
-
-def _inspect(engine: Engine, container: str) -> dict[str, Any] | None:
     import docker.errors
 
-    try:
-        found: dict[str, Any] = engine.api.inspect_container(container)
-        return found
-    except docker.errors.NotFound:
-        return None
+    with environment_as_recorded(BACKEND.settings, environment):
+        engine = Engine()
+    with contextlib.closing(engine), speaking(f"undoing {verb} of container {container[:12]}"):
+        try:
+            found = engine.api.inspect_container(container)
+        except docker.errors.NotFound:
+            return
+        _take_back(engine, container, verb, life, networks, found)
 
 
 def _take_back(

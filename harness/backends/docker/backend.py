@@ -10,6 +10,7 @@ the harness dies, that connection ends and the containers with it. What then is 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 from typing import Any
@@ -35,7 +36,6 @@ from harness.errors import CannotRunError, ChaosError, UsageError
 from harness.node import container_storage, metadata, owner_names
 
 IMAGE_ENV, GPUS_ENV, EGRESS_ENV = "CHAOS_DOCKER_IMAGE", "CHAOS_DOCKER_GPUS", "CHAOS_DOCKER_EGRESS"
-
 
 PROBE = "probe"  # the kind of name that what a probe makes has
 
@@ -67,9 +67,8 @@ class DockerCluster(probe.ProbedCluster):
         try:
             run_folder.prepare(self._run_dir, self._workload, names, self._engine.owner)
         except PermissionError as error:
-            raise CannotRunError(
-                f"{self._run_dir} cannot be given to the user of the containers: {error.strerror}"
-            ) from error
+            why = f"cannot be given to the user of the containers: {error.strerror}"
+            raise CannotRunError(f"{self._run_dir} {why}") from error
         (self._run_dir / request.RESOLVER_FILE).write_text(request.RESOLVER)
         (self._run_dir / request.HOSTS_FILE).write_text(request.HOSTS)
 
@@ -89,8 +88,7 @@ class DockerCluster(probe.ProbedCluster):
 
     def start_control(self, start: int, command: tuple[str, ...]) -> None:
         assert self._control is not None, "there is a control command, and so a host for it"
-        values = {"address": self._control.address, "control": self._control.address}
-        filled = fill_placeholders(command, values | self._same_everywhere)
+        filled = self._fill(command, self._control)
         self._control.run(filled, self._environment(self._control, start), self._log(self._control), start)
 
     def replace(self, node: Node) -> Node:
@@ -123,9 +121,11 @@ class DockerCluster(probe.ProbedCluster):
     def _control_address(self) -> str:
         return self._control.address if self._control is not None else ""
 
-    @property
-    def _same_everywhere(self) -> dict[str, object]:
-        return {"run_dir": self._run_dir, "python": "python3", "head": self._nodes[0].address}
+    def _fill(self, command: tuple[str, ...], host: DockerNode, **more: object) -> tuple[str, ...]:
+        """The command as it runs on this host."""
+        here = {"address": host.address, "control": self._control_address, **more}
+        everywhere = {"run_dir": self._run_dir, "python": "python3", "head": self._nodes[0].address}
+        return fill_placeholders(command, here | everywhere)
 
     def _hosts(self) -> list[DockerNode]:
         return [*self._nodes, *([self._control] if self._control is not None else [])]
@@ -146,7 +146,7 @@ class DockerCluster(probe.ProbedCluster):
 
     def _come_up(self, node: DockerNode) -> None:
         node.come_up(self._workload.mounts if node is not self._control else ())
-        self.readings.put(node.clock())
+        self.readings.append(node.clock())
 
     def _start_sidecar(self, host: NetworkHost) -> ContainerLine:
         assert isinstance(host, DockerNode), "the hosts of this cluster are its nodes"
@@ -155,13 +155,7 @@ class DockerCluster(probe.ProbedCluster):
         return ContainerLine(self._engine, name, wanted, self._run_dir / "logs" / f"{host.key}.network.log").come_up()
 
     def _start_node(self, node: DockerNode) -> None:
-        values = {
-            "address": node.address,
-            "control": self._control_address,
-            "index": node.index,
-            "incarnation": node.incarnation,
-        }
-        command = fill_placeholders(self._workload.command, values | self._same_everywhere)
+        command = self._fill(self._workload.command, node, index=node.index, incarnation=node.incarnation)
         environment = self._environment(node, node.incarnation)
         node.run(command, environment, self._log(node), node.incarnation)
 
@@ -193,10 +187,8 @@ class DockerBackend(Backend):
             engine = Engine(probe.PROBE_S_MAX)
         except ChaosError:
             return None
-        try:
+        with contextlib.closing(engine):
             return engine.image_id(os.environ.get(IMAGE_ENV, request.IMAGE))
-        finally:
-            engine.close()
 
     def probe(self) -> Capability:
         if self._probed is None:
@@ -218,10 +210,8 @@ class DockerBackend(Backend):
             engine = Engine(probe.PROBE_S_MAX)
         except CannotRunError:
             return 0
-        try:
+        with contextlib.closing(engine):
             return sum(engine.remove_run(name) for name in engine.run_ids() if owner_names.is_over(name, PROBE))
-        finally:
-            engine.close()
 
     def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> DockerCluster:
         if not run_dir.is_absolute():
@@ -254,15 +244,12 @@ def _flag(name: str) -> bool:
 
 def _try_out() -> tuple[str, dict[Verb, str]]:
     """One line about the engine, and for each verb that is refused here the reason."""
-    engine = Engine(probe.PROBE_S_MAX)
-    try:
+    with contextlib.closing(Engine(probe.PROBE_S_MAX)) as engine:
         run_id = owner_names.new_name(PROBE)
         refused = probe.try_out(
             lambda workload, folder: DockerCluster(engine, workload, _place(engine, workload, folder, run_id)),
             container_storage.why_not(engine.address, engine.user),
         )
-    finally:
-        engine.close()
     return f"Docker {engine.info['ServerVersion']}, {engine.info['NCPU']} CPUs, at {engine.address}", refused
 
 
@@ -270,10 +257,8 @@ def _undo(run_id: str, environment: dict[str, str]) -> None:
     """Removes whatever carries this run's label, at the engine that the run used. Idempotent."""
     with environment_as_recorded(BACKEND.settings, environment):
         engine = Engine()
-    try:
+    with contextlib.closing(engine):
         engine.remove_run(run_id)
-    finally:
-        engine.close()
 
 
 UNDO = _undo

@@ -63,13 +63,10 @@ class DockerNode(NetworkedNode, StoringNode):
 
     def create(self, wanted: request.Request, network: Network) -> None:
         """Starts the container, whose address is the next one that is free."""
-        logs = self._run_dir / "logs"
-        self._network = network
-        self._lab = network
+        self._lab: Network = network
         name = self._place.container(self.name, self.incarnation)
-        self._line = ContainerLine(
-            self._engine, name, wanted, logs / f"{self.key}.init.log", self._on_event, self._on_end
-        )
+        errors = self._run_dir / "logs" / f"{self.key}.init.log"
+        self._line = ContainerLine(self._engine, name, wanted, errors, self._on_event, self._on_end)
         self.container = self._line.container
 
     def come_up(self, mounts: Sequence[str]) -> None:
@@ -204,9 +201,9 @@ class DockerNode(NetworkedNode, StoringNode):
         self._note_exit(-signal.SIGKILL)
         self._frozen_pids = None
         self._gone.set()
-        self._network.forget(self.key)
+        self._lab.forget(self.key)
 
     def _note_exit(self, code: int) -> None:
         start, self._running = self._running, 0
         if start:
-            self._exits.put(Exit(self.name, start, code))
+            self._exits.append(Exit(self.name, start, code))

@@ -41,6 +41,5 @@ class ContainerLine(rpc.Line):
             return self
         self.close()
         text = self._errors.read_text(errors="replace").strip()
-        raise BackendError(
-            f"container {self._name} did not come up in {READY_S_MAX:g} s: {text[-1000:] or 'no message'}"
-        )
+        late = f"container {self._name} did not come up in {READY_S_MAX:g} s"
+        raise BackendError(f"{late}: {text[-1000:] or 'no message'}")

@@ -94,9 +94,9 @@ class Engine:
             with contextlib.suppress(KeyError):
                 return self.api.inspect_image(image)["Config"]["Labels"] or {}
         except docker.errors.ImageNotFound as error:
-            how = (
-                "build it with 'make image'" if image == IMAGE else "CHAOS_DOCKER_IMAGE names it: build it, or pull it"
-            )
+            how = "build it with 'make image'"
+            if image != IMAGE:
+                how = "CHAOS_DOCKER_IMAGE names it: build it, or pull it"
             raise CannotRunError(f"no image {image!r} at {self.address}; {how}") from error
         return {}
 
@@ -126,9 +126,8 @@ class Engine:
             raw = self.api.attach_socket(container, params=parameters)
             link = cast(socket.socket, getattr(raw, "_sock", raw))
             link.settimeout(None)
-        return AttachedStream(
-            link, errors, [each for each in (getattr(raw, "_response", None), raw) if each is not None]
-        )
+        response = getattr(raw, "_response", None)
+        return AttachedStream(link, errors, [raw] if response is None else [response, raw])
 
     def inspect(self, container: str) -> dict[str, Any]:
         with speaking("inspecting"):

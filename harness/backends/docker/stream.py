@@ -8,22 +8,18 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Sequence
-from typing import IO, Protocol
+from typing import IO, Any
 
 _HEADER = struct.Struct(">BxxxI")
 _OUTPUT = 1
 
 
-class Closable(Protocol):
-    def close(self) -> None: ...
-
-
 class AttachedStream:
     """A stream as `harness.node.rpc.Line` uses it; errors go to the file `errors`."""
 
-    def __init__(self, link: socket.socket, errors: IO[bytes], owners: Sequence[Closable] = ()):
+    def __init__(self, link: socket.socket, errors: IO[bytes], owners: Sequence[Any] = ()):
         self._link = link
-        self._owners = owners  # what holds the connection besides `link`
+        self._owners = owners  # what holds the connection besides `link`, to be closed with it
         self._errors = errors
         self._left = bytearray()
 

@@ -93,23 +93,12 @@ class Api:
         query: Mapping[str, str] | None = None,
         limit_s: float = CALL_S_MAX,
         patient: bool = True,
+        as_text: bool = False,
     ) -> Any:
-        """What the server answers, read as JSON where it looks like it. Raises as `_answer` does."""
-        text = self._answer(method, path, body, query, limit_s, patient)
-        return json.loads(text) if text.startswith(("{", "[")) else text
+        """What the server answers, read as JSON where it looks like it, unless it is wanted `as_text`.
 
-    def _answer(
-        self,
-        method: str,
-        path: str,
-        body: Object | None = None,
-        query: Mapping[str, str] | None = None,
-        limit_s: float = CALL_S_MAX,
-        patient: bool = True,
-    ) -> str:
-        """Raises `Refused` for an answer that is an error, `BackendError` for none.
-
-        A server that is busy, restarting or out of reach is asked again for minutes where that is safe and `patient`.
+        Raises `Refused` for an answer that is an error, `BackendError` for none. A server that is busy, restarting or
+        out of reach is asked again for minutes where that is safe and `patient`.
         """
         import urllib3
 
@@ -134,7 +123,7 @@ class Api:
             except (ValueError, AttributeError):
                 reason = text.strip()[:200]
             raise Refused(answer.status, f"{method} {path}: {reason or f'HTTP {answer.status}'}")
-        return text
+        return json.loads(text) if text.startswith(("{", "[")) and not as_text else text
 
     @staticmethod
     def _again(method: str, patient: bool) -> Any:
@@ -231,7 +220,8 @@ class Api:
     def log_tail(self, pod: str, container: str, lines: int, bytes_max: int) -> str:
         """The newest lines of this container's log. Raises `Refused` where it has none yet."""
         query = {"container": container, "tailLines": str(lines), "limitBytes": str(bytes_max)}
-        return self._answer("GET", self.path("v1", "pods", f"{pod}/log"), query=query, patient=False)
+        text: str = self.ask("GET", self.path("v1", "pods", f"{pod}/log"), query=query, patient=False, as_text=True)
+        return text
 
     def delete(self, version: str, plural: str, name: str, grace_s: int | None = None, uid: str = "") -> bool:
         """False when it was gone already. With `uid` only that very object, never a later one of the same name."""

@@ -6,6 +6,7 @@ by the job's own controller; where none would bring it back, it is refused. `oth
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -45,7 +46,6 @@ done 2>/dev/null
 true
 """
 _WHOLE_LABEL = re.compile(r"[^=!\s]+={1,2}[^=!\s]+")
-
 
 LACKS = {
     "pause": "nothing freezes a pod from outside; stop is the nearest",
@@ -188,9 +188,8 @@ def attach(selection: str) -> KubernetesJob:
             raise UsageError(f"--attach kubernetes:{selection}: {error}") from error
         pods = [pod for pod in found if others.lives(pod)]
         if not pods:
-            raise UsageError(
-                f"--attach kubernetes:{selection}: no pod in namespace {api.namespace} runs with these labels"
-            )
+            why = f"no pod in namespace {api.namespace} runs with these labels"
+            raise UsageError(f"--attach kubernetes:{selection}: {why}")
         return KubernetesJob(api, selection, pods, all([_refuse_foreign(pod) for pod in pods]))
     except BaseException:
         api.close()
@@ -263,7 +262,7 @@ def _undo(pod: str, uid: str, shell: str, ephemeral_shell: bool, verb: str, envi
         return
     with environment_as_recorded(BACKEND.settings, environment):
         api = Api(read_settings())
-    try:
+    with contextlib.closing(api):
         found = api.pod(pod)
         if found is None or others.uid_of(found) != uid or others.seen(found, found).state != RUNNING:
             return
@@ -271,8 +270,6 @@ def _undo(pod: str, uid: str, shell: str, ephemeral_shell: bool, verb: str, envi
             _undo_beside(api, found, shell)
         else:
             _signal(api, pod, shell, "CONT")
-    finally:
-        api.close()
 
 
 def _undo_beside(api: Api, pod: Object, shell: str) -> None:

@@ -11,6 +11,7 @@ a disruption budget keeps from eviction. `docs/kubernetes.md` has all settings (
 
 from __future__ import annotations
 
+import contextlib
 import math
 import pathlib
 import secrets
@@ -104,7 +105,8 @@ class KubeCluster(ControlledCluster):
             return self._place.kind != "pods" and any(index not in self._held | self._given_up for index in lost)
 
     def start(self) -> None:
-        self.restart_control() if self._workload.control is not None else None
+        if self._workload.control is not None:
+            self.restart_control()
         with self._lock:
             self._started = True
             for node in self._nodes:
@@ -227,9 +229,8 @@ class KubeCluster(ControlledCluster):
             try:
                 self._api.create(wanted)
             except Refused as error:
-                raise CannotRunError(
-                    f"Kubernetes refuses {wanted['kind']} {wanted['metadata']['name']}: {error}"
-                ) from error
+                what = f"{wanted['kind']} {wanted['metadata']['name']}"
+                raise CannotRunError(f"Kubernetes refuses {what}: {error}") from error
         self._watcher.start()
         self._wait(lambda: self._control is not None, "the control host's pod did not start")
         self._wait(lambda: all(each.incarnation for each in self._nodes), "not all pods started")
@@ -286,8 +287,10 @@ class KubeCluster(ControlledCluster):
         try:
             self._greet_or_raise(wanted)
         except Exception as error:  # whatever it is, nobody else would hear of it
-            if not self._stop.is_set() and self._is_there(wanted["metadata"]["name"]):
-                self.broken = error if isinstance(error, CannotRunError) else BackendError(trouble.words(error))
+            name = wanted["metadata"]["name"]
+            if not self._stop.is_set() and any(pod["metadata"]["name"] == name for pod in self._api.pods(self._place)):
+                words = str(error) if isinstance(error, ChaosError) else repr(error)
+                self.broken = error if isinstance(error, CannotRunError) else BackendError(words)
 
     def _greet_or_raise(self, wanted: Object) -> None:
         errors = self.run_dir / "logs" / f"{wanted['metadata']['name']}.init.log"
@@ -336,7 +339,7 @@ class KubeCluster(ControlledCluster):
                 return
             node = KubeNode(self, index, before.incarnation + 1, pod)
             self._nodes[index] = node
-            self.comings_and_goings.put(Change(node.name, node.incarnation, allocated=True))
+            self.comings_and_goings.append(Change(node.name, node.incarnation, allocated=True))
             if self._started:
                 self._start_node(node)
 
@@ -361,26 +364,23 @@ class KubeCluster(ControlledCluster):
             for node in self._nodes:
                 if node.pod is pod:
                     reason = node.end_reason
-                    self.comings_and_goings.put(Change(node.name, node.incarnation, allocated=False, reason=reason))
+                    self.comings_and_goings.append(Change(node.name, node.incarnation, allocated=False, reason=reason))
                     self._settle(node.index)
 
     def _note_exit(self, pod: Pod, code: int) -> None:
         with self._lock:
             start, pod.running = pod.running, 0
             if start:
-                self.ends.put(Exit(pod.node, start, code))
+                self.ends.append(Exit(pod.node, start, code))
 
     def _note_clock(self, pod: Pod) -> None:
         """Nothing to compare where it is our own machine's."""
         if pod.hello["clock"] == clock_id():
             return
         host = pod.hello["host"]
-        self.readings.put(clocks.compare(host, lambda: int(pod.call("clock")["wall_ns"])))
+        self.readings.append(clocks.compare(host, lambda: int(pod.call("clock")["wall_ns"])))
         ahead = clocks.compare(host, lambda: int(pod.call("clock")["mono_ns"]), now_ns=time.monotonic_ns)
         pod.mono_offset_ns = ahead.offset_ns
-
-    def _is_there(self, pod: str) -> bool:
-        return any(each["metadata"]["name"] == pod for each in self._api.pods(self._place))
 
     # What runs
 
@@ -403,15 +403,8 @@ class KubeCluster(ControlledCluster):
         """The plan's and ours; files of the run are named as they are called in a pod."""
         device = pod.hello["device"]
         devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")} if device else {}
-        marks = (
-            run_folder.environment(POD_RUN_DIR, name)
-            | run_folder.key_of(self.run_dir)
-            | {
-                "CHAOS_NODE": name,
-                "CHAOS_INCARNATION": str(start),
-                "CHAOS_RUN_ID": self._place.run_id,
-            }
-        )
+        marks = run_folder.environment(POD_RUN_DIR, name) | run_folder.key_of(self.run_dir)
+        marks |= {"CHAOS_NODE": name, "CHAOS_INCARNATION": str(start), "CHAOS_RUN_ID": self._place.run_id}
         here = str(self.run_dir)
         given = {key: value.replace(here, POD_RUN_DIR) for key, value in self._workload.env.items()}
         return {**devices, **metadata.environment(pod.hello["metadata"]), **given, **marks}
@@ -446,10 +439,8 @@ def _undo(run_id: str, environment: dict[str, str]) -> None:
     with environment_as_recorded(BACKEND.settings, environment):
         settings = read_settings()
         api = Api(settings)
-    try:
+    with contextlib.closing(api):
         end_run(api, ClusterRun(run_id, settings))
-    finally:
-        api.close()
 
 
 UNDO = _undo
@@ -471,11 +462,8 @@ class KubernetesBackend(Backend):
         if self._capability is None:
             try:
                 settings = read_settings()
-                api = Api(settings)
-                try:
+                with contextlib.closing(Api(settings)) as api:
                     self._capability = capability_of(api, ClusterRun("probe", settings, api.dialect))
-                finally:
-                    api.close()
             except ChaosError as error:
                 return Capability(False, str(error), frozenset(), dict.fromkeys(Verb, str(error)))
         return self._capability

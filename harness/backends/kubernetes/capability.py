@@ -37,15 +37,13 @@ def capability_of(api: Api, place: ClusterRun) -> Capability:
 
 
 def _missing(api: Api, place: ClusterRun) -> Mapping[Verb, str]:
-    found = dict(LACKS)
+    found, reason = dict(LACKS), ""
     if not api.serves(CHAOS_MESH, "networkchaos"):
         reason = (
             "Chaos Mesh (its NetworkChaos) is not installed in this cluster; nothing else may touch a pod's network"
         )
     elif not api.may("create", "networkchaos", "chaos-mesh.org"):
         reason = "no right to create networkchaos.chaos-mesh.org; harness/backends/kubernetes/rbac.yaml has it"
-    else:
-        reason = ""
     if reason:
         found |= dict.fromkeys((Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_PARTITION), reason)
     if cannot := way_of(api, place).why_not():

@@ -38,9 +38,8 @@ class Returns:
             return ""
         if owner["kind"] != "Job":
             known = ", ".join(("Job", "JobSet (through its Jobs)", *ALWAYS))
-            return (
-                f"whether its controller, {owner['kind']} {owner['name']}, brings it back is not known; known: {known}"
-            )
+            controller = f"its controller, {owner['kind']} {owner['name']}"
+            return f"whether {controller}, brings it back is not known; known: {known}"
         try:
             return self._of_job(self._read(*JOB, owner["name"]), verb, pod, pods)
         except Refused as error:
@@ -60,9 +59,8 @@ class Returns:
             return ""
         if rule:
             return f"Job {name} has a podFailurePolicy with {rule}, which could end it"
-        if not (full := self._full(job, pod, pods)):
-            return ""
-        return self._of_jobset(job, full)
+        full = self._full(job, pod, pods)
+        return self._of_jobset(job, full) if full else ""
 
     def _full(self, job: Object, pod: Object, pods: Sequence[Object]) -> str:
         """Why this Job allows no further failure; empty where it does."""

@@ -49,9 +49,8 @@ def add(api: Api, pod: Object, target: str, name: str, settings: Settings) -> No
     deadline = time.monotonic() + START_S_MAX
     while not _answers(api, pod_name, name):
         if time.monotonic() > deadline:
-            raise BackendError(
-                f"ephemeral container {name} of pod {pod_name} cannot be entered within {START_S_MAX:g} s"
-            )
+            where = f"ephemeral container {name} of pod {pod_name}"
+            raise BackendError(f"{where} cannot be entered within {START_S_MAX:g} s")
         time.sleep(0.2)
 
 

@@ -38,8 +38,5 @@ def give_back(api: Api, run_id: str) -> int:
 def _without_marks(machine: Object) -> Object:
     taints = [each for each in machine["spec"].get("taints", []) if each["key"] != TAINT]
     ours = machine["spec"].get("taints", []) != taints
-    if ours:
-        spec: Object = {"taints": taints}
-    else:
-        spec = {"unschedulable": None}
+    spec: Object = {"taints": taints} if ours else {"unschedulable": None}
     return {"metadata": {"labels": {MARK: None}}, "spec": spec}

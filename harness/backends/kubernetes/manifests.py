@@ -108,7 +108,8 @@ def render(workload: Launch, place: ClusterRun) -> list[Object]:
     """Everything that is created for a run besides `delivered`, in the order in which it is created."""
     first = [service(place), control_pod(place), budget(place)]
     if place.settings.gang:
-        first.append(pod_group(workload, place))
+        gang = {"minMember": workload.nodes, "queue": place.settings.gang}
+        first.append(_object("scheduling.volcano.sh/v1beta1", "PodGroup", place.name, place, gang))
     return [*first, *RENDERERS[place.kind](workload, place)]
 
 
@@ -140,11 +141,6 @@ def budget(place: ClusterRun) -> Object:
     """No drain and no eviction may take the control host."""
     spec = {"minAvailable": 1, "selector": {"matchLabels": place.labels | {NODE_LABEL: CONTROL}}}
     return _object(place.dialect.policy, "PodDisruptionBudget", place.control, place, spec)
-
-
-def pod_group(workload: Launch, place: ClusterRun) -> Object:
-    spec = {"minMember": workload.nodes, "queue": place.settings.gang}
-    return _object("scheduling.volcano.sh/v1beta1", "PodGroup", place.name, place, spec)
 
 
 def node_pod(workload: Launch, place: ClusterRun, index: int, incarnation: int) -> Object:
@@ -354,7 +350,10 @@ def _pod_spec(place: ClusterRun, role: str, grace_s: int) -> Object:
     }
     if settings.shares_checkpoints:
         container["volumeMounts"].append({"name": "checkpoints", "mountPath": SHARED})
-        spec["volumes"].append({"name": "checkpoints"} | _shared_volume(settings))
+        volume: Object = {"persistentVolumeClaim": {"claimName": settings.claim}}
+        if not settings.claim:
+            volume = {"hostPath": {"path": settings.host_path, "type": "DirectoryOrCreate"}}
+        spec["volumes"].append({"name": "checkpoints"} | volume)
     if settings.tolerations:
         spec["tolerations"] = [_toleration(each.key, each.value, each.effect) for each in settings.tolerations]
     if settings.selector:
@@ -362,12 +361,6 @@ def _pod_spec(place: ClusterRun, role: str, grace_s: int) -> Object:
     if settings.service_account:
         spec["serviceAccountName"] = settings.service_account
     return spec
-
-
-def _shared_volume(settings: Settings) -> Object:
-    if settings.claim:
-        return {"persistentVolumeClaim": {"claimName": settings.claim}}
-    return {"hostPath": {"path": settings.host_path, "type": "DirectoryOrCreate"}}
 
 
 def _toleration(key: str, value: str, effect: str) -> Object:

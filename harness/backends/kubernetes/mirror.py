@@ -93,9 +93,8 @@ class Mirror:
         try:
             size = os.fstat(descriptor).st_size
             if not 0 <= offset <= size or offset + len(data) > FILE_BYTES_MAX:
-                raise BackendError(
-                    f"{name}: a pod wrote at {offset} of {size} bytes; at most {FILE_BYTES_MAX} may come"
-                )
+                most = f"at most {FILE_BYTES_MAX} may come"
+                raise BackendError(f"{name}: a pod wrote at {offset} of {size} bytes; {most}")
             os.pwrite(descriptor, data, offset)
         finally:
             os.close(descriptor)

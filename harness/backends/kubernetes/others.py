@@ -11,12 +11,7 @@ from harness.backends.kubernetes.manifests import Object
 INDEX = "batch.kubernetes.io/job-completion-index"
 CONTAINER = "kubectl.kubernetes.io/default-container"
 ENDING, GONE = "ending", "gone"
-ANY_NAME = {
-    "Job",
-    "ReplicaSet",
-    "ReplicationController",
-    "DaemonSet",
-}  # whose new pods have new names
+ANY_NAME = {"Job", "ReplicaSet", "ReplicationController", "DaemonSet"}  # whose new pods have new names
 
 Place = tuple[str, str, str]
 

@@ -6,7 +6,7 @@ import calendar
 import time
 
 from harness.backends.kubernetes.manifests import Object
-from harness.errors import CannotRunError, ChaosError
+from harness.errors import CannotRunError
 
 HOPELESS = {"ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "ImageInspectError"}
 PULLING = {"ErrImagePull", "ImagePullBackOff"}
@@ -25,10 +25,6 @@ def refuse_hopeless(pod: Object) -> None:
         if hopeless:
             name, words = pod["metadata"]["name"], waiting.get("message", "")
             raise CannotRunError(f"pod {name} cannot start: {reason}: {words}")
-
-
-def words(error: Exception) -> str:
-    return str(error) if isinstance(error, ChaosError) else repr(error)
 
 
 def describe(pod: Object) -> str:

@@ -7,7 +7,7 @@ the verbs that need more say so. `CHAOS_LOCAL_MODE` (root, user or plain) takes 
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import os
 import pathlib
 import secrets
@@ -18,6 +18,7 @@ from typing import Any
 
 from harness.backends import delivery, network_calls, run_folder, storage_calls
 from harness.backends.caller import NetworkCaller
+from harness.backends.cluster_base import Box
 from harness.backends.contract import (
     Backend,
     Capability,
@@ -50,10 +51,7 @@ _TAKES_ROOT = "control groups for nodes take root"
 _TAKES_NAMESPACES = "needs namespaces"
 _NOBODY_EVICTS = "no engine schedules these nodes: use `via: signal` or a metadata endpoint"
 _CGROUP_VERBS = (Verb.CPU_QUOTA, Verb.MEMORY_KERNEL)
-_NAMESPACE_VERBS = (
-    *(Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_LINK, Verb.NET_PARTITION),
-    Verb.STORAGE,
-)
+_NAMESPACE_VERBS = (*network_calls.VERBS, Verb.STORAGE)
 _SUMMARIES = {
     "root": "virtual hosts in namespaces, as root",
     "user": "virtual hosts in namespaces, as an ordinary user",
@@ -76,10 +74,7 @@ class LocalNode(NetworkedNode, StoringNode):
         self.index = index
         self.incarnation = incarnation
         run_folder.prepare_log(run_dir, self.key)
-        view: dict[str, Any] = {
-            "run_dir": str(run_dir),
-            "writable": run_folder.writable(workload, name, self.key),
-        }
+        view: dict[str, Any] = {"run_dir": str(run_dir), "writable": run_folder.writable(workload, name, self.key)}
         try:
             created = lab.call("node.create", name=name, incarnation=incarnation, **view)
         except rpc.StageError as error:
@@ -123,7 +118,7 @@ class LocalCluster(Cluster):
         self._run_id = run_id
         self._mode = mode
         self._nodes: list[LocalNode] = []
-        self._exits: collections.deque[Exit] = collections.deque()
+        self._exits: Box[Exit] = Box()
         self._gone: set[str] = set()
         self._closed = False
         self._control_starts = 0
@@ -160,14 +155,7 @@ class LocalCluster(Cluster):
         if self._workload.control is None:
             raise UsageError("this workload has no control command")
         self._control_starts += 1
-        values = {
-            "address": self._lab.control,
-            "control": self._lab.control,
-            "head": self._nodes[0].address,
-            "python": sys.executable,
-            "run_dir": self._run_dir,
-        }
-        command = fill_placeholders(self._workload.control, values)
+        command = self._fill(self._workload.control, self._lab.control)
         env = self._environment("control", self._control_starts)
         log = self._log("control")
         self._lab.call("control.start", command=command, env=env, log=log, incarnation=self._control_starts)
@@ -181,9 +169,7 @@ class LocalCluster(Cluster):
 
     def exits(self) -> list[Exit]:
         """Raises `BackendError` when the lab itself has ended: what the nodes did then proves nothing."""
-        found = []
-        while self._exits:
-            found.append(self._exits.popleft())
+        found = self._exits.take()
         if not found and self._lab.ended and not self._closed:
             raise BackendError(f"the lab ended unexpectedly; see {self._run_dir / 'logs' / 'labd.log'}")
         return found
@@ -204,19 +190,16 @@ class LocalCluster(Cluster):
         return LocalNode(self._lab, self._gone, self._run_dir, self._workload, name, index, incarnation)
 
     def _start_node(self, node: LocalNode) -> None:
-        values = {
-            "address": node.address,
-            "control": self._lab.control,
-            "head": self._nodes[0].address,
-            "index": node.index,
-            "incarnation": node.incarnation,
-            "python": sys.executable,
-            "run_dir": self._run_dir,
-        }
-        command = fill_placeholders(self._workload.command, values)
+        places = {"index": node.index, "incarnation": node.incarnation}
+        command = self._fill(self._workload.command, node.address, **places)
         env = self._environment(node.name, node.incarnation, gpus_of(node.index, self._workload.ranks_per_node))
         env |= metadata.environment(node.metadata)
         self._lab.call("node.start", node=node.key, command=command, env=env, log=self._log(node.key))
+
+    def _fill(self, command: tuple[str, ...], address: str, **more: object) -> tuple[str, ...]:
+        """The command as it runs at this address."""
+        addresses = {"address": address, "control": self._lab.control, "head": self._nodes[0].address}
+        return fill_placeholders(command, addresses | {"python": sys.executable, "run_dir": self._run_dir} | more)
 
     def _log(self, name: str) -> str:
         return str(self._run_dir / run_folder.log_of(name))
@@ -245,8 +228,7 @@ class LocalBackend(Backend):
 
     def __init__(self) -> None:
         self._chosen: dict[tuple[str, ...], tuple[str, Mapping[str, str]]] = {}
-        self._storages: dict[str, str | None] = {}
-        self._networks: dict[str, Mapping[Verb, str | None]] = {}
+        self._tried: dict[str, Mapping[Verb, str | None]] = {}
 
     def probe(self) -> Capability:
         if sys.platform != "linux":
@@ -256,7 +238,7 @@ class LocalBackend(Backend):
         if not mode:
             reason = "; ".join(dict.fromkeys(refused.values()))
             return Capability(False, reason, frozenset(), dict.fromkeys(Verb, reason))
-        limits = {**_kernel_limits(mode), **self._network(mode), **self._storage(mode)}
+        limits = {**_kernel_limits(mode), **self._try_out(mode)}
         found = _EVERYWHERE | {verb for verb, reason in limits.items() if reason is None}
         why = dict.fromkeys(Verb, _NOBODY_EVICTS)
         if mode == "plain":
@@ -294,21 +276,14 @@ class LocalBackend(Backend):
             raise CannotRunError("; ".join(dict.fromkeys(refused.values())))
         return LocalCluster(workload, run_dir, run_id, mode)
 
-    def _network(self, mode: str) -> Mapping[Verb, str | None]:
-        """For each network verb: why it is missing, or `None`; tried once."""
+    def _try_out(self, mode: str) -> Mapping[Verb, str | None]:
+        """For each verb of network and storage: why it is missing, or `None`; tried once."""
         if mode == "plain":
-            return {}  # `probe` says why there is no network to disturb
-        if mode not in self._networks:
-            self._networks[mode] = network_calls.examine(lambda: client.LabClient(mode, _probe_id(), None))
-        return self._networks[mode]
-
-    def _storage(self, mode: str) -> Mapping[Verb, str | None]:
-        """Why storage cannot be disturbed, or `None`; tried once."""
-        if mode == "plain":
-            return {}
-        if mode not in self._storages:
-            self._storages[mode] = storage_calls.examine(lambda: client.LabClient(mode, _probe_id(), None))
-        return {Verb.STORAGE: self._storages[mode]}
+            return {}  # `probe` says why there is nothing to disturb
+        if mode not in self._tried:
+            networks = network_calls.examine(lambda: _probe_lab(mode))
+            self._tried[mode] = networks | {Verb.STORAGE: storage_calls.examine(lambda: _probe_lab(mode))}
+        return self._tried[mode]
 
     def _choose(self) -> tuple[str, Mapping[str, str]]:
         """The best mode that works here ("" for none) and why each better one does not; tried once."""
@@ -349,18 +324,15 @@ def gpus_of(node: int, ranks: int) -> str | None:
     return ",".join(every[(node * ranks + rank) % len(every)] for rank in range(min(ranks, len(every))))
 
 
-def _probe_id() -> str:
-    return f"probe-{secrets.token_hex(6)}"
+def _probe_lab(mode: str) -> client.LabClient:
+    return client.LabClient(mode, f"probe-{secrets.token_hex(6)}", None)
 
 
 def try_mode(mode: str) -> str | None:
     """Builds and ends a lab of one node; `None` when that works, else the reason with its remedy."""
     try:
-        lab = client.LabClient(mode, _probe_id(), None)
-        try:
+        with contextlib.closing(_probe_lab(mode)) as lab:
             lab.call("node.create", name="probe", incarnation=1)
-        finally:
-            lab.close()
     except rpc.StageError as error:
         return kernel_errors.explain(error.stage, error.errno, mode)
     except BackendError as error:

@@ -185,14 +185,17 @@ class SlurmCluster(TellingCluster):
             with contextlib.suppress(BackendError):  # one that is lost just now is not compared
                 if self._stop.is_set():
                     return
-                self.readings.put(node.clock())
+                self.readings.append(node.clock())
 
-    def take_down(self, node: SlurmNode) -> None:
+    def _lose(self, node: SlurmNode) -> None:
         with self._lock:
             if not node.alive:
                 raise NodeGone(f"{node.key} is gone")
             self._lost.add(node.index)
             self._may_start = False
+
+    def take_down(self, node: SlurmNode) -> None:
+        self._lose(node)
         self._slurm.take_down(node.host, self._run_id)
         if not self._slurm.power_command:
             # Its slurmd lives, and tells of the job's end there when all is dead. If the job runs again by then,
@@ -204,11 +207,7 @@ class SlurmCluster(TellingCluster):
             self._take(node, "node lost")
 
     def evict(self, node: SlurmNode) -> None:
-        with self._lock:
-            if not node.alive:
-                raise NodeGone(f"{node.key} is gone")
-            self._lost.add(node.index)
-            self._may_start = False
+        self._lose(node)
         self._evictions.evict(self._job_id, node.index, node.host)
 
     def _wait(self, seconds: float, until: Callable[[], bool]) -> bool:
@@ -241,16 +240,9 @@ class SlurmCluster(TellingCluster):
             (self._state_dir / name).write_text(text)
         values = {"run_id": self._run_id, "run_dir": str(self.run_dir)}
         arguments = [argument.format(**values) for argument in request.arguments]
-        env = (
-            request.env
-            | run_folder.key_of(self.run_dir)
-            | {
-                "CHAOS_PYTHON": sys.executable,
-                "CHAOS_RUN_DIR": str(self.run_dir),
-                "CHAOS_RUN_ID": self._run_id,
-                "CHAOS_DELIVERED": str(self.run_dir / delivery.NAME),
-            }
-        )
+        env = request.env | run_folder.key_of(self.run_dir)
+        env |= {"CHAOS_PYTHON": sys.executable, "CHAOS_RUN_DIR": str(self.run_dir), "CHAOS_RUN_ID": self._run_id}
+        env |= {"CHAOS_DELIVERED": str(self.run_dir / delivery.NAME)}
         batch = str(self._state_dir / "batch.sh")
         where = f"--chdir={pathlib.Path.cwd()}"
         try:
@@ -264,9 +256,8 @@ class SlurmCluster(TellingCluster):
         while True:
             job = self._slurm.job(self._job_id)
             if job is None or job.ended:
-                raise BackendError(
-                    f"Slurm ended the job before it ran: {job.states[0] if job else 'unknown to it now'}"
-                )
+                state = job.states[0] if job else "unknown to it now"
+                raise BackendError(f"Slurm ended the job before it ran: {state}")
             if job.running:
                 break
             if job.reason in HOPELESS:
@@ -325,7 +316,7 @@ class SlurmCluster(TellingCluster):
             if node.host:  # otherwise it is waiting for just this
                 node = self._nodes[index] = SlurmNode(self, index, incarnation)
             node.incarnation, node.address, node.host = incarnation, addresses.get(host, host), host
-            self.comings_and_goings.put(Change(node.name, incarnation, allocated=True))
+            self.comings_and_goings.append(Change(node.name, incarnation, allocated=True))
         # In a thread of its own: starting something on a node takes Slurm a moment, and exits must be seen meanwhile.
         self._comparing.append(threading.Thread(target=self._compare_clocks, args=(list(self._nodes),), daemon=True))
         self._comparing[-1].start()
@@ -334,7 +325,7 @@ class SlurmCluster(TellingCluster):
         if node.gone:
             return
         node.gone = True
-        self.comings_and_goings.put(Change(node.name, node.incarnation, allocated=False, reason=reason))
+        self.comings_and_goings.append(Change(node.name, node.incarnation, allocated=False, reason=reason))
         self._note_exit(node.name, node.incarnation, _KILLED)
 
     def _read_exits(self) -> None:
@@ -345,7 +336,7 @@ class SlurmCluster(TellingCluster):
     def _note_exit(self, name: str, incarnation: int, code: int) -> None:
         if (name, incarnation) not in self._recorded:
             self._recorded.add((name, incarnation))
-            self.ends.put(Exit(name, incarnation, code))
+            self.ends.append(Exit(name, incarnation, code))
 
     def _start_now(self) -> None:
         """Takes the requeued job out of Slurm's own delay; with fewer nodes if some will not come back."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from harness.backends.contract import Capability, Verb
+from harness.backends.network_calls import VERBS
 from harness.backends.slurm import eviction
 from harness.backends.slurm.engine import Slurm
 from harness.backends.slurm.eviction import site_options
-from harness.backends.slurm.network import SIDECAR, TAKES_ROOT, VERBS
+from harness.backends.slurm.network import SIDECAR, TAKES_ROOT
 from harness.backends.slurm.step_line import StepLine
 from harness.errors import BackendError
 from harness.node import boot, owner_names, skew
@@ -42,10 +44,8 @@ def capability_of(slurm: Slurm) -> Capability:
         missing[Verb.EVICT] = reason
     else:
         verbs |= {Verb.EVICT, Verb.REPLACE}
-    summary = f"{slurm.label}, {slurm.count_nodes()} nodes"
-    return Capability(
-        True, summary, frozenset(verbs), {verb: why for verb, why in missing.items() if verb not in verbs}
-    )
+    missing = {verb: why for verb, why in missing.items() if verb not in verbs}
+    return Capability(True, f"{slurm.label}, {slurm.count_nodes()} nodes", frozenset(verbs), missing)
 
 
 def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
@@ -56,10 +56,8 @@ def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
             where = ("--nodes=1", f"--immediate={PROBE_S}", f"--time={PROBE_MINUTES_MAX}", name, *site_options())
             # From the harness's own source: nothing of a run is there that could hold what is delivered.
             line = StepLine(slurm, where, boot.place(), SIDECAR, (), folder / "probe.log")
-            try:
+            with contextlib.closing(line):
                 return _network_refusals(line) | _storage_refusals(line)
-            finally:
-                line.close()
     except BackendError as error:
         reason = f"no node was free to find out whether it can be done there ({error})"
         return dict.fromkeys((*VERBS, Verb.STORAGE), reason)

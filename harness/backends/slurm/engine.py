@@ -164,7 +164,7 @@ class Slurm:
     def is_operator(self) -> bool:
         """Whether this user may change nodes."""
         if self._operator is None:
-            line = next((line for line in self._configuration() if line.startswith("SlurmUser ")), "")
+            line = self._configured("SlurmUser")
             self._operator = os.geteuid() == 0 or f" {getpass.getuser()}(" in line
         return self._operator
 
@@ -172,21 +172,21 @@ class Slurm:
     def end_s_max(self) -> float:
         """How long after the order a node may tell that a job has ended there: slurmd kills what does not end within
         `KillWait`, and within 5 s at least, and tells only then."""
-        line = next((line for line in self._configuration() if line.startswith("KillWait ")), "")
-        found = re.search(r"= *(\d+)", line)
+        found = re.search(r"= *(\d+)", self._configured("KillWait"))
         return max(float(found[1]) if found else 30.0, 5.0) + LAST_WORDS_S
 
-    def _configuration(self) -> list[str]:
-        return self.run("scontrol", "show", "config").splitlines()
+    def _configured(self, key: str) -> str:
+        """The line of Slurm's configuration that begins with this key; empty where there is none."""
+        lines = self.run("scontrol", "show", "config").splitlines()
+        return next((line for line in lines if line.startswith(f"{key} ")), "")
 
     def evicting_partition(self, below: str | None, host: str | None) -> str | None:
         """A partition whose jobs may preempt those of `below` (default: the default one) on `host` (default: any)."""
-        if not any(line.startswith("PreemptType ") and "partition_prio" in line for line in self._configuration()):
+        if "partition_prio" not in self._configured("PreemptType"):
             return None
-        found = self._entries("partition")
-        mine = [
-            entry for entry in found if entry["PartitionName"] == below or (not below and entry["Default"] == "YES")
-        ]
+        lines = self.run("scontrol", "--oneliner", "show", "partition").splitlines()
+        found = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines if line]
+        mine = [each for each in found if each["PartitionName"] == below or (not below and each["Default"] == "YES")]
         if not mine or mine[0].get("PreemptMode") == "OFF":
             return None
         tier = int(mine[0]["PriorityTier"])
@@ -195,10 +195,6 @@ class Slurm:
             if higher and (host is None or host in self.hosts(entry["Nodes"])):
                 return entry["PartitionName"]
         return None
-
-    def _entries(self, what: str) -> list[dict[str, str]]:
-        lines = self.run("scontrol", "--oneliner", "show", what).splitlines()
-        return [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines if line]
 
     # Taking nodes away and bringing them back
 

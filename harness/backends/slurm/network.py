@@ -10,13 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from harness.backends import sidecar_network
-from harness.backends.contract import Verb
 from harness.backends.sidecar_network import NetworkHost
 from harness.errors import BackendError
 
 SIDECAR = "harness.node.slurm_sidecar"
 TAKES_ROOT = "changing a node's network takes root there"
-VERBS = (Verb.NET_RATE, Verb.NET_DELAY, Verb.NET_LOSS, Verb.NET_LINK, Verb.NET_PARTITION)
 
 
 class JobNetwork(sidecar_network.Network):

@@ -9,7 +9,7 @@ from pydantic import PrivateAttr
 
 from harness.backends.contract import Node, Verb
 from harness.errors import FaultError, NodeGone
-from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Hold, Target
+from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Hold, Target, ranks_of
 from harness.log.consequences import May
 
 Victims = Mapping[int, tuple[Node, int]]
@@ -30,8 +30,7 @@ class InsideFault(Fault):
 
     def find_victims(self, targets: Sequence[Target], context: Context) -> Victims:
         """The processes that it will act in, remembered until its end is measured."""
-        ranks = [target.rank for target in targets if target.rank is not None]
-        self._victims.update({rank: context.pid_of(rank) for rank in ranks})
+        self._victims.update({rank: context.pid_of(rank) for rank in ranks_of(targets)})
         return self._victims
 
     def heal(self, targets: Sequence[Target], context: Context) -> None:
@@ -68,15 +67,14 @@ def strike_each(targets: Sequence[Target], context: Context, failpoint: str) -> 
 
     Raises `FaultError` where one does not come: it does no step, or does not take part in holds.
     """
-    waiting, struck, begin_ns = {target.rank for target in targets}, list[int](), time.monotonic_ns()
+    waiting, struck, begin_ns = set(ranks_of(targets)), list[int](), time.monotonic_ns()
     context.hold()
     context.injected()
     while waiting:
         if not context.wait(COMES_WITHIN_S, until=lambda: context.caught() is not None):
-            ranks = ", ".join(str(rank) for rank in sorted(rank for rank in waiting if rank is not None))
-            raise FaultError(
-                f"rank {ranks} did not come to a step within {COMES_WITHIN_S:g} s: the fault did not act there"
-            )
+            ranks = ", ".join(str(rank) for rank in sorted(waiting))
+            late = f"rank {ranks} did not come to a step within {COMES_WITHIN_S:g} s"
+            raise FaultError(f"{late}: the fault did not act there")
         rank = context.caught()
         if rank is None:  # killed just now, by something else
             continue

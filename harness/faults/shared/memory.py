@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
-from harness.backends.contract import Node
-from harness.faults.contract import Context
+import contextlib
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field, PrivateAttr
+
+from harness.backends.contract import Node, Verb
+from harness.errors import NodeGone
+from harness.faults.contract import Context, Fault, Target
 
 BEYOND_BYTES = 32 * 2**20  # how much more than the limit left a stranger tries to get
 FILL_BYTES_MAX = 256 * 2**20  # more is not taken from a machine only to look
+
+
+class LimitedMemory(Fault):
+    """A node may use only so much memory, until it is healed."""
+
+    how: Literal["auto", "kernel", "watchdog"] = Field(
+        "auto", description="Whose limit: the kernel's (OOM killer), a watchdog's (SIGKILL), or the first there is."
+    )
+
+    runbook = "F6"
+    needs = frozenset({Verb.MEMORY})
+    _limits: dict[Node, int] = PrivateAttr(default_factory=dict)
+
+    def needed(self) -> frozenset[Verb]:
+        return self.needs | {Verb.MEMORY_KERNEL} if self.how == "kernel" else self.needs
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        for target in targets:
+            with contextlib.suppress(NodeGone):  # and its limits with it
+                context.node(target).limit_memory(None)
+
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        for node, limit_bytes in self._limits.items():
+            see_memory_end(node, limit_bytes, context)
 
 
 def see_memory_end(node: Node, limit_bytes: int, context: Context) -> None:

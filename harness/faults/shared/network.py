@@ -16,6 +16,7 @@ from harness.faults.shared.own_traffic import OwnTraffic
 from harness.node.types import Arrivals
 from harness.units import Duration
 
+PACKETS, INTERVAL_S = 10, 0.002  # of a look whether any come through
 Direction = Literal["egress", "ingress", "both"]
 TOLERANCE = 0.25  # of what was asked: a busy machine must not make a run invalid; reached is usually 5 %
 
@@ -53,6 +54,11 @@ class NetworkFault(Fault):
         while self._acting:
             self._acting[-1].heal()
             self._acting.pop()
+
+    def see_through(self, node: Node, partner: Node | None, detail: str, context: Context) -> None:
+        """Packets come through again, each way that was cut."""
+        through = min(node.send_packets(partner, PACKETS, INTERVAL_S, back).received for back in self.ways())
+        context.ended(through, PACKETS, "packets through", ok=through > 0, detail=detail)
 
     def ways(self) -> list[bool]:
         """The directions that are disturbed, as the `back` of a measurement from the node: out, or back to it."""

@@ -8,14 +8,33 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from harness.backends.contract import Verb
 from harness.errors import FaultError
-from harness.faults.contract import Context
+from harness.faults.contract import Context, Fault, Target
 from harness.log import untrusted_files
+from harness.log.consequences import May
 
 FOLDER = "damage"
 ANSWERS = "answers"
 ANSWER_BYTES_MAX = 64 * 2**10
 STRUCK_S_MAX = 30.0
+
+
+class OrderedFault(Fault):
+    """The trainer itself does it, as it was ordered to; what no rank has taken is withdrawn."""
+
+    needs = frozenset({Verb.FILES})
+    aims_at = "rank"
+    may = frozenset({May.STOP})
+
+    def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
+        return environment(run_dir)
+
+    def heal(self, targets: Sequence[Target], context: Context) -> None:
+        withdraw(context.run_dir, context.seed)
+
+    def see_end(self, targets: Sequence[Target], context: Context) -> None:
+        see_withdrawn(context)
 
 
 def environment(run_dir: pathlib.Path) -> Mapping[str, str]:

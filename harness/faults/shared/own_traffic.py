@@ -69,9 +69,8 @@ class OwnTraffic:
     def _passed(self, each: Connection) -> int:
         if self._cuts:  # what was tried: nothing arrives
             return each.sent
-        return {"egress": each.sent, "ingress": each.received, "both": each.sent + each.received}[
-            self._traffic.direction
-        ]
+        both = {"egress": each.sent, "ingress": each.received, "both": each.sent + each.received}
+        return both[self._traffic.direction]
 
     def _is_met(self, each: Connection) -> bool:
         """Whether the fault disturbs it: from this node's address to that of a peer. The store's host is none."""

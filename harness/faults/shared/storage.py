@@ -13,6 +13,8 @@ from harness.faults.contract import Context, Fault, Folder, Target, name_nodes
 from harness.node.types import StorageRule
 from harness.units import Duration
 
+TOLERANCE = 0.25  # a busy machine adds to a delay; 10 % on a quiet one
+
 
 class StorageFault(Fault):
     """One rule on each target's view of a folder, for `duration`."""
@@ -37,6 +39,12 @@ class StorageFault(Fault):
     @abc.abstractmethod
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
         """Reports what the file system itself has counted."""
+
+    def judge_delay(self, counts: dict[str, int], delay_s: float, context: Context, detail: str) -> None:
+        """What an operation waited on average. If the training did nothing there, the fault did not act."""
+        got, asked = counts["delayed_ns"] / max(1, counts["waits"]) / 1e6, delay_s * 1e3
+        close = counts["waits"] > 0 and abs(got - asked) <= asked * TOLERANCE
+        context.effect(got, asked, "ms of delay on average", ok=close, detail=detail)
 
     def cost(self, node: Node, since_ns: int, context: Context) -> str:
         """What it cost the ranks on a node since then, in words, where that can be told."""

@@ -46,9 +46,8 @@ def _iteration(step: int, rest: str) -> Told:
     if consumed is not None and batch and consumed >= batch:
         place = {"first": consumed - batch, "count": batch}
     took_ms = number(told.get("elapsed time per iteration (ms)"))
-    figures = known(
-        loss=number(told.get("lm loss")), grad_norm=number(told.get("grad norm")), lr=number(told.get("learning rate"))
-    )
+    loss, norm, rate = (number(told.get(name)) for name in ("lm loss", "grad norm", "learning rate"))
+    figures = known(loss=loss, grad_norm=norm, lr=rate)
     took_ns = round(took_ms * 1e6) if took_ms is not None and 0 <= took_ms < 1e12 else None
     return Told("step", {"step": step, **figures, **place}, took_ns=took_ns)
 

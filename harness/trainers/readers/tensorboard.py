@@ -52,13 +52,9 @@ class TensorboardSource(Source):
     def _event(self, record: bytes) -> Iterator[Told]:
         fields = dict(_fields(record))
         wall, step, summary = fields.get(1), fields.get(2, 0), fields.get(5)
-        if not (
-            isinstance(wall, bytes)
-            and len(wall) == 8
-            and isinstance(step, int)
-            and isinstance(summary, bytes)
-            and step < 2**53
-        ):
+        if not isinstance(wall, bytes) or len(wall) != 8 or not isinstance(summary, bytes):
+            return
+        if not isinstance(step, int) or step >= 2**53:
             return
         scalars = dict(_scalars(summary))
         loss = next((scalars[tag] for tag in self._losses if tag in scalars), None)

@@ -89,10 +89,8 @@ class CustomTrainer(Trainer):
             if not os.path.isfile(name):
                 raise UsageError(f"workload.trainer.digest: {name!r} is not a file in the working directory")
         here = {"scenario_dir": self.scenario_dir or "."}
-        words = [
-            *self.digest,
-            *placeholders.fill([*self.words().values(), *map(beside_scenario, self.scripts())], here),
-        ]
+        named = placeholders.fill([*self.words().values(), *map(beside_scenario, self.scripts())], here)
+        words = [*self.digest, *named]
         return [pathlib.Path(word) for word in dict.fromkeys(words) if os.path.isfile(word)]
 
     def problems(self, workload: Workload) -> Iterator[tuple[Path, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -12,6 +13,8 @@ from harness.trainers.shared.custom import Command, CustomTrainer, beside_scenar
 
 class ScriptTrainer(CustomTrainer):
     """Its kind's own key names the script."""
+
+    fixed_size: ClassVar[bool] = False  # its launcher cannot go on with fewer nodes
 
     args: list[Word] = Field([], max_length=WORDS_MAX, description="Arguments of the script.")
     python: Word = Field("{python}", min_length=1, description="The interpreter that has the trainer's packages.")
@@ -47,8 +50,7 @@ class ScriptTrainer(CustomTrainer):
     def in_words(self) -> str:
         return " ".join([self.name, self.target, *self.args])
 
-
-def fixed_size(workload: Workload, launcher: str) -> Iterator[tuple[Path, str]]:
-    """The problem of a launcher that cannot go on with fewer nodes."""
-    if workload.min_nodes != workload.nodes:
-        yield ("min_nodes",), f"{launcher} starts a job on a fixed number of nodes; torchrun can go on with fewer"
+    def problems(self, workload: Workload) -> Iterator[tuple[Path, str]]:
+        yield from super().problems(workload)
+        if self.fixed_size and workload.min_nodes != workload.nodes:
+            yield ("min_nodes",), f"{self.name} starts a job on a fixed number of nodes; torchrun can go on with fewer"

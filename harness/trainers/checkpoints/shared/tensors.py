@@ -27,22 +27,17 @@ def spans(place: CheckpointFolder, path: str) -> list[Span]:
     """Sorted, disjoint, none empty. None where the format is not known, or the file holds no tensor."""
     try:
         with place.open(path) as file:
-            return spans_of(file)
+            kind = _format(file)
+            if kind == SAFETENSORS:
+                size = file.seek(0, os.SEEK_END)
+                begin = 8 + _header_bytes(file)
+                return [(begin, size)] if begin < size else []
+            if kind == ARCHIVE:
+                found = (entry for entry in archives.entries(file) if _TENSOR.search(entry.name))
+                return sorted((entry.start, entry.end) for entry in found)
+            return []
     except (OSError, FaultError, ValueError):
         return []
-
-
-def spans_of(file: IO[bytes]) -> list[Span]:
-    """Raises `ValueError` for a damaged header."""
-    kind = _format(file)
-    if kind == SAFETENSORS:
-        size = file.seek(0, os.SEEK_END)
-        begin = 8 + _header_bytes(file)
-        return [(begin, size)] if begin < size else []
-    if kind == ARCHIVE:
-        found = (entry for entry in archives.entries(file) if _TENSOR.search(entry.name))
-        return sorted((entry.start, entry.end) for entry in found)
-    return []
 
 
 def each_of(file: IO[bytes], most: int) -> list[Span] | None:
