@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import array
-import contextlib
 import math
 import pathlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import yaml
@@ -16,11 +17,12 @@ from harness.judge.facts.losses import WORDS
 from harness.judge.facts.repeated_steps import Executed
 from harness.log import untrusted_files
 from harness.log.reading import UNTOLD
-from harness.trainers.readers.contract import Reader, Source, Told, build_reader, load_reader, reader_names
+from harness.trainers.readers.contract import Reader, Told, build_reader, load_reader, reader_names
 
 CHUNK_BYTES = 2 * 2**20
 STEPS_MAX = 5_000_000
 SAID_MAX = 20
+HOLE = 1.5  # times the usual distance of two lines: one of them is missing
 PLACES = ("first", "count")
 
 
@@ -39,67 +41,151 @@ def reader_as(given: object) -> Reader:
     return load_reader(given)() if isinstance(given, str) and given in reader_names() else build_reader(given)
 
 
-def executed(files: Sequence[pathlib.Path], reader: Reader) -> Executed:
+@dataclass
+class _Rank:
+    """One rank of one file. A smaller step is a restart if the next line goes on from it: else it was printed late."""
+
+    last: int | None = None  # the newest step
+    row: int = -1  # of it
+    held: Told | None = None  # a smaller step than the one before it
+
+
+@dataclass
+class OwnLog:
+    """`told`: the steps; `doubts`: what in the logs leaves open what the job did, in words."""
+
+    told: Executed
+    doubts: list[str]
+
+
+class _Reading:
+    def __init__(self) -> None:
+        self.rows = array.array("q")  # rank, step, life
+        self.figures = {name: array.array("d") for name in WORDS}
+        self.places = {name: array.array("q") for name in PLACES}
+        self.lives, self.saved, self.restored = dict[int, int](), dict[int, int](), dict[int, int]()
+        self.newest = 0
+        self.late: list[int] = []  # steps that were printed after later ones
+        self.twice: list[int] = []  # steps that were told more than once, with other figures
+
+    def take(self, told: Told, of: _Rank) -> None:
+        """A step, in the order of its file."""
+        step = int(told.fields["step"])
+        if of.held is not None:
+            held, of.held = of.held, None
+            if of.last is not None and step > of.last:
+                self.late.append(int(held.fields["step"]))
+            else:
+                self._begin(held, of)
+        if of.last is None:
+            self._begin(told, of)
+        elif step == of.last:
+            self.twice += [] if self._same(told, of.row) else [step]
+        elif step < of.last:
+            of.held = told
+        else:
+            self._add(told, of)
+
+    def _begin(self, told: Told, of: _Rank) -> None:
+        life = self.lives[told.rank] = self.lives.get(told.rank, -1) + 1
+        self.saved.setdefault(life, self.newest)
+        self._add(told, of)
+
+    def _add(self, told: Told, of: _Rank) -> None:
+        of.last, of.row = int(told.fields["step"]), len(self.rows) // 3
+        self.rows.extend((told.rank, of.last, self.lives[told.rank]))
+        for name, column in self.figures.items():
+            column.append(_figure(told, name))
+        for name, numbers in self.places.items():
+            numbers.append(int(told.fields.get(name, -1)))
+
+    def _same(self, told: Told, row: int) -> bool:
+        pairs = [(_figure(told, name), column[row]) for name, column in self.figures.items()]
+        return all(one == two or (math.isnan(one) and math.isnan(two)) for one, two in pairs)
+
+
+def _figure(told: Told, name: str) -> float:
+    value = told.fields.get(name)
+    return UNTOLD if value is None else math.nan if math.isnan(value) else float(value)
+
+
+def executed(files: Sequence[pathlib.Path], reader: Reader) -> OwnLog:
     """The files are those of one job, the oldest first. A further file, or a step that is no later one, is a restart.
     Raises `UsageError` for what cannot be read."""
     if reader.whole:
         raise UsageError(f"--read {reader.name}: its files hold the whole history, and not what was done twice")
-    rows, figures = array.array("q"), {name: array.array("d") for name in WORDS}  # rows: rank, step, life
-    places = {name: array.array("q") for name in PLACES}
-    lives, saved, newest = dict[int, int](), dict[int, int](), 0
+    reading = _Reading()
     for path in files:
-        last = dict[int, int]()
+        ranks = dict[int, _Rank]()
         for told in _told(path, reader):
             if told.event == "checkpoint.committed":
-                newest = max(newest, int(told.fields.get("step", 0)))
-            if told.event != "step" or told.fields["step"] == last.get(told.rank):
-                continue
-            rank, step = told.rank, int(told.fields["step"])
-            if step < last.get(rank, step + 1):
-                lives[rank] = lives.get(rank, -1) + 1
-                saved.setdefault(lives[rank], newest)
-            last[rank] = step
-            rows.extend((rank, step, lives[rank]))
-            for name, column in figures.items():
-                value = told.fields.get(name)
-                column.append(UNTOLD if value is None else math.nan if math.isnan(value) else value)
-            for name, numbers in places.items():
-                numbers.append(int(told.fields.get(name, -1)))
-            if len(rows) > 3 * STEPS_MAX:
+                reading.newest = max(reading.newest, int(told.fields.get("step", 0)))
+            elif told.event == "restored":
+                reading.restored[reading.lives.get(told.rank, -1) + 1] = int(told.fields.get("step", 0))
+            elif told.event == "step":
+                reading.take(told, ranks.setdefault(told.rank, _Rank()))
+            if len(reading.rows) > 3 * STEPS_MAX:
                 raise UsageError(f"{path}: more than {STEPS_MAX} steps")
-    rank_of, step_of, life_of = np.array(rows, np.int64).reshape(-1, 3).T
-    told_figures = {name: np.array(column) for name, column in figures.items()}
-    told_places = {name: np.array(column, np.int64) for name, column in places.items()}
-    return Executed(rank_of, step_of, life_of, told_figures, told_places, saved=saved)
+    rank, step, life = np.array(reading.rows, np.int64).reshape(-1, 3).T
+    figures = {name: np.array(column) for name, column in reading.figures.items()}
+    places = {name: np.array(column, np.int64) for name, column in reading.places.items()}
+    ranks_of = Counter(int(each) for each in np.unique(np.stack([life, rank]), axis=1)[0]) if len(life) else {}
+    size = np.array([ranks_of[each] for each in life.tolist()], np.int64)
+    told = Executed(rank, step, life, figures, places, size=size, saved=reading.saved)
+    return OwnLog(told, [*_gaps(told), *_doubts(reading, told)])
 
 
-def gaps(told: Executed) -> list[str]:
-    """Restarts that went on after steps that are in no log, in words: nobody knows what those did."""
+def _doubts(reading: _Reading, told: Executed) -> Iterator[str]:
+    if reading.twice:
+        what = f"step {reading.twice[0]} is told more than once, with other figures"
+        yield f"{what}: several writers, or lines of another kind; a narrower expression, or a log of one rank"
+    if reading.late:
+        yield f"step {reading.late[0]} is told after later ones: whether that was a restart is not known"
+    stride = _stride(told)
+    lives, rows = np.unique(told.life, return_index=True)
+    for life, first in zip(lives[1:].tolist(), told.step[rows[1:]].tolist(), strict=True):
+        restored, saved = reading.restored.get(life), reading.saved.get(life, 0)
+        if restored is not None and first > restored + stride:
+            yield f"restart {life}: it restored step {restored}, and the next step in the log is {first}"
+        if int(told.step.min()) < first <= saved:
+            yield f"restart {life}: it went back to step {first}, though step {saved} was saved"
+
+
+def _stride(told: Executed) -> int:
+    """The usual number of steps between two lines of a rank."""
+    order = np.lexsort((np.arange(len(told.step)), told.life, told.rank))
+    same = (np.diff(told.rank[order]) == 0) & (np.diff(told.life[order]) == 0)
+    apart = np.diff(told.step[order])[same]
+    return int(np.median(apart)) if len(apart) else 1
+
+
+def _gaps(told: Executed) -> list[str]:
+    """Steps that are in no log, though later ones are, in words: nobody knows what those did."""
     found = []
     order = np.lexsort((np.arange(len(told.step)), told.life, told.rank))
     rank, step, life = told.rank[order], told.step[order], told.life[order]
-    apart = np.diff(step)[(np.diff(life) == 0) & (np.diff(rank) == 0)]
-    usual = int(apart.max(initial=1))
-    furthest = np.maximum.accumulate(step)
-    for at in np.flatnonzero((np.diff(life) > 0) & (np.diff(rank) == 0)).tolist():
-        if step[at + 1] > furthest[at] + usual:
-            between = f"steps {furthest[at] + 1} to {step[at + 1] - 1}"
-            found.append(f"restart {life[at + 1]}: {between} are in no log")
+    usual = _stride(told)
+    begins = np.flatnonzero(np.diff(rank, prepend=-1))
+    furthest = (
+        np.concatenate([np.maximum.accumulate(each) for each in np.split(step, begins[1:])]) if len(step) else step
+    )
+    begun = np.diff(life) > 0
+    before = np.where(begun, furthest[:-1], step[:-1])
+    for at in np.flatnonzero((np.diff(rank) == 0) & (step[1:] - before > HOLE * usual)).tolist():
+        where = f"restart {life[at + 1]}: " if life[at + 1] else ""
+        found.append(f"{where}steps {before[at] + 1} to {step[at + 1] - 1} are in no log")
     return found[:SAID_MAX]
 
 
 def _told(path: pathlib.Path, reader: Reader) -> Iterator[Told]:
-    """What is not understood is left out, as in a live run."""
+    """A line that has no end was cut, and is not read."""
     source = reader.open()
     try:
+        path = path.resolve(strict=True)
         with untrusted_files.open_reader(path.parent, path.name) as file:
             while data := file.read(CHUNK_BYTES):
-                yield from _fed(source, data)
-            yield from _fed(source, b"\n")
+                yield from source.feed(data)
     except (OSError, FaultError) as error:
+        raise UsageError(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
+    except ValueError as error:
         raise UsageError(f"{path}: {error}") from error
-
-
-def _fed(source: Source, data: bytes) -> Iterator[Told]:
-    with contextlib.suppress(ValueError):
-        yield from source.feed(data)

@@ -93,24 +93,27 @@ def _score_logs(run: str, logs: Sequence[pathlib.Path], read: str) -> int:
 
     if run or not logs or not read:
         raise UsageError("--log and --read go together, without a run")
-    told = own_log.executed(logs, own_log.reader_of(read))
+    own = own_log.executed(logs, own_log.reader_of(read))
+    told = own.told
     if not len(told.step):
         raise UsageError(f"--read {read}: no step was found in {', '.join(map(str, logs))}")
     found = repeated_steps.done_again(told)
     answers = [(ANSWERS[same], text) for same, text in repeated_steps.judged(found)]
     steps, restarts = len(np.unique(told.step)), int(told.life.max())
     say(f"{counted(steps, 'step')}, {counted(restarts, 'restart')}")
-    worst = sorted(answers, key=lambda each: each[0] is Verdict.PASS)[: own_log.SAID_MAX]
+    severity = [Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS]
+    worst = sorted(answers, key=lambda each: severity.index(each[0]))[: own_log.SAID_MAX]
     for verdict, text in worst:
         say(f"{SIGNS[verdict]} {text}")
     if more := len(answers) - len(worst):
         say(f"… and {counted(more, 'restart')} more")
     if silent := restarts - len(answers):
         say(f"not judged: {counted(silent, 'restart')} after which no step was done again")
-    holes = own_log.gaps(told)
-    for text in holes:
+    for text in own.doubts:
         say(f"{SIGNS[Verdict.INCONCLUSIVE]} {text}")
-    verdict = merge([*(each for each, _ in answers), *(Verdict.INCONCLUSIVE for _ in holes)] or [Verdict.INCONCLUSIVE])
+    verdict = merge(
+        [*(each for each, _ in answers), *(Verdict.INCONCLUSIVE for _ in own.doubts)] or [Verdict.INCONCLUSIVE]
+    )
     say(f"{SIGNS[verdict]} {verdict.value.upper()}")
     return EXIT_CODES[verdict]
 

@@ -42,6 +42,6 @@ def _overlap(before: Sequence[str], now: Sequence[str]) -> int:
 def done_again(folder: pathlib.Path, reader: Reader) -> Iterator[dict[str, Any]]:
     """A record of each restart after which a node did steps again; `same`: like the first time; `None`: left open."""
     for path in sorted(folder.glob("*.log")):
-        found = repeated_steps.done_again(own_log.executed([path], reader))
+        found = repeated_steps.done_again(own_log.executed([path], reader).told)
         for same, text in repeated_steps.judged(found):
             yield {"what": "done_again", "node": urllib.parse.unquote(path.stem), "same": same, "text": text}

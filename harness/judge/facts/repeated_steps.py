@@ -1,15 +1,15 @@
 """A job as its own yardstick: steps that it did again after a restart, beside the first time that it did them.
 
 A resume that is right does the same samples, at the same learning rate, with the same losses. Jobs that do not repeat
-themselves bit for bit are held against how far earlier repetitions in the same log were off. An error in both
-executions is not seen, and neither is one in steps that are never done again.
+themselves bit for bit are held against how far earlier repetitions in the same log were off, as many steps after their
+restart. An error in both executions is not seen, and neither is one in steps that are never done again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,10 @@ from harness.units import counted
 
 TOLERANCE = 10  # times as far as the earlier repetitions of the same job were off
 CALIBRATING_STEPS = 5  # so many must have been the same bit for bit before another one has to be
+NOISE_STEPS = 20  # so many must have been off by a little before one that is off by much is wrong
+LAST_DIGIT = 1.5  # units of it: what was printed was rounded
+ENOUGH_SHARE = 0.5  # of the steps that were done again must tell a figure both times
+DIGITS_MAX = 16  # behind the point: who tells more tells all there are
 COMPUTED = ("loss", "grad_norm")
 _SAMPLES = {"samples": "samples", "digest": "inputs", "first": "position in the data", "count": "number of samples"}
 _UNTOLD = {"samples": -1, "digest": 0, "first": -1, "count": -1}
@@ -42,21 +46,40 @@ class Executed:
     saved: Mapping[int, int] = field(default_factory=dict)
 
 
+class Off(NamedTuple):
+    """One figure that is told both times, a row for each step and rank, in order of steps. `after`: the number of the
+    step since the restart; `apart`: by how much of the figure's size it is off; `digit`: how much of that is one unit
+    of its last digit."""
+
+    after: Ints
+    apart: Floats
+    digit: Floats
+    flips: bool  # whether a last digit is another one
+    moves: int  # values that are another one than in the row before: what never moves shows nothing
+    words: Callable[[int], tuple[int, str]]  # of a row: the step, and what it was both times
+
+
 @dataclass(frozen=True)
 class Again:
-    """The steps that were done again in one life. `first_odd`: by figure, the first step in which it is another, and in
-    words; `apart`: by how much of their size losses and gradient norms are off at the most; `compared`: how many of
-    these are told both times. `anew`: it began where the job began; `saved`: a step that was saved by then, or 0."""
+    """The steps that were done again in one life. `sure`: what a resume that is right never changes, with the first
+    step in which it is another; `off`: losses and gradient norms; `compared`: steps of which one of these is told both
+    times. `anew`: it began where the job began; `saved`: a step that was saved by then, or 0."""
 
     life: int
     first: int
     last: int
     steps: int
-    first_odd: Mapping[str, tuple[int, str]]
-    apart: float
+    sure: Sequence[tuple[int, str]]
+    off: Mapping[str, Off]
     compared: int
     anew: bool = False
     saved: int = 0
+    resized: bool = False  # on another number of ranks, so that nothing is compared
+
+    @property
+    def apart(self) -> float:
+        """By how much of their size losses and gradient norms are off at the most."""
+        return max((float(off.apart.max(initial=0.0)) for off in self.off.values()), default=0.0)
 
 
 def executed(run: Timeline) -> Executed:
@@ -81,73 +104,163 @@ def done_again(told: Executed) -> list[Again]:
     by_life = np.argsort(told.life[again], kind="stable")
     lives, begins = np.unique(told.life[again][by_life], return_index=True)
     parts = zip(lives.tolist(), np.split(by_life, begins[1:]) if len(lives) else (), strict=True)
-    return [_again(told, life, before[part], again[part]) for life, part in parts]
+    computed = [_Figure.of(told, name, before, again) for name in COMPUTED]
+    return [_again(told, life, before[part], again[part], computed) for life, part in parts]
 
 
-def _again(told: Executed, life: int, before: Ints, again: Ints) -> Again:
+@dataclass(frozen=True)
+class _Figure:
+    """A figure of a log as a whole. `digit`: one unit of the last digit that is told; `scale`: its usual size;
+    `windows`: each line may be a mean since the line before, so that the first one of a life says nothing."""
+
+    name: str
+    digit: float
+    scale: float
+    windows: bool
+    firsts: Bools  # by row: whether it is the first one of its rank and life
+
+    @classmethod
+    def of(cls, told: Executed, name: str, before: Ints, again: Ints) -> _Figure:
+        column = told.figures[name]
+        values = np.concatenate([column[before], column[again]])
+        values = values[is_told(values) & np.isfinite(values)]
+        with np.errstate(all="ignore"):
+            digits = next((d for d in range(DIGITS_MAX) if (np.round(values, d) == values).all()), None)
+            scale = float(np.median(np.abs(values))) if len(values) else 0.0
+        order = np.lexsort((told.step, told.life, told.rank))
+        same = (np.diff(told.rank[order]) == 0) & (np.diff(told.life[order]) == 0)
+        firsts = np.ones(len(order), np.bool_)
+        firsts[order[1:]] = ~same
+        strides = np.diff(told.step[order])[same]
+        windows = bool(len(strides)) and float(np.median(strides)) > 1
+        return cls(name, 0.0 if digits is None else 10.0**-digits, scale, windows, firsts)
+
+    def off(self, told: Executed, before: Ints, again: Ints) -> Off:
+        column = told.figures[self.name]
+        both = is_told(column[before]) & is_told(column[again])
+        both &= ~(self.firsts[again] & self.windows & losses.unlike(column[before], column[again]))
+        before, again = before[both], again[both]
+        in_order = np.lexsort((told.rank[again], told.step[again]))
+        before, again = before[in_order], again[in_order]
+        one, two = column[before], column[again]
+        distance = losses.distance(one, two)
+        unlike = losses.unlike(one, two)
+        odd = unlike & (distance > LAST_DIGIT * self.digit)
+        with np.errstate(all="ignore"):
+            size = np.maximum(np.maximum(np.abs(one), np.abs(two)), self.scale)
+            apart = np.where(odd, np.nan_to_num(distance / size, nan=np.inf), 0.0)
+        after = np.unique(told.step[again], return_inverse=True)[1]
+
+        def words(row: int) -> tuple[int, str]:
+            was, now = f"{one[row]:.9g}", f"{two[row]:.9g}"
+            was, now = (was, now) if was != now else (f"{one[row]:.17g}", f"{two[row]:.17g}")
+            name = f"the {WORDS[self.name]} of rank {told.rank[again[row]]}"
+            return int(told.step[again[row]]), f"{name} was {was}, and {now} the second time"
+
+        moves = int((np.diff(one[np.isfinite(one)]) != 0).sum()) if len(one) else 0
+        moves += bool(moves)
+        digit = np.broadcast_to(self.digit / np.where(size > 0, size, 1), apart.shape)
+        return Off(after, apart, digit, bool((unlike & ~odd).any()), moves, words)
+
+
+def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Sequence[_Figure]) -> Again:
     number = np.unique(told.step[again])
     if told.size is not None:  # another number of ranks shares the samples in another way
         alike = told.size[before] == told.size[again]
         before, again = before[alike], again[alike]
-    first_odd: dict[str, tuple[int, str]] = {}
+    sure = list[tuple[int, str]]()
     for name in told.places:
         both = (told.places[name][before] != _UNTOLD[name]) & (told.places[name][again] != _UNTOLD[name])
         rows, others = before[both], again[both]
         equal = told.places[name][rows] == told.places[name][others]
         if name == "samples" and told.same is not None:
             equal = told.same(rows, others)
-        if len(odd := others[~equal]):
+        if len(odd := others[~equal]) and not sure:
             row = odd[int(np.argmin(told.step[odd]))]
-            first_odd.setdefault("samples", (int(told.step[row]), f"rank {told.rank[row]} had other {_SAMPLES[name]}"))
-    apart, compared = 0.0, 0
-    for name, words in WORDS.items():
-        one, two = told.figures[name][before], told.figures[name][again]
-        odd = np.flatnonzero(losses.unlike(one, two))
-        if len(odd):
-            at = odd[int(np.argmin(told.step[again[odd]]))]
-            was = f"the {words} of rank {told.rank[again[at]]} was {one[at]:.9g}, and {two[at]:.9g} the second time"
-            first_odd[name] = int(told.step[again[at]]), was
-        if name in COMPUTED:
-            compared += int((is_told(one) & is_told(two)).sum())
-            apart = max(apart, _apart(one[odd], two[odd]))
+            sure.append((int(told.step[row]), f"rank {told.rank[row]} had other {_SAMPLES[name]}"))
+    one, two = told.figures["lr"][before], told.figures["lr"][again]
+    if len(odd := np.flatnonzero(losses.unlike(one, two))):
+        at = odd[int(np.argmin(told.step[again[odd]]))]
+        was = f"the {WORDS['lr']} of rank {told.rank[again[at]]} was {one[at]:.9g}, and {two[at]:.9g} the second time"
+        sure.append((int(told.step[again[at]]), was))
+    off = {figure.name: figure.off(told, before, again) for figure in computed}
+    compared = max((len(np.unique(each.after)) for each in off.values()), default=0)
     first, last = int(number[0]), int(number[-1])
     anew, saved = first <= int(told.step.min()), told.saved.get(life, 0)
-    return Again(life, first, last, len(number), first_odd, apart, compared, anew, saved)
+    return Again(life, first, last, len(number), sure, off, compared, anew, saved, resized=not len(again))
 
 
-def _apart(one: Floats, two: Floats) -> float:
-    """Infinite where one is no number."""
-    size = np.maximum(np.abs(one), np.abs(two))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return float(np.nan_to_num(losses.distance(one, two) / size, nan=np.inf).max(initial=0.0))
+class _Band:
+    """How far earlier repetitions were off, by the number of the step since their restart: rounding grows with it."""
+
+    def __init__(self) -> None:
+        self._most, self._told = np.zeros(0), np.zeros(0, np.int64)
+
+    def judge(self, off: Off) -> tuple[int | None, int | None]:
+        """The first row that is too far off, and the first one of which that cannot be said."""
+        reach = min(int(off.after.max(initial=-1)) + 1, len(self._most))
+        most, told = np.maximum.accumulate(self._most[:reach]), np.cumsum(self._told[:reach])
+        known = off.after < reach
+        place = np.where(known, off.after, 0)
+        band = most[place] if reach else np.zeros(len(place))
+        counts = np.where(band > 0, told[place], self._told.sum()) if reach else np.zeros(len(place), np.int64)
+        evidence = np.where(known, counts, 0)
+        needed = np.where(band > 0, np.maximum(NOISE_STEPS, np.arange(1, len(place) + 1)), CALIBRATING_STEPS)
+        beyond, sure = off.apart > TOLERANCE * np.maximum(band, off.digit), evidence >= needed
+        near = (off.apart > 0) & (band == 0) & ~beyond  # noise that the digits told so far did not show
+        wrong, unsure = np.flatnonzero(beyond & sure), np.flatnonzero((beyond & ~sure) | near)
+        return next(iter(wrong.tolist()), None), next(iter(unsure.tolist()), None)
+
+    def learn(self, off: Off) -> None:
+        """What is known can at most double with each restart: no drift becomes usual."""
+        if not len(off.after) or not off.moves:
+            return
+        before, end = len(self._most), int(off.after.max()) + 1
+        if end > before:
+            more = max(end, 2 * before) - before
+            self._most = np.concatenate([self._most, np.zeros(more)])
+            self._told = np.concatenate([self._told, np.zeros(more, np.int64)])
+        known = np.maximum.accumulate(self._most[:end])[off.after]
+        finite = np.isfinite(off.apart)
+        apart = np.where((off.after < before) & (known > 0), np.minimum(off.apart, 2 * known), off.apart)
+        np.maximum.at(self._most, off.after[finite], apart[finite])
+        np.add.at(self._told, off.after[finite], 1)
 
 
 def judged(found: Sequence[Again]) -> Iterator[tuple[bool | None, str]]:
     """Of each restart after which steps were done again: whether it did the same; `None`: that is left open."""
-    band, calibrated = 0.0, 0  # by so many steps
+    bands = {name: _Band() for name in COMPUTED}
+    shown = sum(max((off.moves for off in each.off.values()), default=0) for each in found if not each.sure)
     for each in found:
         where = f"restart {each.life}: {counted(each.steps, 'step')} done again ({each.first} to {each.last})"
-        sure = [each.first_odd[name] for name in ("samples", "lr") if name in each.first_odd]
-        computed = [each.first_odd[name] for name in COMPUTED if name in each.first_odd]
-        odd = min(sure or computed, default=None)
-        text = f"{where}: at step {odd[0]} {odd[1]}" if odd else f"{where}: the same"
-        exact = not band and calibrated >= CALIBRATING_STEPS
+        wrong, unsure = list[tuple[int, str]](), list[tuple[int, str]]()
+        for name, off in each.off.items():
+            for row, places in zip(bands[name].judge(off), (wrong, unsure), strict=True):
+                places += [] if row is None else [off.words(row)]
+        few = f"; {each.compared} of them tell a figure both times" if each.compared < each.steps else ""
+        step, odd = min(each.sure or wrong or unsure, default=(0, ""))
+        flips = ", but for the last digit that is told" if any(off.flips for off in each.off.values()) else ""
+        text = f"{where}: at step {step} {odd}" if odd else f"{where}: the same{flips}{few}"
         if each.anew and each.saved:
             yield False, f"{where}: it began anew, though step {each.saved} was saved"
-        elif sure or (computed and (exact or (band and each.apart > TOLERANCE * band))):
+        elif each.sure or wrong:
             yield False, text
         elif each.anew:
             yield None, f"{text}; but it began anew, and nothing tells whether there was a save"
-        elif computed and not band:
+        elif unsure:
             yield None, f"{text}; too little in this log says how far a repetition may be off"
-        elif computed:
-            yield True, f"{where}: off by {each.apart:.2g} of a figure's size, as repetitions before it were"
-        elif not each.compared:
-            yield None, f"{where}: no loss or gradient norm is told both times"
+        elif each.resized:
+            yield None, f"{where}: on another number of ranks"
+        elif each.compared < ENOUGH_SHARE * each.steps:
+            yield None, f"{where}: {each.compared} of them tell a loss or a gradient norm both times"
+        elif shown < CALIBRATING_STEPS:
+            yield None, f"{text}; too few figures that move are told both times"
+        elif each.apart:
+            yield True, f"{where}: off by {each.apart:.2g} of a figure's size, as repetitions before it were{few}"
         else:
             yield True, text
-        if not sure and each.compared:
-            band, calibrated = max(band, each.apart), calibrated + each.steps
+        for name, off in each.off.items() if not each.sure else ():
+            bands[name].learn(off)
 
 
 def values(found: Sequence[Again]) -> list[dict[str, Any]]:
