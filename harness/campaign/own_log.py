@@ -131,8 +131,8 @@ def executed(files: Sequence[pathlib.Path], reader: Reader) -> OwnLog:
     places = {name: np.array(column, np.int64) for name, column in reading.places.items()}
     ranks_of = Counter(int(each) for each in np.unique(np.stack([life, rank]), axis=1)[0]) if len(life) else {}
     size = np.array([ranks_of[each] for each in life.tolist()], np.int64)
-    told = Executed(rank, step, life, figures, places, size=size, saved=reading.saved)
-    return OwnLog(told, [*_gaps(told), *_doubts(reading, told)])
+    done = Executed(rank, step, life, figures, places, size=size, saved=reading.saved)
+    return OwnLog(done, [*_gaps(done), *_doubts(reading, done)])
 
 
 def _doubts(reading: _Reading, told: Executed) -> Iterator[str]:

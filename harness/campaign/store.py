@@ -101,7 +101,7 @@ class Store:
             self.notes.append(f"only the newest {most:,} of {len(runs):,} runs were read")
         found = []
         for run in runs[:most]:
-            if run.verdict is not None:
+            if run.verdict is not None and stored_kind_of(self.reports / run.run_id) is None:
                 try:
                     found.append((run, model.read(self.reports / run.run_id / "report.json")))
                 except model.ReportError as error:
@@ -112,7 +112,8 @@ class Store:
         """The folder of a run by path, by id, by the beginning of its id, or of the newest one as `last`."""
         if name != "last":
             for given in (pathlib.Path(name), self.reports / name):
-                if (given / "events").is_dir() or (given / "report.json").is_file():
+                files = (given / "report.json", given / "plan.json")
+                if (given / "events").is_dir() or any(file.is_file() for file in files):
                     return given
         return self.reports / picked(name, [run.run_id for run in self.runs()], "run", self.reports)
 

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from harness.campaign.store import Store, Wanted
+from harness.campaign.wings import stored_kind_of
 from harness.cli import path_arguments
 from harness.cli.listing import OfBackend, OfCommit, OfVerdict, Since, print_runs
 from harness.cli.options import REPORTS, JsonOption, ReportsOption
@@ -156,6 +157,8 @@ def compare_runs(first: str, second: str, reports: pathlib.Path) -> two_runs_rep
     if folders[0].resolve() == folders[1].resolve():
         raise UsageError(f"both are run {folders[0].name}; name two runs")
     for folder in folders:
+        if stored_kind_of(folder):
+            raise UsageError(f"{folder} is no run of one scenario; see chaos show {folder.name}")
         if not (folder / "report.json").exists():
             raise UsageError(f"{folder} was not judged yet; judge it with: chaos score {folder.name}")
     before, after = (model.read(folder / "report.json") for folder in folders)

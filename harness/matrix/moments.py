@@ -6,8 +6,8 @@ and the third resume in a row, then the first save and the last one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -42,11 +42,14 @@ class Saves:
 
     made: Sequence[int]
     copied: Sequence[int]
+    unnamed: Mapping[int, str] = field(default_factory=dict)  # what named another save when this one was the newest
 
     def moment(self, found: int | None, words: str, rare: str) -> Moment:
         """From this save, if there is one and it was copied; or why there is none."""
         if found is None or found in self.copied:
             return Moment(words, found, why="" if found else rare)
+        if found in self.unnamed:
+            return Moment(words, None, why=f"{self.unnamed[found]} did not name the save of step {found}", missed=True)
         late = f"the next save came before that of step {found} could be copied: save less often, with --save-every"
         return Moment(words, None, why=late, missed=True)
 

@@ -17,6 +17,8 @@ import numpy as np
 from harness.judge.facts import losses, samples
 from harness.judge.facts.losses import WORDS
 from harness.log.reading import is_told
+from harness.timeline.lookups import NEVER
+from harness.timeline.save_events import COMMITTED
 from harness.timeline.timeline import Bools, Ints, Timeline
 from harness.units import counted
 
@@ -344,10 +346,13 @@ def _is_told(values: Any, untold: int | None) -> Bools:
 
 
 def _saved(usual: Usual, again: Timeline, step: int, compared: Compared) -> None:
-    """The first save that both made; or that it made none where the run did, and did the steps after it."""
+    """The first save that both made; or that it made none where the run did, and did the steps after it. A job that
+    saves by time, or after a save that the run did not make, may save later than the run."""
     mine, other = published(again), published(usual.run)
     due = sorted(at for at in other if step < at < again.reached_step)
-    if due and not any(at > step for at in mine):
+    told = {each["step"] for each in again.checkpoints if each["event"] == COMMITTED}
+    until = due[0] if due and step in other and usual.run.saves_every_s is None else NEVER
+    if due and not any(step < at <= until for at in {*mine, *told}):
         compared.found.append(Finding(Kind.SAVED, f"it made no save of step {due[0]}, as the run did"))
     both = sorted(at for at in mine.keys() & other.keys() if at > step)
     for at in both[:1] if usual.exact else ():

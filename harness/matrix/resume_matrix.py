@@ -10,6 +10,8 @@ No fault is needed: whether a resume is right depends on the save that it takes,
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import itertools
 import json
 import pathlib
 import time
@@ -41,6 +43,7 @@ FOLLOWED_STEPS = 5  # so many steps after the next save are compared
 SETTLED_S = 1.0  # so long the store must lie still after a notice
 LEAST_S, START_TIMES, STEP_TIMES = 60.0, 3, 5  # what a restart may take beside what the run took
 NOTICE_S = "10s"
+SOURCES_MAX = 5000  # files of a trainer
 CODE = ("trainer_commit", "trainer_diff", "data_digest", "image_digest")
 NEVER_TRIED = (
     ("the middle of a gradient accumulation", "no trainer tells when it saves there"),
@@ -121,7 +124,7 @@ class _Sweep:
 
     def run(self) -> Sweep:
         facts = provenance.facts(self.plan, self.backend)
-        code = {name: str(facts[name]) for name in CODE if name in facts}
+        code = {name: str(facts[name]) for name in CODE if name in facts} | {"files": _digest(self.plan)}
         known = stored(self.folder)
         same = known is not None and (known.digest, known.code) == (self.plan.outcome_digest(), code)
         try:
@@ -144,7 +147,7 @@ class _Sweep:
     def _load(self) -> None:
         self.usual = usual_of(self.folder, self.sweep)
         run = self.usual.run
-        self.saves = Saves(self.sweep.saves, self.sweep.copied)
+        self.saves = Saves(self.sweep.saves, self.sweep.copied, self.sweep.unnamed)
         self.todo = [*moments(self.saves, self.sweep.ends, run.reached_step), *self._on_other_ranks()]
         first_ns, begun_ns = int(run.progress.end[0]) if len(run.progress) else run.end, run.begin
         start_s, ran_s = (first_ns - begun_ns) / 1e9, (run.end - first_ns) / 1e9
@@ -174,6 +177,7 @@ class _Sweep:
         base, sweep = timeline.load(self.base), self.sweep
         sweep.steps, sweep.ends, sweep.copied = base.reached_step, pass_ends(base, told_kind(base, None)), copies.steps
         sweep.saves = sorted({*copies.steps, *resume_comparison.published(base)})
+        sweep.unnamed = {step: name for step, name in copies.unnamed.items() if step not in copies.steps}
         sweep.of_saves = resume_comparison.same_tensors(base)
         self.longest_s = time.monotonic() - begin_s
         copied = f"{len(sweep.copied)} of {counted(len(sweep.saves), 'save')} copied"
@@ -372,6 +376,16 @@ class _Sweep:
                     untrusted_files.remove_tree(place, name)
         with contextlib.suppress(FaultError):
             untrusted_files.remove_tree(self.folder, COPIES)
+
+
+def _digest(plan: Plan) -> str:
+    """Of the Python files of the trainer: it may lie in no repository."""
+    found = hashlib.sha256()
+    for folder in plan.launch().sources:
+        for path in sorted(itertools.islice(pathlib.Path(folder).rglob("*.py"), SOURCES_MAX)):
+            with contextlib.suppress(OSError):
+                found.update(f"{path}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
 
 
 class _Still:

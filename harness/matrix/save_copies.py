@@ -17,6 +17,7 @@ from harness.trainers.checkpoints.contract import Listing, list_checkpoints
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 LOOK_S = 0.03
+STILL_S = 0.1  # so long the newest save alone must lie still, where a file beside it never does
 NEW = "new"  # the copy that is being made
 
 
@@ -42,7 +43,10 @@ class Copies:
         self._plan, self._run_dir, self._folder = plan, run_dir, folder
         self._over = threading.Event()
         self._before: CheckpointFolder | None = None
-        self._copied: dict[int, CheckpointFolder] = {}
+        self._saved: object = None  # the newest save
+        self._since_s = 0.0  # when that changed
+        self._copied: dict[int, object] = {}  # the save by its step
+        self.unnamed: dict[int, str] = {}  # saves that were the newest, and what named another one then
         self._problem = ""
 
     @property
@@ -76,10 +80,18 @@ class Copies:
         """What is the same in two looks is copied; once more where it changed since."""
         try:
             place, listing = look(self._plan, self._run_dir)
-            settled, self._before = place == self._before, place
-            step = newest(listing)
-            if settled and step is not None and self._copied.get(step) != place:
-                self._copy(step, place)
+            if not listing.finished:
+                return
+            first = listing.finished[0]
+            saved = (listing.pointer, [(file, place.sizes.get(file), place.changed_ns(file)) for file in first.files])
+            if saved != self._saved:
+                self._saved, self._since_s = saved, time.monotonic()
+            settled = place == self._before or time.monotonic() - self._since_s > STILL_S
+            self._before, step = place, newest(listing)
+            if settled and step is None and first.step is not None and listing.pointer is not None:
+                self.unnamed[first.step] = listing.pointer.path
+            if settled and step is not None and self._copied.get(step) != saved:
+                self._copy(step, saved)
         except drill.CannotDrill as why:
             self._problem = str(why) if "room" in str(why) else ""
         except subprocess.SubprocessError as error:
@@ -87,7 +99,7 @@ class Copies:
         except (OSError, FaultError, ValueError):
             return  # something went away meanwhile: the next look sees more
 
-    def _copy(self, step: int, place: CheckpointFolder) -> None:
+    def _copy(self, step: int, saved: object) -> None:
         new, kept = self._folder / NEW, self._folder / str(step)
         if new.exists():
             untrusted_files.remove_tree(self._folder, NEW)
@@ -98,4 +110,4 @@ class Copies:
         if kept.exists():
             untrusted_files.remove_tree(self._folder, kept.name)
         new.rename(kept)
-        self._copied[step] = place
+        self._copied[step] = saved

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+
+from pydantic import ConfigDict, TypeAdapter
 
 from harness.judge.score import Verdict
 from harness.matrix.moments import Moment
 from harness.matrix.resume_comparison import Finding, Kind
 from harness.report import write_files
+from harness.report.model import read_regular
 from harness.units import counted
 
 KNOWN = "resume.json"
@@ -54,6 +56,8 @@ class Tried:
 class Sweep:
     """`code`: what is known of the code that made it; `not_tried`: the moment, and why."""
 
+    __pydantic_config__ = ConfigDict(ser_json_inf_nan="constants")
+
     name: str
     trainer: str
     digest: str
@@ -62,6 +66,7 @@ class Sweep:
     steps: int = 0
     saves: list[int] = field(default_factory=list)  # the steps of all that the run made
     copied: list[int] = field(default_factory=list)
+    unnamed: dict[int, str] = field(default_factory=dict)  # see `Copies.unnamed`
     ends: list[int] | None = None
     repeats: bool | None = (
         None  # whether a repeat of the run is the same bit for bit; `None`: there was no need for one
@@ -75,6 +80,7 @@ class Sweep:
     missed: int = 0  # moments that the job had, and that were not tried
     complete: bool = False
     interrupted: bool = False
+    schema: int = SCHEMA  # grows with every change of meaning
 
     @property
     def findings(self) -> list[str]:
@@ -113,8 +119,11 @@ class Sweep:
         return f"{counted(len(self.tried), 'restart')} did what the run without a stop did"
 
 
+_FORM = TypeAdapter(Sweep)
+
+
 def store(sweep: Sweep, folder: pathlib.Path) -> None:
-    write_files({KNOWN: json.dumps({"schema": SCHEMA, **asdict(sweep)}, indent=1) + "\n"}, folder)
+    write_files({KNOWN: _FORM.dump_json(sweep, indent=1).decode() + "\n"}, folder)
 
 
 def is_in(folder: pathlib.Path) -> bool:
@@ -125,20 +134,8 @@ def is_in(folder: pathlib.Path) -> bool:
 def stored(folder: pathlib.Path) -> Sweep | None:
     """`None` where there is none, or none that can be read."""
     try:
-        known = json.loads((folder / KNOWN).read_text())
-        if known.pop("schema") != SCHEMA:
-            return None
-        for each in known["tried"]:
-            each["moment"] = Moment(**each["moment"])
-            each["found"] = tuple(_finding(one) for one in each["found"])
-            each["forgot"] = tuple(each["forgot"])
-        known["tried"] = [Tried(**each) for each in known["tried"]]
-        known["of_saves"] = [_finding(each) for each in known["of_saves"]]
-        known["not_tried"] = [(words, why) for words, why in known["not_tried"]]
-        return Sweep(**known)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        found = _FORM.validate_json(read_regular(folder / KNOWN))
+    except (OSError, ValueError, RecursionError):
         return None
-
-
-def _finding(told: Mapping[str, str]) -> Finding:
-    return Finding(Kind(told["kind"]), told["words"])
+    inside = all(each.folder == pathlib.PurePath(each.folder).name for each in found.tried)
+    return found if inside and found.schema == SCHEMA else None
