@@ -226,6 +226,22 @@ def test_a_restart_that_saves_nothing_is_told() -> None:
     assert found.words == "it made no save of step 30, as the run did"
 
 
+def test_a_restart_that_saves_at_the_end_alone_is_told() -> None:
+    def silent(logs: Logs) -> None:
+        published((40, "cc"))(logs)
+        for lines in logs.trainers():
+            lines[1:] = [line for line in lines[1:] if line.get("event") != "checkpoint.committed" or line["step"] > 30]
+
+    logs = logs_of()
+    published((20, "aa"), (30, "bb"), (40, "cc"))(logs)
+    run = Usual(load(simulate(JOB, ()), logs), ENDS)
+    (found,) = differences(run, resumed(silent), SAVE)
+    assert found.words == "it made no save of step 30, as the run did"
+    assert differences(run, resumed(published((40, "cc"))), SAVE) == [], (
+        "the trainer told of it, and two looks missed it"
+    )
+
+
 def test_the_next_save_must_hold_the_same_tensors() -> None:
     logs = logs_of()
     published((20, "aa"), (30, "bb"), (40, "cc"))(logs)
