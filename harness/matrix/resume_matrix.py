@@ -37,6 +37,7 @@ from harness.run import drill, provenance
 from harness.run.job import Outcome, execute
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
+from harness.timeline.save_events import COMMITTED
 from harness.units import counted
 
 FOLLOWED_STEPS = 5  # so many steps after the next save are compared
@@ -177,6 +178,7 @@ class _Sweep:
         base, sweep = timeline.load(self.base), self.sweep
         sweep.steps, sweep.ends, sweep.copied = base.reached_step, pass_ends(base, told_kind(base, None)), copies.steps
         sweep.saves = sorted({*copies.steps, *resume_comparison.published(base)})
+        sweep.told = sum(each["event"] == COMMITTED for each in base.checkpoints)
         sweep.unnamed = {step: name for step, name in copies.unnamed.items() if step not in copies.steps}
         sweep.of_saves = resume_comparison.same_tensors(base)
         self.longest_s = time.monotonic() - begin_s

@@ -65,6 +65,7 @@ class Sweep:
     files: bool = False  # whether what a restart did not write beside the state is a finding
     steps: int = 0
     saves: list[int] = field(default_factory=list)  # the steps of all that the run made
+    told: int = 0  # saves that the trainer told of
     copied: list[int] = field(default_factory=list)
     unnamed: dict[int, str] = field(default_factory=dict)  # see `Copies.unnamed`
     ends: list[int] | None = None
@@ -112,6 +113,10 @@ class Sweep:
         if self.missed or not self.complete:
             words, why = self.not_tried[0] if self.not_tried else ("a part of it", "it was stopped")
             return f"not tried: {words}: {why}"
+        if not self.tried and self.told:
+            return (
+                f"the trainer told of {counted(self.told, 'save')}; none was found whole where the harness looks for it"
+            )
         if not self.tried:
             return "the job made no save from which it could be started again"
         if self.verdict is not Verdict.PASS:
