@@ -201,7 +201,8 @@ def _sweep(path: pathlib.Path, stack: Stack) -> Outcome:
     try:
         found = json.loads(done.stdout)
     except ValueError:
-        raise SystemExit(f"{path}: no sweep; exit {done.returncode}\n{done.stdout}{done.stderr}") from None
+        reason = (done.stderr.strip().splitlines() or ["no sweep"])[-1].removeprefix("error: ")
+        return Outcome("inconclusive", reason, None, None, None, None, None, None, None, loaded_silently=False)
     wrong = [
         f"{each['moment']} (step {each['step']}): {each['result']}" for each in found["tried"] if not each["right"]
     ]
