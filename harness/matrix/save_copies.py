@@ -45,7 +45,7 @@ class Copies:
         self._before: CheckpointFolder | None = None
         self._saved: object = None  # the newest save
         self._since_s = 0.0  # when that changed
-        self._copied: dict[int, object] = {}  # the save by its step
+        self._copied: dict[int, CheckpointFolder | None] = {}  # by step what was there, if all of it lay still
         self.unnamed: dict[int, str] = {}  # saves that were the newest, and what named another one then
         self._problem = ""
 
@@ -77,7 +77,8 @@ class Copies:
             self._look()
 
     def _look(self) -> None:
-        """What is the same in two looks is copied; once more where it changed since."""
+        """What is the same in two looks is copied; once more where it changed since. Where something beside the newest
+        save never lies still, that save alone must."""
         try:
             place, listing = look(self._plan, self._run_dir)
             if not listing.finished:
@@ -86,12 +87,14 @@ class Copies:
             saved = (listing.pointer, [(file, place.sizes.get(file), place.changed_ns(file)) for file in first.files])
             if saved != self._saved:
                 self._saved, self._since_s = saved, time.monotonic()
-            settled = place == self._before or time.monotonic() - self._since_s > STILL_S
+            whole, still = place == self._before, time.monotonic() - self._since_s > STILL_S
             self._before, step = place, newest(listing)
-            if settled and step is None and first.step is not None and listing.pointer is not None:
+            if (whole or still) and step is None and first.step is not None and listing.pointer is not None:
                 self.unnamed[first.step] = listing.pointer.path
-            if settled and step is not None and self._copied.get(step) != saved:
-                self._copy(step, saved)
+            elif step is not None and (
+                self._copied.get(step) != place if whole else still and step not in self._copied
+            ):
+                self._copy(step, place if whole else None)
         except drill.CannotDrill as why:
             self._problem = str(why) if "room" in str(why) else ""
         except subprocess.SubprocessError as error:
@@ -99,7 +102,7 @@ class Copies:
         except (OSError, FaultError, ValueError):
             return  # something went away meanwhile: the next look sees more
 
-    def _copy(self, step: int, saved: object) -> None:
+    def _copy(self, step: int, place: CheckpointFolder | None) -> None:
         new, kept = self._folder / NEW, self._folder / str(step)
         if new.exists():
             untrusted_files.remove_tree(self._folder, NEW)
@@ -110,4 +113,4 @@ class Copies:
         if kept.exists():
             untrusted_files.remove_tree(self._folder, kept.name)
         new.rename(kept)
-        self._copied[step] = saved
+        self._copied[step] = place
