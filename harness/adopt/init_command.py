@@ -152,4 +152,5 @@ def _write(folder: pathlib.Path, texts: dict[str, str], force: bool) -> None:
     if texts:
         first = folder / next(iter(texts))
         out.print(f"Next: [bold]chaos run {safe(str(first))}[/]", soft_wrap=True)
+        out.print(f"Is its resume right?  [bold]chaos matrix resume {safe(str(first))}[/]", soft_wrap=True)
         out.print(f"Then: [bold]chaos gate {safe(str(folder / GATE))}[/]", soft_wrap=True)

@@ -74,7 +74,10 @@ def _interpreter(program: str) -> str | None:
     found = shutil.which(program)
     if found is None:
         quoted = "without quotes around it, " if " " in program else ""
-        raise UsageError(f"unknown program {program!r}; write the command {quoted}as you type it in your shell")
+        raise UsageError(
+            f"unknown program {program!r}: it is not on the PATH; write the command {quoted}as you type it in your "
+            "shell, with the environment of your training active, or with its whole path"
+        )
     folder = pathlib.Path(found).parent
     python = pathlib.Path(found) if pathlib.Path(found).name.startswith("python") else folder / "python3"
     if not python.exists() or folder == pathlib.Path(sys.executable).parent:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import yaml
+from pydantic import ValidationError
 
 from harness.errors import FaultError, UsageError
 from harness.judge.facts.losses import WORDS
 from harness.judge.facts.repeated_steps import Executed
 from harness.log import untrusted_files
-from harness.log.reading import UNTOLD
+from harness.log.reading import UNTOLD, is_told
 from harness.trainers.readers.contract import Reader, Told, build_reader, load_reader, reader_names
 
 CHUNK_BYTES = 2 * 2**20
@@ -32,6 +33,8 @@ def reader_of(text: str) -> Reader:
         return reader_as(yaml.safe_load(text))
     except (ValueError, yaml.YAMLError) as error:
         lines = "; ".join(str(error).splitlines())
+        if isinstance(error, ValidationError):
+            lines = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         names = ", ".join(reader_names())
         raise UsageError(f"--read {text}: {lines}; write one of: {names}, or 'lines: {{regex: …}}'") from error
 
@@ -143,12 +146,23 @@ def _doubts(reading: _Reading, told: Executed) -> Iterator[str]:
         yield f"step {reading.late[0]} is told after later ones: whether that was a restart is not known"
     stride = _stride(told)
     lives, rows = np.unique(told.life, return_index=True)
-    for life, first in zip(lives[1:].tolist(), told.step[rows[1:]].tolist(), strict=True):
+    begins = told.step[rows]
+    early = np.flatnonzero(begins[1:] < np.minimum.accumulate(begins)[:-1])
+    if len(early):
+        what = f"restart {lives[early[0] + 1]} begins at step {begins[early[0] + 1]}, before all that earlier logs tell"
+        yield f"{what}: the oldest log comes first"
+    for life, first in zip(lives[1:].tolist(), begins[1:].tolist(), strict=True):
         restored, saved = reading.restored.get(life), reading.saved.get(life, 0)
         if restored is not None and first > restored + stride:
             yield f"restart {life}: it restored step {restored}, and the next step in the log is {first}"
         if int(told.step.min()) < first <= saved:
             yield f"restart {life}: it went back to step {first}, though step {saved} was saved"
+
+
+def untold(told: Executed) -> list[str]:
+    """What no line tells, in words: nothing is known of it."""
+    silent = [words for name, words in WORDS.items() if not is_told(told.figures[name]).any()]
+    return silent + (["samples"] if all((numbers < 0).all() for numbers in told.places.values()) else [])
 
 
 def _stride(told: Executed) -> int:

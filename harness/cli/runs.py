@@ -102,19 +102,25 @@ def _score_logs(run: str, logs: Sequence[pathlib.Path], read: str) -> int:
     steps, restarts = len(np.unique(told.step)), int(told.life.max())
     say(f"{counted(steps, 'step')}, {counted(restarts, 'restart')}")
     severity = [Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS]
-    worst = sorted(answers, key=lambda each: severity.index(each[0]))[: own_log.SAID_MAX]
-    for verdict, text in worst:
+    worst = sorted(range(len(answers)), key=lambda place: severity.index(answers[place][0]))[: own_log.SAID_MAX]
+    for verdict, text in (answers[place] for place in sorted(worst)):
         say(f"{SIGNS[verdict]} {text}")
     if more := len(answers) - len(worst):
         say(f"… and {counted(more, 'restart')} more")
-    if silent := restarts - len(answers):
-        say(f"not judged: {counted(silent, 'restart')} after which no step was done again")
+    if silent := sorted({*range(1, restarts + 1)} - {each.life for each in found}):
+        named = ", ".join(map(str, silent[: own_log.SAID_MAX]))
+        say(
+            f"not judged, as no step was done again after it: restart {named}{', …' * (len(silent) > own_log.SAID_MAX)}"
+        )
+    if untold := own_log.untold(told):
+        say(f"not judged, as these logs do not tell it: {', '.join(untold)}")
     for text in own.doubts:
         say(f"{SIGNS[Verdict.INCONCLUSIVE]} {text}")
     verdict = merge(
         [*(each for each, _ in answers), *(Verdict.INCONCLUSIVE for _ in own.doubts)] or [Verdict.INCONCLUSIVE]
     )
-    say(f"{SIGNS[verdict]} {verdict.value.upper()}")
+    why = f"{len(answers)} of {counted(restarts, 'restart')} judged" if restarts else "no restart is in these logs"
+    say(f"{SIGNS[verdict]} {verdict.value.upper()}  {why}")
     return EXIT_CODES[verdict]
 
 

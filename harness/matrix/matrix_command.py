@@ -70,7 +70,7 @@ def matrix(
 
     resume: start the job again from the saves around the end of a pass over the data, from saves that a resumed job
     made, the first and the last one; each must do what the run without a stop did. The same command goes on with a
-    sweep that was stopped. Exits 1 if any did something else, 3 if none could be tried.
+    sweep that was stopped. Exits 1 if any did something else, 3 if a save that was made could not be tried.
 
     Example: chaos matrix checkpoint my-scenario.yaml
     """

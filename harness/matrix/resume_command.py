@@ -76,7 +76,9 @@ def _with(plan: Plan, **fields: object) -> Plan:
 def _check_heard(plan: Plan, option: str, word: str, changed: Plan) -> None:
     before = replace(plan.launch(), ranks_per_node=changed.workload.ranks_per_node)
     if changed.workload != plan.workload and changed.launch() == before:
-        raise UsageError(f"{option}: the command of this trainer does not take {word}")
+        raise UsageError(
+            f"{option}: nothing passes it on to this trainer; write {word} into the arguments of the scenario"
+        )
 
 
 def _print(found: Sweep, folder: pathlib.Path) -> None:

@@ -208,9 +208,11 @@ class _Sweep:
 
     def _try_all(self) -> None:
         self.tell(f"{counted(len(self._left), 'restart')}, about {self.longest_s:.0f} s each")
-        for moment in self._left:
+        for number, moment in enumerate(left := self._left, 1):
             if self.stop.asked or time.monotonic() + self.longest_s > self.until_s:
                 break
+            longer = ", which may wait long for that save" if moment.notice else ""
+            self.tell(f"{number} of {len(left)}: from {moment.words}{longer}")
             try:
                 tried = self._try(moment)
             except _NotHad as why:
@@ -221,7 +223,7 @@ class _Sweep:
                 continue
             self.sweep.tried.append(tried)
             self.longest_s = max(each.seconds for each in self.sweep.tried)
-            self.tell(f"{tried.moment.words} (step {tried.moment.step}): {tried.short}")
+            self.tell(f"    (step {tried.moment.step}): {tried.short}")
             store(self.sweep, self.folder)
 
     # One restart

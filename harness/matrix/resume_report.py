@@ -17,7 +17,7 @@ FILES_MAX = 5  # named
 
 def write(found: Sweep, folder: pathlib.Path) -> None:
     store(found, folder)
-    write_files({"resume.md": _markdown(found), "report.html": _page(found)}, folder)
+    write_files({"report.md": _markdown(found), "report.html": _page(found)}, folder)
 
 
 def plain(found: Sweep) -> dict[str, Any]:

@@ -109,9 +109,11 @@ class Sweep:
     def why(self) -> str:
         """In one sentence."""
         if self.findings:
-            return self.findings[0]
+            wrong = sum(not each.right for each in self.tried)
+            first = f"{wrong} of {counted(len(self.tried), 'restart')} went wrong; " if wrong else ""
+            return first + self.findings[0]
         if self.missed or not self.complete:
-            words, why = self.not_tried[0] if self.not_tried else ("a part of it", "it was stopped")
+            words, why = self.not_tried[0] if self.not_tried else ("a part of it", "it goes on, or was stopped")
             return f"not tried: {words}: {why}"
         if not self.tried and self.told:
             return (

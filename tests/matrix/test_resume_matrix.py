@@ -71,10 +71,10 @@ def test_a_healthy_trainer_passes_after_a_stop_goes_on_and_leaves_no_copies(tmp_
     assert found["pass_ends"] == [PASS, 2 * PASS] and found["saves"] == [6, 12, 18, 24, 30]
     assert [each["resume"] for each in found["tried"]].count(1) == 6
     assert not [*folder.glob("*/checkpoints"), *folder.glob("resumed/*/checkpoints"), *folder.glob("copies")]
-    assert "**PASS**" in (folder / "resume.md").read_text()
+    assert "**PASS**" in (folder / "report.md").read_text()
     assert "nothing</td>" in (folder / "report.html").read_text()
-    for command in ("show", "score"):
-        result = CliRunner().invoke(make_app(), [command, found["run_id"], "--reports", str(tmp_path / "reports")])
+    for command in (["show"], ["score"], ["show", "--markdown"]):
+        result = CliRunner().invoke(make_app(), [*command, found["run_id"], "--reports", str(tmp_path / "reports")])
         assert result.exit_code == 0 and "PASS" in result.stdout, result.output
     listed = CliRunner().invoke(make_app(), ["runs", "--reports", str(tmp_path / "reports")]).stdout
     assert found["run_id"] in listed and "pass" in listed
@@ -150,7 +150,7 @@ def test_bad_options_are_usage_errors(tmp_path: pathlib.Path, option: list[str])
 
 
 def test_a_command_must_take_what_an_option_changes(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(AssertionError, match="the command of this trainer does not take"):
+    with pytest.raises(AssertionError, match="nothing passes it on to this trainer"):
         sweep(tmp_path, "none", "--ranks-per-node", "2")
     assert not (tmp_path / "reports").exists()
 
