@@ -192,7 +192,7 @@ class _Sweep:
         first = self.saves.first if self.saves.first in self.saves.copied else None
         words = "the first save, on one node less"
         if asked.min_nodes == asked.nodes:
-            yield Moment(words, None, why="the scenario allows no other number of nodes: see `min_nodes`")
+            yield Moment(words, None, why="the scenario allows no other number of nodes: see min_nodes")
         else:
             yield Moment(words, first, nodes=asked.nodes - 1, why=why)
         ranks = self.setting.ranks_per_node
