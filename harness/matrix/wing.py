@@ -63,7 +63,7 @@ def _shown(found: sweep.Sweep) -> Result:
         Part(each.moment.words, Verdict.PASS if each.right else Verdict.FAIL, each.words or [each.short])
         for each in found.tried
     ]
-    return Result(found.verdict, found.findings or [found.why], parts)
+    return Result(found.verdict, [found.why, *found.findings[1:]], parts)
 
 
 WING = Wing(stored=[_Sweeps()], sweeps={"resume": _resumes})
