@@ -325,10 +325,11 @@ def groups_of_two_names(lives: Sequence[Life]) -> list[str]:
 
 
 def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
-    """The first worker that tells another size of its group at its start than when it met the others."""
+    """The first worker that tells another size of its group at its start than whenever it met others. In an elastic
+    group it may have met fewer of them at first."""
     for life in lives:
         told = life.writer.header.get("world_size")
-        if told is not None and life.told_joins and life.sizes and life.sizes[0] != told:
+        if told is not None and life.told_joins and life.sizes and told not in life.sizes:
             size = f"a group of {told} when it started, and of {life.sizes[0]} when it met the others"
             return [f"rank {life.rank} on {life.key[0]} told of {size}"]
     return []

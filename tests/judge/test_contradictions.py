@@ -14,6 +14,7 @@ from harness.judge.facts import restarts
 from harness.judge.facts.saves import Saves
 from harness.judge.questions.steps import _in_parts
 from harness.judge.score import Scorecard, Verdict
+from harness.timeline import lineage
 
 JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(17, "rank", victim=1)]
@@ -272,3 +273,10 @@ def test_a_file_that_is_written_again_is_held_against_what_it_held_then(at: int,
     saved = [{"event": "checkpoint.committed", "process": 0, "path": "ckpt.pt", "step": 220, "at": 100}]
     run: Any = SimpleNamespace(checkpoints=saved, processes=[SimpleNamespace(rank=0)], begin=50, uncertainty_ns=0)
     assert restarts.restore(run, Saves(run), 0, restored, 41).other_step == found
+
+
+@pytest.mark.parametrize(("sizes", "odd"), [([2], False), ([1, 2], False), ([1], True)])
+def test_an_elastic_group_may_meet_fewer_at_first(sizes: list[int], odd: bool) -> None:
+    told = SimpleNamespace(header={"world_size": 2})
+    life: Any = SimpleNamespace(writer=told, told_joins=True, sizes=sizes, rank=0, key=("node0", 1))
+    assert bool(lineage.groups_of_two_sizes([life])) is odd
