@@ -47,7 +47,7 @@ class Tried:
     @property
     def short(self) -> str:
         if self.ended:
-            return "it did not come back"
+            return "it ended in another way"
         same = "the same samples; nothing else is compared" if self.moment.elsewhere else "the same"
         return ", ".join({each.kind.value: 0 for each in self.found}) or same
 
