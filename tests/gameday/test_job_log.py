@@ -62,4 +62,13 @@ def test_steps_done_again_must_be_like_the_first_time(
     assert [each["same"] for each in found] == same
     records = [*SEEN[:1], *found, *SEEN[1:]]
     assert judge_attached(records, 1).verdict is verdict
-    assert (LOSSES in not_judged(records)) is not any(each is not None for each in same)
+    assert (LOSSES in not_judged(records)) is (not same or None in same)
+
+
+def test_a_log_that_leaves_open_what_was_done_is_not_judged(tmp_path: pathlib.Path) -> None:
+    """Two writers in one log: the second one's figures are held against nothing."""
+    lines = [line for line in written(range(1, 20), range(10, 25)) for line in (line, line + "9")]
+    JobLog(tmp_path).add({"": lines}, last=True)
+    found = list(done_again(tmp_path, READER))
+    assert [each["same"] for each in found] == [True, None] and "more than once" in found[1]["text"]
+    assert LOSSES in not_judged(found)

@@ -33,9 +33,10 @@ class AttachedResult:
 
 
 def not_judged(records: Sequence[Record]) -> list[str]:
-    """Losses are judged where the job did steps again, and its log tells enough of them."""
-    told = any(record["what"] == "done_again" and record["same"] is not None for record in records)
-    return [each for each in NOT_JUDGED if not (told and each == LOSSES)]
+    """Losses are judged where the job did steps again, and nothing in its log leaves one of these open."""
+    answers = [record["same"] for record in records if record["what"] == "done_again"]
+    judged = bool(answers) and None not in answers
+    return [each for each in NOT_JUDGED if not (judged and each == LOSSES)]
 
 
 def judge_attached(records: Sequence[Record], planned: int) -> AttachedResult:

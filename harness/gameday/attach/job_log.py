@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.campaign import own_log
+from harness.errors import UsageError
 from harness.judge.facts import repeated_steps
 from harness.trainers.readers.contract import Reader
 
@@ -42,6 +43,11 @@ def _overlap(before: Sequence[str], now: Sequence[str]) -> int:
 def done_again(folder: pathlib.Path, reader: Reader) -> Iterator[dict[str, Any]]:
     """A record of each restart after which a node did steps again; `same`: like the first time; `None`: left open."""
     for path in sorted(folder.glob("*.log")):
-        found = repeated_steps.done_again(own_log.executed([path], reader).told)
-        for same, text in repeated_steps.judged(found):
+        try:
+            own = own_log.executed([path], reader)
+            judged = [*repeated_steps.judged(repeated_steps.done_again(own.told))]
+            answers = [*judged, *((None, doubt) for doubt in own.doubts)] if judged else []
+        except UsageError as error:  # the strikes are over, and their report counts
+            answers = [(None, str(error))]
+        for same, text in answers:
             yield {"what": "done_again", "node": urllib.parse.unquote(path.stem), "same": same, "text": text}

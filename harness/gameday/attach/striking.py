@@ -262,7 +262,7 @@ class AttachedRun:
 
     def _gather(self, last: bool = False) -> None:
         if self._log and (last or time.monotonic() - self._gathered_s > LOOK_EVERY_S):
-            with contextlib.suppress(BackendError):  # a node may just be gone
+            with contextlib.suppress(BackendError, OSError):  # a node may just be gone, or the disk full
                 self._log.add(self.job.log_tails(), last)
             self._gathered_s = time.monotonic()
 

@@ -22,7 +22,6 @@ from harness.units import counted
 TOLERANCE = 10  # times as far as the earlier repetitions of the same job were off
 CALIBRATING_STEPS = 5  # so many must have been the same bit for bit before another one has to be
 NOISE_STEPS = 20  # so many must have been off by a little before one that is off by much is wrong
-LAST_DIGIT = 1.5  # units of it: what was printed was rounded
 ENOUGH_SHARE = 0.5  # of the steps that were done again must tell a figure both times
 DIGITS_MAX = 16  # behind the point: who tells more tells all there are
 COMPUTED = ("loss", "grad_norm")
@@ -54,7 +53,6 @@ class Off(NamedTuple):
     after: Ints
     apart: Floats
     digit: Floats
-    flips: bool  # whether a last digit is another one
     moves: int  # values that are another one than in the row before: what never moves shows nothing
     words: Callable[[int], tuple[int, str]]  # of a row: the step, and what it was both times
 
@@ -144,11 +142,9 @@ class _Figure:
         before, again = before[in_order], again[in_order]
         one, two = column[before], column[again]
         distance = losses.distance(one, two)
-        unlike = losses.unlike(one, two)
-        odd = unlike & (distance > LAST_DIGIT * self.digit)
         with np.errstate(all="ignore"):
             size = np.maximum(np.maximum(np.abs(one), np.abs(two)), self.scale)
-            apart = np.where(odd, np.nan_to_num(distance / size, nan=np.inf), 0.0)
+            apart = np.where(losses.unlike(one, two), np.nan_to_num(distance / size, nan=np.inf), 0.0)
         after = np.unique(told.step[again], return_inverse=True)[1]
 
         def words(row: int) -> tuple[int, str]:
@@ -160,7 +156,7 @@ class _Figure:
         moves = int((np.diff(one[np.isfinite(one)]) != 0).sum()) if len(one) else 0
         moves += bool(moves)
         digit = np.broadcast_to(self.digit / np.where(size > 0, size, 1), apart.shape)
-        return Off(after, apart, digit, bool((unlike & ~odd).any()), moves, words)
+        return Off(after, apart, digit, moves, words)
 
 
 def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Sequence[_Figure]) -> Again:
@@ -239,8 +235,7 @@ def judged(found: Sequence[Again]) -> Iterator[tuple[bool | None, str]]:
                 places += [] if row is None else [off.words(row)]
         few = f"; {each.compared} of them tell a figure both times" if each.compared < each.steps else ""
         step, odd = min(each.sure or wrong or unsure, default=(0, ""))
-        flips = ", but for the last digit that is told" if any(off.flips for off in each.off.values()) else ""
-        text = f"{where}: at step {step} {odd}" if odd else f"{where}: the same{flips}{few}"
+        text = f"{where}: at step {step} {odd}" if odd else f"{where}: the same{few}"
         if each.anew and each.saved:
             yield False, f"{where}: it began anew, though step {each.saved} was saved"
         elif each.sure or wrong:
