@@ -3,9 +3,9 @@
 A test that needs more than this machine has is skipped. CI runs its tests in two halves, and no test may be skipped in
 both but those that `tests/ci.yaml` lists (`tests/outcomes.py`, `tests/halves.py`).
 
-`make test` has three workers, and three long groups, whose tests go one after the other: whole runs through the command
+`make test` has three workers, and long groups, whose tests go one after the other: whole runs through the command
 line, of which some look for what a run has left behind; single jobs and faults on virtual nodes of this machine; and
-tests of other engines, which mostly wait. All other tests are shared, file by file, by whoever is free.
+the tests of each other engine, which mostly wait. All other tests are shared, file by file, by whoever is free.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import pathlib
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -41,15 +42,19 @@ pytest_configure = outcomes.configure
 LONG_GROUPS = {
     "runs": ("e2e/",),
     "nodes": ("backends/local/", "faults/", "kills/", "mutants/test_real", "run/"),
-    "engines": ("backends/docker/", "backends/kubernetes/", "backends/slurm/", "monitoring/test_prometheus"),
+    "docker": ("backends/docker/", "monitoring/test_prometheus"),
+    "slurm": ("backends/slurm/",),
+    "kubernetes": ("backends/kubernetes/",),
 }
+PLACES = {"local": "nodes"} | {engine: engine for engine in ("docker", "slurm", "kubernetes")}  # where a node is
 
 
 def group_of(nodeid: str) -> str:
     """Tests of one group run in one worker, in their order."""
     file, _, name = nodeid.removeprefix("tests/").partition("::")
-    if file.startswith("conformance/test_conformance_") and "[" in name:
-        return "nodes" if "[local-" in name else "engines"
+    if file.startswith("conformance/test_conformance_"):
+        place = re.search(r"\[(\w+)", name)
+        return PLACES.get(place[1], file) if place else file
     return next((group for group, places in LONG_GROUPS.items() if file.startswith(places)), file)
 
 
