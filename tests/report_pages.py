@@ -9,7 +9,8 @@ import numpy as np
 import report_runs
 
 from harness.gate.history_report import Moment
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 from harness.report import html_page, model
 
 CARDS: list[Callable[[], Scorecard]] = [  # of every kind of run

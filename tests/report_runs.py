@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.score import Expectation, Scorecard, Verdict
+from harness.judge.score import Expectation, Scorecard
+from harness.judge.verdict import Verdict
 from harness.log.consequences import May
 from harness.timeline.timeline import Episode, FaultRecord, Process, Segment, Slot, Steps, Timeline
 

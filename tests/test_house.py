@@ -11,7 +11,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "benches"))
 import house
 
 SOURCE = """
-from harness.judge.score import Finding, Verdict as V
+from harness.judge.verdict import Finding, Verdict as V
 BAD = V.FAIL
 
 def _tell(run):

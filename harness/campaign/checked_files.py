@@ -6,8 +6,6 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from harness.campaign.store import Store
-from harness.judge.score import load_score, score_names
 from harness.plan import stored
 from harness.plan.making import make_plan
 from harness.plan.model import Plan
@@ -18,6 +16,8 @@ from harness.spec.scenario import Scenario
 
 def score_bounds() -> ScoreBounds:
     """Of each score in `harness/judge/questions/`, what may stand under its name in `expect:`."""
+    from harness.judge.score import load_score, score_names  # all of the judge: not for `chaos list`
+
     scores = [load_score(name) for name in score_names()]
     return {score.name: Allowed(score.Bounds, bool(score.by_default)) for score in scores}
 
@@ -50,4 +50,6 @@ def find_plan(name: str, reports: pathlib.Path) -> pathlib.Path:
         return given
     if (given / "plan.json").exists():
         return given / "plan.json"
+    from harness.campaign.store import Store
+
     return Store(reports).find(name) / "plan.json"

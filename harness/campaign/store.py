@@ -22,8 +22,9 @@ import msgspec
 
 from harness.campaign.wings import stored_kind_of, stored_kinds
 from harness.errors import UsageError
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.report import model, write_files
+from harness.report.strict_json import strict
 from harness.report.words import one_line
 from harness.spec.document import short
 
@@ -131,7 +132,7 @@ class Store:
             found[name] = known
         if found != kept:
             with contextlib.suppress(OSError):
-                write_files({INDEX: json.dumps(model.strict(msgspec.to_builtins(found)))}, self.reports)
+                write_files({INDEX: json.dumps(strict(msgspec.to_builtins(found)))}, self.reports)
         return found
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from harness.backends.contract import Backend
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.plan.model import Plan
 from harness.plugins import Family
 from harness.run.stop import StopRequest

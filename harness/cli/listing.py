@@ -8,22 +8,22 @@ import pathlib
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 from rich.table import Table
 
-from harness.campaign.checked_files import load_scenario, score_bounds
-from harness.campaign.store import Store, StoredRun, Wanted
-from harness.cli import doctor
 from harness.cli.options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
 from harness.errors import UsageError, choice
 from harness.faults.contract import fault_names, load_fault
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.report.words import short_commit
 from harness.spec.document import short
-from harness.spec.scenario import OTHERS
+from harness.spec.scenario import OTHERS, load_scenario
+
+if TYPE_CHECKING:  # what is heavy is imported by the command that needs it
+    from harness.campaign.store import StoredRun
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])\Z")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -39,7 +39,7 @@ def parse_since(text: str, now_s: float | None = None) -> float:
         raise UsageError(f"--since {text}: write a time like 2026-11-22, or how long ago, like 2h or 7d") from error
 
 
-Run = TypeVar("Run", bound=StoredRun)
+Run = TypeVar("Run", bound="StoredRun")
 OfBackend = Annotated[str | None, typer.Option("--backend", help="Only the runs on this backend.")]
 OfCommit = Annotated[str | None, typer.Option("--commit", help="Only those of this commit, or of its first digits.")]
 OfVerdict = Annotated[Verdict | None, typer.Option("--verdict", help="Only those with this verdict.")]
@@ -104,6 +104,8 @@ def faults(
 
     Example: chaos faults nic_loss
     """
+    from harness.cli import doctor
+
     _, capabilities = doctor.examine()
     table = [row for row in doctor.fault_table(capabilities) if name in ("", row[0])]
     if not table:
@@ -163,6 +165,8 @@ class Bound(NamedTuple):
 
 def bounds() -> Iterator[Bound]:
     """Of all scores that have something to set."""
+    from harness.campaign.checked_files import score_bounds
+
     for score, allowed in score_bounds().items():
         schema = allowed.bounds.model_json_schema()
         if allowed.by_default:
@@ -213,6 +217,8 @@ def runs(
 
     Example: chaos runs --scenario spot-evict --verdict fail --since 7d
     """
+    from harness.campaign.store import Store, Wanted
+
     store, wanted = Store(reports), Wanted(scenario, backend, commit, verdict, since)
     found = store.runs(wanted)
     for trouble in store.notes:

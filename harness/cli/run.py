@@ -32,7 +32,7 @@ from harness.cli.output import out, safe, say
 from harness.cli.scenarios import plan_of
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.repeats import repeat_verdict
-from harness.judge.score import EXIT_CODES
+from harness.judge.verdict import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
 from harness.plan.model import Plan
 from harness.report.view import in_words

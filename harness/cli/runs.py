@@ -19,7 +19,8 @@ from harness.errors import UsageError
 from harness.judge.facts import repeated_steps
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.questions.loss_continuity import ANSWERS
-from harness.judge.score import EXIT_CODES, Verdict, judge, merge
+from harness.judge.score import judge
+from harness.judge.verdict import EXIT_CODES, Verdict, merge
 from harness.log import untrusted_files
 from harness.report import markdown, model, write_reports
 from harness.units import counted

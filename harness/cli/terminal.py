@@ -10,7 +10,7 @@ from rich.text import Text
 
 from harness.campaign.wings import Result
 from harness.cli.output import SIGNS, STYLES, out, safe, say, unwrapped
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.report import view
 from harness.report.model import Report
 from harness.report.words import one_line

@@ -48,7 +48,7 @@ from harness.gameday.day_view import DayView, NewsView
 from harness.gameday.requests import TEXT_MAX
 from harness.gameday.starts_and_stops import Director
 from harness.gameday.wing import WING
-from harness.judge.score import EXIT_CODES
+from harness.judge.verdict import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
 from harness.run.injection import LiveJob
 from harness.run.observers import Status

@@ -11,8 +11,10 @@ import msgspec
 
 from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import ActResult, DayResult
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 from harness.report import html_page, markdown, model
+from harness.report.strict_json import json_text
 from harness.report.words import DASH, expectation_name, gpu_seconds, percent, words
 from harness.units import format_duration
 
@@ -156,7 +158,7 @@ def _json(day: DayPlan, result: DayResult) -> str:
         "rehearsals": [_json_act(act) for act in result.acts],
         "timeline": [{"at_s": each.at_ns / 1e9, "kind": each.kind, "what": each.what} for each in result.moments],
     }
-    return model.json_text(content)
+    return json_text(content)
 
 
 def _json_act(act: ActResult) -> dict[str, Any]:

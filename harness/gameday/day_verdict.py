@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from harness.judge.score import Finding, Scorecard, Verdict, merge
-from harness.judge.verdict import Code, Doubt
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Code, Doubt, Finding, Verdict, merge
 from harness.units import format_duration
 
 Event = Mapping[str, Any]

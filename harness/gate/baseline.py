@@ -16,7 +16,7 @@ from harness.gate.baseline_comparison import FIGURES as COMPARED
 from harness.gate.baseline_comparison import Question, Regressions, Success, compare, title
 from harness.gate.run_figures import Figures, Identity, RunFigures, ScenarioFigures, figures_of, gathered, identity_of
 from harness.gate.run_figures import read as read_figures
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.report import model, write_files
 
 FOLDER = ".baselines"

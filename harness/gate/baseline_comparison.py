@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.gate import t_distribution
-from harness.judge.score import Verdict, merge
+from harness.judge.verdict import Verdict, merge
 from harness.units import counted
 
 TOLERATED = 1.10  # smaller differences are between two days of one machine, too

@@ -40,7 +40,7 @@ from harness.gate.run_figures import Figures
 from harness.gate.selection import parse_shard
 from harness.gate.suite_file import find_suite
 from harness.gate.suite_run import Gate, Stopped, run_gate
-from harness.judge.score import EXIT_CODES, Verdict
+from harness.judge.verdict import EXIT_CODES, Verdict
 from harness.report.view import in_words
 from harness.run.stop import stop
 from harness.units import counted, parse_duration_ns

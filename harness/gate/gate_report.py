@@ -15,8 +15,10 @@ from harness.gate.baseline_comparison import Answer as Comparison
 from harness.gate.baseline_comparison import Question, Regressions, title
 from harness.gate.stored_gate import Part, Run
 from harness.judge.repeats import RepeatVerdict
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 from harness.report import html_page, junit, markdown, model
+from harness.report.strict_json import json_text, strict
 from harness.report.view import in_words
 from harness.report.words import gpu_seconds, seconds
 from harness.units import counted
@@ -128,7 +130,7 @@ def render(answer: GateResult) -> dict[str, str]:
     told: dict[str, Any] = {"answer": answer, "compared": compared, "in_words": in_words}
     told |= {"yes_or_no": yes_or_no(answer), "next_steps": next_steps(answer)}
     return {
-        "suite.json": model.json_text(model.strict(suite_json(answer))),
+        "suite.json": json_text(strict(suite_json(answer))),
         "report.md": _markdown(answer),
         "report.html": html_page.fill(f"{__package__}/suite.jinja", **told),
         "junit.xml": _junit(answer),

@@ -19,7 +19,7 @@ from harness.errors import ChaosError, UsageError, choice
 from harness.gate import history_report, slo, two_runs_report
 from harness.gate.slo_file import load_slo
 from harness.gate.two_runs_difference import starts_by_rank
-from harness.judge.score import EXIT_CODES, Verdict, merge
+from harness.judge.verdict import EXIT_CODES, Verdict, merge
 from harness.report import model, write_files
 from harness.report.words import one_line, percent, seconds
 from harness.timeline import timeline

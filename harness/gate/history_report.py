@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from harness.campaign.store import Store, StoredRun, Wanted
 from harness.gate.change_points import Change, changes
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.report import html_page, model
 from harness.report.charts.trend import Point, Step, sparkline, trend_chart
 from harness.report.view import wasted_percent

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from harness.gate.suite_file import KnownFailure
 from harness.judge.repeats import RepeatVerdict
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 
 
 def settle(

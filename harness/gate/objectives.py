@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 
 P95 = 0.95
 

@@ -17,9 +17,11 @@ from typing import Annotated, Any
 import msgspec
 
 from harness.errors import UsageError
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 from harness.report import model
 from harness.report.model import Report
+from harness.report.strict_json import json_text, strict
 from harness.report.words import one_line
 
 SCHEMA = 1
@@ -92,7 +94,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return sorted({run.commit for each in self.scenarios for run in each.runs if run.commit})
 
     def to_text(self) -> str:
-        return model.json_text(model.strict(msgspec.to_builtins(self)))
+        return json_text(strict(msgspec.to_builtins(self)))
 
 
 def read(path: pathlib.Path) -> Figures:

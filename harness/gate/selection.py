@@ -12,7 +12,7 @@ from harness.campaign.store import Store, Wanted
 from harness.errors import UsageError
 from harness.gate.stored_gate import Stored
 from harness.gate.suite_file import SuiteEntry
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.spec.scenario import Scenario
 
 NEWEST = 10  # stored runs of a scenario that say how long it takes

@@ -11,7 +11,7 @@ from harness.campaign.store import Store, Wanted
 from harness.gate import objectives
 from harness.gate.objectives import Answer, Past
 from harness.gate.slo_file import RUNS_MIN, Objective, Slo
-from harness.judge.score import Verdict, merge
+from harness.judge.verdict import Verdict, merge
 from harness.report import model
 
 READ_MAX = 5000  # the newest runs

@@ -10,7 +10,7 @@ import msgspec
 from harness.errors import UsageError
 from harness.gate import run_figures
 from harness.gate.run_figures import Count, Short, Text
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.report import model
 from harness.report.words import one_line
 from harness.units import counted

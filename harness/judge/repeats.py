@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from harness.judge.score import Scorecard, Verdict, merge
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict, merge
 from harness.timeline.lookups import grouped
 from harness.units import counted, format_duration
 

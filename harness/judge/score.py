@@ -21,11 +21,7 @@ from harness.errors import UsageError, choice
 from harness.judge import doubts
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence as Evidence
-from harness.judge.verdict import EXIT_CODES as EXIT_CODES
-from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, unknown, worst_first
-from harness.judge.verdict import Finding as Finding
-from harness.judge.verdict import Verdict as Verdict
-from harness.judge.verdict import merge as merge
+from harness.judge.verdict import Claim, Code, Doubt, Finding, Ground, Kind, Verdict, merge, unknown, worst_first
 from harness.parameters import Parameters
 from harness.plugins import Family
 from harness.timeline.timeline import FaultRecord

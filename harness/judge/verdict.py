@@ -8,10 +8,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from harness.judge.facts.usual import Degraded, Pace
-from harness.timeline.timeline import Episode
+if TYPE_CHECKING:
+    from harness.judge.facts.usual import Degraded, Pace
+    from harness.timeline.timeline import Episode
 
 
 class Verdict(enum.StrEnum):

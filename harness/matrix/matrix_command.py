@@ -23,7 +23,7 @@ from harness.cli.options import (
 from harness.cli.output import note, out, print_json, print_table, safe, say
 from harness.cli.scenarios import plan_of
 from harness.errors import INTERRUPTED, UsageError
-from harness.judge.score import EXIT_CODES, Verdict
+from harness.judge.verdict import EXIT_CODES, Verdict
 from harness.matrix import resume_command
 from harness.matrix.checkpoint_matrix import Matrix, run_matrix
 from harness.matrix.matrix_report import MatrixRow, to_json, to_markdown
@@ -31,7 +31,7 @@ from harness.matrix.restart_log import Came
 from harness.plan.capabilities import check_capabilities
 from harness.plan.model import Plan
 from harness.report import write_files
-from harness.report.model import json_text
+from harness.report.strict_json import json_text
 from harness.run.stop import stop
 from harness.trainers.contract import build_trainer
 

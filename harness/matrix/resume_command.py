@@ -11,7 +11,7 @@ from rich.table import Table
 from harness.backends.contract import Backend
 from harness.cli.output import note, out, print_json, print_table, safe, say
 from harness.errors import INTERRUPTED, UsageError
-from harness.judge.score import EXIT_CODES
+from harness.judge.verdict import EXIT_CODES
 from harness.matrix import resume_report
 from harness.matrix.resume_matrix import Setting, run_sweep
 from harness.matrix.sweep import Sweep

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ConfigDict, TypeAdapter
 
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.matrix.moments import Moment
 from harness.matrix.resume_comparison import Finding, Kind
 from harness.report import write_files

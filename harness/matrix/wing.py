@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.backends.contract import Backend
 from harness.campaign.wings import Part, Result, Swept, Wing
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.matrix import sweep
 from harness.plan.model import Plan
 from harness.report.model import ReportError

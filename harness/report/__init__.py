@@ -19,10 +19,11 @@ def write_reports(scorecard: Scorecard, run_dir: pathlib.Path) -> dict[str, path
     first one is written, so that an error leaves the earlier set untouched.
     """
     from harness.report import html_page, junit, markdown, model  # which the names of things do without
+    from harness.report.strict_json import json_text
 
     report = model.from_scorecard(scorecard)
     contents = {
-        "report.json": model.json_text(report.to_json()),
+        "report.json": json_text(report.to_json()),
         "report.html": html_page.render(report, scorecard.evidence),
         "report.md": markdown.render(report),
         "junit.xml": junit.render(report),

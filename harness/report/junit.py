@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Sequence
 
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.report import view
 from harness.report.model import Report
 from harness.report.words import plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.report import view
 from harness.report.model import Report
 from harness.report.words import DASH, one_line, seconds, words

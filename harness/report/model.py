@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import errno
 import functools
-import json
-import math
 import os
 import pathlib
-import re
 import stat
 from collections.abc import Mapping
 from typing import Any
@@ -22,8 +19,10 @@ import msgspec
 import numpy as np
 
 from harness.errors import ChaosError
-from harness.judge.score import Evidence, Scorecard, Verdict
+from harness.judge.score import Evidence, Scorecard
+from harness.judge.verdict import Verdict
 from harness.report.next_steps import next_steps
+from harness.report.strict_json import strict
 from harness.timeline.timeline import FaultRecord
 from harness.units import counted
 
@@ -343,27 +342,3 @@ def read_regular(path: pathlib.Path) -> bytes:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         return file.read(MAX_BYTES + 1)
-
-
-def strict(value: Any) -> Any:
-    """Plain JSON types only: numpy scalars become Python's, NaN and infinities become null."""
-    if isinstance(value, Mapping):
-        return {strict(str(key)): strict(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [strict(item) for item in value]
-    if isinstance(value, str):
-        return value.encode(errors="replace").decode()  # lone surrogates, of undecodable names, become `?`
-    if hasattr(value, "item"):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-_CONTROL = re.compile(
-    "[\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
-)
-
-
-def json_text(values: Any) -> str:
-    """Strict JSON for a file or a terminal: what could steer either is written as an escape."""
-    text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
-    return _CONTROL.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n"

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.judge.score import Verdict, score_names
+from harness.judge.score import score_names
+from harness.judge.verdict import Verdict
 from harness.report.model import NOT_HERE, Episode, Expectation, LossContinuity, Report
 from harness.report.words import DASH, expectation_name, gpu_seconds, percent, quantity, seconds, size, words
 from harness.units import counted

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TypeGuard
 
-from harness.timeline.phases import PHASE_NAMES
+from harness.timeline.phase_names import PHASE_NAMES
 from harness.units import format_duration
 
 DASH = "–"

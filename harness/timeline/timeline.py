@@ -25,7 +25,8 @@ from harness.log.samples import Samples
 from harness.timeline import lineage, phase_marks, save_events
 from harness.timeline.lineage import NEVER, Epoch, Key, Life, Progress, Stretch
 from harness.timeline.lookups import grouped
-from harness.timeline.phases import PHASES, Episode, Event, Gap, Mark, Segment, clipped, merged, progress_segments, walk
+from harness.timeline.phase_names import PHASES
+from harness.timeline.phases import Episode, Event, Gap, Mark, Segment, clipped, merged, progress_segments, walk
 from harness.timeline.sorted_events import FaultRecord, Launcher, Slot, Story, acted_at, key_of
 from harness.units import Duration
 

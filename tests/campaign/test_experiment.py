@@ -17,7 +17,8 @@ from harness.campaign import experiment
 from harness.campaign.campaign_observers import CampaignObserver, Stage
 from harness.errors import BackendError
 from harness.judge.facts.evidence import load_evidence
-from harness.judge.score import Verdict, judge
+from harness.judge.score import judge
+from harness.judge.verdict import Verdict
 from harness.plan.making import make_plan
 from harness.plan.model import Plan
 from harness.run.job import Outcome

@@ -16,8 +16,9 @@ from harness.campaign.store import INDEX, Store, Wanted
 from harness.errors import UsageError
 from harness.gate import history_report
 from harness.gate.history_report import moments
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.report import model
+from harness.report.strict_json import json_text
 
 PLAN: dict[str, Any] = {"scenario": {"name": "spot-evict"}, "backend": "local", "seed": 7}
 
@@ -32,7 +33,7 @@ def write(reports: pathlib.Path, run_id: str, begun_s: int = 0, **values: Any) -
     if "verdict" in values:
         known = {"run_id": run_id, "scenario": "spot-evict", "backend": "local", "seed": 7}
         report = model.Report(**{**known, **values})
-        (folder / "report.json").write_text(model.json_text(report.to_json()))
+        (folder / "report.json").write_text(json_text(report.to_json()))
     return folder
 
 

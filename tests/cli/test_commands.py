@@ -319,10 +319,18 @@ def test_a_broken_installation_is_no_failed_run(tmp_path: pathlib.Path) -> None:
     (tmp_path / "numpy.py").write_text("raise ImportError('broken')")
     env = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-m", "harness", "list"], capture_output=True, text=True, env=env, cwd=tmp_path
+        [sys.executable, "-m", "harness", "runs"], capture_output=True, text=True, env=env, cwd=tmp_path
     )
     assert done.returncode == 3, done.stderr
     assert done.stderr.startswith("error: unexpected ImportError: broken") and "Traceback (most" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--help"], ["list"], ["list", "--json"]])
+def test_what_is_asked_first_loads_no_judge(words: list[str]) -> None:
+    script = "import sys; from harness.cli.main import make_app; make_app()(standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, cwd=ROOT, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "harness.cli.main" in loaded and {"numpy", "harness.judge.score"}.isdisjoint(loaded)
 
 
 def test_who_stops_reading_gets_no_traceback() -> None:

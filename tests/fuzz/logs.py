@@ -30,7 +30,8 @@ from simulator import History, Job, Outage, simulate
 
 from harness.errors import EventLogError
 from harness.judge.facts.evidence import part_of
-from harness.judge.score import Evidence, Verdict, judge
+from harness.judge.score import Evidence, judge
+from harness.judge.verdict import Verdict
 from harness.log.events import Tail
 from harness.report.model import from_scorecard
 from harness.run.live import LiveProgress

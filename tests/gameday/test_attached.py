@@ -20,7 +20,7 @@ from harness.gameday.attach import striking as running
 from harness.gameday.attach.attached_verdict import judge_attached
 from harness.gameday.attach.strikes_file import AttachedDay, load_attached
 from harness.gameday.attach.striking import LOG, check, run_attached
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.run import undo
 from harness.run.stop import StopRequest
 

@@ -15,7 +15,8 @@ from report_pages import Page
 from harness.gameday import day_report
 from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import DayResult, Expected, judge_day
-from harness.judge.score import Expectation, Scorecard, Verdict
+from harness.judge.score import Expectation, Scorecard
+from harness.judge.verdict import Verdict
 from harness.plan.model import Plan
 
 S = 10**9

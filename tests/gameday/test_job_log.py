@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness.campaign.own_log import reader_as
 from harness.gameday.attach.attached_verdict import LOSSES, judge_attached, not_judged
 from harness.gameday.attach.job_log import JobLog, done_again
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 
 READER = reader_as({"lines": {"regex": r"step (?P<step>\d+) loss (?P<loss>\S+)"}})
 SEEN: list[dict[str, Any]] = [

@@ -17,7 +17,7 @@ from harness.gameday.day_verdict import DayResult
 from harness.gameday.day_view import DayView, for_role, view_of
 from harness.gameday.requests import AlertNews, Ask
 from harness.gameday.starts_and_stops import Director
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.run.injection import LiveJob
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain")]  # real jobs

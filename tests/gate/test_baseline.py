@@ -19,9 +19,10 @@ from simulator import simulate
 from harness.errors import UsageError
 from harness.gate import baseline, run_figures
 from harness.gate.run_figures import Figures, Identity, RunFigures, ScenarioFigures
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.plan.making import make_plan
 from harness.report import model
+from harness.report.strict_json import json_text
 from harness.spec.scenario import parse_scenario
 
 HERE = Identity(
@@ -288,7 +289,7 @@ def store(reports: pathlib.Path, commits: list[str]) -> None:
         (folder / "events").mkdir(parents=True)
         (folder / "plan.json").write_text(json.dumps(card.evidence.run.plan, default=str))
         stored = msgspec.structs.replace(report, run_id=folder.name)
-        (folder / "report.json").write_text(model.json_text(stored.to_json()))
+        (folder / "report.json").write_text(json_text(stored.to_json()))
 
 
 def test_stored_runs_of_a_commit_are_a_baseline(tmp_path: pathlib.Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.gate import t_distribution
 from harness.gate.baseline_comparison import FOUND, Answer, Question, Success, compare, fisher, holm
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 
 GATES = 1000
 RUNS = 5

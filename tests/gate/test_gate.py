@@ -19,7 +19,8 @@ from harness.errors import CannotRunError, ScenarioError
 from harness.gate import suite_run as module
 from harness.gate.suite_file import load_suite, parse_suite
 from harness.gate.suite_run import load_entries
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 SUITE = "version: 1\nname: small\ntitle: A small gate\nscenarios: [rank-kill, {scenario: spot-evict, repeat: 3}]\n"

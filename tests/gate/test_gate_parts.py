@@ -19,7 +19,8 @@ from harness.gate.known_failures import settle
 from harness.gate.selection import Past, Shard, parse_shard
 from harness.gate.suite_file import KnownFailure, find_blindness_check, parse_suite
 from harness.judge.repeats import RepeatVerdict, repeat_verdict
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 HEAD = "version: 1\nname: small\ntitle: A small gate\nscenarios:\n"

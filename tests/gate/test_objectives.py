@@ -18,7 +18,7 @@ from harness.cli.main import make_app
 from harness.errors import ScenarioError
 from harness.gate.objectives import Past, recovery_p95, runs_needed, success, waste
 from harness.gate.slo_file import load_slo, parse_slo
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 
 
 def past(

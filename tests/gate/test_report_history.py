@@ -15,7 +15,7 @@ from report_pages import Page, moment, risen
 from harness.gate import history_report
 from harness.gate.change_points import changes
 from harness.gate.history_report import render, series_of, to_json
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.report.charts.trend import Point, sparkline, trend_chart
 
 

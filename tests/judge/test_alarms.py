@@ -10,7 +10,7 @@ from judging import Bend, struck, verdict
 from simulator import Job, Logs, clocks, simulate, steps
 
 from harness.judge.facts.alarms import Said
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 
 QUIET = Job(nodes=2, ranks_per_node=2, steps=60, every=8)
 NONE_FALSE = {"metrics": {"max_false_alarms": 0}}

@@ -11,7 +11,8 @@ from mutants.bent import JOB
 from simulator import Logs, Outage, remove, simulate
 
 from harness.judge.facts import analysis, ledger, losses, usual
-from harness.judge.score import Evidence, Verdict
+from harness.judge.score import Evidence
+from harness.judge.verdict import Verdict
 from harness.report import drawing
 
 

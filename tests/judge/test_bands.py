@@ -10,7 +10,8 @@ from judging import EXPECT, Bend, bent, load, together, verdict
 from simulator import Job, Logs, Outage, simulate
 
 from harness.judge.facts.evidence import Evidence
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline
 
 JOB = Job(nodes=2, steps=40, every=10)

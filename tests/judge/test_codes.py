@@ -11,8 +11,7 @@ from judging import verdict
 from simulator import Job, Logs, simulate
 
 import harness
-from harness.judge.score import Verdict
-from harness.judge.verdict import Code, Doubt
+from harness.judge.verdict import Code, Doubt, Verdict
 
 JOB = Job(nodes=2, steps=40)
 FOLDER = pathlib.Path(harness.__file__).parent

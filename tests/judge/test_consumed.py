@@ -18,7 +18,8 @@ from simulator import Job, Logs, Outage, simulate, steps
 from harness.judge.facts import samples
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.samples import Consumed
-from harness.judge.score import Evidence, Scorecard, Verdict, judge
+from harness.judge.score import Evidence, Scorecard, judge
+from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline
 
 JOB = Job(nodes=2, steps=40, every=10)

@@ -13,7 +13,8 @@ from simulator import Job, Line, Logs, Outage, clocks, find, put, remove, simula
 from harness.judge.facts import restarts
 from harness.judge.facts.saves import Saves
 from harness.judge.questions.steps import _in_parts
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 from harness.timeline import lineage
 
 JOB = Job(nodes=2, steps=80, every=10)

@@ -10,7 +10,7 @@ import pytest
 from judging import EXPECT, Bend, by_a_command, fault_free_of, verdict
 from simulator import Job, Logs, Outage, clocks, simulate, steps
 
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 
 pytestmark = pytest.mark.slow  # hundreds of runs
 QUIET = Job(nodes=2, ranks_per_node=2, steps=60, every=8)

@@ -12,8 +12,8 @@ from simulator import Job, Logs, Outage, clocks, put, simulate
 from harness.judge.facts.restarts import PassedOver
 from harness.judge.facts.saves import Damage
 from harness.judge.questions.restarts import _damage_never_met
-from harness.judge.score import Scorecard, Verdict
-from harness.judge.verdict import Code
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Code, Verdict
 from harness.timeline.lineage import NEVER
 
 JOB = Job(nodes=2, steps=80, every=10)

@@ -14,7 +14,8 @@ from simulator import Job, Logs, Outage, clocks, find, put, remove, simulate
 
 from harness.judge.facts import deaths
 from harness.judge.questions.job import _unexplained
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = Outage(17, "rank", victim=1)

@@ -15,7 +15,8 @@ from harness.judge.facts.envelope import DRIFTS, Envelope
 from harness.judge.facts.evidence import BEFORE, SAME, Evidence
 from harness.judge.facts.losses import Curve, compare
 from harness.judge.facts.times import impossible
-from harness.judge.score import Scorecard, Verdict, judge
+from harness.judge.score import Scorecard, judge
+from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Floats, Timeline
 
 STEPS = 240

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from judging import verdict
 from simulator import Job, Line, Logs, Outage, clocks, find, remove, simulate
 
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 
 JOB = Job(nodes=2, steps=80, every=10)
 LOST = [Outage(25, "node", victim=1)]

@@ -20,8 +20,8 @@ from harness.judge.facts.evidence import Evidence, no_comparison
 from harness.judge.facts.losses import Curve, compare
 from harness.judge.questions import loss_continuity
 from harness.judge.questions import steps as steps_done
-from harness.judge.score import Expectation, Verdict
-from harness.judge.verdict import Code, Doubt
+from harness.judge.score import Expectation
+from harness.judge.verdict import Code, Doubt, Verdict
 from harness.timeline.lineage import Epoch
 from harness.timeline.timeline import Steps
 

@@ -8,7 +8,8 @@ import pytest
 from judging import EXPECT, acted_as, verdict
 from simulator import Job, Logs, Outage, clocks, simulate
 
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 
 JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(30, "rank", victim=1)]

@@ -11,7 +11,8 @@ from judging import EXPECT, SAVES, Bend, bent, together, verdict
 from simulator import Job, Logs, Outage, find, simulate, steps
 
 from harness.judge.facts.reported import APART, NO_STEPS
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 from harness.timeline import joined_steps
 
 JOB = Job(nodes=2, steps=40, every=10)

@@ -10,7 +10,7 @@ from judge.test_slowdown import JOB, slowed
 from judging import Bend, together, verdict
 from simulator import Logs, clocks, find, simulate
 
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 
 ITEM = "the training's own traffic"
 

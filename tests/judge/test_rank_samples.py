@@ -9,7 +9,8 @@ from judging import EXPECT, Bend, bent, fault_free_of, together, verdict
 from mutants.bent import a_rank_has_no_log
 from simulator import Job, Logs, Outage, simulate, steps
 
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 
 TWO = Job(nodes=2, steps=40, every=10)
 

@@ -12,7 +12,8 @@ from simulator import Logs, Outage, clocks, remove, simulate
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.usual import Degraded, Slowed
 from harness.judge.questions.recovery_time import RecoveryBounds, _lines, _Span
-from harness.judge.score import Expectation, S, ScoreResult, Verdict, _weighed, load_score
+from harness.judge.score import Expectation, S, ScoreResult, _weighed, load_score
+from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Episode, Segment, Timeline
 
 RUN = fault_free_of(JOB)

@@ -20,7 +20,7 @@ from harness.cli.main import make_app
 from harness.judge.facts import repeated_steps
 from harness.judge.facts.repeated_steps import CALIBRATING_STEPS, Again, Executed, done_again
 from harness.judge.questions.loss_continuity import ANSWERS
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.log.reading import UNTOLD
 
 LIVES = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20)), min_size=1, max_size=6)  # first step, and how many

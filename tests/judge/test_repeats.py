@@ -10,7 +10,8 @@ from mutants.bent import BROKEN, JOB, KILL
 from simulator import Logs, simulate
 
 from harness.judge.repeats import repeat_verdict
-from harness.judge.score import Expectation, Scorecard, Verdict
+from harness.judge.score import Expectation, Scorecard
+from harness.judge.verdict import Verdict
 
 
 @pytest.fixture(scope="module")

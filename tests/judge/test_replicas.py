@@ -11,7 +11,8 @@ from judging import EXPECT, Bend, bent, fault_free_of, together, verdict
 from simulator import Job, Logs, Outage, clocks, simulate, steps
 
 from harness.judge.facts import reported
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 
 JOB = Job(nodes=3, steps=60, every=10)
 EVERY = 5

@@ -12,8 +12,8 @@ from simulator import Logs, Outage, simulate
 
 from harness.errors import UsageError
 from harness.judge import score
-from harness.judge.score import EXIT_CODES, Expectation, Finding, ScoreResult, Verdict, at_least, at_most, merge
-from harness.judge.verdict import Claim, Doubt, worst_first
+from harness.judge.score import Expectation, ScoreResult, at_least, at_most
+from harness.judge.verdict import EXIT_CODES, Claim, Doubt, Finding, Verdict, merge, worst_first
 from harness.timeline.timeline import FaultRecord
 
 REASON = "the command on node0 ended with 2: can't open file 'train.py'"

@@ -14,7 +14,8 @@ from simulator import Job, Line, Logs, Outage, clocks, put, remove, simulate, st
 
 from harness.judge.questions.drills import _holds_less
 from harness.judge.questions.saves import _piled_up
-from harness.judge.score import Evidence, Scorecard, Verdict, judge
+from harness.judge.score import Evidence, Scorecard, judge
+from harness.judge.verdict import Verdict
 
 JOB = Job(nodes=2, steps=80, every=10, step_ms=400)
 KILL = [Outage(37, "rank", victim=1)]

@@ -8,7 +8,8 @@ from judging import SAVES, Bend, bent, together, verdict
 from mutants.bent import JOB
 from simulator import Logs, Outage, clocks, find, put, simulate
 
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 from harness.timeline import save_events
 from harness.timeline.save_events import COMMITTED, PART, STARTED, SaveWorld
 

@@ -11,7 +11,7 @@ from simulator import Job, Logs, Outage, simulate
 
 from harness.judge.facts import losses
 from harness.judge.facts.evidence import Evidence
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 
 JOB = Job(nodes=2, steps=60, every=10)
 FINAL = EXPECT | {"loss_continuity": {"mode": "final", "max_final_gap": 90}}

@@ -16,7 +16,8 @@ from whole import stretched
 
 from harness.judge.facts import ledger
 from harness.judge.facts.usual import Slowed, Usual
-from harness.judge.score import Evidence, Scorecard, Verdict, judge
+from harness.judge.score import Evidence, Scorecard, judge
+from harness.judge.verdict import Verdict
 from harness.report import model
 from harness.report.view import figures
 from harness.timeline.timeline import Beside, Timeline

@@ -15,7 +15,8 @@ from judging import Bend, bent, together, verdict
 from simulator import Job, Line, Logs, Outage, clocks, simulate, steps
 
 from harness.judge.facts import alarms
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 from harness.node.emitter import abnormal
 
 JOB = Job(nodes=2, steps=60, every=10)

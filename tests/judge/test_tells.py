@@ -10,7 +10,8 @@ from simulator import Job, Logs, Outage, remove, simulate, steps
 
 from harness.errors import EventLogError
 from harness.judge.facts import reported
-from harness.judge.score import Scorecard, Verdict, expects_something
+from harness.judge.score import Scorecard, expects_something
+from harness.judge.verdict import Verdict
 from harness.node.emitter import TELLS
 from harness.trainers.contract import build_trainer
 

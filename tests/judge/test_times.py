@@ -12,7 +12,8 @@ from judging import EXPECT, Bend, bent, fault_free_of, verdict
 from simulator import Job, Line, Logs, Outage, clocks, simulate, steps
 
 from harness.judge.facts import times
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline
 
 S = 10**9

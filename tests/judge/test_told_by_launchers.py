@@ -9,7 +9,8 @@ import pytest
 from judging import EXPECT, Bend, bent, verdict
 from simulator import Job, Logs, Outage, clocks, put, simulate
 
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline
 
 S = 10**9

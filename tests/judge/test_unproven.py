@@ -12,7 +12,8 @@ from mutants.bent import JOB, KILL, starts_from_scratch
 from simulator import Line, Logs, Outage, clocks, find, remove, simulate, steps
 
 from harness.judge.facts import ranks
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 from harness.report import model, view
 from harness.timeline.timeline import Timeline
 

@@ -21,7 +21,8 @@ from mutants.bent import (
 from simulator import KINDS, Job, Line, Logs, Outage, clocks, find, remove, simulate, steps
 
 from harness.judge.questions.job import _worlds
-from harness.judge.score import Expectation, Scorecard, Verdict
+from harness.judge.score import Expectation, Scorecard
+from harness.judge.verdict import Verdict
 from harness.report import model
 
 

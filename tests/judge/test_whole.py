@@ -42,8 +42,8 @@ from harness.judge.questions.whole_again import (
     _idle_steps,
     _stood_still,
 )
-from harness.judge.score import Bounds, Evidence, Expectation, S, Scorecard, Verdict, judge
-from harness.judge.verdict import Code, Doubt, Ground, Kind
+from harness.judge.score import Bounds, Evidence, Expectation, S, Scorecard, judge
+from harness.judge.verdict import Code, Doubt, Ground, Kind, Verdict
 from harness.timeline.timeline import Timeline
 
 JOB = Job(nodes=2, steps=80, every=10)

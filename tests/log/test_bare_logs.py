@@ -17,8 +17,8 @@ from harness.judge.facts import ledger
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.usual import Slowed, Usual
 from harness.judge.questions import wasted_gpu_hours
-from harness.judge.score import Evidence, Verdict, judge, load_score
-from harness.judge.verdict import Code, unknown
+from harness.judge.score import Evidence, judge, load_score
+from harness.judge.verdict import Code, Verdict, unknown
 from harness.log import reading
 from harness.log.consequences import May
 from harness.timeline import timeline

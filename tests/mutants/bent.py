@@ -13,7 +13,8 @@ from judging import acted_as, verdict
 from simulator import Job, Line, Logs, Outage, clocks, find, remove, simulate, steps
 from whole import drilled, effect_ended, exit_takes, saved_late, slower, without_saves
 
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 
 JOB = Job(nodes=2, steps=40, every=10)
 LONG = Job(nodes=2, steps=60, every=10)

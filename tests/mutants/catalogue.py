@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mutants.rehearsal import REHEARSALS, Real
 
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 
 PASSED_OVER = r"step {}\b.* step 60\b"
 RESUMED = r"differs? from the fault-free run|the resume by itself changes what is computed"

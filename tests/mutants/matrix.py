@@ -23,7 +23,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.errors import ChaosError
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 from harness.report import markdown
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "verdict-matrix.md"

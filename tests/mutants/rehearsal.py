@@ -25,7 +25,8 @@ from harness.campaign.campaign_observers import SILENT_CAMPAIGN
 from harness.campaign.fault_free import ensure_fault_free, fault_free_plans
 from harness.campaign.resumed import Resumed, resize
 from harness.judge.facts.evidence import FAULT_FREE, attach, load_evidence
-from harness.judge.score import Scorecard, Verdict, judge
+from harness.judge.score import Scorecard, judge
+from harness.judge.verdict import Verdict
 from harness.plan.making import make_plan
 from harness.plan.model import Plan
 from harness.run.job import execute

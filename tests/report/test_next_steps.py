@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import report_runs
 
-from harness.judge.score import Verdict
-from harness.judge.verdict import Code, Doubt, Finding
+from harness.judge.verdict import Code, Doubt, Finding, Verdict
 from harness.report import html_page, junit, markdown, model
 from harness.report.next_steps import SETTLES, STEPS_MAX, next_steps
 

@@ -22,7 +22,7 @@ from harness.gate.baseline_comparison import Question, Regressions, Success, com
 from harness.gate.two_runs_report import compare as compare_runs
 from harness.gate.two_runs_report import render as render_comparison
 from harness.judge.repeats import repeat_verdict
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.report import model
 
 

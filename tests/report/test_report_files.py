@@ -14,7 +14,8 @@ from rich.console import Console
 
 import harness.report
 from harness.cli import terminal
-from harness.judge.score import Expectation, Verdict
+from harness.judge.score import Expectation
+from harness.judge.verdict import Verdict
 from harness.report import html_page, junit, markdown, model, view
 
 FOUR = [Expectation(f"score.{verdict}", "1 s", "2 s", verdict, f"it is {verdict}") for verdict in Verdict]

@@ -10,7 +10,8 @@ import pytest
 import report_runs
 from report_pages import CARDS, Page, page_of
 
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 from harness.report import drawing, html_page, markdown, model, view, words
 from harness.report.charts import svg
 from harness.report.charts.loss import Curves, Series, step_time_chart

@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 from report_pages import CARDS
 
 import harness.report
-from harness.judge.score import Scorecard, Verdict, at_least, at_most
+from harness.judge.score import Scorecard, at_least, at_most
+from harness.judge.verdict import Verdict
 from harness.report import html_page, junit, markdown, model, view
 from harness.report.model import Report, ReportError
+from harness.report.strict_json import json_text, strict
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 number = st.floats(-1e30, 1e30)
@@ -44,7 +46,7 @@ scores = st.fixed_dictionaries(
     {},
     optional={
         "recovery_time": st.builds(
-            lambda episode, seconds: model.strict({"seconds": seconds, "episodes": [msgspec.to_builtins(episode)]}),
+            lambda episode, seconds: strict({"seconds": seconds, "episodes": [msgspec.to_builtins(episode)]}),
             episodes,
             maybe,
         ),
@@ -103,7 +105,7 @@ reports = st.builds(
 @given(reports)
 def test_what_is_written_is_read_back(report: Report) -> None:
     assert Report.from_json(report.to_json()) == report
-    assert Report.from_json(json.loads(model.json_text(report.to_json()))) == report
+    assert Report.from_json(json.loads(json_text(report.to_json()))) == report
 
 
 @settings(max_examples=40, deadline=None)
@@ -183,9 +185,9 @@ def test_how_much_of_a_bound_was_used_comes_from_the_numbers() -> None:
 
 def test_the_report_is_strict_json() -> None:
     values = {"a": np.float64(1.5), "b": (np.int64(2), math.nan), 3: math.inf, "c": None, "d": [True, "x\ud800"]}
-    assert model.strict(values) == {"a": 1.5, "b": [2, None], "3": None, "c": None, "d": [True, "x?"]}
-    assert type(model.strict(np.int64(2))) is int
-    json.loads(model.json_text(model.strict(values)))
+    assert strict(values) == {"a": 1.5, "b": [2, None], "3": None, "c": None, "d": [True, "x?"]}
+    assert type(strict(np.int64(2))) is int
+    json.loads(json_text(strict(values)))
 
 
 STEERING = ["\x1b", "\x9b", "\u202e", "\u2066", "\x07"]

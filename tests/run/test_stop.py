@@ -21,7 +21,8 @@ from harness.backends.contract import load_backend
 from harness.campaign import experiment
 from harness.cli.options import cap_of, labels_of
 from harness.errors import ScenarioError, UsageError
-from harness.judge.score import Scorecard, Verdict
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
 from harness.plan.making import make_plan
 from harness.plan.model import Abort, Plan
 from harness.run import stop as module

@@ -12,7 +12,7 @@ from judging import EXPECT, fault_free_of, load, verdict
 from simulator import KINDS, History, Job, Logs, Outage, simulate, steps
 
 from harness.judge.facts import ledger
-from harness.judge.score import Verdict
+from harness.judge.verdict import Verdict
 from harness.report import model
 from harness.timeline.timeline import Timeline
 

@@ -14,7 +14,8 @@ from simulator import KINDS, History, Job, Line, Logs, Outage, clocks, put, remo
 
 from harness.errors import UsageError
 from harness.judge.facts.evidence import load_evidence, part_of
-from harness.judge.score import Evidence, Scorecard, Verdict, judge
+from harness.judge.score import Evidence, Scorecard, judge
+from harness.judge.verdict import Verdict
 from harness.log import reading
 from harness.node.emitter import TELLS
 from harness.timeline import timeline, window

@@ -16,7 +16,7 @@ from harness.gameday.attach.job_log import done_again
 from harness.gameday.attach.strikes_file import AttachedDay, load_attached
 from harness.gameday.attach.striking import LOG, LOGS, check, run_attached
 from harness.gameday.day_file import find_gameday
-from harness.judge.score import EXIT_CODES
+from harness.judge.verdict import EXIT_CODES
 from harness.report import write_files
 from harness.report.words import one_line
 from harness.run.stop import stop

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from harness.judge.score import Finding, Verdict, merge
-from harness.judge.verdict import Code, Doubt
+from harness.judge.verdict import Code, Doubt, Finding, Verdict, merge
 from harness.units import counted
 
 Record = Mapping[str, Any]

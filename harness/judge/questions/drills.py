@@ -30,8 +30,8 @@ from harness.judge.facts.evidence import SECOND as SECOND_FOLDER
 from harness.judge.facts.losses import CURVES, WORDS, Comparison
 from harness.judge.facts.restarts import restore
 from harness.judge.facts.saves import Save, Saves
-from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, Verdict, judge, nothing_to_set
-from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
+from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, judge, nothing_to_set
+from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, Verdict, failed, unknown
 from harness.timeline import window
 from harness.timeline.lineage import NEVER
 from harness.timeline.save_events import FAILED

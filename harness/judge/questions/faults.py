@@ -15,8 +15,8 @@ import numpy as np
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Places, node_of
-from harness.judge.score import Evidence, Expectation, Score, ScoreResult, Verdict, nothing_to_set
-from harness.judge.verdict import Claim, Code, not_as_planned
+from harness.judge.score import Evidence, Expectation, Score, ScoreResult, nothing_to_set
+from harness.judge.verdict import Claim, Code, Verdict, not_as_planned
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
 from harness.timeline.sorted_events import CLEAN_CODES, acted_at, first_strike

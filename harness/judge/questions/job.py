@@ -35,7 +35,7 @@ from harness.judge.score import (
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, Verdict, failed, unknown
 from harness.node.emitter import EXIT_LEFT
 from harness.timeline.lineage import NEVER
-from harness.timeline.phases import phase_words
+from harness.timeline.phase_names import phase_words
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import FaultRecord, Timeline
 from harness.units import counted, format_duration

@@ -21,8 +21,8 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.envelope import Envelope, Sight
 from harness.judge.facts.losses import CURVES, WORDS, Comparison, Curve, by_scale, compare, ulps
 from harness.judge.facts.samples import Consumed
-from harness.judge.score import Bounds, Expectation, Percent, Score, ScoreResult, Verdict, at_most, left_open, line
-from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
+from harness.judge.score import Bounds, Expectation, Percent, Score, ScoreResult, at_most, left_open, line
+from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, Verdict, failed, unknown
 from harness.log.reading import is_told
 from harness.timeline.timeline import Bools, Timeline
 from harness.units import counted

@@ -20,7 +20,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.usual import SLOWDOWN_MAX, UNMEASURABLE, Degraded, Pace
 from harness.judge.score import Bounds, DurationNs, Expectation, S, Score, ScoreResult, at_most, line, shown_ns
 from harness.judge.verdict import Figure, Ground, Kind
-from harness.timeline.phases import phase_words
+from harness.timeline.phase_names import phase_words
 from harness.timeline.timeline import PHASES, Episode, Timeline
 from harness.units import counted, format_duration
 

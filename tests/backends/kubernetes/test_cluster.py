@@ -21,7 +21,8 @@ from harness.backends.kubernetes import backend, reclaim
 from harness.backends.kubernetes.api import Refused
 from harness.errors import BackendError, CannotRunError, NodeGone
 from harness.judge.facts.evidence import load_evidence
-from harness.judge.score import Verdict, judge
+from harness.judge.score import judge
+from harness.judge.verdict import Verdict
 from harness.log.journal import is_closed
 from harness.node import pod_init
 from harness.run.job import execute

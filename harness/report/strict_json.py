@@ -1,0 +1,32 @@
+"""JSON that any reader takes, and that steers no terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_CONTROL = re.compile(
+    "[\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
+)
+
+
+def strict(value: Any) -> Any:
+    """Plain JSON types only: numpy scalars become Python's, NaN and infinities become null."""
+    if isinstance(value, Mapping):
+        return {strict(str(key)): strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(item) for item in value]
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()  # lone surrogates, of undecodable names, become `?`
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def json_text(values: Any) -> str:
+    """Strict JSON for a file or a terminal: what could steer either is written as an escape."""
+    text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
+    return _CONTROL.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n"

@@ -1,0 +1,22 @@
+"""The phases of a recovery, and how people read them."""
+
+from __future__ import annotations
+
+PHASE_NAMES = {  # in the order in which they usually come, as people read them
+    "interrupted_step": "Interrupted step",
+    "detect": "Detect",
+    "drain": "Drain",
+    "teardown": "Teardown",
+    "reschedule": "Wait for capacity",
+    "startup": "Start-up",
+    "rendezvous": "Rendezvous",
+    "restore": "Restore",
+    "first_step": "First new step",
+    "recompute": "Recompute",
+}
+PHASES = tuple(PHASE_NAMES)
+
+
+def phase_words(phase: str) -> str:
+    """A phase's name inside a sentence: `reschedule` → `wait for capacity`."""
+    return PHASE_NAMES.get(phase, phase).lower().replace("_", " ")
