@@ -361,7 +361,7 @@ class RunningJob:
         limit_ns = limits.idle_ns_max(progress.first_step_ns - self.start_ns)
         if now_ns - progress.last_step_ns <= limit_ns:
             return None
-        return f"no step for {limit_ns / 1e9:.3g} s: stuck in {progress.phase} after step {progress.complete_step}"
+        return f"no step for {limit_ns / 1e9:.3g} s: {progress.stuck()}"
 
     def _status(self, now_ns: int) -> Status:
         return Status(

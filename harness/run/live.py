@@ -40,6 +40,7 @@ class Worker:
     steps: int = 0  # of all processes, with those that were done again
     samples: int = 0  # consumed in these steps
     restarts: int = 0
+    finished: bool = False  # its launcher saw it end with 0
 
 
 @dataclass(frozen=True)
@@ -91,15 +92,29 @@ class LiveProgress:
             elif event["event"] == "agent.rendezvous" and event.get("edge") == "begin":
                 self.phase = "rendezvous"
             elif event["event"] == "worker.exit":
-                self._note_end(header, int(event["code"]), now_ns)
+                self._note_end(header, event, now_ns)
         except ODD:
             return False
         return True
 
-    def _note_end(self, header: Mapping[str, Any], code: int, now_ns: int) -> None:
-        earlier = self.failed_worker
+    def _note_end(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> None:
+        node, incarnation, code = str(header["node"]), int(header["incarnation"]), int(event["code"])
+        earlier, worker = self.failed_worker, self.workers.get(event.get("rank"))
         if code and (earlier is None or earlier.at_ns < self.last_step_ns):
-            self.failed_worker = FailedWorker(str(header["node"]), int(header["incarnation"]), code, now_ns)
+            self.failed_worker = FailedWorker(node, incarnation, code, now_ns)
+        who = node, incarnation, event.get("pid")
+        if worker and (worker.node, worker.incarnation, worker.pid) == who:
+            worker.finished = not code
+
+    def stuck(self) -> str:
+        """Where a job stands that goes on no more, and which workers did not end though others of theirs did."""
+        text = f"stuck in {self.phase} after step {self.complete_step}"
+        world = {rank: worker for rank, worker in sorted(self.workers.items()) if rank < (self.world_size or math.inf)}
+        left = [f"rank {rank} on {worker.node}" for rank, worker in world.items() if not worker.finished]
+        if not left or len(left) == len(world):
+            return text
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        return f"{text}; {left[0]}{more} did not end as the others did"
 
     def reborn_since(self, moment_ns: int) -> bool:
         """Whether all ranks of the world are processes that started after this moment."""

@@ -67,8 +67,8 @@ def _restart(again: Again) -> SecondRestart:
         return replace(found, outcome="failed")
     if ended.outcome != "aborted":
         return found
-    done = f"stuck in {watch.progress.phase} after step {watch.progress.complete_step}"
-    return replace(found, outcome="timeout", reason=f"it was not over after {limit_s:.3g} s: {done}")
+    reason = f"it was not over after {limit_s:.3g} s: {watch.progress.stuck()}"
+    return replace(found, outcome="timeout", reason=reason)
 
 
 def _nodes(again: Again) -> int | None:

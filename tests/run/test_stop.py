@@ -201,3 +201,25 @@ def test_who_ended_badly_is_named_when_the_job_is_given_up(tmp_path: pathlib.Pat
     progress.last_step_ns = 20
     assert RunningJob._failed_worker(job) == "", "the job went on after it"
     assert tell(3, 21, "../../etc/passwd") == tell(3, 22, "node1", 2) == "", "a launcher may say anything"
+
+
+def test_who_did_not_end_with_the_others_is_named_when_the_job_is_given_up() -> None:
+    progress = LiveProgress()
+
+    def tell(role: str, node: str, event: dict[str, object]) -> str:
+        rank = int(node.removeprefix("node"))
+        header = {"role": role, "node": node, "incarnation": 1, "pid": 5, "rank": rank, "world_size": 3}
+        progress.absorb(header, event, 1)
+        return progress.stuck()
+
+    def ended(rank: int, pid: int = 5) -> str:
+        return tell("agent", f"node{rank}", {"event": "worker.exit", "rank": rank, "pid": pid, "code": 0})
+
+    for rank in range(3):
+        tell("trainer", f"node{rank}", {"event": "step", "step": 120})
+    stuck = "stuck in exiting after step 120"
+    assert tell("trainer", "node0", {"event": "exiting"}) == stuck, "nobody saw a worker end"
+    assert ended(0) == f"{stuck}; rank 1 on node1 and 1 more did not end as the others did"
+    assert ended(2, pid=4) == ended(0), "that was an earlier process of this rank"
+    assert ended(2) == f"{stuck}; rank 1 on node1 did not end as the others did"
+    assert ended(1) == stuck
