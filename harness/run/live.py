@@ -99,7 +99,7 @@ class LiveProgress:
 
     def _note_end(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> None:
         node, incarnation, code = str(header["node"]), int(header["incarnation"]), int(event["code"])
-        earlier, worker = self.failed_worker, self.workers.get(event.get("rank"))
+        earlier, worker = self.failed_worker, self.workers.get(event.get("rank", -1))
         if code and (earlier is None or earlier.at_ns < self.last_step_ns):
             self.failed_worker = FailedWorker(node, incarnation, code, now_ns)
         who = node, incarnation, event.get("pid")
