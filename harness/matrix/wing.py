@@ -20,6 +20,7 @@ from harness.run.stop import StopRequest
 from harness.units import counted
 
 BUDGET_S = 900.0
+FIRST = "the sweep is at work, in its run without faults"
 
 
 def _resumes(
@@ -42,7 +43,7 @@ class _Sweeps:
     def read(self, folder: pathlib.Path) -> Result:
         running = is_running(folder)
         if running and not (folder / sweep.KNOWN).exists():
-            return Result(Verdict.INCONCLUSIVE, ["the sweep is at work, in its run without faults"], [])
+            return Result(Verdict.INCONCLUSIVE, [FIRST], [])
         found = _stored(folder)
         shown = _shown(found)
         if not running:
@@ -69,6 +70,8 @@ class _Sweeps:
 def _stored(folder: pathlib.Path) -> sweep.Sweep:
     if found := sweep.stored(folder):
         return found
+    if is_running(folder):
+        raise ReportError(f"{folder.name}: {FIRST}")
     why = "cannot be read" if (folder / sweep.KNOWN).exists() else "is not there yet"
     raise ReportError(f"{folder / sweep.KNOWN} {why}; make the sweep with: chaos matrix resume")
 

@@ -45,9 +45,9 @@ def told(reports: pathlib.Path, *words: str) -> str:
     return result.stdout
 
 
-def refused(reports: pathlib.Path, *words: str) -> str:
+def refused(reports: pathlib.Path, *words: str, code: int = 2) -> str:
     result = CliRunner().invoke(make_app(), [*words, "--reports", str(reports)])
-    assert isinstance(result.exception, ChaosError) and result.exception.exit_code == 2, (result, result.exception)
+    assert isinstance(result.exception, ChaosError) and result.exception.exit_code == code, (result, result.exception)
     return str(result.exception)
 
 
@@ -84,6 +84,7 @@ def test_a_sweep_that_is_at_work_says_so(tmp_path: pathlib.Path) -> None:
     unjudged(tmp_path)
     journal = Journal(tmp_path / NAME)
     assert "the sweep is at work, in its run without faults" in told(tmp_path, "show", "last")
+    assert "the sweep is at work" in refused(tmp_path, "show", "last", "--json", code=3)
     stored(tmp_path, [tried(1)], complete=False)
     assert "the sweep is at work, 1 restart so far" in told(tmp_path, "show", "last")
     before = (tmp_path / NAME / "resume.json").read_bytes()
