@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.campaign.store import Store
+from harness.campaign.wings import stored_kind_of
 from harness.cli import path_arguments
 from harness.cli.monitoring import MlflowOption, OtlpOption, logger, sender
 from harness.cli.options import REPORTS, ReportsOption, RunArg
@@ -41,6 +42,8 @@ def export(
     send = sender(otlp) if otlp else None
     log = logger(mlflow) if mlflow else None
     folder = Store(reports).find(run)
+    if stored_kind_of(folder) and not (folder / "events").is_dir():
+        raise UsageError(f"{folder.name} is made of many runs: export one of the folders in it that holds events/")
     if perfetto_file is not None:
         with perfetto_file.open("w") as file:
             together = perfetto.write(timeline.load(folder), file)

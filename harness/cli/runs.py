@@ -6,7 +6,7 @@ import contextlib
 import pathlib
 import urllib.parse
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -60,7 +60,10 @@ def show(
 
 
 def score(
-    run: RunArg = "",
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(help="A run's folder, its id or the beginning of it, or 'last'. With --log: further logs."),
+    ] = None,
     rehearsal: Annotated[
         str | None, typer.Option(help="Judge this rehearsal of the job by its own part of the log alone.")
     ] = None,
@@ -69,6 +72,7 @@ def score(
         typer.Option(help="Instead of a run: a log of any job, the oldest first; several are allowed."),
     ] = None,
     read: Annotated[str, typer.Option(help="What wrote these logs: a reader, like megatron, or its YAML.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="With --log, for programs: JSON on standard output.")] = False,
     reports: ReportsOption = REPORTS,
 ) -> None:
     """Judge a stored run again, from its event log alone; or the restarts of any job, from its own logs.
@@ -78,22 +82,25 @@ def score(
     With --log, steps that were done again after a restart must be what they were the first time: samples, learning
     rate, losses, gradient norms. An error in both executions is not seen, nor one in steps that are done once.
 
-    Example: chaos score --log train-1.log --log train-2.log --read megatron
+    Example: chaos score --log train-1.log train-2.log --read megatron
     """
+    names = run or []
     if log or read:
-        raise typer.Exit(_score_logs(run, log or [], read))
-    if not run:
-        raise UsageError("name a run, or a log with --log and --read")
-    raise typer.Exit(EXIT_CODES[_judge(Store(reports).find(run), rehearsal)])
+        if not log or not read or (names and len(log) > 1):
+            raise UsageError("write --log A.log B.log … --read READER, the oldest log first, without a run")
+        raise typer.Exit(_score_logs([*log, *map(pathlib.Path, names)], read, json))
+    if len(names) != 1:
+        raise UsageError("name one run, or logs with --log and --read")
+    if json:
+        raise UsageError(f"--json is for --log; for a run: chaos show {names[0]} --json")
+    raise typer.Exit(EXIT_CODES[_judge(Store(reports).find(names[0]), rehearsal)])
 
 
-def _score_logs(run: str, logs: Sequence[pathlib.Path], read: str) -> int:
+def _score_logs(logs: Sequence[pathlib.Path], read: str, json: bool) -> int:
     import numpy as np  # which other commands do without
 
     from harness.campaign import own_log
 
-    if run or not logs or not read:
-        raise UsageError("--log and --read go together, without a run")
     own = own_log.executed(logs, own_log.reader_of(read))
     told = own.told
     if not len(told.step):
@@ -101,25 +108,30 @@ def _score_logs(run: str, logs: Sequence[pathlib.Path], read: str) -> int:
     found = repeated_steps.done_again(told)
     answers = [(ANSWERS[same], text) for same, text in repeated_steps.judged(found)]
     steps, restarts = len(np.unique(told.step)), int(told.life.max())
+    silent = sorted({*range(1, restarts + 1)} - {each.life for each in found})
+    verdicts = [*(each for each, _ in answers), *(Verdict.INCONCLUSIVE for _ in own.doubts)]
+    verdict, untold = merge(verdicts or [Verdict.INCONCLUSIVE]), own_log.untold(told)
+    if json:
+        values: dict[str, Any] = {"schema": 1, "verdict": verdict.value, "steps": steps, "restarts": restarts}
+        values["judged"] = [{"verdict": each.value, "result": text} for each, text in answers]
+        print_json(values | {"restarts_not_judged": silent, "untold": untold, "doubts": own.doubts})
+        return EXIT_CODES[verdict]
     say(f"{counted(steps, 'step')}, {counted(restarts, 'restart')}")
     severity = [Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS]
     worst = sorted(range(len(answers)), key=lambda place: severity.index(answers[place][0]))[: own_log.SAID_MAX]
-    for verdict, text in (answers[place] for place in sorted(worst)):
-        say(f"{SIGNS[verdict]} {text}")
+    for each, text in (answers[place] for place in sorted(worst)):
+        say(f"{SIGNS[each]} {text}")
     if more := len(answers) - len(worst):
         say(f"… and {counted(more, 'restart')} more")
-    if silent := sorted({*range(1, restarts + 1)} - {each.life for each in found}):
+    if silent:
         named = ", ".join(map(str, silent[: own_log.SAID_MAX]))
         say(
             f"not judged, as no step was done again after it: restart {named}{', …' * (len(silent) > own_log.SAID_MAX)}"
         )
-    if untold := own_log.untold(told):
+    if untold:
         say(f"not judged, as these logs do not tell it: {', '.join(untold)}")
     for text in own.doubts:
         say(f"{SIGNS[Verdict.INCONCLUSIVE]} {text}")
-    verdict = merge(
-        [*(each for each, _ in answers), *(Verdict.INCONCLUSIVE for _ in own.doubts)] or [Verdict.INCONCLUSIVE]
-    )
     why = f"{len(answers)} of {counted(restarts, 'restart')} judged" if restarts else "no restart is in these logs"
     say(f"{SIGNS[verdict]} {verdict.value.upper()}  {why}")
     return EXIT_CODES[verdict]

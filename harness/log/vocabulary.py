@@ -517,6 +517,11 @@ _HARNESS: _Events = {
         _size("count", "how many there are", most=BYTES_MAX, optional=False),
         _name("layout", "how they look", optional=True),
     ),
+    "files.left": (
+        "What else the harness saw in the folders that nodes may write, when all nodes had ended.",
+        Field("files", TEXTS, "in order of their names, at most 1000"),
+        _size("count", "how many there are", most=BYTES_MAX, optional=False),
+    ),
     "checkpoint.unseen": (
         "The harness cannot see the store, or a part of it: what was not published may have been saved all the same.",
         _text("why", "what hides it", optional=False),

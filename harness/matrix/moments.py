@@ -31,6 +31,10 @@ class Moment:
     missed: bool = False  # the job had it: it was not copied in time
 
     @property
+    def in_words(self) -> str:
+        return f"{self.words} (step {self.step})"
+
+    @property
     def elsewhere(self) -> bool:
         """On another number of ranks."""
         return self.nodes is not None or self.ranks is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from harness.matrix import resume_comparison
 from harness.matrix.moments import Moment
 from harness.matrix.resume_comparison import Finding, Kind, Usual
-from harness.matrix.sweep import BASE, REPEAT, RESUMED, Sweep, Tried
+from harness.matrix.sweep import BASE, NONE_FORGOTTEN, REPEAT, RESUMED, Forgotten, Sweep, Tried
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 
@@ -29,17 +28,22 @@ def repeated(usual: Usual, sweep: Sweep, folder: pathlib.Path) -> Usual:
 
 
 def judge_restart(
-    usual: Usual, moment: Moment, place: pathlib.Path, seconds: float, forgot: Sequence[str] = (), files: bool = False
+    usual: Usual,
+    moment: Moment,
+    place: pathlib.Path,
+    seconds: float,
+    beside: Forgotten = NONE_FORGOTTEN,
+    files: bool = False,
 ) -> Tried:
     """`files`: whether what it forgot beside the state is a finding."""
     assert moment.step is not None
     again = timeline.load(place)
     compare = resume_comparison.on_other_ranks if moment.elsewhere else resume_comparison.differences
     compared = compare(usual, again, moment.step)
-    found = [*compared.found, *(Finding(Kind.FILES, each) for each in forgot if files)]
+    found = [*compared.found, *(Finding(Kind.FILES, each) for each in beside.words if files)]
     steps = len(np.intersect1d(again.steps.step, usual.run.steps.step))
     ended = _ended(usual.run, moment, again, steps)
-    return Tried(moment, place.name, tuple(found), steps, seconds, compared.values, ended, tuple(forgot))
+    return Tried(moment, place.name, tuple(found), steps, seconds, compared.values, ended, beside)
 
 
 def _ended(run: Timeline, moment: Moment, again: Timeline, steps: int) -> str:
@@ -59,7 +63,7 @@ def judge_sweep(sweep: Sweep, folder: pathlib.Path) -> Sweep:
     if (folder / REPEAT).is_dir():
         usual = repeated(usual, sweep, folder)
     tried = [
-        judge_restart(usual, each.moment, folder / RESUMED / each.folder, each.seconds, each.forgot, sweep.files)
+        judge_restart(usual, each.moment, folder / RESUMED / each.folder, each.seconds, each.beside, sweep.files)
         for each in sweep.tried
     ]
     return replace(sweep, tried=tried, of_saves=resume_comparison.same_tensors(usual.run))

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +31,19 @@ from harness.matrix.moments import Moment, Saves, moments
 from harness.matrix.restart_judged import judge_restart, judge_sweep, repeated, usual_of
 from harness.matrix.resume_comparison import CHANCE, Kind
 from harness.matrix.save_copies import Copies, look, newest
-from harness.matrix.sweep import BASE, COPIES, REPEAT, RESUMED, Sweep, Tried, store, stored
+from harness.matrix.sweep import (
+    BASE,
+    COPIES,
+    KNOWN,
+    NONE_FORGOTTEN,
+    REPEAT,
+    RESUMED,
+    Forgotten,
+    Sweep,
+    Tried,
+    store,
+    stored,
+)
 from harness.plan.model import Abort, Plan, PlannedFault
 from harness.report import write_files
 from harness.run import drill, provenance
@@ -44,6 +57,7 @@ FOLLOWED_STEPS = 5  # so many steps after the next save are compared
 SETTLED_S = 1.0  # so long the store must lie still after a notice
 LEAST_S, START_TIMES, STEP_TIMES = 60.0, 3, 5  # what a restart may take beside what the run took
 NOTICE_S = "10s"
+RESULTS = (KNOWN, "report.md", "report.html")
 SOURCES_MAX = 5000  # files of a trainer
 CODE = ("trainer_commit", "trainer_diff", "data_digest", "image_digest")
 NEVER_TRIED = (
@@ -130,6 +144,8 @@ class _Sweep:
         same = known is not None and (known.digest, known.code) == (self.plan.outcome_digest(), code)
         try:
             if known is not None and same and (self.setting.known or not known.complete):
+                if not known.complete:
+                    os.utime(self.folder / "plan.json")  # `last` is what goes on now
                 self.sweep = judge_sweep(replace(known, files=self.setting.files), self.folder)
             else:
                 self.sweep = self._begin(code)
@@ -166,6 +182,8 @@ class _Sweep:
         for name in (BASE, REPEAT, RESUMED, COPIES):
             if (self.folder / name).exists():
                 untrusted_files.remove_tree(self.folder, name)
+        for name in RESULTS:
+            (self.folder / name).unlink(missing_ok=True)
         own_folder(self.folder / RESUMED)
         write_files({"plan.json": json.dumps(self.plan.to_json(), indent=2) + "\n"}, self.folder)
         self.tell("a run without faults, with a copy of each of its saves")
@@ -242,28 +260,31 @@ class _Sweep:
         outcome = self._execute(self._plan(f"{RESUMED}-{name}", moment), place, watch)
         if outcome.outcome in ("broken", "capped"):
             raise ChaosError(outcome.reason)
-        forgot = self._forgotten(moment, source, place, outcome)
-        tried = self._judged(moment, place, begin_s, forgot)
+        beside = self._forgotten(moment, source, place, outcome)
+        tried = self._judged(moment, place, begin_s, beside)
         differs = {each.kind for each in tried.found} - {Kind.FILES}
         if differs and differs <= {*CHANCE} and not moment.elsewhere:
             if self.sweep.repeats is None:
                 self._repeat()
-            tried = self._judged(moment, place, begin_s, forgot)
+            tried = self._judged(moment, place, begin_s, beside)
         if moment.elsewhere and tried.right and not any(tried.compared.values()):
             raise _NotHad("no samples can be compared there")
         return tried
 
-    def _judged(self, moment: Moment, place: pathlib.Path, begin_s: float, forgot: list[str]) -> Tried:
+    def _judged(self, moment: Moment, place: pathlib.Path, begin_s: float, beside: Forgotten) -> Tried:
         seconds = time.monotonic() - begin_s
-        return judge_restart(self.usual, moment, place, seconds, forgot, self.setting.files)
+        return judge_restart(self.usual, moment, place, seconds, beside, self.setting.files)
 
-    def _forgotten(self, moment: Moment, source: pathlib.Path, place: pathlib.Path, outcome: Outcome) -> list[str]:
+    def _forgotten(self, moment: Moment, source: pathlib.Path, place: pathlib.Path, outcome: Outcome) -> Forgotten:
         """Beside the state, by its end or by its next save. Fewer nodes write other files."""
         was, following = (self.folder / COPIES / str(step) for step in (moment.step, self.saves.after(moment.step)))
         run = self.base if outcome.outcome == "completed" else following
         if moment.elsewhere or not was.is_dir() or not run.is_dir():
-            return []
-        return forgotten(self.plan, (was, run), (source, place))
+            return NONE_FORGOTTEN
+        try:
+            return forgotten(self.plan, (was, run), (source, place))
+        except FaultError:  # a folder that the harness may not read
+            return NONE_FORGOTTEN
 
     def _is_enough(self, watch: drill.Watch, place: pathlib.Path, moment: Moment) -> bool:
         """The next save is finished, and some steps came after it; on fewer nodes, where a step may be half as much, a

@@ -33,7 +33,8 @@ def plain(found: Sweep) -> dict[str, Any]:
             "seconds": round(each.seconds, 1),
             "right": each.right,
             "result": "; ".join(each.words) or "the same",
-            "forgot_files": list(each.forgot),
+            "forgot_files": list(each.beside.words),
+            "files_compared": each.beside.compared,
             "differs": [one.kind.name.lower() for one in each.found],
         }
         for each in found.tried
@@ -75,9 +76,16 @@ def facts(found: Sweep) -> list[str]:
     words = {Kind.SAMPLES: "samples", Kind.SCHEDULE: "learning rates", Kind.COMPUTED: "losses and other figures"}
     words |= {Kind.SAVED: "tensors of saves"}
     untold = [text for kind, text in words.items() if not found.compared.get(kind.name)]
-    if forgot := dict.fromkeys(words for each in found.tried for words in each.forgot):
-        facts.append(f"files, beside the state: {'; '.join(list(forgot)[:FILES_MAX])}")
+    if found.tried:
+        facts.append(f"files, beside the state: {_files(found)}")
     return facts + ([f"not compared, as nobody tells them: {', '.join(untold)}"] if untold and found.tried else [])
+
+
+def _files(found: Sweep) -> str:
+    if forgot := dict.fromkeys(words for each in found.tried for words in each.beside.words):
+        return "; ".join(list(forgot)[:FILES_MAX])
+    most = max(each.beside.compared for each in found.tried)
+    return f"{most} compared, none is missing" if most else "none could be compared"
 
 
 def cells(found: Sweep) -> list[tuple[str, ...]]:
@@ -104,7 +112,7 @@ def _page(found: Sweep) -> str:
         run_id=found.name,
         summary=found.why,
         facts=[done, tried, *others],
-        tried=found.tried,
+        tried=found.told_once(),
         of_saves=found.of_saves,
         not_tried=found.not_tried,
     )

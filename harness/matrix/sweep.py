@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -16,15 +18,27 @@ from harness.report.model import read_regular
 from harness.units import counted
 
 KNOWN = "resume.json"
-SCHEMA = 2
+NAMED_MAX = 3  # restarts with the same cause
+_FIGURE = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+SCHEMA = 3
 BASE, COPIES, RESUMED = "base", "copies", "resumed"
 REPEAT = "repeat"  # of the run, where it is not known whether the job repeats itself bit for bit
+
+
+class Forgotten(NamedTuple):
+    """What a restart did not write beside the state, in words; and how many files the run had written there by then."""
+
+    words: tuple[str, ...] = ()
+    compared: int = 0
+
+
+NONE_FORGOTTEN = Forgotten()
 
 
 @dataclass(frozen=True)
 class Tried:
     """One restart, in this folder. `found`: what was other than without the stop; `ended`: why it did not come back.
-    `compared`: by kind, how many values both runs tell; `forgot`: what it did not write beside the state, in words."""
+    `compared`: by kind, how many values both runs tell."""
 
     moment: Moment
     folder: str
@@ -33,7 +47,7 @@ class Tried:
     seconds: float
     compared: Mapping[str, int]
     ended: str = ""
-    forgot: tuple[str, ...] = ()
+    beside: Forgotten = NONE_FORGOTTEN
 
     @property
     def right(self) -> bool:
@@ -85,10 +99,31 @@ class Sweep:
 
     @property
     def findings(self) -> list[str]:
-        """The first one of each restart: the others follow from it."""
-        wrong = [each for each in self.tried if not each.right]
-        tried = [f"from {each.moment.words} (step {each.moment.step}): {each.words[0]}" for each in wrong]
+        """The first one of each restart: the others follow from it. What several show is told once."""
+        tried = []
+        for first, *others in self.causes:
+            also = "".join(f", {each.moment.in_words}" for each in others[:NAMED_MAX])
+            more = f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else ""
+            likewise = f"; likewise from {also[2:]}{more}" if others else ""
+            tried.append(f"from {first.moment.in_words}: {first.words[0]}{likewise}")
         return [each.words for each in self.of_saves] + tried
+
+    @property
+    def causes(self) -> list[list[Tried]]:
+        """The restarts that went wrong, those together that show the same but for its numbers."""
+        found: dict[str, list[Tried]] = {}
+        for each in self.tried:
+            if not each.right:
+                found.setdefault(_FIGURE.sub("#", each.words[0]), []).append(each)
+        return list(found.values())
+
+    def told_once(self) -> list[tuple[Tried, Sequence[str]]]:
+        """Each restart, and what was other in it, in words: of each cause only where it is met first."""
+        first = {id(each): cause[0] for cause in self.causes for each in cause[1:]}
+        return [
+            (each, [f"the same as from {first[id(each)].moment.words}"] if id(each) in first else each.words)
+            for each in self.tried
+        ]
 
     @property
     def compared(self) -> dict[str, int]:

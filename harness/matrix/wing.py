@@ -5,17 +5,22 @@ from __future__ import annotations
 import functools
 import pathlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from harness.backends.contract import Backend
 from harness.campaign.wings import Part, Result, Swept, Wing
+from harness.errors import UsageError
 from harness.judge.verdict import Verdict
+from harness.log.journal import is_running
 from harness.matrix import sweep
 from harness.plan.model import Plan
 from harness.report.model import ReportError
 from harness.run.stop import StopRequest
+from harness.units import counted
 
 BUDGET_S = 900.0
+FIRST = "the sweep is at work, in its run without faults"
 
 
 def _resumes(
@@ -36,7 +41,16 @@ class _Sweeps:
         return sweep.is_in(folder)
 
     def read(self, folder: pathlib.Path) -> Result:
-        return _shown(_stored(folder))
+        running = is_running(folder)
+        if running and not (folder / sweep.KNOWN).exists():
+            return Result(Verdict.INCONCLUSIVE, [FIRST], [])
+        found = _stored(folder)
+        shown = _shown(found)
+        if not running:
+            return shown
+        return replace(
+            shown, reasons=[f"the sweep is at work, {counted(len(found.tried), 'restart')} so far", *shown.reasons]
+        )
 
     def values(self, folder: pathlib.Path) -> Any:
         from harness.matrix.resume_report import plain
@@ -47,6 +61,8 @@ class _Sweeps:
         from harness.matrix import resume_report
         from harness.matrix.restart_judged import judge_sweep
 
+        if is_running(folder):
+            raise UsageError(f"{folder.name}: the sweep is at work, and judges by itself; chaos show tells of it")
         found = judge_sweep(_stored(folder), folder)
         return _shown(found), functools.partial(resume_report.write, found, folder)
 
@@ -54,14 +70,16 @@ class _Sweeps:
 def _stored(folder: pathlib.Path) -> sweep.Sweep:
     if found := sweep.stored(folder):
         return found
+    if is_running(folder):
+        raise ReportError(f"{folder.name}: {FIRST}")
     why = "cannot be read" if (folder / sweep.KNOWN).exists() else "is not there yet"
     raise ReportError(f"{folder / sweep.KNOWN} {why}; make the sweep with: chaos matrix resume")
 
 
 def _shown(found: sweep.Sweep) -> Result:
     parts = [
-        Part(each.moment.words, Verdict.PASS if each.right else Verdict.FAIL, each.words or [each.short])
-        for each in found.tried
+        Part(each.moment.words, Verdict.PASS if each.right else Verdict.FAIL, told or [each.short])
+        for each, told in found.told_once()
     ]
     return Result(found.verdict, [found.why, *found.findings[1:]], parts)
 

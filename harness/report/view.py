@@ -13,7 +13,7 @@ from typing import Any
 from harness.judge.score import score_names
 from harness.judge.verdict import Verdict
 from harness.report.model import NOT_HERE, Episode, Expectation, LossContinuity, Report
-from harness.report.words import DASH, expectation_name, gpu_seconds, percent, quantity, seconds, size, words
+from harness.report.words import DASH, expectation_name, gpu_seconds, one_line, percent, quantity, seconds, size, words
 from harness.units import counted
 
 _NAME = re.compile(r"(?:^|(?<=: )|(?<=; ))[a-z_]+(?:\.[a-z0-9_]+)*(?=: )")
@@ -85,8 +85,9 @@ def not_judged(report: Report) -> str:
 
 def figures(report: Report) -> list[Figure]:
     """Recovery time, first new step, waste by faults and loss continuity, each against its bound; and what restarts
-    after the run showed and cost, beside its own GPU-hours."""
-    return [_recovery(report), _first_step(report), _waste(report), _continuity(report), *_restarts(report)]
+    after the run showed and cost, beside its own GPU-hours; and what it left beside its saves."""
+    lasting = _recovery(report), _first_step(report), _waste(report), _continuity(report)
+    return [*lasting, *_restarts(report), *_files(report)]
 
 
 def _restarts(report: Report) -> Iterator[Figure]:
@@ -98,6 +99,15 @@ def _restarts(report: Report) -> Iterator[Figure]:
             if why := report.not_judged_because.get(score.replace("_", " ")):
                 cost = f"not judged: {why}; {cost}"
             yield _figure(name, str(outcome).capitalize(), cost, _bound(report, score))
+
+
+def _files(report: Report) -> Iterator[Figure]:
+    values, bound = report.scores.get("files_beside_saves", {}), _bound(report, "files_beside_saves")
+    if "not_compared" in values:
+        yield _figure("Beside the saves", DASH, str(values["not_compared"]), bound)
+    elif isinstance(values.get("files"), int):
+        told = one_line(values.get("words") or "as without faults")
+        yield _figure("Beside the saves", counted(values["files"], "file"), told, bound)
 
 
 def _bound(report: Report, score: str, *, having: str = "", lacking: str = "\0") -> Expectation | None:

@@ -283,5 +283,10 @@ UNDO = _undo
 
 def saved_folders(workload: Launch) -> list[str]:
     """The folders that nodes may write, and the training data."""
+    return sorted({*written_folders(workload), "data"})
+
+
+def written_folders(workload: Launch) -> list[str]:
+    """Those that nodes may write."""
     nodes, control = (run_folder.folders_of(workload, node) for node in ("node0", run_folder.CONTROL))
-    return sorted({*nodes, *control, "data"})
+    return sorted({*nodes, *control})

@@ -165,7 +165,8 @@ class RunningJob:
         self.live = LiveJob(self.cluster, self.progress, emit, journal, holds)
         self._host_load = HostLoad(self.cluster)
         saved = CheckpointPlace(plan.workload.checkpoint.folder, plan.workload.checkpoint.layout)
-        self._publications = Publications(journal, saved, emit, hidden(plan, backend))
+        folders = drill.written_folders(plan.launch())
+        self._publications = Publications(journal, saved, emit, hidden(plan, backend), folders)
 
     def _workload(self, holds: TriggerHolds) -> Launch:
         """The plan's, with what its faults need from the start."""

@@ -10,7 +10,7 @@ import contextlib
 import pathlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from harness.backends.contract import Backend, Verb
@@ -18,8 +18,10 @@ from harness.errors import FaultError
 from harness.faults.contract import CheckpointPlace
 from harness.log import untrusted_files
 from harness.log.journal import Journal
+from harness.log.vocabulary import NAME_CHARS_MAX
 from harness.node.emitter import Emitter
 from harness.plan.model import Plan
+from harness.run.beside_saves import beside_the_saves
 from harness.trainers.checkpoints.contract import AUTO, FoundCheckpoint, Listing, list_checkpoints
 from harness.trainers.checkpoints.shared import digests
 from harness.trainers.checkpoints.shared.place import ENTRIES_MAX, CheckpointFolder
@@ -30,6 +32,7 @@ END_S, DIGESTS_END_S = 30.0, 20.0  # after the last node: for the last looks, an
 PUBLISHED_MAX = 10_000  # events of one job
 LISTED_MAX = 500_000  # tensors that are told one by one, of one job
 LEFT_MAX = 100
+BESIDE_MAX = 1000
 _Stamp = tuple[tuple[str, int, int], ...]
 
 
@@ -46,8 +49,17 @@ def hidden(plan: Plan, backend: Backend) -> str | None:
 class Publications:
     """Looks often: a checkpoint that is finished and the same in two looks is noted."""
 
-    def __init__(self, journal: Journal, saved: CheckpointPlace, emit: Emitter, why_hidden: str | None = None):
+    def __init__(
+        self,
+        journal: Journal,
+        saved: CheckpointPlace,
+        emit: Emitter,
+        why_hidden: str | None = None,
+        folders: Sequence[str] = (),
+    ):
+        """`folders`: all that nodes may write."""
         self._run_dir, self._saved, self._emit, self._why_hidden = journal.run_dir, saved, emit, why_hidden
+        self._folders = folders
         self._place = CheckpointFolder(self._run_dir, saved.folder)
         self._listing = Listing(AUTO, ())
         self._noted: dict[str, tuple[_Stamp, FoundCheckpoint]] = {}
@@ -110,6 +122,10 @@ class Publications:
             for each in found[:LEFT_MAX]
         ]
         self._tell("checkpoint.left", checkpoints=left, count=len(found), layout=self._listing.layout)
+        with contextlib.suppress(OSError, FaultError):  # then nothing is known of the files beside them
+            beside = sorted(beside_the_saves(self._run_dir, self._folders, self._listing))
+            named = [name.encode(errors="backslashreplace").decode()[:NAME_CHARS_MAX] for name in beside[:BESIDE_MAX]]
+            self._tell("files.left", files=named, count=len(beside))
 
     def _note_all(self, before: CheckpointFolder) -> None:
         for found in reversed(self._listing.finished):

@@ -152,6 +152,7 @@ class Timeline:
     removed: Sequence[dict[str, Any]] = field(default=())  # `checkpoint.removed`, likewise
     writes: Sequence[dict[str, Any]] = field(default=())  # begins of the phase `checkpoint.write`
     left: Mapping[str, Any] | None = None  # `checkpoint.left`: what the harness saw when all nodes had ended
+    files_left: Mapping[str, Any] | None = None  # `files.left`: what it saw beside the checkpoints then
     unseen: Sequence[str] = field(default=())  # why the harness did not see the store, or a part of it
     epochs: Sequence[Epoch] = field(default=())
     progress: Progress = field(default_factory=lineage.no_progress)  # the complete steps
@@ -277,6 +278,7 @@ def build(log: reading.Log) -> Timeline:
         removed=story.told(save_events.REMOVED),
         writes=[event for event in story.of_trainers("phase") if phase_marks.begins(event, "checkpoint.write")],
         left=next(iter(story.told(save_events.LEFT)), None),
+        files_left=next(iter(story.told("files.left")), None),
         unseen=[str(event.get("why")) for event in story.told(save_events.UNSEEN)],
         notices=story.of_trainers("notice"),
         anomalies=story.of_trainers("anomaly"),

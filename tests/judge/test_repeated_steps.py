@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import random
 from dataclasses import replace
@@ -185,8 +186,11 @@ def line_of(step: int, loss: float) -> str:
     return f"step {step} loss {loss:.6f}\n"
 
 
+READ = ["--read", "lines: {regex: 'step (?P<step>[0-9]+) loss (?P<loss>[0-9.nan]+)'}"]
+
+
 def scored(folder: pathlib.Path, *lives: str) -> tuple[int, str]:
-    words = ["score", "--read", "lines: {regex: 'step (?P<step>[0-9]+) loss (?P<loss>[0-9.nan]+)'}"]
+    words = ["score", *READ]
     for number, text in enumerate(lives):
         (folder / f"{number}.log").write_text(text)
         words += ["--log", str(folder / f"{number}.log")]
@@ -213,12 +217,30 @@ def test_the_logs_of_any_job_are_read_after_the_fact(tmp_path: pathlib.Path) -> 
     assert code == 3 and "restart 2: steps 16 to 39 are in no log" in text
 
 
+def test_several_logs_may_follow_one_another_and_programs_get_json(tmp_path: pathlib.Path) -> None:
+    names = [str(tmp_path / name) for name in ("a.log", "b.log", "c.log")]
+    for name, (first, last, of) in zip(names, ((1, 10, 1), (6, 15, 1), (15, 16, 2)), strict=True):
+        pathlib.Path(name).write_text("".join(line_of(step, of / step) for step in range(first, last + 1)))
+    result = CliRunner().invoke(make_app(), ["score", "--log", *names, *READ, "--json"])
+    told = json.loads(result.stdout)
+    assert result.exit_code == 1 and told["verdict"] == "fail" and (told["steps"], told["restarts"]) == (16, 2)
+    assert [each["verdict"] for each in told["judged"]] == ["pass", "fail"]
+    assert "at step 15" in told["judged"][1]["result"]
+    assert (told["restarts_not_judged"], told["doubts"]) == ([], []) and "samples" in told["untold"]
+    alone = CliRunner().invoke(make_app(), ["score", "--log", names[0], *READ, "--json"])
+    assert alone.exit_code == 3 and json.loads(alone.stdout)["verdict"] == "inconclusive"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "name a run"),
-        (["--log", "a.log"], "--log and --read go together"),
-        (["last", "--log", "a.log", "--read", "megatron"], "without a run"),
+        ([], "name one run"),
+        (["last", "spot-evict"], "name one run"),
+        (["last", "--json"], "chaos show last --json"),
+        (["--log", "a.log"], "write --log A.log B.log … --read READER"),
+        (["a.log", "--read", "megatron"], "write --log A.log B.log … --read READER"),
+        (["--log", "a.log", "b.log", "--log", "c.log", "--read", "megatron"], "the oldest log first"),
+        (["last", "--log", "/dev/null", "--read", "megatron"], "/dev/null"),
         (["--log", "a.log", "--read", "nobody"], "megatron"),
         (["--log", "a.log", "--read", "lines: {regex: '('}"], "regular expression"),
         (["--log", "no-such.log", "--read", "megatron"], "No such file"),

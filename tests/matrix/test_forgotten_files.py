@@ -11,7 +11,12 @@ from harness.cli.scenarios import plan_of
 from harness.matrix.forgotten_files import forgotten
 
 Files = dict[str, tuple[str, int]]  # name → what it holds, and when it was written
-BEFORE: Files = {"log.txt": ("1 2 3", 1), "best.txt": ("0.5", 1), "events-1700000001.bin": ("a", 1)}
+BEFORE: Files = {
+    "log.txt": ("1 2 3", 1),
+    "best.txt": ("0.5", 1),
+    "best.bin": ("b", 1),
+    "events-1700000001.bin": ("a", 1),
+}
 RUN: Files = {**BEFORE, "log.txt": ("1 2 3 4", 2), "best.txt": ("0.4", 2), "epoch-1/eval.json": ("{}", 2)}
 
 
@@ -23,6 +28,7 @@ RUN: Files = {**BEFORE, "log.txt": ("1 2 3 4", 2), "best.txt": ("0.4", 2), "epoc
         ({**RUN, "best.txt": BEFORE["best.txt"]}, ["best.txt was not written again"]),
         ({**RUN, "log.txt": ("4", 3)}, ["log.txt was begun anew: it holds 1 bytes, and held 5"]),
         ({name: file for name, file in RUN.items() if name != "best.txt"}, ["best.txt is gone"]),
+        ({name: file for name, file in RUN.items() if name != "best.bin"}, ["best.bin is gone"]),
         ({name: file for name, file in RUN.items() if "eval" not in name}, ["epoch-1/eval.json was not written"]),
         ({**{name: file for name, file in RUN.items() if "eval" not in name}, "epoch-7/eval.json": ("{}", 3)}, []),
     ],
@@ -38,4 +44,5 @@ def test_a_file_is_missed_by_its_name_and_time(again: Files, expected: list[str]
     plan = plan_of("rank-kill", "local", 1, None, pathlib.Path("scenarios"))[1]
     before, run, restart = folders
     found = forgotten(plan, (before, run), (before, restart))
-    assert [each.removeprefix("checkpoints/") for each in found] == expected
+    assert found.compared == len(RUN) - 1, "the numbered one looks like a save"
+    assert [each.removeprefix("checkpoints/") for each in found.words] == expected

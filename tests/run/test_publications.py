@@ -36,7 +36,8 @@ class Noted:
 
     def __init__(self, run_dir: pathlib.Path, why_hidden: str | None = None):
         self.run_dir, self.events = run_dir, list[dict[str, Any]]()
-        self.watch = Publications(self, CheckpointPlace(), self.emit, why_hidden)  # type: ignore[arg-type]
+        folders = ("checkpoints", "out")
+        self.watch = Publications(self, CheckpointPlace(), self.emit, why_hidden, folders)  # type: ignore[arg-type]
 
     def emit(self, event: str, **fields: Any) -> None:
         self.events.append({"event": event} | fields)
@@ -170,7 +171,7 @@ def test_the_last_save_is_noted_when_the_nodes_have_ended(tmp_path: pathlib.Path
     noted.watch.begin()
     write(tmp_path / "checkpoints", "torch_file", 20)
     noted.watch.end()
-    assert [event["event"] for event in noted.events] == [PUBLISHED, LEFT]
+    assert [event["event"] for event in noted.events] == [PUBLISHED, LEFT, "files.left"]
 
 
 def test_one_that_is_being_removed_is_not_published_and_not_whole(tmp_path: pathlib.Path) -> None:
@@ -331,3 +332,27 @@ def test_a_job_is_watched_to_its_last_save(tmp_path: pathlib.Path) -> None:
     assert [event["step"] for event in seen if event["event"] == REMOVED] == [10]
     assert [each["step"] for each in seen[-1]["checkpoints"]] == [30, 20]
     assert last["event"] == "run.finished"
+
+
+def test_what_lies_beside_the_saves_at_the_end_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its name is; not the saves themselves, nor what is in folders that no node may write."""
+    noted = Noted(tmp_path)
+    write(tmp_path / "checkpoints", next(iter(WRITERS)), 20)
+    for name in ("checkpoints/best.json", "out/eval/1.json", "logs/node0.log", "out/" + "x" * 255):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/out/\xff\n.txt")).write_text("1")
+    noted.left()
+    assert noted.of("files.left")[-1] == {
+        "event": "files.left",
+        "files": ["checkpoints/best.json", "out/eval/1.json", "out/" + "x" * 255, "out/\\udcff\n.txt"],
+        "count": 4,
+    }
+    with monkeypatch.context() as closed:
+        closed.setattr(os, "access", lambda name, *_, **__: name != "eval")
+        noted.left()
+    assert len(noted.of("files.left")) == 1, "a folder that may not be read hides what is in it"
+    monkeypatch.setattr(store_watch, "BESIDE_MAX", 2)
+    noted.left()
+    told = noted.of("files.left")[-1]
+    assert (len(told["files"]), told["count"]) == (2, 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import textwrap
 import types
 import zipfile
@@ -81,6 +82,8 @@ TRAINER = textwrap.dedent("""
             path.with_suffix(".tmp").write_bytes(struct.pack("<Q", len(text)) + text + struct.pack("<dd", *held))
             path.with_suffix(".tmp").rename(path)
             emit("checkpoint.committed", step=step, kind="periodic", path=str(path), bytes=1, duration_ns=1)
+    for name in ("best.json", f"log-{os.getpid()}.txt") if not (restarts and bug == "exports nothing") else ():
+        (folder / name).write_text(str(weight))
     emit("exiting", code=0, reason="completed", step=60)
 """)
 
@@ -92,7 +95,8 @@ def plan_of(folder: pathlib.Path, bug: str) -> Plan:
     command = ["{python}", "-S", str(trainer), bug, "{run_dir}"]
     kill = small_jobs.fault("f", "rank_kill", {"step": 25})
     mode = "envelope" if bug == "never the same" else "exact"
-    return small_jobs.job("second", command, kill, steps=60, expect={"loss_continuity": {"mode": mode}})
+    expect: dict[str, Any] = {"loss_continuity": {"mode": mode}, "files_beside_saves": {}}
+    return small_jobs.job("second", command, kill, steps=60, expect=expect)
 
 
 def judged(folder: pathlib.Path, bug: str) -> Scorecard:
@@ -140,6 +144,19 @@ def test_what_shows_only_at_the_second_restart_fails(tmp_path: pathlib.Path, bug
     assert card.verdict is Verdict.FAIL, (card.reasons, told, card.not_judged)
     assert any(reason in text for text in card.reasons), card.reasons
     assert all(text.startswith(("second_restart", "last_checkpoint")) for text in card.reasons), card.reasons
+
+
+@pytest.mark.slow
+def test_what_only_the_fault_free_run_wrote_beside_its_saves_is_named_from_the_logs_alone(
+    tmp_path: pathlib.Path,
+) -> None:
+    card = judged(tmp_path, "exports nothing")
+    assert card.verdict is Verdict.FAIL
+    assert card.scores["files_beside_saves"]["names"][0] == "checkpoints/best.json", card.scores
+    (reason,) = card.reasons
+    assert reason.startswith("files_beside_saves.max_missing: checkpoints/best.json, checkpoints/log-"), reason
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    assert judge(evidence.load_evidence(tmp_path / "run"), card.run_id).reasons == card.reasons
 
 
 @pytest.mark.slow

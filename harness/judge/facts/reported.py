@@ -217,11 +217,11 @@ def unmeasured_phase(run: Timeline, phase: str) -> str:
 def forecast(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: str = "its trainer") -> list[str]:
     """Lines for `chaos plan`: what will not be judged, and which bounds cannot be.
 
-    `tells` is what the trainer declares; `None`: it declares nothing. `teller`: who tells it, in words.
+    `tells` is what the trainer declares; `None`: it declares nothing, as it need not. `teller`: who tells it, in words.
     """
     if tells is None:
-        text = "Its trainer does not declare what it reports (trainer: tells:)"
-        return [f"{text}. Whatever is missing from its log will not be judged."]
+        text = "What its trainer reports is seen when it runs. Whatever is missing then will not be judged"
+        return [f"{text}, and the verdict names it; what `trainer: {{tells: […]}}` names must be there."]
     tells = stood_in_for(tells)
     untold = [kind for kind in TELLS if kind not in tells and kind not in (*BY_HARNESS, *BY_FAULT)]
     if not untold:

@@ -61,6 +61,10 @@ class CheckpointFolder:
         return len(self.sizes) + len(self.links) >= ENTRIES_MAX
 
     @property
+    def unreadable_folders(self) -> list[str]:
+        return [path for path in self.unreadable if path not in self.sizes]
+
+    @property
     def files(self) -> list[str]:
         return sorted(self.sizes)
 

@@ -1,0 +1,101 @@
+"""Beside the saves: which files of the fault-free run has this run not? An export, an evaluation, a best model.
+
+Both runs' listings are the harness's own, of when all nodes had ended. Names that differ in a number are one name: the
+number may be of a step, a time or a process. Contents are not compared. Judged only where a scenario expects it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import Field
+
+from harness.judge.facts.analysis import Analysis
+from harness.judge.score import Bounds, Score, ScoreResult, left_open, line
+from harness.judge.verdict import Doubt
+from harness.log.numbered_names import absent
+from harness.timeline.timeline import Timeline
+
+NAME = "files_beside_saves.max_missing"
+NAMED_MAX, NAME_CHARS_MAX = 5, 100  # in a sentence
+LISTED_MAX = 100  # in report.json
+
+
+class FilesBounds(Bounds):
+    """The files that the job leaves beside its saves."""
+
+    max_missing: int = Field(
+        0, ge=0, description="Files beside the saves that the fault-free run left, and this one did not."
+    )
+
+
+class FilesBesideSaves(Score):
+    name = "files_beside_saves"
+    order = 44
+    by_steps = False
+    Bounds = FilesBounds
+
+    def score(self, evidence: Analysis, bounds: FilesBounds | None) -> ScoreResult:
+        found = _missing(evidence)
+        if isinstance(found, str):
+            if bounds is None:
+                return ScoreResult({})
+            open_ = left_open(NAME, _allowed(bounds), f"not judged: {found}", Doubt.NOT_COMPARABLE)
+            return ScoreResult({"not_compared": found}, [open_])
+        missing, due = found
+        words = _not_written(missing)
+        values: dict[str, Any] = {"files": due, "missing": len(missing), "names": missing[:LISTED_MAX], "words": words}
+        if bounds is None:
+            return ScoreResult(values)
+        why = words if len(missing) > bounds.max_missing else ""
+        return ScoreResult(values, [line(NAME, _allowed(bounds), f"{len(missing)} of {due}", why)])
+
+
+def _allowed(bounds: FilesBounds) -> str:
+    return f"≤ {bounds.max_missing} missing"
+
+
+def _missing(evidence: Analysis) -> tuple[list[str], int] | str:
+    """The names of those that are missing, of how many; or why they cannot be compared."""
+    run, usual = evidence.run, evidence.fault_free
+    if run.beside.job_goes_on:
+        return "the job goes on after this rehearsal"
+    if run.outcome != "completed":
+        return "the job did not complete"
+    if usual is None:
+        return "there is no fault-free run to compare with"
+    if flaw := evidence.flaw(usual):
+        return f"the fault-free run cannot be used: {flaw}"
+    if run.epochs and run.epochs[-1].size != usual.epochs[-1].size:
+        return f"it ended on {run.epochs[-1].size} ranks, and without faults on {usual.epochs[-1].size}"
+    due, there = _listed(usual), _listed(run)
+    if isinstance(due, str):
+        return f"of the fault-free run, {due}"
+    if isinstance(there, str):
+        return there
+    return (absent(due, there), len(due)) if due else "the harness saw no file beside the saves of the fault-free run"
+
+
+def _listed(run: Timeline) -> frozenset[str] | str:
+    """What the harness saw; or why it does not know all of it."""
+    if run.unseen:
+        return f"the harness did not see all files: {run.unseen[0]}"
+    if run.files_left is None:
+        return "the log does not tell which files it left: another version made it, or it was cut"
+    files, count = run.files_left["files"], run.files_left["count"]
+    return frozenset(files) if len(files) == count else f"only {len(files)} of {count} files are told"
+
+
+def _not_written(missing: Sequence[str]) -> str:
+    """In words; an empty text: none is missing."""
+    if not missing:
+        return ""
+    named = ", ".join(
+        name if len(name) <= NAME_CHARS_MAX else f"…{name[-NAME_CHARS_MAX:]}" for name in missing[:NAMED_MAX]
+    )
+    more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
+    return f"{named}{more} {'was' if len(missing) == 1 else 'were'} not written"
+
+
+SCORES = (FilesBesideSaves(),)

@@ -1,0 +1,35 @@
+"""Names of files that hold a number which differs from run to run: of a step, a time, a process, or drawn by chance."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Set
+
+_NUMBER = re.compile(
+    r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # a UUID
+    r"|[0-9a-f]{8,}"
+    r"|(?<![0-9a-z])[a-z]*+\d+[a-z][0-9a-z]*"  # a letter after a digit: an id drawn by chance, like k3x9q2ab
+    r"|\d+",
+    re.IGNORECASE,
+)
+
+
+def pattern(name: str) -> str:
+    return _NUMBER.sub("#", name)
+
+
+def is_numbered(name: str) -> bool:
+    return pattern(name) != name
+
+
+def absent(due: Set[str], there: Set[str]) -> list[str]:
+    """Those that are due and not there, neither under another number, in order. One file stands for one."""
+    others = Counter(map(pattern, there - due))
+    found = []
+    for name in sorted(due - there):
+        if others[of := pattern(name)]:
+            others[of] -= 1
+        else:
+            found.append(name)
+    return found

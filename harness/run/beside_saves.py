@@ -1,0 +1,37 @@
+"""The files that a job has written beside its saves: an export, an evaluation, a best model, a log."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from harness.errors import FaultError
+from harness.log.numbered_names import is_numbered
+from harness.trainers.checkpoints.contract import Listing
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
+
+
+class File(NamedTuple):
+    bytes: int
+    changed_ns: int
+
+
+def beside_the_saves(run_dir: pathlib.Path, folders: Sequence[str], listing: Listing) -> Mapping[str, File]:
+    """By name, of what lies in these folders now. `listing`: of the saves; one without a number, as `best.pt`, is of no
+    series, and each run must have it. Raises `FaultError` where the harness may not read a folder."""
+    series = [each for each in listing.checkpoints if is_numbered(each.path)]
+    own = {path for each in series for path in (each.path, *each.files)}
+    own |= {listing.pointer.path} if listing.pointer else set()
+    found = dict[str, File]()
+    for name in folders:
+        place = CheckpointFolder.look(run_dir, name)
+        if closed := place.unreadable_folders:
+            raise FaultError(f"{closed[0]}: the harness may not read it")
+        found |= {path: File(place.sizes[path], place.times_ns[path]) for path in place.files}
+    return {path: file for path, file in found.items() if own.isdisjoint(_with_its_folders(path))}
+
+
+def _with_its_folders(path: str) -> Iterator[str]:
+    parts = path.split("/")
+    return ("/".join(parts[:number]) for number in range(1, len(parts) + 1))

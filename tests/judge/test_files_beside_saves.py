@@ -1,0 +1,107 @@
+"""Files beside the saves that the fault-free run left, and a run with faults did not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from judging import Bend, bent, verdict
+from simulator import Job, Logs, Outage, clocks, simulate
+
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict
+from harness.report import model, view
+
+JOB = Job(nodes=2, steps=40)
+LEFT = ["checkpoints/best.json", "checkpoints/eval/40.json", "checkpoints/log.txt"]
+ASKED = {"files_beside_saves": {}}
+
+
+def leaving(files: Sequence[str], count: int | None = None) -> Bend:
+    """The harness saw these beside the saves when all nodes had ended."""
+
+    def bend(logs: Logs) -> None:
+        found = {"event": "files.left", "files": list(files), "count": len(files) if count is None else count}
+        logs.put(found | clocks(logs.told("run.finished"), -1))
+
+    return bend
+
+
+AS_USUAL = leaving(LEFT)
+
+
+def unseen(logs: Logs) -> None:
+    logs.put({"event": "checkpoint.unseen", "why": "no way in"} | clocks(logs.told("run.finished"), -2))
+
+
+def judged(bend: Bend, expect: dict[str, Any] = ASKED, usual: Bend = AS_USUAL) -> Scorecard:
+    history = simulate(JOB, [Outage(20, "rank")])
+    return verdict(history, bend, expect, bent(JOB, usual))
+
+
+def said(card: Scorecard) -> str:
+    (line,) = (each for each in card.expectations if each.name == "files_beside_saves.max_missing")
+    assert line.verdict is card.verdict, card.reasons
+    return line.reason
+
+
+def test_the_same_files_pass_and_more_do_no_harm() -> None:
+    card = judged(leaving([*LEFT[:1], "checkpoints/eval/41.json", *LEFT[2:], "checkpoints/core.17"]))
+    assert (card.verdict, said(card)) == (Verdict.PASS, "")
+    assert card.scores["files_beside_saves"] == {"files": 3, "missing": 0, "names": [], "words": ""}
+
+
+@pytest.mark.parametrize(("allowed", "expected"), [(0, Verdict.FAIL), (1, Verdict.FAIL), (2, Verdict.PASS)])
+def test_a_missing_file_is_named_and_judged_by_its_bound(allowed: int, expected: Verdict) -> None:
+    card = judged(leaving(LEFT[1:2]), {"files_beside_saves": {"max_missing": allowed}})
+    assert card.verdict is expected
+    assert card.scores["files_beside_saves"]["words"] == f"{LEFT[0]}, {LEFT[2]} were not written"
+    assert said(card) == ("" if expected is Verdict.PASS else f"{LEFT[0]}, {LEFT[2]} were not written")
+
+
+def test_who_does_not_ask_is_told_and_not_judged() -> None:
+    card = judged(leaving(LEFT[:2]), {})
+    assert card.verdict is Verdict.PASS and card.scores["files_beside_saves"]["names"] == [LEFT[2]]
+    assert "files_beside_saves" not in judged(lambda logs: None, {}).scores
+
+
+@pytest.mark.parametrize(
+    ("bend", "usual", "why"),
+    [
+        (lambda logs: None, leaving(LEFT), "the log does not tell which files it left"),
+        (leaving(LEFT), lambda logs: None, "of the fault-free run, the log does not tell which files it left"),
+        (leaving(LEFT), leaving([]), "no file beside the saves of the fault-free run"),
+        (leaving(LEFT, 2000), leaving(LEFT), "only 3 of 2000 files are told"),
+        (leaving(LEFT), leaving(LEFT, 2000), "of the fault-free run, only 3 of 2000 files are told"),
+        (unseen, leaving(LEFT), "the harness did not see all files: no way in"),
+    ],
+)
+def test_missing_evidence_is_not_judged(bend: Bend, usual: Bend, why: str) -> None:
+    card = judged(bend, ASKED, usual)
+    assert card.verdict is Verdict.INCONCLUSIVE and why in said(card)
+    assert view.figures(model.from_scorecard(card))[-1].value == "–"
+
+
+def test_without_a_fault_free_run_or_the_ranks_that_it_ended_on_nothing_is_judged() -> None:
+    smaller = replace(JOB, nodes=1)
+    card = verdict(simulate(JOB), leaving(LEFT), ASKED, bent(smaller, leaving(LEFT)))
+    assert card.verdict is Verdict.INCONCLUSIVE and "it ended on" in said(card)
+
+
+def test_hostile_names_stay_short_and_on_one_line() -> None:
+    names = [f"checkpoints/{letter * 900}\n\x1b[31m" for letter in "abcdefgh"]
+    card = judged(leaving(LEFT), ASKED, leaving([*LEFT, *names]))
+    assert card.verdict is Verdict.FAIL and len(said(card)) < 700 and "and 3 more were not written" in said(card)
+    shown = view.figures(model.from_scorecard(card))[-1]
+    assert (shown.name, shown.value) == ("Beside the saves", "11 files")
+    assert "\n" not in shown.detail and "\x1b" not in shown.detail
+
+
+def test_the_report_shows_it() -> None:
+    as_before, missing = (
+        view.figures(model.from_scorecard(judged(leaving(left), {})))[-1] for left in (LEFT, LEFT[:2])
+    )
+    assert (as_before.value, as_before.detail, as_before.verdict) == ("3 files", "as without faults", None)
+    assert missing.detail == f"{LEFT[2]} was not written"

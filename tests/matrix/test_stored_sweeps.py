@@ -1,0 +1,103 @@
+"""A stored sweep as the commands on stored runs show it: also while it is at work, and where one cause shows often."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+from collections.abc import Sequence
+
+import small_jobs
+from typer.testing import CliRunner
+
+from harness.cli.main import make_app
+from harness.errors import ChaosError
+from harness.log.journal import Journal
+from harness.matrix import resume_report
+from harness.matrix.moments import Moment
+from harness.matrix.resume_comparison import Finding, Kind
+from harness.matrix.sweep import BASE, NONE_FORGOTTEN, RESUMED, Forgotten, Sweep, Tried
+
+NAME = "resume-mine-0123abcd"
+
+
+def tried(step: int, words: str = "", beside: Forgotten = NONE_FORGOTTEN) -> Tried:
+    found = (Finding(Kind.SCHEDULE, words),) if words else ()
+    return Tried(Moment(f"save number {step}", step), str(step), found, 5, 1.0, {Kind.SAMPLES.name: 5}, "", beside)
+
+
+def stored(reports: pathlib.Path, restarts: Sequence[Tried], complete: bool = True) -> Sweep:
+    found = Sweep(NAME, "mine", "0123", {}, steps=40, tried=list(restarts), complete=complete)
+    unjudged(reports)
+    resume_report.write(found, reports / NAME)
+    return found
+
+
+def unjudged(reports: pathlib.Path) -> None:
+    for part in (BASE, RESUMED):
+        (reports / NAME / part).mkdir(parents=True, exist_ok=True)
+    (reports / NAME / "plan.json").write_text(json.dumps(small_jobs.job("mine", ["x"]).to_json()))
+
+
+def told(reports: pathlib.Path, *words: str) -> str:
+    result = CliRunner().invoke(make_app(), [*words, "--reports", str(reports)])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
+def refused(reports: pathlib.Path, *words: str, code: int = 2) -> str:
+    result = CliRunner().invoke(make_app(), [*words, "--reports", str(reports)])
+    assert isinstance(result.exception, ChaosError) and result.exception.exit_code == code, (result, result.exception)
+    return str(result.exception)
+
+
+def test_one_cause_is_told_once(tmp_path: pathlib.Path) -> None:
+    """Whatever its numbers are; another cause stands by itself."""
+    same = [tried(step, f"at step {step + 1} the learning rate is {step / 7}, and 1e-05 without") for step in range(5)]
+    found = stored(tmp_path, [*same, tried(20), tried(30, "it consumed other samples")])
+    first, other = found.findings
+    assert first.count("the learning rate is") == 1 and first.startswith("from save number 0 (step 0): at step 1")
+    likewise = "likewise from save number 1 (step 1), save number 2 (step 2), save number 3 (step 3) and 1 more"
+    assert first.endswith(likewise) and other == "from save number 30 (step 30): it consumed other samples"
+    assert found.why.startswith("6 of 7 restarts went wrong; from save number 0")
+    for shown in (
+        told(tmp_path, "show", NAME),
+        (tmp_path / NAME / "report.html").read_text(),
+        (tmp_path / NAME / "report.md").read_text(),
+    ):
+        assert shown.replace("&nbsp;", " ").count("at step 1 the learning rate is") <= 2, "a part, and the headline"
+        assert "at step 2 the" not in shown and "at step 5 the" not in shown
+    assert told(tmp_path, "show", NAME).count("the same as from save number 0") == 4
+
+
+def test_files_beside_the_state_that_could_not_be_compared_are_named(tmp_path: pathlib.Path) -> None:
+    def fact(*restarts: Tried) -> str:
+        (line,) = (each for each in resume_report.facts(stored(tmp_path, restarts)) if each.startswith("files"))
+        return line
+
+    assert fact(tried(1), tried(2)) == "files, beside the state: none could be compared"
+    assert fact(tried(1), tried(2, "", Forgotten((), 3))) == "files, beside the state: 3 compared, none is missing"
+    assert fact(tried(1, "", Forgotten(("best.pt is gone",), 3))) == "files, beside the state: best.pt is gone"
+
+
+def test_a_sweep_that_is_at_work_says_so(tmp_path: pathlib.Path) -> None:
+    unjudged(tmp_path)
+    journal = Journal(tmp_path / NAME)
+    assert "the sweep is at work, in its run without faults" in told(tmp_path, "show", "last")
+    assert "the sweep is at work" in refused(tmp_path, "show", "last", "--json", code=3)
+    stored(tmp_path, [tried(1)], complete=False)
+    assert "the sweep is at work, 1 restart so far" in told(tmp_path, "show", "last")
+    before = (tmp_path / NAME / "resume.json").read_bytes()
+    assert "the sweep is at work" in refused(tmp_path, "score", NAME)
+    assert (tmp_path / NAME / "resume.json").read_bytes() == before
+    journal.release()
+    assert "at work" not in told(tmp_path, "show", "last")
+
+
+def test_commands_for_one_run_name_what_a_sweep_has(tmp_path: pathlib.Path) -> None:
+    stored(tmp_path, [tried(1)])
+    assert time.strftime("%Y-%m-%d", time.gmtime()) in told(tmp_path, "runs")
+    assert "export one of" in refused(tmp_path, "export", NAME, "--perfetto", str(tmp_path / "trace.json"))
+    assert not (tmp_path / "trace.json").exists()
+    (tmp_path / "other" / "events").mkdir(parents=True)
+    assert "is no run of one scenario" in refused(tmp_path, "compare", NAME, str(tmp_path / "other"))
