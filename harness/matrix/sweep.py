@@ -16,7 +16,7 @@ from harness.report.model import read_regular
 from harness.units import counted
 
 KNOWN = "resume.json"
-SCHEMA = 2
+SCHEMA = 3
 BASE, COPIES, RESUMED = "base", "copies", "resumed"
 REPEAT = "repeat"  # of the run, where it is not known whether the job repeats itself bit for bit
 
@@ -64,7 +64,7 @@ class Sweep:
     code: Mapping[str, str]
     files: bool = False  # whether what a restart did not write beside the state is a finding
     steps: int = 0
-    saves: list[int] = field(default_factory=list)  # the steps of all that the run made
+    saves: list[int] = field(default_factory=list)  # the numbers in the names of all that the run made
     told: int = 0  # saves that the trainer told of
     copied: list[int] = field(default_factory=list)
     unnamed: dict[int, str] = field(default_factory=dict)  # see `Copies.unnamed`
@@ -87,7 +87,7 @@ class Sweep:
     def findings(self) -> list[str]:
         """The first one of each restart: the others follow from it."""
         wrong = [each for each in self.tried if not each.right]
-        tried = [f"from {each.moment.words} (step {each.moment.step}): {each.words[0]}" for each in wrong]
+        tried = [f"from {each.moment.told} ({each.moment.where}): {each.words[0]}" for each in wrong]
         return [each.words for each in self.of_saves] + tried
 
     @property

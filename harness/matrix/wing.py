@@ -60,7 +60,7 @@ def _stored(folder: pathlib.Path) -> sweep.Sweep:
 
 def _shown(found: sweep.Sweep) -> Result:
     parts = [
-        Part(each.moment.words, Verdict.PASS if each.right else Verdict.FAIL, each.words or [each.short])
+        Part(each.moment.told, Verdict.PASS if each.right else Verdict.FAIL, each.words or [each.short])
         for each in found.tried
     ]
     return Result(found.verdict, [found.why, *found.findings[1:]], parts)
