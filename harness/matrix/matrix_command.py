@@ -76,9 +76,10 @@ def matrix(
     job: about ten for a job that saves one file. Exits 1 if any damage was loaded silently, 3 if a restart stalled or
     cannot be judged.
 
-    resume: start the job again from the saves around the end of a pass over the data, from saves that a resumed job
-    made, the first and the last one; each must do what the run without a stop did. The same command goes on with a
-    sweep that was stopped. Exits 1 if any did something else, 3 if a save that was made could not be tried.
+    resume: start the job again from the saves around the end of a pass over the data, in the middle of a gradient
+    accumulation, from saves that a resumed job made, the first and the last one; each must do what the run without a
+    stop did. The same command goes on with a sweep that was stopped. Exits 1 if any did something else, 3 if a save
+    that was made could not be tried.
 
     Example: chaos matrix checkpoint my-scenario.yaml
     """
