@@ -12,7 +12,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = sorted(path for package in ("harness", "reference_trainer") for path in (ROOT / package).rglob("*.py"))
 
-ANYBODY = {"errors", "extras", "units", "parameters", "programs", "plugins", "nvml"}
+NAMES = "trainers.checkpoints.shared.names"  # text in, a number out
+ANYBODY = {"errors", "extras", "units", "parameters", "programs", "plugins", "nvml", NAMES}
 _JUDGING = {"log", "node.emitter", "timeline", "judge.facts", "judge", "theory"}
 _ACTING = {"log", "node.emitter", "node", "backends", "faults", "trainers", "trainers.checkpoints"}
 
@@ -27,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "programs": set(),
     "plugins": set(),
     "nvml": set(),
+    NAMES: set(),
     "node.emitter": set(),
     "node.observer": {"node.emitter"},
     "theory": set(),
@@ -71,7 +73,7 @@ WINGS = {
     "adopt": (),
     "gameday": ("day_verdict", "attach.attached_verdict"),
     "gate": ("baseline_comparison", "change_points", "objectives", "t_distribution", "two_runs_difference"),
-    "matrix": ("restart_log", "resume_comparison", "moments"),
+    "matrix": ("restart_log", "resume_comparison", "moments", "told_saves"),
 }
 for wing, judging in WINGS.items():
     pure = {f"{wing}.{name}" for name in judging}

@@ -343,6 +343,8 @@ _TRAINER: _Events = {
             "tensors", "digest of what is in its tensors; not of random generators and single numbers", optional=True
         ),
         Field("holds", TEXTS, "whose state this process put into it", optional=True, values=("model", "optimizer")),
+        _size("micro_batches", "of the step after it, how many had been done when it was begun", most=STEP_MAX),
+        _size("micro_batches_a_step", "how many the last step before it took", most=STEP_MAX),
         _bytes("bytes", "its size"),
         _ns("duration_ns", "from its start"),
     ),

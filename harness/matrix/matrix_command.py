@@ -56,6 +56,14 @@ def matrix(
     ranks_per_node: Annotated[
         int | None, typer.Option(min=1, help="resume: also start from the first save on so many ranks a node.")
     ] = None,
+    also_with: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WORDS",
+            help="resume: also start from the first save with these words at the end of the trainer's command, such as "
+            '"--num-workers 3". May be given several times.',
+        ),
+    ] = None,
     backend: BackendOption = "local",
     seed: SeedOption = 1,
     json: JsonOption = False,
@@ -68,9 +76,10 @@ def matrix(
     job: about ten for a job that saves one file. Exits 1 if any damage was loaded silently, 3 if a restart stalled or
     cannot be judged.
 
-    resume: start the job again from the saves around the end of a pass over the data, from saves that a resumed job
-    made, the first and the last one; each must do what the run without a stop did. The same command goes on with a
-    sweep that was stopped. Exits 1 if any did something else, 3 if a save that was made could not be tried.
+    resume: start the job again from the saves around the end of a pass over the data, in the middle of a gradient
+    accumulation, from saves that a resumed job made, the first and the last one; each must do what the run without a
+    stop did. The same command goes on with a sweep that was stopped. Exits 1 if any did something else, 3 if a save
+    that was made could not be tried.
 
     Example: chaos matrix checkpoint my-scenario.yaml
     """
@@ -79,9 +88,10 @@ def matrix(
     engine = load_backend(backend)
     check_capabilities(plan.without_faults(plan.run_id), engine.probe())
     if what == "resume":
-        changes = steps, save_every, files, ranks_per_node
+        changes = steps, save_every, files, ranks_per_node, also_with or []
         raise typer.Exit(resume_command.sweep(plan, engine, reports, budget, *changes, json))
-    given = {"--steps": steps, "--save-every": save_every, "--files": files, "--ranks-per-node": ranks_per_node}
+    given: dict[str, object] = {"--steps": steps, "--save-every": save_every, "--files": files}
+    given |= {"--ranks-per-node": ranks_per_node, "--also-with": also_with}
     if unfit := next((name for name, value in given.items() if value), None):
         raise UsageError(f"{unfit} is for `chaos matrix resume`")
     found = run_matrix(plan, reports, engine, stop, note)

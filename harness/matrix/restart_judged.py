@@ -11,6 +11,7 @@ from harness.matrix import resume_comparison
 from harness.matrix.moments import Moment
 from harness.matrix.resume_comparison import Finding, Kind, Usual
 from harness.matrix.sweep import BASE, NONE_FORGOTTEN, REPEAT, RESUMED, Forgotten, Sweep, Tried
+from harness.matrix.told_saves import told_saves
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 
@@ -18,7 +19,7 @@ from harness.timeline.timeline import Timeline
 def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
     """The run without a stop. Raises `EventLogError` where its log cannot be read."""
     run = timeline.load(folder / BASE)
-    return Usual(run, sweep.ends or [], sweep.repeats is not False, sweep.apart)
+    return Usual(run, sweep.ends or [], sweep.repeats is not False, sweep.apart, told_saves(run))
 
 
 def repeated(usual: Usual, sweep: Sweep, folder: pathlib.Path) -> Usual:
@@ -36,10 +37,9 @@ def judge_restart(
     files: bool = False,
 ) -> Tried:
     """`files`: whether what it forgot beside the state is a finding."""
-    assert moment.step is not None
     again = timeline.load(place)
     compare = resume_comparison.on_other_ranks if moment.elsewhere else resume_comparison.differences
-    compared = compare(usual, again, moment.step)
+    compared = compare(usual, again, moment)
     found = [*compared.found, *(Finding(Kind.FILES, each) for each in beside.words if files)]
     steps = len(np.intersect1d(again.steps.step, usual.run.steps.step))
     ended = _ended(usual.run, moment, again, steps)
@@ -49,7 +49,7 @@ def judge_restart(
 def _ended(run: Timeline, moment: Moment, again: Timeline, steps: int) -> str:
     """What is wrong with how it ended; an empty text: nothing. The harness interrupts it once enough is known."""
     last, told = run.reached_step, int(again.steps.step.max(initial=0))
-    reached = max(told, moment.step or 0)
+    reached = max(told, moment.step)
     if again.outcome in ("failed", "aborted", None) or (not steps and reached < last):
         return f"it {again.outcome or 'was cut off'}: {again.outcome_reason}"
     if again.outcome == "completed" and reached < last:

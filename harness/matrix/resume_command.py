@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shlex
 from dataclasses import replace
 
 from pydantic import TypeAdapter, ValidationError
@@ -30,11 +31,13 @@ def sweep(
     save_every: int | None,
     files: bool,
     ranks_per_node: int | None,
+    also_with: list[str],
     json: bool,
 ) -> int:
     """Makes it, and says what it showed. Returns the exit code."""
     _check_heard(plan, "--ranks-per-node", "{ranks_per_node}", _with(plan, ranks_per_node=ranks_per_node))
-    setting = Setting(reports, engine, stop, note, _seconds(budget), files, ranks_per_node)
+    further = [_words(plan, each) for each in also_with]
+    setting = Setting(reports, engine, stop, note, _seconds(budget), files, ranks_per_node, further)
     found = run_sweep(_changed(plan, steps, save_every), setting)
     resume_report.write(found, reports / found.name)
     if json:
@@ -49,6 +52,20 @@ def _seconds(text: str) -> float:
         return TypeAdapter(Duration).validate_python(text).ns / 1e9
     except ValidationError as error:
         raise UsageError(f"--budget {text}: {error.errors(include_url=False)[0]['msg']}") from error
+
+
+def _words(plan: Plan, given: str) -> tuple[str, ...]:
+    """Of a further command line's end. Raises `UsageError` where the trainer would not hear of them."""
+    try:
+        words = tuple(shlex.split(given))
+    except ValueError as error:
+        raise UsageError(f"--also-with {given}: {error}") from error
+    if not words:
+        raise UsageError("--also-with: write words, such as --num-workers 3")
+    workload = plan.workload.trainer.also_with(plan.workload, words)
+    for _, why in workload.trainer.problems(workload):
+        raise UsageError(f"--also-with {given}: {why}")
+    return words
 
 
 def _changed(plan: Plan, steps: int | None, save_every: int | None) -> Plan:

@@ -2,6 +2,9 @@
 
 What a later difference follows from comes first: what was restored, the samples, the learning rate, what was computed
 from them, and what the next save holds.
+
+A save may fall into the middle of an accumulation. The first step after it may then be done as a whole, or what is left
+of it: no other sample, and none of those that the job had consumed of it and kept the gradients of.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ import numpy as np
 from harness.judge.facts import losses, samples
 from harness.judge.facts.losses import WORDS
 from harness.log.reading import is_told
+from harness.matrix.moments import Moment
+from harness.matrix.told_saves import ToldSaves, told_saves
 from harness.timeline.lookups import NEVER
-from harness.timeline.save_events import COMMITTED
 from harness.timeline.timeline import Bools, Ints, Timeline
 from harness.units import counted
 
@@ -58,6 +62,7 @@ class Usual:
     ends: Sequence[int]  # of passes over the data
     exact: bool = True
     apart: Mapping[str, float] = field(default_factory=dict)
+    saves: ToldSaves = field(default_factory=ToldSaves)
 
     def tolerance(self, figure: str) -> float | None:
         """`None`: nothing follows from this figure."""
@@ -73,24 +78,24 @@ class Compared:
     values: dict[str, int]
 
 
-def differences(usual: Usual, again: Timeline, step: int) -> Compared:
-    """What the job did in another way after it was started from the save of `step`, on as many ranks."""
-    compared = Compared([*_restored(usual, again, step)], {})
-    _samples(usual, again, step, compared)
-    _figure(usual, again, step, "lr", Kind.SCHEDULE, 0.0, compared)
+def differences(usual: Usual, again: Timeline, moment: Moment) -> Compared:
+    """What the job did in another way after it was started from this save, on as many ranks."""
+    compared = Compared([*_restored(usual, again, moment.step)], {})
+    _samples(usual, again, moment, compared)
+    _figure(usual, again, moment, "lr", Kind.SCHEDULE, 0.0, compared)
     for name in COMPUTED:
-        _figure(usual, again, step, name, Kind.COMPUTED, usual.tolerance(name), compared)
+        _figure(usual, again, moment, name, Kind.COMPUTED, usual.tolerance(name), compared)
     if usual.exact:
         _weights(usual.run, again, compared)
-    _saved(usual, again, step, compared)
+    _saved(usual, again, moment, compared)
     return compared
 
 
-def on_other_ranks(usual: Usual, again: Timeline, step: int) -> Compared:
+def on_other_ranks(usual: Usual, again: Timeline, moment: Moment) -> Compared:
     """The same on another number of ranks: a step may hold more or fewer samples then, and rounds in another way. So
     only the samples are compared, each of which is due once in a pass."""
-    compared = Compared([*_restored(usual, again, step)], {})
-    _once_in_the_pass(usual, again, step, compared)
+    compared = Compared([*_restored(usual, again, moment.step)], {})
+    _once_in_the_pass(usual, again, moment.step, compared)
     return compared
 
 
@@ -115,16 +120,16 @@ def apart(usual: Timeline, repeat: Timeline) -> tuple[bool, dict[str, float]]:
 
 def same_tensors(run: Timeline) -> list[Finding]:
     """Saves of different steps that hold the same tensors, as the harness saw them."""
-    held: dict[str, list[int]] = {}
+    held, at = dict[str, list[int]](), told_saves(run).at
     for step, event in published(run).items():
         if event.get("tensors") and event.get("tensor_count"):
             held.setdefault(str(event["tensors"]), []).append(step)
-    alike = [steps for steps in held.values() if len(steps) > 1]
+    alike = [steps for saves in held.values() if len(steps := sorted({*map(at, saves)})) > 1]
     return [Finding(Kind.SAVED, f"the saves of steps {_listed(steps)} hold the same tensors") for steps in alike]
 
 
 def published(run: Timeline) -> dict[int, Mapping[str, Any]]:
-    """By step: what the harness saw of its save, the last time."""
+    """By the number in its name: what the harness saw of a save, the last time."""
     return {event["step"]: event for event in run.published if type(event.get("step")) is int}
 
 
@@ -150,21 +155,26 @@ def _restored(usual: Usual, again: Timeline, step: int) -> Iterator[Finding]:
 # Samples
 
 
-def _samples(usual: Usual, again: Timeline, step: int, compared: Compared) -> None:
-    kind = samples.told_kind(again, usual.run)
+def _samples(usual: Usual, again: Timeline, moment: Moment, compared: Compared) -> None:
+    kind, amid = samples.told_kind(again, usual.run), moment.step + 1 if moment.micro_batches else -1
     if kind is None:
-        _places(usual.run, again, compared)
+        _places(usual.run, again, amid, compared)
         return
     mine, theirs = _Consumed(again, kind), _Consumed(usual.run, kind)
     common = np.intersect1d(mine.steps, theirs.steps)
-    compared.values[Kind.SAMPLES.name] = len(common)
     due = np.intersect1d(np.unique(again.steps.step), theirs.steps)
+    if kind == "digests":  # that of what is left of a step is none of the run's
+        common, due = common[common != amid], due[due != amid]
+    compared.values[Kind.SAMPLES.name] = len(common)
     if len(due) - len(common) > HOLES_MAX:
         words = f"it does not tell its samples in {counted(len(due) - len(common), 'step')}, as the run did"
         compared.found.append(Finding(Kind.SAMPLES, words))
     odd = [at for at in common.tolist() if mine.of(at) != theirs.of(at)]
+    a_step = max(usual.saves.a_step or 0, moment.micro_batches + 1)
+    if amid in odd and mine.of(amid) == theirs.left(amid, moment.micro_batches, a_step):
+        odd.remove(amid)
     if odd:
-        parts = [_in_pass(usual, mine, theirs, step, part) for part in _by_pass(usual, odd)]
+        parts = [_in_pass(usual, mine, theirs, moment.step, part) for part in _by_pass(usual, odd)]
         words = f"{len(odd)} of {counted(len(common), 'step')} consumed other samples than without the stop"
         compared.found.append(Finding(Kind.SAMPLES, f"{words}, first at step {odd[0]}: {'; '.join(parts)}"))
 
@@ -238,6 +248,12 @@ class _Consumed:
         begin, end = np.searchsorted(self._step, [first, last + 1])
         return self._items(self._rows[begin:end])
 
+    def left(self, step: int, done: int, a_step: int) -> Counter[int]:
+        """What each rank still had to consume of this step, with so many of its micro-batches done."""
+        rows = self._rows[self._step == step].tolist()
+        items = [self._run.samples.expanded(self._run.steps.samples[row : row + 1]).tolist() for row in rows]
+        return Counter(item for each in items for item in each[len(each) * done // a_step :])
+
     def together(self, steps: Sequence[int]) -> Counter[int]:
         return self._items(self._rows[np.isin(self._step, np.asarray(steps, np.int64))])
 
@@ -251,10 +267,11 @@ class _Consumed:
         return counted(number, "sample") if self._kind == "samples" else counted(number, "batch", "batches")
 
 
-def _places(usual: Timeline, again: Timeline, compared: Compared) -> None:
-    """Where only the position in the data is told."""
+def _places(usual: Timeline, again: Timeline, amid: int, compared: Compared) -> None:
+    """Where only the position in the data is told; of the rest of a step it is another one."""
     for name, words in (("first", "position in the data"), ("count", "number of samples")):
         both = _told_by_both(usual, again, name, untold=-1)
+        both = both.at(both.step != amid)
         compared.values[Kind.SAMPLES.name] = max(compared.values.get(Kind.SAMPLES.name, 0), len(both.step))
         for step in both.step[both.mine != both.other][:1]:
             text = f"at step {step} its {words} is another than without the stop"
@@ -280,13 +297,14 @@ def _next_to_each_other(usual: Timeline, again: Timeline, step: int, compared: C
 
 
 def _figure(
-    usual: Usual, again: Timeline, step: int, name: str, kind: Kind, tolerance: float | None, compared: Compared
+    usual: Usual, again: Timeline, moment: Moment, name: str, kind: Kind, tolerance: float | None, compared: Compared
 ) -> None:
     """`tolerance`: of its size; `None`: it is not compared. Who logs each k-th step may tell a mean over them, which
-    has another beginning where the save lies between two of them."""
+    has another beginning where the save lies between two of them. So has a loss that is summed over micro-batches."""
     both = _told_by_both(usual.run, again, name)
     stride = max(usual.run.stride, again.stride)
-    if kind is Kind.COMPUTED and step % stride and len(both.step):
+    between = (kind is Kind.COMPUTED and moment.step % stride) or (name == "loss" and moment.micro_batches)
+    if between and len(both.step):
         both = both.at(both.step > both.step[0])
     if both.alone > HOLES_MAX:
         words = f"it does not tell the {WORDS[name]} of {counted(both.alone, 'step')} of a rank, as the run did"
@@ -345,17 +363,17 @@ def _is_told(values: Any, untold: int | None) -> Bools:
 # Saves
 
 
-def _saved(usual: Usual, again: Timeline, step: int, compared: Compared) -> None:
+def _saved(usual: Usual, again: Timeline, moment: Moment, compared: Compared) -> None:
     """The first save that both made; or that it made none where the run did, and did the steps after it. A job that
     saves by time, or after a save that the run did not make, may save later than the run."""
-    mine, other = published(again), published(usual.run)
-    due = sorted(at for at in other if step < at < again.reached_step)
-    told = {each["step"] for each in again.checkpoints if each["event"] == COMMITTED}
-    until = due[0] if due and step in other and usual.run.saves_every_s is None else NEVER
-    seen = {*mine, *told} if any(at > step for at in mine) else {*mine}  # two looks may miss one of several
-    if due and not any(step < at <= until for at in seen):
-        compared.found.append(Finding(Kind.SAVED, f"it made no save of step {due[0]}, as the run did"))
-    both = sorted(at for at in mine.keys() & other.keys() if at > step)
+    mine, other, save = published(again), published(usual.run), moment.save or 0
+    due = sorted(at for at in other if at > save and usual.saves.at(at) < again.reached_step)
+    until = due[0] if due and save in other and usual.run.saves_every_s is None else NEVER
+    seen = {*mine, *told_saves(again).steps} if any(at > save for at in mine) else {*mine}  # two looks may miss one
+    if due and not any(save < at <= until for at in seen):
+        words = f"it made no save of step {usual.saves.at(due[0])}, as the run did"
+        compared.found.append(Finding(Kind.SAVED, words))
+    both = sorted(at for at in mine.keys() & other.keys() if at > save)
     for at in both[:1] if usual.exact else ():
         one, two = mine[at], other[at]
         if not one.get("tensors") or not two.get("tensors"):
@@ -363,7 +381,7 @@ def _saved(usual: Usual, again: Timeline, step: int, compared: Compared) -> None
         compared.values[Kind.SAVED.name] = 1
         if one["tensors"] == two["tensors"]:
             continue
-        text = f"its save of step {at} holds other tensors than without the stop"
+        text = f"its save of step {usual.saves.at(at)} holds other tensors than without the stop"
         ours, theirs = (Counter(map(str, each.get("tensor_digests") or ())) for each in (one, two))
         if differ := ours - theirs:
             sizes = sorted({each.partition(" ")[0] for each in differ}, key=len)

@@ -15,8 +15,9 @@ import itertools
 import json
 import os
 import pathlib
+import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from harness.backends.contract import Backend
@@ -27,7 +28,7 @@ from harness.log.journal import JOURNAL, Journal, is_closed, is_running
 from harness.matrix import resume_comparison
 from harness.matrix.checkpoint_matrix import own_folder
 from harness.matrix.forgotten_files import forgotten
-from harness.matrix.moments import Moment, Saves, moments
+from harness.matrix.moments import AMID, Moment, Saves, moments
 from harness.matrix.restart_judged import judge_restart, judge_sweep, repeated, usual_of
 from harness.matrix.resume_comparison import CHANCE, Kind
 from harness.matrix.save_copies import Copies, look, newest
@@ -44,6 +45,7 @@ from harness.matrix.sweep import (
     store,
     stored,
 )
+from harness.matrix.told_saves import told_saves
 from harness.plan.model import Abort, Plan, PlannedFault
 from harness.report import write_files
 from harness.run import drill, provenance
@@ -60,10 +62,6 @@ NOTICE_S = "10s"
 RESULTS = (KNOWN, "report.md", "report.html")
 SOURCES_MAX = 5000  # files of a trainer
 CODE = ("trainer_commit", "trainer_diff", "data_digest", "image_digest")
-NEVER_TRIED = (
-    ("the middle of a gradient accumulation", "no trainer tells when it saves there"),
-    ("another number of workers of a loader", "each trainer has an option of its own for it"),
-)
 
 
 @dataclass(frozen=True)
@@ -77,6 +75,7 @@ class Setting:
     budget_s: float
     files: bool = False  # whether what a restart did not write beside the state is a finding
     ranks_per_node: int | None = None  # the first save is also tried on so many
+    also_with: Sequence[tuple[str, ...]] = ()  # and with each of these at the end of the trainer's command
     known: bool = False  # whether a complete sweep of the same job and code is judged again, and not made anew
 
 
@@ -164,8 +163,11 @@ class _Sweep:
     def _load(self) -> None:
         self.usual = usual_of(self.folder, self.sweep)
         run = self.usual.run
-        self.saves = Saves(self.sweep.saves, self.sweep.copied, self.sweep.unnamed)
-        self.todo = [*moments(self.saves, self.sweep.ends, run.reached_step), *self._on_other_ranks()]
+        self.saves = Saves(self.sweep.saves, self.sweep.copied, self.usual.saves, self.sweep.unnamed)
+        self.todo = [
+            *moments(self.saves, self.sweep.ends, run.reached_step),
+            *map(self.saves.placed, self._in_other_ways()),
+        ]
         first_ns, begun_ns = int(run.progress.end[0]) if len(run.progress) else run.end, run.begin
         start_s, ran_s = (first_ns - begun_ns) / 1e9, (run.end - first_ns) / 1e9
         waits = {
@@ -205,24 +207,32 @@ class _Sweep:
         store(sweep, self.folder)
         return sweep
 
-    def _on_other_ranks(self) -> Iterator[Moment]:
-        asked, why = self.plan.workload, "there is no copy of the first save"
-        first = self.saves.first if self.saves.first in self.saves.copied else None
-        words = "the first save, on one node less"
+    def _in_other_ways(self) -> Iterator[Moment]:
+        """The first save, on another number of ranks (of a half step, they would have other shares), or with other
+        arguments."""
+        asked, why, setting = self.plan.workload, "there is no copy of it", self.setting
+        whole = next((each for each in self.saves.made if not self.saves.told.within(each)), None)
+        begin = "the first save" if whole == self.saves.first else "the first save between two steps"
+        first, whole = (each if each in self.saves.copied else None for each in (self.saves.first, whole))
         if asked.min_nodes == asked.nodes:
-            yield Moment(words, None, why="the scenario allows no other number of nodes: see min_nodes")
+            fixed = "the scenario allows no other number of nodes: see min_nodes"
+            yield Moment("the first save, on one node less", None, why=fixed)
         else:
-            yield Moment(words, first, nodes=asked.nodes - 1, why=why)
-        ranks = self.setting.ranks_per_node
+            yield Moment(f"{begin}, on one node less", whole, nodes=asked.nodes - 1, why=why)
+        ranks = setting.ranks_per_node
         if ranks is None:
             yield Moment("another number of ranks a node", None, why="name one, with --ranks-per-node")
         else:
-            yield Moment(f"the first save, on {counted(ranks, 'rank')} a node", first, ranks=ranks, why=why)
+            yield Moment(f"{begin}, on {counted(ranks, 'rank')} a node", whole, ranks=ranks, why=why)
+        for words in setting.also_with:
+            yield Moment(f"the first save, with {shlex.join(words)}", first, also=words, why=why)
+        if not setting.also_with:
+            yield Moment("another number of workers of a loader", None, why="name it, with --also-with")
 
     @property
     def _left(self) -> list[Moment]:
         done = {*(each.moment.words for each in self.sweep.tried), *self.sweep.not_had, *self.sweep.lost}
-        return [each for each in self.todo if each.step is not None and each.words not in done]
+        return [each for each in self.todo if each.save is not None and each.words not in done]
 
     def _try_all(self) -> None:
         self.tell(f"{counted(len(self._left), 'restart')}, about {self.longest_s:.0f} s each")
@@ -241,7 +251,7 @@ class _Sweep:
                 continue
             self.sweep.tried.append(tried)
             self.longest_s = max(each.seconds for each in self.sweep.tried)
-            self.tell(f"    (step {tried.moment.step}): {tried.short}")
+            self.tell(f"    ({tried.moment.where}): {tried.short}")
             store(self.sweep, self.folder)
 
     # One restart
@@ -249,12 +259,14 @@ class _Sweep:
     def _try(self, moment: Moment) -> Tried:
         begin_s = time.monotonic()
         source = self._source(moment)
-        step = newest(look(self.plan, source)[1])
-        if step is None or step < (moment.step or 0):
+        save = newest(look(self.plan, source)[1])
+        if save is None or save < (moment.save or 0):
             raise _Lost(f"{source.name} holds no finished save of step {moment.step} or later")
-        moment = replace(moment, step=step)
+        told = self.saves.told if source.parent.name == COPIES else told_saves(timeline.load(source))
+        moment = replace(self.saves, told=told).placed(replace(moment, save=save))
+        also = moment.also and hashlib.sha256(shlex.join(moment.also).encode()).hexdigest()[:8]
         parts = {"": moment.resume if moment.resume > 1 else None, "on-": moment.nodes, "ranks-": moment.ranks}
-        name = "-".join([str(step), *(f"{word}{number}" for word, number in parts.items() if number)])
+        name = "-".join([str(save), *(f"{word}{part}" for word, part in {**parts, "also-": also}.items() if part)])
         place = self._place(name, source)
         watch = drill.Watch(self.stop, lambda watch: self._is_enough(watch, place, moment))
         outcome = self._execute(self._plan(f"{RESUMED}-{name}", moment), place, watch)
@@ -277,7 +289,7 @@ class _Sweep:
 
     def _forgotten(self, moment: Moment, source: pathlib.Path, place: pathlib.Path, outcome: Outcome) -> Forgotten:
         """Beside the state, by its end or by its next save. Fewer nodes write other files."""
-        was, following = (self.folder / COPIES / str(step) for step in (moment.step, self.saves.after(moment.step)))
+        was, following = (self.folder / COPIES / str(save) for save in (moment.save, self.saves.after(moment.save)))
         run = self.base if outcome.outcome == "completed" else following
         if moment.elsewhere or not was.is_dir() or not run.is_dir():
             return NONE_FORGOTTEN
@@ -289,14 +301,15 @@ class _Sweep:
     def _is_enough(self, watch: drill.Watch, place: pathlib.Path, moment: Moment) -> bool:
         """The next save is finished, and some steps came after it; on fewer nodes, where a step may be half as much, a
         pass over the data is over."""
-        step = moment.step or 0
-        following = self.saves.after(step) or step
+        step, save = moment.step, moment.save or 0
+        following = self.saves.after(save) or save
+        until = max(self.saves.told.at(following), step)
         if moment.elsewhere:
-            end = next((each for each in self.sweep.ends or () if each > step), following)
+            end = next((each for each in self.sweep.ends or () if each > step), until)
             ranks = self._plan(RESUMED, moment).workload.world_size
-            following = step + -(-(end - step) * self.plan.workload.world_size // ranks)
-            return watch.progress.complete_step >= following + FOLLOWED_STEPS
-        if watch.progress.complete_step < following + FOLLOWED_STEPS:
+            until = step + -(-(end - step) * self.plan.workload.world_size // ranks)
+            return watch.progress.complete_step >= until + FOLLOWED_STEPS
+        if watch.progress.complete_step < until + FOLLOWED_STEPS:
             return False
         return (newest(look(self.plan, place)[1]) or 0) >= following
 
@@ -313,21 +326,22 @@ class _Sweep:
     def _source(self, moment: Moment) -> pathlib.Path:
         if moment.resume > 1:
             first = (each for each in self.sweep.tried if each.moment.resume == moment.resume - 1)
-            before = [each for each in first if not each.moment.elsewhere and not each.moment.notice]
-            found = [each for each in before if each.moment.resume > 1 or each.moment.step == self.saves.first]
+            before = [each for each in first if not (each.moment.elsewhere or each.moment.notice or each.moment.also)]
+            found = [each for each in before if each.moment.resume > 1 or each.moment.save == self.saves.first]
             if not found:
                 raise _Lost("the resume before it in the row was not tried")
-            if newest(look(self.plan, place := self.folder / RESUMED / found[0].folder)[1]) == found[0].moment.step:
+            if newest(look(self.plan, place := self.folder / RESUMED / found[0].folder)[1]) == found[0].moment.save:
                 raise _Lost("the resumed job before it made no save")
             return place
-        copy = self.folder / COPIES / str(moment.step)
+        copy = self.folder / COPIES / str(moment.save)
         if not copy.is_dir():
             raise _Lost("the copy of this save is gone")
-        return self._after_a_notice(moment.step or 0, copy) if moment.notice else copy
+        return self._after_a_notice(moment, copy) if moment.notice else copy
 
-    def _after_a_notice(self, step: int, copy: pathlib.Path) -> pathlib.Path:
+    def _after_a_notice(self, moment: Moment, copy: pathlib.Path) -> pathlib.Path:
         """What the job saved when a node got one, half-way to its next save. Raises `_NotHad`."""
-        following = self.saves.after(step) or self.usual.run.reached_step
+        step, save, after = moment.step, moment.save or 0, self.saves.after(moment.save)
+        following = self.usual.run.reached_step if after is None else self.saves.told.at(after)
         fault = {"id": "notice", "fault": "preemption", "parameters": {"notice": NOTICE_S}}
         when, node = {"step": step + max(1, (following - step) // 2)}, self.plan.workload.nodes - 1
         planned = PlannedFault.model_validate(fault | {"when": when, "targets": [{"node_index": node}]})
@@ -337,14 +351,14 @@ class _Sweep:
 
         def enough(watch: drill.Watch) -> bool:
             lies_still = still.since_s(look(self.plan, place)) > SETTLED_S
-            saved = (newest(look(self.plan, place)[1]) or 0) > step
+            saved = (newest(look(self.plan, place)[1]) or 0) > save
             return watch.progress.complete_step > following or (saved and lies_still)
 
         try:
             self._execute(plan, place, drill.Watch(self.stop, enough))
         except CannotRunError as error:
             raise _NotHad(str(error)) from error
-        if newest(look(self.plan, place)[1]) in (None, step, *self.saves.made):
+        if newest(look(self.plan, place)[1]) in (None, *self.saves.made):
             raise _NotHad("the notice led to no save of its own")
         return place
 
@@ -362,8 +376,9 @@ class _Sweep:
 
     def _plan(self, name: str, moment: Moment | None = None) -> Plan:
         plan = self.plan.without_faults(f"{self.folder.name}-{name}", moment.nodes if moment else None)
-        if moment and moment.ranks:
-            workload = plan.workload.model_copy(update={"ranks_per_node": moment.ranks})
+        if moment and (moment.ranks or moment.also):
+            asked = plan.workload.trainer.also_with(plan.workload, moment.also)
+            workload = asked.model_copy(update={"ranks_per_node": moment.ranks or asked.ranks_per_node})
             plan = plan.model_copy(update={"workload": workload})
         return plan if name in (BASE, REPEAT) else plan.model_copy(update={"abort": self.limits})
 
@@ -383,9 +398,10 @@ class _Sweep:
             minutes = f"{self.setting.budget_s / 60:.3g} min"
             why = "it was stopped" if sweep.interrupted else f"the budget of {minutes} was used"
             sweep.not_tried = [(each.words, f"{why}; the same command goes on") for each in left]
-            absent = [each for each in self.todo if each.step is None]
+            shown = {AMID} if any(each.moment.micro_batches for each in sweep.tried) else set()
+            absent = [each for each in self.todo if each.save is None and (each.missed or each.words not in shown)]
             sweep.not_tried += [(each.words, each.why) for each in sorted(absent, key=lambda each: not each.missed)]
-            sweep.not_tried = [*sweep.lost.items(), *sweep.not_tried, *sweep.not_had.items(), *NEVER_TRIED]
+            sweep.not_tried = [*sweep.lost.items(), *sweep.not_tried, *sweep.not_had.items()]
             sweep.missed = len(sweep.lost) + sum(each.missed for each in absent)
             sweep.complete = not left and not sweep.interrupted
             store(sweep, self.folder)

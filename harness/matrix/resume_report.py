@@ -11,7 +11,7 @@ from harness.report import html_page, markdown, write_files
 from harness.report.words import one_line
 from harness.units import counted, format_duration
 
-HEAD = ("resumed from", "step", "steps", "result")
+HEAD = ("resumed from", "at", "steps", "result")
 FILES_MAX = 5  # named
 
 
@@ -24,11 +24,14 @@ def plain(found: Sweep) -> dict[str, Any]:
     """Stable: `schema` grows with every change of meaning."""
     tried = [
         {
-            "moment": each.moment.words,
+            "moment": each.moment.told,
+            "save": each.moment.save,
             "step": each.moment.step,
+            "micro_batches": each.moment.micro_batches,
             "resume": each.moment.resume,
             "nodes": each.moment.nodes,
             "ranks_per_node": each.moment.ranks,
+            "also_with": list(each.moment.also),
             "steps_compared": each.steps,
             "seconds": round(each.seconds, 1),
             "right": each.right,
@@ -89,7 +92,7 @@ def _files(found: Sweep) -> str:
 
 
 def cells(found: Sweep) -> list[tuple[str, ...]]:
-    return [(each.moment.words, str(each.moment.step), str(each.steps), each.short) for each in found.tried]
+    return [(each.moment.told, each.moment.where, str(each.steps), each.short) for each in found.tried]
 
 
 def _markdown(found: Sweep) -> str:

@@ -78,7 +78,7 @@ class Sweep:
     code: Mapping[str, str]
     files: bool = False  # whether what a restart did not write beside the state is a finding
     steps: int = 0
-    saves: list[int] = field(default_factory=list)  # the steps of all that the run made
+    saves: list[int] = field(default_factory=list)  # the numbers in the names of all that the run made
     told: int = 0  # saves that the trainer told of
     copied: list[int] = field(default_factory=list)
     unnamed: dict[int, str] = field(default_factory=dict)  # see `Copies.unnamed`

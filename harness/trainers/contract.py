@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from harness.backends.contract import Launch
+from harness.errors import UsageError
 from harness.log import untrusted_files
 from harness.node.emitter import Tell
 from harness.parameters import Parameters
@@ -62,6 +63,12 @@ class Trainer(Parameters, abc.ABC):
     def beside(self, folder: pathlib.Path) -> Trainer:
         """The same with the files it names found from `folder`, which holds the scenario."""
         return self
+
+    def also_with(self, workload: Workload, words: Sequence[str]) -> Workload:
+        """With these words at the end of what the trainer is given. Raises `UsageError` where it hears none."""
+        if words:
+            raise UsageError(f"{self.in_words()} takes no further words")
+        return workload
 
     def problems(self, workload: Workload) -> Iterator[tuple[Path, str]]:
         """(place below `workload`, why) of what the scenario asks for and this trainer cannot do."""

@@ -41,6 +41,9 @@ class ReferenceTrainer(Trainer):
         control = (*server, *store)
         return Launch((*settings, *command), workload.nodes, workload.ranks_per_node, workload.env, control=control)
 
+    def also_with(self, workload: Workload, words: Sequence[str]) -> Workload:
+        return workload.model_copy(update={"args": [*workload.args, *words]})
+
     def problems(self, workload: Workload) -> Iterator[tuple[Path, str]]:
         batch = _global_batch(workload.args)
         if batch is not None and batch < workload.world_size:

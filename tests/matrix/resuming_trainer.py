@@ -1,12 +1,14 @@
 """A trainer without torch that keeps all that a resume needs, or forgets one thing of it: `BUG` names which.
 
-Each rank is a process; in each step they sum their gradients over TCP. A step is one micro-batch, and every fourth one
-updates the weights. The state: weights, momentum, their moving average (EMA) and a loss scale, as archives like those
-of `torch.save`; beside them the sampler's place, the random state of each rank, and the schedule, as JSON.
+Each rank is a process; they sum their gradients over TCP. A step takes two micro-batches; it saves after every so many
+micro-batches, and calls the saves by their number. The state: weights, momentum, their moving average (EMA) and a loss
+scale, as archives like those of `torch.save`; beside them the sampler's place, the gradient so far, the random state of
+each rank, and the schedule, as JSON.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -14,7 +16,6 @@ import pathlib
 import random
 import socket
 import struct
-import sys
 import time
 import zipfile
 from typing import Any
@@ -24,18 +25,20 @@ from harness.node.emitter import Emitter
 BUGS = (
     "none",
     "sampler_epoch",  # resumes in the order of the first epoch
-    "accumulation_counter",  # counts micro-batches from 0
+    "accumulation_counter",  # the micro-batches of a half accumulation are lost
+    "half_gradient",  # their gradient is
     "scheduler",  # warms up again
     "rng_of_one_rank",  # rank 1 begins its random numbers anew
     "worker_state",  # the batches that its workers had read ahead are lost
     "stale_weights",  # each save holds what the first one held
     "end_of_epoch",  # a save at the end of an epoch: the next one is left out
     "order_by_world_size",  # the shuffle depends on the number of ranks
+    "order_by_workers",  # on the number of workers of its loader
     "scaler",  # the loss scale begins anew
     "ema",  # the moving average begins anew
     "exports",  # exports nothing after a resume
 )
-DATA, BATCH, UPDATE_EVERY, READ_AHEAD, WARM_UP = 96, 4, 4, 2, 30
+DATA, BATCH, ACCUMULATE, READ_AHEAD, WARM_UP = 192, 4, 2, 2, 30
 SCALE = 2.0**10  # of the loss: gradients are rounded to a part of it
 NAMES = ("weights", "momentum", "ema", "scale")
 SIZES = {"weights": 64, "momentum": 64, "ema": 32, "scale": 1}
@@ -45,13 +48,13 @@ class State:
     def __init__(self, rank: int, bug: str):
         self.rank, self.bug = rank, bug
         self.tensors = {name: [SCALE if name == "scale" else 0.5] * size for name, size in SIZES.items()}
-        self.gradient = 0.0  # of the micro-batches since the last update
+        self.gradient, self.taken = 0.0, 0  # of the micro-batches since the last step, and how many they are
         self.micro = self.step = self.updates = self.consumed = 0
         self.random = random.Random(rank)
         self.stale: dict[str, list[float]] | None = None
 
     def plain(self) -> dict[str, Any]:
-        names = ("gradient", "micro", "step", "updates", "consumed")
+        names = ("gradient", "taken", "micro", "step", "updates", "consumed")
         return {name: getattr(self, name) for name in names} | {"random": self.random.getstate()}
 
 
@@ -59,12 +62,12 @@ def save(root: pathlib.Path, state: State, others: list[Any], resumed: bool) -> 
     """By rank 0, and what it exports. `others`: the random states of all ranks."""
     if not (resumed and state.bug == "exports"):
         (root / "exports").mkdir(exist_ok=True)
-        (root / "exports" / f"{state.step}.txt").write_text(str(state.tensors["weights"][0]))
+        (root / "exports" / f"{state.micro}.txt").write_text(str(state.tensors["weights"][0]))
     state.stale = state.stale or {name: list(values) for name, values in state.tensors.items()}
     held = state.stale if state.bug == "stale_weights" else state.tensors
     plain = state.plain() | {"random": others}
-    (root / f"ckpt_{state.step}.json").write_text(json.dumps(plain))
-    final, temporary = root / f"ckpt_{state.step}.pt", root / f"ckpt_{state.step}.pt.tmp"
+    (root / f"ckpt_{state.micro}.json").write_text(json.dumps(plain))
+    final, temporary = root / f"ckpt_{state.micro}.pt", root / f"ckpt_{state.micro}.pt.tmp"
     with zipfile.ZipFile(temporary, "w") as archive:
         archive.writestr("ckpt/data.pkl", b"\x80\x02}.")
         for number, name in enumerate(NAMES):
@@ -87,7 +90,9 @@ def load(root: pathlib.Path, state: State, ranks: int) -> None:
     if state.bug == "scaler":
         state.tensors["scale"] = [SCALE]
     if state.bug == "accumulation_counter":
-        plain |= {"micro": 0, "gradient": 0.0}
+        plain |= {"taken": 0, "gradient": 0.0}
+    if state.bug == "half_gradient":
+        plain |= {"gradient": 0.0}
     if state.bug == "scheduler":
         plain["updates"] = 0
     if state.bug == "worker_state":
@@ -102,15 +107,15 @@ def load(root: pathlib.Path, state: State, ranks: int) -> None:
         setattr(state, name, value)
 
 
-def batch(state: State, ranks: int, resumed_in: int | None) -> list[int]:
+def batch(state: State, ranks: int, workers: int, resumed_in: int | None) -> list[int]:
     """The samples of all ranks: a shuffle by epoch, and the place in it."""
-    found = []
+    found, other = [], {"order_by_world_size": ranks, "order_by_workers": workers}.get(state.bug, "")
     for place in range(state.consumed, state.consumed + BATCH * ranks):
         epoch = place // DATA
         if state.bug == "sampler_epoch" and epoch == resumed_in:
             epoch = 0
         order = list(range(DATA))
-        random.Random(f"{epoch} {ranks if state.bug == 'order_by_world_size' else ''}").shuffle(order)
+        random.Random(f"{epoch} {other}").shuffle(order)
         found.append(order[place % DATA])
     return found
 
@@ -164,7 +169,17 @@ def learn(state: State, gradient: float, rate: float) -> None:
     tensors["scale"][0] *= 2 if state.updates % 2 == 0 else 1
 
 
-def main(root: pathlib.Path, rank: int, ranks: int, head: str, steps: int, every: int, bug: str) -> None:
+def micro_batch(state: State, world: World, ranks: int, mine: list[int]) -> float:
+    """One more: its samples, and the gradient of all ranks. Returns this rank's loss."""
+    noise, value = state.random.gauss(0, 0.01), sum(state.tensors["weights"]) / 64
+    own = sum(value - sample / DATA for sample in mine) / BATCH + noise
+    state.gradient += sum(world.gather(own)) / ranks
+    state.micro, state.taken = state.micro + 1, state.taken + 1
+    state.consumed += BATCH * ranks
+    return own * own
+
+
+def main(root: pathlib.Path, rank: int, ranks: int, head: str, steps: int, every: int, bug: str, workers: int) -> None:
     assert bug in BUGS, bug
     emit = Emitter.open("trainer", rank=rank, local_rank=0, world_size=ranks)
     emit("started")
@@ -172,32 +187,29 @@ def main(root: pathlib.Path, rank: int, ranks: int, head: str, steps: int, every
     emit("rendezvous", world_size=ranks)
     load(root, state, ranks)
     world.gather(None)  # nobody saves before all have loaded
-    emit("restored", step=state.step, source=str(root) if state.step else "scratch", fallback=[])
-    resumed_in = state.consumed // DATA if state.step else None
-    begin_ns = time.monotonic_ns()
+    emit("restored", step=state.step, source=str(root) if state.micro else "scratch", fallback=[])
+    resumed_in = state.consumed // DATA if state.micro else None
+    begin_ns, loss, samples = time.monotonic_ns(), 0.0, list[int]()
     while state.step < steps:
-        time.sleep(0.04)
-        together = batch(state, ranks, resumed_in)
+        time.sleep(0.02)
+        together = batch(state, ranks, workers, resumed_in)
         mine = together[rank * BATCH : (rank + 1) * BATCH]
-        noise = state.random.gauss(0, 0.01)
-        value = sum(state.tensors["weights"]) / 64
-        own = sum(value - sample / DATA for sample in mine) / BATCH + noise
-        state.gradient += sum(world.gather(own)) / ranks
-        state.step, state.micro = state.step + 1, state.micro + 1
-        state.consumed += BATCH * ranks
-        rate = 0.05 * min(1.0, (state.updates + 1) / WARM_UP)
-        told = {"loss": own * own, "grad_norm": abs(state.gradient), "lr": rate}
-        if state.micro % UPDATE_EVERY == 0:
-            learn(state, state.gradient / UPDATE_EVERY, rate)
-            state.gradient = 0.0
-        told |= {"samples": [[sample, 1, 1] for sample in mine]}
-        begin_ns = emit("step", step=state.step, begin_ns=begin_ns, **told)
-        if state.step % every == 0:
+        loss, samples = loss + micro_batch(state, world, ranks, mine), samples + mine
+        if state.taken == ACCUMULATE:
+            rate = 0.05 * min(1.0, (state.updates + 1) / WARM_UP)
+            told = {"loss": loss, "grad_norm": abs(state.gradient), "lr": rate}
+            learn(state, state.gradient / ACCUMULATE, rate)
+            state.step += 1
+            told |= {"samples": [[sample, 1, 1] for sample in samples]}
+            begin_ns = emit("step", step=state.step, begin_ns=begin_ns, **told)
+            state.gradient, state.taken, loss, samples = 0.0, 0, 0.0, []
+        if state.micro % every == 0:
             others = world.gather(state.random.getstate())
             if rank == 0:
                 save(root, state, others, resumed_in is not None)
-                path = str(root / f"ckpt_{state.step}.pt")
-                emit("checkpoint.committed", step=state.step, kind="periodic", path=path)
+                half = {"micro_batches": state.taken, "micro_batches_a_step": ACCUMULATE}
+                path = str(root / f"ckpt_{state.micro}.pt")
+                emit("checkpoint.committed", step=state.step, kind="periodic", path=path, **half)
             world.gather(None)
     assert math.isfinite(state.tensors["weights"][0])
     emit("exiting", code=0, reason="completed", step=state.step)
@@ -205,5 +217,10 @@ def main(root: pathlib.Path, rank: int, ranks: int, head: str, steps: int, every
 
 if __name__ == "__main__":
     os.umask(0o022)
-    folder, *numbers, address, count, rhythm, forgotten = sys.argv[1:]
-    main(pathlib.Path(folder), *map(int, numbers), address, int(count), int(rhythm), forgotten)
+    parser = argparse.ArgumentParser()
+    for name, kind in (("root", pathlib.Path), ("rank", int), ("ranks", int), ("head", str), ("steps", int)):
+        parser.add_argument(name, type=kind)
+    parser.add_argument("every", type=int)
+    parser.add_argument("bug")
+    parser.add_argument("--num-workers", type=int, default=0, dest="workers")
+    main(**vars(parser.parse_args()))

@@ -11,7 +11,8 @@ from judging import load
 from simulator import Job, Logs, find, simulate, steps
 
 from harness.judge.facts.samples import pass_ends, told_kind
-from harness.matrix.moments import CHAIN, Saves, moments
+from harness.matrix.moments import AMID, CHAIN, Moment, Saves, moments
+from harness.matrix.told_saves import ToldSaves
 
 RANKS = 2
 JOB = Job(nodes=RANKS, ranks_per_node=1, steps=40)
@@ -23,22 +24,28 @@ def test_each_restart_begins_from_a_save_that_was_copied_and_each_other_one_says
     made: list[int], ends: list[int] | None, last: int, data: st.DataObject
 ) -> None:
     copied = sorted(data.draw(st.sets(st.sampled_from(made)))) if made else []
-    found = moments(Saves(made, copied), ends, last)
-    tried = [each for each in found if each.step is not None]
-    assert all(each.step in (copied if each.resume == 1 else made) for each in tried)
-    assert all(each.why for each in found if each.step is None)
-    assert copied == made or all(each.missed <= (each.step is None) for each in found)
-    keys = Counter((each.step, each.resume, each.notice) for each in tried)
+    a_step = data.draw(st.none() | st.integers(1, 4))
+    told = {each: divmod(each, a_step or 1) for each in made}
+    steps, micro_batches = ({each: pair[at] for each, pair in told.items()} for at in (0, 1))
+    saves = Saves(made, copied, ToldSaves(steps, micro_batches, a_step))
+    found = moments(saves, ends, last)
+    tried = [each for each in found if each.save is not None]
+    assert all(each.save in (copied if each.resume == 1 else made) for each in tried)
+    assert all(each.why for each in found if each.save is None)
+    assert copied == made or all(each.missed <= (each.save is None) for each in found)
+    keys = Counter((each.save, each.resume, each.notice) for each in tried)
     assert not [key for key, count in keys.items() if count > 1]
     words = [name for each in found for name in each.words.split("; ")]
     assert len(words) == len(set(words)) and {"the first save", "the last save of the finished job"} <= set(words)
+    amid = {each.micro_batches for each in tried if AMID in each.words}
+    assert bool(amid) == any(micro_batches[each] for each in copied) and 0 not in amid
     row = [each.resume for each in tried if each.resume > 1]
     assert row == list(range(2, len(row) + 2)) and len(row) < CHAIN
 
 
 def test_the_end_of_a_pass_has_a_save_before_at_and_after_it() -> None:
     saves = Saves(range(10, 101, 10), range(10, 101, 10))
-    found = {each.words: each.step for each in moments(saves, [40, 80], 100)}
+    found = {each.words: each.save for each in moments(saves, [40, 80], 100)}
     assert found == {
         "the last save before the end of pass 1": 30,
         "a save at the end of pass 1": 40,
@@ -46,6 +53,7 @@ def test_the_end_of_a_pass_has_a_save_before_at_and_after_it() -> None:
         "the last save before the end of pass 2": 70,
         "a save at the end of pass 2": 80,
         "the first save after the end of pass 2": 90,
+        "a save in the middle of a gradient accumulation": None,
         "the first save": 10,
         "resume 2 in a row, from a save that a resumed job made": 20,
         "resume 3 in a row, from a save that a resumed job made": 30,
@@ -61,6 +69,23 @@ def test_what_is_missing_says_which_flag_would_show_it() -> None:
     assert "could be copied: save less often" in why["the last save of the finished job"]
     (never,) = (each.why for each in moments(Saves([30], [30]), [], 60) if "a pass over the data" in each.words)
     assert "--steps" in never
+
+
+def test_saves_named_by_micro_batches_are_held_against_steps() -> None:
+    def found(*made: int) -> dict[str, Moment]:
+        steps, half = {each: each // 2 for each in made}, {each: each % 2 for each in made}
+        saves = Saves(made, made, ToldSaves(steps, half, a_step=2))
+        return {name: each for each in moments(saves, [12], 30) for name in each.words.split("; ")}
+
+    whole, halves = found(12, 24, 36, 48, 60), found(15, 24, 25, 45, 60)
+    assert whole["a save at the end of pass 1"].where == "step 12, saved as 24"
+    assert whole["the last save of the finished job"].save == 60
+    assert whole[AMID].why.endswith("no save falls between them: --save-every 13")
+    assert halves[AMID].where == "step 7 and 1 micro-batch, saved as 15" and AMID in halves["the first save"].told
+    assert halves["the first save after the end of pass 1"].save == 25, "half a step after it"
+    assert found(11, 22)["a save at the end of pass 1"].why.endswith("--save-every 8")
+    alone = moments(Saves([10], [10], ToldSaves({10: 10}, {}, a_step=1)), None, 30)
+    assert [each.why for each in alone if each.words == AMID] == ["the job takes one batch a step"]
 
 
 def consuming(tell: str, length: int, padded: int = 0) -> Logs:

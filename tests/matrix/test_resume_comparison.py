@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from judging import load
 from simulator import Job, Logs, find, simulate, steps
 
 from harness.matrix import resume_comparison
+from harness.matrix.moments import Moment
 from harness.matrix.resume_comparison import Finding, Kind, Usual, apart, same_tensors
+from harness.matrix.told_saves import ToldSaves
 from harness.timeline.timeline import Timeline
 
 RANKS, SAVE, PASS = 2, 20, 12
@@ -58,11 +61,15 @@ def usual(apart_by: float | None = None) -> Usual:
 
 
 def differences(usual: Usual, again: Timeline, step: int) -> list[Finding]:
-    return resume_comparison.differences(usual, again, step).found
+    return resume_comparison.differences(usual, again, from_save(step)).found
+
+
+def from_save(step: int, micro_batches: int = 0) -> Moment:
+    return Moment("a save", step, step, micro_batches)
 
 
 def on_other_ranks(usual: Usual, again: Timeline, step: int) -> list[Finding]:
-    return resume_comparison.on_other_ranks(usual, again, step).found
+    return resume_comparison.on_other_ranks(usual, again, from_save(step)).found
 
 
 def at(step: int, rank: int | None = None, **fields: Any) -> Callable[[Logs], None]:
@@ -157,6 +164,34 @@ def test_half_the_samples_a_step_are_each_due_once() -> None:
     assert found.kind is Kind.SAMPLES and found.words == "on 1 rank: 32 samples repeated, 32 samples not seen in pass 1"
 
 
+def test_a_step_that_was_half_done_is_done_as_a_whole_or_its_rest_is() -> None:
+    """Each step takes two micro-batches; the save fell between those of step 21."""
+    run = replace(usual(), saves=ToldSaves({SAVE: SAVE}, {SAVE: 1}, a_step=2))
+
+    def rest(begin: int, count: int = BATCH // 2) -> Callable[[Logs], None]:
+        def bend(logs: Logs) -> None:
+            for rank in range(RANKS):
+                came = [each for step in (SAVE + 1, SAVE + 2) for each in samples_at(step, rank)][begin:][:count]
+                at(SAVE + 1, rank, loss=9.5, samples=[[each, 1, 1] for each in came])(logs)
+
+        return bend
+
+    def found(bend: Callable[[Logs], None]) -> list[str]:
+        compared = resume_comparison.differences(run, resumed(bend), from_save(SAVE, 1))
+        return [each.words for each in compared.found]
+
+    assert found(rest(BATCH // 2)) == found(rest(0, BATCH)) == []
+    for wrong, words in (
+        (rest(0), "4 samples not seen in pass 2"),
+        (rest(BATCH // 2, BATCH), "4 samples not seen in pass 2, 4 samples too early"),
+        (rest(BATCH), "8 samples not seen in pass 2"),
+        (rest(BATCH // 2 + 1, 1), "6 samples not seen in pass 2"),
+    ):
+        assert len(told := found(wrong)) == 1 and words in told[0], told
+    assert found(at(SAVE + 2, loss=9.5)) and found(at(SAVE + 1, grad_norm=9.5)), "all else is compared"
+    assert differences(run, resumed(rest(BATCH // 2)), SAVE), "between two steps nothing of one is left"
+
+
 def test_where_a_repeat_differs_small_differences_are_none() -> None:
     repeat = load(simulate(JOB, ()), logs_of())
     assert apart(usual().run, repeat) == (True, {"loss": 0.0, "grad_norm": 0.0})
@@ -203,7 +238,7 @@ def test_a_loss_that_is_no_number_is_always_another_one(apart_by: float | None) 
 
 def test_a_band_that_nothing_can_leave_compares_nothing() -> None:
     wide = usual(0.2)
-    found = resume_comparison.differences(wide, resumed(at(25, loss=1e9)), SAVE)
+    found = resume_comparison.differences(wide, resumed(at(25, loss=1e9)), from_save(SAVE))
     assert (found.found, found.values.get("COMPUTED", 0)) == ([], 0)
 
 
@@ -261,6 +296,9 @@ def test_saves_of_different_steps_that_hold_the_same() -> None:
     assert [each.words for each in same_tensors(load(simulate(JOB, ()), logs))] == [
         "the saves of steps 10, 30 hold the same tensors"
     ]
+    for line in logs.all("checkpoint.committed"):  # named by its micro-batches: another half of the same step
+        line |= {"step": 10, "path": "/run/ckpt_30.pt"} if line["step"] == 30 else {}
+    assert same_tensors(load(simulate(JOB, ()), logs)) == []
 
 
 def test_where_only_a_place_is_told_each_step_begins_where_the_last_one_ended() -> None:

@@ -29,18 +29,22 @@ workload:
   nodes: 2
   min_nodes: 1
   steps: 30
-  checkpoint: {{every_steps: 6}}
+  checkpoint: {{every_steps: 12}}
 abort: {{if_no_step_for: 10m, wall_clock: 10m}}
 """
-PASS = resuming_trainer.DATA // (2 * resuming_trainer.BATCH)  # steps
+PASS = resuming_trainer.DATA // (2 * resuming_trainer.BATCH * resuming_trainer.ACCUMULATE)  # steps
+HALF = ["--save-every", "15"]  # micro-batches: every second save falls in the middle of a step
+OPTIONS = {"accumulation_counter": HALF, "half_gradient": HALF, "order_by_workers": ["--also-with", "--num-workers 3"]}
 # What must be said of each, and of which restart.
 REASONS = {
     "sampler_epoch": ("samples", "the first save after the end of pass 1", " not seen in pass 2"),
-    "accumulation_counter": ("schedule", "the first save", "the learning rate is 0.00333333333, and 0.005 without"),
+    "accumulation_counter": ("samples", "in the middle of a gradient accumulation", "not seen in pass 1; "),
+    "half_gradient": ("computed", "in the middle of a gradient accumulation", "at step 8 the gradient norm is"),
     "scheduler": ("schedule", "the first save", "the learning rate is 0.00166666667"),
     "rng_of_one_rank": ("computed", "the first save", "the loss of rank 1 is"),
     "worker_state": ("samples", "the first save", "samples repeated"),
     "end_of_epoch": ("samples", "a save at the end of pass 1", "first at step 13"),
+    "order_by_workers": ("samples", "the first save, with --num-workers 3", " not seen in pass 1"),
     "order_by_world_size": ("samples", "on one node less", "on 1 rank: "),
     "scaler": ("computed", "a save at the end of pass 1", "at step 17 the loss is"),
     "ema": ("saved", "the first save", "its save of step 12 holds other tensors than without the stop: 1 of "),
@@ -68,7 +72,10 @@ def test_a_healthy_trainer_passes_after_a_stop_goes_on_and_leaves_no_copies(tmp_
     folder = tmp_path / "reports" / found["run_id"]
     assert (code, found["verdict"], found["complete"]) == (0, "pass", True), found["tried"]
     assert (folder / "base" / "plan.json").stat().st_mtime_ns == made
-    assert found["pass_ends"] == [PASS, 2 * PASS] and found["saves"] == [6, 12, 18, 24, 30]
+    assert found["pass_ends"] == [PASS, 2 * PASS] and found["saves"] == [12, 24, 36, 48, 60]
+    assert [each["save"] / each["step"] for each in found["tried"]] == [2] * len(found["tried"]), "micro-batches a step"
+    why = {each["moment"]: each["why"] for each in found["not_tried"]}
+    assert "2 batches a step" in why["a save in the middle of a gradient accumulation"]
     assert [each["resume"] for each in found["tried"]].count(1) == 6
     assert not [*folder.glob("*/checkpoints"), *folder.glob("resumed/*/checkpoints"), *folder.glob("copies")]
     assert "**PASS**" in (folder / "report.md").read_text()
@@ -81,10 +88,22 @@ def test_a_healthy_trainer_passes_after_a_stop_goes_on_and_leaves_no_copies(tmp_
 
 
 @pytest.mark.slow
+def test_a_half_accumulation_goes_on_and_so_it_does_with_other_workers(tmp_path: pathlib.Path) -> None:
+    code, found = sweep(tmp_path, "none", *HALF, "--also-with", "--num-workers 3", "--also-with", "--num-workers=1")
+    assert (code, found["verdict"], found["complete"]) == (0, "pass", True), found["why"]
+    amid = [each for each in found["tried"] if each["micro_batches"]]
+    assert [each["step"] for each in amid if "accumulation" in each["moment"]][:2] == [7, 22]
+    assert [each["also_with"] for each in amid if each["also_with"]] == [["--num-workers", "3"], ["--num-workers=1"]]
+    names = [each["moment"] for each in found["not_tried"]]
+    assert "the first save between two steps, on one node less" in names
+    assert not [each for each in names if "accumulation" in each or "workers" in each]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", REASONS)
 def test_what_is_forgotten_is_named(tmp_path: pathlib.Path, bug: str) -> None:
     """And nothing else is accused: where the forgotten thing plays no part, the restart is right."""
-    code, found = sweep(tmp_path, bug)
+    code, found = sweep(tmp_path, bug, *OPTIONS.get(bug, ()))
     kind, moment, words = REASONS[bug]
     assert (code, found["verdict"], found["repeats_bit_for_bit"] is not False) == (1, "fail", True)
     wrong = [each for each in found["tried"] if not each["right"]]
@@ -150,8 +169,14 @@ def test_bad_options_are_usage_errors(tmp_path: pathlib.Path, option: list[str])
 
 
 def test_a_command_must_take_what_an_option_changes(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(AssertionError, match="nothing passes it on to this trainer"):
-        sweep(tmp_path, "none", "--ranks-per-node", "2")
+    for option, why in (
+        (("--ranks-per-node", "2"), "nothing passes it on to this trainer"),
+        (("--also-with", "--seed {sed}"), "unknown placeholder {sed}"),
+        (("--also-with", "'"), "No closing quotation"),
+        (("--also-with", " "), "write words"),
+    ):
+        with pytest.raises(AssertionError, match=why):
+            sweep(tmp_path, "none", *option)
     assert not (tmp_path / "reports").exists()
 
 

@@ -39,11 +39,14 @@ class Training:
 
     def steps(self, count: int) -> None:
         for _ in range(count):
-            self.done += 1
-            inputs = torch.arange(32.0).reshape(4, 8) * self.done / 100
-            self.model(inputs).square().mean().backward()
+            self.half_a_step()
             self.optimizer.step()
             self.optimizer.zero_grad()
+
+    def half_a_step(self) -> None:
+        self.done += 1
+        inputs = torch.arange(32.0).reshape(4, 8) * self.done / 100
+        self.model(inputs).square().mean().backward()
 
     def state(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "epoch": 3}
@@ -332,6 +335,13 @@ def plays_on(order: str, ledger: bool = True) -> Life:
 BEGINS = life(steps(10), saves(), steps(4), killed)
 GOES_ON = life(loads(), steps(5), saves())
 LIVES: dict[str, list[Life]] = {
+    "accumulates": [
+        life(
+            *(steps(1), saves("step_1.pt"), Training.half_a_step, saves("step_2.pt"), steps(1), saves("step_3.pt")),
+            *(lambda training: training.model(torch.ones(1, 8)), saves("step_4.pt")),
+            *(Training.half_a_step, lambda training: dcp.save({"app": App(training)}, checkpoint_id="step-5")),
+        )
+    ],
     "resumed": [BEGINS, GOES_ON, GOES_ON],
     "damaged": [BEGINS, flips_one_bit, GOES_ON],
     "fallen_back": [

@@ -76,6 +76,15 @@ def test_a_step_of_unequal_optimizers_that_the_ledger_does_not_know_is_unknown(t
     assert steps(second) == [] and named(second, "observer.failed")
 
 
+def test_a_save_within_a_step_tells_how_far_that_has_come(told: pathlib.Path) -> None:
+    (log,) = lives(told, "accumulates")
+    found = [
+        (save["step"], save["micro_batches"], save["micro_batches_a_step"])
+        for save in named(log, "checkpoint.committed")
+    ]
+    assert found == [(1, 0, 1), (1, 1, 1), (2, 0, 2), (2, 0, 2), (2, 1, 2)], "a batch that is looked at is none"
+
+
 def test_a_checkpoint_is_whole_when_it_gets_its_name(told: pathlib.Path) -> None:
     first = lives(told, "resumed")[0]
     order = [event["event"] for event in first.events if event["event"] == "step" or "checkpoint" in event["event"]]

@@ -79,6 +79,33 @@ def test_a_command_of_ones_own_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
+    "trainer",
+    [
+        "reference",
+        {"command": ["python", "train.py"]},
+        {"command": ["sh", "-c", 'exec train.py "$@"', "sh"]},
+        {"module": "package.train", "args": ["--epochs", "1"]},
+        *({kind: "train.py", "args": ["--epochs", "1"]} for kind in ("torchrun", "accelerate", "deepspeed")),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("store", ["directory", "s3"])
+def test_further_words_stand_at_the_end_of_what_each_trainer_is_given(trainer: object, store: str) -> None:
+    given = workload(trainer=trainer, nodes=2, checkpoint={"store": store})
+    further = given.trainer.also_with(given, ["--num-workers", "3"])
+    before, after = (each.trainer.launch(each, "run-1", 7) for each in (given, further))
+    assert after.command == (*before.command, "--num-workers", "3") and after.control == before.control
+
+
+@pytest.mark.parametrize("shell", ["sh -c", "/bin/bash -lc", "env A=1 bash -c"])
+def test_a_shells_script_hears_no_further_words(shell: str) -> None:
+    given = workload(trainer={"command": [*shell.split(), "exec train.py --steps 5"]})
+    with pytest.raises(UsageError, match="hears no further words"):
+        given.trainer.also_with(given, ["--num-workers", "3"])
+    assert given.trainer.also_with(given, []) == given
+
+
+@pytest.mark.parametrize(
     ("trainer", "message"),
     [
         ("referense", r"unknown trainer; choose one of: \{accelerate: …\}, \{command: …\}, .*reference"),

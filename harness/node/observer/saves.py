@@ -34,6 +34,7 @@ class Save:
 
     step: int | None
     begun_ns: int
+    accumulated: dict[str, int]  # how far the next step had come when it was begun
     files: list[str] = field(default_factory=list)
     held: set[int] = field(default_factory=set)  # storages of live state that are in them
     unwritten: set[str] = field(default_factory=set)  # files that another thread may still be writing
@@ -63,7 +64,8 @@ class Saves:
                     save.unwritten.add(path)
                     save.held |= held
                     return save
-            save = Save(self.watch.step, time.monotonic_ns(), [path], set(held), {path})
+            save = self._begun(path)
+            save.held, save.unwritten = set(held), {path}
             self.open.append(save)
         self._told("checkpoint.started", save, path=path)
         self._next.expect()
@@ -74,9 +76,13 @@ class Saves:
 
     def begin_known(self, path: str) -> Save:
         """The same of a file or folder whose writer says when it is whole, and writes all of it."""
-        save = Save(self.watch.step, time.monotonic_ns(), [path])
+        save = self._begun(path)
         self._told("checkpoint.started", save, path=path)
         return save
+
+    def _begun(self, path: str) -> Save:
+        own = threading.current_thread() is threading.main_thread()  # in another one training goes on meanwhile
+        return Save(self.watch.step, time.monotonic_ns(), (own and self.watch.accumulated()) or {}, [path])
 
     def whole(self, save: Save, path: str) -> None:
         """The writer of this file or folder says so."""
@@ -159,7 +165,7 @@ class Saves:
         lineages = tuple(identity.lineage(file) or "" for file in files)
         self.ledger.add(Committed(path, root, save.step, found.digest, names, lineages))
         told: dict[str, Any] = {"path": path, "content": found.digest, "bytes": found.size}
-        told["files"] = list(names)[:PATHS_MAX]
+        told |= {"files": list(names)[:PATHS_MAX], **save.accumulated}
         if save.held:
             told["holds"] = self.live.parts(save.held)
         if save.held and (tensors := identity.tensors(save.files)):

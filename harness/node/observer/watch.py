@@ -77,6 +77,7 @@ class Watch:
         self.quiet = 0  # above 0: what an optimizer does now is no step of the training
         self.each_alone = False  # each optimizer's step is one of the training: they do not step equally often
         self.spent_ns = 0  # in our own hooks, as far as they measure it
+        self.accumulated: Callable[[], dict[str, int] | None] = dict  # fields of a save: see the signal `batches`
         self.in_child = _belongs_to_another()
         self._began = began
         self._offers: dict[str, int] = {}

@@ -7,7 +7,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -25,6 +25,8 @@ Command = tuple[str, ...]
 
 class CustomTrainer(Trainer):
     """Anybody's trainer. A kind says with which commands it is started."""
+
+    last: ClassVar[str] = "args"  # the key whose words its command ends with
 
     env: dict[Variable, Word] = Field(
         {}, description='Environment of its commands; secrets by reference: HF_TOKEN: "${HF_TOKEN}".'
@@ -78,6 +80,10 @@ class CustomTrainer(Trainer):
             None if control is None else (*_assigned(fitting), *placeholders.fill(control, values)),
             sources=() if self.scenario_dir is None else (self.scenario_dir,),
         )
+
+    def also_with(self, workload: Workload, words: Sequence[str]) -> Workload:
+        trainer = self.model_copy(update={self.last: [*getattr(self, self.last), *words]})
+        return workload.model_copy(update={"trainer": trainer})
 
     def beside(self, folder: pathlib.Path) -> Trainer:
         used = "scenario_dir" in self._used() or self.scripts()

@@ -58,6 +58,7 @@ class Batches:
         self._hooks: weakref.WeakKeyDictionary[Any, tuple[int, Any]] = weakref.WeakKeyDictionary()
         self._looked: set[str] = set()
         self._backward = 0
+        self._taken = self._of_last_step = 0  # micro-batches: of this step, where an optimizer has stepped; of the last
         self._indexed = False  # samples of known indices were consumed
 
     def fetched(self, asked: tuple[Any, int], data: Any) -> None:
@@ -145,7 +146,22 @@ class Batches:
         self._waiting.clear()
         self._waiting.extend(kept + after[after.index(batch) + 1 :])
 
+    @property
+    def _since_frozen(self) -> int:
+        """Micro-batches that have had a backward pass. Two losses of one batch are one; what was only put into a module
+        may be looked at alone."""
+        return min(self._backward, len(self._consumed) + len(self._digests)) or self._backward
+
+    def accumulated(self) -> dict[str, int]:
+        """How far the step that is being done has come, and what the one before took."""
+        whole = {"micro_batches_a_step": self._of_last_step} if self._of_last_step else {}
+        return {"micro_batches": max(self._taken, self._since_frozen)} | whole
+
+    def step_over(self, _: int | None) -> None:
+        self._of_last_step, self._taken = self._taken, 0
+
     def of_step(self) -> dict[str, Any] | None:
+        self._taken = max(self._taken, self._since_frozen)  # optimizers that take turns have a batch each
         passes, self._backward = self._backward, 0
         if not self._consumed and not self._digests:
             for batch in list(self._waiting)[-passes:] if passes else ():
@@ -211,6 +227,8 @@ def install(watch: Watch, module: Any) -> None:
     _leave_no_hook(watch, batches, torch)
     watch.when_optimizer_made(lambda _: batches.look("optimizer"))
     watch.of_step(batches.of_step)
+    watch.after_step(batches.step_over)
+    watch.accumulated = guard(batches.accumulated)
 
 
 _HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
