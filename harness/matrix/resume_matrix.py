@@ -262,7 +262,11 @@ class _Sweep:
         save = newest(look(self.plan, source)[1])
         if save is None or save < (moment.save or 0):
             raise _Lost(f"{source.name} holds no finished save of step {moment.step} or later")
-        told = self.saves.told if source.parent.name == COPIES else told_saves(timeline.load(source))
+        told = self.saves.told
+        if source.parent.name != COPIES:
+            told = told.then(told_saves(timeline.load(source)))
+        if not told.knows(save):
+            raise _Lost(f"nobody tells how many steps the save with the number {save} holds")
         moment = replace(self.saves, told=told).placed(replace(moment, save=save))
         also = moment.also and hashlib.sha256(shlex.join(moment.also).encode()).hexdigest()[:8]
         parts = {"": moment.resume if moment.resume > 1 else None, "on-": moment.nodes, "ranks-": moment.ranks}

@@ -24,6 +24,15 @@ class ToldSaves:
     micro_batches: Mapping[int, int] = field(default_factory=dict)
     a_step: int | None = None
 
+    def then(self, later: ToldSaves) -> ToldSaves:
+        """What a later run of the job tells, and this one of the rest: one cut off may not tell its last save."""
+        micro_batches = {**self.micro_batches, **later.micro_batches}
+        return ToldSaves({**self.steps, **later.steps}, micro_batches, later.a_step or self.a_step)
+
+    def knows(self, save: int) -> bool:
+        """Whether it is told how many steps it holds, or its number says so."""
+        return save in self.steps or all(number == step for number, step in self.steps.items())
+
     def at(self, save: int) -> int:
         """Of the training; its own number where nothing else is told."""
         return self.steps.get(save, save)

@@ -88,6 +88,14 @@ def test_saves_named_by_micro_batches_are_held_against_steps() -> None:
     assert [each.why for each in alone if each.words == AMID] == ["the job takes one batch a step"]
 
 
+def test_a_resumed_job_that_was_interrupted_may_not_have_told_of_its_last_save() -> None:
+    run, again = ToldSaves({10: 5, 15: 7, 20: 10}, {15: 1}, 2), ToldSaves({15: 6}, {15: 0}, None)
+    told = run.then(again)
+    assert [(told.at(each), told.within(each)) for each in (10, 15, 20)] == [(5, 0), (6, 0), (10, 0)]
+    assert told.knows(20) and not told.knows(60), "its number counts something else"
+    assert ToldSaves({20: 20}).knows(60)
+
+
 def consuming(tell: str, length: int, padded: int = 0) -> Logs:
     """Every rank takes a sample in each step, from a new shuffle in each pass of `length` steps; some come twice."""
     logs = simulate(JOB, ()).logs()

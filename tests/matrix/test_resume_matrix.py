@@ -46,9 +46,9 @@ REASONS = {
     "end_of_epoch": ("samples", "a save at the end of pass 1", "first at step 13"),
     "order_by_workers": ("samples", "the first save, with --num-workers 3", " not seen in pass 1"),
     "order_by_world_size": ("samples", "on one node less", "on 1 rank: "),
-    "scaler": ("computed", "a save at the end of pass 1", "at step 17 the loss is"),
+    "scaler": ("computed", "a save at the end of pass 1", "at step 14 the loss is"),
     "ema": ("saved", "the first save", "its save of step 12 holds other tensors than without the stop: 1 of "),
-    "exports": ("files", "the first save", "exports/12.txt was not written"),
+    "exports": ("files", "the first save", "exports/24.txt was not written"),
 }
 
 
