@@ -33,7 +33,7 @@ from harness.gameday.page.app import PHASES, STREAMS_MAX, Page, newest_words
 from harness.gameday.page.hub import Hub
 from harness.gameday.page.page_server import PageAddress, Served, serving
 from harness.gameday.requests import AlertNews, Ask, Desk
-from harness.timeline.phases import PHASES as TIMELINE_PHASES
+from harness.timeline.phase_names import PHASES as TIMELINE_PHASES
 
 HOST = "127.0.0.1:8000"
 OWN = {"origin": f"http://{HOST}", "content-type": "application/json"}
