@@ -9,6 +9,7 @@ from typing import NamedTuple
 from harness.errors import FaultError
 from harness.log.numbered_names import is_numbered
 from harness.trainers.checkpoints.contract import Listing
+from harness.trainers.checkpoints.shared.names import is_temporary
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 
@@ -18,8 +19,9 @@ class File(NamedTuple):
 
 
 def beside_the_saves(run_dir: pathlib.Path, folders: Sequence[str], listing: Listing) -> Mapping[str, File]:
-    """By name, of what lies in these folders now. `listing`: of the saves; one without a number, as `best.pt`, is of no
-    series, and each run must have it. Raises `FaultError` where the harness may not read a folder."""
+    """By name, of what lies in these folders now, without what is still being written. `listing`: of the saves; one
+    without a number, as `best.pt`, is of no series, and each run must have it. Raises `FaultError` where the harness
+    may not read a folder."""
     series = [each for each in listing.checkpoints if is_numbered(each.path)]
     own = {path for each in series for path in (each.path, *each.files)}
     own |= {listing.pointer.path} if listing.pointer else set()
@@ -29,7 +31,8 @@ def beside_the_saves(run_dir: pathlib.Path, folders: Sequence[str], listing: Lis
         if closed := place.unreadable_folders:
             raise FaultError(f"{closed[0]}: the harness may not read it")
         found |= {path: File(place.sizes[path], place.times_ns[path]) for path in place.files}
-    return {path: file for path, file in found.items() if own.isdisjoint(_with_its_folders(path))}
+    beside = {path: file for path, file in found.items() if own.isdisjoint(_with_its_folders(path))}
+    return {path: file for path, file in beside.items() if not is_temporary(path)}
 
 
 def _with_its_folders(path: str) -> Iterator[str]:

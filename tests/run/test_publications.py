@@ -335,10 +335,11 @@ def test_a_job_is_watched_to_its_last_save(tmp_path: pathlib.Path) -> None:
 
 
 def test_what_lies_beside_the_saves_at_the_end_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever its name is; not the saves themselves, nor what is in folders that no node may write."""
+    """Whatever its name is; not the saves themselves, nor one that is being written, nor what no node may write."""
     noted = Noted(tmp_path)
     write(tmp_path / "checkpoints", next(iter(WRITERS)), 20)
-    for name in ("checkpoints/best.json", "out/eval/1.json", "logs/node0.log", "out/" + "x" * 255):
+    unfinished = "checkpoints/.tmp-step-30/a.distcp"
+    for name in ("checkpoints/best.json", "out/eval/1.json", "logs/node0.log", "out/" + "x" * 255, unfinished):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
     pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/out/\xff\n.txt")).write_text("1")
