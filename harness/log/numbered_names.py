@@ -19,10 +19,6 @@ def pattern(name: str) -> str:
     return _NUMBER.sub("#", name)
 
 
-def is_numbered(name: str) -> bool:
-    return pattern(name) != name
-
-
 def absent(due: Set[str], there: Set[str]) -> list[str]:
     """Those that are due and not there, neither under another number, in order. One file stands for one."""
     others = Counter(map(pattern, there - due))

@@ -521,7 +521,7 @@ _HARNESS: _Events = {
     ),
     "files.left": (
         "What else the harness saw in the folders that nodes may write, when all nodes had ended.",
-        Field("files", TEXTS, "in order of their names, at most 1000"),
+        Field("files", TEXTS, "in order of their names, at most 1000; the run's own id in them is {run_id}"),
         _size("count", "how many there are", most=BYTES_MAX, optional=False),
     ),
     "checkpoint.unseen": (

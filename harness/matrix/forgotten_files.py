@@ -19,9 +19,10 @@ from harness.trainers.checkpoints.shared.place import CheckpointFolder
 NAMED_MAX = 5
 
 
-def forgotten(plan: Plan, run: Sequence[pathlib.Path], again: Sequence[pathlib.Path]) -> Forgotten:
-    """Of each of the two: what was there at the save that was restored, and what is there now."""
-    (was, due), (old, came) = ([_beside_the_saves(plan, folder) for folder in each] for each in (run, again))
+def forgotten(plan: Plan, run: Sequence[pathlib.Path], again: Sequence[pathlib.Path], ids: Sequence[str]) -> Forgotten:
+    """Of each of the two: what was there at the save that was restored, and what is there now. `ids`: of their runs."""
+    both = zip((run, again), ids, strict=True)
+    (was, due), (old, came) = ([_beside_the_saves(plan, folder, run_id) for folder in each] for each, run_id in both)
     unwritten = {*absent(due.keys() - old.keys(), came.keys() - old.keys())}
     found = []
     for name, file in due.items():
@@ -41,7 +42,7 @@ def forgotten(plan: Plan, run: Sequence[pathlib.Path], again: Sequence[pathlib.P
     return Forgotten((*found[:NAMED_MAX], *more), len(due))
 
 
-def _beside_the_saves(plan: Plan, folder: pathlib.Path) -> Mapping[str, File]:
+def _beside_the_saves(plan: Plan, folder: pathlib.Path, run_id: str) -> Mapping[str, File]:
     saved = plan.workload.checkpoint
     listing = list_checkpoints(CheckpointFolder.look(folder, saved.folder), saved.layout)
-    return beside_the_saves(folder, written_folders(plan.launch()), listing)
+    return beside_the_saves(folder, written_folders(plan.launch()), listing, run_id)

@@ -36,7 +36,7 @@ def sweep(
 ) -> int:
     """Makes it, and says what it showed. Returns the exit code."""
     _check_heard(plan, "--ranks-per-node", "{ranks_per_node}", _with(plan, ranks_per_node=ranks_per_node))
-    further = [_words(plan, each) for each in also_with]
+    further = [*dict.fromkeys(_words(plan, each) for each in also_with)]
     setting = Setting(reports, engine, stop, note, _seconds(budget), files, ranks_per_node, further)
     found = run_sweep(_changed(plan, steps, save_every), setting)
     resume_report.write(found, reports / found.name)
@@ -60,8 +60,8 @@ def _words(plan: Plan, given: str) -> tuple[str, ...]:
         words = tuple(shlex.split(given))
     except ValueError as error:
         raise UsageError(f"--also-with {given}: {error}") from error
-    if not words:
-        raise UsageError("--also-with: write words, such as --num-workers 3")
+    if not words or not given.isprintable():
+        raise UsageError(f"--also-with {given!r}: write printable words, such as --num-workers 3")
     workload = plan.workload.trainer.also_with(plan.workload, words)
     for _, why in workload.trainer.problems(workload):
         raise UsageError(f"--also-with {given}: {why}")

@@ -144,7 +144,7 @@ def _restored(usual: Usual, again: Timeline, step: int) -> Iterator[Finding]:
     first = int(again.steps.step.min()) if len(again.steps) else None
     stride = max(usual.run.stride, again.stride)
     as_due = first is None or step < first <= step + stride
-    if 0 in told or (not told and not as_due and first is not None and first <= stride):
+    if 0 in told - {step} or (not told and not as_due and first is not None and first <= stride):
         yield Finding(Kind.RESTORED, f"it started from scratch, though the save of step {step} was there")
     elif told - {step}:
         yield Finding(Kind.RESTORED, f"it restored {sorted(filter(None, told))} and not the save of step {step}")

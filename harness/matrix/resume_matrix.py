@@ -210,22 +210,23 @@ class _Sweep:
     def _in_other_ways(self) -> Iterator[Moment]:
         """The first save, on another number of ranks (of a half step, they would have other shares), or with other
         arguments."""
-        asked, why, setting = self.plan.workload, "there is no copy of it", self.setting
+        asked, rare, setting = self.plan.workload, "the job made no such save", self.setting
         whole = next((each for each in self.saves.made if not self.saves.told.within(each)), None)
         begin = "the first save" if whole == self.saves.first else "the first save between two steps"
-        first, whole = (each if each in self.saves.copied else None for each in (self.saves.first, whole))
         if asked.min_nodes == asked.nodes:
             fixed = "the scenario allows no other number of nodes: see min_nodes"
             yield Moment("the first save, on one node less", None, why=fixed)
         else:
-            yield Moment(f"{begin}, on one node less", whole, nodes=asked.nodes - 1, why=why)
+            yield replace(self.saves.moment(whole, f"{begin}, on one node less", rare), nodes=asked.nodes - 1)
         ranks = setting.ranks_per_node
         if ranks is None:
             yield Moment("another number of ranks a node", None, why="name one, with --ranks-per-node")
         else:
-            yield Moment(f"{begin}, on {counted(ranks, 'rank')} a node", whole, ranks=ranks, why=why)
-        for words in setting.also_with:
-            yield Moment(f"the first save, with {shlex.join(words)}", first, also=words, why=why)
+            words = f"{begin}, on {counted(ranks, 'rank')} a node"
+            yield replace(self.saves.moment(whole, words, rare), ranks=ranks)
+        for also in setting.also_with:
+            words = f"the first save, with {shlex.join(also)}"
+            yield replace(self.saves.moment(self.saves.first, words, rare), also=also)
         if not setting.also_with:
             yield Moment("another number of workers of a loader", None, why="name it, with --also-with")
 
@@ -298,8 +299,9 @@ class _Sweep:
         if moment.elsewhere or not was.is_dir() or not run.is_dir():
             return NONE_FORGOTTEN
         try:
-            return forgotten(self.plan, (was, run), (source, place))
-        except FaultError:  # a folder that the harness may not read
+            ids = [self._plan(name).run_id for name in (BASE, f"{RESUMED}-{place.name}")]
+            return forgotten(self.plan, (was, run), (source, place), ids)
+        except (OSError, FaultError):  # a folder that the harness may not read, or looks at only in part
             return NONE_FORGOTTEN
 
     def _is_enough(self, watch: drill.Watch, place: pathlib.Path, moment: Moment) -> bool:

@@ -138,7 +138,13 @@ class Sweep:
         if self.findings:
             return Verdict.FAIL
         shown = self.compared.get(Kind.SAMPLES.name, 0) or self.compared.get(Kind.COMPUTED.name, 0)
-        return Verdict.PASS if self.complete and not self.missed and shown else Verdict.INCONCLUSIVE
+        judged = self.complete and not self.missed and shown and not self._files_unseen
+        return Verdict.PASS if judged else Verdict.INCONCLUSIVE
+
+    @property
+    def _files_unseen(self) -> bool:
+        """Whether files beside the saves are to be judged, and none could be compared."""
+        return self.files and not any(each.beside.compared for each in self.tried)
 
     @property
     def why(self) -> str:
@@ -156,6 +162,8 @@ class Sweep:
             )
         if not self.tried:
             return "the job made no save from which it could be started again"
+        if self._files_unseen:
+            return "no file beside the saves could be compared, so --files judged nothing"
         if self.verdict is not Verdict.PASS:
             return "nobody tells samples or losses, so nothing was compared"
         return f"{counted(len(self.tried), 'restart')} did what the run without a stop did"

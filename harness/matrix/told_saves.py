@@ -27,7 +27,7 @@ class ToldSaves:
     def then(self, later: ToldSaves) -> ToldSaves:
         """What a later run of the job tells, and this one of the rest: one cut off may not tell its last save."""
         micro_batches = {**self.micro_batches, **later.micro_batches}
-        return ToldSaves({**self.steps, **later.steps}, micro_batches, later.a_step or self.a_step)
+        return ToldSaves({**self.steps, **later.steps}, micro_batches, max(later.a_step or 0, self.a_step or 0) or None)
 
     def knows(self, save: int) -> bool:
         """Whether it is told how many steps it holds, or its number says so."""
@@ -39,7 +39,8 @@ class ToldSaves:
 
     def within(self, save: int) -> int:
         """Micro-batches of an accumulation that it fell into the middle of; 0: it fell between two steps."""
-        return self.micro_batches.get(save, 0) if (self.a_step or 0) > 1 else 0
+        done = self.micro_batches.get(save, 0)
+        return done if done < (self.a_step or 0) else 0
 
     def place(self, save: int) -> float:
         """Among the steps."""
@@ -59,6 +60,7 @@ def told_saves(run: Timeline) -> ToldSaves:
             continue
         parts = str(event.get("path") or "").split("/")[-PARTS:]
         save = next((number for part in reversed(parts) if (number := step_in(part)) is not None), event["step"])
-        steps[save], micro_batches[save] = event["step"], event.get("micro_batches") or 0
+        steps[save] = event["step"]
+        micro_batches[save] = max(micro_batches.get(save, 0), event.get("micro_batches") or 0)  # of any rank
         a_step += [event["micro_batches_a_step"]] if event.get("micro_batches_a_step") else []
     return ToldSaves(steps, micro_batches, max(a_step, default=None))

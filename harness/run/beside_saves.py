@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from harness.errors import FaultError
-from harness.log.numbered_names import is_numbered
 from harness.trainers.checkpoints.contract import Listing
 from harness.trainers.checkpoints.shared.names import is_temporary
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
@@ -18,11 +17,13 @@ class File(NamedTuple):
     changed_ns: int
 
 
-def beside_the_saves(run_dir: pathlib.Path, folders: Sequence[str], listing: Listing) -> Mapping[str, File]:
-    """By name, of what lies in these folders now, without what is still being written. `listing`: of the saves; one
-    without a number, as `best.pt`, is of no series, and each run must have it. Raises `FaultError` where the harness
-    may not read a folder."""
-    series = [each for each in listing.checkpoints if is_numbered(each.path)]
+def beside_the_saves(
+    run_dir: pathlib.Path, folders: Sequence[str], listing: Listing, run_id: str
+) -> Mapping[str, File]:
+    """By name, of what lies in these folders now, without what is still being written. In a name, the run's own id is
+    `{run_id}`. `listing`: of the saves; one of no step, as `best.pt`, is of no series, and each run must have it.
+    Raises `FaultError` where the harness may not read a folder, or more lies there than it looks at."""
+    series = [each for each in listing.checkpoints if each.step is not None]
     own = {path for each in series for path in (each.path, *each.files)}
     own |= {listing.pointer.path} if listing.pointer else set()
     found = dict[str, File]()
@@ -30,9 +31,11 @@ def beside_the_saves(run_dir: pathlib.Path, folders: Sequence[str], listing: Lis
         place = CheckpointFolder.look(run_dir, name)
         if closed := place.unreadable_folders:
             raise FaultError(f"{closed[0]}: the harness may not read it")
+        if place.is_full:
+            raise FaultError(f"{name}: more lies there than the harness looks at")
         found |= {path: File(place.sizes[path], place.times_ns[path]) for path in place.files}
     beside = {path: file for path, file in found.items() if own.isdisjoint(_with_its_folders(path))}
-    return {path: file for path, file in beside.items() if not is_temporary(path)}
+    return {path.replace(run_id, "{run_id}"): file for path, file in beside.items() if not is_temporary(path)}
 
 
 def _with_its_folders(path: str) -> Iterator[str]:

@@ -166,7 +166,7 @@ class RunningJob:
         self._host_load = HostLoad(self.cluster)
         saved = CheckpointPlace(plan.workload.checkpoint.folder, plan.workload.checkpoint.layout)
         folders = drill.written_folders(plan.launch())
-        self._publications = Publications(journal, saved, emit, hidden(plan, backend), folders)
+        self._publications = Publications(journal, saved, emit, plan.run_id, hidden(plan, backend), folders)
 
     def _workload(self, holds: TriggerHolds) -> Launch:
         """The plan's, with what its faults need from the start."""

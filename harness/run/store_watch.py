@@ -54,12 +54,13 @@ class Publications:
         journal: Journal,
         saved: CheckpointPlace,
         emit: Emitter,
+        run_id: str,
         why_hidden: str | None = None,
         folders: Sequence[str] = (),
     ):
         """`folders`: all that nodes may write."""
         self._run_dir, self._saved, self._emit, self._why_hidden = journal.run_dir, saved, emit, why_hidden
-        self._folders = folders
+        self._run_id, self._folders = run_id, folders
         self._place = CheckpointFolder(self._run_dir, saved.folder)
         self._listing = Listing(AUTO, ())
         self._noted: dict[str, tuple[_Stamp, FoundCheckpoint]] = {}
@@ -123,7 +124,7 @@ class Publications:
         ]
         self._tell("checkpoint.left", checkpoints=left, count=len(found), layout=self._listing.layout)
         with contextlib.suppress(OSError, FaultError):  # then nothing is known of the files beside them
-            beside = sorted(beside_the_saves(self._run_dir, self._folders, self._listing))
+            beside = sorted(beside_the_saves(self._run_dir, self._folders, self._listing, self._run_id))
             named = [name.encode(errors="backslashreplace").decode()[:NAME_CHARS_MAX] for name in beside[:BESIDE_MAX]]
             self._tell("files.left", files=named, count=len(beside))
 

@@ -11,6 +11,9 @@ from harness.errors import UsageError
 from harness.trainers.contract import WORDS_MAX, Path, Word, Workload
 from harness.trainers.shared.custom import Command, CustomTrainer, numbered
 
+_SHELL = re.compile(r"(?:.*/)?(?:ba|da|k|z)?sh")
+_HEARS_WORDS = re.compile(r"\$\{?[@*1]")
+
 
 class CommandTrainer(CustomTrainer):
     """Any trainer: its command on every node, and one beside the nodes (a rendezvous store, say)."""
@@ -24,7 +27,9 @@ class CommandTrainer(CustomTrainer):
         return tuple(self.command), tuple(self.control) if self.control else None
 
     def also_with(self, workload: Workload, words: Sequence[str]) -> Workload:
-        if words and re.fullmatch(r".*sh -\w*c", " ".join(self.command[:-1])):
+        script = _script(self.command)
+        last = script == len(self.command) - 1
+        if words and script is not None and (last or not _HEARS_WORDS.search(self.command[script])):
             why = 'end the script with "$@", and the command with one more word, as in: sh -c \'train.py "$@"\' sh'
             raise UsageError(f"what a shell is given with -c hears no further words; {why}")
         return super().also_with(workload, words)
@@ -34,6 +39,17 @@ class CommandTrainer(CustomTrainer):
 
     def in_words(self) -> str:
         return " ".join(self.command)
+
+
+def _script(command: Sequence[str]) -> int | None:
+    """Where in it the script is that a shell is given with -c, as in `bash -euo pipefail -c …`."""
+    shell = next((at for at, word in enumerate(command) if _SHELL.fullmatch(word)), len(command))
+    for at in range(shell + 1, len(command) - 1):
+        if re.fullmatch(r"-\w*c\w*", command[at]):
+            return at + 1
+        if not command[at].startswith("-") and not re.fullmatch(r"-\w*o", command[at - 1]):
+            break
+    return None
 
 
 TRAINER = CommandTrainer

@@ -17,7 +17,13 @@ BEFORE: Files = {
     "best.bin": ("b", 1),
     "events-1700000001.bin": ("a", 1),
 }
-RUN: Files = {**BEFORE, "log.txt": ("1 2 3 4", 2), "best.txt": ("0.4", 2), "epoch-1/eval.json": ("{}", 2)}
+RUN: Files = {
+    **BEFORE,
+    "note-of-base.txt": ("n", 2),
+    "log.txt": ("1 2 3 4", 2),
+    "best.txt": ("0.4", 2),
+    "epoch-1/eval.json": ("{}", 2),
+}
 
 
 @pytest.mark.parametrize(
@@ -35,6 +41,7 @@ RUN: Files = {**BEFORE, "log.txt": ("1 2 3 4", 2), "best.txt": ("0.4", 2), "epoc
 )
 def test_a_file_is_missed_by_its_name_and_time(again: Files, expected: list[str], tmp_path: pathlib.Path) -> None:
     folders = [tmp_path / name for name in ("before", "run", "again")]
+    again = {name.replace("-of-base", "-of-resumed-5"): file for name, file in again.items()}
     for folder, files in zip(folders, (BEFORE, RUN, again), strict=True):
         for name, (text, second) in files.items():
             path = folder / "checkpoints" / name
@@ -43,6 +50,6 @@ def test_a_file_is_missed_by_its_name_and_time(again: Files, expected: list[str]
             os.utime(path, (second, second))
     plan = plan_of("rank-kill", "local", 1, None, pathlib.Path("scenarios"))[1]
     before, run, restart = folders
-    found = forgotten(plan, (before, run), (before, restart))
-    assert found.compared == len(RUN) - 1, "the numbered one looks like a save"
+    found = forgotten(plan, (before, run), (before, restart), ("base", "resumed-5"))
+    assert found.compared == len(RUN)
     assert [each.removeprefix("checkpoints/") for each in found.words] == expected

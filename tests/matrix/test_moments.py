@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,8 @@ from simulator import Job, Logs, find, simulate, steps
 
 from harness.judge.facts.samples import pass_ends, told_kind
 from harness.matrix.moments import AMID, CHAIN, Moment, Saves, moments
-from harness.matrix.told_saves import ToldSaves
+from harness.matrix.told_saves import ToldSaves, told_saves
+from harness.timeline.save_events import COMMITTED
 
 RANKS = 2
 JOB = Job(nodes=RANKS, ranks_per_node=1, steps=40)
@@ -94,6 +96,15 @@ def test_a_resumed_job_that_was_interrupted_may_not_have_told_of_its_last_save()
     assert [(told.at(each), told.within(each)) for each in (10, 15, 20)] == [(5, 0), (6, 0), (10, 0)]
     assert told.knows(20) and not told.knows(60), "its number counts something else"
     assert ToldSaves({20: 20}).knows(60)
+
+
+def test_a_save_that_one_rank_made_within_a_step_is_within_it() -> None:
+    def told(*micro_batches: int | None) -> ToldSaves:
+        each = {"event": COMMITTED, "path": "ckpt_15", "step": 7, "micro_batches_a_step": 4}
+        return told_saves(SimpleNamespace(checkpoints=[{**each, "micro_batches": done} for done in micro_batches]))  # type: ignore[arg-type]
+
+    assert [told(*ranks).within(15) for ranks in ((1, 0), (0, 1), (1, None), (0, 0))] == [1, 1, 1, 0]
+    assert told(4).within(15) == 0, "that is a whole step"
 
 
 def consuming(tell: str, length: int, padded: int = 0) -> Logs:

@@ -192,6 +192,10 @@ def test_a_step_that_was_half_done_is_done_as_a_whole_or_its_rest_is() -> None:
     assert differences(run, resumed(rest(BATCH // 2)), SAVE), "between two steps nothing of one is left"
 
 
+def test_a_save_within_the_first_step_holds_no_step() -> None:
+    assert all("from scratch" not in each.words for each in differences(usual(), resumed(restored(0)), 0))
+
+
 def test_where_a_repeat_differs_small_differences_are_none() -> None:
     repeat = load(simulate(JOB, ()), logs_of())
     assert apart(usual().run, repeat) == (True, {"loss": 0.0, "grad_norm": 0.0})

@@ -6,12 +6,14 @@ import json
 import pathlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import small_jobs
 from typer.testing import CliRunner
 
 from harness.cli.main import make_app
 from harness.errors import ChaosError
+from harness.judge.verdict import Verdict
 from harness.log.journal import Journal
 from harness.matrix import resume_report
 from harness.matrix.moments import Moment
@@ -80,6 +82,9 @@ def test_files_beside_the_state_that_could_not_be_compared_are_named(tmp_path: p
     assert fact(tried(1), tried(2)) == "files, beside the state: none could be compared"
     assert fact(tried(1), tried(2, "", Forgotten((), 3))) == "files, beside the state: 3 compared, none is missing"
     assert fact(tried(1, "", Forgotten(("best.pt is gone",), 3))) == "files, beside the state: best.pt is gone"
+    asked = replace(stored(tmp_path, [tried(1)]), files=True)
+    assert asked.verdict is Verdict.INCONCLUSIVE and "--files judged nothing" in asked.why
+    assert replace(asked, tried=[tried(1), tried(2, "", Forgotten((), 3))]).verdict is Verdict.PASS
 
 
 def test_a_sweep_that_is_at_work_says_so(tmp_path: pathlib.Path) -> None:

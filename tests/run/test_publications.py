@@ -21,6 +21,7 @@ from checkpoint_files import WRITERS, save, state, write
 from harness.backends.contract import backend_names, load_backend
 from harness.backends.local.backend import BACKEND as LOCAL
 from harness.faults.contract import CheckpointPlace
+from harness.log import untrusted_files
 from harness.plan.model import Plan
 from harness.run import store_watch
 from harness.run.job import execute
@@ -37,7 +38,7 @@ class Noted:
     def __init__(self, run_dir: pathlib.Path, why_hidden: str | None = None):
         self.run_dir, self.events = run_dir, list[dict[str, Any]]()
         folders = ("checkpoints", "out")
-        self.watch = Publications(self, CheckpointPlace(), self.emit, why_hidden, folders)  # type: ignore[arg-type]
+        self.watch = Publications(self, CheckpointPlace(), self.emit, "a-run", why_hidden, folders)  # type: ignore[arg-type]
 
     def emit(self, event: str, **fields: Any) -> None:
         self.events.append({"event": event} | fields)
@@ -339,15 +340,22 @@ def test_what_lies_beside_the_saves_at_the_end_is_told(tmp_path: pathlib.Path, m
     noted = Noted(tmp_path)
     write(tmp_path / "checkpoints", next(iter(WRITERS)), 20)
     unfinished = "checkpoints/.tmp-step-30/a.distcp"
-    for name in ("checkpoints/best.json", "out/eval/1.json", "logs/node0.log", "out/" + "x" * 255, unfinished):
+    mine = "out/eval/of-a-run.json"
+    for name in ("checkpoints/best.json", "out/eval/1.json", mine, "logs/node0.log", "out/" + "x" * 255, unfinished):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
     pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/out/\xff\n.txt")).write_text("1")
     noted.left()
     assert noted.of("files.left")[-1] == {
         "event": "files.left",
-        "files": ["checkpoints/best.json", "out/eval/1.json", "out/" + "x" * 255, "out/\\udcff\n.txt"],
-        "count": 4,
+        "files": [
+            "checkpoints/best.json",
+            "out/eval/1.json",
+            "out/eval/of-{run_id}.json",
+            "out/" + "x" * 255,
+            "out/\\udcff\n.txt",
+        ],
+        "count": 5,
     }
     with monkeypatch.context() as closed:
         closed.setattr(os, "access", lambda name, *_, **__: name != "eval")
@@ -356,4 +364,9 @@ def test_what_lies_beside_the_saves_at_the_end_is_told(tmp_path: pathlib.Path, m
     monkeypatch.setattr(store_watch, "BESIDE_MAX", 2)
     noted.left()
     told = noted.of("files.left")[-1]
-    assert (len(told["files"]), told["count"]) == (2, 4)
+    assert (len(told["files"]), told["count"]) == (2, 5)
+    for part, limit, most in ((place, "ENTRIES_MAX", 1), (untrusted_files, "DEPTH_MAX", 0)):
+        with monkeypatch.context() as less:
+            less.setattr(part, limit, most)
+            noted.left()
+        assert len(noted.of("files.left")) == 2, "nor is a folder told of which only a part was looked at"

@@ -84,7 +84,7 @@ def _listed(run: Timeline) -> frozenset[str] | str:
     if run.files_left is None:
         return "the log does not tell which files it left: another version made it, or it was cut"
     files, count = run.files_left["files"], run.files_left["count"]
-    return frozenset(files) if len(files) == count else f"only {len(files)} of {count} files are told"
+    return frozenset(files) if len({*files}) == count else f"only {len(files)} of {count} files are told"
 
 
 def _not_written(missing: Sequence[str]) -> str:

@@ -37,6 +37,7 @@ class CheckpointFolder:
     def _walk(self, descriptor: int) -> None:
         for where, folders, files, here in os.fwalk(".", dir_fd=descriptor, follow_symlinks=False):
             if where.count("/") >= untrusted_files.DEPTH_MAX:
+                self.unreadable.extend(os.path.normpath(os.path.join(self.folder, where, name)) for name in folders)
                 folders.clear()
             for name in sorted([*folders, *files]):
                 if self.is_full:
