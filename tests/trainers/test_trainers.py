@@ -83,7 +83,7 @@ def test_a_command_of_ones_own_is_taken_as_it_is() -> None:
     [
         "reference",
         {"command": ["python", "train.py"]},
-        {"command": ["sh", "-c", 'exec train.py "$@"', "sh"]},
+        {"command": ["sh", "-c", 'exec python3 train.py "$@"', "sh"]},
         {"command": ["bash", "-eu", "train.sh", "-c", "settings.yaml"]},
         {"module": "package.train", "args": ["--epochs", "1"]},
         *({kind: "train.py", "args": ["--epochs", "1"]} for kind in ("torchrun", "accelerate", "deepspeed")),
@@ -99,7 +99,9 @@ def test_further_words_stand_at_the_end_of_what_each_trainer_is_given(trainer: o
 
 
 @pytest.mark.parametrize("shell", ["sh -c", "/bin/bash -lc", "env A=1 bash -c", "bash -euo pipefail -c", "sh -ce"])
-@pytest.mark.parametrize("script", [["exec train.py --steps 5"], ["exec train.py", "sh"], ['exec train.py "$@"']])
+@pytest.mark.parametrize(
+    "script", [["exec python3 train.py --steps 5"], ["exec train.py", "sh"], ['exec train.py "$@"']]
+)
 def test_a_shells_script_hears_no_further_words(shell: str, script: list[str]) -> None:
     given = workload(trainer={"command": [*shell.split(), *script]})
     with pytest.raises(UsageError, match="hears no further words"):
