@@ -5,6 +5,7 @@ A best model, an evaluation, an export, a log that was begun anew. Contents are 
 
 from __future__ import annotations
 
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 
@@ -19,10 +20,18 @@ from harness.trainers.checkpoints.shared.place import CheckpointFolder
 NAMED_MAX = 5
 
 
-def forgotten(plan: Plan, run: Sequence[pathlib.Path], again: Sequence[pathlib.Path], ids: Sequence[str]) -> Forgotten:
-    """Of each of the two: what was there at the save that was restored, and what is there now. `ids`: of their runs."""
+def forgotten(
+    plan: Plan,
+    run: Sequence[pathlib.Path],
+    again: Sequence[pathlib.Path],
+    ids: Sequence[str],
+    until_ns: float = math.inf,
+) -> Forgotten:
+    """Of each of the two: what was there at the save that was restored, and what is there now. `ids`: of their runs;
+    `until_ns`: what the run wrote later, a restart need not have written yet."""
     both = zip((run, again), ids, strict=True)
     (was, due), (old, came) = ([_beside_the_saves(plan, folder, run_id) for folder in each] for each, run_id in both)
+    due = {name: file for name, file in due.items() if name in old or file.changed_ns <= until_ns}
     unwritten = {*absent(due.keys() - old.keys(), came.keys() - old.keys())}
     found = []
     for name, file in due.items():
@@ -34,7 +43,7 @@ def forgotten(plan: Plan, run: Sequence[pathlib.Path], again: Sequence[pathlib.P
             continue  # it is there, or is the same under another number
         elif there is None:
             found.append(f"{name} is gone")
-        elif changed and there == kept:
+        elif changed and there == kept and file.changed_ns <= until_ns:
             found.append(f"{name} was not written again")
         elif there.bytes < kept.bytes <= file.bytes:
             found.append(f"{name} was begun anew: it holds {there.bytes} bytes, and held {kept.bytes}")

@@ -61,7 +61,7 @@ def _words(plan: Plan, given: str) -> tuple[str, ...]:
     except ValueError as error:
         raise UsageError(f"--also-with {given}: {error}") from error
     if not words or not given.isprintable():
-        raise UsageError(f"--also-with {given!r}: write printable words, such as --num-workers 3")
+        raise UsageError(f"--also-with {given!r}: write words, such as --num-workers 3")
     workload = plan.workload.trainer.also_with(plan.workload, words)
     for _, why in workload.trainer.problems(workload):
         raise UsageError(f"--also-with {given}: {why}")

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import math
 import os
 import pathlib
 import shlex
@@ -294,15 +295,27 @@ class _Sweep:
 
     def _forgotten(self, moment: Moment, source: pathlib.Path, place: pathlib.Path, outcome: Outcome) -> Forgotten:
         """Beside the state, by its end or by its next save. Fewer nodes write other files."""
-        was, following = (self.folder / COPIES / str(save) for save in (moment.save, self.saves.after(moment.save)))
-        run = self.base if outcome.outcome == "completed" else following
+        after = self.saves.after(moment.save)
+        was, following = (self.folder / COPIES / str(save) for save in (moment.save, after))
+        ended = outcome.outcome == "completed"
+        run = self.base if ended else following
         if moment.elsewhere or not was.is_dir() or not run.is_dir():
             return NONE_FORGOTTEN
         try:
             ids = [self._plan(name).run_id for name in (BASE, f"{RESUMED}-{place.name}")]
-            return forgotten(self.plan, (was, run), (source, place), ids)
+            until_ns = math.inf if ended else self._followed_until_ns(following, after or 0)
+            return forgotten(self.plan, (was, run), (source, place), ids, until_ns)
         except (OSError, FaultError):  # a folder that the harness may not read, or looks at only in part
             return NONE_FORGOTTEN
+
+    def _followed_until_ns(self, copy: pathlib.Path, save: int) -> int:
+        """Until when the run had done no more than a restart does, which is ended some steps after this save; by the
+        clock of its files. A copy is made a moment after its save, and holds what was written meanwhile."""
+        place, listing = look(self.plan, copy)
+        saved_ns = max((place.changed_ns(path) for each in listing.finished[:1] for path in each.files), default=0)
+        progress, step = self.usual.run.progress, self.saves.told.at(save)
+        ends = progress.end[(progress.step >= step) & (progress.step < step + FOLLOWED_STEPS)]
+        return saved_ns + (int(ends[-1] - ends[0]) if len(ends) else 0)
 
     def _is_enough(self, watch: drill.Watch, place: pathlib.Path, moment: Moment) -> bool:
         """The next save is finished, and some steps came after it; on fewer nodes, where a step may be half as much, a

@@ -53,3 +53,8 @@ def test_a_file_is_missed_by_its_name_and_time(again: Files, expected: list[str]
     found = forgotten(plan, (before, run), (before, restart), ("base", "resumed-5"))
     assert found.compared == len(RUN)
     assert [each.removeprefix("checkpoints/") for each in found.words] == expected
+    sooner = forgotten(plan, (before, run), (before, restart), ("base", "resumed-5"), until_ns=1.5e9)
+    assert sooner.compared == len(BEFORE), "what the run wrote later is not due yet"
+    assert [each.removeprefix("checkpoints/") for each in sooner.words] == [
+        each for each in expected if "written" not in each
+    ]
