@@ -61,6 +61,7 @@ SETTLED_S = 1.0  # so long the store must lie still after a notice
 LEAST_S, START_TIMES, STEP_TIMES = 60.0, 3, 5  # what a restart may take beside what the run took
 NOTICE_S = "10s"
 RESULTS = (KNOWN, "report.md", "report.html")
+REASON_CHARS_MAX = 300
 SOURCES_MAX = 5000  # files of a trainer
 CODE = ("trainer_commit", "trainer_diff", "data_digest", "image_digest")
 
@@ -165,10 +166,7 @@ class _Sweep:
         self.usual = usual_of(self.folder, self.sweep)
         run = self.usual.run
         self.saves = Saves(self.sweep.saves, self.sweep.copied, self.usual.saves, self.sweep.unnamed)
-        self.todo = [
-            *moments(self.saves, self.sweep.ends, run.reached_step),
-            *map(self.saves.placed, self._in_other_ways()),
-        ]
+        self.todo = [*moments(self.saves, self.sweep.ends, run.reached_step), *self._in_other_ways()]
         first_ns, begun_ns = int(run.progress.end[0]) if len(run.progress) else run.end, run.begin
         start_s, ran_s = (first_ns - begun_ns) / 1e9, (run.end - first_ns) / 1e9
         waits = {
@@ -299,14 +297,16 @@ class _Sweep:
         was, following = (self.folder / COPIES / str(save) for save in (moment.save, after))
         ended = outcome.outcome == "completed"
         run = self.base if ended else following
-        if moment.elsewhere or not was.is_dir() or not run.is_dir():
+        if moment.elsewhere or not was.is_dir():
             return NONE_FORGOTTEN
+        if not run.is_dir():
+            return Forgotten(unseen="the run's next save was not copied")
         try:
             ids = [self._plan(name).run_id for name in (BASE, f"{RESUMED}-{place.name}")]
             until_ns = math.inf if ended else self._followed_until_ns(following, after or 0)
             return forgotten(self.plan, (was, run), (source, place), ids, until_ns)
-        except (OSError, FaultError):  # a folder that the harness may not read, or looks at only in part
-            return NONE_FORGOTTEN
+        except (OSError, FaultError) as error:
+            return Forgotten(unseen=str(error)[:REASON_CHARS_MAX])
 
     def _followed_until_ns(self, copy: pathlib.Path, save: int) -> int:
         """Until when the run had done no more than a restart does, which is ended some steps after this save; by the

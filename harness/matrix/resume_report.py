@@ -38,6 +38,7 @@ def plain(found: Sweep) -> dict[str, Any]:
             "result": "; ".join(each.words) or "the same",
             "forgot_files": list(each.beside.words),
             "files_compared": each.beside.compared,
+            "files_unseen": each.beside.unseen,
             "differs": [one.kind.name.lower() for one in each.found],
         }
         for each in found.tried
@@ -88,7 +89,9 @@ def _files(found: Sweep) -> str:
     if forgot := dict.fromkeys(words for each in found.tried for words in each.beside.words):
         return "; ".join(list(forgot)[:FILES_MAX])
     most = max(each.beside.compared for each in found.tried)
-    return f"{most} compared, none is missing" if most else "none could be compared"
+    seen = f"{most} compared, none is missing" if most else "none could be compared"
+    unseen = [f"; not from {each.moment.words}: {each.beside.unseen}" for each in found.tried if each.beside.unseen]
+    return seen + "".join(unseen[:FILES_MAX])
 
 
 def cells(found: Sweep) -> list[tuple[str, ...]]:

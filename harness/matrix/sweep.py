@@ -26,10 +26,12 @@ REPEAT = "repeat"  # of the run, where it is not known whether the job repeats i
 
 
 class Forgotten(NamedTuple):
-    """What a restart did not write beside the state, in words; and how many files the run had written there by then."""
+    """What a restart did not write beside the state, in words; and how many files the run had written there by then.
+    `unseen`: why they could not be compared, though the run had them."""
 
     words: tuple[str, ...] = ()
     compared: int = 0
+    unseen: str = ""
 
 
 NONE_FORGOTTEN = Forgotten()
@@ -142,9 +144,14 @@ class Sweep:
         return Verdict.PASS if judged else Verdict.INCONCLUSIVE
 
     @property
-    def _files_unseen(self) -> bool:
-        """Whether files beside the saves are to be judged, and none could be compared."""
-        return self.files and not any(each.beside.compared for each in self.tried)
+    def _files_unseen(self) -> str:
+        """Why files beside the saves are to be judged, and could not be; empty: they were."""
+        if not self.files:
+            return ""
+        unseen = next((each for each in self.tried if each.beside.unseen), None)
+        if unseen:
+            return f"from {unseen.moment.words}: {unseen.beside.unseen}"
+        return "" if any(each.beside.compared for each in self.tried) else "none could be compared"
 
     @property
     def why(self) -> str:
@@ -163,7 +170,7 @@ class Sweep:
         if not self.tried:
             return "the job made no save from which it could be started again"
         if self._files_unseen:
-            return "no file beside the saves could be compared, so --files judged nothing"
+            return f"not judged: files beside the saves, which --files asks for: {self._files_unseen}"
         if self.verdict is not Verdict.PASS:
             return "nobody tells samples or losses, so nothing was compared"
         return f"{counted(len(self.tried), 'restart')} did what the run without a stop did"

@@ -83,8 +83,12 @@ def test_files_beside_the_state_that_could_not_be_compared_are_named(tmp_path: p
     assert fact(tried(1), tried(2, "", Forgotten((), 3))) == "files, beside the state: 3 compared, none is missing"
     assert fact(tried(1, "", Forgotten(("best.pt is gone",), 3))) == "files, beside the state: best.pt is gone"
     asked = replace(stored(tmp_path, [tried(1)]), files=True)
-    assert asked.verdict is Verdict.INCONCLUSIVE and "--files judged nothing" in asked.why
-    assert replace(asked, tried=[tried(1), tried(2, "", Forgotten((), 3))]).verdict is Verdict.PASS
+    assert asked.verdict is Verdict.INCONCLUSIVE and "none could be compared" in asked.why
+    seen = [tried(1), tried(2, "", Forgotten((), 3))]
+    assert replace(asked, tried=seen).verdict is Verdict.PASS
+    in_part = replace(asked, tried=[*seen, tried(3, "", Forgotten(unseen="out: closed"))])
+    assert in_part.verdict is Verdict.INCONCLUSIVE and in_part.why.endswith("from save number 3: out: closed")
+    assert fact(*in_part.tried).endswith("3 compared, none is missing; not from save number 3: out: closed")
 
 
 def test_a_sweep_that_is_at_work_says_so(tmp_path: pathlib.Path) -> None:
