@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from report_pages import Page
+from scorecards import assert_verdict
 
 from harness.gameday import day_report
 from harness.gameday.day_plan import DayPlan
@@ -326,8 +327,7 @@ def test_a_rehearsal_that_settled_though_the_log_says_that_it_was_cut_short_prov
 
 @pytest.mark.parametrize("at_s", [5, 25])
 def test_what_people_stop_before_and_after_a_rehearsal_does_not_change_it(at_s: float) -> None:
-    result = verdict_of(day(rehearsed("a", 10), person("stop", at_s)), Expected("a", 0))
-    assert result.verdict is Verdict.PASS, result.reasons
+    assert_verdict(verdict_of(day(rehearsed("a", 10), person("stop", at_s)), Expected("a", 0)), Verdict.PASS)
 
 
 def test_one_alert_serves_one_fault() -> None:
@@ -377,8 +377,7 @@ def test_alerts_of_one_name_are_told_apart_by_fingerprint() -> None:
 def test_a_probe_that_never_answered_is_inconclusive() -> None:
     wanted, cards = [Expected("a", 0)], {"a": card()}
     probe = {"event": "gameday.probe", "name": "up", "moment": "during", "ok": True, "rehearsal": "a", "s": 12}
-    answered = judge_day(day(rehearsed("a", 10), probe), wanted, cards, card(), [("up", "during")])
-    assert answered.verdict is Verdict.PASS
+    assert_verdict(judge_day(day(rehearsed("a", 10), probe), wanted, cards, card(), [("up", "during")]), Verdict.PASS)
     result = judge_day(day(rehearsed("a", 10)), wanted, cards, card(), [("up", "during")])
     assert result.verdict is Verdict.INCONCLUSIVE and result.reasons == ["probe up never answered (during a)"]
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import verdict
 from mutants.bent import JOB, KILL
+from scorecards import assert_verdict
 from simulator import simulate
 
 from harness.errors import UsageError
@@ -55,8 +56,7 @@ def held(now: tuple[RunFigures, ...], before: tuple[RunFigures, ...] = runs(OLD)
 
 
 def test_the_same_stack_is_green_and_a_slower_one_is_red() -> None:
-    same = held(runs([7.1, 7.0, 7.4, 6.8, 7.2], "new"))
-    assert same.verdict is Verdict.PASS, same.reasons
+    assert_verdict(held(runs([7.1, 7.0, 7.4, 6.8, 7.2], "new")), Verdict.PASS)
     slower = held(runs([10.6, 10.8, 10.4, 10.7, 10.9], "new"))
     assert slower.verdict is Verdict.FAIL
     assert slower.reasons[0].startswith("rank-kill: recovery time: 1.50 × the baseline")
@@ -66,8 +66,7 @@ def test_the_same_stack_is_green_and_a_slower_one_is_red() -> None:
 def test_runs_that_prove_nothing_are_no_evidence(bad: Verdict) -> None:
     proven = runs([7.0, 7.1], "new")
     found = held(proven + runs([7.0] * 5, "void", verdict=bad))
-    assert found.verdict is Verdict.INCONCLUSIVE
-    assert "5 runs in the baseline and 2 here" in found.reasons[0]
+    assert_verdict(found, Verdict.INCONCLUSIVE, first="5 runs in the baseline and 2 here")
     assert held(runs(OLD, "new"), runs(OLD[:2]) + runs(OLD, "void", verdict=bad)).verdict is Verdict.INCONCLUSIVE
 
 
@@ -77,8 +76,7 @@ def test_a_comparison_with_nothing_is_no_pass(before: tuple[RunFigures, ...], re
     silent = {"wasted_gpu_seconds": None, "checkpoint_stall": 0.0}
     few = tuple(msgspec.structs.replace(each, recovery_time=recovery, **silent) for each in before)
     found = held(runs([recovery] * 5, "new", **silent), few)
-    assert found.verdict is Verdict.INCONCLUSIVE
-    assert any("each needs 3 judged runs; about" in reason for reason in found.reasons)
+    assert_verdict(found, Verdict.INCONCLUSIVE, "each needs 3 judged runs; about")
     assert held(runs([recovery], "new", **silent), runs([recovery] * 5, **silent)).verdict is not Verdict.PASS
 
 
@@ -119,8 +117,7 @@ def test_a_figure_that_neither_side_has_is_named() -> None:
 
 
 def test_a_baseline_is_not_held_against_its_own_runs() -> None:
-    found = held(runs(OLD))
-    assert found.verdict is Verdict.INCONCLUSIVE and "the same runs" in found.reasons[0]
+    assert_verdict(held(runs(OLD)), Verdict.INCONCLUSIVE, first="the same runs")
 
 
 def test_a_scenario_that_the_baseline_lacks_is_doubt() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from scorecards import assert_verdict
 
 from harness.errors import ScenarioError, UsageError
 from harness.gate import merging, run_figures, selection
@@ -70,8 +71,7 @@ def test_a_failure_without_a_reason_is_not_known(bad: Scorecard) -> None:
 
 
 def test_an_unexpected_pass_is_told(good: Scorecard) -> None:
-    found = settled(known("never recovered"), good)
-    assert found.verdict is Verdict.FAIL and "remove known_failure from the suite" in found.reasons[0]
+    assert_verdict(settled(known("never recovered"), good), Verdict.FAIL, first="remove known_failure from the suite")
 
 
 def test_an_expired_entry_fails_whatever_the_runs_say(good: Scorecard, bad: Scorecard) -> None:
@@ -208,8 +208,7 @@ def test_a_gate_with_too_few_runs_cannot_tell(rehearse: Any) -> None:
     first = rehearse(THREE, recovery=7.0, repeat=5)
     few = rehearse(THREE, recovery=7.0, repeat=2, against=first.run_id)
     assert few.verdict is Verdict.INCONCLUSIVE and "3 more runs on each side would settle it" in few.reason
-    without = rehearse(THREE, recovery=0.0, repeat=5, against=first.run_id)
-    assert without.verdict is Verdict.INCONCLUSIVE
+    assert_verdict(rehearse(THREE, recovery=0.0, repeat=5, against=first.run_id), Verdict.INCONCLUSIVE)
 
 
 def test_a_gate_of_something_else_is_refused_before_anything_runs(rehearse: Any, tmp_path: pathlib.Path) -> None:

@@ -29,10 +29,7 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     calls: list[str] = []
 
-    def remove(name: str) -> None:
-        calls.append(name)
-
-    monkeypatch.setattr(rank_kill, "UNDO", remove, raising=False)
+    monkeypatch.setattr(rank_kill, "UNDO", lambda name: calls.append(name), raising=False)
     return calls
 
 

@@ -14,6 +14,7 @@ import small_jobs
 from backends.kubernetes import stand_in
 from backends.kubernetes.clusters import LOOP, codes, log, running, started
 from backends.kubernetes.stand_in import StandIn
+from scorecards import assert_verdict
 from waiting import until
 
 from harness.backends.contract import Launch, Verb
@@ -308,7 +309,5 @@ def test_an_api_server_that_restarts_leaves_a_run_that_is_judged(server: StandIn
     plan = small_jobs.job("restarted", LOOP, backend="kubernetes", steps=10)
     outcome = execute(plan, run_dir, backend.BACKEND, Restarts())
     assert outcome.outcome == "broken" and "the control host is lost" in outcome.reason, outcome
-    card = judge(load_evidence(run_dir), "restarted")
-    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
-    assert any("the control host is lost" in reason for reason in card.reasons)
+    assert_verdict(judge(load_evidence(run_dir), "restarted"), Verdict.INCONCLUSIVE, "the control host is lost")
     assert not server.objects and is_closed(run_dir)
