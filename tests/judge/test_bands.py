@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from judging import EXPECT, Bend, bent, load, together, verdict
+from judging import ENVELOPE, EXPECT, Bend, bent, load, together, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, simulate
 
@@ -17,7 +17,6 @@ from harness.timeline.timeline import Timeline
 
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = [Outage(17, "rank", victim=1)]
-ENVELOPE = {"loss_continuity": {"mode": "envelope"}}
 
 
 def loss(change: Callable[[dict[str, Any]], object], rank: int | None = None, first: int = 1) -> Bend:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import Bend, bent, expecting, load, verdict
+from judging import EXACT, Bend, bent, expecting, load, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, simulate, steps
 
@@ -25,7 +25,6 @@ from harness.timeline.timeline import Timeline
 
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = [Outage(17, "rank", victim=1)]  # step 18 is not done, and the job goes on from step 10
-EXACT = {"loss_continuity": {"mode": "exact"}}
 SIZE, BATCH = 256, 16  # 8 steps of 2 ranks are one pass
 Told = Callable[[int, int, int], tuple[int, list[list[int]]]]  # step, rank, ranks → pass, runs
 

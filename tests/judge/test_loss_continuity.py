@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import Bend, bent, fault_free_of, verdict
+from judging import EXACT, Bend, bent, fault_free_of, verdict
 from simulator import Job, Logs, Outage, change, find, simulate
 
 from harness.judge.facts import losses, samples
@@ -27,7 +27,6 @@ from harness.timeline.timeline import Steps
 
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = [Outage(17, "rank", victim=1)]
-EXACT = {"loss_continuity": {"mode": "exact"}}
 
 
 def level(loss: Callable[[int], float]) -> Bend:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judging import SAVES, Bend, bent, by_a_command, load, struck, together, verdict
+from judging import EXACT, SAVES, Bend, bent, by_a_command, load, struck, together, verdict
 from scorecards import assert_verdict
 from simulator import Job, Line, Logs, Outage, change, clocks, put, remove, simulate, steps
 
@@ -21,7 +21,6 @@ from harness.judge.verdict import Verdict
 JOB = Job(nodes=2, steps=80, every=10, step_ms=400)
 KILL = [Outage(37, "rank", victim=1)]
 LATE_NS = 300_000_000
-EXACT = {"loss_continuity": {"mode": "exact"}}
 NOT_FOUND = "the harness did not find it in the store when all nodes had ended"
 
 

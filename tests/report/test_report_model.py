@@ -179,8 +179,8 @@ def test_numbers_stand_beside_the_texts() -> None:
 
 def test_how_much_of_a_bound_was_used_comes_from_the_numbers() -> None:
     figures = {figure.name: figure for figure in view.figures(model.from_scorecard(report_runs.spot_evict()))}
-    assert figures["Recovery time"].share == pytest.approx(4.78 / 60, rel=0.01)
-    assert figures["Wasted by faults"].share == pytest.approx(22.6 / 25, rel=0.01)
+    assert figures["Recovery time"].share == pytest.approx(3.04 / 60, rel=0.01)
+    assert figures["Wasted by faults"].share == pytest.approx(12.6 / 25, rel=0.01)
 
 
 def test_the_report_is_strict_json() -> None:
