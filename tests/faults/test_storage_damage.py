@@ -158,9 +158,7 @@ def test_the_fault_reports_what_the_trainer_did(tmp_path: pathlib.Path, name: st
     assert context.effects == [(1, 1, True)]
 
 
-def test_a_trainer_without_the_hook_is_an_error_and_the_order_is_withdrawn(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_trainer_without_the_hook_is_an_error_and_the_order_is_withdrawn(tmp_path: pathlib.Path) -> None:
     fault, context = build_fault("silent_data_corruption", {}), Context(tmp_path)
     fault.environment(tmp_path)
     with pytest.raises(FaultError, match="CHAOS_DAMAGE"):

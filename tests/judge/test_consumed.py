@@ -139,10 +139,7 @@ def test_a_pass_that_begins_again_after_the_resume() -> None:
 
 @pytest.mark.parametrize(
     ("odd", "where"),
-    [
-        ({12}, " (16 per rank): "),
-        ({12, 20}, " (32 per rank) in 2 passes over the data, 5 % of the 1280 consumed: "),
-    ],
+    [({12}, " (16 per rank): "), ({12, 20}, " (32 per rank) in 2 passes over the data, 5 % of the 1280 consumed: ")],
 )
 def test_samples_of_several_passes_are_told_with_their_share(odd: set[int], where: str) -> None:
     """A step of each pass consumes those of the step before."""

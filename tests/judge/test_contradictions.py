@@ -185,16 +185,10 @@ def swapped(step: int) -> Bend:
         (speaks_after_its_end, "told something 5."),
         (copied, "took the same nanoseconds as those up to"),
         (lambda logs: copied(logs, 10**6), "one log is a copy of the other"),
-        (
-            started_in_a_group_of(3),
-            "told of a group of 3 when it started, and of 2 when it met the others",
-        ),
+        (started_in_a_group_of(3), "told of a group of 3 when it started, and of 2 when it met the others"),
         (ends_twice, "the harness's log has several ends: failed, completed"),
         (noticed_early, "told of a notice 5.00 s before a fault gave one"),
-        (
-            left_out(30, 31, 0, 1),
-            "left its update out, and not in the fault-free run, though all losses",
-        ),
+        (left_out(30, 31, 0, 1), "left its update out, and not in the fault-free run, though all losses"),
         (committed_as("saved"), "which no longer holds what was committed there"),
         (lambda logs: again(logs, 45, 45), "did not report what it restored"),
         (lambda logs: again(logs, 41, 49), "did not report what it restored"),

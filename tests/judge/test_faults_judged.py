@@ -129,8 +129,7 @@ def test_where_no_replacement_was_planned_none_comes(back: bool | None, flaws: i
 @pytest.mark.parametrize(("ended", "alive", "flaws"), [(2, False, 1), (2, True, 0), (9.9, False, 0), (11, False, 0)])
 def test_a_node_that_had_ended_was_not_struck(ended: float, alive: bool, flaws: int) -> None:
     there: Any = SimpleNamespace(
-        ended={("a", 1): round(ended * 10**9)},
-        alive=lambda target, moment: iter([1] if alive else []),
+        ended={("a", 1): round(ended * 10**9)}, alive=lambda target, moment: iter([1] if alive else [])
     )
     fault: Any = SimpleNamespace(injected=10**10, targets=({"node": "a", "rank": None}, {"node": "a", "rank": 1}))
     run: Any = SimpleNamespace(uncertainty_ns=0)

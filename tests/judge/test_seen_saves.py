@@ -150,10 +150,7 @@ def last_left(**told: Any) -> Bend:
         ([with_seen(40, sha256="s30")], "the harness saw in it the content of the checkpoint of step 30"),
         ([with_seen(50, tensors="t40")], "the checkpoint of step 50 is none: the harness saw in it the content of"),
         ([with_seen(40, zero_bytes=600)], "the harness saw 67% of its tensors' bytes in tensors of zeros"),
-        (
-            [with_part(50, "280 moments-40")],
-            "saw 67% of its tensors as in the checkpoint of step 40, and at most 33%",
-        ),
+        ([with_part(50, "280 moments-40")], "saw 67% of its tensors as in the checkpoint of step 40, and at most 33%"),
         ([lambda logs: removed(logs, 50, 1_000_000_000)], "the harness saw it go away before a newer one was begun"),
         ([not_left], "the last checkpoint, of step 80, is none: the harness did not find it in the store"),
     ],

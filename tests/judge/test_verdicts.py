@@ -11,13 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Bend, bent, by_a_command, fault_free_of, together, verdict
-from mutants.bent import (
-    JOB,
-    KILL,
-    loss_is_nan,
-    starts_from_scratch,
-    starts_from_scratch_after_a_hang,
-)
+from mutants.bent import JOB, KILL, loss_is_nan, starts_from_scratch, starts_from_scratch_after_a_hang
 from scorecards import assert_verdict
 from simulator import KINDS, Job, Line, Logs, Outage, clocks, find, remove, simulate, steps
 

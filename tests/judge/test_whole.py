@@ -164,8 +164,7 @@ def test_why_nothing_follows_from_a_pace(pace: Pace, doubt: Doubt | None) -> Non
 
 
 @pytest.mark.parametrize(
-    ("slowest", "before", "code"),
-    [(1.6, 0.5, Code.PACE_SLOW_AGAIN), (1.5, 0.5, ""), (1.6, 0.7, ""), (1.6, 1, "")],
+    ("slowest", "before", "code"), [(1.6, 0.5, Code.PACE_SLOW_AGAIN), (1.5, 0.5, ""), (1.6, 0.7, ""), (1.6, 1, "")]
 )
 def test_a_pace_lost_now_and_then_does_not_hide_behind_a_slow_fault_free_run(
     slowest: float, before: float, code: str

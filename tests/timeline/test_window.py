@@ -312,11 +312,7 @@ def loosen(logs: Logs, name: str, mode: str) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "differs", "second"),
-    [
-        ("final", True, Verdict.INCONCLUSIVE),
-        ("final", False, Verdict.PASS),
-        ("exact", True, Verdict.INCONCLUSIVE),
-    ],
+    [("final", True, Verdict.INCONCLUSIVE), ("final", False, Verdict.PASS), ("exact", True, Verdict.INCONCLUSIVE)],
 )
 def test_losses_after_a_rehearsal_that_may_change_them_prove_nothing(mode: str, differs: bool, second: Verdict) -> None:
     history, logs = in_sequence(2)

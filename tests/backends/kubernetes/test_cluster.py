@@ -66,10 +66,7 @@ def test_a_job_runs_to_its_end(launch: Callable[..., backend.KubeCluster]) -> No
     cluster.start()
     assert cluster.control_running
     assert codes(cluster, 2) == {("node0", 1): 10, ("node1", 1): 11}
-    assert [log(cluster, node) for node in cluster.nodes] == [
-        "0 1 127.0.0.1 node0 s\n",
-        "1 1 127.0.0.1 node1 s\n",
-    ]
+    assert [log(cluster, node) for node in cluster.nodes] == ["0 1 127.0.0.1 node0 s\n", "1 1 127.0.0.1 node1 s\n"]
     assert cluster.changes() == [], "the first nodes are told by whoever opened the cluster"
 
 
@@ -189,10 +186,7 @@ def test_a_class_that_cannot_preempt_is_told_before(
 
 
 def test_a_command_of_the_site_reclaims_and_restores(
-    launch: Callable[..., backend.KubeCluster],
-    server: StandIn,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
+    launch: Callable[..., backend.KubeCluster], server: StandIn, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "reclaim"
     program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n[ "$3" != reclaim ] || exit "$(cat {tmp_path}/code)"')
