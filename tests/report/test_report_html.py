@@ -265,6 +265,10 @@ def test_one_of_a_unit(amount: int, unit: str, told: str) -> None:
     assert words.quantity(amount, unit) == told
 
 
+def test_sizes_have_binary_units() -> None:
+    assert [words.size(amount) for amount in (5, 1024, 15 * 2**20)] == ["5 B", "1.0 KiB", "15.0 MiB"]
+
+
 def test_the_axis_of_step_times_leaves_out_steps_without_a_duration() -> None:
     def chart(*took_s: float) -> str:
         steps = np.arange(1.0, len(took_s) + 1)
