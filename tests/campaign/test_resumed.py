@@ -88,7 +88,7 @@ class Jobs:
         self.found[name] = sorted(path.name for path in (folder / "checkpoints").glob("*"))
         history = simulate(JOB, (), 99)
         logs = history.logs()
-        change(logs.steps(), loss=lambda line: line["loss"] + (self.noise * len(self.made)))
+        change(logs.steps(), loss=lambda line: line["loss"] + self.noise * len(self.made))
         journal = Journal(folder)
         history.write(folder, logs)
         (folder / "checkpoints").mkdir(exist_ok=True)
