@@ -26,6 +26,7 @@ from harness.judge.verdict import Verdict
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 HEAD = "version: 1\nname: small\ntitle: A small gate\nscenarios:\n"
 THREE = HEAD + "  - rank-kill\n  - {scenario: spot-evict, required: false}\n  - node-loss\n"
+TWICE = HEAD + "  - rank-kill\n  - {scenario: rank-kill, overrides: {workload: {steps: 150}}}\n"
 CODE = {"trainer_commit": "c" * 40, "trainer_diff": "clean"}
 TODAY = datetime.date(2026, 11, 22)
 
@@ -131,9 +132,8 @@ def test_without_time_for_what_is_required_it_is_no_full_pass(rehearse: Any, mon
 
 
 def test_a_scenario_may_be_in_a_suite_twice(rehearse: Any, bad: Scorecard) -> None:
-    twice = HEAD + "  - rank-kill\n  - {scenario: rank-kill, overrides: {workload: {steps: 150}}}\n"
-    assert len(rehearse(twice).rows) == 2
-    answer = rehearse(twice, {"rank-kill": bad})
+    assert len(rehearse(TWICE).rows) == 2
+    answer = rehearse(TWICE, {"rank-kill": bad})
     assert answer.verdict is Verdict.FAIL and "2 of 2 scenarios" in answer.reason
 
 
@@ -144,9 +144,6 @@ def test_two_entries_that_do_the_same_are_refused(rehearse: Any, more: str) -> N
     twice = HEAD + f"  - rank-kill\n  - {{scenario: rank-kill, overrides: {{repeat: 2{more}}}}}\n"
     with pytest.raises(ScenarioError, match=r"small\.yaml: rank-kill: it is in the suite twice"):
         rehearse(twice)
-
-
-TWICE = HEAD + "  - rank-kill\n  - {scenario: rank-kill, overrides: {workload: {steps: 150}}}\n"
 
 
 def test_of_a_scenario_twice_the_healthy_one_is_compared(rehearse: Any, tmp_path: pathlib.Path) -> None:
