@@ -28,10 +28,7 @@ HERE = str(pathlib.Path(__file__).parent)
 
 # A busy machine breaks no property, and a verdict on the code is not drawn by lot: each run tries the same examples.
 # `make explore` tries others.
-NO_CLOCK = {
-    "deadline": None,
-    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-}
+NO_CLOCK = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]}
 settings.register_profile("same", derandomize=True, **NO_CLOCK)
 settings.register_profile("explore", max_examples=1000, **NO_CLOCK)
 settings.load_profile("same")

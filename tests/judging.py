@@ -23,6 +23,8 @@ EXPECT = {
     "wasted_gpu_hours": {"max_percent_by_faults": 100},
     "loss_continuity": {"mode": "exact"},
 }
+EXACT = {"loss_continuity": {"mode": "exact"}}
+ENVELOPE = {"loss_continuity": {"mode": "envelope"}}
 
 
 def load(history: History, logs: Logs | None = None, rename: Callable[[str], str] = str) -> Timeline:

@@ -239,6 +239,14 @@ def remove(lines: list[Line], unwanted: Callable[[Line], bool]) -> None:
     lines[:] = [line for line in lines if not unwanted(line)]
 
 
+def change(lines: Iterable[Line], *gone: str, **fields: Any) -> None:
+    """Each of these lines tells `fields` otherwise: a value, or what a function makes of the line; nothing of `gone`."""
+    for line in list(lines):
+        line |= {name: value(line) if callable(value) else value for name, value in fields.items()}
+        for name in gone:
+            line.pop(name, None)
+
+
 def put(lines: list[Line], *more: Line) -> None:
     """All in the order of their times, behind the header."""
     lines[1:] = sorted([*lines[1:], *more], key=lambda line: int(line["mono_ns"]))

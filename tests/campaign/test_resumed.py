@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from judging import load
-from simulator import Job, Outage, simulate
+from simulator import Job, Outage, change, simulate
 
 from harness.backends.local.backend import BACKEND
 from harness.campaign import resumed, seal
@@ -88,8 +88,7 @@ class Jobs:
         self.found[name] = sorted(path.name for path in (folder / "checkpoints").glob("*"))
         history = simulate(JOB, (), 99)
         logs = history.logs()
-        for line in logs.steps():
-            line["loss"] += self.noise * len(self.made)
+        change(logs.steps(), loss=lambda line: line["loss"] + self.noise * len(self.made))
         journal = Journal(folder)
         history.write(folder, logs)
         (folder / "checkpoints").mkdir(exist_ok=True)

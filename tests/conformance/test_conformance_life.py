@@ -11,17 +11,7 @@ import sys
 import textwrap
 
 import pytest
-from conformance.places import (
-    CONTROL,
-    ROOT,
-    Job,
-    OpenJob,
-    Place,
-    fuse_mounts_below,
-    listeners_of,
-    processes_of,
-    worker,
-)
+from conformance.places import CONTROL, ROOT, Job, OpenJob, Place, fuse_mounts_below, listeners_of, processes_of, worker
 from waiting import until
 
 from harness.backends.contract import Verb

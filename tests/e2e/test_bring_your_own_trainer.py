@@ -35,11 +35,7 @@ def call(folder: pathlib.Path, *words: str, **env: str) -> subprocess.CompletedP
     """As in the environment of the training, which is the one of these tests."""
     env["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     return subprocess.run(
-        command(*words),
-        cwd=folder,
-        env=environment(folder / "reports", **env),
-        capture_output=True,
-        text=True,
+        command(*words), cwd=folder, env=environment(folder / "reports", **env), capture_output=True, text=True
     )
 
 

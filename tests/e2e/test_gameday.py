@@ -59,10 +59,7 @@ def test_a_harness_that_is_killed_leaves_nothing_and_the_day_is_ended_honestly(
     os.kill(going.process.pid, signal.SIGKILL)
     going.process.wait()
     resumed = subprocess.run(
-        chaos("resume", run_dir.name, "--reports", str(going.reports)),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+        chaos("resume", run_dir.name, "--reports", str(going.reports)), cwd=ROOT, capture_output=True, text=True
     )
     assert resumed.returncode == 3, resumed.stdout + resumed.stderr
     assert "INCONCLUSIVE" in resumed.stdout or "INVALID" in resumed.stdout

@@ -6,11 +6,11 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from checkpoint_files import POINTED, WRITERS, write
+from fault_context import FaultContext
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -25,30 +25,14 @@ from harness.trainers.checkpoints.shared.place import CheckpointFolder
 TARGETS = [Target(0)]
 
 
-class Context:
-    """As much of a context as this fault uses; nothing ever waits."""
-
+class Context(FaultContext):
     def __init__(self, run_dir: pathlib.Path, seed: int = 1):
-        self.run_dir, self.seed = run_dir, seed
+        super().__init__(run_dir, seed)
         self.checkpoints = CheckpointPlace()
         self.logged: list[dict[str, Any]] = []
-        self.undos: list[dict[str, Any]] = []
-        self.effects: list[tuple[float, float, str, bool]] = []
-
-    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        return until is None or until()
-
-    def undo(self, action: str, **arguments: Any) -> None:
-        assert action == "faults.checkpoint_corruption"
-        self.undos.append(arguments)
-
-    def injected(self) -> None: ...
 
     def log(self, event: str, **fields: Any) -> None:
         self.logged.append({"event": event} | fields)
-
-    def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        self.effects.append((measured, expected, unit, ok))
 
 
 def make(run_dir: pathlib.Path, steps: tuple[int, ...] = (20, 40)) -> pathlib.Path:
@@ -78,6 +62,7 @@ def content(root: pathlib.Path) -> dict[str, Any]:
 def corrupt(run_dir: pathlib.Path, seed: int = 1, **parameters: Any) -> Context:
     context = Context(run_dir, seed)
     build_fault("checkpoint_corruption", parameters).inject(TARGETS, context)  # type: ignore[arg-type]
+    assert set(context.actions) == {"faults.checkpoint_corruption"}
     return context
 
 

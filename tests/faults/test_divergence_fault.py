@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from fault_context import FaultContext
 
 from harness.errors import FaultError
 from harness.faults.contract import Figures, Target, build_fault
@@ -27,11 +28,12 @@ def samples() -> Samples:
     return Samples(Corpus((Shard(pathlib.Path("nowhere"), 0, 20000, ()),), "digest", "test"), 10, BATCH, seed=0)
 
 
-class Training:
+class Training(FaultContext):
     """A trainer of one rank and the context of a fault in one: a step is done whenever the fault waits."""
 
     def __init__(self, run_dir: pathlib.Path, spiked: float = 50.0, ranks: int = 1, begin: int = 30):
-        self.run_dir, self.seed, self.spiked = run_dir, 7, spiked
+        super().__init__(run_dir)
+        self.spiked = spiked
         answers = run_dir / orders.ANSWERS / "node0"
         answers.mkdir(parents=True, exist_ok=True)
         (run_dir / orders.FOLDER).mkdir(parents=True, exist_ok=True)
@@ -39,8 +41,6 @@ class Training:
         self.model = torch.nn.Linear(4, 3)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.told: list[Figures] = []
-        self.effects: list[tuple[float, bool]] = []
-        self.ends: list[tuple[float, bool]] = []
         self.cluster = SimpleNamespace(nodes=[SimpleNamespace()])
         self.ranks, self.step, self.lag = ranks, 0, 0
         for _ in range(begin):
@@ -77,14 +77,6 @@ class Training:
     def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
         return [10**7] * len(self.told)
 
-    def injected(self) -> None: ...
-
-    def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        self.effects.append((measured, ok))
-
-    def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        self.ends.append((measured, ok))
-
 
 def rehearsed(training: Any, **parameters: Any) -> None:
     fault = build_fault("divergence", parameters)
@@ -93,22 +85,32 @@ def rehearsed(training: Any, **parameters: Any) -> None:
     fault.see_end(TARGETS, training)
 
 
-@pytest.mark.parametrize("kind, column", [("learning_rate", "lr"), ("gradient", "grad_norm")])
-def test_so_many_steps_are_struck_and_then_no_more(tmp_path: pathlib.Path, kind: str, column: str) -> None:
+@pytest.mark.parametrize(
+    "kind, column, least, unit",
+    [
+        ("learning_rate", "lr", 40, "times the usual learning rate"),
+        ("gradient", "grad_norm", 8, "times the usual gradient norm"),
+    ],
+)
+def test_so_many_steps_are_struck_and_then_no_more(
+    tmp_path: pathlib.Path, kind: str, column: str, least: float, unit: str
+) -> None:
     training = Training(tmp_path)
     rehearsed(training, kind=kind, factor=40, steps=3)
     usual = getattr(training.told[0], column)
     struck = [each.step for each in training.told if getattr(each, column) > 20 * usual]
     assert len(struck) == 3 and struck[-1] - struck[0] == 2
-    assert training.effects == [(pytest.approx(40, rel=1e-3), True)]
-    assert training.ends == [(pytest.approx(1, rel=1e-3), True)]
+    assert training.effects == [(pytest.approx(40, rel=1e-3), least, unit, True)]
+    assert training.ends == [(pytest.approx(1, rel=1e-3), 1, unit, True)]
 
 
 def test_poisoned_samples_are_bad_whenever_they_come_while_the_order_is_there(tmp_path: pathlib.Path) -> None:
     training = Training(tmp_path)
     rehearsed(training, kind="batches", steps=4)
     poisoned = [each.step for each in training.told if each.loss > 2]
-    assert len(poisoned) == 4 and training.effects == [(25.0, True)] and training.ends == [(0, True)]
+    assert len(poisoned) == 4
+    assert training.effects == [(25.0, 1.3, "times the usual loss", True)]
+    assert training.ends == [(0, 0, "orders left", True)]
     training.step = poisoned[0] - 1
     training.do_step()
     assert training.told[-1].loss == 2.0, "the order was withdrawn"
@@ -131,7 +133,7 @@ def test_a_job_that_goes_back_meets_bad_data_again_but_no_second_spike(tmp_path:
 def test_without_an_effect_it_did_not_act(tmp_path: pathlib.Path) -> None:
     training = Training(tmp_path, spiked=2.1)
     rehearsed(training, kind="batches")
-    assert training.effects == [(1.05, False)]
+    assert training.effects == [(1.05, 1.3, "times the usual loss", False)]
 
 
 def test_an_order_that_comes_too_late_is_not_carried_out(tmp_path: pathlib.Path) -> None:
@@ -155,13 +157,12 @@ def test_a_trainer_that_does_not_tell_it_is_an_error_before_anything_is_done(tmp
     assert not list((tmp_path / orders.FOLDER).iterdir())
 
 
-class Context:
+class Context(FaultContext):
     """`answer`: what the trainer says that it did; `None`: it has no hook."""
 
     def __init__(self, run_dir: pathlib.Path, answer: dict[str, Any] | None):
-        self.run_dir, self.seed, self.answer = run_dir, 7, answer
-        self.effects: list[tuple[float, bool]] = []
-        self.ends: list[tuple[float, bool]] = []
+        super().__init__(run_dir)
+        self.answer = answer
         orders.environment(run_dir)
 
     def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
@@ -173,14 +174,6 @@ class Context:
                 done.write_text(json.dumps(self.answer))
         return until is not None and until()
 
-    def injected(self) -> None: ...
-
-    def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        self.effects.append((measured, ok))
-
-    def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        self.ends.append((measured, ok))
-
 
 @pytest.mark.parametrize(("changed", "ok"), [(5, True), (0, False)])
 def test_it_acted_only_where_a_piece_was_too_large(tmp_path: pathlib.Path, changed: int, ok: bool) -> None:
@@ -190,8 +183,10 @@ def test_it_acted_only_where_a_piece_was_too_large(tmp_path: pathlib.Path, chang
     fault.see_end(TARGETS, context)
     fault.heal(TARGETS, context)
     fault.see_end(TARGETS, context)
-    assert context.effects == [(changed, ok)]
-    assert context.ends == [(1, False), (0, True)], "the order stays until it is withdrawn"
+    assert context.effects == [(changed, 1, "sequences too many at least", ok)]
+    assert context.ends == [(1, 0, "orders left", False), (0, 0, "orders left", True)], (
+        "the order stays until it is withdrawn"
+    )
 
 
 def test_a_trainer_without_the_hook_is_an_error(tmp_path: pathlib.Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import waiting
+from fault_context import FaultContext
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,14 +28,12 @@ from reference_trainer.damage import Damage, count_changed, find_element, flip_b
 ELEMENTS = 20
 
 
-class Context:
+class Context(FaultContext):
     """`answered`: whether there is a trainer that will do as it is told."""
 
     def __init__(self, run_dir: pathlib.Path, answered: bool = False):
-        self.run_dir, self.seed, self.answered = run_dir, 7, answered
-        self.effects: list[tuple[float, float, bool]] = []
-        self.ends: list[tuple[float, bool]] = []
-        self.undos: list[dict[str, Any]] = []
+        super().__init__(run_dir)
+        self.answered = answered
         self.during: list[dict[str, bytes]] = []
 
     def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
@@ -42,17 +41,6 @@ class Context:
             self.during.append(shards(self.run_dir))
             return False
         return waiting.until(until, "the trainer's answer") if self.answered else until()
-
-    def undo(self, action: str, **arguments: Any) -> None:
-        self.undos.append(arguments)
-
-    def injected(self) -> None: ...
-
-    def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        self.effects.append((measured, expected, ok))
-
-    def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        self.ends.append((measured, ok))
 
 
 def shards(run_dir: pathlib.Path) -> dict[str, bytes]:
@@ -133,9 +121,12 @@ def test_a_weight_bit_flips_and_stays(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, parameters", [("silent_data_corruption", {}), ("data_corruption", {"kind": "nan_batch"})]
+    "name, parameters, unit",
+    [("silent_data_corruption", {}, "bits flipped"), ("data_corruption", {"kind": "nan_batch"}, "batches poisoned")],
 )
-def test_the_fault_reports_what_the_trainer_did(tmp_path: pathlib.Path, name: str, parameters: dict[str, Any]) -> None:
+def test_the_fault_reports_what_the_trainer_did(
+    tmp_path: pathlib.Path, name: str, parameters: dict[str, Any], unit: str
+) -> None:
     fault, context = build_fault(name, parameters), Context(tmp_path, answered=True)
     assert "CHAOS_DAMAGE" in fault.environment(tmp_path)
     trainer, model = hook(tmp_path), torch.nn.Linear(4, 3)
@@ -155,12 +146,10 @@ def test_the_fault_reports_what_the_trainer_did(tmp_path: pathlib.Path, name: st
     fault.inject([Target(0, 1)], context)  # type: ignore[arg-type]
     over.set()
     thread.join()
-    assert context.effects == [(1, 1, True)]
+    assert context.effects == [(1, 1, unit, True)]
 
 
-def test_a_trainer_without_the_hook_is_an_error_and_the_order_is_withdrawn(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_trainer_without_the_hook_is_an_error_and_the_order_is_withdrawn(tmp_path: pathlib.Path) -> None:
     fault, context = build_fault("silent_data_corruption", {}), Context(tmp_path)
     fault.environment(tmp_path)
     with pytest.raises(FaultError, match="CHAOS_DAMAGE"):
@@ -178,7 +167,7 @@ def test_what_one_step_suffered_is_over_when_no_order_is_left(fault: Any, tmp_pa
     fault.see_end([Target(0, 1)], context)
     (tmp_path / orders.FOLDER / f"{context.seed:016x}-1.json").write_text("{}")
     fault.see_end([Target(0, 1)], context)
-    assert context.ends == [(0, True), (1, False)]
+    assert context.ends == [(0, 0, "orders left", True), (1, 0, "orders left", False)]
 
 
 @pytest.mark.parametrize("kind", ["missing", "truncated", "garbage"])
@@ -191,12 +180,13 @@ def test_one_shard_is_damaged_for_a_while(tmp_path: pathlib.Path, kind: str) -> 
     fault.inject([Target(0, 1)], context)
     (during,) = context.during
     assert sum(before[name] != during.get(name) for name in before) == 1
-    assert context.effects == [(1, 1, True)] and shards(tmp_path) == before
+    assert context.effects == [(1, 1, "shards damaged", True)] and shards(tmp_path) == before
     fault.see_end([Target(0, 1)], context)
     (struck,) = (name for name in before if before[name] != during.get(name))
     (tmp_path / "data" / struck).write_bytes(b"still bad")
     fault.see_end([Target(0, 1)], context)
-    assert context.ends == [(0, True), (1, False)]
+    assert context.ends == [(0, 0, "shards damaged", True), (1, 0, "shards damaged", False)]
+    assert context.actions == ["faults.data_corruption"]
     (tmp_path / "data" / struck).write_bytes(before[struck])
     data_corruption.put_back(tmp_path, **context.undos[0])
     assert shards(tmp_path) == before

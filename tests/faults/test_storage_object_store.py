@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from fault_context import FaultContext
 from waiting import until
 
 from harness.errors import FaultError
@@ -85,25 +86,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
             process.communicate()
 
 
-class Context:
+class Context(FaultContext):
     """`during` is what happens while the fault acts."""
 
     def __init__(self, store: Store, during: Callable[[], None]):
-        self.run_dir, self.seed, self.during = store.run_dir, 11, during
-        self.effects: list[tuple[float, float, str, bool]] = []
-        self.ends: list[tuple[float, bool]] = []
+        super().__init__(store.run_dir, seed=11)
+        self.during = during
 
     def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
         self.during()
         return True
-
-    def injected(self) -> None: ...
-
-    def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        self.effects.append((measured, expected, unit, ok))
-
-    def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        self.ends.append((measured, ok))
 
 
 def run(store: Store, during: Callable[[], None], **parameters: Any) -> tuple[float, float, str, bool]:
@@ -182,7 +174,8 @@ def test_whether_it_is_over_is_measured(store: Store) -> None:
     fault.see_end([Target(0)], context)
     fault.heal([Target(0)], context)
     fault.see_end([Target(0)], context)
-    assert context.ends == [(2, False), (0, True)]
+    unit = "rules and requests gone wrong"
+    assert context.ends == [(2, 0, unit, False), (0, 0, unit, True)]
 
 
 def test_a_client_that_tries_again_gets_through(store: Store) -> None:

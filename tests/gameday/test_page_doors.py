@@ -331,10 +331,7 @@ def test_idle_connections_keep_nobody_from_stop(clerk: Clerk, tmp_path: pathlib.
         host, _, port = served.address.removeprefix("http://").rpartition(":")
         for _ in range(205):
             held.enter_context(socket.create_connection((host, int(port)), 5))
-        headers = {
-            "Authorization": f"Bearer {served.access.tokens['participant']}",
-            "Content-Type": "application/json",
-        }
+        headers = {"Authorization": f"Bearer {served.access.tokens['participant']}", "Content-Type": "application/json"}
         request = urllib.request.Request(f"{served.address}/notes", b'{"action": "stop"}', headers, method="POST")
         with urllib.request.urlopen(request) as answer:
             assert answer.status == 200

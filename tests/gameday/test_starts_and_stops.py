@@ -82,9 +82,7 @@ def test_entries_come_in_order_and_each_is_judged(tmp_path: pathlib.Path) -> Non
 
 def test_stop_heals_at_once_and_blocks_until_it_is_lifted(tmp_path: pathlib.Path) -> None:
     person = Asking(
-        ("stop", frozen),
-        ("inject", lambda view: view.blocked),
-        ("lift", lambda view: view.blocked and view.step > 60),
+        ("stop", frozen), ("inject", lambda view: view.blocked), ("lift", lambda view: view.blocked and view.step > 60)
     )
     limits = "{cool_down: 100ms}"  # the next fault waits until the job has recovered from the one that was stopped
     result = played(tmp_path, planned(tmp_path, f"{HANG}, {KILL}", steps=400, limits=limits), person)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import verdict
 from mutants.bent import JOB, KILL
+from scorecards import assert_verdict
 from simulator import simulate
 
 from harness.errors import UsageError
@@ -55,8 +56,7 @@ def held(now: tuple[RunFigures, ...], before: tuple[RunFigures, ...] = runs(OLD)
 
 
 def test_the_same_stack_is_green_and_a_slower_one_is_red() -> None:
-    same = held(runs([7.1, 7.0, 7.4, 6.8, 7.2], "new"))
-    assert same.verdict is Verdict.PASS, same.reasons
+    assert_verdict(held(runs([7.1, 7.0, 7.4, 6.8, 7.2], "new")), Verdict.PASS)
     slower = held(runs([10.6, 10.8, 10.4, 10.7, 10.9], "new"))
     assert slower.verdict is Verdict.FAIL
     assert slower.reasons[0].startswith("rank-kill: recovery time: 1.50 × the baseline")
@@ -66,8 +66,7 @@ def test_the_same_stack_is_green_and_a_slower_one_is_red() -> None:
 def test_runs_that_prove_nothing_are_no_evidence(bad: Verdict) -> None:
     proven = runs([7.0, 7.1], "new")
     found = held(proven + runs([7.0] * 5, "void", verdict=bad))
-    assert found.verdict is Verdict.INCONCLUSIVE
-    assert "5 runs in the baseline and 2 here" in found.reasons[0]
+    assert_verdict(found, Verdict.INCONCLUSIVE, first="5 runs in the baseline and 2 here")
     assert held(runs(OLD, "new"), runs(OLD[:2]) + runs(OLD, "void", verdict=bad)).verdict is Verdict.INCONCLUSIVE
 
 
@@ -77,8 +76,7 @@ def test_a_comparison_with_nothing_is_no_pass(before: tuple[RunFigures, ...], re
     silent = {"wasted_gpu_seconds": None, "checkpoint_stall": 0.0}
     few = tuple(msgspec.structs.replace(each, recovery_time=recovery, **silent) for each in before)
     found = held(runs([recovery] * 5, "new", **silent), few)
-    assert found.verdict is Verdict.INCONCLUSIVE
-    assert any("each needs 3 judged runs; about" in reason for reason in found.reasons)
+    assert_verdict(found, Verdict.INCONCLUSIVE, "each needs 3 judged runs; about")
     assert held(runs([recovery], "new", **silent), runs([recovery] * 5, **silent)).verdict is not Verdict.PASS
 
 
@@ -94,33 +92,34 @@ def test_a_busier_machine_is_no_regression_and_no_pass() -> None:
     assert held(runs(far, "new", step_seconds=0.15), before).verdict is Verdict.FAIL, "that is more than it explains"
 
 
-def test_one_run_without_the_figure_is_doubt() -> None:
-    found = held(runs([7.0, 7.1, 7.2, 7.1, None], "new"))
-    assert found.verdict is Verdict.INCONCLUSIVE and "1 of 5 new runs do not report it" in found.reasons[0]
-
-
 def test_a_baseline_that_claims_far_more_gpu_time_hides_no_waste() -> None:
-    wasteful = runs(OLD, "new", wasted_gpu_seconds=2000.0)
-    assert held(wasteful).verdict is Verdict.FAIL
-    forged = held(wasteful, runs(OLD, allocated_gpu_seconds=1e15))
-    assert forged.verdict is Verdict.INCONCLUSIVE and "at most 3 × can be compared" in forged.reasons[0]
+    assert held(runs(OLD, "new", wasted_gpu_seconds=2000.0)).verdict is Verdict.FAIL
     untold = runs(OLD, "new", allocated_gpu_seconds=None)
     assert held(untold, runs(OLD, allocated_gpu_seconds=1e15)).verdict is Verdict.INCONCLUSIVE
 
 
-def test_a_figure_that_vanished_is_no_improvement() -> None:
-    before = runs(OLD, checkpoint_stall=5.0)
-    found = held(runs(OLD, "new", checkpoint_stall=0.0), before)
-    assert found.verdict is Verdict.INCONCLUSIVE and "check that it is still reported" in found.reasons[0]
+@pytest.mark.parametrize(
+    ("now", "before", "why"),
+    [
+        (runs([7.0, 7.1, 7.2, 7.1, None], "new"), runs(OLD), "1 of 5 new runs do not report it"),
+        (runs(OLD, "new"), runs(OLD, checkpoint_stall=5.0), "check that it is still reported"),
+        (runs(OLD), runs(OLD), "the same runs"),
+        (
+            runs(OLD, "new", wasted_gpu_seconds=2e3),
+            runs(OLD, allocated_gpu_seconds=1e15),
+            "at most 3 × can be compared",
+        ),
+    ],
+    ids=["one run lacks the figure", "it vanished", "its own runs", "it claims far more GPU time"],
+)
+def test_what_cannot_be_compared_is_doubt(
+    now: tuple[RunFigures, ...], before: tuple[RunFigures, ...], why: str
+) -> None:
+    assert_verdict(held(now, before), Verdict.INCONCLUSIVE, first=why)
 
 
 def test_a_figure_that_neither_side_has_is_named() -> None:
     assert held(runs(OLD, "new")).not_compared == ["rank-kill: checkpoint stall (neither side has a value)"]
-
-
-def test_a_baseline_is_not_held_against_its_own_runs() -> None:
-    found = held(runs(OLD))
-    assert found.verdict is Verdict.INCONCLUSIVE and "the same runs" in found.reasons[0]
 
 
 def test_a_scenario_that_the_baseline_lacks_is_doubt() -> None:

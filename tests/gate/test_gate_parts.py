@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from scorecards import assert_verdict
 
 from harness.errors import ScenarioError, UsageError
 from harness.gate import merging, run_figures, selection
@@ -25,6 +26,7 @@ from harness.judge.verdict import Verdict
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 HEAD = "version: 1\nname: small\ntitle: A small gate\nscenarios:\n"
 THREE = HEAD + "  - rank-kill\n  - {scenario: spot-evict, required: false}\n  - node-loss\n"
+TWICE = HEAD + "  - rank-kill\n  - {scenario: rank-kill, overrides: {workload: {steps: 150}}}\n"
 CODE = {"trainer_commit": "c" * 40, "trainer_diff": "clean"}
 TODAY = datetime.date(2026, 11, 22)
 
@@ -70,8 +72,7 @@ def test_a_failure_without_a_reason_is_not_known(bad: Scorecard) -> None:
 
 
 def test_an_unexpected_pass_is_told(good: Scorecard) -> None:
-    found = settled(known("never recovered"), good)
-    assert found.verdict is Verdict.FAIL and "remove known_failure from the suite" in found.reasons[0]
+    assert_verdict(settled(known("never recovered"), good), Verdict.FAIL, first="remove known_failure from the suite")
 
 
 def test_an_expired_entry_fails_whatever_the_runs_say(good: Scorecard, bad: Scorecard) -> None:
@@ -131,9 +132,8 @@ def test_without_time_for_what_is_required_it_is_no_full_pass(rehearse: Any, mon
 
 
 def test_a_scenario_may_be_in_a_suite_twice(rehearse: Any, bad: Scorecard) -> None:
-    twice = HEAD + "  - rank-kill\n  - {scenario: rank-kill, overrides: {workload: {steps: 150}}}\n"
-    assert len(rehearse(twice).rows) == 2
-    answer = rehearse(twice, {"rank-kill": bad})
+    assert len(rehearse(TWICE).rows) == 2
+    answer = rehearse(TWICE, {"rank-kill": bad})
     assert answer.verdict is Verdict.FAIL and "2 of 2 scenarios" in answer.reason
 
 
@@ -144,9 +144,6 @@ def test_two_entries_that_do_the_same_are_refused(rehearse: Any, more: str) -> N
     twice = HEAD + f"  - rank-kill\n  - {{scenario: rank-kill, overrides: {{repeat: 2{more}}}}}\n"
     with pytest.raises(ScenarioError, match=r"small\.yaml: rank-kill: it is in the suite twice"):
         rehearse(twice)
-
-
-TWICE = HEAD + "  - rank-kill\n  - {scenario: rank-kill, overrides: {workload: {steps: 150}}}\n"
 
 
 def test_of_a_scenario_twice_the_healthy_one_is_compared(rehearse: Any, tmp_path: pathlib.Path) -> None:
@@ -208,8 +205,7 @@ def test_a_gate_with_too_few_runs_cannot_tell(rehearse: Any) -> None:
     first = rehearse(THREE, recovery=7.0, repeat=5)
     few = rehearse(THREE, recovery=7.0, repeat=2, against=first.run_id)
     assert few.verdict is Verdict.INCONCLUSIVE and "3 more runs on each side would settle it" in few.reason
-    without = rehearse(THREE, recovery=0.0, repeat=5, against=first.run_id)
-    assert without.verdict is Verdict.INCONCLUSIVE
+    assert_verdict(rehearse(THREE, recovery=0.0, repeat=5, against=first.run_id), Verdict.INCONCLUSIVE)
 
 
 def test_a_gate_of_something_else_is_refused_before_anything_runs(rehearse: Any, tmp_path: pathlib.Path) -> None:

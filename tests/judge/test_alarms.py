@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from judging import Bend, struck, verdict
-from simulator import Job, Logs, clocks, simulate, steps
+from simulator import Job, Logs, change, clocks, simulate, steps
 
 from harness.judge.facts.alarms import Said
 from harness.judge.verdict import Verdict
@@ -67,8 +67,7 @@ def test_an_alarm_is_false_unless_the_steps_bear_it_out(factor: float, told: dic
 def test_a_trainer_that_does_not_tell_its_waits_bears_nothing_out() -> None:
     def silent(logs: Logs) -> None:
         shape(logs, 2, kind="straggler", slowdown=2.0)
-        for step in logs.steps():
-            del step["sync_ns"]
+        change(logs.steps(), "sync_ns")
 
     assert false_alarms(silent) == 1
 
@@ -112,8 +111,7 @@ def test_an_alarm_by_a_rule_is_held_against_the_same_rule(
     """The trainer and the judge read the same steps by one module. The spike is at step 40."""
 
     def spike(logs: Logs) -> None:
-        for step in logs.steps():
-            step["grad_norm"] = norm if step["step"] == 40 else 1.0
+        change(logs.steps(), grad_norm=lambda step: norm if step["step"] == 40 else 1.0)
         alarm(logs, 0, told_at, **told)
 
     assert false_alarms(spike) == false
@@ -124,8 +122,7 @@ def test_an_alarm_late_in_a_long_life_is_about_its_own_process(rank: int, at: in
     """The rules are applied to the last of its steps, not to all."""
 
     def spike(logs: Logs) -> None:
-        for step in logs.steps(rank=rank):
-            step["grad_norm"] = 50.0 if step["step"] == 260 else 1.0
+        change(logs.steps(rank=rank), grad_norm=lambda step: 50.0 if step["step"] == 260 else 1.0)
         alarm(logs, rank, at, kind="gradient")
 
     assert false_alarms(spike, Job(nodes=2, steps=270, every=90)) == false

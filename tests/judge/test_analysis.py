@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 from judging import load, verdict
 from mutants.bent import JOB
-from simulator import Logs, Outage, remove, simulate
+from simulator import Logs, Outage, change, remove, simulate
 
 from harness.judge.facts import analysis, ledger, losses, usual
 from harness.judge.score import Evidence
@@ -16,13 +16,8 @@ from harness.judge.verdict import Verdict
 from harness.report import drawing
 
 
-def only_rank_1_tells_its_loss(logs: Logs) -> None:
-    for line in logs.steps(rank=0):
-        line["loss"] = None
-
-
 def test_the_chart_draws_the_losses_that_were_judged() -> None:
-    card = verdict(simulate(JOB, [Outage(17, "rank", victim=1)], 5), only_rank_1_tells_its_loss)
+    card = verdict(simulate(JOB, [Outage(17, "rank", victim=1)], 5), lambda logs: change(logs.steps(rank=0), loss=None))
     ours = drawing.curves(card.evidence).ours
     assert np.isfinite(ours.loss).all() and len(ours.loss) == JOB.steps
     assert ours.loss.tolist() == card.evidence.curve.loss.tolist()

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from judging import EXPECT, Bend, bent, load, together, verdict
+from judging import ENVELOPE, EXPECT, Bend, bent, load, together, verdict
+from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, simulate
 
 from harness.judge.facts.evidence import Evidence
@@ -16,7 +17,6 @@ from harness.timeline.timeline import Timeline
 
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = [Outage(17, "rank", victim=1)]
-ENVELOPE = {"loss_continuity": {"mode": "envelope"}}
 
 
 def loss(change: Callable[[dict[str, Any]], object], rank: int | None = None, first: int = 1) -> Bend:
@@ -27,16 +27,8 @@ def loss(change: Callable[[dict[str, Any]], object], rank: int | None = None, fi
     return bend
 
 
-def other_seed(logs: Logs) -> None:
-    logs.plan["seed"] = 8
-
-
 def failed(logs: Logs) -> None:
     logs.harness[-1].update(outcome="failed")
-
-
-def stopped_early(logs: Logs) -> None:
-    logs.lose("step", step=range(31, 1000))
 
 
 def judged(bend: Bend, fault_free: Timeline | None = None, expect: Any = None, **more: Any) -> Scorecard:
@@ -50,9 +42,9 @@ def as_it_is(logs: Logs) -> None:
 @pytest.mark.parametrize(
     ("bend", "outages", "why"),
     [
-        (other_seed, [], "another seed"),
+        (lambda logs: logs.plan.update(seed=8), [], "another seed"),
         (failed, [], "did not finish"),
-        (stopped_early, [], "did not finish"),
+        (lambda logs: logs.lose("step", step=range(31, 1000)), [], "did not finish"),
         (as_it_is, [Outage(17, "crash")], "restarted"),
         (as_it_is, [Outage(17, "rollback")], "restarted"),
         (as_it_is, KILL, "a fault struck it"),
@@ -83,8 +75,7 @@ def test_a_hole_or_a_sparse_loss_is_no_flaw(bend: Bend) -> None:
 
 def test_a_hole_in_a_calibration_run_does_not_open_the_band() -> None:
     hole = bent(JOB, loss(lambda line: None if line["step"] == 12 else line["loss"] * (1 + 1e-9)), seed=3)
-    healthy = verdict(simulate(JOB, KILL, seed=5), expect=ENVELOPE, calibration=[hole])
-    assert healthy.verdict is Verdict.PASS, healthy.reasons
+    assert_verdict(verdict(simulate(JOB, KILL, seed=5), expect=ENVELOPE, calibration=[hole]), Verdict.PASS)
     astray = loss(lambda line: line["loss"] * 1.3, first=20)
     assert verdict(simulate(JOB, KILL, seed=5), astray, ENVELOPE, calibration=[hole]).verdict is Verdict.FAIL
 
@@ -143,5 +134,4 @@ def test_a_loss_that_never_changes_proves_nothing() -> None:
         for line in logs.steps():
             line |= {"loss": 1.0, "grad_norm": 1.0}
 
-    card = judged(constant, bent(JOB, constant))
-    assert card.verdict is Verdict.INCONCLUSIVE and "never change" in card.reasons[0]
+    assert_verdict(judged(constant, bent(JOB, constant)), Verdict.INCONCLUSIVE, first="never change")

@@ -8,7 +8,7 @@ import re
 
 import pytest
 from judging import verdict
-from simulator import Job, Logs, simulate
+from simulator import Job, simulate
 
 import harness
 from harness.judge.verdict import Code, Doubt, Verdict
@@ -33,10 +33,7 @@ def test_each_code_is_used_and_names_one_thing(codes: type[enum.StrEnum]) -> Non
 def test_a_scorecard_tells_the_codes_of_its_reasons() -> None:
     """The last rank did the step that all others did, too, but did not say so; no fault struck, but a bound waits."""
 
-    def bend(logs: Logs) -> None:
-        logs.lose("step", step=[20], rank=1)
-
-    card = verdict(simulate(JOB), bend)
+    card = verdict(simulate(JOB), lambda logs: logs.lose("step", step=[20], rank=1))
     told = [(each.verdict, each.code, each.doubt) for each in card.findings]
     assert (Verdict.FAIL, "step.left-out", "") in told
     assert (Verdict.INCONCLUSIVE, "recovery_time.max", "doubt.unmeasured") in told

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import Bend, bent, expecting, load, verdict
-from simulator import Job, Logs, Outage, simulate, steps
+from judging import EXACT, Bend, bent, expecting, load, verdict
+from scorecards import assert_verdict
+from simulator import Job, Logs, Outage, change, simulate, steps
 
 from harness.judge.facts import samples
 from harness.judge.facts.analysis import Analysis
@@ -24,7 +25,6 @@ from harness.timeline.timeline import Timeline
 
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = [Outage(17, "rank", victim=1)]  # step 18 is not done, and the job goes on from step 10
-EXACT = {"loss_continuity": {"mode": "exact"}}
 SIZE, BATCH = 256, 16  # 8 steps of 2 ranks are one pass
 Told = Callable[[int, int, int], tuple[int, list[list[int]]]]  # step, rank, ranks → pass, runs
 
@@ -139,10 +139,7 @@ def test_a_pass_that_begins_again_after_the_resume() -> None:
 
 @pytest.mark.parametrize(
     ("odd", "where"),
-    [
-        ({12}, " (16 per rank): "),
-        ({12, 20}, " (32 per rank) in 2 passes over the data, 5 % of the 1280 consumed: "),
-    ],
+    [({12}, " (16 per rank): "), ({12, 20}, " (32 per rank) in 2 passes over the data, 5 % of the 1280 consumed: ")],
 )
 def test_samples_of_several_passes_are_told_with_their_share(odd: set[int], where: str) -> None:
     """A step of each pass consumes those of the step before."""
@@ -209,8 +206,7 @@ def test_fault_free_repeats_that_differ_among_each_other_accuse_nobody_either() 
 def test_a_fault_before_the_first_step_proves_no_order() -> None:
     early = [Outage(0, "rank", victim=1)]
     judged = card(run_of(sampler(seed=1), outages=early), fault_free_of(sampler()))
-    assert judged.verdict is Verdict.INCONCLUSIVE
-    assert "nothing shows that the order is the same in every run" in "\n".join(judged.reasons)
+    assert_verdict(judged, Verdict.INCONCLUSIVE, "nothing shows that the order is the same in every run")
 
 
 @pytest.mark.parametrize("defect", [False, True])
@@ -241,8 +237,7 @@ def test_with_another_number_of_ranks_and_no_passes_the_order_is_not_judged(aske
 
     def without_passes(logs: Logs) -> None:
         telling(sampler())(logs)
-        for line in logs.steps():
-            line.pop("epoch")
+        change(logs.steps(), "epoch")
 
     expect = {"loss_continuity": {"mode": "final"} | ({"max_samples_repeated": 0} if asked else {})}
     shrunk = simulate(JOB, [Outage(17, "shrink", victim=1)], seed=5)
@@ -278,9 +273,7 @@ def digests(shift: int = 0, seed: str = "") -> Bend:
 def test_digests_of_inputs_are_held_against_those_of_the_fault_free_run() -> None:
     history, fault_free = simulate(JOB, KILL, seed=5), bent(JOB, digests())
     assert verdict(history, digests(), EXACT, fault_free).verdict is Verdict.PASS
-    judged = verdict(history, digests(shift=1), EXACT, fault_free)
-    assert judged.verdict is Verdict.FAIL
-    assert "2 inputs of steps repeated" in "\n".join(judged.reasons)
+    assert_verdict(verdict(history, digests(shift=1), EXACT, fault_free), Verdict.FAIL, "2 inputs of steps repeated")
     other = verdict(history, digests(seed="x"), EXACT, fault_free)
     assert other.verdict is Verdict.PASS and "not comparable" in other.not_judged["sample order"]
 

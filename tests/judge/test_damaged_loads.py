@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from judging import Bend, fault_free_of, struck, together, verdict
-from simulator import Job, Logs, Outage, clocks, put, simulate
+from scorecards import assert_verdict
+from simulator import Job, Logs, Outage, change, clocks, put, simulate
 
 from harness.judge.facts.restarts import PassedOver
 from harness.judge.facts.saves import Damage
@@ -90,8 +91,7 @@ def judged(*bends: Bend) -> Scorecard:
     ],
 )
 def test_it_is_proved(bends: tuple[Bend, ...]) -> None:
-    card = judged(*bends)
-    assert card.verdict is Verdict.FAIL and SAID in " ".join(card.reasons), card.reasons
+    assert_verdict(judged(*bends), Verdict.FAIL, SAID)
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,7 @@ def test_who_may_have_met_what_was_damaged(
 @pytest.mark.parametrize(("step", "accused"), [(0, True), (10, True), (20, False)])
 def test_damage_to_one_checkpoint_excuses_no_older_one_than_the_one_before(step: int, accused: bool) -> None:
     def goes_back(logs: Logs) -> None:
-        for line in restores(logs):
-            line |= {"step": step, "source": "scratch" if not step else f"step-{step:08}"}
+        change(restores(logs), step=step, source="scratch" if not step else f"step-{step:08}")
 
     card = judged(rotten, goes_back)
     said = f"resumed from step {step} and gave no reason, though a checkpoint of step 20 had been committed"

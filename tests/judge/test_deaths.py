@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Bend, struck, together, verdict
-from simulator import Job, Logs, Outage, clocks, find, put, remove, simulate
+from simulator import Job, Logs, Outage, change, clocks, find, put, remove, simulate
 
 from harness.judge.facts import deaths
 from harness.judge.questions.job import _unexplained
@@ -134,8 +134,7 @@ def at_once(logs: Logs) -> None:
     for rank, code in ((1, -15), (0, 1)):
         exits(logs, rank)[0].update(code=code, mono_ns=injected + 10 + 10 * rank)  # the victim's is seen last
         remove(logs.trainers(rank=rank, life=0)[0], lambda line: line["mono_ns"] > injected)
-    for line in (logs.told("fault.taking"), logs.told("process.exit")):
-        line["mono_ns"] += 1000 * MS
+    change((logs.told("fault.taking"), logs.told("process.exit")), mono_ns=lambda line: line["mono_ns"] + 1000 * MS)
 
 
 def struck_before(logs: Logs) -> None:
@@ -320,8 +319,7 @@ def test_that_it_was_larger_before_is_no_reason_to_leave() -> None:
     def leaves(logs: Logs) -> None:
         exits(logs, 0)[1]["code"] = 75
         logs.pop(next(name for name, lines in logs.items() if lines is logs.trainers(rank=1, life=-1)[0]))
-        for line in logs.trainers(rank=0, life=-1)[0]:
-            line |= {"world_size": 1} if "world_size" in line else {}
+        change((line for line in logs.trainers(rank=0, life=-1)[0] if "world_size" in line), world_size=1)
 
     alone = judged(leaves, Outage(12, "shrink", victim=1), Outage(5, "crash"))
     assert "rank 0 on node0 ended with exit code 75" in unexplained(alone)

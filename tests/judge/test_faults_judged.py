@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from judging import EXPECT, Bend, fault_free_of, together, verdict
+from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, clocks, remove, simulate
 
 from harness.judge.facts.by_time import Places
@@ -91,8 +92,7 @@ def judged(bend: Bend, kind: str = "rank") -> Scorecard:
     ],
 )
 def test_what_the_log_shows_outweighs_that_it_acted(bend: Bend, reason: str) -> None:
-    card = judged(bend)
-    assert card.verdict is Verdict.INVALID and any(reason in text for text in card.reasons), card.reasons
+    assert_verdict(judged(bend), Verdict.INVALID, reason)
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.3, Verdict.PASS), (1.0, Verdict.INVALID)])
@@ -129,8 +129,7 @@ def test_where_no_replacement_was_planned_none_comes(back: bool | None, flaws: i
 @pytest.mark.parametrize(("ended", "alive", "flaws"), [(2, False, 1), (2, True, 0), (9.9, False, 0), (11, False, 0)])
 def test_a_node_that_had_ended_was_not_struck(ended: float, alive: bool, flaws: int) -> None:
     there: Any = SimpleNamespace(
-        ended={("a", 1): round(ended * 10**9)},
-        alive=lambda target, moment: iter([1] if alive else []),
+        ended={("a", 1): round(ended * 10**9)}, alive=lambda target, moment: iter([1] if alive else [])
     )
     fault: Any = SimpleNamespace(injected=10**10, targets=({"node": "a", "rank": None}, {"node": "a", "rank": 1}))
     run: Any = SimpleNamespace(uncertainty_ns=0)
@@ -146,8 +145,7 @@ def test_a_node_that_had_ended_was_not_struck(ended: float, alive: bool, flaws: 
     ],
 )
 def test_a_rate_may_be_nearly_what_was_planned(bend: Bend) -> None:
-    card = judged(bend)
-    assert card.verdict is Verdict.PASS, card.reasons
+    assert_verdict(judged(bend), Verdict.PASS)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from judge.test_slowdown import JOB as SLOW_JOB
 from judge.test_slowdown import slowed
 from judging import EXPECT, Bend, fault_free_of, verdict
 from mutants.bent import BROKEN, JOB
-from simulator import Job, Logs, Outage, clocks, find, put, simulate, steps
+from simulator import Job, Logs, Outage, change, clocks, find, put, simulate, steps
 
 from harness.campaign.fault_free import fault_free_plans
 from harness.judge.score import Evidence, Scorecard, judge
@@ -99,8 +99,7 @@ def alarmed() -> Scorecard:
         )
         for lines in workers[2:]:
             find(lines, "restored")["fallback"] = [{"path": "checkpoints/step-99", "reason": "checksum"}]
-            for line in steps(lines):
-                del line["lr"], line["count"]
+            change(steps(lines), "lr", "count")
 
     return verdict(simulate(JOB, [Outage(17, "rank", victim=1)], 5), bend, EVERYTHING)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import Bend, bent, fault_free_of, verdict
-from simulator import Job, Logs, Outage, find, simulate
+from judging import EXACT, Bend, bent, fault_free_of, verdict
+from simulator import Job, Logs, Outage, change, find, simulate
 
 from harness.judge.facts import losses, samples
 from harness.judge.facts.alarms import LeftOut
@@ -27,7 +27,6 @@ from harness.timeline.timeline import Steps
 
 JOB = Job(nodes=2, steps=40, every=10)
 KILL = [Outage(17, "rank", victim=1)]
-EXACT = {"loss_continuity": {"mode": "exact"}}
 
 
 def level(loss: Callable[[int], float]) -> Bend:
@@ -112,8 +111,7 @@ def test_the_final_gap_may_be_as_large_as_its_bound(gap: str, expected: Verdict)
 @pytest.mark.parametrize("hole", [False, True])
 def test_a_hole_in_the_fault_free_run_excuses_no_false_restore(hole: bool) -> None:
     def restored_7(logs: Logs) -> None:
-        for lines in logs.last_lives():
-            find(lines, "restored")["step"] = 7
+        change((find(lines, "restored") for lines in logs.last_lives()), step=7)
 
     def begins_with_2(logs: Logs) -> None:
         next(logs.steps(rank=1))["step"] = 2
@@ -223,13 +221,11 @@ def test_a_rank_that_tells_two_losses_hides_no_other_rank(wrong: bool) -> None:
     """Rank 0 tells its loss at the two ends only, also without a fault; rank 1 tells it in each step."""
 
     def seldom(logs: Logs) -> None:
-        for line in logs.steps(2, 39, rank=0):
-            del line["loss"], line["grad_norm"]
+        change(logs.steps(2, 39, rank=0), "loss", "grad_norm")
 
     def bend(logs: Logs) -> None:
         seldom(logs)
-        for line in logs.steps(rank=1, life=-1) if wrong else ():
-            line["loss"] *= 1.2
+        change(logs.steps(rank=1, life=-1) if wrong else (), loss=lambda line: line["loss"] * 1.2)
 
     card = verdict(simulate(JOB, KILL, 3), bend, EXACT, bent(JOB, seldom))
     told = [each.text.partition(" differs")[0] for each in card.findings if each.code == Code.LOSS_RANK_DIFFERS]

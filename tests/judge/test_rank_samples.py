@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Bend, bent, fault_free_of, together, verdict
 from mutants.bent import a_rank_has_no_log
-from simulator import Job, Logs, Outage, simulate, steps
+from simulator import Job, Logs, Outage, change, simulate, steps
 
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
@@ -57,11 +57,7 @@ def test_a_rank_with_fewer_samples_is_named_with_the_first_step() -> None:
 
 
 def test_a_step_without_a_sample_tells_that_it_had_none() -> None:
-    def empty(logs: Logs) -> None:
-        for line in logs.steps(22, 22):
-            line |= {"count": 0, "rank_samples": 0}
-
-    card = judged(TWO, telling(TWO), empty)
+    card = judged(TWO, telling(TWO), lambda logs: change(logs.steps(22, 22), count=0, rank_samples=0))
     assert not accused(card) and card.metrics["batches_short"] == 0
     assert card.metrics["rank_samples_min"] == 39 * 8, "of the other steps"
 
@@ -113,11 +109,7 @@ def test_a_trainer_that_does_not_tell_is_not_judged() -> None:
 
 
 def test_what_is_told_in_some_steps_only_may_hide_the_others() -> None:
-    def hiding(logs: Logs) -> None:
-        for line in logs.steps(22, 24, rank=1):
-            del line["rank_samples"]
-
-    card = judged(TWO, telling(TWO), hiding)
+    card = judged(TWO, telling(TWO), lambda logs: change(logs.steps(22, 24, rank=1), "rank_samples"))
     assert card.verdict is Verdict.INCONCLUSIVE
     assert accused(card) == ["rank_samples: at step 22 rank 1 did not report its samples, but others were reported"]
 

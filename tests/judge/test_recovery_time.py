@@ -188,12 +188,7 @@ def ended(
 @pytest.mark.parametrize("outcome", ["aborted", "interrupted"])
 @pytest.mark.parametrize(
     ("after_ns", "limit_ns", "outage"),
-    [
-        (8 * 10**6, 120 * S, False),
-        (900 * 10**6, 120 * S, False),
-        (900 * 10**6, S // 2, True),
-        (30 * S, 120 * S, True),
-    ],
+    [(8 * 10**6, 120 * S, False), (900 * 10**6, 120 * S, False), (900 * 10**6, S // 2, True), (30 * S, 120 * S, True)],
     ids=["within a step", "on a busy host", "longer than it is given", "much longer than any step"],
 )
 def test_a_run_that_is_ended_in_the_course_of_a_step_had_no_outage(

@@ -8,7 +8,7 @@ from typing import Any
 import judging
 import pytest
 from judging import EXPECT, Bend, bent, fault_free_of, together, verdict
-from simulator import Job, Logs, Outage, clocks, simulate, steps
+from simulator import Job, Logs, Outage, change, clocks, simulate, steps
 
 from harness.judge.facts import reported
 from harness.judge.score import Scorecard
@@ -75,8 +75,7 @@ def test_each_step_at_which_they_differ_is_told_by_itself() -> None:
 
 def test_a_rank_that_tells_alone_agrees_with_nobody() -> None:
     def alone(logs: Logs) -> None:
-        for line in (*logs.steps(rank=0), *logs.steps(rank=2)):
-            line.pop("weights", None)
+        change((*logs.steps(rank=0), *logs.steps(rank=2)), "weights")
 
     assert judged(telling(), alone).metrics["replica_checks"] == 0
 
@@ -246,9 +245,5 @@ def test_it_can_be_switched_off() -> None:
 
 
 def test_the_evidence_that_a_trainer_declares_must_be_there() -> None:
-    def declaring(logs: Logs) -> None:
-        for lines in logs.trainers():
-            lines[0]["tells"] = ["steps", "weights"]
-
-    card = judged(declaring)
+    card = judged(lambda logs: change((lines[0] for lines in logs.trainers()), tells=["steps", "weights"]))
     assert "evidence is missing: agreement of replicas" in card.reasons[0]

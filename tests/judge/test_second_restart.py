@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from judging import EXPECT, SAVES, Bend, bent, expecting, fault_free_of, load, together
+from scorecards import assert_verdict
 from simulator import Job, Line, Logs, Outage, find, remove, simulate, steps
 
 from harness.judge.facts.evidence import Evidence
@@ -160,8 +161,7 @@ def replicas_apart(logs: Logs) -> None:
     ],
 )
 def test_it_is_asked_what_each_run_is(bend: Bend, expected: Verdict, reason: str) -> None:
-    card = judged(again(bend))
-    assert card.verdict is expected and any(reason in text for text in card.reasons), card.reasons
+    assert_verdict(judged(again(bend)), expected, reason)
 
 
 @pytest.mark.parametrize(("digest", "expected"), [("a", Verdict.PASS), ("b", Verdict.INCONCLUSIVE)])
@@ -169,16 +169,13 @@ def test_its_copy_holds_what_the_job_had_saved(digest: str, expected: Verdict) -
     seen = {"event": "checkpoint.published", "path": "c/step-60", "step": BEFORE, "at": 1}
     log = replace(again(), published=[seen | {"tensors": digest}])
     whole = [seen | {"tensors": "a", "at": event["at"]} for event in published(_run(), "x") if event["step"] == BEFORE]
-    card = judged(log, published=whole)
-    assert card.verdict is expected, card.reasons
+    assert_verdict(judged(log, published=whole), expected)
 
 
 def test_one_that_was_to_follow_and_has_no_end_is_missing() -> None:
     """The harness was killed after the job, before it made it."""
     card = judged("", {}, drills=True)
-    assert card.verdict is Verdict.INCONCLUSIVE
-    assert any("second_restart: it has no end" in text for text in card.reasons), card.reasons
-    assert any("the restore drill has no end" in text for text in card.reasons), card.reasons
+    assert_verdict(card, Verdict.INCONCLUSIVE, "second_restart: it has no end", "the restore drill has no end")
     assert judged("", {}).not_judged["second restart"] == "none was made"
 
 
@@ -193,8 +190,7 @@ def test_one_that_was_to_follow_and_has_no_end_is_missing() -> None:
     ],
 )
 def test_what_the_harness_saw_of_it(finished: dict[str, Any], expected: Verdict, reason: str) -> None:
-    card = judged(again(), finished, published=published(_run(), "a"))
-    assert card.verdict is expected and any(reason in text for text in card.reasons), card.reasons
+    assert_verdict(judged(again(), finished, published=published(_run(), "a")), expected, reason)
 
 
 @pytest.mark.parametrize(
@@ -207,8 +203,7 @@ def test_what_the_harness_saw_of_it(finished: dict[str, Any], expected: Verdict,
     ],
 )
 def test_a_log_that_does_not_hold_all_says_why(second: Timeline | str, why: str) -> None:
-    card = judged(second)
-    assert card.verdict is Verdict.INCONCLUSIVE and why in card.reasons[0], card.reasons
+    assert_verdict(judged(second), Verdict.INCONCLUSIVE, first=why)
 
 
 def test_other_tensors_than_the_harness_saw_in_the_run_fail() -> None:

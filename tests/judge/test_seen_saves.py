@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judging import SAVES, Bend, bent, by_a_command, load, struck, together, verdict
-from simulator import Job, Line, Logs, Outage, clocks, put, remove, simulate, steps
+from judging import EXACT, SAVES, Bend, bent, by_a_command, load, struck, together, verdict
+from scorecards import assert_verdict
+from simulator import Job, Line, Logs, Outage, change, clocks, put, remove, simulate, steps
 
 from harness.judge.questions.drills import _holds_less
 from harness.judge.questions.saves import _piled_up
@@ -20,7 +21,6 @@ from harness.judge.verdict import Verdict
 JOB = Job(nodes=2, steps=80, every=10, step_ms=400)
 KILL = [Outage(37, "rank", victim=1)]
 LATE_NS = 300_000_000
-EXACT = {"loss_continuity": {"mode": "exact"}}
 NOT_FOUND = "the harness did not find it in the store when all nodes had ended"
 
 
@@ -60,11 +60,7 @@ def judged(
 
 
 def with_seen(first: int = 0, last: int = 1000, **told: Any) -> Bend:
-    def bend(logs: Logs) -> None:
-        for line in seen(logs, first, last):
-            line |= told
-
-    return bend
+    return lambda logs: change(seen(logs, first, last), **told)
 
 
 def with_part(step: int, tensor: str) -> Bend:
@@ -154,10 +150,7 @@ def last_left(**told: Any) -> Bend:
         ([with_seen(40, sha256="s30")], "the harness saw in it the content of the checkpoint of step 30"),
         ([with_seen(50, tensors="t40")], "the checkpoint of step 50 is none: the harness saw in it the content of"),
         ([with_seen(40, zero_bytes=600)], "the harness saw 67% of its tensors' bytes in tensors of zeros"),
-        (
-            [with_part(50, "280 moments-40")],
-            "saw 67% of its tensors as in the checkpoint of step 40, and at most 33%",
-        ),
+        ([with_part(50, "280 moments-40")], "saw 67% of its tensors as in the checkpoint of step 40, and at most 33%"),
         ([lambda logs: removed(logs, 50, 1_000_000_000)], "the harness saw it go away before a newer one was begun"),
         ([not_left], "the last checkpoint, of step 80, is none: the harness did not find it in the store"),
     ],
@@ -230,8 +223,7 @@ def test_where_sizes_hardly_differ_a_smaller_one_lacks_something(least: int, ste
 
 def test_a_restart_from_a_save_that_was_only_begun_and_never_seen_is_not_known() -> None:
     def only_begun(logs: Logs) -> None:
-        for line in commits(logs, 30, 30):
-            line["event"] = "checkpoint.started"
+        change(commits(logs, 30, 30), event="checkpoint.started")
         unseen(30, 30)(logs)
         left_are(10, 20, 40, 50, 60, 70, 80)(logs)
 
@@ -249,8 +241,7 @@ def test_a_name_is_of_a_step_where_there_are_two(every: int, accused: bool) -> N
 
 def counts_from_one(logs: Logs) -> None:
     """What each checkpoint says of itself is a step further than its name."""
-    for line in seen(logs):
-        line["step"] += 1
+    change(seen(logs), step=lambda line: line["step"] + 1)
 
 
 def twice(logs: Logs) -> None:
@@ -261,8 +252,7 @@ def twice(logs: Logs) -> None:
 
 
 def to_one_path(logs: Logs) -> None:
-    for line in (*commits(logs), *seen(logs)):
-        line["path"] = "checkpoints/last.pt"
+    change((*commits(logs), *seen(logs)), path="checkpoints/last.pt")
     left_are(80)(logs)
     left_of(logs)["checkpoints"][0]["path"] = "checkpoints/last.pt"
 
@@ -274,15 +264,12 @@ def two_are_kept(logs: Logs) -> None:
 
 
 def told_without_a_path(logs: Logs) -> None:
-    for line in commits(logs):
-        del line["path"]
+    change(commits(logs), "path")
 
 
 def elsewhere(logs: Logs) -> None:
-    for line in commits(logs):
-        line["path"] = f"/mnt/{line['step']}.pt"
-    for line in seen(logs):
-        line |= {"path": "checkpoints/other", "step": 1}
+    change(commits(logs), path=lambda line: f"/mnt/{line['step']}.pt")
+    change(seen(logs), path="checkpoints/other", step=1)
 
 
 def silent(logs: Logs) -> None:
@@ -294,14 +281,12 @@ def silent(logs: Logs) -> None:
     "bend", [twice, to_one_path, two_are_kept, told_without_a_path, elsewhere, counts_from_one, silent]
 )
 def test_whoever_saves_otherwise_without_a_fault_too_is_not_accused(bend: Bend) -> None:
-    card = judged(without=(watched, bend))
-    assert card.verdict is Verdict.PASS, card.reasons
+    assert_verdict(judged(without=(watched, bend)), Verdict.PASS)
 
 
 def over_a_notice(logs: Logs) -> None:
     """What is saved then is of another kind, and may lie elsewhere."""
-    for line in commits(logs, 50, 50):
-        line |= {"kind": "emergency", "path": "emergency/step-50"}
+    change(commits(logs, 50, 50), kind="emergency", path="emergency/step-50")
 
 
 def goes_meanwhile(logs: Logs) -> None:
@@ -327,8 +312,7 @@ def cut_short(logs: Logs) -> None:
     ],
 )
 def test_a_look_that_tells_less_accuses_nobody(bends: list[Bend], without: list[Bend], job: Job) -> None:
-    card = judged(*bends, without=(watched, *without), job=job)
-    assert card.verdict is Verdict.PASS, card.reasons
+    assert_verdict(judged(*bends, without=(watched, *without), job=job), Verdict.PASS)
 
 
 def test_a_store_that_cannot_be_seen_proves_nothing() -> None:
@@ -363,8 +347,7 @@ def without_commits(*which: int) -> Bend:
 
 def tells_no_saves(logs: Logs) -> None:
     by_a_command(logs)
-    for lines in logs.trainers():
-        lines[0].pop("tells", None)
+    change((lines[0] for lines in logs.trainers()), "tells")
     logs.lose(*SAVES)
 
 
@@ -378,8 +361,7 @@ def test_the_last_save_is_never_tolerated_to_be_missing() -> None:
 def test_a_rhythm_that_a_restart_moved_ends_less_than_an_interval_early() -> None:
     def moved(logs: Logs) -> None:
         begun_earlier(logs, 3)
-        for line in logs.all(*SAVES):
-            line["step"] -= 3 if line["step"] >= 40 else 0
+        change(logs.all(*SAVES), step=lambda line: line["step"] - (3 if line["step"] >= 40 else 0))
 
     assert "its last checkpoint is" not in said(judged(moved, without=()))
 
@@ -392,8 +374,7 @@ def test_a_save_is_not_due_while_another_one_is_being_written(written_until: int
         next(commits(logs, 50, 50)).update(clocks(steps(lines, written_until, written_until)[0], 1))
         put(lines)
 
-    card = judged(slow_disk, without=())
-    assert card.verdict is verdict_, card.reasons
+    assert_verdict(judged(slow_disk, without=()), verdict_)
 
 
 def test_a_trainer_that_tells_no_saves_and_makes_none_after_its_restart() -> None:
@@ -405,11 +386,9 @@ def test_a_trainer_that_tells_no_saves_and_makes_none_after_its_restart() -> Non
 
 def test_checkpoints_that_grow_without_a_fault_and_not_after_the_restart() -> None:
     def growing(logs: Logs) -> None:
-        for line in commits(logs):
-            line["bytes"] = 100_000 + 300 * line["step"]
+        change(commits(logs), bytes=lambda line: 100_000 + 300 * line["step"])
 
-    card = judged(told(bytes=109_004), without=(growing,))
-    assert card.verdict is Verdict.INCONCLUSIVE and "they may hold one state" in said(card), card.reasons
+    assert_verdict(judged(told(bytes=109_004), without=(growing,)), Verdict.INCONCLUSIVE, "they may hold one state")
     assert judged(without=(growing,)).verdict is Verdict.PASS
 
 
@@ -441,8 +420,7 @@ NEWEST = {"source": "checkpoints/step-30", "reason": "checksum"}
     ],
 )
 def test_what_is_passed_over_is_named_and_damaged(item: Line, reason: str) -> None:
-    card = judged(passed_over(item, step=20))
-    assert card.verdict is Verdict.FAIL and reason in said(card), card.reasons
+    assert_verdict(judged(passed_over(item, step=20)), Verdict.FAIL, reason)
 
 
 def test_what_nobody_saw_may_have_been_damaged() -> None:
@@ -468,9 +446,7 @@ def test_what_was_damaged_is_written_anew() -> None:
     """One of step 40 was there, and was damaged; the job went back, did step 40 again, and told that it saved it."""
     assert not [*judged(damaged(40)).evidence.saves.store._still_damaged()]
     card = judged(damaged(40), unseen(40, 40))
-    assert card.verdict is Verdict.FAIL and "the checkpoint of step 40 is none: a fault had damaged what was" in said(
-        card
-    )
+    assert_verdict(card, Verdict.FAIL, "the checkpoint of step 40 is none: a fault had damaged what was")
 
 
 def test_after_a_bad_one_the_next_is_taken() -> None:
@@ -580,8 +556,7 @@ def test_a_manifest_without_a_tensor_is_no_checkpoint(layout: str, fails: bool) 
             for name in [name for name in line if name.startswith("tensor")]:
                 line.pop(name)
             line |= {"layout": layout, "bytes": 4860}
-        for line in commits(logs):
-            line["bytes"] = 4860
+        change(commits(logs), bytes=4860)
 
     card = judged(without=(watched, hollow))
     assert card.verdict is (Verdict.FAIL if fails else Verdict.PASS), card.reasons

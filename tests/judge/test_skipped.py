@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judging import EXPECT, fault_free_of, load, verdict
-from simulator import Job, Logs, Outage, simulate
+from simulator import Job, Logs, Outage, change, simulate
 
 from harness.judge.facts import losses
 from harness.judge.facts.evidence import Evidence
@@ -45,8 +45,7 @@ def test_a_scale_grows_after_2000_updates_in_a_row(good: int, excused: bool) -> 
 
 def lost(logs: Logs, first: int, last: int) -> None:
     """The losses of these steps are no numbers, and a loss scale is said to have left their updates out."""
-    for line in logs.steps(first, last):
-        line |= {"loss": "nan", "grad_norm": "nan", "applied": False}
+    change(logs.steps(first, last), loss="nan", grad_norm="nan", applied=False)
 
 
 @pytest.mark.parametrize("many, hidden", [(16, 16), (17, 16), (30, 16)])
@@ -71,8 +70,7 @@ def test_ten_restarts_may_each_look_for_the_scale_again() -> None:
     outages = [Outage(8, "rank") for _ in range(5)]
 
     def seeking(logs: Logs) -> None:
-        for line in logs.steps(1, 6):
-            line |= {"grad_norm": "inf", "applied": False}
+        change(logs.steps(1, 6), grad_norm="inf", applied=False)
 
     card = verdict(simulate(JOB, outages, 3), seeking, FINAL, fault_free=fault_free_of(JOB))
     assert not [text for text in card.reasons if "diverg" in text or "no number" in text], card.reasons

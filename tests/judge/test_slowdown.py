@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from judge.test_linear import Column, columns
 from judging import bent, fault_free_of, struck, verdict
+from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, simulate
 from whole import stretched
 
@@ -91,8 +92,7 @@ def test_the_time_is_judged_and_the_drag_is_booked() -> None:
 
 def test_slow_to_the_end_is_not_recovered() -> None:
     card = judged(40, 80, 3.0, healed=None, expect={"recovery_time": {"max": "1s"}})
-    assert card.verdict is Verdict.FAIL
-    assert "slow: still" in card.reasons[0]
+    assert_verdict(card, Verdict.FAIL, first="slow: still")
     nobody_asked = judged(40, 80, 3.0, healed=None, expect={"recovery_time": {}})
     assert nobody_asked.verdict is Verdict.PASS
     told = r"still \d\.\d\d times slower at the end; the scenario expects nothing else"
@@ -208,8 +208,7 @@ def test_a_kill_that_stopped_nothing_is_not_a_recovery() -> None:
         logs.told("fault.injected")["kills"] = True
 
     card = verdict(simulate(JOB, seed=1), bend, {"recovery_time": {"max": "60s"}}, fault_free=FAULT_FREE)
-    assert card.verdict is Verdict.INCONCLUSIVE
-    assert "slow struck, but progress never stopped" in card.reasons[0]
+    assert_verdict(card, Verdict.INCONCLUSIVE, first="slow struck, but progress never stopped")
 
 
 def test_a_fault_that_only_slows_cannot_be_judged_without_a_fault_free_run() -> None:

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Bend, bent, together, verdict
-from simulator import Job, Line, Logs, Outage, clocks, simulate, steps
+from scorecards import assert_verdict
+from simulator import Job, Line, Logs, Outage, change, clocks, simulate, steps
 
 from harness.judge.facts import alarms
 from harness.judge.score import Scorecard
@@ -193,8 +194,7 @@ def test_going_back_and_leaving_out_what_was_met_there_passes(cause: list[Bend])
 
 def test_after_what_was_left_out_come_the_samples_that_follow_it() -> None:
     def others(logs: Logs) -> None:
-        for lines in logs.trainers():
-            steps(lines, 40, 40)[-1]["digest"] = "of something else"
+        change((steps(lines, 40, 40)[-1] for lines in logs.trainers()), digest="of something else")
 
     (text,) = of_samples(judged(spiking, struck, alarmed, leaving_out(), others))
     assert text == "loss_continuity: 1 step consumed other samples than the fault-free run, first at step 40"
@@ -203,8 +203,7 @@ def test_after_what_was_left_out_come_the_samples_that_follow_it() -> None:
 @pytest.mark.parametrize("says, skipped", [(0, 8), (3, 5), (7, 1)])
 def test_more_than_was_told_is_skipped(says: int, skipped: int) -> None:
     card = judged(spiking, struck, alarmed, leaving_out(says=says))
-    assert card.verdict is Verdict.FAIL
-    assert any(f"{skipped * BATCH} samples were skipped" in reason for reason in card.reasons), card.reasons
+    assert_verdict(card, Verdict.FAIL, f"{skipped * BATCH} samples were skipped")
 
 
 @pytest.mark.parametrize(

@@ -86,10 +86,6 @@ def test_one_run_bounds_nothing() -> None:
     assert not found.within and found.tail == math.inf and found.more == 2
 
 
-def test_no_number_of_runs_helps_a_figure_that_is_over_its_limit() -> None:
-    assert repeats.assess([9.0, 10.0, 12.0], limit=8.0).more is None
-
-
 def test_the_interval_of_the_median_is_always_the_same() -> None:
     values = [3.0, 1.0, 4.0, 1.5, 5.0, 9.0, 2.0, 6.0, 5.5, 3.5]
     assert repeats.median_interval(values) == (pytest.approx(2.0), pytest.approx(5.5))
@@ -124,10 +120,9 @@ def test_no_fewer_runs_than_it_asks_for_would_settle_it(values: list[float], lim
     assert not found.within
 
 
-def test_what_no_number_of_runs_would_settle() -> None:
-    assert repeats.assess([1.0, 2.0], 0.0).more is None, "all are above it"
-    assert repeats.assess([1.0, 2.0], 0.5).more is None
-    assert repeats.assess([1.0], 2.0).more == 2
+@pytest.mark.parametrize(("values", "limit"), [([1.0, 2.0], 0.0), ([1.0, 2.0], 0.5), ([9.0, 10.0, 12.0], 8.0)])
+def test_no_number_of_runs_settles_figures_that_are_over_their_limit(values: list[float], limit: float) -> None:
+    assert repeats.assess(values, limit).more is None
 
 
 @pytest.mark.parametrize("failures", [0, 1, 5, 9, 10])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from judging import EXPECT, Bend, bent, by_a_command, fault_free_of, together, verdict
-from simulator import Job, Logs, Outage, remove, simulate, steps
+from simulator import Job, Logs, Outage, change, remove, simulate, steps
 
 from harness.errors import EventLogError
 from harness.judge.facts import reported
@@ -70,11 +70,7 @@ def test_without_a_loss_there_is_nothing_to_compare() -> None:
 
 
 def declaring(names: object) -> Bend:
-    def bend(logs: Logs) -> None:
-        for lines in logs.trainers():
-            lines[0]["tells"] = names
-
-    return bend
+    return lambda logs: change((lines[0] for lines in logs.trainers()), tells=names)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -149,8 +145,7 @@ def test_an_odd_declaration_is_refused(odd: object) -> None:
 
 def test_what_a_rank_told_before_is_missing_after() -> None:
     def ceases(logs: Logs) -> None:
-        for line in (line for lines in logs.last_lives() for line in steps(lines)):
-            line.pop("digest")
+        change((line for lines in logs.last_lives() for line in steps(lines)), "digest")
 
     card = both(ceases, fault_free=False)
     assert card.verdict is Verdict.INCONCLUSIVE and "in one of its processes, but not in a later one" in card.reasons[0]
@@ -165,8 +160,7 @@ def test_a_job_that_never_saves_though_its_fault_free_run_does() -> None:
 def test_exits_are_due_where_a_node_ended_by_itself(code: int, due: bool) -> None:
     def aborted(logs: Logs) -> None:
         together(declaring(list(SIMULATED)), KINDS["exits"])(logs)
-        for line in logs.harness:
-            line |= {"code": code} if line.get("event") == "process.exit" else {}
+        change((line for line in logs.harness if line.get("event") == "process.exit"), code=code)
         logs.harness[-1].update(outcome="aborted", reason="no step")
 
     text = f"evidence is missing: {reported.ITEMS['exits']}: the trainer declares that it reports this"

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 from judging import EXPECT, Bend, bent, fault_free_of, verdict
-from simulator import Job, Line, Logs, Outage, clocks, simulate, steps
+from simulator import Job, Line, Logs, Outage, change, clocks, simulate, steps
 
 from harness.judge.facts import times
 from harness.judge.score import Scorecard
@@ -38,8 +38,7 @@ def first_begins_earlier(seconds: float) -> Bend:
 def begins_earlier(logs: Logs) -> None:
     """Each step begins 60 ms before the one before it was over."""
     for lines in logs.trainers():
-        for line in steps(lines)[1:]:
-            line["begin_ns"] -= 60 * 10**6
+        change(steps(lines)[1:], begin_ns=lambda line: line["begin_ns"] - 60 * 10**6)
 
 
 def all_begin_at(moment: int) -> Bend:
@@ -115,8 +114,7 @@ def speaks_after_it_was_seen_to_end(seconds: float) -> Bend:
 
 
 def no_begin(logs: Logs) -> None:
-    for line in logs.steps():
-        del line["begin_ns"]
+    change(logs.steps(), "begin_ns")
 
 
 def one_is_slow_at_first(logs: Logs) -> None:
@@ -215,8 +213,7 @@ def test_times_may_be_a_little_off(
 def test_steps_that_took_no_time_by_their_clock_are_no_copy() -> None:
     def at_once(logs: Logs) -> None:
         no_begin(logs)
-        for line in logs.steps():
-            line["mono_ns"] = logs.harness[-1]["mono_ns"] - S
+        change(logs.steps(), mono_ns=logs.harness[-1]["mono_ns"] - S)
 
     assert "copy" not in said_of(bent(JOB, at_once, seed=5))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from judging import EXPECT, Bend, bent, verdict
-from simulator import Job, Logs, Outage, clocks, put, simulate
+from simulator import Job, Logs, Outage, change, clocks, put, simulate
 
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
@@ -59,10 +59,6 @@ def exits(logs: Logs) -> list[dict[str, Any]]:
     return [line for lines in agents(logs) for line in lines if line.get("event") == "worker.exit"]
 
 
-def another_ended(logs: Logs) -> None:
-    exits(logs)[0]["pid"] = 4711
-
-
 def ends_with(*codes: int) -> Bend:
     """What each launcher says that it ends with; their commands end with 0."""
 
@@ -74,8 +70,7 @@ def ends_with(*codes: int) -> Bend:
 
 
 def nobody_is_named(logs: Logs) -> None:
-    for line in exits(logs):
-        del line["pid"]
+    change(exits(logs), "pid")
 
 
 def begins_late(seconds: float) -> Bend:
@@ -101,7 +96,7 @@ def begins_late(seconds: float) -> Bend:
         (met({"round": 4}, {"round": 4}), "the launchers told of meetings 1 and 4, and of none between them"),
         (ends_with(0, 1), "the launcher on node1 said that it ends with 1, and its command ended with 0"),
         (ends_with(0, 0), ""),
-        (another_ended, "its launcher saw process 4711 end in its place"),
+        (lambda logs: exits(logs)[0].update(pid=4711), "its launcher saw process 4711 end in its place"),
         (begins_late(0.2), "before its launcher"),
         (met(), ""),
         (counts_anew, "unexplained death: the command on control ended"),

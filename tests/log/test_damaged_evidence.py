@@ -130,10 +130,7 @@ FAULT = {"event": "fault.injected", "fault": "f"}
         ),
         (FAULT | {"may": "kill"}, 'may must be a list of texts, not "kill"'),
         (FAULT | {"targets": [{"node": "a"}, 5]}, "targets.1 must be an object, not 5"),
-        (
-            FAULT | {"targets": [{}] * (2**17 + 1)},
-            "targets must be a list of at most 131072 objects, not [{}, {}, ",
-        ),
+        (FAULT | {"targets": [{}] * (2**17 + 1)}, "targets must be a list of at most 131072 objects, not [{}, {}, "),
         ({"event": "node.allocated", "node": "a", "gpus": 10**9}, "gpus must be an integer from 0 to 1024"),
     ],
     ids=["a number among texts", "a text", "a number among objects", "a target for each of too many ranks", "gpus"],

@@ -11,8 +11,7 @@ from harness.trainers.contract import Workload
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{"nodes": 3, "ranks_per_node": 2, "min_nodes": 2}, {"nodes": 3, "ranks_per_node": 2}, {"nodes": 3}],
+    "given", [{"nodes": 3, "ranks_per_node": 2, "min_nodes": 2}, {"nodes": 3, "ranks_per_node": 2}, {"nodes": 3}]
 )
 def test_a_plan_is_read_as_its_workload_was_meant(given: dict[str, int]) -> None:
     workload = Workload.model_validate(given)

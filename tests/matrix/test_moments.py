@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 from judging import load
-from simulator import Job, Logs, find, simulate, steps
+from simulator import Job, Logs, change, find, simulate, steps
 
 from harness.judge.facts.samples import pass_ends, told_kind
 from harness.matrix.moments import AMID, CHAIN, Moment, Saves, moments
@@ -134,6 +134,5 @@ def test_passes_are_found_by_the_place_in_the_data_where_its_size_is_told() -> N
     logs = simulate(JOB, ()).logs()
     batch = steps(logs.trainers()[0])[0]["count"]
     assert pass_ends(load(simulate(JOB, ()), logs), None) is None
-    for lines in logs.trainers():
-        find(lines, "rendezvous")["data_samples"] = 15 * batch
+    change((find(lines, "rendezvous") for lines in logs.trainers()), data_samples=15 * batch)
     assert pass_ends(load(simulate(JOB, ()), logs), None) == [15, 30]

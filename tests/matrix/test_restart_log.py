@@ -6,7 +6,7 @@ import math
 import pathlib
 
 import pytest
-from simulator import Job, Logs, Outage, simulate, steps
+from simulator import Job, Logs, Outage, change, simulate, steps
 
 from harness.matrix.restart_log import Losses, Restart, apart, read_restart
 
@@ -35,8 +35,7 @@ def test_losses_are_compared_where_both_have_one(one: Losses, other: Losses, exp
 def read(folder: pathlib.Path, outages: tuple[Outage, ...] = (), fallback: bool = False) -> Restart:
     history = simulate(JOB, outages, seed=3)
     logs: Logs = history.logs()
-    for line in logs.all("restored"):
-        line |= {"fallback": [{"step": 20, "reason": "checksum"}]} if fallback else {}
+    change((line for line in logs.all("restored") if fallback), fallback=[{"step": 20, "reason": "checksum"}])
     history.write(folder, logs)
     return read_restart(folder)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from judging import load
-from simulator import Job, Logs, find, simulate, steps
+from simulator import Job, Logs, change, find, simulate, steps
 
 from harness.matrix import resume_comparison
 from harness.matrix.moments import Moment
@@ -48,9 +48,7 @@ def resumed(bend: Callable[[Logs], Any] = lambda logs: None, step: int = SAVE) -
     for lines in logs.trainers():
         early = [line for line in lines if line.get("step", step + 1) <= step and line["event"] == "step"]
         lines[:] = [line for line in lines if line not in early]
-        for line in lines:
-            if line.get("event") == "restored":
-                line |= {"step": step, "source": f"step_{step}"}
+        change((line for line in lines if line.get("event") == "restored"), step=step, source=f"step_{step}")
     bend(logs)
     return load(simulate(JOB, ()), logs)
 
@@ -83,11 +81,7 @@ def at(step: int, rank: int | None = None, **fields: Any) -> Callable[[Logs], No
 
 
 def restored(step: int) -> Callable[[Logs], None]:
-    def bend(logs: Logs) -> None:
-        for lines in logs.trainers():
-            find(lines, "restored")["step"] = step
-
-    return bend
+    return lambda logs: change((find(lines, "restored") for lines in logs.trainers()), step=step)
 
 
 def shifted(logs: Logs) -> None:
@@ -151,8 +145,7 @@ def test_half_the_samples_a_step_are_each_due_once() -> None:
         def bend(logs: Logs) -> None:
             for name in [name for name, lines in logs.items() if lines[0].get("rank") == 1]:
                 del logs[name]
-            for line in (each for lines in logs.trainers() for each in lines if "world_size" in each):
-                line["world_size"] = 1
+            change((each for lines in logs.trainers() for each in lines if "world_size" in each), world_size=1)
             for line in (each for lines in logs.trainers() for each in steps(lines)):
                 place = early * RANKS + line["step"] - early - 1
                 line["samples"] = [[each, 1, 1] for each in samples_at(order(place // RANKS) + 1, place % RANKS)]

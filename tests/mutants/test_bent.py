@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 from mutants.bent import BROKEN, NEIGHBOURS, Bent
+from scorecards import assert_verdict
 
 
 @pytest.mark.parametrize("mutant", [*BROKEN, *NEIGHBOURS], ids=lambda mutant: mutant.name)
 def test_the_right_verdict_for_the_right_reason(mutant: Bent) -> None:
-    card = mutant.judge()
-    assert card.verdict is mutant.verdict, card.reasons
-    assert any(mutant.reason in text for text in card.reasons), card.reasons
+    assert_verdict(mutant.judge(), mutant.verdict, mutant.reason)

@@ -22,9 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "mutant",
-    [*CONTROLS[:1], *(mutant for mutant in MUTANTS if mutant.name in QUICK)],
-    ids=lambda mutant: mutant.name,
+    "mutant", [*CONTROLS[:1], *(mutant for mutant in MUTANTS if mutant.name in QUICK)], ids=lambda mutant: mutant.name
 )
 def test_the_right_verdict_for_the_right_reason(mutant: Real, folder: pathlib.Path) -> None:
     card = run(mutant, folder)

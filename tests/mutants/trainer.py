@@ -127,10 +127,7 @@ def on_later_steps(wait_s: Callable[[int, float], float]) -> None:
 def restores_an_older_one() -> None:
     """Loads the checkpoint before the newest, and goes on as if it were the newest."""
 
-    def older(checkpoints: Checkpoints, restored: Restored) -> Restored:
-        return replace(restored, state=read(_older(checkpoints, restored.step)))
-
-    on_checkpoint(older)
+    on_checkpoint(lambda checkpoints, restored: replace(restored, state=read(_older(checkpoints, restored.step))))
 
 
 @bug

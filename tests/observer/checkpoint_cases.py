@@ -370,10 +370,7 @@ LIVES: dict[str, list[Life]] = {
         ),
         life(lambda training: training.model.load_state_dict(torch.load("found.pt")["model"]), steps(1), kind=SGD),
     ],
-    "weights_to_begin_with": [
-        life(steps(1), exports("unrelated.pt")),
-        fine_tuned,
-    ],
+    "weights_to_begin_with": [life(steps(1), exports("unrelated.pt")), fine_tuned],
     "again_from_scratch": [life(steps(3), saves()), life(steps(1))],
     "put_in_by_hand": [life(steps(3), saves(), kind=SGD), copies_the_numbers],
     "distributed": [

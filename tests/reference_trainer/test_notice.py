@@ -81,9 +81,7 @@ def test_nobody_there_is_no_notice(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_notice_drains_the_node(nursery: Nursery, tmp_path: pathlib.Path, endpoint: Endpoint, cloud: str) -> None:
     with Job(nursery, tmp_path / "job", 100_000, "--metadata", "auto", "--poll-s", "0.1", nproc=2) as job:
         job.start(
-            "a",
-            AWS_EC2_METADATA_SERVICE_ENDPOINT=f"http://{endpoint.address}",
-            GCE_METADATA_HOST=endpoint.address,
+            "a", AWS_EC2_METADATA_SERVICE_ENDPOINT=f"http://{endpoint.address}", GCE_METADATA_HOST=endpoint.address
         )
         job.wait_for_step(3)
         endpoint.evicted = cloud

@@ -54,13 +54,13 @@ def test_a_failure_names_the_phase_the_first_error_and_the_runbook() -> None:
 
 def test_a_fault_that_did_not_act_is_looked_up() -> None:
     card = replace(report_runs.spot_evict(), verdict=Verdict.INVALID)
-    [evict] = card.evidence.run.faults
-    two = replace(card.evidence, run=replace(card.evidence.run, faults=[replace(evict, id="x", kind="hang"), evict]))
-    invalid = Finding(Verdict.INVALID, "fault evict did not act as planned: measured 0", Code.FAULT_NO_EFFECT)
+    [lost] = card.evidence.run.faults
+    two = replace(card.evidence, run=replace(card.evidence.run, faults=[replace(lost, id="x", kind="hang"), lost]))
+    invalid = Finding(Verdict.INVALID, "fault fault1 did not act as planned: measured 0", Code.FAULT_NO_EFFECT)
     for evidence in (card.evidence, two):  # the other one acted
         assert next_steps(replace(card, evidence=evidence, findings=(invalid,))) == [
-            "What evict reported: the lines fault.effect of events/harness.jsonl in the run's folder",
-            f"What the fault needs, and which backends can do it here: chaos faults {evict.kind}",
+            "What fault1 reported: the lines fault.effect of events/harness.jsonl in the run's folder",
+            f"What the fault needs, and which backends can do it here: chaos faults {lost.kind}",
             "What this machine lacks: chaos doctor",
         ]
 

@@ -10,6 +10,8 @@ import pytest
 import report_runs
 from hypothesis import given
 from hypothesis import strategies as st
+from judging import bent
+from simulator import Job, Logs, change, loss_at
 
 from harness.judge.facts import losses
 from harness.report import drawing
@@ -60,28 +62,16 @@ def test_tick_labels_are_human(seconds: float, step: float, words: str) -> None:
 
 
 def test_the_difference_sees_one_rank_and_one_step() -> None:
-    fault_free = report_runs.simulate(steps=20)
-
-    def change(step: np.ndarray, losses: np.ndarray) -> np.ndarray:
-        losses[np.flatnonzero((step == 7) & (fault_free.steps.rank == 1))] += 0.5
-        return losses
-
-    steps, apart = losses.apart(report_runs.with_losses(fault_free, change).steps, fault_free.steps)
+    job = Job(steps=20)
+    off = bent(job, lambda logs: change(logs.steps(7, 7, rank=1), loss=lambda line: line["loss"] + 0.5))
+    steps, apart = losses.apart(off.steps, bent(job).steps)
     assert steps.tolist() == list(range(1, 21))
     assert apart[6] == pytest.approx(0.5)
     assert np.count_nonzero(apart) == 1
 
 
 def test_equal_nans_do_not_differ_and_a_single_one_does() -> None:
-    def spoil(at: int) -> object:
-        def change(step: np.ndarray, losses: np.ndarray) -> np.ndarray:
-            losses[step == at] = math.nan
-            return losses
-
-        return change
-
-    clean = report_runs.simulate(steps=5)
-    bad = report_runs.with_losses(clean, spoil(3))
+    clean, bad = bent(Job(steps=5)), bent(Job(steps=5), lambda logs: change(logs.steps(3, 3), loss="nan"))
     assert not losses.apart(bad.steps, bad.steps)[1].any()
     assert losses.apart(bad.steps, clean.steps)[1].tolist() == [0, 0, math.inf, 0, 0]
 
@@ -101,11 +91,13 @@ def test_markup_in_a_title_is_escaped() -> None:
 
 
 def test_the_curve_takes_the_lowest_rank_and_the_slowest_time() -> None:
-    fault_free = report_runs.simulate(steps=3, ranks=3)
-    run = report_runs.with_losses(fault_free, lambda step, losses: losses + fault_free.steps.rank)
+    def higher(logs: Logs) -> None:
+        change((*logs.steps(rank=1), *logs.steps(rank=2)), loss=lambda line: line["loss"] + 1)
+
+    run = bent(Job(nodes=3, steps=3), higher)
     curve = drawing.line(losses.surviving(run.steps))
     assert curve.step.tolist() == [1, 2, 3]
-    assert curve.loss.tolist() == [report_runs.loss_at(step) for step in (1, 2, 3)]
+    assert curve.loss.tolist() == [loss_at(step) for step in (1, 2, 3)]
     ends = [(run.steps.end - run.steps.begin)[run.steps.step == step].max() / 1e9 for step in (1, 2, 3)]
     assert curve.took_s.tolist() == ends
 

@@ -103,8 +103,8 @@ def test_every_expectation_is_in_the_table(card: Scorecard, source: str) -> None
 
 def test_every_fault_is_in_the_table_with_its_effect() -> None:
     rows = Page(page_of(report_runs.double_evict())).rows
-    assert ["evict", "preemption", "node-1", "6.12 s", "1 node", "1 node", "nothing to undo"] in rows
-    assert [row[0] for row in rows if row[1:2] == ["preemption"]] == ["evict", "again"]
+    assert ["fault1", "node_loss", "node1", "5.24 s", "1 death", "1 death", "nothing to undo"] in rows
+    assert [row[0] for row in rows if row[1:2] == ["node_loss"]] == ["fault1", "fault2"]
 
 
 def test_the_phases_of_a_recovery_carry_their_seconds() -> None:
@@ -132,7 +132,7 @@ def test_a_thousand_ranks_show_the_worst_32_and_say_so() -> None:
     wide = source[source.index('id="timeline"') : source.index('class="chart narrow"')]
     lanes = re.findall(r">Rank (\d+)<", wide)
     assert len(lanes) == 32
-    assert lanes[0] == "617", "the rank that the fault hit comes first"
+    assert lanes[0] == "616", "the rank that the fault hit comes first"
     assert "All 1,000 ranks" in wide
     assert "32 ranks that fared worst" in source
 
@@ -168,7 +168,7 @@ def test_without_a_fault_free_run_or_steps_the_page_says_so() -> None:
 
 
 def test_the_command_to_reproduce_plays_the_stored_plan() -> None:
-    assert "chaos run --plan reports/2026-03-04-101112-spot-evict-7/plan.json" in page_of(report_runs.spot_evict())
+    assert "chaos run --plan reports/spot-evict-7/plan.json" in page_of(report_runs.spot_evict())
 
 
 def test_figures_are_words() -> None:
@@ -263,6 +263,10 @@ def test_a_run_without_a_step_has_no_waste_and_no_slow_step() -> None:
 )
 def test_one_of_a_unit(amount: int, unit: str, told: str) -> None:
     assert words.quantity(amount, unit) == told
+
+
+def test_sizes_have_binary_units() -> None:
+    assert [words.size(amount) for amount in (5, 1024, 15 * 2**20)] == ["5 B", "1.0 KiB", "15.0 MiB"]
 
 
 def test_the_axis_of_step_times_leaves_out_steps_without_a_duration() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from report_pages import CARDS
 
 import harness.report
-from harness.judge.score import Scorecard, at_least, at_most
+from harness.judge.score import Expectation, Scorecard, at_least, at_most
 from harness.judge.verdict import Verdict
 from harness.report import html_page, junit, markdown, model, view
 from harness.report.model import Report, ReportError
@@ -179,8 +179,15 @@ def test_numbers_stand_beside_the_texts() -> None:
 
 def test_how_much_of_a_bound_was_used_comes_from_the_numbers() -> None:
     figures = {figure.name: figure for figure in view.figures(model.from_scorecard(report_runs.spot_evict()))}
-    assert figures["Recovery time"].share == pytest.approx(4.78 / 60, rel=0.01)
-    assert figures["Wasted by faults"].share == pytest.approx(22.6 / 25, rel=0.01)
+    assert figures["Recovery time"].share == pytest.approx(3.04 / 60, rel=0.01)
+    assert figures["Wasted by faults"].share == pytest.approx(12.6 / 25, rel=0.01)
+
+
+def test_a_bound_that_is_a_figure_alone_is_said_to_be_allowed() -> None:
+    card = replace(
+        report_runs.spot_evict(), expectations=[Expectation("recovery_time.max", "3 s", "2 s", Verdict.PASS)]
+    )
+    assert view.figures(model.from_scorecard(card))[0].bound == "allowed 3 s"
 
 
 def test_the_report_is_strict_json() -> None:

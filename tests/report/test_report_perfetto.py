@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 from docs.test_metrics_doc import example
-from report_runs import Outage, simulate
+from judging import Bend, bent
+from mutants.bent import JOB, KILL, stuck
+from simulator import Outage
 from typer.testing import CliRunner
 
 from harness.cli.main import make_app
@@ -112,10 +114,10 @@ def test_many_steps_share_slices(run: Timeline, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "outages", [[], [Outage(30, 20)], [Outage(30, 20), Outage(50, 40)], [Outage(30, 20, forever=True)]]
+    ("outages", "bends"), [([], []), (KILL, []), ([*KILL, Outage(20, "node")], []), (KILL, [stuck])]
 )
-def test_any_run_is_a_proper_trace(outages: list[Outage]) -> None:
-    assert not problems(traced(simulate(outages=outages)))
+def test_any_run_is_a_proper_trace(outages: list[Outage], bends: list[Bend]) -> None:
+    assert not problems(traced(bent(JOB, *bends, outages=outages)))
 
 
 def test_what_a_trainer_says_cannot_break_the_file(run: Timeline) -> None:

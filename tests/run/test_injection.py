@@ -153,8 +153,7 @@ def test_what_a_fault_says_by_itself_is_told_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waits", "share"),
-    [((50, 50, 50), 0.5), ((0, 0, 0), 0.0), ((90, 0, 0), 0.3), ((None, 50, 50), None), ((), None)],
+    ("waits", "share"), [((50, 50, 50), 0.5), ((0, 0, 0), 0.0), ((90, 0, 0), 0.3), ((None, 50, 50), None), ((), None)]
 )
 def test_the_share_of_the_step_time_that_a_rank_waited_for_data(waits: Any, share: float | None) -> None:
     """Steps from before are left out; where a step does not tell its wait, the share is not known."""

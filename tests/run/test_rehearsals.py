@@ -122,8 +122,7 @@ def test_names_must_differ_within_one_job(tmp_path: pathlib.Path) -> None:
 
 def test_faults_that_follow_each_other_still_do_under_their_new_names() -> None:
     plan = plan_of(
-        fault("a", "rank_kill", {"step": 20}),
-        fault("b", "rank_kill", {"following": "a", "event": "recovered"}),
+        fault("a", "rank_kill", {"step": 20}), fault("b", "rank_kill", {"following": "a", "event": "recovered"})
     )
     first, second = named(plan, "x").faults
     assert (first.id, second.id, second.when.following) == ("x-a", "x-b", "x-a")

@@ -29,10 +29,7 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     calls: list[str] = []
 
-    def remove(name: str) -> None:
-        calls.append(name)
-
-    monkeypatch.setattr(rank_kill, "UNDO", remove, raising=False)
+    monkeypatch.setattr(rank_kill, "UNDO", lambda name: calls.append(name), raising=False)
     return calls
 
 
@@ -119,8 +116,7 @@ def test_a_record_is_durable_before_anything_is_done(
 
 
 @pytest.mark.parametrize(
-    "action",
-    ["os:system", "os.system", "faults.shared.orders", "faults.oom", "node", "spec.scenario", "faults.", ""],
+    "action", ["os:system", "os.system", "faults.shared.orders", "faults.oom", "node", "spec.scenario", "faults.", ""]
 )
 def test_only_what_is_in_the_list_can_be_named(tmp_path: pathlib.Path, action: str) -> None:
     write(tmp_path, {"undo": action, "arguments": {"command": "true"}})

@@ -85,11 +85,7 @@ def test_a_profile_lies_over_it() -> None:
         ("{step: 50}", "{following: other}", "unknown other fault 'other'"),
         ("{node: any}", "{rank: 1}", "preemption acts on a node"),
         ("{node: any}", "{node: some}", "s.yaml:11:14: faults.0.target.node"),
-        (
-            "recovery_time: {max: 60s}",
-            "recovery: {max: 60s}",
-            "s.yaml:15:3: expect.recovery: unknown score 'recovery'",
-        ),
+        ("recovery_time: {max: 60s}", "recovery: {max: 60s}", "s.yaml:15:3: expect.recovery: unknown score 'recovery'"),
         (
             "recovery_time: {max: 60s}",
             "recovery_time.max: 60s",

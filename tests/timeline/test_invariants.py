@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, fault_free_of, load, verdict
-from simulator import KINDS, History, Job, Logs, Outage, simulate, steps
+from simulator import KINDS, History, Job, Logs, Outage, change, simulate, steps
 
 from harness.judge.facts import ledger
 from harness.judge.verdict import Verdict
@@ -84,8 +84,7 @@ def test_the_numbers_of_the_ranks_do_not_matter(history: History, random: Any) -
     for line in (line for lines in logs.values() for line in lines):
         if line.get("rank") is not None:
             line["rank"] = other[line["rank"]]
-        for target in line.get("targets", ()):
-            target["rank"] = None if target["rank"] is None else other[target["rank"]]
+        change(line.get("targets", ()), rank=lambda target: None if target["rank"] is None else other[target["rank"]])
     assert figures(load(history, logs)) == figures(load(history))
 
 

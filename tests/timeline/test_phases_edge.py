@@ -94,13 +94,17 @@ class Logs:
         return timeline.load(self.run_dir)
 
 
+@pytest.fixture
+def logs(tmp_path: pathlib.Path) -> Logs:
+    return Logs(tmp_path)
+
+
 def phases(run: Timeline) -> list[tuple[str, float, float]]:
     return [(s.phase, s.begin / S, s.end / S) for s in run.segments]
 
 
-def test_who_joined_before_a_death_is_not_in_the_next_world(tmp_path: pathlib.Path) -> None:
+def test_who_joined_before_a_death_is_not_in_the_next_world(logs: Logs) -> None:
     """Rank 0 joins alone and dies; in the next try rank 1 happens to be the first one in."""
-    logs = Logs(tmp_path)
     lone = logs.worker(0, 1, at=1, joined=2)
     logs.log(lone, 3, "exiting", code=1, reason="error")
     for rank, joined in ((1, 5), (0, 6)):
@@ -111,8 +115,7 @@ def test_who_joined_before_a_death_is_not_in_the_next_world(tmp_path: pathlib.Pa
     assert ("restore", 6, 7) in phases(run), "the group was whole when rank 0 joined again, not before"
 
 
-def test_a_node_lost_before_the_first_step_is_waited_for(tmp_path: pathlib.Path) -> None:
-    logs = Logs(tmp_path)
+def test_a_node_lost_before_the_first_step_is_waited_for(logs: Logs) -> None:
     logs.node(0, 1, 1)  # until then the job starts up: nothing was lost that it could wait for
     logs.node(1, 1, 1)
     logs.lose(1, 2, "early")
@@ -124,9 +127,8 @@ def test_a_node_lost_before_the_first_step_is_waited_for(tmp_path: pathlib.Path)
     assert [(e.t_stop / S, e.end / S, e.faults) for e in run.episodes] == [(2, 9, ("early",))]
 
 
-def test_restore_lasts_until_every_rank_has_restored(tmp_path: pathlib.Path) -> None:
+def test_restore_lasts_until_every_rank_has_restored(logs: Logs) -> None:
     """One rank is ready, the other dies while it restores: the job never was in its first step."""
-    logs = Logs(tmp_path)
     first = logs.worker(0, 1, at=1, joined=2, restored=3)
     logs.worker(1, 1, at=1, joined=2)
     logs.kill(1, 5, "mid-restore")
@@ -137,9 +139,8 @@ def test_restore_lasts_until_every_rank_has_restored(tmp_path: pathlib.Path) -> 
     assert "first_step" not in [phase for phase, begin, _ in phases(run) if begin < 8]
 
 
-def test_a_survivor_that_restores_again_is_waited_for(tmp_path: pathlib.Path) -> None:
+def test_a_survivor_that_restores_again_is_waited_for(logs: Logs) -> None:
     """What it had restored for the world before is of no use to the new one."""
-    logs = Logs(tmp_path)
     survivor, _ = logs.both(1, 1, 1, 3)
     logs.kill(1, 6.5, "kill")
     logs.log(survivor, 8, "rendezvous", world_size=2)
@@ -150,9 +151,8 @@ def test_a_survivor_that_restores_again_is_waited_for(tmp_path: pathlib.Path) ->
     assert ("restore", 8, 10) in found and ("first_step", 10, 11) in found
 
 
-def test_a_launcher_that_comes_up_has_noticed_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_launcher_that_comes_up_has_noticed_nothing(logs: Logs) -> None:
     """A spare node's launcher enters its first rendezvous between a kill and the moment somebody notices it."""
-    logs = Logs(tmp_path)
     agents = [logs.agent(node) for node in (0, 1)]
     for agent in agents:
         logs.log(agent, 1, "agent.rendezvous", edge="begin")
@@ -174,9 +174,8 @@ def deaths(run: Timeline) -> list[str]:
     return [each.words for each in claims if isinstance(each, Claim) and each.good is None and "death" in each.words]
 
 
-def killed_once(tmp_path: pathlib.Path) -> Logs:
+def killed_once(logs: Logs) -> Logs:
     """A kill and its recovery: the agents of both nodes report the exits; new workers step from 13 s on."""
-    logs = Logs(tmp_path)
     agents = [logs.agent(node) for node in (0, 1)]
     logs.both(1, 2, 1, 3)
     logs.kill(1, 7.5, "kill")
@@ -186,29 +185,28 @@ def killed_once(tmp_path: pathlib.Path) -> Logs:
     return logs
 
 
-def test_what_goes_down_with_a_kill_is_explained(tmp_path: pathlib.Path) -> None:
-    assert deaths(killed_once(tmp_path).finish(25)) == []
+def test_what_goes_down_with_a_kill_is_explained(logs: Logs) -> None:
+    assert deaths(killed_once(logs).finish(25)) == []
 
 
-def test_a_worker_born_after_the_kill_must_not_die(tmp_path: pathlib.Path) -> None:
-    logs = killed_once(tmp_path)
+def test_a_worker_born_after_the_kill_must_not_die(logs: Logs) -> None:
+    killed_once(logs)
     logs.seen("agent-0", 19.5, 0, 20, 1)
     [text] = deaths(logs.finish(25))
     assert "rank 0 on node0 ended with exit code 1" in text
 
 
-def test_a_command_that_outlived_the_recovery_by_far_is_not_explained_by_the_kill(tmp_path: pathlib.Path) -> None:
+def test_a_command_that_outlived_the_recovery_by_far_is_not_explained_by_the_kill(logs: Logs) -> None:
     """The node's command was there when the fault struck, but its workers did steps long after that recovery."""
-    logs = killed_once(tmp_path)
+    killed_once(logs)
     logs.node(0, 1, 0)
     logs.log("harness", 18, "process.exit", node="node0", incarnation=1, code=1)
     [text] = deaths(logs.finish(25))
     assert "the command on node0 ended with exit code 1" in text
 
 
-def survived_once(tmp_path: pathlib.Path, incarnation: int) -> Logs:
+def survived_once(logs: Logs, incarnation: int) -> Logs:
     """Node 1 is lost; its rank comes back, and rank 0 goes on stepping beside it without a restart. Then it dies."""
-    logs = Logs(tmp_path)
     agent = logs.agent(0)
     survivor, _ = logs.both(1, 2, 1, 3)
     logs.lose(1, 7.5, "loss")
@@ -221,9 +219,9 @@ def survived_once(tmp_path: pathlib.Path, incarnation: int) -> Logs:
 
 
 @pytest.mark.parametrize("incarnation", [1, 2])
-def test_who_stepped_on_after_a_node_was_lost_does_not_die_of_that(tmp_path: pathlib.Path, incarnation: int) -> None:
+def test_who_stepped_on_after_a_node_was_lost_does_not_die_of_that(logs: Logs, incarnation: int) -> None:
     """Also when the rank comes back in the lost place: what starts after a node's command did not end with it."""
-    [text] = deaths(survived_once(tmp_path, incarnation).finish(25))
+    [text] = deaths(survived_once(logs, incarnation).finish(25))
     assert "rank 0 on node0 ended with exit code 1" in text
 
 
@@ -231,10 +229,10 @@ def test_who_stepped_on_after_a_node_was_lost_does_not_die_of_that(tmp_path: pat
     ("born", "died", "accused"), [(7.6, 9, False), (7.7, 9, True), (5, 7.4, False), (5, 7.3, True)]
 )
 def test_who_may_have_been_alive_by_the_clocks_may_have_died_of_it(
-    tmp_path: pathlib.Path, born: float, died: float, accused: bool
+    logs: Logs, born: float, died: float, accused: bool
 ) -> None:
     """The kill was at 7.5 s; the clock of the dead rank's host is known to a tenth of a second."""
-    logs = killed_once(tmp_path)
+    killed_once(logs)
     logs.log("harness", 0, "clock", host="far", offset_ns=0, uncertainty_ns=S // 10)
     logs.worker(1, 3, at=born, host="far", clock="other")
     logs.seen("agent-1", died, 1, 31, -9)
@@ -243,10 +241,9 @@ def test_who_may_have_been_alive_by_the_clocks_may_have_died_of_it(
 
 @pytest.mark.parametrize(("died", "accused"), [(9.5, True), (10.5, False)])
 def test_peers_of_a_node_that_ended_on_its_notice_are_excused_from_then_on(
-    tmp_path: pathlib.Path, died: float, accused: bool
+    logs: Logs, died: float, accused: bool
 ) -> None:
     """Its command ended at 10 s, before it was taken: nobody dies of that earlier."""
-    logs = Logs(tmp_path)
     logs.nodes(1)
     logs.both(1, 2, 1, 3)
     logs.strikes(8, "evict", 1, kind="preemption")
@@ -256,9 +253,8 @@ def test_peers_of_a_node_that_ended_on_its_notice_are_excused_from_then_on(
     assert len(deaths(logs.finish(25))) == accused
 
 
-def test_a_fault_that_takes_two_nodes_counts_from_the_first(tmp_path: pathlib.Path) -> None:
+def test_a_fault_that_takes_two_nodes_counts_from_the_first(logs: Logs) -> None:
     """Both are told at 6.5 s. The one at work is taken at 7.5 s; the spare one long after the job is back."""
-    logs = Logs(tmp_path)
     logs.nodes()
     logs.both(1, 1, 1, 3)
     logs.strikes(6.5, "evict", 1, 2, kind="preemption")
@@ -269,9 +265,8 @@ def test_a_fault_that_takes_two_nodes_counts_from_the_first(tmp_path: pathlib.Pa
     assert (episode.t_stop, episode.end, episode.faults) == (6 * S, 15 * S, ("evict",))
 
 
-def test_nobody_dies_of_a_node_that_was_told_and_not_yet_taken(tmp_path: pathlib.Path) -> None:
+def test_nobody_dies_of_a_node_that_was_told_and_not_yet_taken(logs: Logs) -> None:
     """Two nodes are told at 8 s and taken at 15 s and 20 s; the first one's rank steps on until then."""
-    logs = Logs(tmp_path)
     agents = [logs.agent(node) for node in (0, 1)]
     for node in (0, 1):
         logs.node(node, 1, 1)

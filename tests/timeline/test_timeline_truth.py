@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import load
-from simulator import KINDS, History, Job, Outage, simulate
+from simulator import KINDS, History, Job, Outage, change, simulate
 
 from harness.judge.facts import ledger
 from harness.judge.facts.usual import QUANTILE, Usual
@@ -105,7 +105,5 @@ def test_each_kind_of_outage(kind: str, again: str | None) -> None:
 def test_a_target_without_an_incarnation_is_the_first_of_its_node() -> None:
     history = simulate(Job(nodes=2, steps=24, every=6), [Outage(9, "rank", victim=1)], 3)
     logs = history.logs()
-    for line in logs.harness:
-        for target in line.get("targets") or ():
-            target["incarnation"] = None
+    change((target for line in logs.harness for target in line.get("targets") or ()), incarnation=None)
     assert [fault.injected is not None for fault in load(history, logs).faults] == [True]

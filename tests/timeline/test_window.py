@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from judging import EXPECT, Bend, expecting, fault_free_of, struck
-from simulator import KINDS, History, Job, Line, Logs, Outage, clocks, put, remove, simulate
+from scorecards import assert_verdict
+from simulator import KINDS, History, Job, Line, Logs, Outage, change, clocks, put, remove, simulate
 
 from harness.errors import UsageError
 from harness.judge.facts.evidence import load_evidence, part_of
@@ -148,8 +149,7 @@ def test_what_was_told_before_the_window_only_is_missing_in_it(names: tuple[str,
 def test_what_there_was_no_occasion_to_tell_in_a_window_is_not_missing() -> None:
     """Nothing ended, started or was due to be saved in it, and no digest of the weights was due."""
     history, logs = story([], 2)
-    for lines in logs.trainers():
-        lines[0]["tells"] = list(TELLS)
+    change((lines[0] for lines in logs.trainers()), tells=list(TELLS))
     rehearse(logs, "calm", "none", step_ended(logs, 101), step_ended(logs, 109), expect={})
     rehearse(logs, "other", "none", step_ended(logs, 120), None)
     card = judged(history, logs, "calm")
@@ -312,11 +312,7 @@ def loosen(logs: Logs, name: str, mode: str) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "differs", "second"),
-    [
-        ("final", True, Verdict.INCONCLUSIVE),
-        ("final", False, Verdict.PASS),
-        ("exact", True, Verdict.INCONCLUSIVE),
-    ],
+    [("final", True, Verdict.INCONCLUSIVE), ("final", False, Verdict.PASS), ("exact", True, Verdict.INCONCLUSIVE)],
 )
 def test_losses_after_a_rehearsal_that_may_change_them_prove_nothing(mode: str, differs: bool, second: Verdict) -> None:
     history, logs = in_sequence(2)
@@ -380,8 +376,7 @@ def test_a_rehearsal_that_was_given_up_fails_and_the_next_one_does_not() -> None
     for line in logs.harness:
         if line.get("event") == "rehearsal.finished" and line["rehearsal"] == "first":
             line.update(outcome="aborted", reason="the rehearsal took longer than 60 s")
-    first = judged(history, logs, "first")
-    assert first.verdict is Verdict.FAIL and "the rehearsal took longer than 60 s" in first.reasons[0]
+    assert_verdict(judged(history, logs, "first"), Verdict.FAIL, first="the rehearsal took longer than 60 s")
     assert judged(history, logs, "second").verdict is Verdict.PASS
 
 

@@ -103,7 +103,8 @@ def done_again(told: Executed) -> list[Again]:
     lives, begins = np.unique(told.life[again][by_life], return_index=True)
     parts = zip(lives.tolist(), np.split(by_life, begins[1:]) if len(lives) else (), strict=True)
     computed = [_Figure.of(told, name, before, again) for name in COMPUTED]
-    return [_again(told, life, before[part], again[part], computed) for life, part in parts]
+    begin = int(told.step.min(initial=np.iinfo(np.int64).max))
+    return [_again(told, life, before[part], again[part], computed, begin) for life, part in parts]
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class _Figure:
         return Off(after, apart, digit, moves, words)
 
 
-def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Sequence[_Figure]) -> Again:
+def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Sequence[_Figure], begin: int) -> Again:
     number = np.unique(told.step[again])
     if told.size is not None:  # another number of ranks shares the samples in another way
         alike = told.size[before] == told.size[again]
@@ -182,7 +183,7 @@ def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Seque
     off = {figure.name: figure.off(told, before, again) for figure in computed}
     compared = max((len(np.unique(each.after)) for each in off.values()), default=0)
     first, last = int(number[0]), int(number[-1])
-    anew, saved = first <= int(told.step.min()), told.saved.get(life, 0)
+    anew, saved = first <= begin, told.saved.get(life, 0)
     return Again(life, first, last, len(number), sure, off, compared, anew, saved, resized=not len(again))
 
 

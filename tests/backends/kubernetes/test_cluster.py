@@ -14,6 +14,7 @@ import small_jobs
 from backends.kubernetes import stand_in
 from backends.kubernetes.clusters import LOOP, codes, log, running, started
 from backends.kubernetes.stand_in import StandIn
+from scorecards import assert_verdict
 from waiting import until
 
 from harness.backends.contract import Launch, Verb
@@ -65,10 +66,7 @@ def test_a_job_runs_to_its_end(launch: Callable[..., backend.KubeCluster]) -> No
     cluster.start()
     assert cluster.control_running
     assert codes(cluster, 2) == {("node0", 1): 10, ("node1", 1): 11}
-    assert [log(cluster, node) for node in cluster.nodes] == [
-        "0 1 127.0.0.1 node0 s\n",
-        "1 1 127.0.0.1 node1 s\n",
-    ]
+    assert [log(cluster, node) for node in cluster.nodes] == ["0 1 127.0.0.1 node0 s\n", "1 1 127.0.0.1 node1 s\n"]
     assert cluster.changes() == [], "the first nodes are told by whoever opened the cluster"
 
 
@@ -188,10 +186,7 @@ def test_a_class_that_cannot_preempt_is_told_before(
 
 
 def test_a_command_of_the_site_reclaims_and_restores(
-    launch: Callable[..., backend.KubeCluster],
-    server: StandIn,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
+    launch: Callable[..., backend.KubeCluster], server: StandIn, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "reclaim"
     program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n[ "$3" != reclaim ] || exit "$(cat {tmp_path}/code)"')
@@ -308,7 +303,5 @@ def test_an_api_server_that_restarts_leaves_a_run_that_is_judged(server: StandIn
     plan = small_jobs.job("restarted", LOOP, backend="kubernetes", steps=10)
     outcome = execute(plan, run_dir, backend.BACKEND, Restarts())
     assert outcome.outcome == "broken" and "the control host is lost" in outcome.reason, outcome
-    card = judge(load_evidence(run_dir), "restarted")
-    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
-    assert any("the control host is lost" in reason for reason in card.reasons)
+    assert_verdict(judge(load_evidence(run_dir), "restarted"), Verdict.INCONCLUSIVE, "the control host is lost")
     assert not server.objects and is_closed(run_dir)
