@@ -1,8 +1,8 @@
 """What launchers tell that cannot be, beside what their workers tell, each other, and themselves.
 
 A worker begins after its launcher. Who ended is one of the processes that ran, and a launcher ends as it says. The
-launchers of one world tell of as many nodes, each with a node rank of its own, and a launcher counts its meetings
-upwards; each number is told by one of them.
+launchers of one world tell of as many nodes, each with a node rank of its own (where each node has a launcher for
+itself, as with torchft, all are node 0 of 1), and a launcher counts its meetings upwards; each number is told by one.
 What is told so in a fault-free run as well is a way of telling, and held against nobody.
 """
 
@@ -73,7 +73,7 @@ def _met_otherwise(run: Timeline) -> Iterator[str]:
             met = last_by(of_node.get((node, incarnation), []), run.processes[row].started) or {}
             sizes.setdefault(met.get("nodes", -1), node)
             other = ranks.setdefault(met.get("node_rank", -1), node)
-            if other != node and "node_rank" in met:
+            if other != node and "node_rank" in met and met.get("nodes") != 1:
                 yield f"the launchers on {other} and {node} both tell that theirs is node {met['node_rank']}"
         sizes.pop(-1, None)
         if len(sizes) > 1:
