@@ -59,6 +59,7 @@ class FaultRecord(Consequences):
     traffic: tuple[dict[str, Any], ...] = ()  # of the training, through a network fault: `fault.traffic`
     ends: tuple[dict[str, Any], ...] = ()  # what was measured once it was healed: {measured, expected, unit, ok, at}
     held_back: str = ""  # why it could not act when it was due
+    injecting: int | None = None  # when it began to act: it acts at `injected` at the latest
 
 
 def acted_at(fault: FaultRecord) -> int:
@@ -239,7 +240,14 @@ def _faults(harness: Sequence[dict[str, Any]], planned: Mapping[str, Mapping[str
         if record is None or (what in ("armed", "injecting") and record["injected"] is not None):
             record = {"id": str(event["fault"]), "kind": "", "consequences": Consequences(), "targets": ()}
             record |= {name: [] for name in ("told", "taken", *_LISTS)}
-            record |= {"injected": None, "recovered": None, "healed": None, "error": None, "held_back": ""}
+            record |= {
+                "injecting": None,
+                "injected": None,
+                "recovered": None,
+                "healed": None,
+                "error": None,
+                "held_back": "",
+            }
             current[record["id"]] = record
             records.append(record)
         _note(record, what, event, planned.get(record["id"], {}))
@@ -270,7 +278,7 @@ def _note(record: dict[str, Any], what: str, event: dict[str, Any], planned: Map
             record["effects" if what == "effect" else "ends"].append(measured)
         case "damaged" | "traffic":
             record[what].append(event)
-        case "recovered" | "healed":
+        case "injecting" | "recovered" | "healed":
             record[what] = event["at"]
         case "failed":
             record["error"] = str(event.get("error") or event.get("reason") or event.get("detail") or "it failed")

@@ -149,13 +149,14 @@ def test_a_rate_may_be_nearly_what_was_planned(bend: Bend) -> None:
 
 
 @pytest.mark.parametrize(
-    ("digest", "told", "flaws"), [("before", {}, 1), ("after", {}, 0), ("before", {"sampled": True}, 0)]
+    ("digest", "told", "flaws"),
+    [("before", {}, 1), ("after", {}, 0), ("before", {"sampled": True}, 0), ("before", {"at": 6}, 0)],
 )
 def test_damage_changes_what_the_harness_sees(digest: str, told: dict[str, Any], flaws: int) -> None:
-    """But for a large checkpoint, of which it digests samples."""
+    """But for a large checkpoint, of which it digests samples. It may see the damage before the fault tells it."""
     seen = {"path": "c/step-10", "sha256": "before", "at": 5} | told
     work: Any = _Work(SimpleNamespace(published=[seen]))  # type: ignore[arg-type]
-    fault: Any = SimpleNamespace(damaged=({"checkpoint": "c/step-10", "sha256": digest, "at": 7},))
+    fault: Any = SimpleNamespace(damaged=({"checkpoint": "c/step-10", "sha256": digest, "at": 7},), injecting=6)
     assert len(list(_no_damage(work, fault))) == flaws
 
 

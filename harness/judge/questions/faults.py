@@ -154,10 +154,11 @@ def _too_early(work: _Work, run: Timeline, fault: FaultRecord, planned: Mapping[
 
 
 def _no_damage(work: _Work, fault: FaultRecord) -> Iterator[_Flaw]:
-    """What it damaged is not what it was before, as the harness saw it."""
+    """What it damaged is not what it was before, as the harness saw it. It may see the damage before it is told."""
     for damage in fault.damaged:
         path, digest = damage.get("checkpoint"), damage.get("sha256")
-        if digest and work.first_seen.get((path, digest), NEVER) < damage["at"]:
+        begun = damage["at"] if fault.injecting is None else fault.injecting
+        if digest and work.first_seen.get((path, digest), NEVER) < begun:
             yield Code.FAULT_NOT_AS_PLANNED, f"left {path} as it was: the harness saw the same content before"
 
 
