@@ -1,6 +1,6 @@
 """How long a forecast takes at scale: 100,000 GPUs × 90 days × 1,000 samples in 10 s at most on two cores.
 
-    python benches/forecast.py [--gpus 100000] [--days 90] [--samples 1000]
+python benches/forecast.py [--gpus 100000] [--days 90] [--samples 1000]
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from harness.errors import UsageError
 from harness.forecast.advice import Advice, advise
 from harness.forecast.job_model import DAY_S, OF_CAUSES, SETTINGS, Job, Origin, Value
 from harness.forecast.measured_inputs import Measured
@@ -61,6 +62,8 @@ def forecast(
     prices: Prices | None = None,
 ) -> Forecast:
     """Raises `UsageError` for a what-if that changes nothing known, or for more than can be simulated."""
+    if only_spot := next((text for text in what_ifs if text.startswith("spot_")), None):
+        raise UsageError(f"--what-if {only_spot[:80]}: prices are no part of it; set it with --set")
     job = job.completed()
     variants = [job, *(job.changed(text).completed() for text in what_ifs)]
     histories = simulate(variants, question.samples, question.seed)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from harness.cli import path_arguments
-from harness.cli.options import REPORTS, JsonOption, ReportsOption, SeedOption
-from harness.cli.output import print_json, print_table, safe, say
+from harness.cli.options import REPORTS, JsonOption, PageOption, ReportsOption, SeedOption
+from harness.cli.output import print_json, print_table, safe, say, write_page
 from harness.errors import UsageError
 from harness.forecast import answer, forecast_page
 from harness.forecast.failure_rates import DEFAULT, load_gaps, load_rates
@@ -18,18 +16,8 @@ from harness.forecast.job_model import DAY_S, number
 from harness.forecast.measured_inputs import Measured, job_of, read_runs
 from harness.forecast.money import Prices
 from harness.forecast.outcome import Question
-from harness.report import write_files
 
 TABLES = "llama3, rsc-1, rsc-2, byterobust-dense, byterobust-moe, infinitehbd"
-PageOption = Annotated[
-    pathlib.Path | None,
-    typer.Option(
-        "--page",
-        help="Also write an HTML page to this file.",
-        dir_okay=False,
-        callback=path_arguments.file_to_write("--page"),
-    ),
-]
 GPUS_MAX, DAYS_MAX, SAMPLES_MAX, CHANGES_MAX = 10_000_000, 3650, 10_000, 20
 
 
@@ -91,7 +79,7 @@ def forecast(
     prices = _prices(price, spot_price, deadline, tokens_per_second, question, measured)
     found = answer.forecast(question, job, (name, table.source), measured, what_if or [], prices)
     if page is not None:
-        _write(page, forecast_page.render(found))
+        write_page(page, forecast_page.render(found))
     if json:
         print_json(answer.to_json(found))
         return
@@ -127,14 +115,6 @@ def _prices(
     )
 
 
-def _write(page: pathlib.Path, text: str) -> None:
-    try:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        write_files({page.name: text}, page.parent)
-    except OSError as error:
-        raise UsageError(f"--page {str(page)!r}: it cannot be written: {error.strerror}") from None
-
-
 def _print(found: answer.Forecast) -> None:
     say(answer.sentence(found), "bold")
     for section in forecast_page.sections(found):
@@ -157,7 +137,7 @@ def _vectors(json: bool) -> int:
 
     rows = published_vectors.check_all()
     if json:
-        print_json([vars(each) | {"ok": each.ok} for each in rows])
+        print_json(published_vectors.to_json(rows))
     else:
         say(published_vectors.markdown(rows))
     return 0 if all(each.ok for each in rows) else 1

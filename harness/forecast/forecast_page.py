@@ -111,7 +111,7 @@ def _outcome(found: Forecast) -> Section:
         row("First failure, median", out.first_h, lambda hours: hours_text(hours) if math.isfinite(hours) else "none"),
     ]
     rows += [row("Dollars wasted", found.money.wasted_dollars, _dollars)] if found.money else []
-    late = f"{_share(1 - out.finished)} of the histories are not done after {PATIENCE:g} times the work."
+    late = f"{_share(1 - out.finished)} of the histories are given up, not done after {PATIENCE:g} times the work."
     return Section("The answer", [late] if out.finished < 1 else (), ("", "mean", "5 %", "95 %"), rows)
 
 
@@ -154,7 +154,7 @@ def _interval(found: Forecast) -> Section:
         return Section("Checkpoint interval", [f"It is {now}. Without a stall or a failure, no interval is the best."])
     words = f"It is {now}. The best of those tried is {seconds(best.value)}; Young's formula says "
     words += f"{seconds(advice.young_s)}, Daly's {seconds(advice.daly_s)}."
-    rows = [(seconds(each.value), _days(each.days), big(each.gpu_hours)) for each in advice.intervals]
+    rows = [(seconds(each.value), _days(each.days), f"{each.gpu_hours:,.0f}") for each in advice.intervals]
     return Section("Checkpoint interval", [words], ("after", "time", "GPU-hours"), rows)
 
 
@@ -162,7 +162,7 @@ def _spares(found: Forecast) -> Section:
     if (best := found.advice.best_spares) is None:
         return Section("Spares", ["No failure takes a node for longer, so no spare is needed."])
     words = f"There are {found.job.mean('spares'):,.0f}. With {best.value:,.0f}, the fewest GPU-hours are paid."
-    rows = [(f"{each.value:,.0f}", _days(each.days), big(each.gpu_hours)) for each in found.advice.spares]
+    rows = [(f"{each.value:,.0f}", _days(each.days), f"{each.gpu_hours:,.0f}") for each in found.advice.spares]
     return Section("Spares", [words], ("nodes", "time", "GPU-hours"), rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -166,11 +167,15 @@ class Job:
                 factor = number(written, "failure_rate, per 1,000 node-days", 0, RATE_MAX) / 1000 / self.per_node_day
             causes = (replace(each, per_node_day=factor * each.per_node_day) for each in self.causes)
             return replace(self, causes=tuple(causes))
-        if by_factor:
-            return self._with(name, lambda old: tuple(factor * each for each in old), text)
         setting = SETTINGS[name]
-        amount = seconds_of(written, name) if setting.is_time else written
-        value = number(amount, name, setting.low, setting.high, setting.whole)
+
+        def allowed(value: object) -> float:
+            return number(value, name, setting.low, setting.high, setting.whole)
+
+        if by_factor:
+            whole = round if setting.whole else float
+            return self._with(name, lambda old: tuple(allowed(whole(factor * each)) for each in old), text)
+        value = allowed(seconds_of(written, name) if setting.is_time else written)
         return self._with(name, lambda old: (value,), text)
 
     def _with(self, name: str, change: Callable[[tuple[float, ...]], tuple[float, ...]], text: str) -> Job:
@@ -203,6 +208,8 @@ class Job:
 
 def enough(away: float, share: float = 0.99) -> int:
     """Spares that are enough in this share of all moments, where so many nodes are away on average (Poisson)."""
+    if away > 1000:  # hardly anything but normal
+        return math.ceil(away + statistics.NormalDist().inv_cdf(share) * math.sqrt(away))
     parts = max(100, round(100 * away))  # so many places, each of which is rarely away
     return closed_forms.spares_needed(parts, away / parts, share) if away else 0
 

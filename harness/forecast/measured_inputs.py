@@ -23,17 +23,19 @@ from harness.report import model
 from harness.report.model import Episode, Report
 from harness.report.words import is_number, one_line
 from harness.timeline import timeline
+from harness.timeline.phase_names import PHASES
 from harness.timeline.timeline import Timeline
 from harness.units import counted
 
 RUNS_MAX = 1000
+RECOVERIES_MAX = 300
+RATE_MAX = 1e12  # samples a second
 SECONDS_MAX = 1e7  # of anything that a run measured
 NOT_RECOVERY = ("reschedule", "interrupted_step", "recompute")  # waiting and lost work depend on the job at scale
 
 
 @dataclass(frozen=True)
 class Recovery:
-    run_id: str
     fault: str  # its kind
     phases: dict[str, float]
 
@@ -85,6 +87,8 @@ def read_runs(names: Sequence[str], reports: pathlib.Path) -> Measured:
         if report.run_id in found.runs:
             raise UsageError(f"{folder.name} is given twice")
         _add(found, report, folder)
+        if len(found.recoveries) > RECOVERIES_MAX:
+            raise UsageError(f"the runs have more than {RECOVERIES_MAX:,} recoveries; name fewer runs")
     return found
 
 
@@ -98,10 +102,11 @@ def _add(found: Measured, report: Report, folder: pathlib.Path) -> None:
     stall = report.wasted_gpu_hours.closed_forms.checkpoint_s
     if stall is not None:
         found.stalls.append(_seconds(stall, "a checkpoint's stall", report))
-    if ranks := report.run.ranks:
+    ranks = report.run.ranks or 0
+    if ranks > 0:
         found.places[f"{counted(ranks, 'GPU')} on {one_line(report.backend)}"] += 1
         rate = report.metrics.get("samples_per_second")
-        if is_number(rate) and rate > 0:
+        if is_number(rate) and 0 < rate < RATE_MAX:
             found.samples_per_gpu_s.append(rate / ranks)
     if _may_shrink(folder):
         try:
@@ -112,12 +117,11 @@ def _add(found: Measured, report: Report, folder: pathlib.Path) -> None:
 
 
 def _recovery(report: Report, episode: Episode, kind: str) -> Recovery:
-    phases = {
-        one_line(name): _seconds(amount, f"the phase {one_line(name)}", report)
-        for name, amount in episode.phases.items()
-        if name not in NOT_RECOVERY
-    }
-    return Recovery(report.run_id, one_line(kind), phases)
+    phases: dict[str, float] = defaultdict(float)
+    for name, amount in episode.phases.items():
+        if name not in NOT_RECOVERY:
+            phases[name if name in PHASES else "other"] += _seconds(amount, f"the phase {one_line(name)}", report)
+    return Recovery(kind, phases)
 
 
 def _seconds(value: float, what: str, report: Report) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -41,36 +42,33 @@ class Vector:
 
 @dataclass(frozen=True)
 class Row:
-    source: str
-    figure: str
-    published: str
+    """A vector with what we say."""
+
+    vector: Vector
     ours: float
-    low: float
-    high: float
-    inputs: str
-    why: str
 
     @property
     def ok(self) -> bool:
-        return self.low <= self.ours <= self.high
-
-
-def check(vector: Vector) -> Row:
-    told = {name: getattr(vector, name) for name in ("source", "figure", "published", "low", "high", "inputs", "why")}
-    return Row(**told, ours=vector.ours())
+        return self.vector.low <= self.ours <= self.vector.high
 
 
 def check_all() -> list[Row]:
-    return [check(each) for each in VECTORS]
+    return [Row(each, each.ours()) for each in VECTORS]
 
 
 def markdown(rows: Sequence[Row]) -> str:
     lines = ["| source | figure | published | ours | allowed | with |", "|---|---|---|---|---|---|"]
-    for each in rows:
-        allowed = f"{each.low:g} to {each.high:g}" + ("" if each.ok else ", **missed**")
+    for row in rows:
+        each = row.vector
+        allowed = f"{each.low:g} to {each.high:g}" + ("" if row.ok else ", **missed**")
         told = f"{each.inputs}. **Known divergence**: {each.why}" if each.why else each.inputs
-        lines.append(f"| {each.source} | {each.figure} | {each.published} | {each.ours:.3g} | {allowed} | {told} |")
+        lines.append(f"| {each.source} | {each.figure} | {each.published} | {row.ours:.3g} | {allowed} | {told} |")
     return "\n".join(lines)
+
+
+def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    names = ("source", "figure", "published", "low", "high", "inputs", "why")
+    return [{name: getattr(row.vector, name) for name in names} | {"ours": row.ours, "ok": row.ok} for row in rows]
 
 
 def _job(nodes: int, days: float, per_1000: float, /, **times: float) -> Job:

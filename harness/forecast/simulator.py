@@ -29,6 +29,7 @@ FAILURES_MAX = 20_000  # that a job may be expected to meet in its work
 EVENTS_MAX = 20_000_000  # failures of all histories
 HISTORIES_MAX = 25_000
 PATIENCE = 10.0  # a history ends unfinished after so many times the work
+ROUNDING_S = 1e-3  # two moments that are closer are one
 OUTAGE = ("detect", "wait", "restart")
 ACCOUNTS = ("work", *OUTAGE, "lost", "stall", "slower")
 REPAIR_SPREAD = 1.936  # of the logarithm: mean 132.8 h and median 20.4 h in the trace of InfiniteHBD
@@ -63,10 +64,10 @@ def simulate(jobs: Sequence[Job], samples: int, seed: int) -> Histories:
     if most > allowed or histories > HISTORIES_MAX:
         raise UsageError(
             f"the job would meet about {most:,.0f} failures in each of {histories:,} histories; up to {allowed:,} in "
-            f"{HISTORIES_MAX:,} can be simulated: take fewer GPUs, days, samples or changes, or a lower failure_rate"
+            f"{HISTORIES_MAX:,} can be simulated: take fewer GPUs, days, samples or changes, or lower rates"
         )
     play = _Play(jobs, samples, np.random.default_rng(seed))
-    for _ in range(int(PATIENCE * most) + 1000):
+    for _ in range(int(3 * PATIENCE * most) + 1000):  # rarely as many: then a history ends unfinished, too
         if not play.active.any():
             break
         play.go_on()
@@ -189,7 +190,7 @@ class _Play:
         return lost
 
     def _restart_with_more(self, rows: Bools) -> None:
-        there = self.nodes + self.given["spares"] - self.away.counted(self.time, self.given["spares"])
+        there = self.nodes + self.given["spares"] - self.away.counted(self.time + ROUNDING_S, self.given["spares"])
         self.at_work = np.where(rows, np.clip(there, self.smallest, self.nodes), self.at_work)
         planned = self.failures.shape[2] - 1
         self.cause = np.where(rows, planned, self.cause)
@@ -209,9 +210,8 @@ class _Play:
         self.left = {name: np.where(fails, new.get(name, 0), left) for name, left in self.left.items()}
         if self.lemons.any():
             self._find_lemons(fails)
-        gone = fails & self.takes_node[cause]
-        if gone.any():
-            self._lose_nodes(gone, cause)
+        if self.takes_node.any():
+            self._lose_nodes(fails & self.takes_node[cause], cause)
             self._replace_nodes(fails)
 
     def _find_lemons(self, fails: Bools) -> None:
@@ -226,6 +226,8 @@ class _Play:
         sizes = np.where(several, self.given["together_nodes"], 1)
         for size in self.sizes:
             hit = rows & (sizes == size)
+            if not hit.any():
+                continue
             samples, place = np.unique(np.nonzero(hit)[1], return_inverse=True)  # variants have the same dice
             deviation = self.dice.standard_normal((len(samples), size))[place]
             repair, queue = (_of(self.given[name], hit)[:, None] for name in ("repair", "queue"))
@@ -303,7 +305,7 @@ class _Table:
         most = max((len(each) for row in values for each in row), default=1)
         self.values = np.array([[np.resize(each, most) for each in row] for row in values])
         self.counts = np.array([len(each) for each in values[0]])
-        self.picked = (dice.random((samples, len(self.counts), most)) * self.counts[:, None]).astype(int)
+        self.picked = (dice.random((samples, len(self.counts), most)) * self.counts[:, None]).astype(np.int32)
 
     def draw(self, cause: Ints, dice: np.random.Generator) -> Floats:
         variant, sample = np.arange(cause.shape[0])[:, None], np.arange(cause.shape[1])

@@ -151,3 +151,13 @@ def test_gaps_between_failures(tmp_path: pathlib.Path) -> None:
             load_gaps(str(trace))
     with pytest.raises(UsageError, match="weibull:SHAPE"):
         load_gaps("often")
+
+
+def test_a_report_with_very_much_in_it_stays_small(tmp_path: pathlib.Path) -> None:
+    store(tmp_path, "phases", phases={f"phase-{place}": 0.001 for place in range(20_000)})
+    (recovery,) = read_runs(["phases"], tmp_path).recoveries
+    assert recovery.phases == {"other": pytest.approx(20)}
+    episode = {"seconds": 1.0, "faults": ["evict"], "phases": {"startup": 1.0}}
+    store(tmp_path, "episodes", scores={"recovery_time": {"episodes": [episode] * 301}})
+    with pytest.raises(UsageError, match="more than 300 recoveries"):
+        read_runs(["episodes"], tmp_path)

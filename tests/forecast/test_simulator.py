@@ -126,6 +126,15 @@ def test_detection_restart_and_waiting_cost_what_they_take() -> None:
     assert played.accounts["wait"].sum() / failures == pytest.approx(1000 - 120, rel=0.02)
 
 
+def test_a_failure_in_an_outage_does_not_bring_a_lost_node_back() -> None:
+    """Half of the losses of a node are followed by a failure of another kind before they are detected."""
+    made = job(2, nodes=100, detection=600, takes_node=True, settings={"queue": 5000, "repair": 1e7})
+    other = replace(made.causes[0], per_node_day=1.0, takes_node=False, restart=given_(0), detection=given_(600))
+    played = simulate([replace(made, causes=(*made.causes, other))], 30, 1)
+    waited = played.accounts["wait"].sum() / played.failures[..., 0].sum()
+    assert 5000 - 3 * 600 < waited < 5000 - 600
+
+
 def test_half_an_interval_is_lost_on_average() -> None:
     played = simulate([job(1, nodes=100, settings={"checkpoint_every": 3600, "checkpoint_stall": 0})], 300, 1)
     lost = played.accounts["lost"].sum() / played.failures[..., 0].sum()
