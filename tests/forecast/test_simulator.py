@@ -179,6 +179,14 @@ def test_a_job_that_may_shrink_works_on_with_fewer_and_takes_nodes_back() -> Non
     assert played.time[0].mean() < played.time[1].mean()
 
 
+def test_a_smaller_world_is_slower_only_until_its_node_is_back() -> None:
+    values = {"queue": 40_000, "repair": 1e9, "smallest": 0.5, "pace": 0.8, "checkpoint_stall": 0}
+    played = simulate([job(1, nodes=100, days=60, takes_node=True, settings=values)], 100, 1)
+    lost = played.failures[..., 0].sum()
+    assert played.accounts["slower"].sum() / lost == pytest.approx(40_000 * (1 - 0.99 * 0.8), rel=0.1)
+    assert played.failures[..., -1].sum() == pytest.approx(lost, rel=0.1), "each node comes back once"
+
+
 def test_nodes_lost_together_need_as_many_spares() -> None:
     usual = job(2, nodes=200, takes_node=True, settings={"spares": 4, "repair": 20_000, "together_nodes": 5})
     alone, together = simulate([usual, usual.with_setting("together", 1)], 50, 1).accounts["wait"].mean(axis=1)
