@@ -11,7 +11,7 @@ import msgspec
 
 from harness.errors import UsageError
 from harness.forecast.advice import Advice, advise
-from harness.forecast.job_model import DAY_S, OF_CAUSES, SETTINGS, Job, Origin, Value
+from harness.forecast.job_model import OF_CAUSES, SETTINGS, Job, Origin, Value
 from harness.forecast.measured_inputs import Measured
 from harness.forecast.money import Money, Prices, money_of
 from harness.forecast.outcome import Outcome, Question, Range, gpu_hours, outcome_of
@@ -28,8 +28,7 @@ NAMES_SHOWN = 3  # of causes in the row of an input
 class WhatIf:
     change: str
     outcome: Outcome
-    saved_days: Range  # history by history, on the same dice
-    saved_gpu_hours: Range
+    saved_gpu_hours: Range  # history by history, on the same dice
 
 
 @dataclass(frozen=True)
@@ -70,13 +69,7 @@ def forecast(
     outcomes = [outcome_of(question, each, histories, place) for place, each in enumerate(variants)]
     hours = [gpu_hours(question, each, histories, place) for place, each in enumerate(variants)]
     changed = tuple(
-        WhatIf(
-            text,
-            outcomes[place],
-            Range.of((histories.time[0] - histories.time[place]) / DAY_S),
-            Range.of(hours[0] - hours[place]),
-        )
-        for place, text in enumerate(what_ifs, 1)
+        WhatIf(text, outcomes[place], Range.of(hours[0] - hours[place])) for place, text in enumerate(what_ifs, 1)
     )
     advice = advise(question, job, outcomes[0], measured.phases)
     money = money_of(prices, question, job, measured, outcomes[0], histories) if prices else None
@@ -137,7 +130,7 @@ def inputs(found: Forecast) -> list[Input]:
     unused |= set() if job.mean("lemons") else {"lemons", "lemon_factor", "lemons_found"}
     unused |= set() if job.mean("smallest") < 1 else {"pace"}
     spot = {name for name in SETTINGS if name.startswith("spot_")}
-    unused |= spot - found.money.settings if found.money else spot
+    unused |= spot.difference(found.money.settings if found.money else ())
     for name, value in job.settings.items():
         if name not in unused:
             rows.append(Input(name, SETTINGS[name].about, _shown(name, value), value.origin, value.source))
@@ -178,6 +171,8 @@ def assumptions(found: Forecast) -> list[str]:
     )
     if any(cause.counted for cause in found.job.causes):
         told.append("The interval holds how well the counts of that table are known, not how far your nodes differ.")
+    if found.money and found.money.prices.per_s and found.money.prices.unit == "samples":
+        told.append("Each GPU is taken to train on as many samples a second as those of the runs.")
     told += [] if found.job.mean("lemons") else ["No node fails more often than others."]
     told.append(
         "A checkpoint counts once training goes on, and is always found whole. Nodes that stand by or wait do not fail."

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pathlib
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -57,7 +57,7 @@ class Measured:
     stalls: list[float] = field(default_factory=list)
     paces: list[float] = field(default_factory=list)
     samples_per_gpu_s: list[float] = field(default_factory=list)
-    places: Counter[str] = field(default_factory=Counter)  # `2 GPUs on local`
+    places: set[str] = field(default_factory=set)  # `2 GPUs on local`
     commits: set[str] = field(default_factory=set)
 
     @property
@@ -104,7 +104,7 @@ def _add(found: Measured, report: Report, folder: pathlib.Path) -> None:
         found.stalls.append(_seconds(stall, "a checkpoint's stall", report))
     ranks = report.run.ranks or 0
     if ranks > 0:
-        found.places[f"{counted(ranks, 'GPU')} on {one_line(report.backend)}"] += 1
+        found.places.add(f"{counted(ranks, 'GPU')} on {one_line(report.backend)}")
         rate = report.metrics.get("samples_per_second")
         if is_number(rate) and 0 < rate < RATE_MAX:
             found.samples_per_gpu_s.append(rate / ranks)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.forecast.failure_rates import CauseRate
-from harness.forecast.job_model import DAY_S, HOUR_S, Job
+from harness.forecast.job_model import DAY_S, HOUR_S, Job, Origin
 from harness.forecast.measured_inputs import Measured, cause_of
 from harness.forecast.outcome import Outcome, Question, Range
 from harness.forecast.simulator import Floats, Histories, simulate
@@ -53,7 +53,7 @@ class Money:
     dollars_of_a_gpu_hour: float
     purchases: tuple[Purchase, ...]
     breakeven_reclaims: float | None  # per node-day, up to which spot costs less; `None`: at no rate, or not asked
-    settings: frozenset[str]  # that it rests on, beside those of the job
+    settings: tuple[str, ...]  # that it rests on, beside those of the job
 
     @property
     def best(self) -> Purchase | None:
@@ -70,16 +70,16 @@ def money_of(
     """`histories`: those that `found` was made of."""
     paid_nodes = question.paid_gpus(job) / question.gpus_per_node
     bought = [_purchase(ON_DEMAND, prices, prices.on_demand * paid_nodes, job, histories)]
-    breakeven, settings = None, frozenset[str]()
+    breakeven, settings = None, tuple[str, ...]()
     if prices.spot is not None:
         on_spot = _on_spot(job, measured)
         played = simulate([on_spot], question.samples, question.seed)
         bought.append(_purchase(SPOT, prices, prices.spot * paid_nodes, job, played))
         breakeven = breakeven_reclaims(job, prices.spot / prices.on_demand, on_spot.causes[-1].restart.mean)
-        settings = frozenset({"spot_reclaims", "spot_return"})
+        settings = ("spot_reclaims", "spot_return")
         if prices.deadline_days is not None and np.isfinite(found.days.mean) and found.days.mean < prices.deadline_days:
             bought += _by_policies(prices, prices.deadline_days, question, job, found, paid_nodes)
-            settings |= {"spot_available", "spot_spell"}
+            settings += ("spot_available", "spot_spell")
     per_gpu_hour = prices.on_demand / question.gpus_per_node
     wasted = found.wasted_gpu_hours
     dollars = Range(*(each * per_gpu_hour for each in (wasted.mean, wasted.low, wasted.high)))
@@ -102,8 +102,12 @@ def _bought(name: str, prices: Prices, job: Job, dollars: Floats, days: Floats, 
 def _on_spot(job: Job, measured: Measured) -> Job:
     """The same job, whose nodes are also reclaimed."""
     told = CauseRate(name="Spot node reclaimed", per_1000_node_days=1, node=True, faults=["preemption"])
-    rate = job.mean("spot_reclaims")
-    cause = replace(cause_of(told, rate, measured, job.settings), back_s=job.mean("spot_return"))
+    cause = cause_of(told, job.mean("spot_reclaims"), measured, job.settings)
+    detection, restart = (
+        given if (given := job.settings[part]).origin is Origin.GIVEN else getattr(cause, part)
+        for part in ("detection", "restart")
+    )
+    cause = replace(cause, detection=detection, restart=restart, back_s=job.mean("spot_return"))
     return replace(job, causes=(*job.causes, cause)).completed()
 
 

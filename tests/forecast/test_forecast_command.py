@@ -85,6 +85,7 @@ def test_money(reports: pathlib.Path) -> None:
     words = ("loss-1", "--gpus", 64, "--days", 5, "--reports", reports, "--price", 32.77)
     plain = answer(*words)
     assert [each["name"] for each in plain["money"]["purchases"]] == ["On demand"]
+    assert any("as many samples a second" in each for each in plain["assumptions"])
     paid = plain["outcome"]["gpu_hours"]["mean"] / 8 * 32.77
     assert plain["money"]["purchases"][0]["dollars"]["mean"] == pytest.approx(paid)
     spot = answer(*words, "--spot-price", 11, "--deadline", 9, "--tokens-per-second", 1000)["money"]
@@ -94,6 +95,8 @@ def test_money(reports: pathlib.Path) -> None:
     assert bound["dollars"]["mean"] < demand["dollars"]["mean"] and bound["is_bound"]
     assert demand["per_dollar"] == pytest.approx(1000 * 5 * 86_400 / demand["dollars"]["mean"])
     assert spot["breakeven_reclaims"] > 0
+    slow = answer(*words, "--spot-price", 11, "--set", "restart=3h")["money"]
+    assert slow["breakeven_reclaims"] < 0.5 * spot["breakeven_reclaims"], "what is given holds for spot nodes, too"
     dear = answer(*words, "--spot-price", 40)["money"]
     assert dear["breakeven_reclaims"] is None
     said = chaos(*words, "--samples", 40, "--spot-price", 40, "--deadline", 1).output
