@@ -30,6 +30,7 @@ from harness.units import counted
 RUNS_MAX = 1000
 RECOVERIES_MAX = 300
 RATE_MAX = 1e12  # samples a second
+KILLS = ("node_loss", "rank_kill", "process_exception")  # faults that end a process without a notice
 SECONDS_MAX = 1e7  # of anything that a run measured
 NOT_RECOVERY = ("reschedule", "interrupted_step", "recompute")  # waiting and lost work depend on the job at scale
 
@@ -177,8 +178,8 @@ def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measu
 
 
 def cause_of(cause: CauseRate, per_node_day: float, found: Measured, settings: Mapping[str, Value]) -> Cause:
-    """By the best fault that stands for it. Else its restart is that of all recoveries; and its detection, too, where
-    it shows itself: how long a hang goes unseen, the death of a process does not tell."""
+    """By the best fault that stands for it. Else its restart is that of all recoveries, and its detection, where it
+    shows itself, that of killed processes: a notice says nothing of it, and a hang goes unseen for longer."""
     detection, restart = settings["silent_detection" if cause.silent else "detection"], settings["restart"]
     for kind in cause.faults:
         if alike := [each for each in found.recoveries if each.fault == kind]:
@@ -186,11 +187,12 @@ def cause_of(cause: CauseRate, per_node_day: float, found: Measured, settings: M
             restart = _value([each.restart_s for each in alike], f"runs with {kind}")
             break
     else:
+        none_fits = "no run had a fault that stands for it"
         if found.recoveries:
-            source = "no run had a fault that stands for it: all recoveries that were measured"
-            restart = replace(restart, origin=Origin.ASSUMED, source=source)
-            if not cause.silent:
-                detection = replace(restart, values=tuple(each.detection_s for each in found.recoveries))
+            restart = replace(restart, origin=Origin.ASSUMED, source=f"{none_fits}: all recoveries that were measured")
+        killed = tuple(each.detection_s for each in found.recoveries if each.fault in KILLS)
+        if killed and not cause.silent:
+            detection = Value(killed, Origin.ASSUMED, f"{none_fits}: all runs in which a process was killed")
     return Cause(
         cause.name,
         per_node_day,

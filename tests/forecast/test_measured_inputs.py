@@ -46,6 +46,9 @@ def test_recoveries_are_taken_by_fault_without_waiting_and_lost_work(tmp_path: p
     assert cause(made, "NCCL watchdog timeout").detection.values == (300.0,)
     bug = cause(made, "Software bug")
     assert bug.restart.values == (21.0, 41.0, 21.0) and bug.restart.origin is Origin.ASSUMED
+    assert bug.detection.values == (4.0, 4.0) and bug.detection.origin is Origin.ASSUMED, (
+        "a hang goes unseen for longer"
+    )
     assert made.settings["checkpoint_stall"].values == (2.0, 4.0, 3.0)
 
 
@@ -53,6 +56,12 @@ def test_how_long_a_hang_goes_unseen_no_death_of_a_process_tells(tmp_path: pathl
     made = job(read_runs([store(tmp_path, "loss", fault="node_loss", phases=PHASES)], tmp_path))
     silent = cause(made, "Silent data corruption").detection
     assert silent.origin is Origin.ASSUMED and silent.values == (600.0,)
+
+
+def test_a_notice_says_nothing_of_detection(tmp_path: pathlib.Path) -> None:
+    made = job(read_runs([store(tmp_path, "evict", phases=PHASES | {"detect": 0.0})], tmp_path))
+    assert cause(made, "Faulty GPU").detection.values == (60.0,)
+    assert cause(made, "Host maintenance").detection.values == (0.0,)
 
 
 def test_without_runs_all_is_assumed() -> None:
