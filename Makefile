@@ -12,7 +12,7 @@ OLD ?= .
 ARGS ?=
 ENGINES ?= docker slurm
 WORKERS ?= 3
-FAST := $(addprefix tests/,adopt campaign cli docs gameday gate judge log matrix plan report run spec theory timeline trainers test_import_rules.py test_plugins.py)
+FAST := $(addprefix tests/,adopt campaign cli docs forecast gameday gate judge log matrix plan report run spec theory timeline trainers test_import_rules.py test_plugins.py)
 BENCH_STEPS ?= 1000
 
 .DEFAULT_GOAL := help
@@ -127,8 +127,9 @@ stacks: $(VENV)/.ready-dev ## Example trainers killed and resumed under observat
 	@PYTHONPATH=tests $(PY) -m observer.stacks $(STACKS) $(ARGS)
 
 .PHONY: bench
-bench: $(VENV)/.ready ## Scoring at three sizes, restarts beside torchrun: BENCH_STEPS=10000 for ten million steps
+bench: $(VENV)/.ready ## Scoring at three sizes, a forecast, restarts beside torchrun: BENCH_STEPS=10000 for ten million steps
 	@for steps in $$(( $(BENCH_STEPS) / 10 )) $$(( $(BENCH_STEPS) / 3 )) $(BENCH_STEPS); do $(PY) benches/scoring.py --steps $$steps; done
+	@$(PY) benches/forecast.py
 	@$(PY) benches/restart.py
 
 .PHONY: league

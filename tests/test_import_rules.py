@@ -63,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # What commands share, and those of the trunk. The one file that collects all commands stands on top of the house.
     "cli": _TRUNK | {"report.charts", "campaign", "monitoring"},
-    "cli.main": {"cli", "run", "report.words", "adopt", "gameday", "gate", "matrix"},
+    "cli.main": {"cli", "run", "report.words", "adopt", "forecast", "gameday", "gate", "matrix"},
     "__main__": {"cli.main"},
     "": set(),
 }
@@ -71,6 +71,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # A wing imports the trunk and never another wing. What judges in a wing is pure: logs, judged runs and its like.
 WINGS = {
     "adopt": (),
+    "forecast": ("spot_policies",),
     "gameday": ("day_verdict", "attach.attached_verdict"),
     "gate": ("baseline_comparison", "change_points", "objectives", "t_distribution", "two_runs_difference"),
     "matrix": ("restart_log", "resume_comparison", "moments", "told_saves"),

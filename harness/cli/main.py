@@ -86,6 +86,10 @@ COMMANDS = {
             "harness.cli.runs:score",
             "Judge a stored run again, from its event log alone; or the restarts of any job, from its own logs.",
         ),
+        "forecast": (
+            "harness.forecast.forecast_command:forecast",
+            "Say what this stack will cost at scale, from what runs measured and what others published of failures.",
+        ),
         "heal": ("harness.cli.machine:heal", "Undo what killed runs left behind. Touches only what this harness made."),
     },
     "More": {

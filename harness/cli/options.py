@@ -52,6 +52,15 @@ GpuHoursOption = Annotated[
         "--max-gpu-hours", help="Stop when all jobs of this command together used so much; never a pass then."
     ),
 ]
+PageOption = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        "--page",
+        help="Also write an HTML page to this file.",
+        dir_okay=False,
+        callback=path_arguments.file_to_write("--page"),
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="For programs: JSON on standard output.")]
 
 

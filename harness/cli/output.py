@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import sys
 from typing import Any
 
@@ -10,7 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from harness.errors import UsageError
 from harness.judge.verdict import Verdict
+from harness.report import write_files
 from harness.report.strict_json import json_text
 from harness.report.words import one_line, plain
 
@@ -56,6 +59,15 @@ def note(line: str) -> None:
 
 def print_json(values: Any) -> None:
     sys.stdout.write(json_text(values))
+
+
+def write_page(page: pathlib.Path, text: str) -> None:
+    """As --page asks for. Raises `UsageError`."""
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        write_files({page.name: text}, page.parent)
+    except OSError as error:
+        raise UsageError(f"--page {str(page)!r}: it cannot be written: {error.strerror}") from None
 
 
 def mark(ok: bool) -> str:

@@ -11,29 +11,19 @@ from rich.table import Table
 
 from harness.campaign.store import Store, Wanted
 from harness.campaign.wings import stored_kind_of
-from harness.cli import path_arguments
 from harness.cli.listing import OfBackend, OfCommit, OfVerdict, Since, print_runs
-from harness.cli.options import REPORTS, JsonOption, ReportsOption
-from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
+from harness.cli.options import REPORTS, JsonOption, PageOption, ReportsOption
+from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say, write_page
 from harness.errors import ChaosError, UsageError, choice
 from harness.gate import history_report, slo, two_runs_report
 from harness.gate.slo_file import load_slo
 from harness.gate.two_runs_difference import starts_by_rank
 from harness.judge.verdict import EXIT_CODES, Verdict, merge
-from harness.report import model, write_files
+from harness.report import model
 from harness.report.words import one_line, percent, seconds
 from harness.timeline import timeline
 
 MET = {Verdict.PASS: "met", Verdict.FAIL: "missed", Verdict.INCONCLUSIVE: "not known", Verdict.INVALID: "not known"}
-PageOption = Annotated[
-    pathlib.Path | None,
-    typer.Option(
-        "--page",
-        help="Also write an HTML page to this file.",
-        dir_okay=False,
-        callback=path_arguments.file_to_write("--page"),
-    ),
-]
 
 
 def history(
@@ -64,7 +54,7 @@ def history(
     for line in notes:
         note(f"note: {line}")
     if page is not None:
-        _write(page, history_report.render(found, scenario))
+        write_page(page, history_report.render(found, scenario))
     if json:
         print_json(history_report.to_json(found))
         return
@@ -101,14 +91,6 @@ def _objectives(path: pathlib.Path, reports: pathlib.Path, wanted: Wanted, json:
     return EXIT_CODES[merge(each.verdict for each in held)]
 
 
-def _write(page: pathlib.Path, text: str) -> None:
-    try:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        write_files({page.name: text}, page.parent)
-    except OSError as error:
-        raise UsageError(f"--page {str(page)!r}: it cannot be written: {error.strerror}") from None
-
-
 def _print(found: list[history_report.Moment]) -> None:
     figures = {"recovery": lambda each: seconds(each.recovery_s), "waste": lambda each: percent(each.waste_percent)}
     print_runs(found, figures)
@@ -133,7 +115,7 @@ def compare(
     """
     found = compare_runs(first, second, reports)
     if page is not None:
-        _write(page, two_runs_report.render(found))
+        write_page(page, two_runs_report.render(found))
     if json:
         print_json(two_runs_report.to_json(found))
         return

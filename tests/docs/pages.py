@@ -14,6 +14,7 @@ from mutants import matrix
 
 from benches import gates, league
 from docs import events_page, reference_pages
+from harness.forecast import published_vectors
 from harness.monitoring import metrics
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
@@ -36,6 +37,7 @@ PAGES: dict[str, Callable[[], str]] = {  # each page that is generated, or has a
     "commands.md": reference_pages.commands,
     "events.md": events_page.page,
     "faults.md": reference_pages.faults,
+    "forecast.md": lambda: _with_table("forecast.md", published_vectors.markdown(published_vectors.check_all())),
     "gate-statistic.md": lambda: _with_table("gate-statistic.md", gates.table(gates.kept())),
     "league.md": lambda: league.markdown(league.stacks(()), league.Kept()),
     "live-metrics.md": lambda: _with_table("live-metrics.md", metrics.table()),

@@ -1,0 +1,206 @@
+"""The forecast as a whole: the outcome, what-ifs, advice and money, with all that it rests on, in words and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from harness.errors import UsageError
+from harness.forecast.advice import Advice, advise
+from harness.forecast.job_model import OF_CAUSES, SETTINGS, Job, Origin, Value
+from harness.forecast.measured_inputs import Measured
+from harness.forecast.money import Money, Prices, money_of
+from harness.forecast.outcome import Outcome, Question, Range, gpu_hours, outcome_of
+from harness.forecast.simulator import PATIENCE, simulate
+from harness.report.strict_json import strict
+from harness.report.words import seconds
+from harness.units import counted
+
+SCHEMA = 1
+NAMES_SHOWN = 3  # of causes in the row of an input
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    change: str
+    outcome: Outcome
+    saved_gpu_hours: Range  # history by history, on the same dice
+
+
+@dataclass(frozen=True)
+class Input:
+    name: str
+    about: str
+    value: str
+    origin: Origin
+    source: str
+
+
+@dataclass(frozen=True)
+class Forecast:
+    question: Question
+    job: Job
+    rates: tuple[str, str]  # the name of the table of failure rates, and its source
+    measured: Measured
+    outcome: Outcome
+    what_ifs: tuple[WhatIf, ...]
+    advice: Advice
+    money: Money | None
+
+
+def forecast(
+    question: Question,
+    job: Job,
+    rates: tuple[str, str],
+    measured: Measured,
+    what_ifs: Sequence[str] = (),
+    prices: Prices | None = None,
+) -> Forecast:
+    """Raises `UsageError` for a what-if that changes nothing known, or for more than can be simulated."""
+    if only_spot := next((text for text in what_ifs if text.startswith("spot_")), None):
+        raise UsageError(f"--what-if {only_spot[:80]}: prices are no part of it; set it with --set")
+    job = job.completed()
+    variants = [job, *(job.changed(text).completed() for text in what_ifs)]
+    histories = simulate(variants, question.samples, question.seed)
+    outcomes = [outcome_of(question, each, histories, place) for place, each in enumerate(variants)]
+    hours = [gpu_hours(question, each, histories, place) for place, each in enumerate(variants)]
+    changed = tuple(
+        WhatIf(text, outcomes[place], Range.of(hours[0] - hours[place])) for place, text in enumerate(what_ifs, 1)
+    )
+    advice = advise(question, job, outcomes[0], measured.phases)
+    money = money_of(prices, question, job, measured, outcomes[0], histories) if prices else None
+    return Forecast(question, job, rates, measured, outcomes[0], changed, advice, money)
+
+
+def sentence(found: Forecast) -> str:
+    """The answer in plain words."""
+    asked, out = found.question, found.outcome
+    meets = "meets no failure" if out.between_h is None else f"meets a failure every {hours_text(out.between_h)}"
+    begin = f"At {counted(asked.gpus, 'GPU')} this stack {meets}"
+    if out.finished < 0.5:
+        return f"{begin}, and does not do {days_text(asked.days)} of work in {days_text(PATIENCE * asked.days)}."
+    too_long = f"more than {days_text(PATIENCE * asked.days, unit=False)}"
+    high = days_text(out.days.high, unit=False) if math.isfinite(out.days.high) else too_long
+    mean = days_text(out.days.mean) if math.isfinite(out.days.mean) else f"more than {days_text(out.days.low)}"
+    wasted = f"{100 * out.wasted_share:.2g} % of {big(out.gpu_hours.mean)} GPU-hours are wasted"
+    return f"{begin}, and needs {mean} (95 %: {high}) for {days_text(asked.days)} of work; {wasted}."
+
+
+def hours_text(hours: float) -> str:
+    if hours < 1:
+        return f"{60 * hours:.2g} min"
+    return f"{hours:.1f} h" if hours < 72 else days_text(hours / 24)
+
+
+def days_text(days: float, unit: bool = True) -> str:
+    """`54.4 days`, also of a number that somebody gave: `54 days`."""
+    number = f"{days:,.0f}" if days == int(days) or days >= 100 else f"{days:.1f}" if days >= 1 else f"{days:.2g}"
+    return f"{number} {'day' if days == 1 else 'days'}" if unit else number
+
+
+def big(amount: float) -> str:
+    """`21.2 million`."""
+    for size, name in ((1e9, "billion"), (1e6, "million")):
+        if abs(amount) >= size:
+            return f"{amount / size:,.1f} {name}"
+    return f"{amount:,.0f}" if abs(amount) >= 10 or not amount else f"{amount:.2g}"
+
+
+def inputs(found: Forecast) -> list[Input]:
+    """All that the answer rests on, each with its source. What it does not use is left out."""
+    job, rows = found.job, []
+    for name, part, silent in (
+        ("detection", "detection", False),
+        ("silent_detection", "detection", True),
+        ("restart", "restart", None),
+    ):
+        values: dict[Value, list[str]] = {}
+        for cause in job.causes:
+            if silent in (None, cause.silent):
+                values.setdefault(getattr(cause, part), []).append(cause.name)
+        for value, causes in values.items():
+            which = "" if len(values) == 1 else f", of {_some(causes)}"
+            rows.append(Input(name, SETTINGS[name].about + which, _shown(name, value), value.origin, value.source))
+    unused = set(OF_CAUSES)
+    unused |= set() if job.losses_per_s else {"spares", "repair", "queue", "smallest", "together", "together_nodes"}
+    unused |= set() if job.mean("lemons") else {"lemons", "lemon_factor", "lemons_found"}
+    unused |= set() if job.mean("smallest") < 1 else {"pace"}
+    spot = {name for name in SETTINGS if name.startswith("spot_")}
+    unused |= spot.difference(found.money.settings if found.money else ())
+    for name, value in job.settings.items():
+        if name not in unused:
+            rows.append(Input(name, SETTINGS[name].about, _shown(name, value), value.origin, value.source))
+    return rows
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _shown(name: str, value: Value) -> str:
+    mean = value.mean
+    if not math.isfinite(mean):
+        return "never"
+    return seconds(mean) if SETTINGS[name].is_time else f"{mean:,.4g}"
+
+
+def assumptions(found: Forecast) -> list[str]:
+    """What is not in the list of inputs, one sentence each; the most important first."""
+    measured, asked = found.measured, found.question
+    told = []
+    if not measured.runs:
+        told.append("Nothing was measured: name runs, so that the forecast is of your stack and not of an average one.")
+    elif not measured.recoveries:
+        told.append("The runs recovered from nothing, so no recovery was measured.")
+    if measured.recoveries:
+        many = counted(len(measured.recoveries), "recovery", "recoveries")
+        where = ", ".join(sorted(measured.places)) or "a job of unknown size"
+        told.append(f"{many} on {where}: {counted(asked.gpus, 'GPU')} are taken to recover as fast.")
+        told.append("Waiting for a node is not taken from runs, where the scenario says how long it lasts.")
+    if measured.stalls:
+        told.append("A checkpoint is taken to stop training for as long as in the runs, whose model may be smaller.")
+    if len(measured.commits) > 1:
+        told.append(f"The runs are of {len(measured.commits)} commits: not all of them measured the same stack.")
+    told.append(
+        f"Failures are those of the table {found.rates[0]}: {found.rates[1]}. They come {found.job.gaps.words}."
+    )
+    if any(cause.counted for cause in found.job.causes):
+        told.append("The interval holds how well the counts of that table are known, not how far your nodes differ.")
+    if found.money and found.money.prices.per_s and found.money.prices.unit == "samples":
+        told.append("Each GPU is taken to train on as many samples a second as those of the runs.")
+    told += [] if found.job.mean("lemons") else ["No node fails more often than others."]
+    told.append(
+        "A checkpoint counts once training goes on, and is always found whole. Nodes that stand by or wait do not fail."
+    )
+    return told
+
+
+def to_json(found: Forecast) -> dict[str, Any]:
+    """Stable: `schema` grows with every change of meaning. What is infinite is null."""
+    job, advice = found.job, found.advice
+    best = {"best_interval": advice.best_interval, "best_spares": advice.best_spares}
+    values: dict[str, Any] = {
+        "schema": SCHEMA,
+        "answer": sentence(found),
+        "question": found.question,
+        "outcome": found.outcome,
+        "advice": msgspec.to_builtins(advice) | best,
+        "what_if": found.what_ifs,
+        "money": found.money,
+        "failure_rates": {
+            "table": found.rates[0],
+            "source": found.rates[1],
+            "gaps": job.gaps.words,
+            "per_1000_node_days": {cause.name: 1000 * cause.per_node_day for cause in job.causes},
+        },
+        "inputs": inputs(found),
+        "measured": {"runs": found.measured.runs, "recoveries": len(found.measured.recoveries)},
+        "assumptions": assumptions(found),
+    }
+    plain: dict[str, Any] = strict(msgspec.to_builtins(values))
+    return plain

@@ -1,0 +1,113 @@
+"""Failures per node-day by cause: the shipped tables, or one of the user's own in the same form; and how they follow
+each other."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from harness.errors import UsageError, choice
+from harness.faults.contract import fault_names
+from harness.forecast.job_model import RATE_MAX, Gaps, number
+from harness.parameters import Parameters
+from harness.report.html_page import resource
+from harness.spec.document import Document, read_text
+from harness.spec.scenario import Line
+
+DEFAULT = "llama3"
+TRACE_MAX = 100_000  # failures of a trace
+TRACE_MIN = 10
+Count = Annotated[int, Field(ge=1, le=10**9)]
+
+
+class CauseRate(Parameters):
+    name: Line
+    count: Count | None = Field(None, description="Failures in the node-days of the table.")
+    per_1000_node_days: Annotated[float, Field(gt=0, le=RATE_MAX)] | None = None
+    node: bool = Field(False, description="The node has to be replaced.")
+    silent: bool = Field(False, description="Nothing ends by itself, as in a hang.")
+    faults: list[str] = Field([], max_length=20, description="What stands for it in a run, the best first.")
+
+    @model_validator(mode="after")
+    def _has_one_rate(self) -> CauseRate:
+        if (self.count is None) == (self.per_1000_node_days is None):
+            raise ValueError("write one of count: and per_1000_node_days:")
+        if unknown := next((each for each in self.faults if each not in fault_names()), None):
+            raise ValueError(f"unknown fault {unknown!r}; {choice(unknown, fault_names())}")
+        return self
+
+
+class RateTable(Parameters):
+    source: Line
+    node_days: Count | None = None
+    causes: list[CauseRate] = Field(min_length=1, max_length=100)
+
+    @model_validator(mode="after")
+    def _counts_over_something(self) -> RateTable:
+        if self.node_days is None and any(each.count is not None for each in self.causes):
+            raise ValueError("node_days: is missing: failures are counted over some")
+        return self
+
+    def per_node_day(self, cause: CauseRate) -> float:
+        if cause.per_1000_node_days is not None:
+            return cause.per_1000_node_days / 1000
+        assert cause.count is not None and self.node_days is not None
+        return cause.count / self.node_days
+
+
+class RateTables(Parameters):
+    version: Literal[1]
+    tables: dict[Line, RateTable] = Field(min_length=1, max_length=100)
+
+
+def shipped() -> dict[str, RateTable]:
+    return _parse(resource(f"{__package__}/failure_rates.yaml"), "failure_rates.yaml").tables
+
+
+def load_rates(name: str) -> tuple[str, RateTable]:
+    """A shipped table by its name, or the only one of a file. Raises `UsageError`."""
+    known = shipped()
+    if name in known:
+        return name, known[name]
+    path = pathlib.Path(name)
+    if not path.suffix and not path.exists():
+        raise UsageError(f"--rates {name[:80]}: neither a file nor a table; {choice(name, known)}")
+    tables = _parse(read_text(path), str(path)).tables
+    if len(tables) > 1:
+        raise UsageError(f"--rates {path}: it has {len(tables)} tables; a file has one")
+    ((own, table),) = tables.items()
+    return own, table
+
+
+def _parse(text: str, source: str) -> RateTables:
+    document = Document(text, source)
+    tables = document.check(RateTables, document.data)
+    document.raise_problems()
+    assert tables is not None, "what could not be checked has its problem"
+    return tables
+
+
+def load_gaps(text: str) -> Gaps:
+    """`poisson`, `weibull:0.6`, or a file with the moment of one failure in each line, in any unit. Raises
+    `UsageError`."""
+    kind, _, shape = text.partition(":")
+    if text == "poisson":
+        return Gaps()
+    if kind == "weibull":
+        value = number(shape, "--failures weibull", 0.2, 5)
+        return Gaps(value, (), f"in bursts (Weibull, shape {value:g})" if value < 1 else f"Weibull, shape {value:g}")
+    path = pathlib.Path(text)
+    if not path.exists():
+        raise UsageError(f"--failures {text[:80]}: write poisson, weibull:SHAPE (like weibull:0.6) or a file")
+    lines = read_text(path).split()
+    if not TRACE_MIN <= len(lines) <= TRACE_MAX:
+        raise UsageError(f"--failures {path}: {len(lines):,} failures; {TRACE_MIN} to {TRACE_MAX:,} are allowed")
+    moments = [number(each, f"--failures {path}, line {i}", 0, 1e15) for i, each in enumerate(lines, 1)]
+    gaps = [after - before for before, after in itertools.pairwise(moments)]
+    if min(gaps) < 0 or not sum(gaps):
+        raise UsageError(f"--failures {path}: moments must not go back, and not all be the same")
+    mean = sum(gaps) / len(gaps)
+    return Gaps(1.0, tuple(each / mean for each in gaps), f"as in {path.name}")

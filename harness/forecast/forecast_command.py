@@ -1,0 +1,143 @@
+"""`chaos forecast`: what this stack will cost at scale."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from harness.cli.options import REPORTS, JsonOption, PageOption, ReportsOption, SeedOption
+from harness.cli.output import print_json, print_table, safe, say, write_page
+from harness.errors import UsageError
+from harness.forecast import answer, forecast_page
+from harness.forecast.failure_rates import DEFAULT, load_gaps, load_rates
+from harness.forecast.job_model import DAY_S, number
+from harness.forecast.measured_inputs import Measured, job_of, read_runs
+from harness.forecast.money import Prices
+from harness.forecast.outcome import Question
+
+TABLES = "llama3, rsc-1, rsc-2, byterobust-dense, byterobust-moe, infinitehbd"
+GPUS_MAX, DAYS_MAX, SAMPLES_MAX, CHANGES_MAX = 10_000_000, 3650, 10_000, 20
+
+
+def forecast(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN…", help="Runs that passed: folders, ids, the beginnings of these, or 'last'."),
+    ] = None,
+    gpus: Annotated[str, typer.Option(help="GPUs that work; spares come on top.")] = "",
+    days: Annotated[str, typer.Option(help="Days that the work takes if nothing fails and nothing is saved.")] = "",
+    gpus_per_node: Annotated[str, typer.Option(help="GPUs that fail and are replaced together.")] = "8",
+    rates: Annotated[str, typer.Option(help=f"Failures by cause: {TABLES}, or a file.")] = DEFAULT,
+    failures: Annotated[
+        str, typer.Option(help="How failures follow each other: poisson, weibull:0.6, or a file of moments.")
+    ] = "poisson",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An input of your own; several are allowed.")
+    ] = None,
+    what_if: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=0.5x", help="Also with one input changed; several are allowed.")
+    ] = None,
+    price: Annotated[str | None, typer.Option(help="Dollars of a node-hour on demand.")] = None,
+    spot_price: Annotated[str | None, typer.Option(help="Dollars of a spot node-hour.")] = None,
+    deadline: Annotated[str | None, typer.Option(help="Days until the work must be done.")] = None,
+    tokens_per_second: Annotated[str | None, typer.Option(help="Of the whole job while it works.")] = None,
+    samples: Annotated[str, typer.Option(help="Histories that are simulated.")] = "1000",
+    vectors: Annotated[bool, typer.Option("--vectors", help="Hold the simulator to published figures.")] = False,
+    page: PageOption = None,
+    json: JsonOption = False,
+    seed: SeedOption = 1,
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Say what this stack will cost at scale, from what runs measured and what others published of failures.
+
+    Simulates the whole job many times: expected failures, days and GPU-hours with an interval, what wastes them, the
+    best checkpoint interval and number of spares. What was not measured is an assumption, and listed as one. Exits 0
+    whatever the answer; with --vectors 1 if a figure is missed.
+
+    Example: chaos forecast last --gpus 16384 --days 54 --what-if recovery=0.5x --price 32.77 --spot-price 11
+    """
+    if vectors:
+        raise typer.Exit(_vectors(json))
+    if seed < 0:
+        raise UsageError(f"--seed {seed}: write a whole number from 0")
+    question = Question(
+        gpus=int(number(gpus, "--gpus", 1, GPUS_MAX, whole=True)),
+        days=number(days, "--days", 0.01, DAYS_MAX),
+        gpus_per_node=int(number(gpus_per_node, "--gpus-per-node", 1, 1024, whole=True)),
+        samples=int(number(samples, "--samples", 10, SAMPLES_MAX, whole=True)),
+        seed=seed,
+    )
+    if len(set_ or ()) + len(what_if or ()) > CHANGES_MAX:
+        raise UsageError(f"--set and --what-if: up to {CHANGES_MAX} changes are allowed")
+    name, table = load_rates(rates)
+    measured = read_runs(runs or [], reports)
+    job = job_of(question.nodes, question.days * DAY_S, table, load_gaps(failures), measured)
+    for change in set_ or ():
+        job = job.changed(change)
+    prices = _prices(price, spot_price, deadline, tokens_per_second, question, measured)
+    found = answer.forecast(question, job, (name, table.source), measured, what_if or [], prices)
+    if page is not None:
+        write_page(page, forecast_page.render(found))
+    if json:
+        print_json(answer.to_json(found))
+        return
+    _print(found)
+    if page is not None:
+        say(f"Page: {page}", "dim")
+
+
+def _prices(
+    price: str | None,
+    spot: str | None,
+    deadline: str | None,
+    tokens: str | None,
+    question: Question,
+    measured: Measured,
+) -> Prices | None:
+    if price is None:
+        given = {"--spot-price": spot, "--deadline": deadline, "--tokens-per-second": tokens}
+        if alone := next((name for name, value in given.items() if value is not None), None):
+            raise UsageError(f"{alone} needs --price, the dollars of a node-hour on demand")
+        return None
+    per_s, unit = None, "samples"
+    if tokens is not None:
+        per_s, unit = number(tokens, "--tokens-per-second", 1e-6, 1e15), "tokens"
+    elif measured.samples_per_gpu_s:
+        per_s = question.gpus * sum(measured.samples_per_gpu_s) / len(measured.samples_per_gpu_s)
+    return Prices(
+        on_demand=number(price, "--price", 1e-6, 1e6),
+        spot=None if spot is None else number(spot, "--spot-price", 1e-6, 1e6),
+        deadline_days=None if deadline is None else number(deadline, "--deadline", 0.01, 10 * DAYS_MAX),
+        per_s=per_s,
+        unit=unit,
+    )
+
+
+def _print(found: answer.Forecast) -> None:
+    say(answer.sentence(found), "bold")
+    for section in forecast_page.sections(found):
+        say("")
+        say(section.title, "bold")
+        for words in section.words:
+            say(words)
+        if section.rows:
+            table = Table(box=None, header_style="dim", pad_edge=False)
+            for place, head in enumerate(section.head):
+                table.add_column(safe(head), justify="left" if section.all_text or place == 0 else "right")
+            for row in section.rows:
+                table.add_row(*map(safe, row))
+            print_table(table)
+
+
+def _vectors(json: bool) -> int:
+    """Prints the table and returns the exit code."""
+    from harness.forecast import published_vectors
+
+    rows = published_vectors.check_all()
+    if json:
+        print_json(published_vectors.to_json(rows))
+    else:
+        say(published_vectors.markdown(rows))
+    return 0 if all(each.ok for each in rows) else 1

@@ -1,0 +1,210 @@
+"""What stored runs measured that a forecast needs: recoveries by fault and phase, what a checkpoint stops training for,
+the pace of a smaller world. Only runs that passed count: what failed, or could not be judged, measured something else.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+
+from harness.campaign.store import Store
+from harness.campaign.wings import stored_kind_of
+from harness.errors import ChaosError, UsageError
+from harness.forecast.failure_rates import CauseRate, RateTable
+from harness.forecast.job_model import Cause, Gaps, Job, Origin, Value, default_settings
+from harness.judge.verdict import Verdict
+from harness.report import model
+from harness.report.model import Episode, Report
+from harness.report.words import is_number, one_line
+from harness.timeline import timeline
+from harness.timeline.phase_names import PHASES
+from harness.timeline.timeline import Timeline
+from harness.units import counted
+
+RUNS_MAX = 1000
+RECOVERIES_MAX = 300
+RATE_MAX = 1e12  # samples a second
+KILLS = ("node_loss", "rank_kill", "process_exception")  # faults that end a process without a notice
+SECONDS_MAX = 1e7  # of anything that a run measured
+NOT_RECOVERY = ("reschedule", "interrupted_step", "recompute")  # waiting and lost work depend on the job at scale
+
+
+@dataclass(frozen=True)
+class Recovery:
+    fault: str  # its kind
+    phases: dict[str, float]
+
+    @property
+    def detection_s(self) -> float:
+        return self.phases.get("detect", 0.0)
+
+    @property
+    def restart_s(self) -> float:
+        return sum(self.phases.values()) - self.detection_s
+
+
+@dataclass
+class Measured:
+    """Of several runs. `samples_per_gpu_s`: what one GPU trained on in a second, in each run that tells it."""
+
+    runs: list[str] = field(default_factory=list)
+    recoveries: list[Recovery] = field(default_factory=list)
+    stalls: list[float] = field(default_factory=list)
+    paces: list[float] = field(default_factory=list)
+    samples_per_gpu_s: list[float] = field(default_factory=list)
+    places: set[str] = field(default_factory=set)  # `2 GPUs on local`
+    commits: set[str] = field(default_factory=set)
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Mean seconds of each phase but detection."""
+        sums: dict[str, float] = defaultdict(float)
+        for name, amount in (item for each in self.recoveries for item in each.phases.items()):
+            sums[name] += amount / len(self.recoveries) if name != "detect" else 0.0
+        return {name: amount for name, amount in sums.items() if amount}
+
+
+def read_runs(names: Sequence[str], reports: pathlib.Path) -> Measured:
+    """Raises `UsageError` for a run that is not there, that did not pass, or that is given twice."""
+    if len(names) > RUNS_MAX:
+        raise UsageError(f"{len(names):,} runs; up to {RUNS_MAX:,} are allowed")
+    found = Measured()
+    for name in names:
+        folder = Store(reports).find(name)
+        if stored_kind_of(folder):
+            raise UsageError(f"{folder.name} is no run of one scenario; name its runs one by one")
+        if not (folder / "report.json").exists():
+            raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder.name}")
+        report = model.read(folder / "report.json")
+        if report.verdict is not Verdict.PASS:
+            why = one_line(report.reasons[0] if report.reasons else "no reason is given")
+            raise UsageError(f"{folder.name} is no ground for a forecast, its verdict is {report.verdict}: {why}")
+        if report.run_id in found.runs:
+            raise UsageError(f"{folder.name} is given twice")
+        _add(found, report, folder)
+        if len(found.recoveries) > RECOVERIES_MAX:
+            raise UsageError(f"the runs have more than {RECOVERIES_MAX:,} recoveries; name fewer runs")
+    return found
+
+
+def _add(found: Measured, report: Report, folder: pathlib.Path) -> None:
+    found.runs.append(report.run_id)
+    found.commits |= {report.commit} if report.commit else set()
+    kinds = {fault.id: fault.kind for fault in report.faults}
+    for episode in report.recovery_time.episodes:
+        if episode.seconds is not None and episode.faults:
+            found.recoveries.append(_recovery(report, episode, kinds.get(episode.faults[0], "unknown")))
+    stall = report.wasted_gpu_hours.closed_forms.checkpoint_s
+    if stall is not None:
+        found.stalls.append(_seconds(stall, "a checkpoint's stall", report))
+    ranks = report.run.ranks or 0
+    if ranks > 0:
+        found.places.add(f"{counted(ranks, 'GPU')} on {one_line(report.backend)}")
+        rate = report.metrics.get("samples_per_second")
+        if is_number(rate) and 0 < rate < RATE_MAX:
+            found.samples_per_gpu_s.append(rate / ranks)
+    if _may_shrink(folder):
+        try:
+            pace = pace_of_smaller_world(timeline.load(folder))
+        except (ChaosError, OSError):
+            return  # its log is gone; the report is not
+        found.paces += [pace] if pace is not None else []
+
+
+def _recovery(report: Report, episode: Episode, kind: str) -> Recovery:
+    phases: dict[str, float] = defaultdict(float)
+    for name, amount in episode.phases.items():
+        if name not in NOT_RECOVERY:
+            phases[name if name in PHASES else "other"] += _seconds(amount, f"the phase {one_line(name)}", report)
+    return Recovery(kind, phases)
+
+
+def _seconds(value: float, what: str, report: Report) -> float:
+    if not 0 <= value <= SECONDS_MAX:
+        raise UsageError(f"{report.run_id}: {what} took {value:g} s; 0 to {SECONDS_MAX:,.0f} s are believed")
+    return value
+
+
+class _Workload(msgspec.Struct):
+    nodes: int = 1
+    min_nodes: int | None = None
+
+
+class _Plan(msgspec.Struct):
+    workload: _Workload
+
+
+def _may_shrink(folder: pathlib.Path) -> bool:
+    try:
+        workload = msgspec.json.decode(model.read_regular(folder / "plan.json"), type=_Plan).workload
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return workload.min_nodes is not None and workload.min_nodes < workload.nodes
+
+
+def pace_of_smaller_world(run: Timeline) -> float | None:
+    """Samples a second and rank in the smallest world over those in the largest one, at most 1."""
+    rates: dict[int, float] = {}
+    for size in np.unique(run.progress.world_size).tolist():
+        rows = np.flatnonzero(run.progress.world_size == size)
+        took = np.diff(run.progress.end[rows])[np.diff(run.progress.epoch[rows]) == 0] / 1e9
+        of_size = np.isin(run.steps.epoch, [place for place, each in enumerate(run.epochs) if each.size == size])
+        batch = run.steps.count[of_size & (run.steps.count > 0)]
+        if len(took) and len(batch) and np.median(took) > 0:
+            rates[int(size)] = float(np.median(batch) / np.median(took)) / size
+    if len(rates) < 2:
+        return None
+    return min(1.0, max(0.01, rates[min(rates)] / rates[max(rates)]))
+
+
+def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measured) -> Job:
+    """With what was measured, and assumptions where nothing was. Not yet with an interval and a number of spares."""
+    settings = default_settings()
+    if found.stalls:
+        settings["checkpoint_stall"] = _value(found.stalls, "each run's average checkpoint")
+    if found.paces:
+        settings["pace"] = _value(found.paces, "samples a second and rank in the smallest and the largest world")
+    if found.recoveries:
+        source = "all recoveries that were measured"
+        settings["restart"] = _value([each.restart_s for each in found.recoveries], source)
+    causes = tuple(cause_of(each, table.per_node_day(each), found, settings) for each in table.causes)
+    return Job(nodes, work_s, causes, settings, gaps)
+
+
+def cause_of(cause: CauseRate, per_node_day: float, found: Measured, settings: Mapping[str, Value]) -> Cause:
+    """By the best fault that stands for it. Else its restart is that of all recoveries, and its detection, where it
+    shows itself, that of killed processes: a notice says nothing of it, and a hang goes unseen for longer."""
+    detection, restart = settings["silent_detection" if cause.silent else "detection"], settings["restart"]
+    for kind in cause.faults:
+        if alike := [each for each in found.recoveries if each.fault == kind]:
+            detection = _value([each.detection_s for each in alike], f"runs with {kind}")
+            restart = _value([each.restart_s for each in alike], f"runs with {kind}")
+            break
+    else:
+        none_fits = "no run had a fault that stands for it"
+        if found.recoveries:
+            restart = replace(restart, origin=Origin.ASSUMED, source=f"{none_fits}: all recoveries that were measured")
+        killed = tuple(each.detection_s for each in found.recoveries if each.fault in KILLS)
+        if killed and not cause.silent:
+            detection = Value(killed, Origin.ASSUMED, f"{none_fits}: all runs in which a process was killed")
+    return Cause(
+        cause.name,
+        per_node_day,
+        detection,
+        restart,
+        counted=cause.count,
+        takes_node=cause.node,
+        silent=cause.silent,
+    )
+
+
+def _value(values: Sequence[float], source: str) -> Value:
+    many = f"{counted(len(values), 'measurement')}"
+    spread = f", {many}, deviation {statistics.stdev(values):.2g}" if len(values) > 1 else f", {many}: no scatter known"
+    return Value(tuple(values), Origin.MEASURED, source + spread)

@@ -1,0 +1,102 @@
+"""What simulated histories of a job say in days, GPU-hours and failures, with an interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.forecast.job_model import DAY_S, HOUR_S, Job
+from harness.forecast.simulator import ACCOUNTS, Floats, Histories
+
+PLANNED = "Planned restart, a node is back"
+
+
+@dataclass(frozen=True)
+class Question:
+    gpus: int
+    days: float
+    gpus_per_node: int = 8
+    samples: int = 1000
+    seed: int = 1
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.gpus // self.gpus_per_node)
+
+    def paid_gpus(self, job: Job) -> float:
+        return self.gpus + job.mean("spares") * self.gpus_per_node
+
+
+@dataclass(frozen=True)
+class Range:
+    """A mean, and what 5 % and 95 % of the histories stay below. Infinite where the work is never done."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Floats) -> Range:
+        low, high = np.quantile(values, [0.05, 0.95], method="inverted_cdf")
+        return cls(float(values.mean()), float(low), float(high))
+
+
+@dataclass(frozen=True)
+class CauseCost:
+    name: str
+    failures: float
+    gpu_hours: float  # of the job's GPUs, its spares not counted
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one variant. `ettr`: work over time; `goodput`: the GPU-hours of the work over all that are paid."""
+
+    finished: float  # share of the histories
+    days: Range
+    ettr: Range
+    goodput: Range
+    failures: Range
+    between_h: float | None  # hours from one failure to the next, on average
+    first_h: Range  # hours to the first failure; its median in place of a mean
+    gpu_hours: Range
+    wasted_gpu_hours: Range
+    accounts: dict[str, float]  # GPU-hours; with those of `spares` they add up to all
+    causes: tuple[CauseCost, ...]  # the most costly first
+    saves: float
+
+    @property
+    def wasted_share(self) -> float:
+        return self.wasted_gpu_hours.mean / self.gpu_hours.mean
+
+
+def outcome_of(question: Question, job: Job, histories: Histories, place: int) -> Outcome:
+    """Of the variant at this place."""
+    done, hours = histories.done[place], gpu_hours(question, job, histories, place)
+    work = question.gpus * histories.accounts["work"][place] / HOUR_S
+    accounts = {name: question.gpus * float(histories.accounts[name][place].mean()) / HOUR_S for name in ACCOUNTS}
+    names = [*(cause.name for cause in job.causes), PLANNED]
+    met = histories.failures[place].mean(axis=0)
+    outages = question.gpus * histories.outages[place].mean(axis=0) / HOUR_S
+    costs = [CauseCost(*each) for each in zip(names, met.tolist(), outages.tolist(), strict=True)]
+    first = np.quantile(histories.first[place] / HOUR_S, [0.5, 0.05, 0.95], method="inverted_cdf")
+    return Outcome(
+        finished=float(done.mean()),
+        days=Range.of(np.where(done, histories.time[place], np.inf) / DAY_S),
+        ettr=Range.of(histories.ettr[place]),
+        goodput=Range.of(work / hours),
+        failures=Range.of(histories.failures[place][:, :-1].sum(axis=1).astype(float)),
+        between_h=float(histories.time[place].mean() / HOUR_S / met[:-1].sum()) if met[:-1].any() else None,
+        first_h=Range(*map(float, first)),
+        gpu_hours=Range.of(hours),
+        wasted_gpu_hours=Range.of(hours - work),
+        accounts=accounts | {"spares": float(hours.mean()) - sum(accounts.values())},
+        causes=tuple(sorted((each for each in costs if each.failures), key=lambda each: -each.gpu_hours)),
+        saves=float(histories.saves[place].mean()),
+    )
+
+
+def gpu_hours(question: Question, job: Job, histories: Histories, place: int) -> Floats:
+    hours: Floats = question.paid_gpus(job) * histories.time[place] / HOUR_S
+    return hours

@@ -1,0 +1,192 @@
+"""`chaos forecast`: its answer, its page, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+from typing import Any
+
+import pytest
+from report_pages import Page
+from stored_runs import store
+from typer.testing import CliRunner
+
+from harness.cli.main import make_app
+
+EVIL = '<script>alert("x")</script>'
+
+
+def chaos(*words: object) -> Any:
+    return CliRunner().invoke(make_app(), ["forecast", *map(str, words)], env={"COLUMNS": "200"})
+
+
+def answer(*words: object) -> dict[str, Any]:
+    done = chaos(*words, "--samples", "40", "--json")
+    assert done.exit_code == 0, done.output
+    values: dict[str, Any] = json.loads(done.stdout, parse_constant=pytest.fail)
+    return values
+
+
+@pytest.fixture
+def reports(tmp_path: pathlib.Path) -> pathlib.Path:
+    phases = {"detect": 30.0, "startup": 200.0, "restore": 70.0, "reschedule": 60.0}
+    for place, name in enumerate(("loss-1", "loss-2", "loss-3")):
+        store(tmp_path, name, fault="node_loss", phases=phases | {"startup": 150.0 + 50 * place}, stall=20.0)
+    return tmp_path
+
+
+def test_the_answer_is_one_sentence_and_adds_up(reports: pathlib.Path) -> None:
+    found = answer("loss-1", "loss-2", "loss-3", "--gpus", 2048, "--days", 20, "--reports", reports)
+    said = r"At 2,048 GPUs this stack meets a failure every \d\d\.\d h, and needs 2\d\.\d days \(95 %: [\d.]+\) for 20 days "
+    assert re.match(said + r"of work; [\d.]+ % of [\d.]+ million GPU-hours are wasted\.", found["answer"])
+    out = found["outcome"]
+    assert sum(out["accounts"].values()) == pytest.approx(out["gpu_hours"]["mean"])
+    assert out["wasted_gpu_hours"]["mean"] == pytest.approx(out["gpu_hours"]["mean"] - 2048 * 20 * 24)
+    assert out["days"]["low"] <= out["days"]["mean"] <= out["days"]["high"]
+    assert 0 < out["goodput"]["mean"] < out["ettr"]["mean"] <= 1
+    expected = 256 * 419 / 110_592 * out["days"]["mean"]
+    assert out["failures"]["mean"] == pytest.approx(expected, rel=0.1)
+
+
+def test_each_input_says_whether_it_was_measured(reports: pathlib.Path) -> None:
+    found = answer("loss-1", "--gpus", 64, "--days", 5, "--set", "repair=10h", "--reports", reports)
+    origins = {(each["name"], each["origin"]) for each in found["inputs"]}
+    assert {("restart", "measured"), ("restart", "assumed"), ("repair", "given"), ("spares", "assumed")} <= origins
+    assert all(each["source"] for each in found["inputs"])
+    assert any("64 GPUs are taken to recover as fast" in each for each in found["assumptions"])
+    nothing = answer("--gpus", 64, "--days", 5)
+    assert nothing["assumptions"][0].startswith("Nothing was measured")
+    assert {each["origin"] for each in nothing["inputs"]} == {"assumed"}
+
+
+def test_what_if_is_played_on_the_same_histories(reports: pathlib.Path) -> None:
+    what_ifs = ("recovery=0.5x", "recovery=1x", "failure_rate=2x")
+    found = answer("loss-1", "--gpus", 4096, "--days", 10, "--reports", reports, *(f"--what-if={w}" for w in what_ifs))
+    half, same, twice = found["what_if"]
+    assert half["saved_gpu_hours"]["mean"] > 0 == same["saved_gpu_hours"]["mean"] > twice["saved_gpu_hours"]["mean"]
+    assert half["change"] == "recovery=0.5x"
+
+
+def test_advice_holds_the_interval_against_young_and_daly(reports: pathlib.Path) -> None:
+    words = ("loss-1", "--gpus", 16_384, "--days", 5, "--reports", reports)
+    advice = answer(*words, "--set", "checkpoint_every=4h")["advice"]
+    assert advice["young_s"] == pytest.approx((2 * 20 * 86_400 / (2048 * 419 / 110_592)) ** 0.5)
+    assert advice["daly_s"] / 2 <= advice["best_interval"]["value"] <= 2 * advice["daly_s"]
+    tried = {each["value"]: each["days"] for each in advice["intervals"]}
+    assert tried[14_400] > tried[advice["best_interval"]["value"]]
+    worth = [each["of_all"] for each in advice["worth"]]
+    assert worth == sorted(worth, reverse=True)
+    startup = next(each for each in advice["worth"] if each["what"] == "Restart: start-up")
+    assert startup["of_a_second"] == pytest.approx(startup["times"] * 16_384 / 3600)
+
+
+def test_money(reports: pathlib.Path) -> None:
+    words = ("loss-1", "--gpus", 64, "--days", 5, "--reports", reports, "--price", 32.77)
+    plain = answer(*words)
+    assert [each["name"] for each in plain["money"]["purchases"]] == ["On demand"]
+    assert any("as many samples a second" in each for each in plain["assumptions"])
+    paid = plain["outcome"]["gpu_hours"]["mean"] / 8 * 32.77
+    assert plain["money"]["purchases"][0]["dollars"]["mean"] == pytest.approx(paid)
+    spot = answer(*words, "--spot-price", 11, "--deadline", 9, "--tokens-per-second", 1000)["money"]
+    costs = {each["name"]: each for each in spot["purchases"]}
+    assert len(costs) == 5 and all(each["in_time"] == 1 for each in costs.values())
+    demand, bound = costs["On demand"], costs["Spot and on demand, omniscient"]
+    assert bound["dollars"]["mean"] < demand["dollars"]["mean"] and bound["is_bound"]
+    assert demand["per_dollar"] == pytest.approx(1000 * 5 * 86_400 / demand["dollars"]["mean"])
+    assert spot["breakeven_reclaims"] > 0
+    slow = answer(*words, "--spot-price", 11, "--set", "restart=3h")["money"]
+    assert slow["breakeven_reclaims"] < 0.5 * spot["breakeven_reclaims"], "what is given holds for spot nodes, too"
+    dear = answer(*words, "--spot-price", 40)["money"]
+    assert dear["breakeven_reclaims"] is None
+    said = chaos(*words, "--samples", 40, "--spot-price", 40, "--deadline", 1).output
+    assert "Nothing is done by the deadline of 1 day in 95 % of the histories." in said and "never pays" in said
+
+
+def test_the_page_has_all_that_the_terminal_has(reports: pathlib.Path) -> None:
+    page = reports / "page" / "forecast.html"
+    words = ("--gpus", 512, "--days", 5, "--price", 10, "--spot-price", 3, "--what-if", "repair=0.5x", "--page", page)
+    done = chaos("loss-1", *words, "--samples", 40, "--reports", reports)
+    assert done.exit_code == 0 and done.output.rstrip().endswith(f"Page: {page}")
+    text = page.read_text()
+    shown = Page(text)
+    for title in ("The answer", "Wasted by cause", "Spares", "Money", "What if", "What it rests on"):
+        assert title in done.output and title in shown.text
+    assert shown.text.count(done.output.splitlines()[0]) == 1, "the answer is the page's title"
+    assert not [each for name, each in shown.elements if name == "script" or "src" in each]
+
+
+def test_what_a_report_says_never_becomes_markup(tmp_path: pathlib.Path) -> None:
+    store(tmp_path, "evil", backend=EVIL, fault=EVIL, phases={EVIL: 5.0, "startup": 1.0})
+    page = tmp_path / "page.html"
+    done = chaos("evil", "--gpus", 64, "--days", 5, "--samples", 10, "--page", page, "--reports", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "<script" not in page.read_text()
+
+
+def test_a_job_that_never_ends_is_said_to() -> None:
+    found = answer("--gpus", 16_384, "--days", 1, "--set", "recovery=20h", "--set", "queue=0s")
+    assert "does not do 1 day of work in 10 days" in found["answer"]
+    assert found["outcome"]["days"]["mean"] is None and found["outcome"]["finished"] < 0.5
+
+
+def test_a_job_without_failures_is_no_division_by_nothing() -> None:
+    found = answer("--gpus", 8, "--days", 1, "--set", "failure_rate=0", "--price", 1, "--spot-price", 0.5)
+    assert "meets no failure" in found["answer"] and found["outcome"]["failures"]["mean"] == 0
+    assert found["advice"]["best_interval"] is None and found["advice"]["best_spares"] is None
+
+
+@pytest.mark.parametrize("value", ["0", "-8", "nan", "inf", "1e400", "10000000000000", "1.5", "x", "", "9" * 5000])
+def test_gpus_that_are_none_are_refused(value: str) -> None:
+    done = chaos(f"--gpus={value}", "--days=1")
+    assert done.exit_code == 2 or type(done.exception).__name__ == "UsageError", done.output
+    assert "write a whole number from 1 to 10,000,000" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--days=nan"], "--days: 'nan' is not allowed; write a number from 0.01 to 3,650"),
+        (["--days=0"], "--days"),
+        (["--gpus=10000000"], "can be simulated: take fewer GPUs"),
+        (["--gpus=10000000", "--gpus-per-node=1", "--set=failure_rate=100000"], "can be simulated"),
+        (["--what-if=spot_reclaims=2x"], "set it with --set"),
+        (["--samples=1000000"], "--samples"),
+        (["--seed=-1"], "--seed -1"),
+        (["--gpus-per-node=0"], "--gpus-per-node"),
+        (["--price=-1"], "--price"),
+        (["--price=0"], "--price"),
+        (["--spot-price=1"], "--spot-price needs --price"),
+        (["--deadline=1"], "--deadline needs --price"),
+        (["--rates=metta"], "neither a file nor a table"),
+        (["--failures=often"], "weibull:SHAPE"),
+        (["--failures=weibull:0"], "from 0.2 to 5"),
+        (["--set=restrt=5m"], "did you mean restart"),
+        (["--set=restart"], "NAME=VALUE"),
+        (["--set=restart=5"], "is not a duration"),
+        (["--set=restart=-5s"], "is not a duration"),
+        (["--set=checkpoint_every=0s"], "checkpoint_every"),
+        (["--set=spares=1.5"], "a whole number"),
+        (["--set=smallest=0"], "smallest"),
+        (["--set=together=nan"], "together"),
+        (["--what-if=pace=3x"], "pace: '3.0' is not allowed; write a number from 0.01 to 1"),
+        (["--what-if=queue=2x"], "queue: 'inf'"),
+        (["--what-if=recovery=-1x"], "recovery, its factor"),
+        (["--what-if=recovery=infx"], "recovery, its factor"),
+        (["--what-if=spares=2x"] * 21, "up to 20 changes"),
+        (["no-such-run"], "unknown run"),
+    ],
+)
+def test_what_cannot_be_forecast_is_refused_in_one_message(words: list[str], says: str, tmp_path: pathlib.Path) -> None:
+    usual = ["--gpus=64", "--days=5", "--samples=10", f"--reports={tmp_path}"]
+    done = chaos(*usual, *words)
+    assert type(done.exception).__name__ == "UsageError", done.output
+    assert says in str(done.exception)
+
+
+def test_vectors_are_a_table() -> None:
+    from harness.forecast.published_vectors import VECTORS
+
+    done = chaos("--vectors")
+    assert done.exit_code == 0, done.output
+    assert len(done.output.splitlines()) == len(VECTORS) + 2
