@@ -103,11 +103,11 @@ COMMANDS = {
             "Write a stored run in the formats of other tools. Exits 0 whatever the verdict.",
         ),
         "validate": (
-            "harness.cli.scenarios:validate",
+            "harness.cli.validate:validate",
             "Check scenarios with all their profiles, suites, and plans of game days, without running anything.",
         ),
         "schema": (
-            "harness.cli.scenarios:schema",
+            "harness.cli.validate:schema",
             "Print the JSON Schema of scenario files, for editors; with --events that of the event log.",
         ),
     },

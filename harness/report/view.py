@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.judge.score import score_names
+from harness.judge.bounds import BOUNDS
 from harness.judge.verdict import Verdict
 from harness.report.model import NOT_HERE, Episode, Expectation, LossContinuity, Report
 from harness.report.words import DASH, expectation_name, gpu_seconds, one_line, percent, quantity, seconds, size, words
@@ -60,10 +60,9 @@ def reasons(report: Report) -> list[str]:
 
 def in_words(reason: str) -> str:
     """A reason as a sentence: the name of a score or of a bound becomes words wherever it stands before a colon."""
-    known = score_names()
 
     def named(match: re.Match[str]) -> str:
-        return expectation_name(match[0]) if match[0].partition(".")[0] in known else match[0]
+        return expectation_name(match[0]) if match[0].partition(".")[0] in BOUNDS else match[0]
 
     text = _NAME.sub(named, reason.strip())
     return text[:1].upper() + text[1:]

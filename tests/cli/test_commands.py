@@ -325,12 +325,22 @@ def test_a_broken_installation_is_no_failed_run(tmp_path: pathlib.Path) -> None:
     assert done.stderr.startswith("error: unexpected ImportError: broken") and "Traceback (most" not in done.stderr
 
 
-@pytest.mark.parametrize("words", [["--help"], ["list"], ["list", "--json"]])
-def test_what_is_asked_first_loads_no_judge(words: list[str]) -> None:
+@pytest.mark.parametrize("words", ["--help", "list", "list --json", "validate scenarios/spot-evict.yaml"])
+def test_what_is_asked_first_loads_no_judge(words: str) -> None:
     script = "import sys; from harness.cli.main import make_app; make_app()(standalone_mode=False); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, cwd=ROOT, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words.split()], capture_output=True, text=True, cwd=ROOT, check=True
+    )
     loaded = done.stdout.splitlines()[-1].split()
     assert "harness.cli.main" in loaded and {"numpy", "harness.judge.score"}.isdisjoint(loaded)
+
+
+def test_a_wrong_fault_keeps_nothing_from_the_list(tmp_path: pathlib.Path) -> None:
+    text = (ROOT / "scenarios" / "spot-evict.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(text.replace("name: spot-evict", "name: mine").replace("notice:", "notcie:"))
+    assert "mine" in chaos("list", "--scenarios", tmp_path).output.split()
+    (tmp_path / "mine.yaml").write_text(text.replace("title:", "titel:"))
+    assert "mine.yaml:1:1: title: is missing" in str(chaos("list", "--scenarios", tmp_path).exception)
 
 
 def test_who_stops_reading_gets_no_traceback() -> None:
