@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.judge.verdict import Verdict
-from harness.report.strict_json import json_text
+from harness.report.strict_json import json_text, strict
 from harness.report.words import one_line, plain
 
 SIGNS = {Verdict.PASS: "✔", Verdict.FAIL: "✖", Verdict.INCONCLUSIVE: "?", Verdict.INVALID: "!"}
@@ -55,7 +55,7 @@ def note(line: str) -> None:
 
 
 def print_json(values: Any) -> None:
-    sys.stdout.write(json_text(values))
+    sys.stdout.write(json_text(strict(values)))
 
 
 def mark(ok: bool) -> str:

@@ -17,6 +17,7 @@ from harness.parameters import Parameters
 
 OFF = "off"  # in `expect:`, for what is judged by default
 SLOWDOWN_MAX = 1.5  # where the scenario says nothing else
+WASTED_BY_FAULTS = "GPU time wasted by faults"  # as it is called where it is not judged
 SAMPLE_BOUNDS = ("max_samples_repeated", "max_samples_skipped")
 
 _DURATION = r"^\d+(\.\d+)?\s*(ns|us|ms|s|m|h)$"

@@ -279,9 +279,9 @@ def parse_scenario(
     if overrides:
         lay_profile(document, overrides, ("overrides",))
     document.raise_problems()
-    scenario = document.check(Scenario, _with_parameters(document.data), keys=lambda path: _keys_at(document, path))
     if scores is not None:
         check_expectations(document, document.data.get("expect"), scores)
+    scenario = document.check(Scenario, _with_parameters(document.data), keys=lambda path: _keys_at(document, path))
     document.raise_problems()
     assert scenario is not None, "what could not be checked has its problem"
     scenario = _with_its_files(scenario, document, pathlib.Path(source).parent.absolute())

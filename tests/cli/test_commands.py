@@ -28,6 +28,7 @@ from harness.errors import CannotRunError, UsageError
 from harness.faults.contract import fault_names
 from harness.gameday.day import find_day
 from harness.gate.run_figures import Figures
+from harness.log.journal import Journal
 from harness.plan import capabilities
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -147,6 +148,11 @@ def test_a_run_that_was_not_judged_says_how_to(reports: pathlib.Path) -> None:
     (reports / "a-1" / "report.json").unlink()
     found = chaos("show", "a-1", "--reports", reports)
     assert isinstance(found.exception, UsageError) and "chaos score a-1" in str(found.exception)
+    journal = Journal(reports / "a-1")
+    found = chaos("show", "a-1", "--reports", reports)
+    journal.release()
+    told = f"{reports / 'a-1'} is at work, and is judged at its end; the newest that was judged: chaos show "
+    assert str(found.exception).startswith(told)
 
 
 @pytest.mark.parametrize("text, ago_s", [("2h", 7200), ("7d", 604_800), ("1.5 m", 90), ("1w", 604_800)])

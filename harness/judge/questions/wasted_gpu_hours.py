@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.judge.bounds import WasteBounds
+from harness.judge.bounds import WASTED_BY_FAULTS, WasteBounds
 from harness.judge.facts import ledger
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.ledger import Ledger
@@ -37,7 +37,7 @@ class WastedGpuHours(Score):
         lacking = _unmeasured(evidence)
         summary = "" if lacking else f"{_percent(values['percent_by_faults'])} of GPU time wasted by faults"
         bounded = (bounds.max_percent_by_faults, bounds.max_gpu_seconds_by_faults) != (None, None)
-        not_judged = [("GPU time wasted by faults", lacking)] if lacking and not bounded else []
+        not_judged = [(WASTED_BY_FAULTS, lacking)] if lacking and not bounded else []
         share = 100 * booked.accounts["unattributed"] / booked.allocated
         text = f"wasted_gpu_hours: {share:.1f} % of the GPU time cannot be attributed to anything (1 % is allowed)"
         reasons = [unknown(Code.LEDGER_UNATTRIBUTED, text)] if share > UNATTRIBUTED_PERCENT_MAX else []
