@@ -243,6 +243,26 @@ def test_checkpoints_are_folded_and_what_is_missing_is_one_line() -> None:
     assert "<dt>Deaths</dt>" in source and "<dt>GPU busy</dt>" not in source
 
 
+def test_the_head_says_when_and_what_ran_and_the_ledger_what_a_gpu_is() -> None:
+    card = report_runs.spot_evict()
+    plan = {**card.evidence.run.plan, "workload": {"trainer": {"torchrun": "/home/me/job/a/train.py"}}}
+    card = replace(card, evidence=replace(card.evidence, run=replace(card.evidence.run, plan=plan)))
+    for gpu, cpu_slot in ((None, True), ("H100", False)):
+        environment = {**card.environment, "begun_at": "2026-11-22T10:11:12+00:00", "commit": "abcd1234"} | (
+            {"gpu": gpu} if gpu else {}
+        )
+        text = Page(page_of(replace(card, environment=environment))).text
+        for part in (
+            "2026-11-22 10:11 UTC",
+            "trainer torchrun …/a/train.py",
+            "2 ranks",
+            "took ",
+            "your commit abcd1234",
+        ):
+            assert part in text.replace("\u00a0", " "), part
+        assert ("here a GPU is a rank's CPU slot" in text) is cpu_slot
+
+
 def test_a_run_without_a_step_has_no_waste_and_no_slow_step() -> None:
     card = report_runs.empty()
     report = model.from_scorecard(card)
