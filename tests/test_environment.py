@@ -80,6 +80,13 @@ def test_make_says_the_exit_code_that_it_turns_into_2(
     assert done.returncode == (2 if code else 0)
 
 
+def test_the_help_of_make_begins_with_what_users_need(checkout: pathlib.Path) -> None:
+    used, others = make(checkout, "help").stdout.split("CONTRIBUTING.md")
+    named = [set(re.findall(r"^  make ([a-z-]+) ", part, re.M)) for part in (used, others)]
+    assert named[0] == set(re.findall(r"^USED := (.*)$", MAKEFILE, re.M)[0].split())
+    assert named[0] | named[1] == set(re.findall(r"^([a-z-]+):.*## ", MAKEFILE, re.M))
+
+
 CORE = [Requirement(text) for text in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]]
 LOCKED = (ROOT / "requirements.txt").read_text()
 
