@@ -428,7 +428,8 @@ def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Score
     ]
     page = (rehearse.folder(no) / "report.html").read_text()
     assert yes_or_no(no) in page and "--last-failed" in page and "pace.max_slowdown" not in page
-    assert yes_or_no(no) in (rehearse.folder(no) / "report.md").read_text()
+    for name in ("report.md", "junit.xml"):
+        assert yes_or_no(no) in (rehearse.folder(no) / name).read_text()
 
 
 def test_only_what_did_not_pass_is_run_again(rehearse: Any, bad: Scorecard) -> None:
