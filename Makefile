@@ -16,10 +16,13 @@ FAST := $(addprefix tests/,adopt campaign cli docs forecast gameday gate judge l
 BENCH_STEPS ?= 1000
 
 .DEFAULT_GOAL := help
+USED := chaos gate gameday doctor heal image setup clean
 
 .PHONY: help
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {line = sprintf("  make %-14s %s\n", $$1, $$2); \
+		if (index(" $(USED) ", " " $$1 " ")) printf "%s", line; else others = others line} \
+		END {printf "\nWho changes the harness needs also these (CONTRIBUTING.md):\n%s", others}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make chaos SCENARIO=node-loss BACKEND=local ARGS='--seed 7'"
 

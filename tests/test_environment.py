@@ -66,6 +66,27 @@ def test_another_python_is_told_what_is_allowed(checkout: pathlib.Path) -> None:
     assert "Error 4" in done.stderr and not (checkout / ".venv").exists()
 
 
+@pytest.mark.parametrize("target", ["chaos", "gate", "gameday"])
+@pytest.mark.parametrize(
+    ("code", "meaning"), [(0, "pass"), (1, "fail"), (3, "inconclusive or invalid"), (9, "not expected")]
+)
+def test_make_says_the_exit_code_that_it_turns_into_2(
+    checkout: pathlib.Path, target: str, code: int, meaning: str
+) -> None:
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv" / ".ready").write_text(f"{checkout}\n")
+    done = make(checkout, target, f"CHAOS=sh -c 'echo its words; exit {code}'")
+    assert done.stdout.splitlines() == ["its words", f"exit code of chaos: {code} ({meaning})"]
+    assert done.returncode == (2 if code else 0)
+
+
+def test_the_help_of_make_begins_with_what_users_need(checkout: pathlib.Path) -> None:
+    used, others = make(checkout, "help").stdout.split("CONTRIBUTING.md")
+    named = [set(re.findall(r"^  make ([a-z-]+) ", part, re.M)) for part in (used, others)]
+    assert named[0] == set(re.findall(r"^USED := (.*)$", MAKEFILE, re.M)[0].split())
+    assert named[0] | named[1] == set(re.findall(r"^([a-z-]+):.*## ", MAKEFILE, re.M))
+
+
 CORE = [Requirement(text) for text in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]]
 LOCKED = (ROOT / "requirements.txt").read_text()
 

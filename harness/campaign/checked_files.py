@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from harness.judge.bounds import BOUNDS
 from harness.plan import stored
 from harness.plan.making import make_plan
 from harness.plan.model import Plan
@@ -15,11 +16,8 @@ from harness.spec.scenario import Scenario
 
 
 def score_bounds() -> ScoreBounds:
-    """Of each score in `harness/judge/questions/`, what may stand under its name in `expect:`."""
-    from harness.judge.score import load_score, score_names  # all of the judge: not for `chaos list`
-
-    scores = [load_score(name) for name in score_names()]
-    return {score.name: Allowed(score.Bounds, bool(score.by_default)) for score in scores}
+    """Of each score, what may stand under its name in `expect:`."""
+    return {name: Allowed(bounds, bool(bounds.by_default)) for name, bounds in BOUNDS.items()}
 
 
 def load_scenario(

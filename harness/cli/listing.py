@@ -20,7 +20,7 @@ from harness.faults.contract import fault_names, load_fault
 from harness.judge.verdict import Verdict
 from harness.report.words import short_commit
 from harness.spec.document import short
-from harness.spec.scenario import OTHERS, load_scenario
+from harness.spec.scenario import OTHERS, load_header
 
 if TYPE_CHECKING:  # what is heavy is imported by the command that needs it
     from harness.campaign.store import StoredRun
@@ -83,7 +83,7 @@ def list_(
 def _list_scenarios(folder: pathlib.Path, json: bool) -> None:
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; say where the scenarios are with --scenarios")
-    specs = [load_scenario(path) for path in sorted(folder.glob("*.yaml"))]
+    specs = [load_header(path) for path in sorted(folder.glob("*.yaml"))]
     if json:
         print_json([{"name": spec.name, "title": spec.title, "tags": list(spec.tags)} for spec in specs])
         return

@@ -107,11 +107,11 @@ COMMANDS = {
             "Write a stored run in the formats of other tools. Exits 0 whatever the verdict.",
         ),
         "validate": (
-            "harness.cli.scenarios:validate",
+            "harness.cli.validate:validate",
             "Check scenarios with all their profiles, suites, and plans of game days, without running anything.",
         ),
         "schema": (
-            "harness.cli.scenarios:schema",
+            "harness.cli.validate:schema",
             "Print the JSON Schema of scenario files, for editors; with --events that of the event log.",
         ),
     },
@@ -147,7 +147,10 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
                 one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
                 one.command(self.name, cls=getattr(module, "PARSED_BY", {}).get(function))(found)
                 found = one
-            return typer.main.get_command(found)
+            command = typer.main.get_command(found)
+            for each in (command, *getattr(command, "commands", {}).values()):
+                _without_bool(each.get_params(typer.Context(each)))
+            return command
 
     class Commands(TyperGroup):
         def __init__(self, **attributes: Any):
@@ -155,6 +158,9 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
             for panel, commands in COMMANDS.items():
                 self.commands.update({name: Command(name, *each, panel) for name, each in commands.items()})
             self.commands.update({name: Command(name, where, "", now=now) for name, (where, now) in FORMER.items()})
+
+        def get_params(self, ctx: Any) -> list[Any]:
+            return _without_bool(super().get_params(ctx))
 
     app = typer.Typer(
         add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=HELP, cls=Commands
@@ -176,6 +182,14 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
 
     app.callback()(chaos)
     return app
+
+
+def _without_bool(options: list[Any]) -> list[Any]:
+    """A flag takes no value, so its help names no type of one."""
+    for option in options:
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+    return options
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 from harness.errors import UsageError
 from harness.judge.verdict import Verdict
 from harness.report import write_files
-from harness.report.strict_json import json_text
+from harness.report.strict_json import json_text, strict
 from harness.report.words import one_line, plain
 
 SIGNS = {Verdict.PASS: "✔", Verdict.FAIL: "✖", Verdict.INCONCLUSIVE: "?", Verdict.INVALID: "!"}
@@ -58,7 +58,7 @@ def note(line: str) -> None:
 
 
 def print_json(values: Any) -> None:
-    sys.stdout.write(json_text(values))
+    sys.stdout.write(json_text(strict(values)))
 
 
 def write_page(page: pathlib.Path, text: str) -> None:

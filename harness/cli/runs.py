@@ -22,6 +22,7 @@ from harness.judge.questions.loss_continuity import ANSWERS
 from harness.judge.score import judge
 from harness.judge.verdict import EXIT_CODES, Verdict, merge
 from harness.log import untrusted_files
+from harness.log.journal import is_running
 from harness.report import markdown, model, write_reports
 from harness.units import counted
 
@@ -48,6 +49,10 @@ def show(
             print_result(kind.read(folder), folder)
         return
     if not (folder / "report.json").exists():
+        if is_running(folder):
+            judged = [each.run_id for each in Store(reports).runs() if each.verdict]
+            before = f"; the newest that was judged: chaos show {judged[0]}" if judged else ""
+            raise UsageError(f"{folder} is at work, and is judged at its end{before}")
         raise UsageError(f"{folder} was not judged yet; judge it with: chaos score {folder.name}")
     report = model.read(folder / "report.json")
     if json:

@@ -1,8 +1,7 @@
-"""Commands on scenario files: `chaos validate`, `schema` and `plan`."""
+"""`chaos plan`: what a scenario would do, in words, or as the engine would be asked for it."""
 
 from __future__ import annotations
 
-import json
 import pathlib
 import sys
 from typing import Annotated
@@ -11,69 +10,19 @@ import typer
 
 from harness.backends.contract import load_backend
 from harness.backends.request_text import native_text
-from harness.campaign.checked_files import check_plan, json_schema, load_scenario
+from harness.campaign.checked_files import load_scenario
 from harness.campaign.experiment import new_run_id
-from harness.campaign.wings import wings
 from harness.cli.options import SCENARIOS, BackendOption, ProfileOption, ScenarioArg, ScenariosOption, SeedOption
 from harness.cli.output import say
 from harness.errors import UsageError
 from harness.judge.facts import reported
-from harness.judge.score import expects_something
-from harness.log import events_as_json_schema
 from harness.plan.capabilities import never_here
 from harness.plan.making import make_plan
 from harness.plan.model import WIDENED_TIMES, Abort, Plan, When
 from harness.run import drill
-from harness.spec.document import Document, read_text
 from harness.spec.scenario import Scenario, find_scenario
 from harness.trainers.contract import Workload
 from harness.units import counted
-
-
-def validate(
-    files: Annotated[list[str], typer.Argument(help="Files of scenarios, suites or game days; or names of scenarios.")],
-    scenarios: ScenariosOption = SCENARIOS,
-) -> None:
-    """Check scenarios with all their profiles, suites, and plans of game days, without running anything.
-
-    What a file is, its content says; where that does not tell, its folder does.
-
-    Example: chaos validate my-scenario.yaml
-    """
-    problems: list[str] = []
-    for name in files:
-        try:
-            path = find_scenario(name, scenarios)
-            say(f"{path}: {check(path, scenarios)}")
-        except UsageError as error:
-            problems.append(str(error))
-    if problems:
-        raise UsageError("\n".join(problems))
-
-
-def check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
-    """What was found right, in words. Raises `UsageError` with every mistake found."""
-    data = Document(read_text(path), str(path)).data
-    known = [kind for wing in wings() for kind in wing.files]
-    # What the file holds tells its kind, else its folder does. Without a kind it is a scenario.
-    if isinstance(data, dict) and not data.keys().isdisjoint({"faults", *(kind.key for kind in known)}):
-        kind = None if "faults" in data else next(kind for kind in known if kind.key in data)
-    else:
-        kind = next((kind for kind in known if kind.folder == path.absolute().parent.name), None)
-    if kind:
-        return kind.check(path, scenarios)
-    spec = load_scenario(path)
-    for profile in (None, *spec.profiles):
-        check_plan(load_scenario(path, profile), profile)
-    blind = ", but it expects nothing, so it passes whatever its faults cost"
-    return "ok" if expects_something(spec.expect) else f"ok{blind}"
-
-
-def schema(
-    events: Annotated[bool, typer.Option("--events", help="Of the event log, not of scenario files.")] = False,
-) -> None:
-    """Print the JSON Schema of scenario files, for editors; with --events that of the event log."""
-    sys.stdout.write(json.dumps(events_as_json_schema.json_schema() if events else json_schema(), indent=2) + "\n")
 
 
 def plan(

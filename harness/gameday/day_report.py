@@ -117,7 +117,7 @@ def render(day: DayPlan, result: DayResult) -> dict[str, str]:
     to_fix = [Row(act) for act in result.to_fix]
     reasons = _sentences(result)
     shown: dict[str, Any] = {"day": day, "result": result, "rows": rows, "to_fix": to_fix, "head": HEAD}
-    shown |= {"reasons": reasons, "wasted": _wasted(result)}
+    shown |= {"reasons": reasons, "wasted": _wasted(day, result)}
     moments = [(_clock(each.at_ns), each.kind, each.what) for each in result.moments]
     return {
         REPORT: _json(day, result),
@@ -128,15 +128,18 @@ def render(day: DayPlan, result: DayResult) -> dict[str, str]:
     }
 
 
-def _wasted(result: DayResult) -> str:
-    """Of the whole job, as its ledger counts it; an empty text without one."""
+def _wasted(day: DayPlan, result: DayResult) -> str:
+    """Of the whole job, as its ledger counts it, and the day's budget; an empty text without a ledger."""
     booked = result.job.scores.get("wasted_gpu_hours", {}) if result.job else {}
     lost, allocated, share = (booked.get(key) for key in ("gpu_seconds_wasted", "gpu_seconds_allocated", "percent"))
     if lost is None or not allocated:
         return ""
     caused = booked.get("gpu_seconds_wasted_by_faults")
     by_faults = "" if caused is None else f", {gpu_seconds(caused)} of it by faults"
-    return f"Wasted in the whole day: {gpu_seconds(lost)} of {gpu_seconds(allocated)} ({percent(share)}){by_faults}."
+    limits = {"GPU-hours": day.budget.wasted_gpu_hours, "%": day.budget.wasted_percent}
+    budget = " and ".join(f"{limit:g} {unit}" for unit, limit in limits.items() if limit is not None)
+    said = f"Wasted in the whole day: {gpu_seconds(lost)} of {gpu_seconds(allocated)} ({percent(share)}){by_faults}."
+    return f"{said} The budget from its first steady steps on: {budget}." if budget else said
 
 
 def _clock(at_ns: int) -> str:
@@ -196,7 +199,7 @@ def _markdown(day: DayPlan, result: DayResult, reasons: Sequence[str], rows: Seq
         "\n".join(f"- {text(reason)}" for reason in reasons[1:]),
         "## Scorecard\n\n" + " · ".join(f"{name}: {side or 'not judged'}" for name, side in result.sides.items()),
         markdown.table(HEAD, [row.cells for row in rows]),
-        text(_wasted(result)),
+        text(_wasted(day, result)),
         "## What to fix, then what cost most\n\n" + _fixes([Row(act) for act in result.to_fix]),
         "## Timeline\n\n" + markdown.table(("At", "What kind", "What"), moments),
         "## Post-mortem\n\n" + "\n".join(questions),

@@ -1,33 +1,31 @@
 """The Score contract, verdicts, and the scorecard that reports are made from.
 
-Each file in `harness/judge/questions/` holds `SCORES`: objects with a `name`, as in `expect:`, with `Bounds`, a model
-of what may be written there, and `score(evidence, bounds)`, which sees nothing but the evidence and the facts that the
-analysis draws from it. Every score is computed in every run; bounds only add expectations.
+Each file in `harness/judge/questions/` holds `SCORES`: objects with a `name`, as in `expect:`, and `score(evidence,
+bounds)`, which sees nothing but the evidence and the facts that the analysis draws from it. What may be written in
+`expect:` is in `harness/judge/bounds.py`. Every score is computed in every run; bounds only add expectations.
 """
 
 from __future__ import annotations
 
 import abc
 import functools
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ValidationError, WithJsonSchema, create_model
+from pydantic import ValidationError
 
 from harness import units
 from harness.errors import UsageError, choice
 from harness.judge import doubts
+from harness.judge.bounds import BOUNDS, OFF, Bounds, expects_something
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence as Evidence
 from harness.judge.verdict import Claim, Code, Doubt, Finding, Ground, Kind, Verdict, merge, unknown, worst_first
-from harness.parameters import Parameters
 from harness.plugins import Family
 from harness.timeline.timeline import FaultRecord
 
 S = 1_000_000_000
-OFF = "off"  # in `expect:`, for what is judged by default
 
 
 @dataclass(frozen=True)
@@ -61,36 +59,27 @@ class ScoreResult:
     not_judged: Sequence[tuple[str, str]] = ()  # (item, why): what this run's evidence says nothing about
 
 
-class Bounds(Parameters):
-    """What may stand under a score's name in `expect:`. An unknown key is an error."""
-
-
-def nothing_to_set(name: str, off: str = "") -> type[Bounds]:
-    """Bounds of a score without any. `off`: where a scenario switches it off, in words."""
-    return create_model(name, __base__=Bounds, __doc__=f"Nothing to set; {off}" if off else "Nothing to set.")
-
-
 class Score(abc.ABC):
     """One question to the evidence."""
 
     name: ClassVar[str]
     section: ClassVar[Literal["scores", "metrics"]] = "scores"  # where its values stand in report.json
     order: ClassVar[int] = 99  # in reports and headlines
-    asked: ClassVar[bool] = True  # may stand in `expect:`; the others are always judged, and nothing can be set
     by_steps: ClassVar[bool] = True  # what it claims rests on the steps in the log
-    by_default: ClassVar[str] = ""  # judged without being written in `expect:`; the name of it where it is not judged
-    Bounds: ClassVar[type[BaseModel]] = Bounds
+
+    @property
+    def bounds(self) -> type[Bounds]:
+        """What may stand under its name in `expect:`; nothing, where the name may not stand there."""
+        return BOUNDS.get(self.name, Bounds)
+
+    @property
+    def by_default(self) -> str:
+        return self.bounds.by_default
 
     @abc.abstractmethod
     def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
-        """`bounds` is an instance of `self.Bounds`, or `None` if the scenario does not ask for this score, or has
+        """`bounds` is an instance of `self.bounds`, or `None` if the scenario does not ask for this score, or has
         switched it off."""
-
-    def asks(self, bounds: BaseModel) -> bool:
-        """Whether `bounds` expects anything beyond what is judged anyway."""
-        if self.by_default:
-            return bounds != self.Bounds()
-        return any(value is not None and value != {} for value in dict(bounds).values())
 
 
 class Measured(Score):
@@ -114,28 +103,6 @@ class Measured(Score):
         if isinstance(lines, str):
             return ScoreResult(values, (), claims, not_judged=[(self.by_default, lines)])
         return ScoreResult(values, lines, claims)
-
-
-_DURATION = r"^\d+(\.\d+)?\s*(ns|us|ms|s|m|h)$"
-_DIGITS_MAX = 18  # of a whole number: more of them are longer than any run, in whatever unit
-
-
-def _bound_ns(text: object) -> int:
-    """As any duration is read. One that no run can reach bounds nothing, and is read as the longest there is."""
-    digits = re.match(r"\d+", text) if isinstance(text, str) and re.fullmatch(_DURATION, text) else None
-    if digits and len(digits[0].lstrip("0")) > _DIGITS_MAX:
-        return units.DURATION_NS_MAX
-    return units.parse_duration_ns(text)
-
-
-DurationNs = Annotated[
-    int, BeforeValidator(_bound_ns), WithJsonSchema({"type": "string", "pattern": _DURATION, "examples": ["60s"]})
-]
-Percent = Annotated[
-    float,
-    BeforeValidator(units.parse_percent),
-    WithJsonSchema({"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?%$", "examples": [25]}),
-]
 
 
 def shown_ns(ns: float | None) -> str:
@@ -191,15 +158,10 @@ def _scores() -> Mapping[str, Score]:
     return {score.name: score for file in _FAMILY.names() for score in _FAMILY.load(file)}
 
 
-def score_names() -> tuple[str, ...]:
-    """Those that may stand in `expect:`."""
-    return tuple(sorted(name for name, score in _scores().items() if score.asked))
-
-
 def load_score(name: str) -> Score:
     """Raises `UsageError` for an unknown name."""
-    if name not in score_names():
-        raise UsageError(f"unknown score {name!r}; {choice(name, score_names())}")
+    if name not in BOUNDS:
+        raise UsageError(f"unknown score {name!r}; {choice(name, BOUNDS)}")
     return _scores()[name]
 
 
@@ -238,7 +200,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     findings += [
         Finding(Verdict.INCONCLUSIVE, f"expect: unknown score {name!r}", Code.EXPECT_UNKNOWN)
         for name in expect
-        if name not in score_names()
+        if name not in BOUNDS
     ]
     verdict = merge([Verdict.PASS, *(finding.verdict for finding in findings)])
     stopped = [each.text for each in findings if each.code == Code.JOB_INTERRUPTED]  # before what did not come then
@@ -290,7 +252,7 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
             return replace(score.score(evidence, None), not_judged=off)
         if written is None and not score.by_default:
             return score.score(evidence, None)
-        return score.score(evidence, score.Bounds.model_validate(written or {}))
+        return score.score(evidence, score.bounds.model_validate(written or {}))
     except ValidationError as error:
         problem = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         found = Code.EXPECT_UNREADABLE, f"{score.name}: its bounds cannot be read: {problem}"
@@ -339,19 +301,6 @@ def _headline(results: Mapping[str, ScoreResult], asked: bool, not_judged: Mappi
     if not_judged:
         clauses.append(f"not judged: {', '.join(not_judged)}")
     return "; ".join(clauses)
-
-
-def expects_something(expect: Mapping[str, Any]) -> bool:
-    """Whether a scenario sets any bound; a score without a bound, as `recovery_time: {}`, passes whatever it costs."""
-    for name in expect:
-        if name in score_names() and isinstance(expect[name], Mapping):
-            score = load_score(name)
-            try:
-                if score.asks(score.Bounds.model_validate(expect[name])):
-                    return True
-            except ValidationError:
-                return True  # it was meant to be one, and is told of elsewhere
-    return False
 
 
 def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:

@@ -129,6 +129,15 @@ def _held(folder: pathlib.Path) -> Iterator[None]:
         journal.release()
 
 
+def _saving_option(plan: Plan) -> str:
+    """What changes how often the job saves: a command must be told."""
+    every = plan.workload.checkpoint
+    other = every.model_copy(update={"every_steps": every.every_steps + 1, "every": None})
+    changed = plan.model_copy(update={"workload": plan.workload.model_copy(update={"checkpoint": other})})
+    heard = changed.launch() != plan.launch()
+    return "--save-every" if heard else "{checkpoint_every} in the scenario's arguments and --save-every"
+
+
 class _Sweep:
     def __init__(self, plan: Plan, folder: pathlib.Path, setting: Setting):
         self.plan, self.folder, self.setting = plan, folder, setting
@@ -149,6 +158,10 @@ class _Sweep:
                     os.utime(self.folder / "plan.json")  # `last` is what goes on now
                 self.sweep = judge_sweep(replace(known, files=self.setting.files), self.folder)
             else:
+                if known is not None:
+                    self.tell(
+                        f"{'the sweep is complete' if same else 'the job or its code is another now'}: all is done anew"
+                    )
                 self.sweep = self._begin(code)
             self._load()
             self._try_all()
@@ -165,7 +178,8 @@ class _Sweep:
     def _load(self) -> None:
         self.usual = usual_of(self.folder, self.sweep)
         run = self.usual.run
-        self.saves = Saves(self.sweep.saves, self.sweep.copied, self.usual.saves, self.sweep.unnamed)
+        told = self.usual.saves, self.sweep.unnamed, _saving_option(self.plan)
+        self.saves = Saves(self.sweep.saves, self.sweep.copied, *told)
         self.todo = [*moments(self.saves, self.sweep.ends, run.reached_step), *self._in_other_ways()]
         first_ns, begun_ns = int(run.progress.end[0]) if len(run.progress) else run.end, run.begin
         start_s, ran_s = (first_ns - begun_ns) / 1e9, (run.end - first_ns) / 1e9

@@ -98,7 +98,7 @@ METRICS = (
     # Trouble
     _counter("job_restarts", "How often the rank was started anew that was so most often."),
     _counter("worker_restarts", "Worker processes that came in place of an earlier one of their rank."),
-    _counter("preemptions", "Preemptions that struck."),
+    _counter("preemptions", "Preemptions that the harness made and that struck."),
     _counter("node_replacements", "Nodes that came in place of others."),
     _gauge("nodes", "Nodes that the job has now."),
     _gauge("gpus", "GPUs that the job has now."),

@@ -18,7 +18,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.report import drawing, view
 from harness.report.charts import gantt, loss, svg
 from harness.report.model import NOT_HERE, Episode, Report
-from harness.report.words import DASH, expectation_name, gpu_seconds, percent, plain, seconds, words
+from harness.report.words import DASH, expectation_name, gpu_seconds, percent, plain, seconds, short_path, words
 from harness.units import counted
 
 RECOVERY_LANES_MAX = 12
@@ -32,7 +32,9 @@ def render(report: Report, analysis: Analysis | None = None) -> str:
 
     Everything that comes from a log or a scenario is escaped by the template or by `svg.tag`.
     """
-    return fill("report.jinja", with_script=True, **_page(report), **_tables(report), **_log(report, analysis))
+    return fill(
+        "report.jinja", with_script=True, **_page(report, analysis), **_tables(report), **_log(report, analysis)
+    )
 
 
 def fill(template: str, with_script: bool = False, **values: Any) -> str:
@@ -86,14 +88,18 @@ def script_policy(script: str) -> str:
     return f"{NOTHING_LOADED}; script-src 'sha256-{digest}'"
 
 
-def _page(report: Report) -> dict[str, Any]:
-    # When it began, how large the job was, and how long it took, as far as the report tells.
+def _page(report: Report, analysis: Analysis | None) -> dict[str, Any]:
+    # When it began, what ran, how large it was, and how long it took, as far as the report and the log tell.
     begun = f"{report.begun_at[:16].replace('T', ' ')} UTC" if report.begun_at else ""
+    told = (analysis.run.plan.get("workload") or {}).get("trainer") if analysis else ""
+    trainer = " ".join(str(part) for part in next(iter(told.items()))) if isinstance(told, dict) and told else told
     ranks = counted(report.run.ranks, "rank") if report.run.ranks else ""
     took = f"took {seconds(report.run.duration_s)}" if report.run.duration_s else ""
     return {
         "report": report,
-        "crumbs": [part for part in (begun, ranks, took) if part],
+        "crumbs": [
+            part for part in (begun, trainer and f"trainer {short_path(str(trainer))[:80]}", ranks, took) if part
+        ],
         "view": view,
         "reasons": view.reasons(report),
         "not_judged": view.not_judged(report),
@@ -118,6 +124,7 @@ def _tables(report: Report) -> dict[str, Any]:
         "total": total,
         "bars": _stacked(lines),
         "wasted": wasted,
+        "no_gpu": report.provenance.get("gpu") == NOT_HERE,
         "baseline_words": view.baseline_words(report),
         "closed_forms": view.closed_forms(report),
         "has_reasons": any(e.reason for e in report.expectations),

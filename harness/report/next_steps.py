@@ -11,6 +11,7 @@ from harness.judge.verdict import Doubt, Verdict
 from harness.report.words import gpu_seconds, one_line, seconds, words
 
 S = 1_000_000_000
+FILES = "files_beside_saves.max_missing"  # fails over what the trainer writes, not over the fault
 STEPS_MAX = 8
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 AGAIN = "Run it again on a quiet host, with fault-free runs of its own"
@@ -73,7 +74,9 @@ def _of_a_failure(card: Scorecard) -> Iterator[str]:
     if failed := [end for end in ends_of(run) if end.error and end.met]:
         first = min(failed, key=lambda end: end.at)
         yield f"The first error of the trainer itself, rank {first.rank} on {first.node}: {first.met}"
-    for kind in dict.fromkeys(fault.kind for fault in run.faults if fault.injected is not None):
+    struck = [fault.kind for fault in run.faults if fault.injected is not None]
+    failed_over = {each.code for each in card.findings if each.verdict is Verdict.FAIL}
+    for kind in dict.fromkeys(struck) if failed_over != {FILES} else ():
         yield f"When this happens for real, its runbook is named by: chaos faults {_word(kind)}"
     yield f"Once it is mended, run the same again: {_again(card)}"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.judge.score import score_names
+from harness.judge.bounds import BOUNDS, WASTED_BY_FAULTS
 from harness.judge.verdict import Verdict
 from harness.report.model import NOT_HERE, Episode, Expectation, LossContinuity, Report
 from harness.report.words import DASH, expectation_name, gpu_seconds, one_line, percent, quantity, seconds, size, words
@@ -60,10 +60,9 @@ def reasons(report: Report) -> list[str]:
 
 def in_words(reason: str) -> str:
     """A reason as a sentence: the name of a score or of a bound becomes words wherever it stands before a colon."""
-    known = score_names()
 
     def named(match: re.Match[str]) -> str:
-        return expectation_name(match[0]) if match[0].partition(".")[0] in known else match[0]
+        return expectation_name(match[0]) if match[0].partition(".")[0] in BOUNDS else match[0]
 
     text = _NAME.sub(named, reason.strip())
     return text[:1].upper() + text[1:]
@@ -105,9 +104,9 @@ def _files(report: Report) -> Iterator[Figure]:
     values, bound = report.scores.get("files_beside_saves", {}), _bound(report, "files_beside_saves")
     if "not_compared" in values:
         yield _figure("Beside the saves", DASH, str(values["not_compared"]), bound)
-    elif isinstance(values.get("files"), int):
+    elif isinstance(due := values.get("files"), int) and isinstance(missing := values.get("missing"), int):
         told = one_line(values.get("words") or "as without faults")
-        yield _figure("Beside the saves", counted(values["files"], "file"), told, bound)
+        yield _figure("Beside the saves", f"{due - missing} of {counted(due, 'file')}", told, bound)
 
 
 def _bound(report: Report, score: str, *, having: str = "", lacking: str = "\0") -> Expectation | None:
@@ -166,7 +165,7 @@ _WASTED_BY_FAULTS = ("wasted_gpu_hours.max_percent_by_faults", "wasted_gpu_hours
 def wasted_percent(report: Report) -> float | None:
     """By faults; `None` where it is not known, or where no step was done: there was nothing to waste."""
     bounds = [each for each in report.expectations if each.name in _WASTED_BY_FAULTS]
-    unknown = any(each.observed_value is None for each in bounds)
+    unknown = WASTED_BY_FAULTS in report.not_judged_because or any(each.observed_value is None for each in bounds)
     return None if unknown or report.run.furthest_step == 0 else report.wasted_gpu_hours.percent_by_faults
 
 
@@ -176,6 +175,7 @@ def _waste(report: Report) -> Figure:
     expectation = _bound(report, "wasted_gpu_hours")
     if share is None or allocated is None:
         why = "no step was completed" if report.run.furthest_step == 0 else "no ledger"
+        why = report.not_judged_because.get(WASTED_BY_FAULTS, why)
         told = expectation.reason if expectation is not None and expectation.observed_value is None else ""
         return _figure("Wasted by faults", DASH, told or why, expectation)
     lost = values.gpu_seconds_wasted_by_faults
@@ -252,6 +252,7 @@ def closed_forms(report: Report) -> list[tuple[str, str, str]]:
     if not found.failures or found.ettr is None or found.ettr_expected is None:
         return []
     best = f"best: Young {seconds(found.interval_s_young)} · Daly {seconds(found.interval_s_daly)}"
+    best = DASH if found.checkpoint_s is None else best
     return [
         ("ETTR, first step to last", percent(100 * found.ettr), percent(100 * found.ettr_expected)),
         ("Work lost by a failure", seconds(found.lost_s), f"{seconds(found.lost_s_expected)}, half an interval"),
@@ -262,8 +263,13 @@ def closed_forms(report: Report) -> list[tuple[str, str, str]]:
 def closed_forms_words(report: Report) -> str:
     found = report.wasted_gpu_hours.closed_forms
     rate = f"a failure every {seconds(found.mean_time_to_failure_s)} that costs {seconds(found.restart_s)}"
-    text = f"Closed-form estimate from this run's rates: {rate} besides lost work, and a checkpoint that stops training"
-    return f"{text} for {seconds(found.checkpoint_s)}. Expected values are means over failures at random moments."
+    stops = "an unknown time" if found.checkpoint_s is None else seconds(found.checkpoint_s)
+    return (
+        f"What formulas from the literature expect at this run's rates: {rate} besides lost work, and a checkpoint that"
+        f" stops training for {stops}. ETTR, the effective training time ratio, is the share of productive time. Young"
+        " and Daly say how much work between two checkpoints wastes least. Expected values are means over failures at"
+        " random moments."
+    )
 
 
 def baseline_words(report: Report) -> str:

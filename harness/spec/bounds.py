@@ -37,7 +37,7 @@ def wrong_expectations(expect: Mapping[str, Any], scores: ScoreBounds) -> Iterat
     for name, written in expect.items():
         score, _, key = name.partition(".")
         if name not in scores and score in scores:
-            yield ("expect", name), f"write {score}: {{{key}: {written!r:.60}}}; {name} is its name in reports"
+            yield ("expect", name), f"write {score}: {{{key}: {written!s:.60}}}; {name} is its name in reports"
         elif name not in scores:
             yield ("expect", name), f"unknown score {name!r}; {choice(name, scores)}"
         elif written != OFF:

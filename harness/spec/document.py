@@ -100,6 +100,7 @@ class Document:
     def __init__(self, text: str, source: str):
         self.source = source
         self.problems: list[str] = []
+        self._told: set[Path] = set()  # where a problem was told
         reader = _Reader(text, self)
         try:
             self.data: Any = reader.read()
@@ -132,6 +133,7 @@ class Document:
 
     def problem(self, path: Path, message: str) -> None:
         self.problems.append(self.at(path, message))
+        self._told.add(path)
 
     def problem_at(self, mark: Mark, message: str) -> None:
         self.problems.append(self._line(mark, message))
@@ -146,10 +148,11 @@ class Document:
     def check(
         self, model: type[_Checked], data: Any, at: Path = (), keys: Callable[[Path], Sequence[str]] | None = None
     ) -> _Checked | None:
-        """The model, or `None` and its problems. `keys` tells which keys may stand in the mapping at a path."""
+        """The model, or `None` and its problems where none was told yet. `keys` may stand in the mapping at a path."""
         found, problems = checked(model, data, keys)
         for path, message in problems:
-            self.problem((*at, *path), message)
+            if (*at, *path) not in self._told:
+                self.problem((*at, *path), message)
         return found
 
 

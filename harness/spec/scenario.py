@@ -205,12 +205,19 @@ class Limits(Parameters):
         return self.nodes_at_once
 
 
-class Scenario(Parameters):
+class Header(Parameters):
+    """What a list of scenarios shows of each."""
+
     version: Literal[1]
     name: Name
     title: Line
     tags: list[Line] = Field([], max_length=100)
     labels: Labels = Field({}, description="For reports, like project and team.", max_length=LABELS_MAX)
+
+
+class Scenario(Header):
+    """A job, what is done to it, and what is expected of it."""
+
     workload: Workload = Field(default_factory=Workload)
     faults: list[FaultSpec] = Field([], max_length=FAULTS_MAX)
     expect: dict[str, dict[str, JsonValue] | Literal["off"]] = Field(
@@ -230,6 +237,15 @@ class Scenario(Parameters):
 
 
 _OF_A_FAULT = ("id", "fault", "when", "target")
+
+
+def load_header(path: pathlib.Path) -> Header:
+    """Reads a file as a list needs it; what else it holds is not checked. Raises `ScenarioError` for a wrong header."""
+    document = _document(read_text(path), str(path))
+    header = document.check(Header, {key: document.data[key] for key in Header.model_fields if key in document.data})
+    document.raise_problems()
+    assert header is not None, "what could not be checked has its problem"
+    return header
 
 
 def load_scenario(
@@ -253,9 +269,7 @@ def parse_scenario(
 
     Without `scores`, what stands under `expect` is taken as it is; the judge reports what it cannot read there.
     """
-    document = Document(text, source)
-    if not isinstance(document.data, dict):
-        raise ScenarioError([document.at((), "a scenario is a mapping that starts with version: 1")])
+    document = _document(text, source)
     if profile is not None:
         written = document.data.get("profiles")
         profiles = written if isinstance(written, dict) else {}
@@ -265,9 +279,9 @@ def parse_scenario(
     if overrides:
         lay_profile(document, overrides, ("overrides",))
     document.raise_problems()
-    scenario = document.check(Scenario, _with_parameters(document.data), keys=lambda path: _keys_at(document, path))
     if scores is not None:
         check_expectations(document, document.data.get("expect"), scores)
+    scenario = document.check(Scenario, _with_parameters(document.data), keys=lambda path: _keys_at(document, path))
     document.raise_problems()
     assert scenario is not None, "what could not be checked has its problem"
     scenario = _with_its_files(scenario, document, pathlib.Path(source).parent.absolute())
@@ -278,6 +292,13 @@ def parse_scenario(
     _check_faults(document, scenario.faults, scenario.workload.trainer.phases)
     document.raise_problems()
     return scenario
+
+
+def _document(text: str, source: str) -> Document:
+    document = Document(text, source)
+    if not isinstance(document.data, dict):
+        raise ScenarioError([document.at((), "a scenario is a mapping that starts with version: 1")])
+    return document
 
 
 # What else lies beside scenarios, by its folder, and the command that runs it.

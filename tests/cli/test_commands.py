@@ -28,6 +28,7 @@ from harness.errors import CannotRunError, UsageError
 from harness.faults.contract import fault_names
 from harness.gameday.day import find_day
 from harness.gate.run_figures import Figures
+from harness.log.journal import Journal
 from harness.plan import capabilities
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -61,7 +62,8 @@ def test_help_says_what_it_is_for_and_every_command_what_it_does() -> None:
     for name in app.commands.keys() - main.FORMER:
         first = app.commands[name].load().help.partition("\n\n")[0].replace("\n", " ")
         assert first and app.commands[name].help == first, f"the list says of {name} what it says of itself"
-        assert chaos(name, "--help").exit_code == 0 and f" {name} " in whole
+        own = chaos(name, "--help")
+        assert own.exit_code == 0 and f" {name} " in whole and "<bool>" not in own.output + whole
     shown = chaos("gate", "merge", "--help").output
     assert "Join the gates of all shards" in shown and "--repeat" not in shown
     assert "--repeat" in chaos("gate", "--help").output
@@ -147,6 +149,11 @@ def test_a_run_that_was_not_judged_says_how_to(reports: pathlib.Path) -> None:
     (reports / "a-1" / "report.json").unlink()
     found = chaos("show", "a-1", "--reports", reports)
     assert isinstance(found.exception, UsageError) and "chaos score a-1" in str(found.exception)
+    journal = Journal(reports / "a-1")
+    found = chaos("show", "a-1", "--reports", reports)
+    journal.release()
+    told = f"{reports / 'a-1'} is at work, and is judged at its end; the newest that was judged: chaos show "
+    assert str(found.exception).startswith(told)
 
 
 @pytest.mark.parametrize("text, ago_s", [("2h", 7200), ("7d", 604_800), ("1.5 m", 90), ("1w", 604_800)])
@@ -325,12 +332,22 @@ def test_a_broken_installation_is_no_failed_run(tmp_path: pathlib.Path) -> None:
     assert done.stderr.startswith("error: unexpected ImportError: broken") and "Traceback (most" not in done.stderr
 
 
-@pytest.mark.parametrize("words", [["--help"], ["list"], ["list", "--json"]])
-def test_what_is_asked_first_loads_no_judge(words: list[str]) -> None:
+@pytest.mark.parametrize("words", ["--help", "list", "list --json", "validate scenarios/spot-evict.yaml"])
+def test_what_is_asked_first_loads_no_judge(words: str) -> None:
     script = "import sys; from harness.cli.main import make_app; make_app()(standalone_mode=False); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, cwd=ROOT, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words.split()], capture_output=True, text=True, cwd=ROOT, check=True
+    )
     loaded = done.stdout.splitlines()[-1].split()
     assert "harness.cli.main" in loaded and {"numpy", "harness.judge.score"}.isdisjoint(loaded)
+
+
+def test_a_wrong_fault_keeps_nothing_from_the_list(tmp_path: pathlib.Path) -> None:
+    text = (ROOT / "scenarios" / "spot-evict.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(text.replace("name: spot-evict", "name: mine").replace("notice:", "notcie:"))
+    assert "mine" in chaos("list", "--scenarios", tmp_path).output.split()
+    (tmp_path / "mine.yaml").write_text(text.replace("title:", "titel:"))
+    assert "mine.yaml:1:1: title: is missing" in str(chaos("list", "--scenarios", tmp_path).exception)
 
 
 def test_who_stops_reading_gets_no_traceback() -> None:

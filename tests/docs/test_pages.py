@@ -77,6 +77,9 @@ def test_every_fault_is_in_the_row_of_its_runbook() -> None:
     assert set().union(*named.values()) == set(fault_names())
     for kind in fault_names():
         assert kind in named[load_fault(kind).runbook], kind
+    for book, kinds in named.items():
+        told = (DOCS / "runbooks" / f"{book}.md").read_text().split("## Symptom")[0]
+        assert kinds == set(re.findall(r"`(\w+)`", told)), book
 
 
 def test_every_scenario_is_covered() -> None:

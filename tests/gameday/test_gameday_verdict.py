@@ -14,6 +14,7 @@ from report_pages import Page
 from scorecards import assert_verdict
 
 from harness.gameday import day_report
+from harness.gameday.day_file import Budget
 from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import DayResult, Expected, judge_day
 from harness.judge.score import Expectation, Scorecard
@@ -420,7 +421,10 @@ def test_nothing_is_added_where_all_was_judged(verdict: Verdict) -> None:
 def test_the_waste_of_the_whole_day_is_told() -> None:
     booked = {"gpu_seconds_wasted": 86.0, "gpu_seconds_allocated": 344.0, "percent": 25.0}
     job = replace(card(), scores={"wasted_gpu_hours": booked | {"gpu_seconds_wasted_by_faults": 21.3}})
-    files = day_report.render(DAY, replace(result_of(), job=job))
     told = "Wasted in the whole day: 86.0 GPU-s of 344.0 GPU-s (25.0 %), 21.3 GPU-s of it by faults."
+    assert told in day_report.render(DAY, replace(result_of(), job=job))["report.md"]
+    capped = DAY.model_copy(update={"budget": Budget(wasted_gpu_hours=0.5, wasted_percent="30%")})
+    files = day_report.render(capped, replace(result_of(), job=job))
+    told += " The budget from its first steady steps on: 0.5 GPU-hours and 30 %."
     assert told in files["report.md"] and told in Page(files["report.html"]).text.replace("\u00a0", " ")
     assert "Wasted in the whole day" not in day_report.render(DAY, replace(result_of(), job=None))["report.md"]

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from scorecards import assert_verdict
 
+from harness.campaign.campaign_observers import CampaignObserver
 from harness.errors import ScenarioError, UsageError
-from harness.gate import merging, run_figures, selection
+from harness.gate import gate_command, merging, run_figures, selection
 from harness.gate import suite_run as module
 from harness.gate.baseline_comparison import Question, Regressions, Success, compare
 from harness.gate.gate_report import against_json, next_steps, yes_or_no
@@ -201,9 +202,25 @@ def test_a_gate_remembers(rehearse: Any, bad: Scorecard) -> None:
     assert "Against baseline" in page and "Against baseline" in text and "recovery time against" in junit
 
 
-def test_a_gate_with_too_few_runs_cannot_tell(rehearse: Any) -> None:
+class Notes(CampaignObserver):
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def begins(self, name: str, about: str) -> None:
+        self.told.append(name)
+
+    def note(self, text: str) -> None:
+        self.told.append(text)
+
+
+def test_a_gate_with_too_few_runs_cannot_tell(rehearse: Any, capsys: pytest.CaptureFixture[str]) -> None:
     first = rehearse(THREE, recovery=7.0, repeat=5)
-    few = rehearse(THREE, recovery=7.0, repeat=2, against=first.run_id)
+    heard = Notes()
+    few = rehearse(THREE, recovery=7.0, repeat=2, against=first.run_id, observer=heard)
+    assert heard.told[0].startswith("This gate can fail, but not pass: rank-kill, ") and "--repeat 5" in heard.told[0]
+    for answer, warns in ((few, True), (first, False)):
+        gate_command.set_("kept", answer.run_id, rehearse.folder(answer).parent)
+        assert ("Fewer than 3 judged runs: rank-kill, " in capsys.readouterr().err) is warns
     assert few.verdict is Verdict.INCONCLUSIVE and "3 more runs on each side would settle it" in few.reason
     assert_verdict(rehearse(THREE, recovery=0.0, repeat=5, against=first.run_id), Verdict.INCONCLUSIVE)
 
@@ -407,7 +424,8 @@ def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Score
     ]
     page = (rehearse.folder(no) / "report.html").read_text()
     assert yes_or_no(no) in page and "--last-failed" in page and "pace.max_slowdown" not in page
-    assert yes_or_no(no) in (rehearse.folder(no) / "report.md").read_text()
+    for name in ("report.md", "junit.xml"):
+        assert yes_or_no(no) in (rehearse.folder(no) / name).read_text()
 
 
 def test_only_what_did_not_pass_is_run_again(rehearse: Any, bad: Scorecard) -> None:

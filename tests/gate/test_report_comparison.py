@@ -14,6 +14,7 @@ from report_pages import Page
 from simulator import PHASE_MS, Job, Outage, simulate
 
 import harness.report
+from harness.cli.output import print_json
 from harness.errors import UsageError
 from harness.gate import two_runs_report
 from harness.gate.history_command import compare_runs
@@ -152,6 +153,13 @@ def test_other_circumstances_are_a_neutral_note_with_both_backends() -> None:
 def test_what_rounds_to_nothing_is_not_shown() -> None:
     section = Section("accounts", "By account", "GPU-s", lines({"a": 5.0, "b": 0.01}, {"a": 5.01, "b": 0.02}))
     assert two_runs_report.rows(section) == [("A", "5.0 GPU-s", "5.0 GPU-s", "0.0 GPU-s")]
+
+
+def test_a_change_beyond_all_numbers_is_null_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    before = model.from_scorecard(report_runs.spot_evict())
+    found = compare(before, before, ({"rank 0": -1.7e308}, {"rank 0": 1.7e308}))
+    print_json(two_runs_report.to_json(found))
+    assert json.loads(capsys.readouterr().out)["ranks"]["lines"][0]["change"] is None
 
 
 def test_parts_of_a_rank_have_the_words_of_the_report() -> None:

@@ -95,7 +95,7 @@ def test_hostile_names_stay_short_and_on_one_line() -> None:
     card = judged(leaving(LEFT), ASKED, leaving([*LEFT, *names]))
     assert card.verdict is Verdict.FAIL and len(said(card)) < 700 and "and 3 more were not written" in said(card)
     shown = view.figures(model.from_scorecard(card))[-1]
-    assert (shown.name, shown.value) == ("Beside the saves", "11 files")
+    assert (shown.name, shown.value) == ("Beside the saves", "3 of 11 files")
     assert "\n" not in shown.detail and "\x1b" not in shown.detail
 
 
@@ -103,5 +103,5 @@ def test_the_report_shows_it() -> None:
     as_before, missing = (
         view.figures(model.from_scorecard(judged(leaving(left), {})))[-1] for left in (LEFT, LEFT[:2])
     )
-    assert (as_before.value, as_before.detail, as_before.verdict) == ("3 files", "as without faults", None)
-    assert missing.detail == f"{LEFT[2]} was not written"
+    assert (as_before.value, as_before.detail, as_before.verdict) == ("3 of 3 files", "as without faults", None)
+    assert (missing.value, missing.detail) == ("2 of 3 files", f"{LEFT[2]} was not written")

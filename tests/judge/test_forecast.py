@@ -48,6 +48,19 @@ def test_the_rates_are_the_run_s_own() -> None:
     assert values["interval_s_daly"] == closed_forms.daly_interval_s(*best)
 
 
+def test_who_tells_no_wait_for_a_save_gets_no_best_interval() -> None:
+    def silent(logs: Logs) -> None:
+        for step in logs.steps():
+            del step["checkpoint_ns"]
+
+    card = verdict(simulate(JOB, [Outage(47, "rank"), Outage(90, "rank")], 3), silent, expect={}, fault_free=FAULT_FREE)
+    values = found(card)
+    assert values["ettr_expected"] is not None
+    assert [values[name] for name in ("checkpoint_s", "interval_s_young", "interval_s_daly")] == [None, None, None]
+    text = markdown.render(model.from_scorecard(card))
+    assert "a checkpoint that stops training for an unknown time" in text and "Young 0" not in text
+
+
 def test_a_trainer_that_tells_every_fifth_step_saves_as_often() -> None:
     def sparse(logs: Logs) -> None:
         for lines in logs.trainers():

@@ -13,6 +13,7 @@ import pytest
 from judging import EXACT, Bend, bent, fault_free_of, verdict
 from simulator import Job, Logs, Outage, change, find, simulate
 
+from harness.judge.bounds import ContinuityBounds
 from harness.judge.facts import losses, samples
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.envelope import Sight
@@ -86,16 +87,16 @@ def test_only_what_lies_between_two_steps_was_left_out_between_them() -> None:
 @pytest.mark.parametrize(("mine", "other"), [([0, 16], [5, 16]), ([5, 16], [0, 16])])
 def test_position_0_is_a_position_too(mine: list[int], other: list[int]) -> None:
     comparison = losses.compare(curve(mine, [16, 16]), curve(other, [16, 16]))
-    found = list(loss_continuity._other_samples(comparison, loss_continuity.ContinuityBounds()))
+    found = list(loss_continuity._other_samples(comparison, ContinuityBounds()))
     text = "loss_continuity: 1 step consumed other samples than the fault-free run, first at step 1"
     assert [(each.good, each.words, each.code) for each in found] == [(False, text, Code.SAMPLES_OTHER)]
     for allowed in ({"max_samples_repeated": 1}, {"max_samples_skipped": 1}):
-        bounds = loss_continuity.ContinuityBounds(**allowed)
+        bounds = ContinuityBounds(**allowed)
         assert list(loss_continuity._other_samples(comparison, bounds)) == [], "positions may well be others"
     none = losses.compare(curve(mine, [0, 16]), curve(other, [0, 16]))
-    assert len(list(loss_continuity._other_samples(none, loss_continuity.ContinuityBounds()))) == 1, "no sample is told"
+    assert len(list(loss_continuity._other_samples(none, ContinuityBounds()))) == 1, "no sample is told"
     untold = losses.compare(curve([-1, 16], [16, 16]), curve(other, [16, 16]))
-    assert list(loss_continuity._other_samples(untold, loss_continuity.ContinuityBounds())) == []
+    assert list(loss_continuity._other_samples(untold, ContinuityBounds())) == []
 
 
 @pytest.mark.parametrize(("gap", "expected"), [("25%", Verdict.PASS), ("24.9%", Verdict.FAIL)])
@@ -280,7 +281,7 @@ LAST_STEPS = "the last steps cannot be compared with the fault-free run"
 def test_a_final_gap_that_nothing_tells_is_shown_as_none(
     mine: Curve, fault_free: Curve, reason: str, doubt: Doubt
 ) -> None:
-    bounds = loss_continuity.ContinuityBounds(mode="final", max_final_gap="3%")
+    bounds = ContinuityBounds(mode="final", max_final_gap="3%")
     found = loss_continuity._final("mode", bounds, compare(mine, fault_free))
     wanted = Expectation("mode", "final, within 3 %", "—", Verdict.INCONCLUSIVE, reason, doubt=doubt)
     assert found == wanted

@@ -9,9 +9,10 @@ from judging import fault_free_of, verdict
 from mutants.bent import JOB
 from simulator import Logs, Outage, clocks, remove, simulate
 
+from harness.judge.bounds import RecoveryBounds
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.usual import Degraded, Slowed
-from harness.judge.questions.recovery_time import RecoveryBounds, _lines, _Span
+from harness.judge.questions.recovery_time import _lines, _Span
 from harness.judge.score import Expectation, S, ScoreResult, _weighed, load_score
 from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Episode, Segment, Timeline

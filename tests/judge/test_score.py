@@ -12,6 +12,7 @@ from simulator import Logs, Outage, simulate
 
 from harness.errors import UsageError
 from harness.judge import score
+from harness.judge.bounds import BOUNDS
 from harness.judge.score import Expectation, ScoreResult, at_least, at_most
 from harness.judge.verdict import EXIT_CODES, Claim, Doubt, Finding, Verdict, merge, worst_first
 from harness.timeline.timeline import FaultRecord
@@ -65,7 +66,7 @@ def test_a_score_that_is_not_there() -> None:
         match=r"unknown score 'speed'; choose one of: checkpoint_rhythm, collectives, divergence, effect_end, .*recovery_time",
     ):
         score.load_score("speed")
-    assert all(score.load_score(name).name == name for name in score.score_names())
+    assert all(score.load_score(name).name == name for name in BOUNDS)
 
 
 def test_the_worst_is_said_first_and_nothing_twice() -> None:

@@ -9,8 +9,9 @@ from judging import EXPECT, Bend, bent, by_a_command, fault_free_of, together, v
 from simulator import Job, Logs, Outage, change, remove, simulate, steps
 
 from harness.errors import EventLogError
+from harness.judge.bounds import expects_something
 from harness.judge.facts import reported
-from harness.judge.score import Scorecard, expects_something
+from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.node.emitter import TELLS
 from harness.trainers.contract import build_trainer

@@ -28,22 +28,19 @@ from whole import (
     without_saves,
 )
 
+from harness.judge.bounds import Bounds, LastCheckpointBounds, PaceBounds, RhythmBounds, UseBounds
 from harness.judge.doubts import spoilt
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import beside, part_of
 from harness.judge.facts.usual import Pace
-from harness.judge.questions.drills import LastCheckpointBounds
 from harness.judge.questions.whole_again import (
     WRITTEN_NS,
-    PaceBounds,
     PaceScore,
-    RhythmBounds,
-    UseBounds,
     _after_the_fault,
     _idle_steps,
     _stood_still,
 )
-from harness.judge.score import Bounds, Evidence, Expectation, S, Scorecard, judge
+from harness.judge.score import Evidence, Expectation, S, Scorecard, judge
 from harness.judge.verdict import Code, Doubt, Ground, Kind, Verdict
 from harness.timeline.timeline import Timeline
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timeline.test_phases_edge import Logs, S, phases
 
+from harness.judge.bounds import WasteBounds
 from harness.judge.facts import ledger
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.usual import Slowed, Usual
-from harness.judge.questions import wasted_gpu_hours
 from harness.judge.score import Evidence, judge, load_score
 from harness.judge.verdict import Code, Verdict, unknown
 from harness.log import reading
@@ -54,7 +54,7 @@ def test_a_run_in_which_nobody_started(logs: Logs) -> None:
 def test_without_a_gpu_nothing_can_be_said_of_waste(logs: Logs) -> None:
     logs.steps(logs.worker(0, 1, 1, 2, 3), 1, 3, 3)
     run = logs.finish(10)
-    told = load_score("wasted_gpu_hours").score(Analysis(run), wasted_gpu_hours.WasteBounds(max_percent=50))
+    told = load_score("wasted_gpu_hours").score(Analysis(run), WasteBounds(max_percent=50))
     nothing = unknown(Code.LEDGER_NO_GPU, "wasted_gpu_hours: no allocated GPU is in the log")
     assert (list(told.expectations), list(told.reasons), told.summary) == ([], [nothing], "")
     assert not load_score("wasted_gpu_hours").score(Analysis(run), None).reasons, "nobody asked"

@@ -71,6 +71,10 @@ def test_what_is_missing_says_which_flag_would_show_it() -> None:
     assert "could be copied: save less often" in why["the last save of the finished job"]
     (never,) = (each.why for each in moments(Saves([30], [30]), [], 60) if "a pass over the data" in each.words)
     assert "--steps" in never
+    unheard = moments(Saves([30, 60], [30], option="{checkpoint_every} in its arguments and --save-every"), [48], 60)
+    assert "step 48, where it ends: {checkpoint_every} in its arguments and --save-every 24" in [
+        each.why.removeprefix("no save is of ") for each in unheard
+    ]
 
 
 def test_saves_named_by_micro_batches_are_held_against_steps() -> None:

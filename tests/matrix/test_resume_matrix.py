@@ -15,6 +15,8 @@ from harness.cli.main import make_app
 from harness.errors import UsageError
 from harness.log.journal import Journal, mark_closed
 from harness.matrix import resume_matrix
+from harness.plan.making import make_plan
+from harness.spec.scenario import parse_scenario
 
 TRAINER = pathlib.Path(resuming_trainer.__file__)
 SCENARIO = """\
@@ -155,6 +157,15 @@ def test_a_folder_that_is_not_ours_or_is_in_use_is_left_alone(tmp_path: pathlib.
     mark_closed(used / "base")
     with resume_matrix._held(used):
         pass
+
+
+@pytest.mark.parametrize(("words", "heard"), [([], False), (["--every", "{checkpoint_every}"], True)])
+def test_a_rhythm_is_advised_as_the_command_hears_of_it(words: list[str], heard: bool, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").touch()
+    trainer = {"torchrun": "train.py", "args": words}
+    text = {"version": 1, "name": "a", "title": "a", "workload": {"trainer": trainer, "steps": 20}}
+    plan = make_plan(parse_scenario(json.dumps(text), str(tmp_path / "a.yaml")), 1, "local", "a-1")
+    assert (resume_matrix._saving_option(plan) == "--save-every") is heard
 
 
 def test_every_bug_is_tried() -> None:

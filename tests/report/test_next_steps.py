@@ -74,6 +74,13 @@ def test_a_phase_is_named_only_where_the_recovery_is_what_failed_and_a_stopped_r
     assert step.startswith("It was stopped before its end; run it again: chaos run ")
 
 
+def test_a_missing_file_has_no_runbook_of_a_fault() -> None:
+    card = replace(report_runs.spot_evict(), verdict=Verdict.FAIL, expectations=())
+    missing, other = Finding(Verdict.FAIL, "x", "files_beside_saves.max_missing"), Finding(Verdict.FAIL, "y", "code")
+    for findings, has_one in (([missing], False), ([missing, other], True)):
+        assert any("chaos faults" in step for step in next_steps(replace(card, findings=findings))) is has_one
+
+
 def test_what_is_to_be_copied_into_a_shell_runs_nothing_else() -> None:
     card = report_runs.spot_evict()
     for evil in ("x; touch /tmp/y", "--reports=/etc", "/tmp/evil.yaml", "a\nNext: b", "", "k" * 900):

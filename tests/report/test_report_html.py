@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import report_runs
 from report_pages import CARDS, Page, page_of
+from rich.console import Console
 
+from harness.cli.terminal import print_report
+from harness.judge import score
+from harness.judge.bounds import WASTED_BY_FAULTS
 from harness.judge.score import Scorecard
-from harness.judge.verdict import Verdict
+from harness.judge.verdict import Doubt, Verdict
 from harness.report import drawing, html_page, markdown, model, view, words
 from harness.report.charts import svg
 from harness.report.charts.loss import Curves, Series, step_time_chart
@@ -237,6 +243,26 @@ def test_checkpoints_are_folded_and_what_is_missing_is_one_line() -> None:
     assert "<dt>Deaths</dt>" in source and "<dt>GPU busy</dt>" not in source
 
 
+def test_the_head_says_when_and_what_ran_and_the_ledger_what_a_gpu_is() -> None:
+    card = report_runs.spot_evict()
+    plan = {**card.evidence.run.plan, "workload": {"trainer": {"torchrun": "/home/me/job/a/train.py"}}}
+    card = replace(card, evidence=replace(card.evidence, run=replace(card.evidence.run, plan=plan)))
+    for gpu, cpu_slot in ((None, True), ("H100", False)):
+        environment = {**card.environment, "begun_at": "2026-11-22T10:11:12+00:00", "commit": "abcd1234"} | (
+            {"gpu": gpu} if gpu else {}
+        )
+        text = Page(page_of(replace(card, environment=environment))).text
+        for part in (
+            "2026-11-22 10:11 UTC",
+            "trainer torchrun …/a/train.py",
+            "2 ranks",
+            "took ",
+            "your commit abcd1234",
+        ):
+            assert part in text.replace("\u00a0", " "), part
+        assert ("here a GPU is a rank's CPU slot" in text) is cpu_slot
+
+
 def test_a_run_without_a_step_has_no_waste_and_no_slow_step() -> None:
     card = report_runs.empty()
     report = model.from_scorecard(card)
@@ -244,6 +270,26 @@ def test_a_run_without_a_step_has_no_waste_and_no_slow_step() -> None:
     waste = view.figures(report)[2]
     assert (waste.value, waste.detail) == (words.DASH, "no step was completed")
     assert "Slower than the usual step" not in html_page.render(report, card.evidence)
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_waste_that_was_not_measured_has_neither_a_number_nor_a_tick(bounded: bool) -> None:
+    why, name = "the slowdown by x cannot be measured", "wasted_gpu_hours.max_percent_by_faults"
+    card = report_runs.spot_evict()
+    assert card.scores["wasted_gpu_hours"]["percent_by_faults"] is not None
+    line = score.left_open(name, "≤ 25 %", why, Doubt.UNMEASURED, bound_value=25, unit="%")
+    told: dict[str, Any] = (
+        {"expectations": [line]} if bounded else {"expectations": (), "not_judged": {WASTED_BY_FAULTS: why}}
+    )
+    report = model.from_scorecard(replace(card, **told))
+    waste = view.figures(report)[2]
+    assert (waste.name, waste.value, waste.detail) == ("Wasted by faults", words.DASH, why)
+    assert waste.verdict is (Verdict.INCONCLUSIVE if bounded else None) and waste.share is None
+    out = io.StringIO()
+    print_report(report, None, Console(file=out))
+    rows = [*markdown.render(report).splitlines(), *out.getvalue().splitlines()]
+    shown = [row for row in rows if row.lstrip("| ").startswith("Wasted by faults")]
+    assert len(shown) == 2 and not any("✔" in row or "pass" in row or " 0.0 %" in row for row in shown)
 
 
 @pytest.mark.parametrize(

@@ -231,9 +231,9 @@ def forecast(run: Timeline, booked: Ledger) -> dict[str, Any]:
         "checkpoint_s": checkpoint,
         "ettr": booked.accounts["productive"] / S / (planned * span),
         "lost_s_expected": interval / 2,
-        "ettr_expected": closed_forms.expected_ettr(1 / mean, restart, interval, checkpoint),
-        "interval_s_young": closed_forms.young_interval_s(checkpoint, mean),
-        "interval_s_daly": closed_forms.daly_interval_s(checkpoint, mean),
+        "ettr_expected": closed_forms.expected_ettr(1 / mean, restart, interval, checkpoint or 0.0),
+        "interval_s_young": checkpoint and closed_forms.young_interval_s(checkpoint, mean),
+        "interval_s_daly": checkpoint and closed_forms.daly_interval_s(checkpoint, mean),
     }
 
 
@@ -245,8 +245,8 @@ def _interval_s(run: Timeline) -> float | None:
     return every * float(np.median(taken)) / S if every is not None and len(taken) else None
 
 
-def _checkpoint_s(run: Timeline) -> float:
-    """What a rank waited for each checkpoint, on average; 0 without one."""
+def _checkpoint_s(run: Timeline) -> float | None:
+    """What a rank waited for each checkpoint, on average; `None` where none was made, or nobody tells a wait."""
     saved = {event.get("step") for event in run.checkpoints if event["event"] == "checkpoint.committed"}
     stalls = float(run.steps.checkpoint_ns[run.steps.survives].sum()) / max(1, run.largest_world) / S
-    return stalls / len(saved) if saved else 0.0
+    return stalls / len(saved) if saved and stalls else None

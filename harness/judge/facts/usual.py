@@ -38,7 +38,6 @@ PAUSES_STEPS_MIN = 15  # before the first fault: fewer do not show what pauses t
 WORST_FACTOR = 2  # so many times the bound a quarter of the steps may take: else the job lost its pace for a while
 NORMAL_95 = 1.645  # standard deviations, one-sided
 NORMAL_97 = 1.96  # of the mean: pauses are few and long, and scatter more than what is normal
-SLOWDOWN_MAX = 1.5  # where the scenario says nothing else
 
 
 @dataclass(frozen=True)

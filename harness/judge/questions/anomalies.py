@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from pydantic import Field
 
-from harness.judge.facts import ranks, reported
+from harness.judge.bounds import MemoryBounds
+from harness.judge.facts import ranks
 from harness.judge.facts.alarms import Said, seldom
 from harness.judge.facts.analysis import Analysis
-from harness.judge.score import Bounds, Evidence, S, Score, ScoreResult, left_open, line, nothing_to_set
+from harness.judge.score import Evidence, S, Score, ScoreResult, left_open, line
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, failed, unknown
 from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
@@ -59,7 +59,7 @@ class Sign(Score):
     @abc.abstractmethod
     def look(self, evidence: Analysis, said: Said) -> Look: ...
 
-    def score(self, evidence: Analysis, bounds: Bounds | None) -> ScoreResult:
+    def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         """The first claim only: what follows has the same cause."""
         said = Said(evidence.run, self.alarm)
         look = self.look(evidence, said)
@@ -85,8 +85,6 @@ class Divergence(Sign):
 
     name = "divergence"
     order = 29  # before the losses: what diverged is the cause of other losses
-    Bounds = nothing_to_set("DivergenceBounds", "`off` where nobody has to go back.")
-    by_default = "divergence of the loss"
     alarm, untold, went_on = abnormal.DIVERGENCE, Code.SPIKE_UNTOLD, Code.SPIKE_WENT_ON
 
     def look(self, evidence: Analysis, said: Said) -> Look:
@@ -114,8 +112,6 @@ class Replicas(Sign):
 
     name = "replicas"
     order = 28  # before the losses: weights that differ are the cause of other losses
-    Bounds = nothing_to_set("ReplicasBounds", "`off` where ranks are meant to hold different weights.")
-    by_default = reported.ITEMS["weights"]
     alarm, untold, went_on = "replica", Code.REPLICAS_UNTOLD, Code.REPLICAS_WENT_ON
 
     def look(self, evidence: Analysis, said: Said) -> Look:
@@ -209,8 +205,6 @@ class RankSamples(Sign):
 
     name = "rank_samples"
     order = 27  # before the losses: other samples are the cause of other losses
-    Bounds = nothing_to_set("RankSamplesBounds", "`off` where ranks are meant to leave samples out.")
-    by_default = "samples of each rank"
     alarm, untold, went_on = "data_skew", Code.RANK_SAMPLES_SHORT, Code.RANK_SAMPLES_SHORT
 
     def look(self, evidence: Analysis, said: Said) -> Look:
@@ -278,19 +272,12 @@ def _untold(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
         yield unknown(Code.RANK_SAMPLES_UNTOLD, f"{who} did not report its samples, but others were reported")
 
 
-class MemoryBounds(Bounds):
-    """What is expected of a rank whose memory grows."""
-
-    foreseen: bool | None = Field(None, description="The trainer says that memory runs out before that rank ends.")
-
-
 class MemoryGrowth(Score):
     """A rank whose memory leaks is found before the kernel kills it. Judged only where a scenario expects it: a trainer
     that is killed and comes back has survived, too."""
 
     name = "memory_growth"
     order = 26  # before what a killed rank costs: the leak is the cause
-    Bounds = MemoryBounds
 
     def score(self, evidence: Evidence, bounds: MemoryBounds | None) -> ScoreResult:
         leaks = list(_leaks(evidence.run))

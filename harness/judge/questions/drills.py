@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from pydantic import Field
 
+from harness.judge.bounds import BOUNDS, LastCheckpointBounds
 from harness.judge.facts import by_time, losses, ranks, times
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import DRILL
@@ -30,7 +30,7 @@ from harness.judge.facts.evidence import SECOND as SECOND_FOLDER
 from harness.judge.facts.losses import CURVES, WORDS, Comparison
 from harness.judge.facts.restarts import restore
 from harness.judge.facts.saves import Save, Saves
-from harness.judge.score import Bounds, Evidence, Expectation, Score, ScoreResult, judge, nothing_to_set
+from harness.judge.score import Evidence, Expectation, Score, ScoreResult, judge
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, Verdict, failed, unknown
 from harness.timeline import window
 from harness.timeline.lineage import NEVER
@@ -83,7 +83,7 @@ class Drill:
 
 
 RESTORE = Drill(
-    item="last checkpoint",
+    item=LastCheckpointBounds.by_default,
     none="no restore drill was run",
     good="restored",
     empty="untold",
@@ -98,7 +98,7 @@ RESTORE = Drill(
     },
 )
 SECOND = Drill(
-    item="second restart",
+    item=BOUNDS["second_restart"].by_default,
     none="none was made",
     good="done",
     empty="skipped",
@@ -116,17 +116,9 @@ SECOND = Drill(
 # The restore drill, and the last save
 
 
-class LastCheckpointBounds(Bounds):
-    """The newest checkpoint must load after the run."""
-
-    max_steps_behind: int = Field(0, ge=0, description="Steps from the newest checkpoint back to one that loads.")
-
-
 class LastCheckpoint(Score):
     name = "last_checkpoint"
     order = 42
-    Bounds = LastCheckpointBounds
-    by_default = RESTORE.item
 
     def score(self, evidence: Analysis, bounds: LastCheckpointBounds | None) -> ScoreResult:
         newest = max((save.step for save in evidence.saves.good if save.holds != ("model",)), default=0)
@@ -410,10 +402,6 @@ def _wanted(evidence: Analysis) -> int:
 class SecondRestart(Score):
     name = "second_restart"
     order = 43
-    by_default = SECOND.item
-    Bounds = nothing_to_set(
-        "SecondRestartBounds", "`off` where the job is not meant to start again from what it saved after the recovery."
-    )
 
     def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         run, told, log = evidence.run, evidence.run.second_restart or {}, _whole(evidence.second_restart)

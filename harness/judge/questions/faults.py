@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Places, node_of
-from harness.judge.score import Evidence, Expectation, Score, ScoreResult, nothing_to_set
+from harness.judge.score import Evidence, Expectation, Score, ScoreResult
 from harness.judge.verdict import Claim, Code, Verdict, not_as_planned
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
@@ -36,7 +36,7 @@ REPORTED_WITHIN_NS = 10**9  # a fault sees that its victim is gone before the la
 class Faults(Score):
     name = "faults"
     order = -1
-    asked, by_steps = False, False
+    by_steps = False
 
     def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         return ScoreResult({}, reasons=list(_claims(evidence)))
@@ -356,14 +356,10 @@ def _replaced(places: Places, fault: FaultRecord) -> Iterator[_Flaw]:
 # The training's own bytes went through what each network fault disturbed (`fault.traffic`), else the run is invalid.
 # Bytes that went through and lost no time are a result, and it is said.
 
-TRAFFIC = "the training's own traffic"
-
 
 class OwnTraffic(Score):
     name = "own_traffic"
     order = 46
-    Bounds = nothing_to_set("OwnTrafficBounds", "`off` where a fault is meant to miss the training's traffic.")
-    by_default = TRAFFIC
 
     def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         struck = [fault for fault in evidence.run.faults if fault.injected is not None and fault.network]
@@ -374,7 +370,7 @@ class OwnTraffic(Score):
         if bounds is None:
             return ScoreResult(values)
         untold = ", ".join(dict.fromkeys(fault.id for fault in struck if not _is_measured(fault)))
-        unknown = [(TRAFFIC, f"whether it went through {untold} was not measured")] if untold else []
+        unknown = [(self.by_default, f"whether it went through {untold} was not measured")] if untold else []
         reasons = [finding for fault in measured for finding in _missed(fault)]
         return ScoreResult(values, reasons=reasons, summary="; ".join(unslowed), not_judged=unknown)
 
@@ -421,14 +417,10 @@ def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
 
 # Each fault's effect was over once it was healed, as measured (`fault.ended`).
 
-END = "end of the faults' effects"
-
 
 class EffectEnd(Score):
     name = "effect_end"
     order = 45
-    Bounds = nothing_to_set("EffectEndBounds", "`off` where a fault is meant to stay.")
-    by_default = END
 
     def score(self, evidence: Evidence, bounds: object) -> ScoreResult:
         run = evidence.run
@@ -440,7 +432,7 @@ class EffectEnd(Score):
         if bounds is None:
             return ScoreResult(values)
         untold = ", ".join(dict.fromkeys(fault.id for fault in lasting if not fault.ends))
-        unknown = [(END, f"the end of the effect was not measured: {untold}")] if untold else []
+        unknown = [(self.by_default, f"the end of the effect was not measured: {untold}")] if untold else []
         return ScoreResult(values, list(_lines(measured)), not_judged=unknown)
 
 

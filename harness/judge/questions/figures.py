@@ -10,24 +10,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from pydantic import Field
 
+from harness.judge.bounds import MetricBounds
 from harness.judge.facts import alarms, reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.saves import Save, Saves
 from harness.judge.facts.usual import Times
 from harness.judge.score import (
-    Bounds,
-    DurationNs,
     Evidence,
     Expectation,
-    Percent,
     S,
     Score,
     ScoreResult,
     at_least,
     at_most,
-    nothing_to_set,
 )
 from harness.judge.verdict import Code, unknown
 from harness.node.emitter import TELLS
@@ -46,25 +42,9 @@ Counter = tuple[str, int, str]  # what is counted: node, incarnation, link
 Told = Mapping[str, Any]
 
 
-class MetricBounds(Bounds):
-    """Bounds on single figures."""
-
-    step_p50_max: DurationNs | None = Field(None, description="Of the median step.")
-    step_p95_max: DurationNs | None = Field(None, description="Of the step that 95 % are not slower than.")
-    step_p99_max: DurationNs | None = Field(None, description="Of the step that 99 % are not slower than.")
-    detection_max: DurationNs | None = Field(None, description="From a fault until somebody in the job notices.")
-    checkpoint_success_min: Percent | None = Field(None, description="Of the checkpoints that were begun.")
-    resume_success_min: Percent | None = Field(None, description="Of the restarts that were tried.")
-    max_false_alarms: int | None = Field(None, description="Alarms that no fault explains.")
-    steps_rolled_back_max: int | None = Field(
-        None, description="Steps lost at a rollback; 0: a notice is long enough to lose nothing."
-    )
-
-
 class Metrics(Score):
     name = "metrics"
     section = "metrics"
-    Bounds = MetricBounds
 
     def score(self, evidence: Analysis, bounds: MetricBounds | None) -> ScoreResult:
         run = evidence.run
@@ -256,16 +236,12 @@ def _percent(value: float) -> str:
 # Usage
 
 
-Nothing = nothing_to_set("Nothing")
-
-
 class Usage(Score):
     """Bytes on each node's network links, and how busy its GPUs were."""
 
     name = "usage"
     section = "metrics"
     order = 61
-    Bounds = Nothing
 
     def score(self, evidence: Evidence, bounds: object) -> ScoreResult:
         run = evidence.run
@@ -327,7 +303,6 @@ class Collectives(Score):
 
     name = "collectives"
     order = 60
-    Bounds = Nothing
 
     def score(self, evidence: Evidence, bounds: object) -> ScoreResult:
         return ScoreResult({"hangs": hangs(evidence.run)})
@@ -395,7 +370,6 @@ class ToldScore(Score):
     name = "told"
     section = "metrics"
     order = 5
-    Bounds = Nothing
 
     def score(self, evidence: Evidence, bounds: object) -> ScoreResult:
         here, scratch = reported.told(evidence.run), reported.from_scratch(evidence.run)

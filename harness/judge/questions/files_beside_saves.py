@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import Field
-
+from harness.judge.bounds import FilesBounds
 from harness.judge.facts.analysis import Analysis
-from harness.judge.score import Bounds, Score, ScoreResult, left_open, line
+from harness.judge.score import Score, ScoreResult, left_open, line
 from harness.judge.verdict import Doubt
 from harness.log.numbered_names import absent
 from harness.timeline.timeline import Timeline
@@ -22,19 +21,10 @@ NAMED_MAX, NAME_CHARS_MAX = 5, 100  # in a sentence
 LISTED_MAX = 100  # in report.json
 
 
-class FilesBounds(Bounds):
-    """The files that the job leaves beside its saves."""
-
-    max_missing: int = Field(
-        0, ge=0, description="Files beside the saves that the fault-free run left, and this one did not."
-    )
-
-
 class FilesBesideSaves(Score):
     name = "files_beside_saves"
     order = 44
     by_steps = False
-    Bounds = FilesBounds
 
     def score(self, evidence: Analysis, bounds: FilesBounds | None) -> ScoreResult:
         found = _missing(evidence)

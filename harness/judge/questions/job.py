@@ -13,16 +13,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from pydantic import Field
 
+from harness.judge.bounds import FailFastBounds, JobBounds
 from harness.judge.facts import deaths, launchers
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Places
 from harness.judge.facts.deaths import End
 from harness.judge.facts.reported import NO_STEPS, blindness
 from harness.judge.score import (
-    Bounds,
-    DurationNs,
     Evidence,
     Expectation,
     S,
@@ -44,16 +42,11 @@ SHOWN_MAX = 200  # characters of the job's last words in a report
 NAMED_DEATHS = 3  # kinds of them
 
 
-class JobBounds(Bounds):
-    """Nothing to set: a job must do its steps, and every death must be explained."""
-
-
 class JobScore(Score):
     name = "job"
     section = "metrics"
     order = 0
     by_steps = False
-    Bounds = JobBounds
 
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:
         run, places = evidence.run, evidence.places
@@ -243,19 +236,9 @@ def _ledger(run: Timeline, places: Places) -> Iterator[Claim]:
         return
 
 
-class FailFastBounds(Bounds):
-    """A job that has to give up does so soon, and says why."""
-
-    max: DurationNs = Field(description="From the first fault until the last command has ended.")
-    says: str | None = Field(
-        None, min_length=1, max_length=200, description="Words of the job's error, in capital or small letters."
-    )
-
-
 class FailFast(Score):
     name = "fail_fast"
     order = 12
-    Bounds = FailFastBounds
 
     def score(self, evidence: Evidence, bounds: FailFastBounds | None) -> ScoreResult:
         if bounds is None:

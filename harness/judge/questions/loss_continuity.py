@@ -10,18 +10,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import Field, model_validator
 
+from harness.judge.bounds import SAMPLE_BOUNDS, ContinuityBounds
 from harness.judge.facts import by_time, ranks, repeated_steps, samples
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.envelope import Envelope, Sight
 from harness.judge.facts.losses import CURVES, WORDS, Comparison, Curve, by_scale, compare, ulps
 from harness.judge.facts.samples import Consumed
-from harness.judge.score import Bounds, Expectation, Percent, Score, ScoreResult, at_most, left_open, line
+from harness.judge.score import Expectation, Score, ScoreResult, at_most, left_open, line
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, Verdict, failed, unknown
 from harness.log.reading import is_told
 from harness.timeline.timeline import Bools, Timeline
@@ -35,45 +35,11 @@ SOONER = "fault-free runs are alike for longer, but how fast rounding grows depe
 ANSWERS = {True: Verdict.PASS, False: Verdict.FAIL, None: Verdict.INCONCLUSIVE}
 SAME_STEPS = 10  # in a row
 NO_BOUND = "the scenario sets no bound on it"
-_SAMPLE_BOUNDS = ("max_samples_repeated", "max_samples_skipped")
-
-
-class ContinuityBounds(Bounds):
-    """How near the losses must be to those of the fault-free run, and whether each sample must be seen once."""
-
-    mode: Literal["exact", "ulp", "envelope", "final"] = Field(
-        "exact",
-        description="`exact`: all bits; `ulp`: within `max_ulp`; `envelope`: in its band; `final`: by `max_final_gap`.",
-    )
-    against: Literal["fault-free", "itself"] = Field(
-        "fault-free",
-        description="`itself`: steps that were done again after a restart must be what they were the first time.",
-    )
-    max_ulp: float = Field(16.0, description="With `mode: ulp`: units in the last place.")
-    max_final_gap: Percent = Field(
-        1.0, description="With `mode: final`: of the mean loss of the last fifth of the steps."
-    )
-    max_nonfinite_steps: int = Field(0, description="With `mode: final`: steps with a loss that is not finite.")
-    samples: Literal["judged", "reported"] = Field(
-        "judged", description="`reported`: which were repeated or never seen is in the report, and not judged."
-    )
-    max_samples_repeated: int = Field(0, description="Samples that were seen twice in one pass.")
-    max_samples_skipped: int = Field(0, description="Samples that were never seen.")
-    max_spike: float | None = Field(
-        None, description="Of the loss at a resume: its rise, less the fault-free run's at the same step."
-    )
-
-    @model_validator(mode="after")
-    def _judged_where_bounded(self) -> ContinuityBounds:
-        if self.samples == "reported" and not self.model_fields_set.isdisjoint(_SAMPLE_BOUNDS):
-            raise ValueError("samples: reported sets no bound; leave out max_samples_repeated and max_samples_skipped")
-        return self
 
 
 class LossContinuity(Score):
     name = "loss_continuity"
     order = 30
-    Bounds = ContinuityBounds
 
     def score(self, evidence: Analysis, bounds: ContinuityBounds | None) -> ScoreResult:
         mode = bounds.mode if bounds else "exact"
@@ -89,7 +55,7 @@ class LossContinuity(Score):
         values |= reach
         if line.verdict is Verdict.PASS and (why := _untold(evidence)):
             line = replace(line, observed="—", verdict=Verdict.INCONCLUSIVE, reason=why, doubt=Doubt.NOT_COMPARABLE)
-        asked, judged = not bounds.model_fields_set.isdisjoint(_SAMPLE_BOUNDS), bounds.samples == "judged"
+        asked, judged = not bounds.model_fields_set.isdisjoint(SAMPLE_BOUNDS), bounds.samples == "judged"
         lines = [line]
         if judged and (consumed.comparable or asked):
             lines += _sample_lines(bounds, consumed, line.verdict)

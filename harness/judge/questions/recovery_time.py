@@ -8,50 +8,26 @@ until step time is back in the band of the fault-free run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import Field
 
+from harness.judge.bounds import SLOWDOWN_MAX, RecoveryBounds
 from harness.judge.facts import reported, times
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.usual import SLOWDOWN_MAX, UNMEASURABLE, Degraded, Pace
-from harness.judge.score import Bounds, DurationNs, Expectation, S, Score, ScoreResult, at_most, line, shown_ns
+from harness.judge.facts.usual import UNMEASURABLE, Degraded, Pace
+from harness.judge.score import Expectation, S, Score, ScoreResult, at_most, line, shown_ns
 from harness.judge.verdict import Figure, Ground, Kind
 from harness.timeline.phase_names import phase_words
 from harness.timeline.timeline import PHASES, Episode, Timeline
 from harness.units import counted, format_duration
 
-Phase = Literal[
-    "interrupted_step",
-    "detect",
-    "drain",
-    "teardown",
-    "reschedule",
-    "startup",
-    "rendezvous",
-    "restore",
-    "first_step",
-    "recompute",
-]
-
-
-class RecoveryBounds(Bounds):
-    """Bounds on the longest recovery."""
-
-    max: DurationNs | None = Field(None, description="From the stop until the progress is regained.")
-    first_step_max: DurationNs | None = Field(
-        None, description="From the stop until the first step after it, repeated or new."
-    )
-    phases: Mapping[Phase, DurationNs] = Field({}, description="Of each phase, all its parts in one outage together.")
-
 
 class RecoveryTime(Score):
     name = "recovery_time"
     order = 10
-    Bounds = RecoveryBounds
 
     def score(self, evidence: Analysis, bounds: RecoveryBounds | None) -> ScoreResult:
         run = evidence.run

@@ -26,7 +26,7 @@ IN_FLIGHT = 2  # a checkpoint that is still being written when its job is killed
 class Restarts(Score):
     name = "restarts"
     order = 2
-    asked, by_steps = False, False
+    by_steps = False
 
     def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         blind = blindness(evidence.run, evidence.fault_free)

@@ -29,7 +29,7 @@ SIZE_FACTOR = 8  # so much more do sizes spread without a fault
 class Told(Score):
     name = "saves"
     order = 3
-    asked, by_steps = False, False
+    by_steps = False
 
     def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         claims = () if blindness(evidence.run, evidence.fault_free) else _claims(evidence)

@@ -32,7 +32,7 @@ UPDATES_LEFT_OUT, UPDATES_LEFT_OUT_SHARE = 10, 0.05  # more of a run's steps tha
 class StepsDone(Score):
     name = "steps"
     order = 1
-    asked, by_steps = False, False
+    by_steps = False
 
     def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         return ScoreResult({}, reasons=[] if blindness(evidence.run, evidence.fault_free) else list(_claims(evidence)))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pydantic import Field
-
+from harness.judge.bounds import WASTED_BY_FAULTS, WasteBounds
 from harness.judge.facts import ledger
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.usual import UNMEASURABLE, Band
-from harness.judge.score import Bounds, Expectation, Percent, S, Score, ScoreResult, at_most
+from harness.judge.score import Expectation, S, Score, ScoreResult, at_most
 from harness.judge.verdict import Code, Figure, Ground, Kind, unknown
 from harness.theory import closed_forms
 from harness.timeline.lineage import NEVER
@@ -22,19 +21,9 @@ from harness.units import counted
 UNATTRIBUTED_PERCENT_MAX = 1.0
 
 
-class WasteBounds(Bounds):
-    """Bounds on the GPU time that brought the job no further."""
-
-    max_percent: Percent | None = Field(None, description="All waste, of the allocated GPU time.")
-    max_percent_by_faults: Percent | None = Field(None, description="What faults caused, of the allocated GPU time.")
-    max_gpu_seconds: float | None = Field(None, description="All waste, in GPU-seconds.")
-    max_gpu_seconds_by_faults: float | None = Field(None, description="What faults caused, in GPU-seconds.")
-
-
 class WastedGpuHours(Score):
     name = "wasted_gpu_hours"
     order = 20
-    Bounds = WasteBounds
 
     def score(self, evidence: Analysis, bounds: WasteBounds | None) -> ScoreResult:
         run, booked = evidence.run, evidence.ledger
@@ -48,7 +37,7 @@ class WastedGpuHours(Score):
         lacking = _unmeasured(evidence)
         summary = "" if lacking else f"{_percent(values['percent_by_faults'])} of GPU time wasted by faults"
         bounded = (bounds.max_percent_by_faults, bounds.max_gpu_seconds_by_faults) != (None, None)
-        not_judged = [("GPU time wasted by faults", lacking)] if lacking and not bounded else []
+        not_judged = [(WASTED_BY_FAULTS, lacking)] if lacking and not bounded else []
         share = 100 * booked.accounts["unattributed"] / booked.allocated
         text = f"wasted_gpu_hours: {share:.1f} % of the GPU time cannot be attributed to anything (1 % is allowed)"
         reasons = [unknown(Code.LEDGER_UNATTRIBUTED, text)] if share > UNATTRIBUTED_PERCENT_MAX else []

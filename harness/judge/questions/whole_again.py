@@ -20,16 +20,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from pydantic import Field
 
+from harness.judge.bounds import ExitBounds, PaceBounds, RhythmBounds, UseBounds
 from harness.judge.facts import by_time, reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Window
 from harness.judge.facts.saves import Saves
-from harness.judge.facts.usual import FAST_BEFORE, OTHERS_MOST, SLOWDOWN_MAX, Pace, Times, exit_ns, others_share
-from harness.judge.score import Bounds, DurationNs, Expectation, Measured, Percent, S, at_most, line, shown_ns
+from harness.judge.facts.usual import FAST_BEFORE, OTHERS_MOST, Pace, Times, exit_ns, others_share
+from harness.judge.score import Expectation, Measured, S, at_most, line, shown_ns
 from harness.judge.verdict import UNTRUE, Claim, Code, Doubt, Ground, Kind, Verdict, unknown
-from harness.node.emitter import EXIT_LEFT, abnormal
+from harness.node.emitter import EXIT_LEFT
 from harness.timeline.timeline import Bools, Ints, Slot, Timeline
 from harness.units import format_duration
 
@@ -44,17 +44,9 @@ SEEN_MIN = 3  # saves that the harness saw without a fault: if it sees none of t
 WRITTEN_NS = 100_000_000  # so soon after it told the end of a save, who writes it may make another one
 
 
-class PaceBounds(Bounds):
-    """How fast the job must be once it has recovered."""
-
-    max_slowdown: float = Field(SLOWDOWN_MAX, ge=1, description="So many times slower than without a fault.")
-
-
 class PaceScore(Measured):
     name = "pace"
     order = 40
-    Bounds = PaceBounds
-    by_default = "pace"
 
     def values(self, evidence: Analysis) -> dict[str, Any]:
         if isinstance(evidence.pace, str):
@@ -132,17 +124,9 @@ def _told_too_fast(evidence: Analysis) -> Iterator[Claim]:
         yield unknown(Code.PACE_TOO_FAST, f"{text} the last: {UNTRUE}, or the host was busier in the fault-free run")
 
 
-class UseBounds(Bounds):
-    """All GPUs must be in use again at the end."""
-
-    max_idle_steps: int = Field(10, ge=1, description="With a GPU left idle, fewer steps than this at the end.")
-
-
 class GpusInUse(Measured):
     name = "gpus_in_use"
     order = 43
-    Bounds = UseBounds
-    by_default = "GPUs in use"
 
     def values(self, evidence: Analysis) -> dict[str, Any]:
         slots, patience = _kept(evidence.run), PATIENCE * (evidence.usual.longest(_first_step_ns) or 0)
@@ -191,20 +175,9 @@ def _idle_steps(evidence: Analysis, slots: Sequence[Slot], patience: int) -> int
     return len(progress) - 1 - (int(busy[-1]) if len(busy) else -1)
 
 
-class ExitBounds(Bounds):
-    """How soon the job must end after its last step."""
-
-    max: DurationNs | None = Field(
-        None,
-        description="From the last step to the end of all commands; else 30 s, or 3 times as long as without a fault.",
-    )
-
-
 class ExitTime(Measured):
     name = "exit_time"
     order = 44
-    Bounds = ExitBounds
-    by_default = "time of the exit"
 
     def values(self, evidence: Analysis) -> dict[str, Any]:
         taken, usual = exit_ns(evidence.run), evidence.usual.longest(exit_ns)
@@ -224,18 +197,9 @@ class ExitTime(Measured):
         return [at_most("exit_time.max", taken, limit, shown_ns, reason, rests_on=(Ground(Kind.DURATION),))]
 
 
-class RhythmBounds(Bounds):
-    """How regularly the job must save once it has recovered."""
-
-    max_missed: int = Field(int(abnormal.CHECKPOINT_INTERVALS) - 1, ge=0, description="Saves missed in a row.")
-    min_percent: Percent = Field(75.0, description="Of the saves that were due.")
-
-
 class CheckpointRhythm(Measured):
     name = "checkpoint_rhythm"
     order = 41
-    Bounds = RhythmBounds
-    by_default = "rhythm of checkpoints"
 
     def values(self, evidence: Analysis) -> dict[str, Any]:
         usual = _usual_saves(evidence)

@@ -1,0 +1,67 @@
+"""`chaos validate` and `chaos schema`, which editors and hooks call often: they load no code that judges a job."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from typing import Annotated
+
+import typer
+
+from harness.campaign.checked_files import check_plan, json_schema, load_scenario
+from harness.cli.options import SCENARIOS, ScenariosOption
+from harness.cli.output import say
+from harness.errors import UsageError
+from harness.judge.bounds import expects_something
+from harness.spec.document import Document, read_text
+from harness.spec.scenario import find_scenario
+
+
+def validate(
+    files: Annotated[list[str], typer.Argument(help="Files of scenarios, suites or game days; or names of scenarios.")],
+    scenarios: ScenariosOption = SCENARIOS,
+) -> None:
+    """Check scenarios with all their profiles, suites, and plans of game days, without running anything.
+
+    What a file is, its content says; where that does not tell, its folder does.
+
+    Example: chaos validate my-scenario.yaml
+    """
+    problems: list[str] = []
+    for name in files:
+        try:
+            path = find_scenario(name, scenarios)
+            say(f"{path}: {check(path, scenarios)}")
+        except UsageError as error:
+            problems.append(str(error))
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+def check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
+    """What was found right, in words. Raises `UsageError` with every mistake found."""
+    data = Document(read_text(path), str(path)).data
+    if not isinstance(data, dict) or "faults" not in data:  # what it holds tells its kind, else its folder does
+        from harness.campaign.wings import wings
+
+        known = [kind for wing in wings() for kind in wing.files]
+        held = [kind for kind in known if isinstance(data, dict) and kind.key in data]
+        if kinds := held or [kind for kind in known if kind.folder == path.absolute().parent.name]:
+            return kinds[0].check(path, scenarios)
+    spec = load_scenario(path)
+    for profile in (None, *spec.profiles):
+        check_plan(load_scenario(path, profile), profile)
+    blind = ", but it expects nothing, so it passes whatever its faults cost"
+    return "ok" if expects_something(spec.expect) else f"ok{blind}"
+
+
+def schema(
+    events: Annotated[bool, typer.Option("--events", help="Of the event log, not of scenario files.")] = False,
+) -> None:
+    """Print the JSON Schema of scenario files, for editors; with --events that of the event log."""
+    if events:
+        from harness.log import events_as_json_schema  # which imports numpy
+
+    found = events_as_json_schema.json_schema() if events else json_schema()
+    sys.stdout.write(json.dumps(found, indent=2) + "\n")

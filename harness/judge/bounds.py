@@ -1,0 +1,253 @@
+"""What may stand under each score's name in `expect:`. A command that only reads scenarios needs no more of the judge.
+
+The scores themselves are in `harness/judge/questions/`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, create_model, model_validator
+
+from harness import units
+from harness.node.emitter import abnormal
+from harness.parameters import Parameters
+
+OFF = "off"  # in `expect:`, for what is judged by default
+SLOWDOWN_MAX = 1.5  # where the scenario says nothing else
+WASTED_BY_FAULTS = "GPU time wasted by faults"  # as it is called where it is not judged
+SAMPLE_BOUNDS = ("max_samples_repeated", "max_samples_skipped")
+
+_DURATION = r"^\d+(\.\d+)?\s*(ns|us|ms|s|m|h)$"
+_DIGITS_MAX = 18  # of a whole number: more of them are longer than any run, in whatever unit
+
+
+def _bound_ns(text: object) -> int:
+    """As any duration is read. One that no run can reach bounds nothing, and is read as the longest there is."""
+    digits = re.match(r"\d+", text) if isinstance(text, str) and re.fullmatch(_DURATION, text) else None
+    if digits and len(digits[0].lstrip("0")) > _DIGITS_MAX:
+        return units.DURATION_NS_MAX
+    return units.parse_duration_ns(text)
+
+
+DurationNs = Annotated[
+    int, BeforeValidator(_bound_ns), WithJsonSchema({"type": "string", "pattern": _DURATION, "examples": ["60s"]})
+]
+Percent = Annotated[
+    float,
+    BeforeValidator(units.parse_percent),
+    WithJsonSchema({"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?%$", "examples": [25]}),
+]
+
+
+class Bounds(Parameters):
+    """What may stand under a score's name in `expect:`. An unknown key is an error."""
+
+    by_default: ClassVar[str] = ""  # judged without being written in `expect:`; the name of it where it is not judged
+
+    def asks(self) -> bool:
+        """Whether anything is expected beyond what is judged anyway."""
+        if self.by_default:
+            return self != type(self)()
+        return any(value is not None and value != {} for value in dict(self).values())
+
+
+def _nothing_to_set(name: str, by_default: str = "", off: str = "") -> type[Bounds]:
+    """`off`: where a scenario switches it off, in words."""
+    model = create_model(name, __base__=Bounds, __doc__=f"Nothing to set; {off}" if off else "Nothing to set.")
+    model.by_default = by_default
+    return model
+
+
+class JobBounds(Bounds):
+    """Nothing to set: a job must do its steps, and every death must be explained."""
+
+
+class FailFastBounds(Bounds):
+    """A job that has to give up does so soon, and says why."""
+
+    max: DurationNs = Field(description="From the first fault until the last command has ended.")
+    says: str | None = Field(
+        None, min_length=1, max_length=200, description="Words of the job's error, in capital or small letters."
+    )
+
+
+class MemoryBounds(Bounds):
+    """What is expected of a rank whose memory grows."""
+
+    foreseen: bool | None = Field(None, description="The trainer says that memory runs out before that rank ends.")
+
+
+Phase = Literal[
+    "interrupted_step",
+    "detect",
+    "drain",
+    "teardown",
+    "reschedule",
+    "startup",
+    "rendezvous",
+    "restore",
+    "first_step",
+    "recompute",
+]
+
+
+class RecoveryBounds(Bounds):
+    """Bounds on the longest recovery."""
+
+    max: DurationNs | None = Field(None, description="From the stop until the progress is regained.")
+    first_step_max: DurationNs | None = Field(
+        None, description="From the stop until the first step after it, repeated or new."
+    )
+    phases: Mapping[Phase, DurationNs] = Field({}, description="Of each phase, all its parts in one outage together.")
+
+
+class WasteBounds(Bounds):
+    """Bounds on the GPU time that brought the job no further."""
+
+    max_percent: Percent | None = Field(None, description="All waste, of the allocated GPU time.")
+    max_percent_by_faults: Percent | None = Field(None, description="What faults caused, of the allocated GPU time.")
+    max_gpu_seconds: float | None = Field(None, description="All waste, in GPU-seconds.")
+    max_gpu_seconds_by_faults: float | None = Field(None, description="What faults caused, in GPU-seconds.")
+
+
+class ContinuityBounds(Bounds):
+    """How near the losses must be to those of the fault-free run, and whether each sample must be seen once."""
+
+    mode: Literal["exact", "ulp", "envelope", "final"] = Field(
+        "exact",
+        description="`exact`: all bits; `ulp`: within `max_ulp`; `envelope`: in its band; `final`: by `max_final_gap`.",
+    )
+    against: Literal["fault-free", "itself"] = Field(
+        "fault-free",
+        description="`itself`: steps that were done again after a restart must be what they were the first time.",
+    )
+    max_ulp: float = Field(16.0, description="With `mode: ulp`: units in the last place.")
+    max_final_gap: Percent = Field(
+        1.0, description="With `mode: final`: of the mean loss of the last fifth of the steps."
+    )
+    max_nonfinite_steps: int = Field(0, description="With `mode: final`: steps with a loss that is not finite.")
+    samples: Literal["judged", "reported"] = Field(
+        "judged", description="`reported`: which were repeated or never seen is in the report, and not judged."
+    )
+    max_samples_repeated: int = Field(0, description="Samples that were seen twice in one pass.")
+    max_samples_skipped: int = Field(0, description="Samples that were never seen.")
+    max_spike: float | None = Field(
+        None, description="Of the loss at a resume: its rise, less the fault-free run's at the same step."
+    )
+
+    @model_validator(mode="after")
+    def _judged_where_bounded(self) -> ContinuityBounds:
+        if self.samples == "reported" and not self.model_fields_set.isdisjoint(SAMPLE_BOUNDS):
+            raise ValueError("samples: reported sets no bound; leave out max_samples_repeated and max_samples_skipped")
+        return self
+
+
+class PaceBounds(Bounds):
+    """How fast the job must be once it has recovered."""
+
+    by_default = "pace"
+    max_slowdown: float = Field(SLOWDOWN_MAX, ge=1, description="So many times slower than without a fault.")
+
+
+class UseBounds(Bounds):
+    """All GPUs must be in use again at the end."""
+
+    by_default = "GPUs in use"
+    max_idle_steps: int = Field(10, ge=1, description="With a GPU left idle, fewer steps than this at the end.")
+
+
+class ExitBounds(Bounds):
+    """How soon the job must end after its last step."""
+
+    by_default = "time of the exit"
+    max: DurationNs | None = Field(
+        None,
+        description="From the last step to the end of all commands; else 30 s, or 3 times as long as without a fault.",
+    )
+
+
+class RhythmBounds(Bounds):
+    """How regularly the job must save once it has recovered."""
+
+    by_default = "rhythm of checkpoints"
+    max_missed: int = Field(int(abnormal.CHECKPOINT_INTERVALS) - 1, ge=0, description="Saves missed in a row.")
+    min_percent: Percent = Field(75.0, description="Of the saves that were due.")
+
+
+class LastCheckpointBounds(Bounds):
+    """The newest checkpoint must load after the run."""
+
+    by_default = "last checkpoint"
+    max_steps_behind: int = Field(0, ge=0, description="Steps from the newest checkpoint back to one that loads.")
+
+
+class FilesBounds(Bounds):
+    """The files that the job leaves beside its saves."""
+
+    max_missing: int = Field(
+        0, ge=0, description="Files beside the saves that the fault-free run left, and this one did not."
+    )
+
+
+class MetricBounds(Bounds):
+    """Bounds on single figures."""
+
+    step_p50_max: DurationNs | None = Field(None, description="Of the median step.")
+    step_p95_max: DurationNs | None = Field(None, description="Of the step that 95 % are not slower than.")
+    step_p99_max: DurationNs | None = Field(None, description="Of the step that 99 % are not slower than.")
+    detection_max: DurationNs | None = Field(None, description="From a fault until somebody in the job notices.")
+    checkpoint_success_min: Percent | None = Field(None, description="Of the checkpoints that were begun.")
+    resume_success_min: Percent | None = Field(None, description="Of the restarts that were tried.")
+    max_false_alarms: int | None = Field(None, description="Alarms that no fault explains.")
+    steps_rolled_back_max: int | None = Field(
+        None, description="Steps lost at a rollback; 0: a notice is long enough to lose nothing."
+    )
+
+
+_NOTHING = _nothing_to_set("Nothing")
+_STAYS = "`off` where a fault is meant to stay."
+_DRIFTED = "`off` where ranks are meant to hold different weights."
+_LEFT_OUT = "`off` where ranks are meant to leave samples out."
+_NOT_TWICE = "`off` where the job is not meant to start again from what it saved after the recovery."
+_MISSED = "`off` where a fault is meant to miss the training's traffic."
+
+BOUNDS: Mapping[str, type[Bounds]] = {
+    "checkpoint_rhythm": RhythmBounds,
+    "collectives": _NOTHING,
+    "divergence": _nothing_to_set("DivergenceBounds", "divergence of the loss", "`off` where nobody has to go back."),
+    "effect_end": _nothing_to_set("EffectEndBounds", "end of the faults' effects", _STAYS),
+    "exit_time": ExitBounds,
+    "fail_fast": FailFastBounds,
+    "files_beside_saves": FilesBounds,
+    "gpus_in_use": UseBounds,
+    "job": JobBounds,
+    "last_checkpoint": LastCheckpointBounds,
+    "loss_continuity": ContinuityBounds,
+    "memory_growth": MemoryBounds,
+    "metrics": MetricBounds,
+    "own_traffic": _nothing_to_set("OwnTrafficBounds", "the training's own traffic", _MISSED),
+    "pace": PaceBounds,
+    "rank_samples": _nothing_to_set("RankSamplesBounds", "samples of each rank", _LEFT_OUT),
+    "recovery_time": RecoveryBounds,
+    "replicas": _nothing_to_set("ReplicasBounds", "agreement of replicas", _DRIFTED),
+    "second_restart": _nothing_to_set("SecondRestartBounds", "second restart", _NOT_TWICE),
+    "told": _NOTHING,
+    "usage": _NOTHING,
+    "wasted_gpu_hours": WasteBounds,
+}
+"""By the name of the score, sorted."""
+
+
+def expects_something(expect: Mapping[str, Any]) -> bool:
+    """Whether a scenario sets any bound; a score without a bound, as `recovery_time: {}`, passes whatever it costs."""
+    for name, written in expect.items():
+        if name in BOUNDS and isinstance(written, Mapping):
+            try:
+                if BOUNDS[name].model_validate(written).asks():
+                    return True
+            except ValidationError:
+                return True  # it was meant to be one, and is told of elsewhere
+    return False
