@@ -29,7 +29,9 @@ import yaml
 from harness.adopt.first_look import Facts
 from harness.adopt.proposal import REHEARSALS, propose
 from harness.node.emitter import TELLS
+from harness.report.html_page import resource
 from harness.report.model import Report, read
+from harness.report.view import in_words
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 STACKS = ROOT / "examples" / "trainers"
@@ -292,37 +294,36 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(head)} |", f"|{line}|", *(f"| {row} |" for row in cells)]
 
 
-COLOURS = {"pass": "#1a7f37", "fail": "#cf222e", "inconclusive": "#9a6700", "invalid": "#6e7781"}
-STYLE = """\
-body{font:16px/1.5 system-ui,sans-serif;max-width:1200px;margin:2rem auto;padding:0 1rem;color:#1f2328;background:#fff}
-table{border-collapse:collapse;width:100%}th,td{padding:.5rem .75rem;border:1px solid #d1d9e0;text-align:left}
-td.cell{font-weight:600}td small{display:block;font-weight:400;color:#59636e;font-size:.8rem}
-@media (prefers-color-scheme:dark){body{background:#0d1117;color:#f0f6fc}th,td{border-color:#3d444d}}
-"""
-
-
 def page(all_stacks: Sequence[Stack], kept: Kept) -> str:
-    head = "".join(f"<th scope=col>{html.escape(column)}</th>" for column in COLUMNS)
-    rows = "".join(
-        f"<tr><th scope=row>{html.escape(stack.title)}</th>"
-        + "".join(_cell(kept.of(stack, column)) for column in COLUMNS)
-        + "</tr>"
-        for stack in all_stacks
-    )
+    """Stacks against scenarios at a glance, and below them what went wrong; in the style of the reports."""
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in COLUMNS)
+    rows, wrong = "", ""
+    for stack in all_stacks:
+        found = {column: kept.of(stack, column) for column in COLUMNS}
+        title = html.escape(stack.title)
+        rows += f"<tr><td><b>{title}</b></td>{''.join(_cell(*each) for each in found.items())}</tr>"
+        told = [(column, verdicts(runs), in_words(worst(runs))) for column, runs in found.items() if worst(runs)]
+        items = "".join(f"<li><b>{html.escape(c)}</b>, {v} passed: {html.escape(why)}</li>" for c, v, why in told)
+        wrong += f"<h3>{title}</h3>" + (f"<ul>{items}</ul>" if items else "<p>Nothing.</p>")
     return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>League</title><style>{STYLE}</style><h1>League</h1>"
-        "<p>Runs that passed, of all; below it the median recovery, and why the others did not pass.</p>"
-        f"<table><thead><tr><th scope=col>Stack</th>{head}</tr></thead><tbody>{rows}</tbody></table></html>\n"
+        "<!doctype html><html lang=en><head><meta charset=utf-8><title>League</title>"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{resource('report.css')}</style></head><body><header class=top><h1>League</h1>"
+        "<p>How many runs passed, of how many, and the median recovery.</p></header>"
+        f"<main><section><table class=stacked><thead><tr><th>Stack</th>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        f"</section><section><h2>What was wrong</h2><p class=soft>The most frequent reason.</p>{wrong}</section></main>"
+        "</body></html>\n"
     )
 
 
-def _cell(runs: Sequence[Outcome]) -> str:
+def _cell(column: str, runs: Sequence[Outcome]) -> str:
+    lead = f'<span class="lead">{html.escape(column)}: </span>'
     if not runs:
-        return "<td>–</td>"
+        return f"<td>{lead}–</td>"
     bad = [run for run in runs if run.verdict != "pass"]
-    colour = COLOURS[(bad or runs)[0].verdict]
-    details = " · ".join(text for text in (figures(runs)["recovery"], worst(runs)) if text not in ("", "–"))
-    return f'<td class=cell style="color:{colour}">{verdicts(runs)}<small>{html.escape(details)}</small></td>'
+    recovery = figures(runs)["recovery"]
+    took = f'<br><span class="soft">{recovery}</span>' if recovery != "–" else ""
+    return f'<td>{lead}<span class="badge {(bad or runs)[0].verdict}">{verdicts(runs)}</span>{took}</td>'
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -11,12 +11,12 @@ import msgspec
 
 from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import ActResult, DayResult
-from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import html_page, markdown, model
 from harness.report.strict_json import json_text
-from harness.report.words import DASH, expectation_name, gpu_seconds, percent, words
-from harness.units import format_duration
+from harness.report.view import in_words
+from harness.report.words import DASH, gpu_seconds, minute, percent, short, words
+from harness.units import counted, format_duration
 
 PLAN, REPORT = "gameday.json", "gameday-report.json"
 
@@ -46,7 +46,7 @@ class Row:
     @property
     def why(self) -> str:
         said = [watch.reason for watch in self.act.watches if watch.reason]
-        said = [*(_in_words(reason, self.act.card) for reason in self.act.reasons[:1]), *said]
+        said = [*map(in_words, self.act.reasons[:1]), *said]
         return "; ".join(said)
 
     @property
@@ -57,13 +57,6 @@ class Row:
             return ""
         name, took_s = max(phases.items(), key=lambda item: item[1])
         return f"{words(name).lower()}, {format_duration(round(took_s * 1e9))}"
-
-
-def _in_words(reason: str, card: Scorecard | None) -> str:
-    """With the name of an expectation as the other reports have it."""
-    name, colon, rest = reason.partition(": ")
-    known = {line.name for line in card.expectations} | set(card.scores) if card else set()
-    return f"{expectation_name(name)}: {rest}" if colon and name in known else reason
 
 
 def _reasons(result: DayResult) -> list[str]:
@@ -78,13 +71,11 @@ def _reasons(result: DayResult) -> list[str]:
 
 def _sentences(result: DayResult) -> list[str]:
     """For people: names of expectations in words, and a capital where no rehearsal's name comes first."""
-    cards = {act.expected.name: act.card for act in result.acts}
+    names = {act.expected.name for act in result.acts}
     found = []
     for reason in _reasons(result):
         name, _, rest = reason.partition(": ")
-        whole = name == "the job as a whole"
-        said = f"{name}: {_in_words(rest, result.job if whole else cards.get(name))}" if rest else reason
-        found.append(said if name in cards else said[:1].upper() + said[1:])
+        found.append(f"{name}: {in_words(rest)}" if rest and name in names else in_words(reason))
     return found
 
 
@@ -117,15 +108,28 @@ def render(day: DayPlan, result: DayResult) -> dict[str, str]:
     to_fix = [Row(act) for act in result.to_fix]
     reasons = _sentences(result)
     shown: dict[str, Any] = {"day": day, "result": result, "rows": rows, "to_fix": to_fix, "head": HEAD}
-    shown |= {"reasons": reasons, "wasted": _wasted(day, result)}
+    shown |= {"reasons": reasons, "wasted": _wasted(day, result), "crumbs": _crumbs(day, result)}
     moments = [(_clock(each.at_ns), each.kind, each.what) for each in result.moments]
     return {
         REPORT: _json(day, result),
         "report.html": html_page.fill(
-            f"{__package__}/gameday.jinja", **shown, moments=moments[:MOMENTS_MAX], all_moments=len(moments)
+            f"{__package__}/gameday.jinja",
+            with_script=True,
+            **shown,
+            moments=moments[:MOMENTS_MAX],
+            all_moments=len(moments),
         ),
         "report.md": _markdown(day, result, reasons, rows),
     }
+
+
+def _crumbs(day: DayPlan, result: DayResult) -> list[str]:
+    """What was trained, when, on how much, and how long the day took, as far as it is known."""
+    begun = str(result.job.environment.get("begun_at") or "") if result.job else ""
+    work = day.job.workload
+    told = [short(work.trainer.in_words(), 60), minute(begun) if begun else "", counted(work.world_size, "rank")]
+    took = f"took {format_duration(result.moments[-1].at_ns)}" if result.moments else ""
+    return [part for part in (*told, took) if part]
 
 
 def _wasted(day: DayPlan, result: DayResult) -> str:

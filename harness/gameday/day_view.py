@@ -105,7 +105,7 @@ class DayView:
     at_work: int = 0  # faults
     outage: Sequence[tuple[str, float]] = ()  # phase, seconds
     outage_open: bool = False
-    wasted_gpu_s: float = 0.0
+    wasted_gpu_s: float | None = None  # since the job was steady
     wasted_percent: float = 0.0
     wasted_dollars: float | None = None
     feed: Sequence[NewsView] = ()
@@ -119,7 +119,7 @@ class DayView:
 def view_of(director: Director, job: LiveJob, begin_ns: int, now_ns: int) -> DayView:
     """All of it, as the game master sees it."""
     progress, plan, waste = job.progress, director.day.job, director.waste
-    gpu_s = waste.gpu_seconds(progress, now_ns) if waste else 0.0
+    gpu_s = waste.gpu_seconds(progress, now_ns) if waste else None
     idle_ns = now_ns - progress.last_step_ns if progress.last_step_ns else 0
     standing = idle_ns > standing_ns(progress)
     price = plan.scenario.price_per_gpu_hour
@@ -149,7 +149,7 @@ def view_of(director: Director, job: LiveJob, begin_ns: int, now_ns: int) -> Day
         outage_open=director.course.outage_open,
         wasted_gpu_s=gpu_s,
         wasted_percent=waste.percent(progress, now_ns) if waste else 0.0,
-        wasted_dollars=None if price is None else gpu_s / 3600 * price,
+        wasted_dollars=None if price is None or gpu_s is None else gpu_s / 3600 * price,
         feed=_newest(director.feed, begin_ns),
         nodes=[node.name for node in job.cluster.nodes],
         fault_free=director.day.fault_free,

@@ -136,9 +136,10 @@ def change_words(one: Series, figure: str, change: Change) -> str:
 def render(moments: Sequence[Moment], wanted: str = "") -> str:
     shown = [_drawn(one) for one in series_of(moments)]
     title = f"History of {wanted}" if wanted else "History"
-    return html_page.fill(
-        f"{__package__}/history.jinja", with_script=True, title=title, series=shown, runs=len(moments)
-    )
+    days = sorted({each.begun_at[:10] for each in moments})
+    told = " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
+    values = {"title": title, "series": shown, "runs": len(moments), "days": told}
+    return html_page.fill(f"{__package__}/history.jinja", with_script=True, **values)
 
 
 def _drawn(one: Series) -> dict[str, Any]:

@@ -194,6 +194,8 @@ def render(found: Compared) -> str:
         charts = [beside_chart(section.title, bars, section.show, narrow) for narrow in (False, True)] if bars else []
         more = max(0, len(section.shown) - ROWS_MAX)
         drawn.append({"section": section, "rows": rows(section), "charts": charts, "more": more})
-    runs = [(label, each, view.figures(each)) for label, each in zip(LABELS, (found.before, found.after), strict=True)]
+    runs = [
+        (label, each, *view.figures(each)[:3]) for label, each in zip(LABELS, (found.before, found.after), strict=True)
+    ]
     values = {"found": found, "runs": runs, "sentences": sentences(found), "sections": drawn}
     return html_page.fill(f"{__package__}/comparison.jinja", with_script=True, **values)

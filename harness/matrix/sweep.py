@@ -56,6 +56,13 @@ class Tried:
         return not self.found and not self.ended
 
     @property
+    def verdict(self) -> Verdict:
+        """Where nothing could be compared, it is not known. Where no step was left to do, it did none."""
+        if not self.right:
+            return Verdict.FAIL
+        return Verdict.PASS if any(self.compared.values()) or not self.steps else Verdict.INCONCLUSIVE
+
+    @property
     def words(self) -> list[str]:
         """What was other, in the order in which one follows from the other."""
         return [self.ended] if self.ended else [each.words for each in self.found]
@@ -65,6 +72,8 @@ class Tried:
         if self.ended:
             return "it ended in another way"
         same = "the same samples; nothing else is compared" if self.moment.elsewhere else "the same"
+        if not any(self.compared.values()):
+            same = "nothing could be compared" if self.steps else "no step was left to do, and it did none"
         return ", ".join({each.kind.value: 0 for each in self.found}) or same
 
 

@@ -77,10 +77,7 @@ def _stored(folder: pathlib.Path) -> sweep.Sweep:
 
 
 def _shown(found: sweep.Sweep) -> Result:
-    parts = [
-        Part(each.moment.told, Verdict.PASS if each.right else Verdict.FAIL, told or [each.short])
-        for each, told in found.told_once()
-    ]
+    parts = [Part(each.moment.told, each.verdict, told or [each.short]) for each, told in found.told_once()]
     return Result(found.verdict, [found.why, *found.findings[1:]], parts)
 
 

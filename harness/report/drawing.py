@@ -13,13 +13,21 @@ from harness.report.charts.gantt import CheckpointMark, Chronicle, Fault, Phase,
 from harness.report.charts.lanes import AllSteps, Cast, Lane, WorkerBar
 from harness.report.charts.loss import Curves, RolledBack, Series
 from harness.report.view import target_text
-from harness.report.words import DASH, NAMES, PHASE_MEANING, plain, quantity, seconds, short_path, size, words
+from harness.report.words import DASH, NAMES, PHASE_MEANING, plain, quantity, seconds, short, short_path, size, words
 from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import Episode, FaultRecord, Process, Segment, Timeline
 from harness.units import format_duration
 
 LANES_MAX = 32
 FINGERPRINT = 12  # characters of it that are shown
+STARTERS = (
+    "torchrun",
+    "accelerate",
+    "deepspeed",
+    "module",
+    "command",
+)  # by what a trainer is started, and the key of it
+TRAINER_MAX = 60  # characters
 EventRow = tuple[str, str, str]  # when, where, what
 
 
@@ -28,6 +36,18 @@ def log_lists(run: Timeline) -> dict[str, list[EventRow]]:
     ended = [event for event in run.checkpoints if event.get("event") != "checkpoint.started"]
     lists = {"notices": run.notices, "anomalies": run.anomalies, "checkpoints": ended}
     return {name: _event_rows(events, run) for name, events in lists.items()}
+
+
+def trainer(plan: Mapping[str, Any]) -> str:
+    """`reference`, or what is run and how: `torchrun ../train.py`; empty where the plan does not tell."""
+    workload = plan.get("workload")
+    written = workload.get("trainer") if isinstance(workload, Mapping) else None
+    if not isinstance(written, Mapping):
+        return short(str(written or ""), TRAINER_MAX)
+    kind = next((kind for kind in STARTERS if written.get(kind)), "")
+    started = written.get(kind, "")
+    words = " ".join(map(str, started)) if isinstance(started, list) else f"{kind} {started}".strip()
+    return short(words, TRAINER_MAX)
 
 
 def chronicle(run: Timeline) -> Chronicle:
@@ -211,6 +231,8 @@ def _field(key: str, value: object) -> str:
         return f"{key.removesuffix('_ns')} {format_duration(value)}"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"{key} {', '.join(short_path(str(item)) for item in value)}"
-    if key == "content":  # a digest behind its kind
-        return f"fingerprint {str(value).rpartition(':')[2][:FINGERPRINT]}"
+    key = key.replace("_", " ")
+    if key in ("content", "tensors"):  # a digest, maybe behind its kind
+        key = "fingerprint" if key == "content" else "fingerprint of its tensors"
+        return f"{key} {str(value).rpartition(':')[2][:FINGERPRINT]}"
     return f"{key} {short_path(str(value))}"

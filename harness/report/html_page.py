@@ -8,7 +8,7 @@ import hashlib
 import importlib.resources
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jinja2
@@ -18,7 +18,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.report import drawing, view
 from harness.report.charts import gantt, loss, svg
 from harness.report.model import NOT_HERE, Episode, Report
-from harness.report.words import DASH, expectation_name, gpu_seconds, percent, plain, seconds, short_path, words
+from harness.report.words import DASH, expectation_name, gpu_seconds, minute, percent, plain, seconds, words
 from harness.units import counted
 
 RECOVERY_LANES_MAX = 12
@@ -55,7 +55,7 @@ def _environment() -> jinja2.Environment:
         finalize=lambda value: plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
     environment.filters.update(nb=unbroken, step=next_step)
-    environment.globals.update(words=words, expectation_name=expectation_name, line_sample=_line_sample)
+    environment.globals.update(words=words, expectation_name=expectation_name, line_sample=_line_sample, minute=minute)
     return environment
 
 
@@ -89,17 +89,14 @@ def script_policy(script: str) -> str:
 
 
 def _page(report: Report, analysis: Analysis | None) -> dict[str, Any]:
-    # When it began, what ran, how large it was, and how long it took, as far as the report and the log tell.
-    begun = f"{report.begun_at[:16].replace('T', ' ')} UTC" if report.begun_at else ""
-    told = (analysis.run.plan.get("workload") or {}).get("trainer") if analysis else ""
-    trainer = " ".join(str(part) for part in next(iter(told.items()))) if isinstance(told, dict) and told else told
+    # What was trained, when, on how much, and how long it took, as far as report and log tell.
+    trainer = drawing.trainer(analysis.run.plan) if analysis else ""
+    begun = minute(report.begun_at) if report.begun_at else ""
     ranks = counted(report.run.ranks, "rank") if report.run.ranks else ""
     took = f"took {seconds(report.run.duration_s)}" if report.run.duration_s else ""
     return {
         "report": report,
-        "crumbs": [
-            part for part in (begun, trainer and f"trainer {short_path(str(trainer))[:80]}", ranks, took) if part
-        ],
+        "crumbs": [part for part in (trainer and f"trainer {trainer}", begun, ranks, took) if part],
         "view": view,
         "reasons": view.reasons(report),
         "not_judged": view.not_judged(report),
@@ -112,7 +109,7 @@ def _page(report: Report, analysis: Analysis | None) -> dict[str, Any]:
 
 def _tables(report: Report) -> dict[str, Any]:
     lines, total = view.accounts(report)
-    not_here = [name for name, value in view.metric_rows(report) if value == NOT_HERE]
+    provenance = [(words(name), value) for name, value in report.provenance.items()]
     values = report.wasted_gpu_hours
     amount, dollars = values.gpu_seconds_wasted, values.dollars_wasted
     wasted = DASH if amount is None else gpu_seconds(amount)
@@ -131,9 +128,17 @@ def _tables(report: Report) -> dict[str, Any]:
         "faults": view.fault_rows(report),
         "hangs": view.hangs(report),
         "metrics": [row for row in view.metric_rows(report) if row[1] != NOT_HERE],
-        # `Step time p50` → `step time p50`; `GPU busy` stays.
-        "metrics_not_here": [name if name[:2].isupper() else name[:1].lower() + name[1:] for name in not_here],
+        "metrics_not_here": _not_here(view.metric_rows(report)),
+        "provenance": [row for row in provenance if row[1] != NOT_HERE],
+        "provenance_not_here": _not_here(provenance),
+        "recovery_title": "The recovery" if len(report.recovery_time.episodes) == 1 else "The recoveries",
     }
+
+
+def _not_here(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Names within a sentence: `Step time p50` → `step time p50`; `GPU busy` stays."""
+    names = [name for name, value in rows if value == NOT_HERE]
+    return [name if name[:2].isupper() else name[:1].lower() + name[1:] for name in names]
 
 
 def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
@@ -150,7 +155,7 @@ def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
         "phases": drawing.phases_used(run),
         "has_rolled_back": bool(shown.rolled_back),
         "has_faults": bool(run.faults),
-        "has_checkpoints": bool(run.checkpoints),
+        "checkpoints": {mark.result for mark in run.checkpoints},
         "has_deaths": any(life.died for lane in lanes.lanes for life in lane.lives),
         "recoveries": {n + 1: _wide_and_narrow(gantt.recovery_chart, run, run.recoveries[n], few) for n in drawn},
         "loss": _wide_and_narrow(loss.loss_chart, shown),

@@ -45,7 +45,7 @@ _SINGULAR = {  # of units, or of their first words, that do not only lose an s
     "failed starts": "failed start",
     "rendezvous stores running": "rendezvous store running",
 }
-_NAMES_WITHIN = {"gpu": "GPU", "gpus": "GPUs", "nvlink": "NVLink"}
+_NAMES_WITHIN = {"cpu": "CPU", "cpus": "CPUs", "gpu": "GPU", "gpus": "GPUs", "nvlink": "NVLink"}
 
 # Control characters, marks that turn the direction of text, invisible fillers, lone surrogates, tag characters.
 _UNPRINTABLE = re.compile(
@@ -57,6 +57,16 @@ _UNPRINTABLE = re.compile(
 def plain(value: object) -> str:
     """Text from a log, where it can steer neither a terminal nor the direction of the text around it."""
     return _UNPRINTABLE.sub("�", str(value).replace("\r\n", "\n"))
+
+
+def short(text: str, most: int) -> str:
+    """At most so many characters; three dots stand for the rest."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def minute(iso: str) -> str:
+    """`2026-11-27 06:43 UTC` from a moment in UTC, ISO 8601."""
+    return f"{iso[:16].replace('T', ' ')} UTC"
 
 
 def one_line(value: object) -> str:
@@ -75,7 +85,9 @@ def words(name: str) -> str:
 def expectation_name(name: str) -> str:
     """`wasted_gpu_hours.max_percent` → `Wasted GPU-hours, percent`; that it is a maximum, the bound's ≤ says."""
     score, _, bound = name.partition(".")
-    bound = bound.removeprefix("max").removeprefix("min").strip("_")
+    if bound.startswith("phases."):
+        return f"{words(score)}, {words(bound.removeprefix('phases.')).lower()}"
+    bound = bound.removeprefix("max").removeprefix("min").removesuffix("_max").removesuffix("_min").strip("_")
     return f"{words(score)}, {bound.replace('_', ' ')}" if bound else words(score)
 
 

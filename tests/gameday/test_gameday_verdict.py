@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import small_jobs
 from hypothesis import given
 from hypothesis import strategies as st
 from report_pages import Page
@@ -19,7 +20,6 @@ from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import DayResult, Expected, judge_day
 from harness.judge.score import Expectation, Scorecard
 from harness.judge.verdict import Verdict
-from harness.plan.model import Plan
 
 S = 10**9
 Event = dict[str, Any]
@@ -376,7 +376,7 @@ def test_a_probe_that_never_answered_is_inconclusive() -> None:
     assert result.verdict is Verdict.INCONCLUSIVE and result.reasons == ["probe up never answered (during a)"]
 
 
-JOB = Plan.model_construct(run_id="day-1", backend="local")
+JOB = small_jobs.job("day", ["python", "train.py"], nodes=2).model_copy(update={"run_id": "day-1"})
 DAY = DayPlan.model_construct(name="plan", title="A day", seed=1, job=JOB)
 
 

@@ -122,6 +122,47 @@ def test_on_a_wall_schedule_ranks_and_loss_stand_side_by_side(browser: Any, day:
     assert [box["x"] for box in boxes] == sorted(box["x"] for box in boxes) and boxes[0]["x"] < 100
     assert all(box["y"] + box["height"] < 1080 for box in boxes), "without scrolling"
     assert boxes[2]["x"] + boxes[2]["width"] > 1850, "the whole width is used"
+    day.shown = view(64, scenes=[*[scenes()[0]] * 20, *scenes()])
+    wait(page, "document.querySelectorAll('.rank').length === 64")
+    assert page.evaluate("document.documentElement.scrollHeight") == 1080, "nor with much to show"
+    now, around = page.locator("#schedule > .now").bounding_box(), page.locator("#schedule").bounding_box()
+    assert around["y"] <= now["y"] and now["y"] + now["height"] <= around["y"] + around["height"], "it is in sight"
+    page.close()
+
+
+def test_nothing_moves_when_an_outage_begins(browser: Any, day: Day) -> None:
+    day.shown = view(outage=[], outage_open=False)
+    page, _ = opened(browser, day)
+    assert page.locator("#outage-title").inner_text() == "No outage so far"
+    before = page.locator("#people").bounding_box()
+    day.shown = view(outage=[("detect", 1.2)])
+    wait(page, "document.getElementById('outage-title').textContent === 'No progress for 1.2 s'")
+    assert page.locator("#people").bounding_box() == before
+    page.close()
+
+
+def test_what_was_not_measured_is_not_nought(browser: Any, day: Day) -> None:
+    day.shown = view(ranks=RanksView(0, [], True), wasted_gpu_s=None, wasted_percent=0.0, wasted_dollars=None)
+    page, _ = opened(browser, day)
+    assert page.locator("#wasted").inner_text() == "—"
+    assert page.locator("#share").inner_text() == "counted once it is steady"
+    assert page.locator("#ranks-words").inner_text() == "No ranks yet."
+    page.close()
+
+
+def test_on_a_phone_stop_stays_in_reach(browser: Any, day: Day) -> None:
+    page, _ = opened(browser, day, width=390)
+    page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    box = page.locator("[data-act=stop]").bounding_box()
+    assert 0 < box["y"] < box["y"] + box["height"] <= 900
+    page.close()
+
+
+def test_a_rank_that_is_behind_says_so_in_words(browser: Any, day: Day) -> None:
+    day.shown = view(12)
+    page, _ = opened(browser, day)
+    wait(page, "document.querySelectorAll('.rank').length === 12")
+    assert page.locator(".rank.late span").all_inner_texts() == ["3 behind"]
     page.close()
 
 

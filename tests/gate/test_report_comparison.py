@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 from dataclasses import replace
 
 import msgspec
@@ -22,7 +23,9 @@ from harness.gate.two_runs_difference import Line, lines, rank_lines, starts_by_
 from harness.gate.two_runs_report import Section, compare, render, sentences
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Scorecard, judge
-from harness.report import model
+from harness.report import model, view
+from harness.report.charts.beside import beside_chart
+from harness.report.words import seconds
 
 JOB = Job(nodes=2, steps=40)
 KILL = [Outage(after=12, kind="rank")]
@@ -122,6 +125,19 @@ def test_the_page_is_whole_and_escapes(runs: pathlib.Path) -> None:
     hostile = model.from_scorecard(report_runs.hostile())
     source = two_runs_report.render(compare(hostile, hostile, None, "<script>alert"))
     assert "<script>alert" not in source and not {"\x1b", "\u202e"} & set(source)
+
+
+def test_a_run_with_more_than_the_lasting_figures_has_a_page() -> None:
+    before = model.from_scorecard(report_runs.spot_evict())
+    again = {"outcome": "restored", "seconds": 12.0, "gpu_seconds": 24.0}
+    after = msgspec.structs.replace(before, scores={**before.scores, "last_checkpoint": again})
+    assert len(view.figures(after)) > len(view.figures(before))
+    assert "wasted by faults: 22.6 %" in Page(render(compare(before, after, None))).text
+
+
+def test_only_what_took_time_has_a_bar() -> None:
+    drawn = beside_chart("Parts", [("a", 4.0, 2.0), ("b", 0.0, None)], seconds)
+    assert [float(width) for width in re.findall(r'<rect[^>]* width="([0-9.]+)"', drawn)] == [780.0, 390.0]
 
 
 def test_a_run_without_an_outage_is_not_compared_phase_by_phase() -> None:

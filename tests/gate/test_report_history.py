@@ -87,6 +87,15 @@ def test_a_run_that_never_recovered_stands_above_the_chart_and_counts_for_no_lev
     assert ">never</text>" not in render([moment(0, 7.0), moment(1, None, verdict=Verdict.INCONCLUSIVE, never=True)])
 
 
+def test_a_run_without_a_value_stands_below_the_axis_and_not_at_nought() -> None:
+    points = [Point(value, "inconclusive", "", "", "") for value in (7.0, 0.0, None, math.nan)]
+    drawn = trend_chart("t", points, [], str, "")
+    seven, nought, *unknown = (float(at) for at in re.findall(r'd="M[\d.]+ ([\d.]+)m[^"]*" class="mark-', drawn))
+    (row,) = (float(at) for at in re.findall(r'y="([\d.]+)"[^>]*>\?</text>', drawn))
+    assert seven < nought and len(set(unknown)) == 1 and nought + 10 < unknown[0] == row - 4
+    assert ">?</text>" not in trend_chart("t", points[:2], [], str, ""), "no row where all is known"
+
+
 def test_the_days_are_below_the_axis() -> None:
     source = render([moment(i, 7.0) for i in range(48)])
     assert all(f">2026-09-{day}</text>" in source for day in (21, 22, 23))

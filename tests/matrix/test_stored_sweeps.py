@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import small_jobs
+from report_pages import Page
 from typer.testing import CliRunner
 
 from harness.cli.main import make_app
@@ -72,6 +73,16 @@ def test_one_cause_is_told_once(tmp_path: pathlib.Path) -> None:
         assert shown.replace("&nbsp;", " ").count("at step 1 the learning rate is") <= 2, "a part, and the headline"
         assert "at step 2 the" not in shown and "at step 5 the" not in shown
     assert told(tmp_path, "show", NAME).count("the same as from save number 0") == 4
+
+
+def test_a_restart_that_shows_nothing_is_not_green(tmp_path: pathlib.Path) -> None:
+    silent = replace(tried(1), compared={Kind.SAMPLES.name: 0})
+    finished = replace(silent, steps=0)
+    found = stored(tmp_path, [tried(0), silent, finished, tried(3, "it consumed other samples")])
+    assert [each.verdict.value for each in found.tried] == ["pass", "inconclusive", "pass", "fail"]
+    rows = Page((tmp_path / NAME / "report.html").read_text()).rows
+    assert [row[0] for row in rows[1:5]] == ["pass", "inconclusive", "pass", "fail"]
+    assert rows[2][3] == "nothing could be compared" and rows[3][3] == "no step was left to do, and it did none"
 
 
 def test_files_beside_the_state_that_could_not_be_compared_are_named(tmp_path: pathlib.Path) -> None:

@@ -32,11 +32,24 @@ def compared() -> str:
     return render_comparison(compare_runs(before, after, ranks))
 
 
+LONG = "kill-during-checkpoint-of-a-language-model-with-many-experts"
+
+
+def named() -> str:
+    """A run whose faults and nodes have long names."""
+    card = report_runs.double_evict()
+    run = card.evidence.run
+    faults = [replace(fault, id=LONG) for fault in run.faults]
+    run = replace(run, faults=faults, processes=[replace(each, node=LONG) for each in run.processes])
+    rows = [{**fault, "id": LONG, "target": [{"node": LONG}]} for fault in card.faults]
+    return page_of(replace(card, run_id=LONG, scenario=LONG, faults=rows, evidence=replace(card.evidence, run=run)))
+
+
 def gate() -> str:
     """A gate that is worse than its baseline, and left something out."""
     card = report_runs.spot_evict()
-    row = gate_report.SuiteRow("spot-evict", card.title, repeat_verdict([card]), (card,))
-    slower = Question("spot-evict", "recovery_time", (7.0, 7.1, 7.2, 7.3), (10.6, 10.7, 10.9, 10.8), 0.1)
+    row = gate_report.SuiteRow(LONG, card.title, repeat_verdict([card]), (card,))
+    slower = Question(LONG, "recovery_time", (7.0, 7.1, 7.2, 7.3), (10.6, 10.7, 10.9, 10.8), 0.1)
     held = Regressions("last-week", compare([slower], [Success("spot-evict", 0, 4, 0, 4)]), ["node-loss"], ["a: b"])
     left_out = (stored_gate.LeftOut("double-evict", "it takes about 240 s", True),)
     part = stored_gate.Part(3, 3, "", "", 0, "", (), left_out=left_out)
@@ -46,9 +59,9 @@ def gate() -> str:
 
 def game_day() -> str:
     reasons = ["recovered in 2.00 s; losses identical bit for bit; not judged: pace, last checkpoint"]
-    cards = {name: replace(act_card(), reasons=reasons) for name in ("checkpoint-corrupt-latest", "b")}
-    events = day(rehearsed("checkpoint-corrupt-latest", 10), rehearsed("b", 50))
-    result = verdict_of(events, Expected("checkpoint-corrupt-latest", 0), Expected("b", 1), cards=cards)
+    cards = {name: replace(act_card(), reasons=reasons) for name in ("checkpoint-corrupt-latest", LONG)}
+    events = day(rehearsed("checkpoint-corrupt-latest", 10), rehearsed(LONG, 50))
+    result = verdict_of(events, Expected("checkpoint-corrupt-latest", 0), Expected(LONG, 1), cards=cards)
     return day_report.render(DAY, result)["report.html"]
 
 
@@ -58,6 +71,7 @@ OTHER_PAGES: dict[str, Callable[[], str]] = {
     "comparison": compared,
     "gate": gate,
     "game_day": game_day,
+    "named": named,
 }
 
 
@@ -115,6 +129,21 @@ def test_no_label_is_clipped(browser: Any, folder: pathlib.Path, name: str, widt
     page.close()
 
 
+@pytest.mark.parametrize("name", ["gate", "game_day"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_long_name_pushes_no_column_out_of_sight(browser: Any, folder: pathlib.Path, name: str, width: int) -> None:
+    page, _ = _open(browser, folder / f"{name}.html", width, "light")
+    for box in page.locator(".scroll").all():
+        assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 1, box.get_attribute("aria-label")
+    page.close()
+
+
+def test_on_a_phone_all_columns_of_the_accounts_are_seen(browser: Any, folder: pathlib.Path) -> None:
+    page, _ = _open(browser, folder / "spot_evict.html", 390, "light")
+    assert page.locator("#gpu .scroll").first.evaluate("box => box.scrollWidth - box.clientWidth") <= 1
+    page.close()
+
+
 def test_on_a_phone_a_wide_table_scrolls_in_its_box(browser: Any, folder: pathlib.Path) -> None:
     page, _ = _open(browser, folder / "spot_evict.html", 390, "light")
     wide = page.locator("#faults .scroll").first.evaluate("box => [box.scrollWidth, box.clientWidth]")
@@ -138,6 +167,14 @@ _COLOURS = """(selectors) => selectors.map((selector) => {
   while (back && getComputedStyle(back).backgroundColor === "rgba(0, 0, 0, 0)") back = back.parentElement;
   const style = getComputedStyle(node);
   return [node instanceof SVGElement ? style.fill : style.color, getComputedStyle(back).backgroundColor];
+})"""
+
+
+# What is written on a bar, and the bar: the last one before it.
+_ON_BARS = """() => [...document.querySelectorAll("svg .on")].map((node) => {
+  let bar = node.previousElementSibling;
+  while (bar.tagName !== "rect") bar = bar.previousElementSibling;
+  return [getComputedStyle(node).fill, getComputedStyle(bar).fill];
 })"""
 
 
@@ -172,6 +209,8 @@ def test_colours_follow_the_scheme_with_good_contrast(
     page, _ = _open(browser, folder / f"{name}.html", 1440, scheme)
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (_contrast(background, "rgb(0, 0, 0)") < 3) == dark
+    for ink, paper in page.evaluate(_ON_BARS):
+        assert _contrast(ink, paper) >= 4.5, ("svg .on", ink, paper)
     selectors = [
         "h1",
         ".verdict .word",
@@ -214,7 +253,7 @@ def test_the_keyboard_reaches_the_charts_and_every_folded_part(browser: Any, fol
         reached.add(
             page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.textContent")
         )
-    assert {"Skip to the timeline", "Timeline of the run", "Environment", "Plan"} <= reached
+    assert {"Skip to what happened", "Timeline of the run", "Environment", "Plan"} <= reached
     page.close()
 
 
@@ -235,6 +274,11 @@ def test_it_prints_on_white_paper(browser: Any, folder: pathlib.Path, tmp_path: 
     for selector, (ink, paper) in zip(["h1", "td"], page.evaluate(_COLOURS, ["h1", "td"]), strict=True):
         assert _contrast(paper, "rgb(255, 255, 255)") < 1.1, (selector, paper)
         assert _contrast(ink, paper) >= 4.5, (selector, ink, paper)
-    page.pdf(path=str(tmp_path / "report.pdf"), format="A4")
+    page.set_viewport_size({"width": 1030, "height": 700})  # A4 across, within its margins
+    for name in ("spot_evict", "gate", "game_day", "history", "named"):
+        page.goto((folder / f"{name}.html").as_uri())
+        assert page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1030, f"{name} is cut off on paper"
+    page.pdf(path=str(tmp_path / "report.pdf"), prefer_css_page_size=True)
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
     page.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from simulator import Job, Logs, change, loss_at
 
 from harness.judge.facts import losses
 from harness.report import drawing
-from harness.report.charts import lanes, svg
+from harness.report.charts import gantt, lanes, loss, svg
 
 finite = st.floats(0, 1e5, allow_nan=False)
 
@@ -119,3 +120,63 @@ def test_a_fault_is_drawn_from_its_injection_until_it_is_undone() -> None:
         assert until is not None
         assert drawn.ended == (until - run.begin) / S
         assert ("was not undone" in drawn.story) == (one.healed is None)
+
+
+def test_the_bar_of_a_fault_is_as_long_as_the_fault_was() -> None:
+    """Measured in the picture: from its injection until it was undone, as the log has them, on the axis of the chart."""
+    run = report_runs.spot_evict().evidence.run
+    first = run.faults[0]
+    assert first.injected is not None
+    lasted_ns = [S // 2, 3 * S, 9 * S]
+    faults = [replace(first, id=f"f{i}", healed=first.injected + ns) for i, ns in enumerate(lasted_ns)]
+    drawn = gantt.timeline_chart(drawing.chronicle(replace(run, faults=tuple(faults))), drawing.cast(run))
+    bars = [
+        tuple(map(float, bar))
+        for bar in re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"[^>]* class="fault"', drawn)
+    ]
+    zero, five = (float(re.findall(rf'<text x="([\d.]+)"[^>]*>{at} s</text>', drawn)[0]) for at in (0, 5))
+    a_second = (five - zero) / 5
+    assert [width / a_second for _, width in bars] == pytest.approx([ns / S for ns in lasted_ns], abs=0.01)
+    assert {round((left - zero) / a_second, 2) for left, _ in bars} == {round((first.injected - run.begin) / S, 2)}
+
+
+def test_labels_of_many_faults_with_long_names_stay_in_the_picture() -> None:
+    run = report_runs.spot_evict().evidence.run
+    first, many = run.faults[0], 30
+    assert first.injected is not None
+    faults = [
+        replace(first, id=f"{i:02}-{'x' * 57}", injected=run.begin + (run.end - run.begin) * i // many, healed=run.end)
+        for i in range(many)
+    ]
+    for narrow in (False, True):
+        drawn = gantt.timeline_chart(drawing.chronicle(replace(run, faults=tuple(faults))), drawing.cast(run), narrow)
+        width = float(re.findall(r'viewBox="0 0 ([\d.]+)', drawn)[0])
+        labels = re.findall(r'<text x="([\d.]+)"[^>]* class="fault-label" text-anchor="(\w+)">([^<]*)<', drawn)
+        assert len(labels) == many
+        for at, anchor, words in labels:
+            room = width - float(at) if anchor == "start" else float(at)
+            assert len(words) * gantt.BOLD <= room and words.endswith("…")
+
+
+def test_a_logarithmic_axis_says_so() -> None:
+    steps = np.arange(1.0, 9.0)
+    for highest, told in ((2.0, False), (1000.0, True)):
+        losses = np.linspace(highest, 1.0, 8)
+        drawn = str(loss.loss_chart(loss.Curves(loss.Series(steps, losses, losses), None, None, 8)))
+        assert (">Loss, log scale<" in drawn) is told and (">Loss<" in drawn) is not told
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        ({"workload": {"trainer": "reference"}}, "reference"),
+        ({"workload": {"trainer": {"args": ["x"], "torchrun": "../train.py"}}}, "torchrun ../train.py"),
+        ({"workload": {"trainer": {"command": ["python", "train.py"]}}}, "python train.py"),
+        ({"workload": {"trainer": {"command": ["x" * 99]}}}, "x" * 59 + "…"),
+        ({"workload": {"trainer": {"other": 1}}}, ""),
+        ({"workload": [1]}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_trainer_in_words(plan: dict[str, object], told: str) -> None:
+    assert drawing.trainer(plan) == told

@@ -89,6 +89,36 @@ def test_verdict_and_reason_come_first_and_not_by_colour_alone(verdict: Verdict)
     assert shapes
 
 
+def test_of_many_reasons_the_first_are_seen_and_the_others_folded() -> None:
+    reasons = [f"reason {i}" for i in range(10)]
+    source = page_of(replace(report_runs.spot_evict(), verdict=Verdict.FAIL, reasons=reasons))
+    box = source[source.index('class="verdict') : source.index('class="figures"')]
+    shown, folded = box.split("<details>")
+    assert all(f"eason {i}" in shown for i in range(4)) and "<summary>6 more</summary>" in folded
+    assert all(f"eason {i}" in folded for i in range(4, 10))
+    assert folded.index("</details>") < folded.index("What to do next")
+
+
+def test_each_link_within_the_page_has_the_words_of_its_heading(source: str) -> None:
+    links = dict(re.findall(r'<a href="#(\w+)">(.*?)</a>', source))
+    assert len(links) >= 6
+    for target, told in links.items():
+        assert f'<section id="{target}"><h2>{told}</h2>' in source
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("recovery_time.max", "Recovery time"),
+        ("recovery_time.phases.startup", "Recovery time, start-up"),
+        ("metrics.checkpoint_success_min", "Metrics, checkpoint success"),
+        ("wasted_gpu_hours.max_percent_by_faults", "Wasted GPU-hours, percent by faults"),
+    ],
+)
+def test_a_bound_is_named_in_words(name: str, told: str) -> None:
+    assert words.expectation_name(name) == told
+
+
 def test_the_four_verdicts_have_four_shapes() -> None:
     cards = [replace(report_runs.spot_evict(), verdict=verdict) for verdict in Verdict]
     signs = {re.search(r'class="sign">\s*(<\w+ [^>]*>)', page_of(card))[1] for card in cards}  # type: ignore[index]
@@ -124,7 +154,7 @@ def test_the_phases_of_a_recovery_carry_their_seconds() -> None:
 
 
 def test_the_account_table_adds_up_to_what_was_allocated(source: str) -> None:
-    table = re.search(r'<table id="accounts">.*?</table>', source, re.DOTALL)
+    table = re.search(r'<table id="accounts".*?</table>', source, re.DOTALL)
     assert table
     rows = Page(table[0]).rows[1:]
     amounts = [round(float(row[1].replace(",", "")) * 1000) for row in rows]

@@ -42,11 +42,12 @@
     say("idle", view.job_over ? "the job is over" : idle);
     say("loss", view.loss === null ? "—" : Number(view.loss).toFixed(4));
     say("committed", view.committed_step ? "last checkpoint: step " + count(view.committed_step) : "no checkpoint yet");
-    const hours = view.wasted_gpu_s / 3600;
-    say("wasted", hours >= 1 ? hours.toFixed(2) + " GPU-h" : view.wasted_gpu_s.toFixed(0) + " GPU-s");
+    const wasted = view.wasted_gpu_s; // not known before the job is steady
+    say("wasted", wasted === null ? "—" : wasted >= 3600 ? (wasted / 3600).toFixed(2) + " GPU-h" : wasted.toFixed(0) + " GPU-s");
     const dollars = view.wasted_dollars === null ? "" : "$" + view.wasted_dollars.toFixed(2);
     const share = view.wasted_percent ? view.wasted_percent.toFixed(0) + " % since it was steady" : "";
-    say("share", [dollars, share].filter(Boolean).join(" · ") || "since it was steady");
+    const since = wasted === null ? "counted once it is steady" : "since it was steady";
+    say("share", [dollars, share].filter(Boolean).join(" · ") || since);
     byId("without-fault").hidden = !view.fault_free;
     document.title = (blocked(view) ? "Stopped · " : "") + "Game day · step " + view.step;
   };
@@ -75,7 +76,7 @@
     const all = view.ranks;
     if (!changed("ranks", [all, view.job_over])) return;
     const ms = (value) => (value === null || value === undefined ? "—" : value.toFixed(0) + " ms");
-    let words = count(all.count) + (all.count === 1 ? " rank" : " ranks");
+    let words = (all.count ? count(all.count) : "No") + (all.count === 1 ? " rank" : " ranks") + (all.count ? "" : " yet");
     if (all.step.length) words += ". Step: lowest " + count(all.step[0]) + ", highest " + count(all.step[2]);
     if (all.step_ms.length) words += ". Step time: fastest " + ms(all.step_ms[0]) + ", median " + ms(all.step_ms[1]) + ", slowest " + ms(all.step_ms[2]);
     say("ranks-words", words + (all.whole ? "." : ". Below: those that are furthest behind."));
@@ -85,7 +86,8 @@
       const late = highest - each.step > 1;
       const still = each.standing && !view.job_over;
       const box = make("div", "rank" + (still ? " standing" : late ? " late" : ""));
-      const pace = still ? "no step for " + Math.floor(each.idle_s) + " s" : ms(each.step_ms);
+      const behind = late ? count(highest - each.step) + " behind" : ms(each.step_ms);
+      const pace = still ? "no step for " + Math.floor(each.idle_s) + " s" : behind;
       box.append(make("b", "", String(each.rank)), make("span", "", pace));
       box.title = "rank " + each.rank + " on " + each.node + ": step " + each.step + ", " + pace;
       const bar = make("div", "bar-line");
@@ -125,6 +127,9 @@
       if (list.children.length) item.append(list);
       return item;
     }));
+    const list = byId("schedule");
+    const now = list.querySelector(".now"); // stays in sight where the schedule scrolls in its box, with some of what comes next
+    if (now) list.scrollTop = now.offsetTop + now.offsetHeight + 60 - list.offsetTop - list.clientHeight;
   };
 
   const PHASES = JSON.parse(document.body.dataset.phases); // those that the style sheet of the reports has a colour for
@@ -139,9 +144,9 @@
     const box = byId("outage-box");
     if (!box) return;
     const parts = view.outage.filter(([phase]) => phase !== "running"); // the fault may act on while steps are done again
-    box.hidden = !parts.length;
     const total = parts.reduce((sum, each) => sum + each[2], 0);
-    say("outage-title", view.outage_open && !view.job_over ? "No progress for " + lasted(total) : "The last outage took " + lasted(total));
+    const told = view.outage_open && !view.job_over ? "No progress for " + lasted(total) : "The last outage took " + lasted(total);
+    say("outage-title", parts.length ? told : "No outage so far"); // its place is kept: nothing moves when one begins
     if (!changed("outage", parts)) return;
     let at = 0;
     byId("outage").replaceChildren(...parts.map(([phase, words, s]) => {
@@ -155,7 +160,7 @@
     byId("outage").setAttribute("viewBox", "0 0 " + Math.max(at, 0.001) + " 1");
     const sums = new Map();
     for (const [phase, words, s] of parts) sums.set(phase, [words, (sums.has(phase) ? sums.get(phase)[1] : 0) + s]);
-    byId("outage").setAttribute("aria-label", [...sums.values()].map(([words, s]) => words + " " + lasted(s)).join(", "));
+    byId("outage").setAttribute("aria-label", [...sums.values()].map(([words, s]) => words + " " + lasted(s)).join(", ") || "No outage so far");
     byId("outage-words").replaceChildren(...[...sums].map(([phase, [words, s]]) => {
       const item = make("li");
       const key = shape("svg", { viewBox: "0 0 16 12", "aria-hidden": "true" });
@@ -202,7 +207,7 @@
   };
   const chart = async () => {
     if (document.hidden) return;
-    const answer = await fetch("/chart?narrow=" + (byId("chart").clientWidth < 660 ? 1 : 0)).catch(() => null);
+    const answer = await fetch("/chart?narrow=" + (byId("chart").clientWidth < 900 ? 1 : 0)).catch(() => null);
     if (!answer || !answer.ok) return;
     const text = await answer.text();
     if (!text || !changed("chart", text)) return;

@@ -14,7 +14,7 @@ ROW = 40.0
 
 
 def beside_chart(title: str, bars: Sequence[Bar], show: Show, narrow: bool = False) -> Markup:
-    """One row for each part, with the first run's bar above the second's."""
+    """One row for each part, with the first run's bar above the second's. What took no time has none."""
     left, right = (8.0, 282.0) if narrow else (200.0, 980.0)
     row = ROW + (16.0 if narrow else 0.0)
     most = max((value or 0.0 for bar in bars for value in bar[1:]), default=0.0)
@@ -27,7 +27,7 @@ def beside_chart(title: str, bars: Sequence[Bar], show: Show, narrow: bool = Fal
         first = before, "bar-was", top + 1, f"{name}, first run"
         second = after, "bar-now", top + 17, f"{name}, second run"
         for value, class_, y, said in (first, second):
-            width = max(x(value or 0.0) - x.start, 1.0)
-            parts.append(svg.rect(x.start, y, width, 14, class_, f"{said}: {show(value)}"))
-            parts.append(svg.text(x.start + width + 6, y + 11, show(value), "tick"))
+            end = max(x(value), x.start + 1.0) if value else x.start
+            parts += [svg.rect(x.start, y, end - x.start, 14, class_, f"{said}: {show(value)}")] if value else []
+            parts.append(svg.text(end + 6, y + 11, show(value), "tick"))
     return svg.picture(right + 76, len(bars) * row + 4, f"{title}, of both runs", parts)

@@ -10,12 +10,15 @@ from markupsafe import Markup
 
 from harness.report.charts import lanes as ranks
 from harness.report.charts import svg
+from harness.report.words import short
 from harness.units import counted
 
 TITLE_GAP = 8.0
 MARK_GAP = 12.0  # px; checkpoint marks nearer than this are drawn as one
 CAPTION = 15.0  # px above a lane for the names of its nodes
 CHARACTER = 6.6  # px; a cautious width of one letter at the chart's font size
+BOLD = 8.0  # px; of a bold one
+LABEL_MAX = 40  # characters of a fault's label; the mark tells all of it
 
 
 @dataclass(frozen=True)
@@ -106,8 +109,7 @@ def timeline_chart(run: Chronicle, cast: ranks.Cast, narrow: bool = False) -> Ma
     top = 4.0
     parts = [_row_label(form, "Job", top + 12), _job(run.phases, x, top, 17.0)]
     top += 26
-    drawn, top = _faults(run, form, x, top)
-    parts += drawn
+    faults, top = _faults(run, form, x, top)
     if run.checkpoints:
         parts.append(_row_label(form, form.name("Checkpoints", "Ckpt"), top + 11))
         parts.append(_checkpoints(run.checkpoints, x, top + 7))
@@ -123,7 +125,7 @@ def timeline_chart(run: Chronicle, cast: ranks.Cast, narrow: bool = False) -> Ma
     label = f"Timeline of {counted(cast.total, 'rank')} over {svg.seconds_text(x.high)}"
     if run.recoveries:
         label += f", {counted(len(run.recoveries), 'recovery', 'recoveries')}"
-    return svg.picture(form.width, bottom + 22, label, [*shade, axis, *parts, *marks])
+    return svg.picture(form.width, bottom + 22, label, [*shade, axis, *parts, *marks, *faults])
 
 
 def recovery_chart(run: Chronicle, recovery: Recovery, cast: ranks.Cast, narrow: bool = False) -> Markup:
@@ -156,12 +158,12 @@ def _moments(run: Chronicle, recovery: Recovery, x: svg.Scale) -> Markup:
     """Words above the marked moments, from the right to the left; one that would overlap is left out."""
     named = [("recovered", recovery.regained, "tick"), ("steps again", recovery.first, "tick")]
     mine = set(recovery.faults)
-    named += [(f.id[:24], f.injected, "fault-label") for f in run.faults if f.id in mine]
+    named += [(short(f.id, 24), f.injected, "fault-label") for f in run.faults if f.id in mine]
     moments = [(name, x(at), class_) for name, at, class_ in named if at is not None]
     marks = [moment for moment in moments if x.start <= moment[1] <= x.stop]
     parts, free = [], x.stop + 16
     for words, at, class_ in _together(sorted(marks, key=lambda mark: -mark[1])):
-        half = len(words) * CHARACTER / 2
+        half = len(words) * (BOLD if class_ == "fault-label" else CHARACTER) / 2
         centre = min(at, free - half)
         if centre + half >= at - 2 and centre - half > 0:
             parts.append(svg.text(centre, 11, words, class_, "middle"))
@@ -191,7 +193,7 @@ def _job(phases: Sequence[Phase], x: svg.Scale, y: float, height: float) -> Mark
         took = svg.seconds_text(phase.end - phase.begin)
         width = max(x.clamp(phase.end) - x.clamp(phase.begin), 0.7)
         parts.append(svg.rect(x.clamp(phase.begin), y, width, height, f"p-{phase.name}", f"{phase.label}: {took}"))
-        if len(phase.label) * CHARACTER + 8 < width:
+        if len(phase.label) * BOLD + 6 < width:
             parts.append(svg.text(x(phase.begin) + 5, y + height - 5, phase.label, f"on on-{phase.name}"))
     return svg.join(parts)
 
@@ -205,10 +207,9 @@ def _faults(run: Chronicle, form: Layout, x: svg.Scale, top: float) -> tuple[lis
     for fault in sorted(run.faults, key=lambda f: f.injected)[:60]:
         left, right = x.clamp(fault.injected), x.clamp(fault.ended)
         words = fault.id if form.narrow or fault.id == fault.kind else f"{fault.id}: {fault.kind}"
-        most = max(int(max(x.stop - right, left - x.start) / CHARACTER) - 1, 3)
-        if len(words) > most:
-            words = words[: most - 1] + "…"
-        needs = len(words) * CHARACTER + 6
+        most = max(int(max(x.stop - right, left - x.start) / BOLD) - 1, 3)
+        words = short(words, min(most, LABEL_MAX))
+        needs = len(words) * BOLD + 6
         flip = right + needs > x.stop
         begin, end = (left - needs, right) if flip else (left, right + needs)
         row = next((i for i, until in enumerate(free) if until <= begin), len(free))
@@ -299,9 +300,10 @@ def _phase_row(phases: Sequence[Phase], total_s: float, form: Layout, x: svg.Sca
         title = f"{phase.label}: {svg.seconds_text(phase.end - phase.begin)}\n{phase.meaning}"
         parts.append(svg.rect(x.clamp(phase.begin), y + 1, width, 14, f"p-{phase.name}", title))
         right = x.clamp(phase.begin) + width
-    flip = right + len(took) * CHARACTER + 8 > x.stop
+    needs = len(took) * BOLD + 8
+    flip = right + needs > x.stop
     left = x.clamp(kind.begin)
-    inside = flip and left - len(took) * CHARACTER - 6 < x.start
+    inside = flip and right - x.clamp(phases[-1].begin) > needs
     at = right + 6 if not flip else right - 6 if inside else left - 6
     class_ = f"on on-{kind.name}" if inside else "seconds"
     parts.append(svg.text(at, y + 12, took, class_, "end" if flip else "start"))

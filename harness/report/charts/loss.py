@@ -15,6 +15,7 @@ from harness.units import counted
 
 Floats = npt.NDArray[np.float64]
 LOSS_MAX = 1e300  # what is larger is drawn beyond the panel
+LOGARITHMIC = ", log scale"
 DECADES = (-307, 308)  # of the numbers that a float holds at its full precision
 
 
@@ -73,7 +74,8 @@ def loss_chart(curves: Curves, narrow: bool = False) -> Markup | None:
     x = _step_scale(curves, narrow)
     upper = _loss_panel(curves, x, 14.0, 210.0 if not narrow else 180.0)
     bottom = upper.y.start
-    parts = [_frame(upper, "Loss"), _resumes(curves, x, 14.0, bottom), _rolled_back(curves, upper)]
+    title = "Loss" + LOGARITHMIC * upper.logarithmic
+    parts = [_frame(upper, title), _resumes(curves, x, 14.0, bottom), _rolled_back(curves, upper)]
     if fault_free:
         parts.append(svg.polyline(upper.points(fault_free.step, fault_free.loss), "fault-free"))
     parts += [svg.polyline(upper.points(ours.step, ours.loss), "run"), _not_finite(upper, ours)]
@@ -202,8 +204,10 @@ def _not_finite(panel: Panel, curve: Series) -> Markup:
 
 def _difference(curves: Curves, steps: Floats, apart: Floats, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
     """The lower panel. All equal: one line that says so; otherwise a logarithmic panel above a zero line."""
-    title = svg.text(x.start, top - 3, "Difference to the fault-free run", "panel-title")
-    if not len(steps) or not apart.any():
+    same = not len(steps) or not apart.any()
+    told = "Difference to the fault-free run" if same else f"Difference to fault-free run{LOGARITHMIC}"
+    title = svg.text(x.start, top - 3, told, "panel-title")
+    if same:
         words = f"0 at each of {counted(len(steps), 'step')}" if len(steps) else "no step in common"
         parts = [title, svg.text(x.start - 6, top + 24, "0", "tick", "end")]
         if len(steps):

@@ -15,6 +15,7 @@ from harness.report.charts import svg
 from harness.units import counted
 
 HEIGHT = 196.0
+BELOW = 16.0  # px below the axis, where there is a row of what is not known
 ROOM = 72.0  # px of a label below the axis
 MARGIN = 26.0  # px to the right of the axis
 _ABOVE = 32.0  # the row of those that have no value and never will
@@ -28,7 +29,7 @@ _SHAPES = {
 
 @dataclass(frozen=True)
 class Point:
-    """One run. `value` is `None` where nothing was measured; its mark then stands at the bottom, or above the chart."""
+    """One run. `value` is `None` where nothing was measured; its mark is then below the axis, or above the chart."""
 
     value: float | None
     verdict: str
@@ -36,6 +37,10 @@ class Point:
     day: str
     story: str
     above: bool = False
+
+    @property
+    def known(self) -> float | None:
+        return self.value if self.value is not None and math.isfinite(self.value) else None
 
 
 @dataclass(frozen=True)
@@ -68,13 +73,14 @@ def trend_chart(
     narrow: bool = False,
 ) -> Markup:
     """Runs from left to right in their order; a line at each level, and a mark where it changed. `above`: what the
-    row above the chart means."""
-    told = [point.value for point in points if point.value is not None and math.isfinite(point.value)]
+    row above the chart means. The row below it, marked `?`, is of runs without a value."""
+    told = [point.known for point in points if point.known is not None]
     high = min(max([*told, 0.0]) * 1.12, sys.float_info.max) or 1.0
     left, right = (46.0, 334.0) if narrow else (64.0, 1054.0)
     x = svg.Scale(-0.5, len(points) - 0.5, left, right)
     strip = any(point.above for point in points)
     y = svg.Scale(0.0, high, HEIGHT - 46, 58.0 if strip else 34.0)
+    unknown = BELOW if any(point.known is None and not point.above for point in points) else 0.0
     parts = [svg.text(left, 12, title, "panel-title")]
     for value in svg.round_ticks(y.low, y.high, 4) if told else ():
         parts.append(svg.line(left, y(value), right, y(value), "grid"))
@@ -87,10 +93,11 @@ def trend_chart(
         parts.append(svg.tag("g", svg.tag("title", step.story), line, flag))
     parts += [_mark(point, x(i), y) for i, point in enumerate(points)]
     parts += [svg.text(left - 6, _ABOVE + 4, above, "tick", "end")] if strip else []
-    parts.append(_labels([point.day for point in points], x, HEIGHT - 28))
-    parts.append(_labels([point.commit for point in points], x, HEIGHT - 12))
+    parts += [svg.text(left - 6, y.start + unknown + 4, "?", "tick", "end")] if unknown else []
+    parts.append(_labels([point.day for point in points], x, HEIGHT + unknown - 28))
+    parts.append(_labels([point.commit for point in points], x, HEIGHT + unknown - 12))
     label = f"{title} of {counted(len(points), 'run')}" + "".join(f"; {step.story}" for step in steps)
-    return svg.picture(right + MARGIN, HEIGHT, label, parts)
+    return svg.picture(right + MARGIN, HEIGHT + unknown, label, parts)
 
 
 def _levels(points: Sequence[Point], steps: Sequence[Step], x: svg.Scale, y: svg.Scale) -> list[Markup]:
@@ -105,7 +112,7 @@ def _levels(points: Sequence[Point], steps: Sequence[Step], x: svg.Scale, y: svg
 
 
 def _mark(point: Point, x: float, y: svg.Scale) -> Markup:
-    at = y.start if point.value is None or not math.isfinite(point.value) else y(point.value)
+    at = y.start + BELOW if point.known is None else y(point.known)
     at = _ABOVE if point.above else at
     shape = _SHAPES.get(point.verdict, _SHAPES["inconclusive"]).format(x=svg.number(x), y=svg.number(at))
     return svg.tag("g", svg.tag("title", point.story), svg.tag("path", d=shape, class_=f"mark-{point.verdict}"))
