@@ -51,7 +51,9 @@ def verify(
     load: Annotated[
         bool, typer.Option("--load", help="Also load each by its own framework. It may run code: for saves you trust.")
     ] = False,
-    python: Annotated[str, typer.Option(help="For --load: the interpreter that has the framework.")] = sys.executable,
+    python: Annotated[
+        str, typer.Option(help="For --load: the interpreter that has the framework; by default the harness's own.")
+    ] = "",
     watch: Annotated[bool, typer.Option("--watch", help="Follow a job: verify each new save, until Ctrl-C.")] = False,
     duration: Annotated[str, typer.Option("--for", help="End --watch after this time, like 30m.")] = "",
     json: JsonOption = False,
@@ -76,7 +78,7 @@ def verify(
     if not path.is_dir() and not path.is_file():
         raise UsageError(f"{path}: {'neither a folder nor a file' if path.exists() else 'not there'}")
     stored = StoredSaves(Store(reports).find(against)) if against else None
-    verifier = Verifier(Place(path, layout), keep, python if load else "", stored)
+    verifier = Verifier(Place(path, layout), keep, (python or sys.executable) if load else "", stored)
     saves = _watch(verifier, limit_s, json) if watch else list(verifier.all())
     answer = verdict(saves, verifier.notes)
     if json and not watch:

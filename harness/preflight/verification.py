@@ -87,8 +87,10 @@ class Place:
 
     def __init__(self, path: pathlib.Path, layout: str = AUTO):
         path = path.resolve()
-        folder = path if path.is_dir() else path.parent
-        self.root = [folder, *folder.parents][:3][-1]  # a pointer lies beside the save
+        saves = [each for each in (path, *path.parents[:2]) if each.is_dir() and names.step_in(each.name) is not None]
+        folder = path if path.is_dir() else (saves or [path.parent])[0]
+        # The folder of saves has a name below it; what points to a save lies beside that.
+        self.root = [folder, *folder.parents][: 3 if folder in saves else 2][-1]
         self._folder, self._wanted = (str(each.relative_to(self.root)) for each in (folder, path))
         self._layouts = layout_names() if layout == AUTO else (layout,)
 
@@ -171,14 +173,14 @@ class _Verification:
         try:
             with self.place.open(file) as opened:
                 inside = self.insides[file] = formats.shard(opened, places) if places else formats.look(opened, file)
+                for tensor, what in inside.wrong:
+                    save.find(State.DAMAGED, what, file, tensor)
+                for what in inside.unclear:
+                    save.find(State.UNKNOWN, what, file)
                 save.parts[save.short(file)] = read = self._content(opened, file, inside.spans)
         except (OSError, FaultError, Unreadable) as error:
             save.find(State.UNKNOWN, f"cannot be read: {error}", file)
             return
-        for tensor, what in inside.wrong:
-            save.find(State.DAMAGED, what, file, tensor)
-        for what in inside.unclear:
-            save.find(State.UNKNOWN, what, file)
         for part in read:
             if not part.sound:
                 save.find(State.DAMAGED, "has another checksum than it was saved with", file, part.span.name)
