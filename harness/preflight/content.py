@@ -11,6 +11,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from harness.preflight.formats import Span
+from harness.trainers.checkpoints.shared.digests import TensorContent
 
 BLOCK_BYTES = 2**20
 ZEROS_BYTES = 4096  # so many zeros in a row, counted from the tensor's begin, are a hole
@@ -27,6 +28,11 @@ class Part(NamedTuple):
     sound: bool  # or its checksum is another one
     zeros: int
     infinite: int
+
+    @property
+    def content(self) -> TensorContent:
+        size = self.span.end - self.span.start
+        return TensorContent(size, self.sha256, self.zeros == size)
 
 
 class Unreadable(Exception):

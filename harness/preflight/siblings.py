@@ -44,7 +44,8 @@ def numbered(files: Sequence[str]) -> Iterator[Lack]:
         absent = [name for name in needed if name not in known]
         yield from (Lack(f"is missing, one of {int(of[2])}", name) for name in absent[:NAMED_MAX])
     for family in ranks.values():
-        yield from _ranks(family)
+        if len(family) > 1:  # the number of one alone may be another one's, as of an adapter's rank
+            yield from _ranks(family)
 
 
 def _ranks(family: Sequence[str]) -> Iterator[Lack]:

@@ -49,10 +49,8 @@ def _other(save: Save, listed: set[str]) -> list[tuple[str, str]]:
     """The tensors that are not listed. The largest ones of each save are."""
     smallest = min((int(each.partition(" ")[0]) for each in listed), default=0)
     found = []
-    for file, parts in save.parts.items():
-        for part in parts:
-            content = digests.TensorContent(part.span.end - part.span.start, part.sha256, False)
-            told = f"{content.size} {content.sha256[: digests.SHORT]}" in listed
-            if part.span.name and content.trained and content.size >= smallest and not told:
-                found.append((file, part.span.name))
+    for file, part in ((file, part) for file, parts in save.parts.items() for part in parts if part.span.name):
+        told = f"{part.content.size} {part.sha256[: digests.SHORT]}" in listed
+        if part.content.trained and part.content.size >= smallest and not told:
+            found.append((file, part.span.name))
     return found

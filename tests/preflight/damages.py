@@ -269,7 +269,7 @@ DAMAGES = [
     Damage("safetensors", "cut", _SAFE, cut, D, ("a.",)),
     Damage("safetensors", "short", _SAFE, short, D, ("a.bias",)),
     Damage("safetensors", "flip", _SAFE, flip, W, (), "a.weight"),
-    Damage("safetensors", "zeros", _SAFE, zeros, S, ("a.weight", "zero bytes"), "a.weight"),
+    Damage("safetensors", "zeros", _SAFE, zeros, S, ("a.weight", "zero bytes in holes"), "a.weight"),
     Damage("safetensors", "empty", _SAFE, empty, D, ("is empty",)),
     Damage("safetensors", "missing", _SAFE, missing, D, ("is missing",)),
     Damage("safetensors", "head", _SAFE, head, D, ("header",)),
@@ -333,9 +333,7 @@ DAMAGES = [
     Damage("megatron", "zeros", _RANK, zeros, D, ("model.b.weight",), "b.weight", 1),
     Damage("megatron", "empty", _RANK, empty, D, ("mp_rank_01", "is empty")),
     Damage("megatron", "missing", _RANK, missing, D, ("tells of 2 parts of the model",)),
-    Damage(
-        "megatron", "missing", _RANK.replace("01", "00"), missing, D, ("mp_rank_00/model_optim_rng.pt: is missing",)
-    ),
+    Damage("megatron", "missing", _RANK.replace("01", "00"), missing, D, ("tells of 2 parts of the model",)),
     Damage("megatron", "other", _RANK, other, D, ("is of step 20",)),
     Damage(
         "megatron",
@@ -354,7 +352,7 @@ DAMAGES = [
     Damage("deepspeed", "zeros", _ZERO, zeros, D, ("optimizer_state_dict.fp32",), "a.weight", 2),
     Damage("deepspeed", "empty", _ZERO, empty, D, ("is empty",)),
     Damage("deepspeed", "missing", _ZERO, missing, D, ("tells of 2 ranks",)),
-    Damage("deepspeed", "missing", _ZERO.replace("rank_1", "rank_0"), missing, D, ("zero_pp_rank_0", "is missing")),
+    Damage("deepspeed", "missing", _ZERO.replace("rank_1", "rank_0"), missing, D, ("tells of 2 ranks",)),
     Damage("deepspeed", "flip", _MODEL, flip, D, ("module.b.weight",), "b.weight"),
     Damage("deepspeed", "other", _MODEL, other, D, ("is of step 20",)),
     Damage("deepspeed", "other", _ZERO, other, S, ("global_step20",)),

@@ -159,6 +159,27 @@ def test_a_frozen_file_and_another_number_of_ranks_are_healthy(tmp_path: pathlib
     assert words(verified(tmp_path)) == ""
 
 
+def test_what_healthy_jobs_do_is_not_suspicious(tmp_path: pathlib.Path) -> None:
+    """Moments of rows that are no longer trained become zero, a loader begins anew, an adapter's rank is no process."""
+    for step in (20, 40, 60, 80):
+        moments = torch.randn(8, 2048)
+        moments[: step // 20] = 0
+        loader = torch.get_rng_state() if step % 40 else torch.zeros(5056, dtype=torch.uint8)
+        torch.save({"exp_avg": moments, "step": step}, tmp_path / f"ckpt_{step}.pt")
+        torch.save({"loader": loader, "step": step}, tmp_path / f"loader_step_{step}.pt")
+        torch.save({"w": torch.randn(40), "step": step}, tmp_path / f"adapter-rank16-step-{step}.pt")
+    assert words(verified(tmp_path)) == ""
+
+
+def test_ranks_between_others_are_missed(tmp_path: pathlib.Path) -> None:
+    for rank in (0, 1, 3):
+        torch.save({"step": 5, "w": torch.randn(40)}, tmp_path / f"ckpt_5_rank{rank}.pt")
+    (save,) = verified(tmp_path).values()
+    assert [each.words for each in save.findings] == [
+        "ckpt_5_rank2.pt: is missing, and ranks with larger numbers are there"
+    ]
+
+
 def test_first_ranks_of_nodes_alone_are_not_sure(tmp_path: pathlib.Path) -> None:
     for rank in (0, 8, 16):
         torch.save({"step": 5, "w": torch.randn(40)}, tmp_path / f"ckpt_5_rank{rank}.pt")
