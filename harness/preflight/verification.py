@@ -7,12 +7,10 @@ was not looked into. Without a checksum or a manifest, a save is whole in struct
 from __future__ import annotations
 
 import enum
-import hashlib
-import io
 import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import IO, NamedTuple, cast
+from typing import IO, NamedTuple
 
 from harness.errors import FaultError
 from harness.log import untrusted_files
@@ -24,6 +22,8 @@ from harness.trainers.checkpoints.shared import names
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 FINDINGS_MAX = 100  # of one save that are kept
+MARKED_BESIDE = ("megatron", "deepspeed")  # what is written last lies beside the saves, and tells of all
+MARKS = {"hugging_face": "trainer_state.json", "reference": "manifest.json"}
 STATES_THE_STEP = {"hugging_face": "global_step", "deepspeed": "global_steps", "megatron": "iteration"}
 STRUCTURE, CHECKSUMS, MANIFEST = "structure", "checksums", "manifest"
 
@@ -198,33 +198,18 @@ class _Verification:
 
     def _ask_all(self) -> None:
         """What the files say together, and the layout."""
-        find, path = self.save.find, self.found.path
+        find = self.save.find
         for asked in (siblings.numbered(self.found.files), siblings.told(self.insides), siblings.indexed(self.insides)):
             for lack in asked:
                 find(State.DAMAGED if lack.sure else State.SUSPICIOUS, lack.what, lack.file, lack.tensor)
-        if self.layout == "hugging_face" and f"{path}/trainer_state.json" not in self.found.files:
-            find(State.DAMAGED, "is missing; it is written last", f"{path}/trainer_state.json")
-        if self.layout == "reference":
-            self._hold_against_the_trainers_own()
         for file, inside in self.insides.items():
             told = inside.top.get(STATES_THE_STEP.get(self.layout, ""))
             if type(told) is int and self.found.step not in (None, told):
                 find(State.DAMAGED, f"is of step {told}, and the save of step {self.found.step}", file)
         if not any(inside.known for inside in self.insides.values()):
             find(State.UNKNOWN, "no file of it has a format that is known")
-
-    def _hold_against_the_trainers_own(self) -> None:
-        """The manifest of the reference trainer has a checksum of each file."""
-        path = f"{self.found.path}/manifest.json"
-        listed = self.insides[path].top.get("files") if path in self.insides else None
-        for name, told in listed.items() if isinstance(listed, dict) else [("manifest.json", None)]:
-            file = f"{self.found.path}/{name}"
-            if file not in self.found.files:
-                self.save.find(State.DAMAGED, "is missing", file)
-            elif isinstance(told, dict):
-                with self.place.open(file) as opened:
-                    if hashlib.file_digest(cast(io.BufferedReader, opened), "sha256").hexdigest() != told.get("sha256"):
-                        self.save.find(State.DAMAGED, "has another checksum than in the trainer's manifest", file)
+        if not self.found.whole and self.save.state is State.WHOLE and self.layout not in MARKED_BESIDE:
+            find(State.DAMAGED, f"lacks what is written last: {MARKS.get(self.layout, 'its end')}")
 
     def _hold_against(self, kept: manifest.Manifest) -> None:
         """Where most of it is new, it was saved again: the job went back, and came to this step once more."""

@@ -308,7 +308,9 @@ DAMAGES = [
     Damage("hugging_face", "empty", "checkpoint-60/scheduler.pt", empty, D, ("is empty",)),
     Damage("hugging_face", "missing", _HF, missing, D, ("is missing, one of 2",)),
     Damage("hugging_face", "missing", _OPT, missing, S, ("state.0.exp_avg", "is not there")),
-    Damage("hugging_face", "missing", "checkpoint-60/trainer_state.json", missing, D, ("written last",)),
+    Damage(
+        "hugging_face", "missing", "checkpoint-60/trainer_state.json", missing, D, ("written last: trainer_state.json",)
+    ),
     Damage("hugging_face", "other", "checkpoint-60/trainer_state.json", other, D, ("is of step 20",)),
     Damage("hugging_face", "other", _HF, other, S, ("checkpoint-20",)),
     Damage("lightning", "cut", _CKPT, cut, D, ("cut off",)),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
+import checkpoint_files
 import torch
 from damages import DAMAGES, FOLDERS, STEP, WRITERS, Damage, tensors, write_all
 from hypothesis import given, settings
@@ -56,6 +57,18 @@ def test_whole_saves_are_whole(whole: pathlib.Path, tmp_path: pathlib.Path, layo
         assert words(saves) == ""
         assert [save.step for save in saves.values()] == [20, 40, 60, 100]
         assert {save.verified_by for save in saves.values()} == {verified_by}
+
+
+@pytest.mark.parametrize("layout", checkpoint_files.WRITERS)
+def test_each_layout_that_is_known_is_verified(tmp_path: pathlib.Path, layout: str) -> None:
+    checkpoint_files.write(tmp_path, layout, 20, 100)
+    assert [(save.step, save.state) for save in verified(tmp_path).values()] == [(20, State.WHOLE), (100, State.WHOLE)]
+
+
+def test_the_mark_of_an_end_must_be_there(tmp_path: pathlib.Path) -> None:
+    checkpoint_files.write(tmp_path, "reference", 20, 100)
+    (tmp_path / "step-00000100" / "manifest.json").unlink()
+    assert "step-00000100 lacks what is written last: manifest.json" in words(verified(tmp_path))
 
 
 def test_there_are_sixty_damages() -> None:
