@@ -26,15 +26,16 @@ def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
 
 
 def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
-    """Of the newest; a part of a suite is no gate."""
+    """Of the newest; a part of a suite is no gate. Where one run tells no commit, the gate has none."""
     for folder, at_s in newest(reports, "suite.json"):
         try:
             gate = stored_gate.read(folder)
         except UsageError:
             continue
         if not (gate.part.shard or gate.part.tag or (gate.part.again and not gate.part.added)):
-            runs = (reports / pathlib.PurePath(run.run_id).name for row in gate.scenarios for run in row.runs)
-            commits = frozenset(filter(None, (model.commit_in(run / "report.json") for run in runs)))
+            runs = [run.run_id for row in gate.scenarios if not row.swept for run in row.runs]
+            told = [model.commit_in(reports / pathlib.PurePath(run).name / "report.json") for run in runs]
+            commits = frozenset(each for each in told if each) if all(told) else frozenset()
             words = f"{gate.suite} on {gate.part.backend}: {gate.reason}"
             yield Proof(Item.GATE, gate.verdict, words, folder, at_s, commits)
             return

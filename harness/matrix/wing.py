@@ -89,7 +89,8 @@ def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
     for folder, at_s in newest(reports, "plan.json"):
         found = sweep.stored(folder)
         if found is not None and found.complete:
-            commits = frozenset(filter(None, [found.code.get("trainer_commit")]))
+            commit, clean = found.code.get("trainer_commit"), found.code.get("trainer_diff") == "clean"
+            commits = frozenset({commit if clean else f"{commit}-dirty"} if commit else ())
             words = f"{counted(len(found.tried), 'restart')} from its saves: {found.why}"
             yield Proof(Item.RESUMES, found.verdict, words, folder, at_s, commits)
             return

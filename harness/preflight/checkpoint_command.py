@@ -85,7 +85,7 @@ def verify(
         told = {"schema": 1, "path": str(path), "verdict": answer.value, "notes": verifier.notes}
         print_json(strict(told | {"saves": [_values(each) for each in saves]}))
     elif not watch:
-        _print(saves)
+        _print(saves, keep)
     for text in verifier.notes if saves else [*verifier.notes, f"no save of a known layout is in {path}"]:
         note(text)
     if junit:
@@ -134,14 +134,14 @@ def _cells(save: Save) -> tuple[str, ...]:
     return save.path, step, _when(save), size(save.bytes), loss, state
 
 
-def _print(saves: Sequence[Save]) -> None:
+def _print(saves: Sequence[Save], kept: bool) -> None:
     table = Table(*HEAD, "what", box=None, header_style="bold")
     for each in saves:
         table.add_row(*map(safe, (*_cells(each), _words(each))), style=_style(each))
     print_table(table)
     counts = {state: sum(save.state is state for save in saves) for state in State}
     say(f"{counted(len(saves), 'save')}: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}")
-    if any(save.state is State.WHOLE and save.verified_by == STRUCTURE for save in saves):
+    if not kept and any(save.state is State.WHOLE and save.verified_by == STRUCTURE for save in saves):
         say("Where only the structure was checked, a changed tensor is not seen: it needs --keep, or --against RUN.")
 
 

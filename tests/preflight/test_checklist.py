@@ -79,7 +79,10 @@ def swept(reports: pathlib.Path, name: str, wrong: str = "", complete: bool = Tr
     found = (Finding(Kind.SAMPLES, wrong),) if wrong else ()
     tried = [Tried(Moment("the first save", 20, 20), "20", found, 5, 1.0, {Kind.SAMPLES.name: 5})]
     write(reports, f"{name}/plan.json", {}, at_s)
-    sweep.store(Sweep(name, "mine", "0", {"trainer_commit": HERE}, tried=tried, complete=complete), reports / name)
+    sweep.store(
+        Sweep(name, "mine", "0", {"trainer_commit": HERE, "trainer_diff": "clean"}, tried=tried, complete=complete),
+        reports / name,
+    )
 
 
 def test_without_evidence_nothing_is_answered(tmp_path: pathlib.Path) -> None:
@@ -111,6 +114,14 @@ def test_a_gate_that_is_not_green_on_this_commit_is_no(tmp_path: pathlib.Path, m
     gate(tmp_path, "gate-1", **more)
     answer = asked(tmp_path)[Item.GATE]
     assert answer.answer == "no" and answer.why.startswith(told)
+
+
+def test_a_gate_of_which_a_run_is_gone_has_no_commit(tmp_path: pathlib.Path) -> None:
+    gate(tmp_path, "gate-1")
+    values = json.loads((tmp_path / "gate-1" / "suite.json").read_text())
+    values["scenarios"][0]["runs"].append({"run_id": "gone", "verdict": "pass"})
+    write(tmp_path, "gate-1/suite.json", values)
+    assert asked(tmp_path)[Item.GATE].why.startswith("green, but on a commit that is not told")
 
 
 def test_changed_files_are_no_commit(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
