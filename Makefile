@@ -12,7 +12,7 @@ OLD ?= .
 ARGS ?=
 ENGINES ?= docker slurm
 WORKERS ?= 3
-FAST := $(addprefix tests/,adopt campaign cli docs forecast gameday gate judge log matrix plan report run spec theory timeline trainers test_import_rules.py test_plugins.py)
+FAST := $(addprefix tests/,adopt campaign cli docs forecast gameday gate judge log matrix plan preflight report run spec theory timeline trainers test_import_rules.py test_plugins.py)
 BENCH_STEPS ?= 1000
 
 .DEFAULT_GOAL := help

@@ -63,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # What commands share, and those of the trunk. The one file that collects all commands stands on top of the house.
     "cli": _TRUNK | {"report.charts", "campaign", "monitoring"},
-    "cli.main": {"cli", "run", "report.words", "adopt", "forecast", "gameday", "gate", "matrix"},
+    "cli.main": {"cli", "run", "report.words", "adopt", "forecast", "gameday", "gate", "matrix", "preflight"},
     "__main__": {"cli.main"},
     "": set(),
 }
@@ -75,6 +75,7 @@ WINGS = {
     "gameday": ("day_verdict", "attach.attached_verdict"),
     "gate": ("baseline_comparison", "change_points", "objectives", "t_distribution", "two_runs_difference"),
     "matrix": ("restart_log", "resume_comparison", "moments", "told_saves"),
+    "preflight": (),
 }
 for wing, judging in WINGS.items():
     pure = {f"{wing}.{name}" for name in judging}

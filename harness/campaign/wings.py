@@ -1,11 +1,14 @@
 """What the wings of this house tell its trunk, which knows none of them by name: the files `wing.py` in their folders.
 
 A wing has stored results of its own, which the list of runs, `chaos show` and `chaos score` find by a file in the run's
-folder; and files that people write, which `chaos validate` knows by what stands in them.
+folder; and files that people write, which `chaos validate` knows by what stands in them. It says what its results prove
+before a launch.
 """
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +70,29 @@ class FileKind:
     check: Callable[[pathlib.Path, pathlib.Path], str]
 
 
+class Item(enum.StrEnum):
+    """What should be known before a launch."""
+
+    RESUMES = "checkpoints resume"
+    DATA = "data balanced"
+    DRY_RUN = "dry run done"
+    ALERTS = "monitoring delivers alerts"
+    GATE = "gate green on this commit"
+    GAME_DAY = "game day held"
+    RUNBOOKS = "runbooks linked"
+
+
+class Proof(NamedTuple):
+    """What a stored result says to an item. `at_s`: since 1970; `commits`: of the project under test, in its runs."""
+
+    item: Item
+    verdict: Verdict
+    words: str
+    folder: pathlib.Path
+    at_s: float
+    commits: frozenset[str]
+
+
 class Swept(NamedTuple):
     """What a sweep over a job came to. `run_id`: the folder of its report."""
 
@@ -95,6 +121,7 @@ class Wing:
     stored: Sequence[StoredKind] = ()
     files: Sequence[FileKind] = ()
     sweeps: Mapping[str, Sweep] = field(default_factory=dict)  # by the word that a suite has for it
+    proofs: Callable[[pathlib.Path], Iterator[Proof]] = lambda reports: iter(())  # of what is stored there
 
 
 def wings() -> Iterator[Wing]:
@@ -103,6 +130,15 @@ def wings() -> Iterator[Wing]:
 
 def sweep_of(name: str) -> Sweep:
     return next(wing.sweeps[name] for wing in wings() if name in wing.sweeps)
+
+
+def newest(reports: pathlib.Path, name: str) -> Iterator[tuple[pathlib.Path, float]]:
+    """The folders of results that hold this file, with the time of its last change; the newest first."""
+    found = []
+    for path in reports.glob(f"*/{name}"):
+        with contextlib.suppress(OSError):
+            found.append((path.stat(follow_symlinks=False).st_mtime, path.parent))
+    return ((folder, at_s) for at_s, folder in sorted(found, reverse=True))
 
 
 def stored_kinds() -> list[StoredKind]:

@@ -70,6 +70,14 @@ COMMANDS = {
             "harness.cli.scenarios:plan",
             "Say what a scenario would do, or print what would be asked of the engine. Launches nothing.",
         ),
+        "checkpoint": (
+            "harness.preflight.checkpoint_command:checkpoint",
+            "Say which saves are whole, and of a damaged one which file and which tensor.",
+        ),
+        "preflight": (
+            "harness.preflight.preflight_command:preflight",
+            "Say what is known before a launch: the checklist, from stored results.",
+        ),
         "doctor": (
             "harness.cli.machine:doctor",
             "Say which backends, faults and scenarios work on this machine, and what is missing for the rest.",

@@ -39,7 +39,6 @@ from harness.timeline import timeline
 from harness.timeline.window import JobLog
 
 FILE = day_report.PLAN
-REHEARSALS = "rehearsals"  # the reports of each, in the day's folder
 BYTES_MAX = 64 * 2**20
 
 
@@ -181,7 +180,7 @@ def _of_the_job(whole: Evidence, expect: Mapping[str, Any]) -> Evidence:
 def write_day(run_dir: pathlib.Path, result: DayResult, cards: Mapping[str, Scorecard]) -> None:
     day = load_day(run_dir)
     for name, card in cards.items():
-        folder = run_dir / REHEARSALS / name
+        folder = run_dir / day_report.REHEARSALS / name
         folder.mkdir(parents=True, exist_ok=True)
         write_reports(card, folder)
     write_files(day_report.render(day, result), run_dir)

@@ -19,6 +19,7 @@ from harness.report.words import DASH, gpu_seconds, minute, percent, short, word
 from harness.units import counted, format_duration
 
 PLAN, REPORT = "gameday.json", "gameday-report.json"
+REHEARSALS = "rehearsals"  # the reports of each, in the day's folder
 
 SCHEMA = 1
 MOMENTS_MAX = 400  # shown
@@ -83,14 +84,16 @@ class StoredAct(msgspec.Struct):
     name: str
     verdict: Verdict
     reasons: list[str]
+    runbook: str | None = None
 
 
 class StoredDay(msgspec.Struct):
-    """As much of a day's report as a terminal and the list of runs show."""
+    """As much of a day's report as a terminal, the list of runs and the checklist before a launch show."""
 
     verdict: Verdict
     reasons: list[str]
     rehearsals: list[StoredAct]
+    sides: dict[str, Verdict | None] = {}
 
 
 def read(folder: pathlib.Path) -> StoredDay:

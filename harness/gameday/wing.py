@@ -1,20 +1,24 @@
-"""Game days among the stored results, and their plans among the files that people write."""
+"""Game days among the stored results, what they prove before a launch, and their plans among the files that people
+write."""
 
 from __future__ import annotations
 
 import functools
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
-from harness.campaign.wings import FileKind, Part, Result, Wing
+from harness.campaign.wings import FileKind, Item, Part, Proof, Result, Wing, newest
 from harness.gameday import day_report
 from harness.gameday.attach.strikes_file import load_attached
 from harness.gameday.day_file import are_strikes
 from harness.gameday.day_plan import plan_day
+from harness.judge.verdict import Verdict
+from harness.report import model
+from harness.report.model import ReportError
 from harness.spec.document import Document, read_text
 from harness.units import counted
 
@@ -40,6 +44,23 @@ class _Days:
         return Result(result.verdict, result.reasons, parts), functools.partial(write_day, folder, result, cards)
 
 
+def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
+    for folder, at_s in newest(reports, day_report.PLAN):
+        try:
+            day = day_report.read(folder)
+        except ReportError:
+            continue
+        told = (model.commit_in(path) for path in folder.glob(f"{day_report.REHEARSALS}/*/report.json"))
+        from_here, held = (folder, at_s, frozenset(filter(None, told))), counted(len(day.rehearsals), "rehearsal")
+        yield Proof(Item.GAME_DAY, day.verdict, (day.reasons or [held])[0], *from_here)
+        if alerts := day.sides.get("alerts"):
+            yield Proof(Item.ALERTS, alerts, f"the alerts of {held}", *from_here)
+        if without := [each.name for each in day.rehearsals if not each.runbook]:
+            yield Proof(Item.RUNBOOKS, Verdict.FAIL, f"rehearsed without a runbook: {', '.join(without)}", *from_here)
+        elif day.rehearsals:
+            yield Proof(Item.RUNBOOKS, Verdict.PASS, f"{held}, each with a runbook", *from_here)
+
+
 def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
     if are_strikes(Document(read_text(path), str(path)).data):
         return f"ok, {counted(len(load_attached(path).entries), 'entry', 'entries')} for a job that runs already"
@@ -47,4 +68,8 @@ def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
     return f"ok, a game day with {counted(len(day.scenes), 'entry', 'entries')}"
 
 
-WING = Wing(stored=[_Days()], files=[FileKind("game day", key="entries", folder="gamedays", check=_check)])
+WING = Wing(
+    stored=[_Days()],
+    files=[FileKind("game day", key="entries", folder="gamedays", check=_check)],
+    proofs=_proofs,
+)

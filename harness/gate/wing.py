@@ -1,13 +1,17 @@
-"""Suites among the files that people write."""
+"""Suites among the files that people write, and what stored gates prove before a launch."""
 
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterator
 
 from harness.campaign.checked_files import check_plan, load_scenario
-from harness.campaign.wings import FileKind, Wing
+from harness.campaign.wings import FileKind, Item, Proof, Wing, newest
+from harness.errors import UsageError
+from harness.gate import stored_gate
 from harness.gate.suite_file import find_blindness_check, load_suite
 from harness.gate.suite_run import load_entries
+from harness.report import model
 from harness.units import counted
 
 
@@ -21,4 +25,20 @@ def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
     return f"ok, a suite of {counted(len(entries), 'scenario')}"
 
 
-WING = Wing(files=[FileKind("suite", key="scenarios", folder="suites", check=_check)])
+def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
+    """Of the newest; a part of a suite is no gate. Where one run tells no commit, the gate has none."""
+    for folder, at_s in newest(reports, "suite.json"):
+        try:
+            gate = stored_gate.read(folder)
+        except UsageError:
+            continue
+        if not (gate.part.shard or gate.part.tag or (gate.part.again and not gate.part.added)):
+            runs = [run.run_id for row in gate.scenarios if not row.swept for run in row.runs]
+            told = [model.commit_in(reports / pathlib.PurePath(run).name / "report.json") for run in runs]
+            commits = frozenset(each for each in told if each) if all(told) else frozenset()
+            words = f"{gate.suite} on {gate.part.backend}: {gate.reason}"
+            yield Proof(Item.GATE, gate.verdict, words, folder, at_s, commits)
+            return
+
+
+WING = Wing(proofs=_proofs, files=[FileKind("suite", key="scenarios", folder="suites", check=_check)])

@@ -1,15 +1,15 @@
-"""The sweep over the saves of a job, as a suite may ask for it, and among the stored results."""
+"""The sweep over the saves of a job, as a suite may ask for it, among the stored results, and before a launch."""
 
 from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from harness.backends.contract import Backend
-from harness.campaign.wings import Part, Result, Swept, Wing
+from harness.campaign.wings import Item, Part, Proof, Result, Swept, Wing, newest
 from harness.errors import UsageError
 from harness.judge.verdict import Verdict
 from harness.log.journal import is_running
@@ -81,4 +81,16 @@ def _shown(found: sweep.Sweep) -> Result:
     return Result(found.verdict, [found.why, *found.findings[1:]], parts)
 
 
-WING = Wing(stored=[_Sweeps()], sweeps={"resume": _resumes})
+def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
+    """Of the newest sweep that is complete; its commit is that of the trainer."""
+    for folder, at_s in newest(reports, "plan.json"):
+        found = sweep.stored(folder)
+        if found is not None and found.complete:
+            commit, clean = found.code.get("trainer_commit"), found.code.get("trainer_diff") == "clean"
+            commits = frozenset({commit if clean else f"{commit}-dirty"} if commit else ())
+            words = f"{counted(len(found.tried), 'restart')} from its saves: {found.why}"
+            yield Proof(Item.RESUMES, found.verdict, words, folder, at_s, commits)
+            return
+
+
+WING = Wing(stored=[_Sweeps()], sweeps={"resume": _resumes}, proofs=_proofs)

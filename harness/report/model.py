@@ -335,6 +335,18 @@ def read(path: pathlib.Path) -> Report:
         raise ReportError(f"{path.parent}: {error}") from error
 
 
+class _Committed(msgspec.Struct):
+    commit: str | None = None
+
+
+def commit_in(path: pathlib.Path) -> str | None:
+    """Of the project under test, as a report tells it, of which nothing else is read."""
+    try:
+        return msgspec.json.decode(read_regular(path), type=_Committed).commit
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
 def read_regular(path: pathlib.Path) -> bytes:
     """At most `MAX_BYTES` + 1 of a regular file. Follows no link and waits for nobody; raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -20,10 +20,9 @@ from harness.campaign.checked_files import load_scenario
 from harness.cli import listing
 from harness.cli.main import make_app
 from harness.faults.contract import fault_names, load_fault
-from harness.gameday import day
 from harness.gameday.attach import attach_command
 from harness.gameday.attach.striking import LOG
-from harness.gameday.day_report import PLAN, REPORT
+from harness.gameday.day_report import PLAN, REHEARSALS, REPORT
 from harness.gate import baseline
 from harness.log import vocabulary
 from harness.log.events_as_json_schema import json_schema
@@ -108,7 +107,7 @@ def test_what_is_in_the_folder_of_a_run_is_told() -> None:
     """What a real run leaves there is compared by tests/e2e/test_scenarios.py."""
     text = (ROOT / "reports" / "README.md").read_text()
     names = [run_folder.KEY, run_folder.EVENTS, run_folder.LOGS, run_folder.ANSWERS, *run_folder.FOR_NODES, FOLDER]
-    names += [PLAN, REPORT, day.REHEARSALS, LOG, attach_command.REPORT, baseline.FIGURES]
+    names += [PLAN, REPORT, REHEARSALS, LOG, attach_command.REPORT, baseline.FIGURES]
     assert [name for name in names if f"`{name}" not in text] == []
 
 

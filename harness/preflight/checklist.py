@@ -1,0 +1,108 @@
+"""The checklist before a launch: each item is answered by the newest stored result that says something to it."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.campaign.store import Store
+from harness.campaign.wings import Item, Proof, stored_kind_of, wings
+from harness.judge.verdict import Verdict
+from harness.report import model
+from harness.report.words import short_commit
+from harness.trainers.shared import checkout
+
+RUNS_MAX = 500  # so many of the newest are read
+YES, NO, NOT_TRIED = "yes", "no", "not tried"
+VERDICTS = {YES: Verdict.PASS, NO: Verdict.FAIL, NOT_TRIED: Verdict.INCONCLUSIVE}
+HOW = {
+    Item.RESUMES: "chaos matrix resume SCENARIO, or a run with a restore drill",
+    Item.DATA: "a run whose trainer tells of the samples of each rank",
+    Item.DRY_RUN: "chaos run SCENARIO, of a scenario without faults",
+    Item.ALERTS: "chaos gameday PLAN, with an alert that a rehearsal must raise",
+    Item.GATE: "chaos gate SUITE",
+    Item.GAME_DAY: "chaos gameday PLAN",
+    Item.RUNBOOKS: "chaos gameday PLAN, with a runbook for each entry",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`same_commit`: whether the evidence is of the commit that is checked out here; `None`: that is not known."""
+
+    item: Item
+    answer: str
+    why: str
+    proof: Proof | None = None
+    same_commit: bool | None = None
+
+
+def checklist(reports: pathlib.Path, here: pathlib.Path) -> tuple[str | None, list[Answer]]:
+    """The commit that is checked out here, and an answer to each item."""
+    commit, found = checkout.commit_of(here), dict[Item, Proof]()
+    for proofs in (*(wing.proofs(reports) for wing in wings()), _of_runs(reports)):
+        for proof in proofs:
+            if proof.item not in found or proof.at_s > found[proof.item].at_s:
+                found[proof.item] = proof
+    return commit, [_answer(item, found.get(item), commit) for item in Item]
+
+
+def _answer(item: Item, proof: Proof | None, commit: str | None) -> Answer:
+    if proof is None:
+        return Answer(item, NOT_TRIED, f"no stored result tells; make one with: {HOW[item]}")
+    same = proof.commits == {commit} and not str(commit).endswith("-dirty") if commit and proof.commits else None
+    if proof.verdict is not Verdict.PASS:
+        return Answer(item, NO, f"{proof.verdict.value}: {proof.words}", proof, same)
+    if item is Item.GATE and not same:
+        on = ", ".join(sorted(map(short_commit, proof.commits))) or "a commit that is not told"
+        here = short_commit(commit) if commit else "no checkout"
+        return Answer(
+            item, NO, f"green, but on {on}; here is {here} (*: with changed files): {proof.words}", proof, same
+        )
+    return Answer(item, YES, proof.words, proof, same)
+
+
+def _of_runs(reports: pathlib.Path) -> Iterator[Proof]:
+    """What the newest runs say that say something."""
+    untold = {Item.RESUMES, Item.DATA, Item.DRY_RUN}
+    for run in Store(reports).runs()[:RUNS_MAX]:
+        folder = reports / run.run_id
+        if run.verdict is None or not untold or stored_kind_of(folder) is not None:
+            continue
+        try:
+            report = model.read(folder / "report.json")
+        except model.ReportError:
+            continue
+        for item, verdict, words in (*_resumes(report), *_data(report), *_dry_run(report)):
+            commits = frozenset({report.commit} if report.commit else ())
+            untold.discard(item)
+            yield Proof(item, verdict, words, folder, run.begun_s, commits)
+
+
+Told = Iterator[tuple[Item, Verdict, str]]
+
+
+def _resumes(report: model.Report) -> Told:
+    """By the restore drill, which starts the job from its last save."""
+    for line in report.expectations:
+        if line.name == "last_checkpoint.max_steps_behind" and "last checkpoint" not in report.not_judged:
+            yield Item.RESUMES, line.verdict, f"restore drill: {line.observed}"
+
+
+def _data(report: model.Report) -> Told:
+    least, most = (report.metrics.get(f"rank_samples_{which}") for which in ("min", "max"))
+    if isinstance(least, int) and isinstance(most, int) and "samples of each rank" not in report.not_judged:
+        words, short = f"{least:,} to {most:,} samples a rank", report.metrics.get("batches_short")
+        if report.verdict is Verdict.PASS:
+            yield Item.DATA, Verdict.PASS, words
+        elif short and not report.faults:  # a fault may leave samples out on purpose
+            yield Item.DATA, Verdict.FAIL, f"{words}; {short} batches were short"
+
+
+def _dry_run(report: model.Report) -> Told:
+    """A run without faults, or the fault-free run that a run with faults was compared with."""
+    if not report.faults and report.run.outcome is not None:
+        yield Item.DRY_RUN, report.verdict, f"without faults: {(report.reasons or ('no reason is told',))[0]}"
+    elif report.run.fault_free:
+        yield Item.DRY_RUN, Verdict.PASS, "the fault-free run of this one"

@@ -1,0 +1,92 @@
+"""What the bytes of a file hold, in one pass: a digest of every part, and what of a tensor is odd."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import IO, NamedTuple
+
+import numpy as np
+
+from harness.preflight.formats import Span
+from harness.trainers.checkpoints.shared.digests import TensorContent
+
+BLOCK_BYTES = 2**20
+ZEROS_BYTES = 4096  # so many zeros in a row, counted from the tensor's begin, are a hole
+TENSOR_BYTES_MIN = 17  # a smaller one is a counter, and may be zero
+WRITTEN_MIN = 0.5  # of a large file's bytes: else most of it are holes, which take hours to read
+LARGE_BYTES = 2**30
+
+
+class Part(NamedTuple):
+    """A tensor, or what lies between two. `zeros`: bytes in holes; `infinite`: numbers that are infinite or none."""
+
+    span: Span
+    sha256: str
+    sound: bool  # or its checksum is another one
+    zeros: int
+    infinite: int
+
+    @property
+    def content(self) -> TensorContent:
+        size = self.span.end - self.span.start
+        return TensorContent(size, self.sha256, self.zeros == size)
+
+
+class Unreadable(Exception):
+    """Why a file is not read through."""
+
+
+def parts(file: IO[bytes], spans: Sequence[Span]) -> Iterator[Part]:
+    """All of the file, each byte once. Raises `Unreadable`, and `OSError` as reading does."""
+    size = file.seek(0, os.SEEK_END)
+    written = os.fstat(file.fileno()).st_blocks * 512
+    if size > LARGE_BYTES and written < WRITTEN_MIN * size:
+        raise Unreadable(f"most of its {size:,} bytes are holes: {written:,} were written")
+    at = 0
+    for span in sorted((span for span in spans if span.start < span.end), key=lambda span: span.start):
+        if span.start < at or span.end > size:
+            raise Unreadable(f"{span.name} lies over something else, or behind the end")
+        if at < span.start:
+            yield _part(file, Span("", at, span.start))
+        yield _part(file, span)
+        at = span.end
+    if at < size:
+        yield _part(file, Span("", at, size))
+
+
+def _part(file: IO[bytes], span: Span) -> Part:
+    digest, crc, zeros, infinite, at = hashlib.sha256(), 0, 0, 0, span.start
+    file.seek(at)
+    while at < span.end:
+        block = file.read(min(BLOCK_BYTES, span.end - at))
+        if not block:
+            raise Unreadable("it becomes shorter while it is read")
+        at += len(block)
+        digest.update(block)
+        if span.crc32 is not None:
+            crc = zlib.crc32(block, crc)
+        if span.name and span.end - span.start >= TENSOR_BYTES_MIN:
+            zeros += _zeros(block)
+            infinite += _infinite(block, span.number)
+    return Part(span, digest.hexdigest(), span.crc32 in (None, crc), zeros, infinite)
+
+
+def _zeros(block: bytes) -> int:
+    taken = np.frombuffer(block, np.uint8)
+    whole = len(taken) // ZEROS_BYTES * ZEROS_BYTES
+    holes = int((~taken[:whole].reshape(-1, ZEROS_BYTES).any(axis=1)).sum()) * ZEROS_BYTES
+    rest = taken[whole:]
+    return holes + (len(rest) if len(rest) and not rest.any() else 0)
+
+
+def _infinite(block: bytes, number: str) -> int:
+    if not number:
+        return 0
+    if number == "bf16":
+        exponent = np.frombuffer(block[: len(block) // 2 * 2], "<u2") & 0x7F80
+        return int((exponent == 0x7F80).sum())
+    width = int(number[1])
+    return int((~np.isfinite(np.frombuffer(block[: len(block) // width * width], f"<{number}"))).sum())

@@ -1,0 +1,73 @@
+"""What a save held when it was whole, kept beside it: with that, one bit that changes later is found and named."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+import urllib.parse
+from collections.abc import Mapping
+
+import msgspec
+
+from harness.errors import FaultError
+from harness.log import untrusted_files
+from harness.preflight.content import Part
+
+FOLDER = ".chaos-manifests"
+BYTES_MAX = 64 * 2**20
+SCHEMA = 1
+_NAME_CHARS = 120
+
+
+class Kept(msgspec.Struct):
+    """A file: its parts by name, begin, end and digest, one behind the other."""
+
+    bytes: int
+    parts: list[tuple[str, int, int, str]]
+
+    @property
+    def covers(self) -> bool:
+        """Whether no byte of the file lies between the parts: nobody would look there."""
+        ends = [0, *(end for _, _, end, _ in self.parts)]
+        joined = all(before == start < end for before, (_, start, end, _) in zip(ends, self.parts, strict=False))
+        return joined and ends[-1] == self.bytes
+
+
+class Manifest(msgspec.Struct):
+    schema: int
+    kept_at_s: float  # since 1970
+    files: dict[str, Kept]  # by path, from where the save lies
+
+
+def write(root: pathlib.Path, save: str, at_s: float, files: Mapping[str, list[Part]]) -> None:
+    """Raises `FaultError`, or `OSError`, where it cannot be written."""
+    kept = {}
+    for file, parts in files.items():
+        spans = [(part.span.name, part.span.start, part.span.end, part.sha256) for part in parts]
+        kept[file] = Kept(spans[-1][2] if spans else 0, spans)
+    content, place = msgspec.json.encode(Manifest(SCHEMA, at_s, kept)), _place(save)
+    if len(content) > BYTES_MAX:
+        raise FaultError("it has too many tensors")
+    untrusted_files.make_folder(root, place.rpartition("/")[0])
+    untrusted_files.replace(root, place, content)
+
+
+def read(root: pathlib.Path, save: str) -> Manifest | None:
+    """`None`: none was kept. Raises `ValueError` for one that cannot be read."""
+    try:
+        found = msgspec.json.decode(untrusted_files.read(root, _place(save), BYTES_MAX), type=Manifest)
+    except FileNotFoundError:
+        return None
+    except (OSError, FaultError, ValueError, RecursionError) as error:
+        raise ValueError(f"its manifest cannot be read: {str(error)[:200]}") from error
+    if found.schema != SCHEMA or not all(each.covers for each in found.files.values()):
+        raise ValueError("its manifest is of another version, or does not cover its files")
+    return found
+
+
+def _place(save: str) -> str:
+    """Beside the save, whatever its name is."""
+    folder, _, name = save.rpartition("/")
+    raw = name.encode(errors="surrogateescape")
+    file = f"{urllib.parse.quote(raw, safe='=')[:_NAME_CHARS]}-{hashlib.sha256(raw).hexdigest()[:16]}.json"
+    return "/".join(part for part in (folder, FOLDER, file) if part)

@@ -1,0 +1,101 @@
+"""A save beside those before it: what a healthy one may differ in is suspicious, and nothing more."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+
+from harness.preflight.content import Part
+from harness.preflight.verification import MARKED_BESIDE, Save, State
+from harness.timeline.save_events import family
+from harness.trainers.checkpoints.contract import Listing
+
+SMALLER = 0.9
+
+
+class Series:
+    """The saves of a place, the oldest first."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Save] = {}  # by family, the last one that was whole
+        self._held = defaultdict[tuple[str, str], dict[str, str]](dict)  # by family and file: digest → the save
+        self._stepwise = set[tuple[str, str]]()  # files that told the step of their save
+
+    def add(self, save: Save) -> None:
+        """Tells the save what is odd in it, and keeps it for the next one."""
+        kin = family(save.path)
+        before = self._before.get(kin)
+        if save.state not in (State.DAMAGED, State.UNFINISHED):
+            if before:
+                _hold(save, before)
+            self._ask_files(save, kin)
+        if save.state is State.WHOLE:
+            self._before[kin] = save
+            if before:
+                before.parts = {}
+
+    def _ask_files(self, save: Save, kin: str) -> None:
+        """One that is of another step, though it was not in other saves; or that always changes, and now holds what it
+        held before."""
+        for file, step in save.steps_told.items():
+            place = kin, _alike(file, save)
+            if step == save.step:
+                self._stepwise.add(place)
+            elif place in self._stepwise and save.step is not None:
+                save.find(State.DAMAGED, f"is of step {step}, and the save of step {save.step}", file)
+        for file, parts in save.parts.items():
+            tensors = "".join(part.sha256 for part in parts if part.span.name and part.content.trained)
+            digest, held = hashlib.sha256(tensors.encode()).hexdigest(), self._held[kin, _alike(file, save)]
+            if tensors and digest in held and len(held) > 1:
+                save.find(State.SUSPICIOUS, f"holds what it held in {held[digest]}", file)
+            held.setdefault(digest, save.path)
+
+
+def _alike(file: str, save: Save) -> str:
+    """The same for the same file of each save: its name without the step."""
+    return re.sub(rf"(?<!\d)0*{save.step}(?!\d)", "#", file) if save.step is not None else file
+
+
+def _tensors(save: Save) -> Mapping[tuple[str, str], tuple[str, Part]]:
+    read = ((file, part) for file, parts in save.parts.items() for part in parts if part.span.name)
+    return {(_alike(file, save), part.span.name): (file, part) for file, part in read}
+
+
+def _hold(save: Save, before: Save) -> None:
+    mine, theirs = _tensors(save), _tensors(before)
+    if not mine or not theirs:
+        return
+    lost = sorted({name for _, name in theirs} - {name for _, name in mine})
+    for name in lost:
+        save.find(State.SUSPICIOUS, f"is not there, and was in {before.path}", tensor=name)
+    sizes = [sum(part.content.size for _, part in side.values()) for side in (mine, theirs)]
+    if not lost and sizes[0] < SMALLER * sizes[1]:
+        save.find(State.SUSPICIOUS, f"its tensors have {sizes[0]:,} bytes; in {before.path} {sizes[1]:,}")
+    for place in sorted(mine.keys() & theirs.keys()):
+        (file, part), (_, old) = mine[place], theirs[place]
+        if old.content.size != part.content.size or not part.content.trained:
+            continue  # the job goes on with other ranks; or a loader begins anew
+        # With a checksum it was saved so: moments of what is no longer trained become zero by and by.
+        if part.zeros > old.zeros and (part.span.crc32 is None or part.content.zero):
+            save.find(State.SUSPICIOUS, f"has {part.zeros:,} zero bytes in holes; before {old.zeros:,}", file, place[1])
+        if part.infinite > old.infinite:
+            save.find(State.SUSPICIOUS, f"has {part.infinite:,} numbers that are infinite or none", file, place[1])
+
+
+def pointer(listing: Listing, saves: Mapping[str, Save]) -> Save | None:
+    """What points to the newest save, if it leads to none. A save newer than the one that it names is told so."""
+    found = listing.pointer
+    if found is None:
+        return None
+    if found.target is None:
+        broken = Save(found.path)
+        broken.find(State.DAMAGED, "names no save that is there")
+        return broken
+    named = saves[found.target].step
+    if listing.layout in MARKED_BESIDE and named is not None:
+        for save in saves.values():
+            if save.step is not None and save.step > named:
+                save.find(State.SUSPICIOUS, f"{found.path} names step {named}: this one was not finished, or left")
+    return None

@@ -1,0 +1,56 @@
+"""What a stored run tells of its saves: the digests of their tensors, as the harness saw them, and the loss."""
+
+from __future__ import annotations
+
+import pathlib
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from harness.errors import FaultError
+from harness.preflight.verification import Save, State
+from harness.timeline import timeline
+from harness.trainers.checkpoints.contract import FoundCheckpoint
+from harness.trainers.checkpoints.shared import digests
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
+
+
+class StoredSaves:
+    """Raises as reading an event log does."""
+
+    def __init__(self, folder: pathlib.Path):
+        self._name, run = f"run {folder.resolve().name}", timeline.load(folder)
+        kept = run.steps.survives & np.isfinite(run.steps.loss)
+        self._loss = dict(zip(run.steps.step[kept].tolist(), run.steps.loss[kept].tolist(), strict=True))
+        self._told = defaultdict[tuple[str, object], list[Mapping[str, Any]]](list)
+        for event in run.published:
+            self._told[str(event.get("path")).rpartition("/")[2], event.get("step")].append(event)
+
+    def hold(self, save: Save, place: CheckpointFolder, found: FoundCheckpoint) -> None:
+        """Of a step that was saved twice it may be either save."""
+        save.loss = save.loss if save.step is None else self._loss.get(save.step, save.loss)
+        told = [each for each in self._told[found.name, save.step] if each.get("tensors")]
+        try:
+            content = digests.content(place, found.files)
+        except (OSError, FaultError):
+            return  # which is told already
+        if any(each["tensors"] == content.of_tensors for each in told):
+            save.verified_by = self._name
+        elif told:
+            listed = set[str]().union(*(each.get("tensor_digests") or () for each in told))
+            other = [] if content.sampled else _other(save, listed)
+            for file, tensor in other or [("", "")]:
+                save.find(State.DAMAGED, f"is not what the harness saw in {self._name}", file, tensor)
+
+
+def _other(save: Save, listed: set[str]) -> list[tuple[str, str]]:
+    """The tensors that are not listed. The largest ones of each save are."""
+    smallest = min((int(each.partition(" ")[0]) for each in listed), default=0)
+    found = []
+    for file, part in ((file, part) for file, parts in save.parts.items() for part in parts if part.span.name):
+        told = f"{part.content.size} {part.sha256[: digests.SHORT]}" in listed
+        if part.content.trained and part.content.size >= smallest and not told:
+            found.append((file, part.span.name))
+    return found

@@ -1,0 +1,238 @@
+"""Whether a save is whole: its files by their own formats, all of them together, and what they held when it was kept.
+
+*Damaged* is what cannot be loaded as it was saved. *Suspicious* is what a healthy save may be, too. *Unknown* is what
+was not looked into. Without a checksum or a manifest, a save is whole in structure, and its content is not known.
+"""
+
+from __future__ import annotations
+
+import enum
+import pathlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import IO, NamedTuple
+
+from harness.errors import FaultError
+from harness.log import untrusted_files
+from harness.preflight import formats, manifest, pickles, siblings
+from harness.preflight.content import Part, Unreadable, parts
+from harness.preflight.formats import Inside, Span
+from harness.trainers.checkpoints.contract import AUTO, FoundCheckpoint, Listing, layout_names, load_layout
+from harness.trainers.checkpoints.shared import names
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
+
+FINDINGS_MAX = 100  # of one save that are kept
+MARKED_BESIDE = ("megatron", "deepspeed")  # what is written last lies beside the saves, and tells of all
+MARKS = {"hugging_face": "trainer_state.json", "reference": "manifest.json"}
+STATES_THE_STEP = {"hugging_face": "global_step", "deepspeed": "global_steps", "megatron": "iteration"}
+STRUCTURE, CHECKSUMS, MANIFEST = "structure", "checksums", "manifest"
+
+
+class State(enum.StrEnum):
+    """From good to bad."""
+
+    WHOLE = "whole"
+    SUSPICIOUS = "suspicious"
+    UNKNOWN = "unknown"
+    UNFINISHED = "unfinished"  # it is being written, or was left
+    DAMAGED = "damaged"
+
+
+class Finding(NamedTuple):
+    state: State
+    file: str
+    tensor: str
+    what: str
+
+    @property
+    def words(self) -> str:
+        return " ".join(part for part in (self.file and f"{self.file}:", self.tensor, self.what) if part)
+
+
+@dataclass
+class Save:
+    """One save, or what points to one, as far as it was looked into. Files by path from where the save lies."""
+
+    path: str
+    step: int | None = None
+    changed_ns: int = 0
+    bytes: int = 0
+    loss: float | None = None
+    verified_by: str = ""
+    loaded: str = ""  # what its own framework says
+    findings: list[Finding] = field(default_factory=list)
+    more: int = 0  # findings that are not kept
+    parts: dict[str, list[Part]] = field(default_factory=dict)
+    steps_told: dict[str, int] = field(default_factory=dict)
+    saved_again: bool = False  # since its manifest was kept
+
+    @property
+    def state(self) -> State:
+        return max((each.state for each in self.findings), key=list(State).index, default=State.WHOLE)
+
+    def short(self, file: str) -> str:
+        folder, slash, _ = self.path.rpartition("/")
+        return file.removeprefix(folder + slash)
+
+    def find(self, state: State, what: str, file: str = "", tensor: str = "") -> None:
+        """The first of each state is always kept."""
+        if len(self.findings) < FINDINGS_MAX or all(each.state is not state for each in self.findings):
+            self.findings.append(Finding(state, self.short(file), tensor, what))
+        else:
+            self.more += 1
+
+
+class Place:
+    """The saves under a path: a folder of saves, one save, or one file of it. Links in the path itself are followed."""
+
+    def __init__(self, path: pathlib.Path, layout: str = AUTO):
+        path = path.resolve()
+        saves = [each for each in (path, *path.parents[:2]) if each.is_dir() and names.step_in(each.name) is not None]
+        folder = path if path.is_dir() else (saves or [path.parent])[0]
+        # The folder of saves has a name below it; what points to a save lies beside that.
+        self.root = [folder, *folder.parents][: 3 if folder in saves else 2][-1]
+        self._folder, self._wanted = (str(each.relative_to(self.root)) for each in (folder, path))
+        self._layouts = layout_names() if layout == AUTO else (layout,)
+
+    def look(self) -> tuple[CheckpointFolder, list[Listing]]:
+        """What is there now, by layout: what one does not take is left to the next."""
+        place = rest = CheckpointFolder.look(self.root, self._folder)
+        listings = []
+        for name in self._layouts:
+            listing = load_layout(name).list(rest)
+            taken = {file for each in listing.checkpoints for file in each.files}
+            rest = replace(rest, sizes={file: size for file, size in rest.sizes.items() if file not in taken})
+            if self._wanted != self._folder:
+                listing = Listing(name, [each for each in listing.checkpoints if self._wanted in each.files])
+            listings += [listing] if listing.checkpoints else []
+        return place, listings
+
+
+def verify(place: CheckpointFolder, layout: str, found: FoundCheckpoint) -> Save:
+    save = Save(found.path, found.step, bytes=sum(place.sizes.get(file, 0) for file in found.files))
+    save.changed_ns = max((place.changed_ns(file) for file in found.files), default=0)
+    if names.is_temporary(found.path):
+        save.find(State.UNFINISHED, "by its name it is being written, or was left")
+    else:
+        _Verification(place, layout, found, save).run()
+    return save
+
+
+class _Verification:
+    def __init__(self, place: CheckpointFolder, layout: str, found: FoundCheckpoint, save: Save):
+        self.place, self.layout, self.found, self.save = place, layout, found, save
+        self.insides: dict[str, Inside] = {}
+        self.shards: dict[str, list[formats.Place]] = {}  # by file
+        self.kept: manifest.Manifest | None = None
+
+    def run(self) -> None:
+        save, files = self.save, self.found.files
+        try:
+            self.kept = manifest.read(self.place.root, save.path)
+        except ValueError as error:
+            save.find(State.UNKNOWN, str(error))
+        for folder in {file.rpartition("/")[0] for file in files if file.endswith((".distcp", "/.metadata"))}:
+            self._read_metadata(folder)
+        for file in files:
+            self._read(file)
+        self._ask_all()
+        tensors = [span for inside in self.insides.values() for span in inside.spans]
+        summed = bool(tensors) and all(span.crc32 is not None for span in tensors)
+        save.verified_by = MANIFEST if self.kept else CHECKSUMS if summed else STRUCTURE
+        if self.kept:
+            self._hold_against(self.kept)
+        for file in files:  # a job that runs may have written meanwhile
+            status = untrusted_files.status_of(self.place.root, file)
+            now = (status.st_size, status.st_mtime_ns) if status else None
+            if now != (self.place.sizes[file], self.place.times_ns[file]):
+                save.findings = [Finding(State.UNFINISHED, save.short(file), "", "changes while it is read")]
+
+    def _read_metadata(self, folder: str) -> None:
+        """Of a distributed checkpoint, in whichever folder of the save it is."""
+        find, path = self.save.find, f"{folder}/{formats.METADATA}"
+        if path not in self.place.sizes:
+            find(State.DAMAGED, "is missing; it is written last: the save was not finished, or lost it", path)
+        if not self.place.sizes.get(path):
+            return
+        told = formats.shards(self.place.read(path, pickles.BYTES_MAX + 1))
+        for tensor, what in told.wrong:
+            find(State.DAMAGED, what, path, tensor)
+        for what in told.unclear:
+            find(State.UNKNOWN, what, path)
+        self.shards |= {f"{folder}/{name}": places for name, places in told.places.items()}
+        for file in self.shards.keys() - set(self.found.files):
+            for tensor in dict.fromkeys(place[0] for place in self.shards[file]):
+                find(State.DAMAGED, "is lost: the file is missing", file[: formats.WORDS_MAX], tensor)
+        for file in self.found.files:
+            if told.places and file.endswith(".distcp") and file not in self.shards:
+                find(State.SUSPICIOUS, "is not named by .metadata", file)
+
+    def _read(self, file: str) -> None:
+        """Its structure, and then all of its bytes."""
+        save, places = self.save, self.shards.get(file) if self.place.sizes[file] else None
+        try:
+            with self.place.open(file) as opened:
+                inside = self.insides[file] = formats.shard(opened, places) if places else formats.look(opened, file)
+                for tensor, what in inside.wrong:
+                    save.find(State.DAMAGED, what, file, tensor)
+                for what in inside.unclear:
+                    save.find(State.UNKNOWN, what, file)
+                save.parts[save.short(file)] = read = self._content(opened, file, inside.spans)
+        except (OSError, FaultError, Unreadable) as error:
+            save.find(State.UNKNOWN, f"cannot be read: {error}", file)
+            return
+        for part in read:
+            if not part.sound:
+                save.find(State.DAMAGED, "has another checksum than it was saved with", file, part.span.name)
+        save.loss = inside.loss if save.loss is None else save.loss
+        if inside.step is not None:
+            save.steps_told[save.short(file)] = inside.step
+
+    def _content(self, opened: IO[bytes], file: str, spans: Sequence[Span]) -> list[Part]:
+        """By the parts of the manifest, where one was kept: so each byte is read once."""
+        kept = self.kept.files.get(self.save.short(file)) if self.kept else None
+        if kept and kept.bytes == self.place.sizes[file]:
+            known = {(span.start, span.end): span for span in spans}
+            spans = [known.get((start, end), Span(name, start, end)) for name, start, end, _ in kept.parts]
+        return [*parts(opened, spans)]
+
+    def _ask_all(self) -> None:
+        """What the files say together, and the layout."""
+        find = self.save.find
+        for asked in (siblings.numbered(self.found.files), siblings.told(self.insides), siblings.indexed(self.insides)):
+            for lack in asked:
+                find(State.DAMAGED if lack.sure else State.SUSPICIOUS, lack.what, lack.file, lack.tensor)
+        for file, inside in self.insides.items():
+            told = inside.top.get(STATES_THE_STEP.get(self.layout, ""))
+            if type(told) is int and self.found.step not in (None, told):
+                find(State.DAMAGED, f"is of step {told}, and the save of step {self.found.step}", file)
+        if not any(inside.known for inside in self.insides.values()):
+            find(State.UNKNOWN, "no file of it has a format that is known")
+        if not self.found.whole and self.save.state is State.WHOLE and self.layout not in MARKED_BESIDE:
+            find(State.DAMAGED, f"lacks what is written last: {MARKS.get(self.layout, 'its end')}")
+
+    def _hold_against(self, kept: manifest.Manifest) -> None:
+        """Where most of it is new, it was saved again: the job went back, and came to this step once more."""
+        save = self.save
+        sizes = {save.short(file): self.place.sizes[file] for file in self.found.files}
+        changed, tensors, sound = list[Finding](), 0, save.state is not State.DAMAGED
+        for file, was in kept.files.items():
+            now = {(part.span.start, part.span.end): part.sha256 for part in save.parts.get(file, ())}
+            same = sizes.get(file) == was.bytes
+            tensors += sum(bool(part[0]) for part in was.parts)
+            if not same:
+                what = (
+                    f"has {sizes[file]:,} bytes, and had {was.bytes:,} when it was kept"
+                    if file in sizes
+                    else "is missing"
+                )
+                changed.append(Finding(State.DAMAGED, file, "", what))
+            for name, start, end, digest in was.parts:
+                if now.get((start, end)) != digest if same else name and end > sizes.get(file, 0):
+                    changed.append(Finding(State.DAMAGED, file, name, "is not what it was when it was kept"))
+        if sound and 2 <= sum(bool(each.tensor) for each in changed) > tensors / 2:
+            save.saved_again = True
+            save.find(State.SUSPICIOUS, "most of it is other than when its manifest was kept: was it saved again?")
+        else:
+            save.findings += changed[:FINDINGS_MAX]
+            save.more += len(changed[FINDINGS_MAX:])

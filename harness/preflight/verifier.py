@@ -1,0 +1,96 @@
+"""The saves under a path, one after the other: all that are there, or each new one once it is still."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from harness.errors import FaultError
+from harness.judge.verdict import Verdict, merge
+from harness.preflight import framework, manifest, series
+from harness.preflight.series import Series
+from harness.preflight.stored_saves import StoredSaves
+from harness.preflight.verification import MANIFEST, Place, Save, State, verify
+from harness.run.stop import StopRequest
+from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing
+from harness.trainers.checkpoints.shared.place import ENTRIES_MAX, CheckpointFolder
+from harness.units import counted
+
+LOOK_S, REST_FACTOR, LOOK_S_MAX = 1.0, 10, 30.0
+PATIENCE_S = 60.0  # so long a save may lie there, still, without the mark of its end
+VERDICTS = {State.WHOLE: Verdict.PASS, State.DAMAGED: Verdict.FAIL}  # of all others: it is not known
+
+
+@dataclass
+class Verifier:
+    """`python`: an interpreter that has the frameworks. `notes`: what was not looked into, or not kept."""
+
+    place: Place
+    keep: bool = False
+    python: str = ""
+    against: StoredSaves | None = None
+    notes: list[str] = field(default_factory=list)
+    _series: dict[str, Series] = field(default_factory=lambda: defaultdict(Series))  # by layout
+
+    def all(self) -> Iterator[Save]:
+        """Those that are there, the oldest of each layout first; then what points to none of them."""
+        there, listings = self.place.look()
+        self._note(there)
+        for listing in listings:
+            saves = {each.path: self._take(there, listing, each) for each in reversed(listing.checkpoints)}
+            broken = series.pointer(listing, saves)
+            yield from [*saves.values(), *([broken] if broken else [])]
+
+    def new(self, stop: StopRequest, until_s: float) -> Iterator[Save]:
+        """Each once it is still in two looks and has the mark of its end, or has been still for long."""
+        before, since_s, done = dict[str, object](), dict[str, float](), dict[str, object]()
+        while not stop.asked and time.monotonic() < until_s:
+            begin_s = time.monotonic()
+            there, listings = self.place.look()
+            for listing in listings:
+                for each in reversed(listing.checkpoints):
+                    stamp = [(file, there.sizes[file], there.changed_ns(file)) for file in each.files]
+                    if before.get(each.path) != stamp:
+                        before[each.path], since_s[each.path] = stamp, begin_s
+                    elif done.get(each.path) != stamp and (each.whole or begin_s - since_s[each.path] >= PATIENCE_S):
+                        done[each.path] = stamp
+                        yield self._take(there, listing, each)
+            rest_until_s = time.monotonic() + min(max(LOOK_S, REST_FACTOR * (time.monotonic() - begin_s)), LOOK_S_MAX)
+            while not stop.asked and time.monotonic() < min(rest_until_s, until_s):
+                time.sleep(0.1)
+
+    def _take(self, there: CheckpointFolder, listing: Listing, found: FoundCheckpoint) -> Save:
+        save = verify(there, listing.layout, found)
+        if save.state is State.UNFINISHED:
+            return save
+        if self.against:
+            self.against.hold(save, there, found)
+        if self.python:
+            framework.load(save, self.place.root, found.files, self.python)
+        self._series[listing.layout].add(save)
+        again = save.saved_again and len(save.findings) == 1
+        # One that was held against a manifest just now keeps it: its date tells since when the save is known.
+        if self.keep and (again or (save.state is State.WHOLE and save.verified_by != MANIFEST)):
+            try:
+                manifest.write(self.place.root, save.path, time.time(), save.parts)
+            except (OSError, FaultError) as error:
+                self.notes.append(f"no manifest of {save.path} can be kept: {error}")
+        if save.state is not State.WHOLE:
+            save.parts = {}
+        return save
+
+    def _note(self, there: CheckpointFolder) -> None:
+        if there.is_full:
+            self.notes.append(f"only the first {ENTRIES_MAX:,} files were looked at")
+        if there.unreadable_folders:
+            self.notes.append(f"cannot be read: {', '.join(there.unreadable_folders[:3])}")
+        if not there.sizes and there.links:
+            self.notes.append(f"{counted(len(there.links), 'link')} not followed: give the folder that they lead to")
+
+
+def verdict(saves: Sequence[Save], notes: Sequence[str]) -> Verdict:
+    """What was not looked into is no pass. What is still being written is not asked."""
+    asked = [VERDICTS.get(save.state, Verdict.INCONCLUSIVE) for save in saves if save.state is not State.UNFINISHED]
+    return merge([*asked, *(Verdict.INCONCLUSIVE for _ in notes)])

@@ -1,0 +1,204 @@
+"""The checklist before a launch: only stored evidence answers, the newest one, and a gate of this commit alone is green."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.campaign.wings import Item
+from harness.cli.main import make_app
+from harness.errors import UsageError
+from harness.matrix import sweep
+from harness.matrix.moments import Moment
+from harness.matrix.resume_comparison import Finding, Kind
+from harness.matrix.sweep import Sweep, Tried
+from harness.preflight import checklist as module
+from harness.preflight.checklist import Answer, checklist
+
+HERE, ELSEWHERE = "a" * 40, "b" * 40
+SAMPLE = pathlib.Path(__file__).resolve().parents[2] / "reports" / "sample" / "report.json"
+
+
+@pytest.fixture(autouse=True)
+def _commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.checkout, "commit_of", lambda here: HERE)
+
+
+def asked(reports: pathlib.Path) -> dict[Item, Answer]:
+    return {each.item: each for each in checklist(reports, reports)[1]}
+
+
+def write(reports: pathlib.Path, path: str, values: Any, at_s: float = 1e9) -> None:
+    file = reports / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(values))
+    os.utime(file, (at_s, at_s))
+
+
+def run(
+    reports: pathlib.Path, name: str, commit: str = HERE, begun_at: str = "2026-11-24T00:00:00+00:00", **more: Any
+) -> None:
+    values = json.loads(SAMPLE.read_text()) | {"run_id": name, "commit": commit, "begun_at": begun_at} | more
+    write(reports, f"{name}/report.json", values)
+    write(reports, f"{name}/plan.json", {"scenario": {"name": "x"}, "backend": "local", "seed": 1})
+
+
+def gate(
+    reports: pathlib.Path, name: str, verdict: str = "pass", at_s: float = 1e9, commit: str = HERE, **part: Any
+) -> None:
+    run(reports, f"{name}-run", commit)
+    row = {"scenario": "x", "title": "x", "verdict": verdict, "reasons": ["why"]}
+    row |= {"runs": [{"run_id": f"{name}-run", "verdict": verdict}]}
+    of = {"in_suite": 1, "selected": 1, "tag": "", "backend": "local", "seed": 1, "digest": "d", "names": ["x"]} | part
+    values = {"schema": 1, "suite": "pre-launch", "title": "t", "run_id": name, "verdict": verdict, "reason": "because"}
+    write(reports, f"{name}/suite.json", values | {"blindness_check": row, "scenarios": [row], "part": of}, at_s)
+
+
+def day(
+    reports: pathlib.Path,
+    name: str,
+    verdict: str,
+    at_s: float = 1e9,
+    alerts: str | None = "pass",
+    runbook: str | None = "https://x",
+) -> None:
+    acts = [{"name": "rank lost", "verdict": verdict, "reasons": [], "runbook": runbook}]
+    values = {"verdict": verdict, "reasons": ["the day's reason"], "rehearsals": acts, "sides": {"alerts": alerts}}
+    write(reports, f"{name}/gameday-report.json", values)
+    write(reports, f"{name}/gameday.json", {}, at_s)
+    write(reports, f"{name}/rehearsals/rank lost/report.json", {"commit": HERE})
+
+
+def swept(reports: pathlib.Path, name: str, wrong: str = "", complete: bool = True, at_s: float = 1e9) -> None:
+    found = (Finding(Kind.SAMPLES, wrong),) if wrong else ()
+    tried = [Tried(Moment("the first save", 20, 20), "20", found, 5, 1.0, {Kind.SAMPLES.name: 5})]
+    write(reports, f"{name}/plan.json", {}, at_s)
+    sweep.store(
+        Sweep(name, "mine", "0", {"trainer_commit": HERE, "trainer_diff": "clean"}, tried=tried, complete=complete),
+        reports / name,
+    )
+
+
+def test_without_evidence_nothing_is_answered(tmp_path: pathlib.Path) -> None:
+    assert {each.answer for each in asked(tmp_path).values()} == {"not tried"}
+    assert "chaos gate SUITE" in asked(tmp_path)[Item.GATE].why
+
+
+def test_evidence_answers_each_item(tmp_path: pathlib.Path) -> None:
+    run(tmp_path, "canary", faults=[])
+    gate(tmp_path, "gate-1")
+    day(tmp_path, "day-1", "pass")
+    swept(tmp_path, "sweep-1")
+    found = asked(tmp_path)
+    assert {item: each.answer for item, each in found.items()} == dict.fromkeys(Item, "yes")
+    assert all(each.same_commit and each.proof and each.proof.folder.is_dir() for each in found.values())
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"commit": ELSEWHERE}, "green, but on bbbbbbbb; here is aaaaaaaa"),
+        ({"commit": f"{HERE}-dirty"}, "green, but on aaaaaaaa*"),
+        ({"commit": ""}, "green, but on a commit that is not told"),
+        ({"verdict": "fail"}, "fail: pre-launch on local: because"),
+        ({"verdict": "inconclusive"}, "inconclusive: "),
+    ],
+)
+def test_a_gate_that_is_not_green_on_this_commit_is_no(tmp_path: pathlib.Path, more: dict[str, str], told: str) -> None:
+    gate(tmp_path, "gate-1", **more)
+    answer = asked(tmp_path)[Item.GATE]
+    assert answer.answer == "no" and answer.why.startswith(told)
+
+
+def test_a_gate_of_which_a_run_is_gone_has_no_commit(tmp_path: pathlib.Path) -> None:
+    gate(tmp_path, "gate-1")
+    values = json.loads((tmp_path / "gate-1" / "suite.json").read_text())
+    values["scenarios"][0]["runs"].append({"run_id": "gone", "verdict": "pass"})
+    write(tmp_path, "gate-1/suite.json", values)
+    assert asked(tmp_path)[Item.GATE].why.startswith("green, but on a commit that is not told")
+
+
+def test_changed_files_are_no_commit(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.checkout, "commit_of", lambda here: f"{HERE}-dirty")
+    gate(tmp_path, "gate-1", commit=f"{HERE}-dirty")
+    assert asked(tmp_path)[Item.GATE].answer == "no"
+
+
+def test_the_newest_answers(tmp_path: pathlib.Path) -> None:
+    gate(tmp_path, "gate-old", at_s=1e9)
+    gate(tmp_path, "gate-new", "fail", at_s=2e9)
+    gate(tmp_path, "gate-part", at_s=3e9, tag="quick")  # a part of a suite is no gate
+    day(tmp_path, "day-old", "fail", at_s=1e9)
+    day(tmp_path, "day-new", "pass", at_s=2e9, alerts=None, runbook=None)
+    swept(tmp_path, "sweep-1", at_s=3e9)
+    swept(tmp_path, "sweep-2", "other samples", at_s=4e9)
+    swept(tmp_path, "sweep-3", complete=False, at_s=5e9)
+    found = asked(tmp_path)
+    told = {item: (each.answer, each.proof.folder.name) for item, each in found.items() if each.proof}
+    assert told[Item.GATE] == ("no", "gate-new")
+    assert told[Item.GAME_DAY] == ("yes", "day-new")
+    assert told[Item.ALERTS] == ("yes", "day-old")  # the newest that was told to look at alerts
+    assert told[Item.RUNBOOKS] == ("no", "day-new") and "rank lost" in found[Item.RUNBOOKS].why
+    assert told[Item.RESUMES] == ("no", "sweep-2")
+
+
+def test_runs_answer_what_they_judged(tmp_path: pathlib.Path) -> None:
+    run(tmp_path, "with-a-fault")
+    found = asked(tmp_path)
+    assert [each.answer for each in found.values()] == ["yes", "yes", "yes", *["not tried"] * 4]
+    assert found[Item.DRY_RUN].why == "the fault-free run of this one"
+    unjudged = {"not_judged": ["last checkpoint", "samples of each rank"], "run": {"fault_free": False}}
+    run(tmp_path, "with-a-fault", **unjudged)
+    assert {each.answer for each in asked(tmp_path).values()} == {"not tried"}
+    short = {"rank_samples_min": 3, "rank_samples_max": 9, "batches_short": 2}
+    run(tmp_path, "canary", begun_at="2026-11-25T00:00:00+00:00", faults=[], verdict="fail", metrics=short)
+    found = asked(tmp_path)
+    assert (found[Item.DATA].answer, found[Item.DRY_RUN].answer) == ("no", "no")
+    assert "2 batches were short" in found[Item.DATA].why
+
+
+@pytest.mark.parametrize("name", ["suite.json", "gameday-report.json", "resume.json", "report.json"])
+def test_what_cannot_be_read_is_no_evidence(tmp_path: pathlib.Path, name: str) -> None:
+    for content in (b"", b"\xff" * 100, b"[" * 10**5, b'{"verdict": "pass"}'):
+        write(tmp_path, "x/plan.json", {})
+        write(tmp_path, "x/gameday.json", {})
+        (tmp_path / "x" / name).write_bytes(content)
+        assert {each.answer for each in asked(tmp_path).values()} == {"not tried"}
+
+
+def test_scripts_read_exit_codes_json_and_junit(tmp_path: pathlib.Path) -> None:
+    def chaos(*words: str, code: int) -> str:
+        result = CliRunner().invoke(make_app(), ["preflight", "--checklist", "--reports", str(tmp_path), *words])
+        assert result.exit_code == code, (result.output, result.exception)
+        return result.stdout
+
+    chaos(code=3)
+    gate(tmp_path, "gate-1", commit=ELSEWHERE)
+    file = tmp_path / "junit.xml"
+    told = json.loads(chaos("--json", "--junit", str(file), code=1))
+    assert (told["schema"], told["verdict"], told["commit"]) == (1, "fail", HERE)
+    (item,) = (each for each in told["items"] if each["item"] == Item.GATE)
+    assert item["age_s"] > 0
+    assert {key: item[key] for key in ("answer", "evidence", "commits", "same_commit")} == {
+        "answer": "no",
+        "evidence": str(tmp_path / "gate-1"),
+        "commits": [ELSEWHERE],
+        "same_commit": False,
+    }
+    (suite,) = ElementTree.parse(file).getroot()
+    assert (suite.get("failures"), suite.get("errors")) == ("1", "3")
+    run(tmp_path, "canary", faults=[])
+    gate(tmp_path, "gate-2", at_s=2e9)
+    day(tmp_path, "day-1", "pass")
+    assert "yes" in chaos(code=0)
+
+
+def test_it_says_what_can_be_checked() -> None:
+    result = CliRunner().invoke(make_app(), ["preflight"])
+    assert isinstance(result.exception, UsageError) and "--checklist" in str(result.exception)

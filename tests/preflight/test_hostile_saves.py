@@ -1,0 +1,185 @@
+"""Whatever lies in a folder of saves: a clear answer, without a crash, a wait, or more memory than is bounded."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import pickle
+import resource
+import struct
+import subprocess
+import sys
+import zipfile
+from typing import IO
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
+import torch
+from checkpoint_files import save, save_safetensors
+from damages import WRITERS, edit_metadata
+
+from harness.preflight import content, formats, manifest, pickles
+from harness.preflight.verification import Place, Save, State
+from harness.preflight.verifier import Verifier
+
+MEMORY_BYTES = 2 * 2**30
+
+
+def verified(place: pathlib.Path) -> list[Save]:
+    return list(Verifier(Place(place)).all())
+
+
+def archive(path: pathlib.Path, content: bytes, **how: int) -> None:
+    with zipfile.ZipFile(path, "w") as opened:
+        opened.writestr("x/data.pkl", content, **how)
+
+
+def deep_key() -> bytes:
+    """A dictionary whose key is a million tuples in one another: its hash would overflow the stack of C."""
+    return b"\x80\x02}" + b")" + b"\x85" * 10**6 + b"Ns."
+
+
+def hostile(place: pathlib.Path) -> None:
+    archive(place / "step_1.pt", bytes(2**26), compress_type=zipfile.ZIP_DEFLATED)  # a bomb
+    archive(place / "step_2.pt", b"\x80\x02Nr\xff\xff\xff\x7f.")  # a memo of 2**31 places
+    archive(place / "step_3.pt", deep_key())
+    archive(place / "step_4.pt", b"\x80\x02" + b"(" * 3_000_000 + b".")
+    archive(place / "step_5.pt", b"\x80\x02" + b"}" * 6_000_000 + b".")
+    archive(place / "step_6.pt", b"\x80\x02\x8b" + struct.pack("<i", 10**6) + b"\xff" * 10**6 + b"N\x86.")  # a number
+    with zipfile.ZipFile(place / "step_7.pt", "w") as opened:
+        for number in range(100_000):
+            opened.writestr(f"x/data/{number}", b"")
+        opened.writestr("x/data.pkl", pickle.dumps({}))
+    with (place / "step_8.pt").open("wb") as file:
+        file.truncate(2**43)
+    (place / "step_9.safetensors").write_bytes(struct.pack("<Q", 2**60) + b"{")
+    header = json.dumps({"x": {"dtype": "U8", "shape": [2**40], "data_offsets": [0, 2**40]}}).encode()
+    with (place / "step_10.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + 2**40)
+    tensors = ",".join(f'"t{number}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}' for number in range(1_000_000))
+    (place / "step_11.safetensors").write_bytes(struct.pack("<Q", len(tensors) + 2) + b"{" + tensors.encode() + b"}")
+    (place / "step_12").mkdir()
+    (place / "step_12" / "model.safetensors.index.json").write_text("[" * 10**6)
+    save_safetensors(place / "step_12" / "model-99999-of-999999.safetensors", {"w": torch.ones(3)})
+    os.mkfifo(place / "step_13.pt")
+    (place / "step_14.pt").symlink_to("/etc/passwd")
+    (place / os.fsdecode(b"step_15-\xff\x1b[31m\n.pt")).write_bytes(b"PK\x03\x04")
+    deep = "/".join(["d"] * 60)
+    (place / deep).mkdir(parents=True)
+    (place / deep / "x.pt").write_bytes(b"PK\x03\x04")
+
+
+@pytest.mark.slow
+def test_all_of_them_get_an_answer_within_a_bounded_memory(tmp_path: pathlib.Path) -> None:
+    hostile(tmp_path)
+    command = [sys.executable, "-m", "harness", "checkpoint", "verify", str(tmp_path), "--json"]
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+
+    done = subprocess.run(
+        command, capture_output=True, text=True, preexec_fn=limited, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 1, done.stderr
+    states = {each["step"]: each["state"] for each in json.loads(done.stdout)["saves"]}
+    assert {step for step, state in states.items() if state == "damaged"} == {
+        1,
+        4,
+        8,
+        9,
+        12,
+        15,
+        None,
+    }  # None: the deep one
+    assert {step for step, state in states.items() if state == "unknown"} == {5, 10, 11}
+    assert 13 not in states and 14 not in states  # neither waited for nor followed
+
+
+def test_an_evil_pickle_does_nothing(tmp_path: pathlib.Path) -> None:
+    class Evil:
+        def __reduce__(self) -> object:
+            return os.mkdir, (str(tmp_path / "evil"),)
+
+    save(tmp_path / "ckpt_5.pt", {"step": 5, "evil": Evil()})
+    WRITERS["dcp"](tmp_path, 60)
+    edit_metadata(lambda told: setattr(told, "evil", Evil()))(tmp_path / "step-60" / ".metadata")
+    states = {save.step: save.state for save in verified(tmp_path)}
+    assert states == {5: State.WHOLE, 60: State.WHOLE}
+    assert not (tmp_path / "evil").exists()
+
+
+def test_what_an_index_or_metadata_name_is_not_looked_for_elsewhere(tmp_path: pathlib.Path) -> None:
+    place = tmp_path / "saves"
+    WRITERS["safetensors"](place, 60)
+    index = place / "step_60" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"x": "../../secret.safetensors", "y": "/etc/passwd"}}))
+    save_safetensors(tmp_path / "secret.safetensors", {"x": torch.ones(3)})
+    (found,) = verified(place)
+    assert sum("is missing" in each.what for each in found.findings) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"schema":1,"kept_at_s":0,"files":{"step_5.pt":{"bytes":9,"parts":[]}}}']
+)
+def test_a_manifest_that_says_nothing_is_no_pass(tmp_path: pathlib.Path, text: str) -> None:
+    save(tmp_path / "step_5.pt", {"w": torch.ones(40)})
+    list(Verifier(Place(tmp_path), keep=True).all())
+    (path,) = (tmp_path / manifest.FOLDER).iterdir()
+    path.write_text(text)
+    (found,) = verified(tmp_path)
+    assert found.state is State.UNKNOWN
+
+
+def test_a_folder_of_links_alone_is_no_pass(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "real.safetensors").write_bytes(b"")
+    place = tmp_path / "snapshot"
+    place.mkdir()
+    (place / "model.safetensors").symlink_to("../real.safetensors")
+    verifier = Verifier(Place(place))
+    assert list(verifier.all()) == []
+    assert verifier.notes == ["1 link not followed: give the folder that they lead to"]
+
+
+def test_each_byte_is_read_once(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "ckpt.pt"
+    save(path, {f"t{number}": torch.ones(5000) for number in range(50)})
+    read = 0
+
+    class Counted:
+        def __init__(self, file: IO[bytes]) -> None:
+            self.file = file
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.file, name)
+
+        def read(self, size: int) -> bytes:
+            nonlocal read
+            found = self.file.read(size)
+            read += len(found)
+            return found
+
+    with path.open("rb") as file:
+        parts = list(content.parts(Counted(file), formats.look(file, path.name).spans))  # type: ignore[arg-type]
+    assert read == path.stat().st_size
+    assert sum(bool(part.span.name) for part in parts) == 50
+    assert all(part.sound for part in parts)
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_plain_pickles_are_read_as_data(protocol: int) -> None:
+    shared = ("a", 1, 2.5, None, True, b"x", 2**100)
+    made = pickles.read(pickle.dumps({"one": [shared, {3: {4}}], "two": shared, "three": {}, "four": ()}, protocol))
+    found = pickles.fields(made)
+    assert found["two"][:5] == shared[:5] and found["one"].items[0] is found["two"]
+    assert found["four"] == () and pickles.fields(found["three"]) == {}
+    assert next(found["one"].items[1].pairs)[0] == 3
+
+
+@pytest.mark.parametrize("size", range(0, 60, 7))
+def test_a_pickle_that_is_cut_is_none(size: int) -> None:
+    whole = pickle.dumps({"a": [1, (2, 3)], "b": {"c": torch.float32}})
+    with pytest.raises(ValueError):
+        pickles.read(whole[: min(size, len(whole) - 1)])

@@ -1,0 +1,252 @@
+"""Sixty damages to saves of six layouts are told apart from whole ones, with the file and the tensor where that is known."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
+import checkpoint_files
+import torch
+from damages import DAMAGES, FOLDERS, STEP, WRITERS, Damage, tensors, write_all
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.preflight.verification import Place, Save, State
+from harness.preflight.verifier import Verifier
+
+
+def verified(place: pathlib.Path, keep: bool = False) -> dict[str, Save]:
+    """By the path in the place."""
+    found = Verifier(Place(place), keep=keep).all()
+    return {save.path.partition(f"{place.name}/")[2]: save for save in found}
+
+
+def words(saves: dict[str, Save]) -> str:
+    return "\n".join(f"{path} {each.words}" for path, save in saves.items() for each in save.findings)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    root = tmp_path_factory.mktemp("saves")
+    for layout in WRITERS:
+        write_all(root / layout, layout)
+    return root
+
+
+def damaged(whole: pathlib.Path, tmp_path: pathlib.Path, damage: Damage, keep: bool) -> dict[str, Save]:
+    place = tmp_path / "checkpoints"
+    shutil.copytree(whole / damage.layout, place, symlinks=True)
+    if keep:
+        verified(place, keep=True)
+    damage.make(place)
+    return verified(place)
+
+
+@pytest.mark.parametrize("layout", WRITERS)
+def test_whole_saves_are_whole(whole: pathlib.Path, tmp_path: pathlib.Path, layout: str) -> None:
+    place = tmp_path / "checkpoints"
+    shutil.copytree(whole / layout, place, symlinks=True)
+    by = "structure" if layout in ("safetensors", "hugging_face") else "checksums"
+    for keep, verified_by in ((False, by), (True, by), (False, "manifest")):
+        saves = verified(place, keep)
+        assert words(saves) == ""
+        assert [save.step for save in saves.values()] == [20, 40, 60, 100]
+        assert {save.verified_by for save in saves.values()} == {verified_by}
+
+
+@pytest.mark.parametrize("layout", checkpoint_files.WRITERS)
+def test_each_layout_that_is_known_is_verified(tmp_path: pathlib.Path, layout: str) -> None:
+    checkpoint_files.write(tmp_path, layout, 20, 100)
+    assert [(save.step, save.state) for save in verified(tmp_path).values()] == [(20, State.WHOLE), (100, State.WHOLE)]
+
+
+def test_the_mark_of_an_end_must_be_there(tmp_path: pathlib.Path) -> None:
+    checkpoint_files.write(tmp_path, "reference", 20, 100)
+    (tmp_path / "step-00000100" / "manifest.json").unlink()
+    assert "step-00000100 lacks what is written last: manifest.json" in words(verified(tmp_path))
+
+
+def test_there_are_sixty_damages() -> None:
+    assert len({damage.id for damage in DAMAGES}) == len(DAMAGES) >= 60
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.id)
+def test_a_damage_is_told_with_what_it_hit(whole: pathlib.Path, tmp_path: pathlib.Path, damage: Damage) -> None:
+    saves = damaged(whole, tmp_path, damage, keep=False)
+    hit = {path for path, save in saves.items() if save.state is not State.WHOLE}
+    if damage.told is State.WHOLE:  # without a checksum nothing can tell, and that is told, too
+        assert not hit
+        assert saves[FOLDERS[damage.layout].format(STEP)].verified_by == "structure"
+        return
+    assert len(hit) == 1, words(saves)  # no neighbour is accused
+    assert hit == {FOLDERS[damage.layout].format(STEP)} or damage.of_pointer
+    assert {saves[path].state for path in hit} == {damage.told}, words(saves)
+    for name in damage.names:
+        assert name in words(saves)
+
+
+@pytest.mark.parametrize("damage", [each for each in DAMAGES if not each.of_pointer], ids=lambda damage: damage.id)
+def test_with_a_manifest_each_is_a_damage(whole: pathlib.Path, tmp_path: pathlib.Path, damage: Damage) -> None:
+    saves = damaged(whole, tmp_path, damage, keep=True)
+    hit = [path for path, save in saves.items() if save.state is not State.WHOLE]
+    assert hit == [FOLDERS[damage.layout].format(STEP)], words(saves)
+    assert saves[hit[0]].state in (State.DAMAGED, damage.told), words(saves)
+    assert damage.file.removeprefix("version_0/") in words(saves) or saves[hit[0]].saved_again
+    if damage.tensor and damage.do.__name__ in ("flip", "zeros"):
+        assert any(each.tensor.endswith(("exp_avg", "fp32", damage.tensor)) for each in saves[hit[0]].findings)
+
+
+@pytest.fixture(scope="module", params=WRITERS)
+def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
+    place = tmp_path_factory.mktemp("one") / "checkpoints"
+    WRITERS[request.param](place, STEP)
+    verified(place, keep=True)
+    yield place
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_any_byte_that_changes_is_found_and_named(one: pathlib.Path, data: st.DataObject) -> None:
+    files = sorted(
+        path for path in one.rglob("*") if path.is_file() and not path.is_symlink() and ".chaos" not in str(path)
+    )
+    path = data.draw(st.sampled_from([file for file in files if not file.name.startswith("latest")]))
+    before = path.read_bytes()
+    at = data.draw(st.integers(0, len(before) - 1))
+    path.write_bytes(before[:at] + bytes([before[at] ^ data.draw(st.integers(1, 255))]) + before[at + 1 :])
+    try:
+        saves = verified(one)
+    finally:
+        path.write_bytes(before)
+    (save,) = saves.values()
+    assert save.state is State.DAMAGED
+    named = [each for each in save.findings if path.as_posix().endswith(each.file)]
+    assert named
+    in_tensor = [
+        name
+        for part in range(3)
+        for name, tensor in tensors(STEP, part).items()
+        if (begin := before.find(tensor.numpy().tobytes())) >= 0 and begin <= at < begin + tensor.numel() * 4
+    ]
+    if in_tensor:
+        assert any(each.tensor.endswith(("exp_avg", "fp32", *in_tensor)) for each in named)
+
+
+def test_a_save_that_was_made_again_is_not_damaged(tmp_path: pathlib.Path) -> None:
+    """A job that went back comes to the same step once more. To keep it anew settles it."""
+    place = tmp_path / "checkpoints"
+    write_all(place, "hugging_face")
+    verified(place, keep=True)
+    shutil.rmtree(place / "checkpoint-60")
+    WRITERS["hugging_face"](place, 61)
+    (place / "checkpoint-61").rename(place / "checkpoint-60")
+    state = place / "checkpoint-60" / "trainer_state.json"
+    state.write_text(state.read_text().replace("61", "60"))
+    assert verified(place)["checkpoint-60"].state is State.SUSPICIOUS
+    verified(place, keep=True)
+    assert words(verified(place)) == ""
+
+
+def test_numbers_that_became_infinite_are_suspicious(tmp_path: pathlib.Path) -> None:
+    for step, value in ((20, 1.0), (40, 2.0), (60, float("nan")), (80, 3.0)):
+        torch.save(
+            {"w": torch.full((40,), value), "mask": torch.full((40,), float("-inf")), "step": step},
+            tmp_path / f"ckpt_{step}.pt",
+        )
+    saves = verified(tmp_path)
+    assert [save.state for save in saves.values()] == [State.WHOLE, State.WHOLE, State.SUSPICIOUS, State.WHOLE]
+    assert "w has 40 numbers" in words(saves)
+
+
+def test_a_frozen_file_and_another_number_of_ranks_are_healthy(tmp_path: pathlib.Path) -> None:
+    for step, ranks in ((20, 4), (40, 4), (60, 2), (80, 2)):
+        for rank in range(ranks):
+            part = 10_000 // ranks
+            torch.save({"flat": torch.randn(part), "step": step}, tmp_path / f"ckpt_{step}_rank{rank}.pt")
+        torch.save({"frozen": torch.ones(500), "step": step}, tmp_path / f"ckpt_{step}.pt")
+    assert words(verified(tmp_path)) == ""
+
+
+def test_what_healthy_jobs_do_is_not_suspicious(tmp_path: pathlib.Path) -> None:
+    """Moments of rows that are no longer trained become zero, a loader begins anew, an adapter's rank is no process."""
+    for step in (20, 40, 60, 80):
+        moments = torch.randn(8, 2048)
+        moments[: step // 20] = 0
+        loader = torch.get_rng_state() if step % 40 else torch.zeros(5056, dtype=torch.uint8)
+        torch.save({"exp_avg": moments, "step": step}, tmp_path / f"ckpt_{step}.pt")
+        torch.save({"loader": loader, "step": step}, tmp_path / f"loader_step_{step}.pt")
+        torch.save({"w": torch.randn(40), "step": step}, tmp_path / f"adapter-rank16-step-{step}.pt")
+    assert words(verified(tmp_path)) == ""
+
+
+def test_ranks_between_others_are_missed(tmp_path: pathlib.Path) -> None:
+    for rank in (0, 1, 3):
+        torch.save({"step": 5, "w": torch.randn(40)}, tmp_path / f"ckpt_5_rank{rank}.pt")
+    (save,) = verified(tmp_path).values()
+    assert [each.words for each in save.findings] == [
+        "ckpt_5_rank2.pt: is missing, and ranks with larger numbers are there"
+    ]
+
+
+def test_first_ranks_of_nodes_alone_are_not_sure(tmp_path: pathlib.Path) -> None:
+    for rank in (0, 8, 16):
+        torch.save({"step": 5, "w": torch.randn(40)}, tmp_path / f"ckpt_5_rank{rank}.pt")
+    (save,) = verified(tmp_path).values()
+    assert save.state is State.SUSPICIOUS
+
+
+def test_an_archive_that_was_told_to_write_no_checksums_is_whole_by_structure(tmp_path: pathlib.Path) -> None:
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save({"step": 5, "w": torch.randn(40)}, tmp_path / "ckpt_5.pt")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    (save,) = verified(tmp_path).values()
+    assert (save.state, save.verified_by) == (State.WHOLE, "structure")
+
+
+def test_one_save_and_one_file_of_it_can_be_asked(whole: pathlib.Path) -> None:
+    for layout in ("megatron", "hugging_face", "dcp", "safetensors", "deepspeed"):
+        folder = whole / layout / FOLDERS[layout].format(STEP)
+        file = next(
+            path
+            for path in sorted(folder.rglob("*"))
+            if path.is_file() and path.suffix in (".pt", ".safetensors", ".distcp")
+        )
+        for path in (folder, file):
+            (save,) = Verifier(Place(path)).all()
+            assert (save.step, save.state) == (STEP, State.WHOLE)
+
+
+def test_what_one_layout_leaves_is_verified_by_another(whole: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    place = tmp_path / "out"
+    shutil.copytree(whole / "hugging_face", place)
+    shutil.copyfile(place / "checkpoint-100" / "model-00002-of-00002.safetensors", place / "model.safetensors")
+    os.truncate(place / "model.safetensors", 100)
+    saves = verified(place)
+    assert saves["model.safetensors"].state is State.DAMAGED
+    assert len(saves) == 5
+
+
+def test_what_is_being_written_is_neither_whole_nor_damaged(tmp_path: pathlib.Path) -> None:
+    torch.save({"step": 5}, tmp_path / "ckpt_5.pt")
+    (tmp_path / "ckpt_10.pt.tmp").write_bytes(b"PK\x03\x04")
+    assert [save.state for save in verified(tmp_path).values()] == [State.WHOLE, State.UNFINISHED]
+
+
+def test_a_save_that_changes_while_it_is_read_is_not_judged(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness.preflight import siblings
+
+    path = tmp_path / "ckpt_5.pt"
+    torch.save({"step": 5, "w": torch.randn(40)}, path)
+    os.truncate(path, 300)
+    monkeypatch.setattr(siblings, "numbered", lambda files: os.utime(path, ns=(1, 1)) or ())
+    (save,) = verified(tmp_path).values()
+    assert save.state is State.UNFINISHED
