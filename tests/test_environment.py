@@ -22,7 +22,8 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 
 
 def make(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["make", *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    command = ["make", "--no-print-directory", *arguments]  # which a make below another one prints
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.fixture

@@ -32,12 +32,12 @@ from harness.units import counted, parse_duration_ns
 NAMED_MAX = 3  # findings of one save that are shown
 HEAD = ("save", "step", "written, UTC", "size", "loss", "verified")
 
-checkpoint = typer.Typer(add_completion=False, no_args_is_help=True, help="Look into the saves of a job.")
+checkpoint = typer.Typer(add_completion=False, no_args_is_help=True, help="Say which saves are whole, and of a damaged one which file and which tensor.")
 
 
 @checkpoint.callback()
 def _group() -> None:
-    """Look into the saves of a job."""
+    """Say which saves are whole, and of a damaged one which file and which tensor."""
 
 
 @checkpoint.command()

@@ -47,7 +47,7 @@ def trainer(plan: Mapping[str, Any]) -> str:
     kind = next((kind for kind in STARTERS if written.get(kind)), "")
     started = written.get(kind, "")
     words = " ".join(map(str, started)) if isinstance(started, list) else f"{kind} {started}".strip()
-    return short(words, TRAINER_MAX)
+    return short(short_path(words), TRAINER_MAX)
 
 
 def chronicle(run: Timeline) -> Chronicle:

@@ -238,7 +238,7 @@ def test_each_width_has_its_own_charts(browser: Any, folder: pathlib.Path) -> No
 def test_touching_a_mark_shows_what_it_is(browser: Any, folder: pathlib.Path) -> None:
     page, heard = _open(browser, folder / "spot_evict.html", 390, "light", has_touch=True)
     page.locator("#recovery .chart.narrow rect.p-reschedule").first.tap()
-    assert "Wait for capacity: 1.90 s" in page.locator("#tip").inner_text()
+    assert "Wait for capacity: 935 ms" in page.locator("#tip").inner_text()
     page.keyboard.press("Escape")
     assert page.locator("#tip").is_hidden()
     assert heard == []
