@@ -111,6 +111,14 @@ def _lost_with_their_process(evidence: Analysis, ground: Ground) -> str:
     return "its event was lost when its workers died" if last else ""
 
 
+def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
+    """Not all logs come to the last step, but some rank's does, and the harness itself saw a good save of it."""
+    run, last = evidence.run, evidence.run.planned_steps
+    if run.finished or last not in run.steps.step or not any(s.step == last for s in evidence.saves.good_and_seen):
+        return ""
+    return f"but a rank did step {last}, and the harness saw its save: lines may be lost"
+
+
 def _blind(evidence: Analysis, ground: Ground) -> str:
     why = blindness(evidence.run, evidence.fault_free)
     return f"not judged: {why}" if why else ""
@@ -201,6 +209,7 @@ TABLE: Sequence[Row] = (
     Row(Doubt.TORN_TAIL, Kind.ABSENCE, _lost_with_their_process),
     Row(Doubt.LINES_DROPPED, Kind.ABSENCE, _lines_dropped),
     Row(Doubt.LINE_LOST, Kind.ABSENCE, _done_all_the_same),
+    Row(Doubt.LINE_LOST, Kind.REACHED, _saved_all_the_same),
     Row(Doubt.OTHER_REHEARSAL, Kind.LOSSES, _other_rehearsal),
     Row(Doubt.NOTHING_STRUCK, Kind.DURATION, _given_up_before, alone=True),
     Row(Doubt.SLOW_BEFORE, Kind.DURATION, _slow_before, alone=True),

@@ -37,7 +37,8 @@ class Kind(enum.StrEnum):
 
     ABSENCE = "absence"  # something is not in the log
     DURATION = "duration"  # something took so long
-    STEPS = "steps"  # how far the job came
+    STEPS = "steps"  # what was done in each step
+    REACHED = "reached"  # how far the job came
     LOSSES = "losses"  # what was computed, beside the fault-free run
     BITS = "bits"  # the very same was computed there
     GAP = "gap"  # how far the last losses are off, in percent
@@ -205,6 +206,7 @@ class Code(enum.StrEnum):
     RESTART_NOT_NEWEST = "restart.not-newest"
     RESTART_NOT_PUBLISHED = "restart.not-published"
     RESTART_NO_OPTIMIZER = "restart.no-optimizer"
+    RESTART_NO_REASON = "restart.no-reason"
     RESTART_OTHER_CONTENT = "restart.other-content"
     RESTART_OTHER_SOURCE = "restart.other-source"
     RESTART_OTHER_STEP = "restart.other-step"

@@ -112,6 +112,7 @@ class Process:
     tells: frozenset[str] | None = None  # the kinds of evidence that its header declares; `None`: it declares nothing
     dropped: int = 0  # events of its own that it lost to a full disk
     cut: bool = False  # its log lost its end, though nothing killed it
+    own_code: int | None = None  # with which it said that it exits
     exit_error: str | None = None  # the first error that it met, as it told it itself
     took: Mapping[str, Any] | None = None  # its first `restored` event, whole
 
@@ -366,6 +367,7 @@ def _process(life: Life, launched: int) -> Process:
         exited=(life.exit_event or told).get("at"),
         exit_code=None if code is None else int(code),
         exit_reason=told.get("reason"),
+        own_code=told.get("code"),
         exit_error=told.get("error"),
         first_step=life.first_step,
         left=told.get("at"),

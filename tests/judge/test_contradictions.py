@@ -142,6 +142,11 @@ def ends_in_error(logs: Logs) -> None:
     last |= {"code": 1, "reason": "error", "error": "RuntimeError: boom"}
 
 
+def ends_with_a_code(logs: Logs) -> None:
+    last = next(line for line in logs.last_lives()[1] if line.get("event") == "exiting")
+    last |= {"code": 1, "reason": "failed"}
+
+
 def without_the_end_of_node_1(logs: Logs) -> None:
     remove(logs.harness, lambda line: line.get("event") == "process.exit" and line["node"] == "node1")
 
@@ -195,6 +200,7 @@ def swapped(step: int) -> Bend:
         (left_out(30, 70, 0, 1), "41 steps left their update out"),
         (left_out(30, 30, 1), "at step 30 rank 1 left its update out, and others did not"),
         (ends_in_error, "ended with exit code 1, after it reported an error"),
+        (ends_with_a_code, "ended with exit code 1"),
         (without_the_end_of_node_1, "how the command on node1 ended is not known"),
         (without_the_launcher_of_node_1, "the launcher on node1 left no log"),
         (not_followed, "the steps cannot be followed"),

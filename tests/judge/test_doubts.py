@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from judging import Bend, fault_free_of, together, verdict
 from mutants.bent import BROKEN
@@ -37,6 +38,7 @@ def grounds(**other: Ground) -> Mapping[str, Ground]:
         "its lines since": Ground(Kind.ABSENCE, (0,), since=20),
         "a step of everybody": Ground(Kind.ABSENCE, steps=(10,)),
         "steps": Ground(Kind.STEPS),
+        "how far": Ground(Kind.REACHED),
         "losses": Ground(Kind.LOSSES),
         "bits": Ground(Kind.BITS),
         "gap": Ground(Kind.GAP, bound=1.0),
@@ -61,6 +63,8 @@ def run_of(**other: Any) -> Any:
         "rows_by_process": ((), ()),
         "beside": SimpleNamespace(other_losses=""),
         "outcome": "completed",
+        "finished": True,
+        "planned_steps": 40,
         "faults": [FAULT],
         "host_load": [{"at": 20, "others": 0.5}],
         "begin": 0,
@@ -162,6 +166,7 @@ SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; 
         "step.missing",
         "step.went-ahead",
     },
+    Kind.REACHED: {"job.unfinished", "recovery_time.max"},
     Kind.DURATION: {"exit_time.max", "job.aborted", "pace.max_slowdown", "recovery_time.max"},
     Kind.LOSSES: {"loss_continuity.mode", "ranks.disagree", "samples.other"},
     Kind.BITS: {"loss_continuity.mode"},
@@ -199,6 +204,25 @@ def test_only_what_was_lost_with_its_process_is_not_told(taken: int, dropped: in
     claim = failed("step.went-ahead", "…", Ground(Kind.ABSENCE, (0,), since=20), Ground(Kind.ABSENCE), idle=True)
     found = doubts.weighed(claim, evidence_of(run, taken=[taken]))
     assert (found and found.verdict) == verdict
+
+
+@pytest.mark.parametrize(
+    ("finished", "told", "saved", "doubt"),
+    [
+        (False, 40, 40, Doubt.LINE_LOST),
+        (False, 40, 39, ""),
+        (False, 40, None, ""),
+        (False, 39, 40, ""),
+        (True, 40, 40, ""),
+    ],
+)
+def test_logs_that_end_before_the_last_save_lost_lines(
+    finished: bool, told: int, saved: int | None, doubt: str
+) -> None:
+    """If some rank tells that step; else the job may have ended before it."""
+    saves = SimpleNamespace(good_and_seen=[SimpleNamespace(step=saved)] if saved else [])
+    evidence = evidence_of(run_of(finished=finished, steps=np.rec.array([(told,)], names="step")), saves=saves)
+    assert spoilt(evidence, grounds()) == ({"how far": doubt} if doubt else {})
 
 
 # A line that is not there

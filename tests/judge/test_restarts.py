@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.judge.questions.restarts import _further_than_planned, _of_no_save
+from harness.judge.questions.restarts import _further_than_planned, _of_no_save, _without_reason
 from harness.judge.verdict import Code
 
 S = 10**9
@@ -91,3 +91,30 @@ class _Progress:
 
     def __len__(self) -> int:
         return len(self.begin)
+
+
+@pytest.mark.parametrize(
+    ("own_decision", "alarm", "fault", "told"),
+    [
+        (True, None, None, True),
+        (False, None, None, False),  # the world formed anew
+        (True, 35, None, False),
+        (True, 5, None, True),  # of the time before the stretch of work that is thrown away
+        (True, 45, None, True),  # said afterwards
+        (True, None, (35, 38), False),
+        (True, None, (5, 30), False),  # at work when the stretch began
+        (True, None, (1, 4), True),
+        (True, None, (5, None), False),  # never healed
+    ],
+)
+def test_who_goes_back_by_itself_says_why(
+    own_decision: bool, alarm: int | None, fault: tuple[int, int | None] | None, told: bool
+) -> None:
+    faults = [SimpleNamespace(may={"stop"}, injected=fault[0], healed=fault[1])] if fault else []
+    faults.append(SimpleNamespace(may=frozenset(), injected=35, healed=None))  # leads to nothing of the kind
+    run = SimpleNamespace(anomalies=[{"at": alarm}] if alarm else [], faults=faults, end=99, uncertainty_ns=0)
+    first = SimpleNamespace(epoch=SimpleNamespace(begin=10, last=150))
+    back = SimpleNamespace(epoch=SimpleNamespace(begin=41, first=141), moment=40, own_decision=own_decision)
+    evidence: Any = SimpleNamespace(run=run, restarts=[first, back])
+    text = "the job went back from step 150 to step 140 by its own decision, and nobody told why"
+    assert [each.words for each in _without_reason(evidence)] == [text] * told

@@ -176,7 +176,8 @@ def ends_of(run: Timeline) -> list[End]:
         error = any(process.exit_reason == "error" for process in told)
         met = " ".join(next((process.exit_error for process in told if process.exit_error), "").split())
         met = met if len(met) <= ERROR_CHARS else f"{met[: ERROR_CHARS - 1]}…"
-        code = int(exit_["code"]) or int(error)  # one that failed has not ended well, whatever its launcher says
+        bad = next((process.own_code for process in told if process.own_code not in (None, *CLEAN_CODES)), int(error))
+        code = int(exit_["code"]) or bad  # one that failed has not ended well, whatever its launcher says
         return End(node, incarnation, rank, code, at, started, tuple(rows), met, error)
 
     return [*map(end, (*run.exits, *_last_words(run))), *_vanished(run)]

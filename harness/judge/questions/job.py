@@ -114,7 +114,7 @@ def _completed(run: Timeline) -> Iterator[Claim]:
         yield unknown(Code.JOB_NO_STEPS, NO_STEPS)
     elif not run.finished:
         text = f"the job ended without an error, but only reached {_done(run)}"
-        yield failed(Code.JOB_UNFINISHED, text, Ground(Kind.ABSENCE))
+        yield failed(Code.JOB_UNFINISHED, text, Ground(Kind.ABSENCE), Ground(Kind.REACHED))
     elif kept < (run.last_told_step or 0):
         text = f"the job reached {_done(run)}, but went back afterwards: it ended with the state of step {kept}"
         yield failed(Code.JOB_WENT_BACK, text)

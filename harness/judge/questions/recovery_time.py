@@ -171,6 +171,7 @@ def _line(name: str, span: _Span, bound: int, run: Timeline) -> Expectation:
     figure = Figure(length, 2 * run.uncertainty_ns, ended)  # its begin and its end may be of two hosts
     grounds = [Ground(Kind.DURATION, of=of), Ground(Kind.DURATION, of=figure, bound=bound)]
     grounds += [Ground(Kind.DURATION, of=pace, bound=SLOWDOWN_MAX)] if pace else []
+    grounds += [] if ended else [Ground(Kind.REACHED)]
     return line(
         name,
         f"≤ {format_duration(bound)}",

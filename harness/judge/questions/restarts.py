@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.by_time import touches, union
 from harness.judge.facts.reported import blindness, usual_strides
 from harness.judge.facts.restarts import PassedOver, Restart, Restore, own_series
 from harness.judge.facts.saves import Damage, Newest, Save
@@ -36,7 +37,7 @@ class Restarts(Score):
 def _claims(evidence: Analysis) -> Sequence[Claim]:
     """One example for each question. What only leaves something open is not asked where something is found."""
     wrong = (_other_step, _unlike, _of_no_save, _damaged, _not_the_newest, _further_than_planned)
-    left_open = (_contradicted, _untold, _without_an_end, _other_content, _without_optimizer)
+    left_open = (_without_reason, _contradicted, _untold, _without_an_end, _other_content, _without_optimizer)
     for questions in (wrong, left_open):
         found = [claim for question in questions for claim in itertools.islice(question(evidence), 1)]
         if found:
@@ -249,6 +250,20 @@ def _further_than_planned(evidence: Analysis) -> Iterator[Claim]:
             planned = f", though it should save every {every} steps" if every is not None else ""
             text = f"the job restarted at step {first} and lost {lost} steps{planned}"
             yield unknown(Code.RESTART_FROM_SCRATCH, f"{text}; it reported no saves and no restores")
+
+
+def _without_reason(evidence: Analysis) -> Iterator[Claim]:
+    """A world that goes back without forming anew throws its work away. It says first what is wrong, or a fault is at
+    work that may bring it to that."""
+    run, margin = evidence.run, evidence.run.uncertainty_ns
+    said = [(alarm["at"], alarm["at"]) for alarm in run.anomalies]
+    at_work = [(fault.injected, fault.healed or run.end) for fault in run.faults if fault.may and fault.injected]
+    reasons = union((begin - margin, end + margin) for begin, end in (*said, *at_work))
+    for before, restart in itertools.pairwise(evidence.restarts):
+        if restart.own_decision and not touches(reasons, before.epoch.begin, restart.moment):
+            went = f"from step {before.epoch.last} to step {restart.epoch.first - 1}"
+            text = f"the job went back {went} by its own decision, and nobody told why"
+            yield unknown(Code.RESTART_NO_REASON, text)
 
 
 def _contradicted(evidence: Analysis) -> Iterator[Claim]:
