@@ -41,7 +41,7 @@ def preflight(
     junit: JunitOption = None,
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Say what is known before a launch: do saves resume, is the gate green on this commit, was a game day held.
+    """Say what is known before a launch: the checklist, from stored results.
 
     Each item is answered by the newest stored result that says something to it: yes, no, or not tried. Only a gate
     must be of the commit that is checked out here; of the others it is told. Nothing is run.
