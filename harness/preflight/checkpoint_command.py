@@ -32,7 +32,9 @@ from harness.units import counted, parse_duration_ns
 NAMED_MAX = 3  # findings of one save that are shown
 HEAD = ("save", "step", "written, UTC", "size", "loss", "verified")
 
-checkpoint = typer.Typer(add_completion=False, no_args_is_help=True, help="Say which saves are whole, and of a damaged one which file and which tensor.")
+WHAT = "Say which saves are whole, and of a damaged one which file and which tensor."
+
+checkpoint = typer.Typer(add_completion=False, no_args_is_help=True, help=WHAT)
 
 
 @checkpoint.callback()
