@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.campaign.store import Store
 from harness.campaign.wings import Item, Proof, stored_kind_of, wings
-from harness.judge.verdict import Verdict
+from harness.judge.verdict import Verdict, merge
 from harness.report import model
 from harness.report.words import short_commit
 from harness.trainers.shared import checkout
@@ -84,10 +84,12 @@ Told = Iterator[tuple[Item, Verdict, str]]
 
 
 def _resumes(report: model.Report) -> Told:
-    """By the restore drill, which starts the job from its last save."""
+    """By the restore drill, which starts the job from its last save. In a run that is no pass, what the second restart
+    or the judge found may be about resumes, too."""
     for line in report.expectations:
         if line.name == "last_checkpoint.max_steps_behind" and "last checkpoint" not in report.not_judged:
-            yield Item.RESUMES, line.verdict, f"restore drill: {line.observed}"
+            of_run = "" if report.verdict is Verdict.PASS else f"; the run: {(report.reasons or ('no pass',))[0]}"
+            yield Item.RESUMES, merge((line.verdict, report.verdict)), f"restore drill: {line.observed}{of_run}"
 
 
 def _data(report: model.Report) -> Told:
@@ -104,5 +106,5 @@ def _dry_run(report: model.Report) -> Told:
     """A run without faults, or the fault-free run that a run with faults was compared with."""
     if not report.faults and report.run.outcome is not None:
         yield Item.DRY_RUN, report.verdict, f"without faults: {(report.reasons or ('no reason is told',))[0]}"
-    elif report.run.fault_free:
+    elif report.run.fault_free and report.verdict is Verdict.PASS:
         yield Item.DRY_RUN, Verdict.PASS, "the fault-free run of this one"

@@ -113,8 +113,11 @@ def test_who_goes_back_by_itself_says_why(
     faults = [SimpleNamespace(may={"stop"}, injected=fault[0], healed=fault[1])] if fault else []
     faults.append(SimpleNamespace(may=frozenset(), injected=35, healed=None))  # leads to nothing of the kind
     run = SimpleNamespace(anomalies=[{"at": alarm}] if alarm else [], faults=faults, end=99, uncertainty_ns=0)
+    run.beside = SimpleNamespace(earlier=())
     first = SimpleNamespace(epoch=SimpleNamespace(begin=10, last=150))
     back = SimpleNamespace(epoch=SimpleNamespace(begin=41, first=141), moment=40, own_decision=own_decision)
     evidence: Any = SimpleNamespace(run=run, restarts=[first, back])
     text = "the job went back from step 150 to step 140 by its own decision, and nobody told why"
     assert [each.words for each in _without_reason(evidence)] == [text] * told
+    run.beside.earlier = [SimpleNamespace(may={"stop"}, injected=5, healed=None)]  # of another rehearsal, still at work
+    assert not [*_without_reason(evidence)]

@@ -163,6 +163,14 @@ def test_runs_answer_what_they_judged(tmp_path: pathlib.Path) -> None:
     assert "2 batches were short" in found[Item.DATA].why
 
 
+def test_a_run_that_is_no_pass_proves_no_resume_and_no_dry_run(tmp_path: pathlib.Path) -> None:
+    """Its drill may have restored the last save, and its second restart have done other steps."""
+    run(tmp_path, "with-a-fault", verdict="fail", reasons=["second_restart: at step 101 its loss is another"])
+    found = asked(tmp_path)
+    assert (found[Item.RESUMES].answer, found[Item.DRY_RUN].answer) == ("no", "not tried")
+    assert "second_restart: at step 101" in found[Item.RESUMES].why
+
+
 @pytest.mark.parametrize("name", ["suite.json", "gameday-report.json", "resume.json", "report.json"])
 def test_what_cannot_be_read_is_no_evidence(tmp_path: pathlib.Path, name: str) -> None:
     for content in (b"", b"\xff" * 100, b"[" * 10**5, b'{"verdict": "pass"}'):

@@ -257,7 +257,8 @@ def _without_reason(evidence: Analysis) -> Iterator[Claim]:
     work that may bring it to that."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
     said = [(alarm["at"], alarm["at"]) for alarm in run.anomalies]
-    at_work = [(fault.injected, fault.healed or run.end) for fault in run.faults if fault.may and fault.injected]
+    faults = (*run.beside.earlier, *run.faults)
+    at_work = [(fault.injected, fault.healed or run.end) for fault in faults if fault.may and fault.injected]
     reasons = union((begin - margin, end + margin) for begin, end in (*said, *at_work))
     for before, restart in itertools.pairwise(evidence.restarts):
         if restart.own_decision and not touches(reasons, before.epoch.begin, restart.moment):
