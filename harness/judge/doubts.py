@@ -112,11 +112,13 @@ def _lost_with_their_process(evidence: Analysis, ground: Ground) -> str:
 
 
 def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Not all logs come to the last step, but some rank's does, and the harness itself saw a good save of it."""
+    """Not all logs come to the last step or to their end, but the harness itself saw a save of it."""
     run, last = evidence.run, evidence.run.planned_steps
-    if run.finished or last not in run.steps.step or not any(s.step == last for s in evidence.saves.good_and_seen):
+    workers = (run.processes[row] for epoch in run.epochs[-1:] for row in epoch.processes)
+    lost = last in run.steps.step or any(worker.left is None for worker in workers)
+    if run.finished or not lost or not any(each.step == last for each in evidence.saves.store.seen):
         return ""
-    return f"but a rank did step {last}, and the harness saw its save: lines may be lost"
+    return f"but the harness saw a save of step {last}: lines may be lost"
 
 
 def _blind(evidence: Analysis, ground: Ground) -> str:

@@ -56,6 +56,7 @@ class Life:
     exit_event: dict[str, Any] | None = None  # what the launcher saw
     gone: int = NEVER
     first_step: int | None = None  # number of the first step it did
+    last_step: int = 0  # and of the last
     last_step_end: int = -NEVER
     cut: bool = False  # its log lost its end, though nothing killed it
     repeated: Bools | None = None  # which of its rows were logged before, where any were
@@ -223,7 +224,8 @@ def _read_life(life: Life) -> None:
     )
     life.told_joins = bool(life.joins)
     if len(life.step_ends):
-        life.first_step, life.last_step_end = int(life.writer.steps["step"][0]), int(life.step_ends[-1])
+        life.first_step, life.last_step = (int(life.writer.steps["step"][place]) for place in (0, -1))
+        life.last_step_end = int(life.step_ends[-1])
         life.repeated = _logged_before(life.writer.steps["step"], life.step_ends)
     if not life.joins:  # a trainer that does not tell when its process group was ready
         first_step = [int(life.step_ends[0])] if len(life.step_ends) else []
@@ -277,16 +279,21 @@ def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mappi
 
 
 def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
-    """Logs that end in the middle of a line, of processes that ended well: what they did after it is not known.
+    """Logs that end in the middle of a line; or before the last step of all and without the last word that their writer
+    declares, though it left no earlier. Of processes that ended well: what they did after it is not known.
 
     `codes`: with what the command on each node ended, which stands for the workers that were its last ones.
     """
     last = {(life.key, life.local_rank): life for life in lives}
+    over = max((life.last_step_end for life in lives), default=0)
+    furthest = max((life.last_step for life in lives), default=0)
     for life in lives:
+        stayed = life.last_step < furthest and (life.exit_event is None or life.exit_event["at"] >= over)
         told = life.exit_event or life.exiting
         alone = last[life.key, life.local_rank] is life
         ended = told.get("code", 0) if told else codes.get(life.key) if alone else None
-        life.cut = life.writer.torn and ended in CLEAN_CODES
+        wordless = stayed and life.exiting is None and "exits" in (life.writer.header.get("tells") or ())
+        life.cut = (life.writer.torn or wordless) and ended in CLEAN_CODES
 
 
 def form_worlds(lives: Sequence[Life]) -> list[World]:
@@ -553,7 +560,7 @@ def _final_restore(lives: Sequence[Life]) -> int | None:
     if not restores:
         return None
     at, step = max(restores, key=lambda each: (each[0], -1 if each[1] is None else each[1]))
-    last_step = max(life.last_step_end for life in lives)
+    last_step = max((life.last_step_end for life in lives), default=0)
     return step if at > last_step else None
 
 

@@ -14,7 +14,7 @@ from simulator import Job, Logs, Outage, clocks, remove, simulate
 from harness.judge.facts.by_time import Places
 from harness.judge.questions.faults import (
     _already_ended,
-    _healed_early,
+    _for_its_time,
     _no_damage,
     _not_frozen,
     _otherwise,
@@ -250,11 +250,11 @@ def test_a_fault_that_was_to_end_and_did_not_is_no_proof(outcome: str | None, er
     """What broke off says so itself; a log without an end may have lost the line."""
     run: Any = SimpleNamespace(outcome=outcome)
     fault: Any = SimpleNamespace(id="full", injected=10, healed=None, error=error, targets=[], lasts=Duration("8s"))
-    found = list(_healed_early(places(), _Work(run), run, fault))
+    found = list(_for_its_time(places(), _Work(run), run, fault))
     flaw = (Code.FAULT_NEVER_UNDONE, "was never undone; its planned duration is 8s")
     assert found == ([flaw] if told else [])
     fault.lasts = None
-    assert list(_healed_early(places(), _Work(run), run, fault)) == []
+    assert list(_for_its_time(places(), _Work(run), run, fault)) == []
 
 
 SECOND = 10**9
@@ -289,7 +289,7 @@ def test_a_fault_acts_as_long_as_it_was_to(
     target = {"node": "a", "incarnation": 1, "rank": 1}
     fault: Any = SimpleNamespace(id="slow", injected=struck, healed=struck + lasted, error=None, targets=[target])
     fault.lasts = EIGHT_SECONDS
-    found = list(_healed_early(places(exits=[ended]), _Work(run), run, fault))
+    found = list(_for_its_time(places(exits=[ended]), _Work(run), run, fault))
     assert [code for code, _ in found] == [Code.FAULT_UNDONE_EARLY] * too_short
     assert all(text.startswith("was undone after ") for _, text in found)
     assert all(text.endswith("; its planned duration is 8s") for _, text in found)

@@ -128,6 +128,8 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
         return "the fault-free run is a copy of this run"
     if _shape(run) != _shape(fault_free):
         return "the fault-free run has another seed, workload or number of ranks"
+    if silent := set(run.steps.rank.tolist()) - set(fault_free.steps.rank.tolist()):
+        return f"rank {min(silent)} tells no step in the fault-free run"
     if not len(comparison.step):
         return "no surviving step can be compared with the fault-free run"
     if len(comparison.step) < comparison.run_steps:

@@ -51,6 +51,8 @@ class Save:
     kind: str = "untold"
     duration_ns: int = 0
     size: int | None = None  # as told, in bytes
+    a_step: int | None = None  # micro-batches that the step before it took
+    amid: int | None = None  # and that had been done of the next one
 
     @property
     def at(self) -> int:
@@ -126,9 +128,13 @@ class Store:
         last = bisect.bisect_left(found, until, key=lambda seen: seen.at)
         return [seen for seen in found[first:last] if seen.step is None or save.step in (-1, seen.step)]
 
-    def never_saw(self, step: int, since: int) -> bool:
-        """Whether it would have seen a checkpoint of this step, and saw none, nor found one at the end."""
-        return self._all_steps is not None and step not in self._all_steps and not self.is_hidden(since, NEVER)
+    def never_saw(self, step: int, since: int, until: int) -> bool:
+        """Whether it would have seen a checkpoint of this step by then, and saw none; nor found one at the end that it
+        had never seen."""
+        if self._all_steps is None or self.is_hidden(since, until):
+            return False
+        seen = self._by_step.get(step, ())
+        return seen[0].at > until + self._late_ns(max) if seen else step not in self._all_steps
 
     @property
     def left_steps(self) -> list[int]:
@@ -391,6 +397,8 @@ class Store:
         for save in self._whole:
             seen = self._undamaged.get(save)
             told = {"as its state": " and ".join(save.holds), "as its folder": _folder(save.path)}
+            micro = {"micro-batches a step": save.a_step, "micro-batches of the next step": save.amid}
+            told |= {words: str(number) for words, number in micro.items() if number is not None}
             if seen is not None and seen.count is not None:
                 told |= {"tensors": f"{seen.count:,}", "bytes of tensors": f"{seen.tensor_bytes or 0:,}"}
             elif seen is not None:
@@ -458,6 +466,11 @@ class Store:
             if save.path and first.setdefault(save.path, save).step != save.step:
                 why = f"it lies where the checkpoint of step {first[save.path].step} lay"
                 yield NoSave(save, why, proved=False)
+
+    def size_of(self, save: Save) -> int | None:
+        """In bytes, as it was seen, or else as it was told."""
+        seen = self._undamaged.get(save)
+        return save.size if seen is None or seen.size is None else seen.size
 
     def _sizes(self, seen: bool) -> list[tuple[Save, int]]:
         if seen:

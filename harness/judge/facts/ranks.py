@@ -134,12 +134,12 @@ def tells_samples(steps: Steps) -> Bools:
 
 def samples_counted(run: Timeline) -> Ints:
     """Rows of surviving steps that all ranks did, and of which all ranks tell their samples and those of the batch."""
-    steps, heard = run.steps, np.array([not epoch.unheard for epoch in run.epochs] + [True], np.bool_)
-    rows = np.flatnonzero(steps.survives & steps.complete & heard[steps.epoch])
+    steps, sizes = run.steps, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
+    rows = np.flatnonzero(steps.survives & steps.complete)
     told = tells_samples(steps)[rows]
     cell, count = cells(steps.epoch[rows], steps.step[rows])
-    untold = np.bincount(cell[~told], minlength=count) > 0
-    return rows[~untold[cell]]
+    told_by = np.bincount(cell[told], minlength=count)
+    return rows[told_by[cell] >= sizes[steps.epoch[rows]]]
 
 
 def samples_short(steps: Steps, rows: Ints) -> list[Short]:

@@ -74,17 +74,19 @@ def consumed(evidence: Evidence) -> Consumed | None:
     if fault_free is None or flaw:
         return Consumed(kind, why=f"the samples cannot be compared with a fault-free run: {flaw}")
     mine, theirs = _History(run, kind), _History(fault_free, kind)
-    if untold := mine.untold or theirs.untold:
-        return Consumed(kind, why=f"{counted(untold, 'step')} of a rank without a report of its samples")
-    pairs = _paired(mine, theirs)
+    pairs, untold = _paired(mine, theirs), mine.untold or theirs.untold
+    not_told = Consumed(kind, why=f"{counted(untold, 'step')} of a rank without a report of its samples")
     if not len(pairs.step):
-        return Consumed(kind, why="the two runs have no step that can be compared")
+        return not_told if untold else Consumed(kind, why="the two runs have no step that can be compared")
     why, unproven = _order(evidence, pairs, mine, theirs)
     if why:
         return Consumed(kind, why=why, comparable=False)
     if mine.size_of(pairs.ours) + theirs.size_of(pairs.theirs) > EXPANDED_MAX:
         return Consumed(kind, why="too many samples differ from the fault-free run to be compared")
-    found = _by_steps(pairs, mine, theirs) if _as_much(pairs, mine, theirs) else _by_passes(mine, theirs)
+    as_much = _as_much(pairs, mine, theirs)
+    found = _by_steps(pairs, mine, theirs) if as_much else not_told if untold else _by_passes(mine, theirs)
+    if untold:  # amounts are not known; that a step consumed others is
+        found = replace(not_told, moved=found.moved, first_moved=found.first_moved)
     return replace(found, unproven=unproven)
 
 
@@ -104,16 +106,20 @@ def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
 
 
 class _History:
-    """The rows of a run that count, one of each step and rank; of steps that all ranks are known to have done."""
+    """The rows of a run that count, one of each step and rank; of steps that all ranks are known to have done, and
+    told the samples of. `untold`: how many rows do not."""
 
     def __init__(self, run: Timeline, kind: Kind):
         self.run, self.kind = run, kind
         found = by_rank(run.steps)
         whole = run.steps.complete[found.row]
-        self.table = ByRank(found.key[whole], found.row[whole])
-        self.step = run.steps.step[self.table.row]
+        key, row = found.key[whole], found.row[whole]
         told = run.steps.samples if kind == "samples" else run.steps.digest
-        self.untold = int((told[self.table.row] == (-1 if kind == "samples" else 0)).sum())
+        untold = told[row] == (-1 if kind == "samples" else 0)
+        self.untold = int(untold.sum())
+        told_by_all = ~np.isin(run.steps.step[row], run.steps.step[row[untold]])
+        self.table = ByRank(key[told_by_all], row[told_by_all])
+        self.step = run.steps.step[self.table.row]
 
     def expanded(self, rows: Ints) -> Ints:
         """What these rows of the run's steps consumed, one after the other."""

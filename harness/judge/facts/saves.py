@@ -137,9 +137,10 @@ class Saves:
         """Whether a checkpoint of it was committed by then, or at least begun and not failed."""
         return last_by(self._words.get(step, []), until) not in (None, FAILED)
 
-    def only_begun(self, step: int) -> Save | None:
-        """The first save of this step, if nobody told that one was committed."""
-        return self._uncommitted.get(step)
+    def only_begun(self, step: int, until: int) -> Save | None:
+        """The first save of this step, if nobody told by then that one was committed."""
+        first, done = self._first.get(step, (None, NEVER))
+        return first if done > until else None
 
     def again(self, step: int, after: int) -> int:
         """When the next save of this step began. A commit that is told late is of the save before; where nobody tells
@@ -245,9 +246,10 @@ class Saves:
         return grouped((event.get("path"), event) for event in self._run.published)
 
     @cached_property
-    def _uncommitted(self) -> Mapping[int, Save]:
-        done = {save.step for save in self.all if save.how in (COMMITTED, PART)}
-        return {save.step: save for save in reversed(self.all) if save.step not in done}
+    def _first(self) -> Mapping[int, tuple[Save, int]]:
+        """By step: its first save, and when one was told as committed, or a part of one."""
+        done = {save.step: save.last_at for save in reversed(self.all) if save.how in (COMMITTED, PART)}
+        return {save.step: (save, done.get(save.step, NEVER)) for save in reversed(self.all)}
 
     @cached_property
     def _contents(self) -> Mapping[int, tuple[int, str]]:
@@ -339,4 +341,6 @@ def _save(begun: Mapping[str, Any] | None, ended: Mapping[str, Any] | None) -> S
         kind=str(told.get("kind") or "untold"),
         duration_ns=int(told.get("duration_ns", 0)),
         size=told.get("bytes"),
+        a_step=told.get("micro_batches_a_step"),
+        amid=told.get("micro_batches"),
     )

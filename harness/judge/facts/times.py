@@ -21,7 +21,6 @@ from harness.judge.facts.by_time import Window
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
 from harness.timeline.save_events import COMMITTED, STARTED
-from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Ints, Process, Slot, Timeline
 from harness.units import format_duration
 
@@ -125,6 +124,7 @@ def _longer_than_its_step(part: str) -> Callable[[Told], Ints]:
 
 
 _KINDS: Sequence[tuple[Callable[[Told], Ints], int, str]] = (
+    (lambda told: told.begin - told.end, 0, "{step} ended {apart} before it began"),
     (lambda told: told.started - told.begin, COARSE_NS, "{step} began {apart} before its process"),
     (_after_its_end, COARSE_NS, "{step} ended {apart} after its process had ended"),
     (
@@ -251,8 +251,9 @@ def _leads(told: Told) -> tuple[Ints, Ints]:
 def _noticed_before(run: Timeline) -> Iterator[Impossible]:
     """A worker that told of a notice before any fault had given one."""
     told = [notice for notice in run.notices if notice.get("source") not in ("peer", "straggler")]
-    struck = first_strike(run.faults)
-    if told and struck < NEVER and (early := struck - told[0]["at"]) > S + run.uncertainty_ns:
+    struck = [fault for fault in run.faults if fault.injected is not None]
+    begun = min((f.injected - S if f.injecting is None else f.injecting for f in struck), default=NEVER)
+    if told and begun < NEVER and (early := begun - told[0]["at"]) > APART_NS + run.uncertainty_ns:
         where = f"rank {told[0].get('rank')} on {told[0]['node']}"
         yield Impossible(f"{where} told of a notice {format_duration(early)} before a fault gave one")
 

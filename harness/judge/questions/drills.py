@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from harness.judge.bounds import BOUNDS, LastCheckpointBounds
-from harness.judge.facts import by_time, losses, ranks, times
+from harness.judge.facts import by_time, deaths, losses, ranks, times
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import DRILL
 from harness.judge.facts.evidence import SECOND as SECOND_FOLDER
@@ -175,6 +175,7 @@ def _loaded(evidence: Analysis, told: Mapping[str, Any], newest: int, behind: in
                 _not_in_the_copy(log, step),
                 _holds_less(evidence, step),
                 _other_copy(run, log, step, Code.DRILL_ELSEWHERE),
+                _crashed(log),
                 (
                     unknown(Code.DRILL_FAILED, f"the restore drill: {text}")
                     for text in _as_a_run(evidence, log, CUT_SHORT)
@@ -284,6 +285,14 @@ def _other_copy(run: Timeline, log: Timeline, step: int, code: Code) -> Iterator
     mine, other = _tensors(run).get(step), _tensors(log).get(step)
     if mine and other and mine != other:
         yield unknown(code, f"the copy of the save of step {step} holds other tensors than the harness had seen in it")
+
+
+def _crashed(log: Timeline) -> Iterator[Claim]:
+    """The harness ends its workers, which is no crash of theirs."""
+    for end in deaths.ends_of(log):
+        if end.crashed or end.error:
+            text = f"the restore drill: {end.describe(log.begin)}, though it had restored"
+            yield unknown(Code.DRILL_CRASHED, text)
 
 
 def _another_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iterator[str]:
@@ -596,7 +605,14 @@ def _samples(evidence: Analysis, compared: Comparison) -> Iterator[Claim]:
 
 def _by_rank(evidence: Analysis, again: Timeline) -> Iterator[Claim]:
     """What each rank tells of itself; where a repeat is the same."""
-    of_samples = SAMPLES if _samples_bound(evidence) else {}
+    run, of_samples = evidence.run, SAMPLES if _samples_bound(evidence) else {}
+    if of_samples:  # by their indices, which each log numbers in its own way
+        rows, others = ranks.paired(again.steps, run.steps)
+        numbers = again.steps.samples[rows], run.steps.samples[others]
+        other = ~again.samples.equal(numbers[0], run.samples, numbers[1]) & (numbers[0] >= 0) & (numbers[1] >= 0)
+        for row in rows[other][:1]:
+            text = f"at step {again.steps.step[row]} rank {again.steps.rank[row]} consumed other samples than then"
+            yield failed(Code.SECOND_OTHER_SAMPLES, text)
     for name, words in (OF_EACH_RANK | of_samples).items():
         rows, same = ranks.beside(again.steps, evidence.run.steps, name)
         for row in rows[~same][:1]:

@@ -27,6 +27,7 @@ EARLY_STEPS = 2  # so many before its step may be the last one that was told whe
 GONE = " gone"  # of none of them nobody is struck
 NOTICE_SHARE = 0.9  # of the time that a notice promises, at the least
 NOTICE_LATE_NS = 10 * 10**9  # so much later an engine may take a node that was given notice
+LATE_NS = 10 * 10**9  # so much later, or as long again, a fault may be undone
 KILLED = (None, -9, 137, -15, 143)  # how one ends that cannot do anything, or is woken to be ended
 COUNTED = ("process", "node")  # what all of them must have been struck of, as units of effects begin
 REPORTED_SOON_NS = 2 * 10**8  # a fault is told a moment after it began to act
@@ -74,7 +75,7 @@ def _flaws(evidence: Analysis, work: _Work, fault: FaultRecord, planned: dict[st
     yield from _wrong_target(places, run, fault, planned)
     yield from _already_ended(places, run, fault)
     yield from _otherwise(evidence, work, fault)
-    yield from _healed_early(places, work, run, fault)
+    yield from _for_its_time(places, work, run, fault)
     yield from _over_before(run, fault)
     yield from _replaced(places, fault)
 
@@ -316,7 +317,7 @@ def _otherwise(evidence: Analysis, work: _Work, fault: FaultRecord) -> Iterator[
             yield Code.FAULT_VICTIM_LEFT, f"should have killed rank {victim.rank}, but the rank exited by itself"
 
 
-def _healed_early(places: Places, work: _Work, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
+def _for_its_time(places: Places, work: _Work, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
     """A fault with a duration acts for all of it, unless the job gets rid of its victim or is over before."""
     if fault.lasts is None:
         return
@@ -324,7 +325,10 @@ def _healed_early(places: Places, work: _Work, run: Timeline, fault: FaultRecord
         if run.outcome is not None and not fault.error:
             yield Code.FAULT_NEVER_UNDONE, f"was never undone; its planned duration is {fault.lasts}"
         return
-    if fault.healed - acted_at(fault) >= fault.lasts.ns or not len(run.steps) or work.last_end <= fault.healed:
+    late = fault.healed - acted_at(fault) - fault.lasts.ns
+    if late > max(LATE_NS, fault.lasts.ns):
+        yield Code.FAULT_UNDONE_LATE, f"was undone {format_duration(late)} after its planned duration, {fault.lasts}"
+    if late >= 0 or not len(run.steps) or work.last_end <= fault.healed:
         return
     ranks = {target.get("rank") for target in fault.targets} - {None}
     ends = (

@@ -32,6 +32,7 @@ from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import COMMITTED, FAILED, PART
 from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import FaultRecord, Timeline
+from harness.units import counted
 
 QUANTILES = (50, 95, 99)
 LINKS_SHOWN = 16
@@ -49,7 +50,10 @@ class Metrics(Score):
     def score(self, evidence: Analysis, bounds: MetricBounds | None) -> ScoreResult:
         run = evidence.run
         values = _steps(run) | _checkpoints(run, evidence.saves) | _resumes(run) | _alarms(evidence) | _whole(run)
-        return ScoreResult(values, _expectations(values, bounds) if bounds else ())
+        false = values["false_alarms"] if bounds is None or bounds.max_false_alarms is None else 0
+        why = f"{counted(false, 'alarm')} of the trainer that no fault explains, and no bound on that"
+        lines = _expectations(values, bounds) if bounds else ()
+        return ScoreResult(values, lines, not_judged=[("alarms of the trainer", why)] if false else [])
 
 
 def _steps(run: Timeline) -> dict[str, Any]:

@@ -78,7 +78,8 @@ class LossContinuity(Score):
         }.get(mode, f"losses within the {mode} band")
         if mode == "envelope":
             summary += _worst(reach.get("sees", []))
-        untold = [] if consumed.comparable else [("sample order", consumed.why)]
+        unseen = not consumed.comparable or (evidence.consumed is not None and consumed.repeated is None)
+        untold = [("sample order", consumed.why)] if unseen else []
         untold = [*untold, *(_unseen(evidence) if mode == "envelope" else ())]
         untold = untold if judged else _in_passing(consumed) or [("sample order", NO_BOUND)]
         lines = [line if line.rests_on else replace(line, rests_on=(COMPUTED,)) for line in lines]

@@ -82,8 +82,8 @@ def _of_no_save(evidence: Analysis) -> Iterator[Claim]:
             elif step in none and step not in good:
                 text = f"{_said(each)}, but its checkpoint is none: {none[step].why}"
                 yield failed(Code.RESTART_NEVER_SAVED, text)
-            elif (begun := saves.only_begun(step)) and saves.store.never_saw(step, begun.at):
-                text = f"{_said(each)}, but that checkpoint was only begun, and the harness never saw it"
+            elif (begun := saves.only_begun(step, until)) and saves.store.never_saw(step, begun.at, until):
+                text = f"{_said(each)}, but that checkpoint was only begun by then, and the harness had not seen it"
                 yield unknown(Code.RESTART_NEVER_SAVED, text)
 
 

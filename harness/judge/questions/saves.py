@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
+from harness.judge.facts import by_time
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.missing_or_bad_saves import Save
 from harness.judge.facts.reported import blindness
@@ -53,6 +54,7 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
         text = f"the only checkpoint in the store was removed before the next one was committed ({often})"
         yield failed(Code.SAVE_ONLY_ONE, f"{text}: a job that dies in between has lost all")
     else:
+        yield from _untold(evidence)
         yield from _other_tensors(evidence)
         yield from _same_size(evidence)
         yield from _piled_up(evidence)
@@ -74,6 +76,17 @@ def _told_early(evidence: Analysis) -> list[tuple[Save, bool]]:
     ends = grouped(zip(steps.process.tolist(), steps.end.tolist(), strict=True)) if found else {}
     found.sort(key=lambda each: each[0].at)
     return [(save, first_from(ends.get(save.process, []), save.last_at + 1) < began) for save, began in found]
+
+
+def _untold(evidence: Analysis) -> Iterator[Claim]:
+    """What appears in the store while nothing disturbs the job, and without a word of it: somebody else saves there."""
+    run, saves = evidence.run, evidence.saves
+    told, told_all = {save.step for save in saves.all}, not (run.dropped or run.torn) and bool(saves.store.sights)
+    new = (save for save in saves.seen if save.step not in told and save.at > run.begin)
+    untold = [save for save in new if not by_time.touches(evidence.disturbed, save.at, save.at)] if told_all else []
+    if untold:
+        text = f"the harness saw a checkpoint of step {untold[0].step} in the store, and no rank told of one"
+        yield unknown(Code.SAVE_UNTOLD, text)
 
 
 def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
@@ -107,10 +120,10 @@ def _same_size(evidence: Analysis) -> Iterator[Claim]:
     run, usual = evidence.run, evidence.fault_free_saves
     if usual is None or len(run.epochs) < 2 or len({epoch.size for epoch in run.epochs}) > 1:
         return
-    theirs = {(save.series, save.step): save.size for save in usual.whole if save.size is not None}
-    restart = run.epochs[-1].begin
-    after = [save for save in evidence.saves.whole if save.last_at >= restart and save.size is not None]
-    common = [(save.size or 0, theirs[key]) for save in after if (key := (save.series, save.step)) in theirs]
+    theirs = {(save.series, save.step): usual.store.size_of(save) for save in usual.whole}
+    mine = [save for save in evidence.saves.whole if save.last_at >= run.epochs[-1].begin]
+    both = ((evidence.saves.store.size_of(save), theirs.get((save.series, save.step))) for save in mine)
+    common = [(size, usual_size) for size, usual_size in both if size is not None and usual_size is not None]
     if len(common) < SIZES_MIN:
         return
     (least, most), (low, high) = ((min(sizes), max(sizes)) for sizes in zip(*common, strict=True))

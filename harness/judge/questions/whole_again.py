@@ -33,7 +33,7 @@ from harness.node.emitter import EXIT_LEFT
 from harness.timeline.timeline import Bools, Ints, Slot, Timeline
 from harness.units import format_duration
 
-STILL_LEAST_NS = 10 * S  # a host may be busy for a moment
+STILL_LEAST_NS = 4 * S  # a host may be busy for a moment: in healthy runs it was never longer than 0.6 s
 STILL_FACTOR = 5  # of the longest time between two steps without a fault: a save, an evaluation
 TOO_FAST = 1 / 4  # of the usual time nobody needs for the same steps
 PATIENCE = 3  # times the usual time until a new GPU steps
