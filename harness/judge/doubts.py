@@ -114,11 +114,11 @@ def _lost_with_their_process(evidence: Analysis, ground: Ground) -> str:
 def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
     """Not all logs come to the last step or to their end, but the harness itself saw a save of it."""
     run, last = evidence.run, evidence.run.planned_steps
+    if run.finished or not any(each.step == last for each in evidence.saves.store.seen):
+        return ""
     workers = (run.processes[row] for epoch in run.epochs[-1:] for row in epoch.processes)
     lost = last in run.steps.step or any(worker.left is None for worker in workers)
-    if run.finished or not lost or not any(each.step == last for each in evidence.saves.store.seen):
-        return ""
-    return f"but the harness saw a save of step {last}: lines may be lost"
+    return f"but the harness saw a save of step {last}: lines may be lost" if lost else ""
 
 
 def _blind(evidence: Analysis, ground: Ground) -> str:

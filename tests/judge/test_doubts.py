@@ -207,21 +207,24 @@ def test_only_what_was_lost_with_its_process_is_not_told(taken: int, dropped: in
 
 
 @pytest.mark.parametrize(
-    ("finished", "told", "saved", "doubt"),
+    ("finished", "told", "saved", "left", "doubt"),
     [
-        (False, 40, 40, Doubt.LINE_LOST),
-        (False, 40, 39, ""),
-        (False, 40, None, ""),
-        (False, 39, 40, ""),
-        (True, 40, 40, ""),
+        (False, 40, 40, 7, Doubt.LINE_LOST),
+        (False, 40, 39, 7, ""),
+        (False, 40, None, 7, ""),
+        (False, 39, 40, 7, ""),
+        (False, 39, 40, None, Doubt.LINE_LOST),
+        (True, 40, 40, 7, ""),
     ],
 )
 def test_logs_that_end_before_the_last_save_lost_lines(
-    finished: bool, told: int, saved: int | None, doubt: str
+    finished: bool, told: int, saved: int | None, left: int | None, doubt: str
 ) -> None:
-    """If some rank tells that step; else the job may have ended before it."""
-    saves = SimpleNamespace(good_and_seen=[SimpleNamespace(step=saved)] if saved else [])
-    evidence = evidence_of(run_of(finished=finished, steps=np.rec.array([(told,)], names="step")), saves=saves)
+    """If some rank tells that step, or has no last word; else the job may have ended before it."""
+    saves = SimpleNamespace(store=SimpleNamespace(seen=[SimpleNamespace(step=saved)] if saved else []))
+    steps, epochs = np.rec.array([(told,)], names="step"), [SimpleNamespace(first=1, kept=40, processes=[0])]
+    run = run_of(finished=finished, steps=steps, epochs=epochs, processes=[SimpleNamespace(left=left, dropped=0)])
+    evidence = evidence_of(run, saves=saves)
     assert spoilt(evidence, grounds()) == ({"how far": doubt} if doubt else {})
 
 

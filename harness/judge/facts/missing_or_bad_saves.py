@@ -309,7 +309,7 @@ class Store:
             return  # nobody told of it
         why = "the harness did not find it in the store when all nodes had ended"
         number = self._usual._kept(saves[-1].series) if self._usual is not None else 0
-        if self._lacks(saves[-1]):
+        if self._lacks(saves[-1], self._usual is not None and self._usual._keeps_the_newest(saves[-1].series)):
             yield NoSave(saves[-1], why)
         elif number and self._run.epochs:
             since = {save.step: save for save in saves if save.last_at >= self._run.epochs[-1].begin}
@@ -324,14 +324,21 @@ class Store:
         number = sum(newest) if self._left is not None else 0
         return number if all(newest[len(newest) - number :]) else 0
 
-    def _lacks(self, save: Save) -> bool:
-        """Whether it was not there, or not whole, when all nodes had ended, and no fault accounts for that."""
+    def _lacks(self, save: Save, dated: bool = False) -> bool:
+        """Whether it was not there, or not whole, when all nodes had ended, and no fault accounts for that. `dated`:
+        the step that its content tells counts, too, and not only that of its name."""
         if self._left is None or self.is_hidden(save.last_at, NEVER):
             return False
         left, seen = self._left.get(self._name_of(save) or "", {}), self._undamaged.get(save)
         least = max(1, SMALLER * (seen.size or 0)) if seen else 1
-        is_it = save not in self._named or left.get("step") in (None, save.step)
+        is_it = not (dated or save in self._named) or left.get("step") in (None, save.step)
         return not (left.get("whole") and left.get("bytes", 0) >= least and is_it)
+
+    def _keeps_the_newest(self, series: str) -> bool:
+        """Whether what lay there at the end was, by its content, of the step that was told last."""
+        last = next((save for save in reversed(self._whole) if save.series == series), None)
+        left = (self._left or {}).get(self._name_of(last) or "", {}) if last is not None else {}
+        return last is not None and left.get("step") == last.step
 
     def is_hidden(self, begin: int, end: int) -> bool:
         """Whether a fault may have kept it from the store, or the harness from seeing it."""

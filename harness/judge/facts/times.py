@@ -21,6 +21,7 @@ from harness.judge.facts.by_time import Window
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
 from harness.timeline.save_events import COMMITTED, STARTED
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Ints, Process, Slot, Timeline
 from harness.units import format_duration
 
@@ -251,9 +252,9 @@ def _leads(told: Told) -> tuple[Ints, Ints]:
 def _noticed_before(run: Timeline) -> Iterator[Impossible]:
     """A worker that told of a notice before any fault had given one."""
     told = [notice for notice in run.notices if notice.get("source") not in ("peer", "straggler")]
-    struck = [fault for fault in run.faults if fault.injected is not None]
-    begun = min((f.injected - S if f.injecting is None else f.injecting for f in struck), default=NEVER)
-    if told and begun < NEVER and (early := begun - told[0]["at"]) > APART_NS + run.uncertainty_ns:
+    begun = min((fault.injecting or NEVER for fault in run.faults), default=NEVER)
+    struck, apart = (begun, APART_NS) if begun < NEVER else (first_strike(run.faults), S)
+    if told and struck < NEVER and (early := struck - told[0]["at"]) > apart + run.uncertainty_ns:
         where = f"rank {told[0].get('rank')} on {told[0]['node']}"
         yield Impossible(f"{where} told of a notice {format_duration(early)} before a fault gave one")
 
