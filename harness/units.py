@@ -27,6 +27,7 @@ LENGTH_MAX = 40  # characters of a quantity
 DURATION_NS_MAX = 8760 * _DURATION_NS["h"]  # a year
 SIZE_BYTES_MAX = 2**60
 RATE_BITS_MAX = 10**15
+SPEED_MAX = 10**6
 
 
 def _parse(text: object, units: dict[str, int], what: str, example: str, most: int, most_text: str) -> int:
@@ -83,6 +84,14 @@ def parse_per_hour(text: object) -> float:
     if match is None or match[2] not in per or float(match[1]) <= 0:
         raise ValueError(f"{_short(text)} is not a rate of events: write a number and /s, /m or /h, like 2/h")
     return float(match[1]) * per[match[2]]
+
+
+def parse_speed(text: object) -> float:
+    """`'60x'` → 60.0, at most a million."""
+    match = _NUMBER.match(text.strip()) if isinstance(text, str) and len(text) <= LENGTH_MAX else None
+    if match is None or match[2] != "x" or not 0 < float(match[1]) <= SPEED_MAX:
+        raise ValueError(f"{_short(text)} is not a speed: write a number above 0 and x, like 60x")
+    return float(match[1])
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from harness.campaign.fault_free import (
     sweep,
 )
 from harness.campaign.resumed import Resumed, resize
+from harness.campaign.wings import sections_of
 from harness.errors import ChaosError, EventLogError, FaultError
 from harness.judge.facts.evidence import FAULT_FREE, load_evidence
 from harness.judge.facts.usual import Slowed, Usual
@@ -219,7 +220,7 @@ def run_repeatedly(
     for plan in plans:
         run_dir, interrupted = run_experiment(plan, reports, backend, observer, stop)
         card = judge(load_evidence(run_dir), run_dir.name)
-        observer.judged(card, write_reports(card, run_dir))
+        observer.judged(card, write_reports(card, run_dir, sections_of))
         cards.append(card)
         if interrupted or stop.asked:
             return cards, True

@@ -18,6 +18,8 @@ from harness.backends.contract import Backend
 from harness.judge.verdict import Verdict
 from harness.plan.model import Plan
 from harness.plugins import Family
+from harness.report.model import Report
+from harness.report.section import Section
 from harness.run.stop import StopRequest
 
 _FAMILY = Family("wing", "harness", "WING", part="wing")
@@ -122,10 +124,15 @@ class Wing:
     files: Sequence[FileKind] = ()
     sweeps: Mapping[str, Sweep] = field(default_factory=dict)  # by the word that a suite has for it
     proofs: Callable[[pathlib.Path], Iterator[Proof]] = lambda reports: iter(())  # of what is stored there
+    section: Callable[[Report], Section | None] = lambda report: None  # of the report of a run
 
 
 def wings() -> Iterator[Wing]:
     return (_FAMILY.load(name) for name in _FAMILY.names())
+
+
+def sections_of(report: Report) -> list[Section]:
+    return [section for wing in wings() if (section := wing.section(report))]
 
 
 def sweep_of(name: str) -> Sweep:

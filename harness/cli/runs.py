@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.campaign.store import Store
-from harness.campaign.wings import stored_kind_of
+from harness.campaign.wings import sections_of, stored_kind_of
 from harness.cli.options import REPORTS, JsonOption, ReportsOption, RunArg
 from harness.cli.output import SIGNS, note, out, print_json, say
 from harness.cli.terminal import print_report, print_result
@@ -58,7 +58,7 @@ def show(
     if json:
         print_json(report.to_json())
     elif as_markdown:
-        out.file.write(markdown.render(report))
+        out.file.write(markdown.render(report, sections_of(report)))
     else:
         page = folder / "report.html"
         print_report(report, page if page.exists() else None, out)
@@ -163,7 +163,7 @@ def _judge(folder: pathlib.Path, rehearsal: str | None = None, must_write: bool 
             name = f"rehearsal-{urllib.parse.quote(rehearsal, safe=' ')}"  # whatever characters its name has
             untrusted_files.make_folder(folder, name)
             target = folder / name
-        page = write_reports(card, target)["report.html"]
+        page = write_reports(card, target, sections_of)["report.html"]
     print_report(model.from_scorecard(card), page, out)
     return card.verdict
 

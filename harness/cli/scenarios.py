@@ -87,6 +87,7 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
     ]
     for planned in plan.faults:
         lines.append(f"  {planned.id}: {_when_in_words(planned.when)}, {planned.in_words()}.")
+    lines += [f"  {fault} replays {words}." for fault, words in plan.scenario.traces.items()]
     if nodes_at_once := plan.limits.nodes_at_once:
         lines.append(f"  Never more than {counted(nodes_at_once, 'node')} with an active fault: further faults wait.")
     if cool_down_ns := plan.limits.cool_down_ns:

@@ -3,7 +3,6 @@ each other."""
 
 from __future__ import annotations
 
-import itertools
 import pathlib
 from typing import Annotated, Literal
 
@@ -18,8 +17,6 @@ from harness.spec.document import Document, read_text
 from harness.spec.scenario import Line
 
 DEFAULT = "llama3"
-TRACE_MAX = 100_000  # failures of a trace
-TRACE_MIN = 10
 Count = Annotated[int, Field(ge=1, le=10**9)]
 
 
@@ -42,7 +39,7 @@ class CauseRate(Parameters):
 
 class RateTable(Parameters):
     source: Line
-    node_days: Count | None = None
+    node_days: Annotated[float, Field(gt=0, le=1e9)] | None = None
     causes: list[CauseRate] = Field(min_length=1, max_length=100)
 
     @model_validator(mode="after")
@@ -91,23 +88,11 @@ def _parse(text: str, source: str) -> RateTables:
 
 
 def load_gaps(text: str) -> Gaps:
-    """`poisson`, `weibull:0.6`, or a file with the moment of one failure in each line, in any unit. Raises
-    `UsageError`."""
+    """`poisson` or `weibull:0.6`. Raises `UsageError`."""
     kind, _, shape = text.partition(":")
     if text == "poisson":
         return Gaps()
     if kind == "weibull":
         value = number(shape, "--failures weibull", 0.2, 5)
         return Gaps(value, (), f"in bursts (Weibull, shape {value:g})" if value < 1 else f"Weibull, shape {value:g}")
-    path = pathlib.Path(text)
-    if not path.exists():
-        raise UsageError(f"--failures {text[:80]}: write poisson, weibull:SHAPE (like weibull:0.6) or a file")
-    lines = read_text(path).split()
-    if not TRACE_MIN <= len(lines) <= TRACE_MAX:
-        raise UsageError(f"--failures {path}: {len(lines):,} failures; {TRACE_MIN} to {TRACE_MAX:,} are allowed")
-    moments = [number(each, f"--failures {path}, line {i}", 0, 1e15) for i, each in enumerate(lines, 1)]
-    gaps = [after - before for before, after in itertools.pairwise(moments)]
-    if min(gaps) < 0 or not sum(gaps):
-        raise UsageError(f"--failures {path}: moments must not go back, and not all be the same")
-    mean = sum(gaps) / len(gaps)
-    return Gaps(1.0, tuple(each / mean for each in gaps), f"as in {path.name}")
+    raise UsageError(f"--failures {text[:80]}: write poisson or weibull:SHAPE, as weibull:0.6; a file is for --trace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Annotated
 
 import typer
@@ -16,6 +17,8 @@ from harness.forecast.job_model import DAY_S, number
 from harness.forecast.measured_inputs import Measured, job_of, read_runs
 from harness.forecast.money import Prices
 from harness.forecast.outcome import Question
+from harness.forecast.trace_failures import gaps_of, table_of, with_batches
+from harness.spec.traces import load_trace
 
 TABLES = "llama3, rsc-1, rsc-2, byterobust-dense, byterobust-moe, infinitehbd"
 GPUS_MAX, DAYS_MAX, SAMPLES_MAX, CHANGES_MAX = 10_000_000, 3650, 10_000, 20
@@ -29,10 +32,16 @@ def forecast(
     gpus: Annotated[str, typer.Option(help="GPUs that work; spares come on top.")] = "",
     days: Annotated[str, typer.Option(help="Days that the work takes if nothing fails and nothing is saved.")] = "",
     gpus_per_node: Annotated[str, typer.Option(help="GPUs that fail and are replaced together.")] = "8",
-    rates: Annotated[str, typer.Option(help=f"Failures by cause: {TABLES}, or a file.")] = DEFAULT,
+    rates: Annotated[
+        str | None, typer.Option(help=f"Failures by cause: {TABLES}, or a file. [default: {DEFAULT}]")
+    ] = None,
     failures: Annotated[
-        str, typer.Option(help="How failures follow each other: poisson, weibull:0.6, or a file of moments.")
-    ] = "poisson",
+        str | None, typer.Option(help="How failures follow each other: poisson or weibull:0.6. [default: poisson]")
+    ] = None,
+    trace: Annotated[
+        pathlib.Path | None,
+        typer.Option(metavar="FILE", help="A trace: failures come as in it, and as often if it tells who was there."),
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An input of your own; several are allowed.")
     ] = None,
@@ -71,9 +80,18 @@ def forecast(
     )
     if len(set_ or ()) + len(what_if or ()) > CHANGES_MAX:
         raise UsageError(f"--set and --what-if: up to {CHANGES_MAX} changes are allowed")
-    name, table = load_rates(rates)
+    name, table = load_rates(rates or DEFAULT)
     measured = read_runs(runs or [], reports)
-    job = job_of(question.nodes, question.days * DAY_S, table, load_gaps(failures), measured)
+    if trace is None:
+        job = job_of(question.nodes, question.days * DAY_S, table, load_gaps(failures or "poisson"), measured)
+    elif failures is not None:
+        raise UsageError("--failures and --trace both say how failures follow each other; write one of them")
+    else:
+        told = load_trace(trace)
+        if rates is None and (of_trace := table_of(told)):
+            name, table = trace.name, of_trace
+        job = job_of(question.nodes, question.days * DAY_S, table, gaps_of(told), measured)
+        job = with_batches(job, told)
     for change in set_ or ():
         job = job.changed(change)
     prices = _prices(price, spot_price, deadline, tokens_per_second, question, measured)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from markupsafe import Markup
@@ -16,6 +15,7 @@ from harness.forecast.outcome import Range
 from harness.forecast.simulator import PATIENCE
 from harness.report import html_page
 from harness.report.charts import svg
+from harness.report.section import Section
 from harness.report.words import DASH, percent, seconds
 from harness.units import counted
 
@@ -31,17 +31,6 @@ ACCOUNTS = {  # of GPU-hours → in words, and the colour of what is like it in 
     "spares": ("Spares", "idle"),
 }
 SET = "Each is set with --set NAME=VALUE and varied with --what-if NAME=0.5x; so are failure_rate and recovery."
-
-
-@dataclass(frozen=True)
-class Section:
-    """Words, and maybe a table: its first column is text, the others are numbers unless `all_text`."""
-
-    title: str
-    words: Sequence[str] = ()
-    head: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    all_text: bool = False
 
 
 def sections(found: Forecast) -> list[Section]:

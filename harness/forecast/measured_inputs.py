@@ -87,13 +87,16 @@ def read_runs(names: Sequence[str], reports: pathlib.Path) -> Measured:
             raise UsageError(f"{folder.name} is no ground for a forecast, its verdict is {report.verdict}: {why}")
         if report.run_id in found.runs:
             raise UsageError(f"{folder.name} is given twice")
-        _add(found, report, folder)
+        add_report(found, report)
+        if _may_shrink(folder):
+            _add_pace(found, folder)
         if len(found.recoveries) > RECOVERIES_MAX:
             raise UsageError(f"the runs have more than {RECOVERIES_MAX:,} recoveries; name fewer runs")
     return found
 
 
-def _add(found: Measured, report: Report, folder: pathlib.Path) -> None:
+def add_report(found: Measured, report: Report) -> None:
+    """What its report tells. Raises `UsageError` for what nobody can believe."""
     found.runs.append(report.run_id)
     found.commits |= {report.commit} if report.commit else set()
     kinds = {fault.id: fault.kind for fault in report.faults}
@@ -109,12 +112,14 @@ def _add(found: Measured, report: Report, folder: pathlib.Path) -> None:
         rate = report.metrics.get("samples_per_second")
         if is_number(rate) and 0 < rate < RATE_MAX:
             found.samples_per_gpu_s.append(rate / ranks)
-    if _may_shrink(folder):
-        try:
-            pace = pace_of_smaller_world(timeline.load(folder))
-        except (ChaosError, OSError):
-            return  # its log is gone; the report is not
-        found.paces += [pace] if pace is not None else []
+
+
+def _add_pace(found: Measured, folder: pathlib.Path) -> None:
+    try:
+        pace = pace_of_smaller_world(timeline.load(folder))
+    except (ChaosError, OSError):
+        return  # its log is gone; the report is not
+    found.paces += [pace] if pace is not None else []
 
 
 def _recovery(report: Report, episode: Episode, kind: str) -> Recovery:

@@ -6,12 +6,13 @@ import pathlib
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from harness import units
 from harness.errors import ScenarioError
 from harness.parameters import Parameters, Share
 from harness.spec.document import Document, Path, read_text
+from harness.spec.replay import ReplaySpec
 from harness.spec.scenario import LABELS_MAX, Abort, Labels, Limits, Line, Name, Overrides, check_secrets, find_scenario
 from harness.trainers.contract import Workload
 from harness.units import Duration
@@ -95,23 +96,11 @@ class Random(Parameters):
         return self
 
 
-def _speed(given: object) -> float:
-    text = given.strip() if isinstance(given, str) else ""
-    try:
-        value = float(text.removesuffix("x")) if text.endswith("x") else -1.0
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= 1e6:
-        raise ValueError(f"{str(given)[:40]!r} is not a speed: write a number above 0 and x, like 60x")
-    return value
+class Replay(ReplaySpec):
+    """A trace of what happened to somebody's nodes."""
 
-
-class Replay(Parameters):
-    """A trace of what happened to somebody's nodes: a CSV file with the columns time, node and event."""
-
-    trace: Line = Field(description="Found beside the plan, or in the folder `traces` there.")
-    speed: Annotated[float, BeforeValidator(_speed)] = Field(1.0, description="How many times faster: 60x.")
-    first: int | None = Field(None, ge=1, le=FIRINGS_MAX, description="Only so many of its events.")
+    trace: Line = Field(description="A file beside the plan or in `traces/` there, or a shipped trace.")
+    first: int | None = Field(None, ge=1, le=FIRINGS_MAX, description="Only so many of its rehearsals.")
     events: dict[Line, Line] = Field(TRACE_EVENTS, description="Which scenario rehearses an event of this name.")
 
 

@@ -7,23 +7,22 @@ the job is going already.
 from __future__ import annotations
 
 import math
-import os
 import pathlib
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness import units
 from harness.campaign.checked_files import load_scenario
-from harness.errors import ScenarioError, UsageError, choice
+from harness.errors import ScenarioError, UsageError
 from harness.gameday.day_file import Alert, Budget, DayEntry, People, Probe, Rehearse, Replay, Steady, load_gameday
-from harness.gameday.trace import load_trace
 from harness.plan.making import make_plan
 from harness.plan.model import Plan, PlannedFault, When
-from harness.spec.document import Path, short
-from harness.spec.scenario import Scenario, TargetSpec, find_beside
+from harness.spec.document import Path
+from harness.spec.scenario import Scenario, find_beside
 from harness.spec.scenario import When as Trigger
 from harness.trainers.contract import Workload
 from harness.units import Duration
@@ -31,7 +30,6 @@ from harness.units import Duration
 NAME_MAX = 40  # characters of a rehearsal's name: it stands before the ids of its faults
 ACTS_MAX = 2000
 SETTLED_STEPS = 10
-TRACES = "traces"
 AT_ONCE = Trigger(after=Duration("0s"))
 
 
@@ -139,6 +137,7 @@ class _Making:
         self.seed, self.backend, self.run_id = seed, backend, run_id
         self.spec, self.document = load_gameday(path)
         self.names: dict[str, int] = {}
+        self.traces: dict[str, str] = {}
         self.acts = 0
 
     def make(self) -> DayPlan:
@@ -172,7 +171,8 @@ class _Making:
             price_per_gpu_hour=spec.price_per_gpu_hour,
             labels=spec.labels,
         )
-        return make_plan(empty, self.seed, self.backend, self.run_id)
+        job = make_plan(empty, self.seed, self.backend, self.run_id)
+        return job.model_copy(update={"scenario": job.scenario.model_copy(update={"traces": self.traces})})
 
     def _scene(self, place: int, entry: DayEntry) -> Scene | None:
         """`None`: what is wrong with it is a problem of the document."""
@@ -200,17 +200,19 @@ class _Making:
         if entry.replay:
             yield from self._replayed(place, entry, entry.replay)
 
-    def _replayed(self, place: int, entry: DayEntry, replay: Replay) -> Iterator[Act]:
-        rows = [row for row in load_trace(_find_trace(replay.trace, self.folder)) if row.event in replay.events]
-        if not rows:
-            known = ", ".join(replay.events)
-            raise ScenarioError([f"no event in the trace has a scenario; events with one: {known}"])
-        nodes = {node: number for number, node in enumerate(dict.fromkeys(row.node for row in rows))}
-        for row in rows[: replay.first]:
-            each = Rehearse(scenario=replay.events[row.event], runbook=entry.runbook)
-            index = nodes[row.node] % self.spec.workload.nodes
-            scenario = _aimed(_immediate(self._load(each)), index, self.spec.workload)
-            yield self._act(each, scenario, f"{place}/{row.line}", round(row.at_s / replay.speed * 1e9))
+    def _replayed(self, place: int, entry: DayEntry, spec: Replay) -> Iterator[Act]:
+        replay, nodes = spec.found(self.folder, self.scenarios), self.spec.workload.nodes
+        struck = []
+        for event in sorted({each.event for each in replay.happenings} & spec.events.keys()):
+            alone = replace(replay, events={event})
+            self.traces[f"entry {place + 1}, {event}"] = alone.words(nodes)
+            struck += [(strike, event) for strike in alone.strikes(nodes, self.seed)]
+        if not struck:
+            raise ScenarioError([f"no event in the trace has a scenario; events with one: {', '.join(spec.events)}"])
+        for number, (strike, event) in enumerate(sorted(struck, key=lambda each: each[0].at_ns)[: spec.first]):
+            each = Rehearse(scenario=spec.events[event], runbook=entry.runbook)
+            scenario = _aimed(_immediate(self._load(each)), strike.nodes, self.spec.workload)
+            yield self._act(each, scenario, f"{place}/{number}", strike.at_ns)
 
     def _load(self, each: Rehearse) -> Scenario:
         path = find_beside(each.scenario, self.folder, self.scenarios)
@@ -265,15 +267,6 @@ class _Making:
         return name if number == 1 or name not in self.names else self._name(name)
 
 
-def _find_trace(name: str, folder: pathlib.Path) -> pathlib.Path:
-    for path in (folder / name, folder / TRACES / name):
-        if os.path.lexists(path):
-            return path
-    known = sorted(path.name for place in (folder, folder / TRACES) for path in place.glob("*.csv"))
-    hint = choice(name, known) if known else "the shipped ones are in scenarios/gamedays/traces"
-    raise UsageError(f"unknown trace {short(name)!r}: it is neither in {folder} nor in {folder / TRACES}; {hint}")
-
-
 def _without_steps(scenario: Scenario) -> Scenario:
     """Triggers on a step become immediate, so that the job's own count of steps is no limit to them."""
     faults = []
@@ -308,13 +301,8 @@ def _immediate(scenario: Scenario) -> Scenario:
     return scenario.model_copy(update={"faults": faults})
 
 
-def _aimed(scenario: Scenario, node: int, workload: Workload) -> Scenario:
-    """All its faults on this node, or on its first rank."""
-    faults = []
-    for fault in scenario.faults:
-        at_node = fault.action.aims_at == "node"
-        target = TargetSpec(node=node) if at_node else TargetSpec(rank=node * workload.ranks_per_node)
-        faults.append(fault.model_copy(update={"target": target}))
+def _aimed(scenario: Scenario, nodes: Sequence[int], workload: Workload) -> Scenario:
+    faults = [fault.aimed(nodes, workload) for fault in scenario.faults]
     return scenario.model_copy(update={"faults": faults})
 
 
@@ -355,6 +343,8 @@ def schedule(day: DayPlan, step_s: float | None = None) -> list[str]:
     for number, scene in enumerate(day.scenes, 1):
         said = scene.what if scene.kind == "rest" else f"{scene.kind}: {scene.what}"
         lines.append(f"{_clock(at_s)}  {number}. {said}")
+        traces = day.job.scenario.traces.items()
+        lines += [f"            {words}" for name, words in traces if name.startswith(f"entry {number},")]
         for act in scene.acts:
             lines += [f"{_clock(at_s + act.after_ns / 1e9)}       {line}" for line in _act_lines(act)]
         at_s += _lasts(scene, step_s or 0)

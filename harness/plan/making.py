@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -51,6 +51,11 @@ def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile:
             price_per_gpu_hour=scenario.price_per_gpu_hour,
             labels=scenario.labels,
             file_digest=scenario.file_digest,
+            traces={
+                fault.id: fault.when.replay.words(scenario.workload.nodes)
+                for fault in scenario.faults
+                if fault.when.replay is not None
+            },
         ),
         workload=scenario.workload,
         faults=planned,
@@ -92,9 +97,10 @@ def _plan_faults(scenario: Scenario, seed: int) -> tuple[PlannedFault, ...]:
     targets = 0
     for fault in scenario.faults:
         dice = random.Random(f"{seed}/{fault.id}")
-        for number, when in enumerate(_occurrences(fault.when, dice), 1):
-            identity = fault.id if fault.when.times is None else f"{fault.id}.{number}"
-            aims = _resolve(fault, scenario.workload, dice)
+        once = fault.when.times is None and fault.when.replay is None
+        for number, (when, spec) in enumerate(_firings(fault, scenario.workload, seed, dice), 1):
+            identity = fault.id if once else f"{fault.id}.{number}"
+            aims = _resolve(spec, scenario.workload, dice)
             planned.append(
                 PlannedFault(id=identity, fault=fault.kind, parameters=fault.action, when=when, targets=aims)
             )
@@ -104,6 +110,17 @@ def _plan_faults(scenario: Scenario, seed: int) -> tuple[PlannedFault, ...]:
             if targets > TARGETS_MAX:
                 raise ScenarioError([f"faults: more than the {TARGETS_MAX:,} targets that are allowed in a plan"])
     return tuple(planned)
+
+
+def _firings(fault: FaultSpec, workload: Workload, seed: int, dice: random.Random) -> Iterator[tuple[When, FaultSpec]]:
+    if fault.when.replay is None:
+        yield from ((when, fault) for when in _occurrences(fault.when, dice))
+        return
+    try:
+        for strike in fault.when.replay.strikes(workload.nodes, seed):
+            yield When(after_ns=min(strike.at_ns, NS_MAX)), fault.aimed(strike.nodes, workload)
+    except ScenarioError as error:
+        raise ScenarioError([fault.place("when") + problem for problem in error.problems]) from error
 
 
 def _occurrences(when: Trigger, dice: random.Random) -> list[When]:
@@ -141,10 +158,11 @@ def _choose(
         return [dice.choice(places)]
     if selector == "all":
         return places
-    if isinstance(selector, int):
-        if selector not in places:
-            raise refused(f"unknown {what} {selector}; choose one of: 0 to {len(places) - 1}")
-        return [selector]
+    if isinstance(selector, (int, tuple)):
+        chosen = [selector] if isinstance(selector, int) else sorted(set(selector))
+        if unknown := [place for place in chosen if place not in places]:
+            raise refused(f"unknown {what} {unknown[0]}; choose one of: 0 to {len(places) - 1}")
+        return chosen
     if isinstance(selector, NotRank):
         others = [place for place in places if place != selector.not_rank // ranks_each]
         if not others:

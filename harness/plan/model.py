@@ -99,11 +99,12 @@ class Header(_Model):
     price_per_gpu_hour: float | None = None
     labels: dict[str, str] = {}
     file_digest: str | None = None  # SHA-256 of the scenario's file
+    traces: dict[str, str] = {}  # by the id of a fault that replays one: what was made of it, in words
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """What is not given looks as in plans of older versions."""
-        return _without_unset(dump(self), "labels", "file_digest")
+        return _without_unset(dump(self), "labels", "file_digest", "traces")
 
 
 class Abort(_Model):

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import pathlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from harness.judge.score import Scorecard
+    from harness.report.model import Report
+    from harness.report.section import Section
 
 
-def write_reports(scorecard: Scorecard, run_dir: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Writes the four reports into `run_dir` and returns their paths by file name.
+def write_reports(
+    scorecard: Scorecard, run_dir: pathlib.Path, sections_of: Callable[[Report], Sequence[Section]] = lambda _: ()
+) -> dict[str, pathlib.Path]:
+    """Writes the four reports into `run_dir` and returns their paths by file name. `sections_of`: what more the pages
+    for people show.
 
     Each file is replaced as a whole: a reader sees the old one or the new one. All are rendered before the
     first one is written, so that an error leaves the earlier set untouched.
@@ -22,10 +27,11 @@ def write_reports(scorecard: Scorecard, run_dir: pathlib.Path) -> dict[str, path
     from harness.report.strict_json import json_text
 
     report = model.from_scorecard(scorecard)
+    sections = sections_of(report)
     contents = {
         "report.json": json_text(report.to_json()),
-        "report.html": html_page.render(report, scorecard.evidence),
-        "report.md": markdown.render(report),
+        "report.html": html_page.render(report, scorecard.evidence, sections),
+        "report.md": markdown.render(report, sections),
         "junit.xml": junit.render(report),
     }
     return write_files(contents, run_dir)

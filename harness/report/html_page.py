@@ -18,6 +18,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.report import drawing, view
 from harness.report.charts import gantt, loss, svg
 from harness.report.model import NOT_HERE, Episode, Report
+from harness.report.section import Section
 from harness.report.words import DASH, expectation_name, gpu_seconds, minute, percent, plain, seconds, words
 from harness.units import counted
 
@@ -27,14 +28,13 @@ NOTHING_LOADED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 EPISODES_MAX = 3  # drawn; the table lists all
 
 
-def render(report: Report, analysis: Analysis | None = None) -> str:
+def render(report: Report, analysis: Analysis | None = None, sections: Sequence[Section] = ()) -> str:
     """The page. Charts and lists of log events need the analysis of the event log.
 
     Everything that comes from a log or a scenario is escaped by the template or by `svg.tag`.
     """
-    return fill(
-        "report.jinja", with_script=True, **_page(report, analysis), **_tables(report), **_log(report, analysis)
-    )
+    values = {**_page(report, analysis), **_tables(report), **_log(report, analysis), "sections": sections}
+    return fill("report.jinja", with_script=True, **values)
 
 
 def fill(template: str, with_script: bool = False, **values: Any) -> str:

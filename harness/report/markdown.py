@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from harness.judge.verdict import Verdict
 from harness.report import view
 from harness.report.model import Report
+from harness.report.section import Section
 from harness.report.words import DASH, one_line, seconds, words
 
 SIGNS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.INCONCLUSIVE: "❔", Verdict.INVALID: "⚠️"}
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~!])")
 
 
-def render(report: Report) -> str:
+def render(report: Report, sections: Sequence[Section] = ()) -> str:
     figures = [(f.name, f.value, f.bound or DASH, f.verdict or DASH, f.detail) for f in view.figures(report)]
     expected = [(f"{SIGNS[e.verdict]} {e.verdict}", e.name, e.bound, e.observed, e.reason) for e in report.expectations]
     keys = ["id", "kind", "target", "struck", "measured", "expected", "undone"]
@@ -27,6 +28,7 @@ def render(report: Report) -> str:
         _identity(report),
         "\n".join(f"- {text(reason)}" for reason in view.reasons(report)[1:]),
         text(view.not_judged(report)),
+        "\n".join(text(each.top) for each in sections if each.top),
         "\n".join(f"- Next: {text(step)}" for step in report.next_steps),
         table(["", "Observed", "Bound", "Verdict", ""], figures),
         _section("Expectations", ["Verdict", "Expectation", "Bound", "Observed", "Reason"], expected),
@@ -35,6 +37,7 @@ def render(report: Report) -> str:
         _closed_forms(report),
         _section("Faults", of_faults, faults, right=[3, 4, 5]),
         f"## Where training hung\n\n{hangs}" if hangs else "",
+        *(_whole_section(each) for each in sections),
         _section("Provenance", ["", ""], provenance),
         "## Run it again\n\n```sh\n" + "\n".join(map(one_line, view.reproduce(report))).replace("```", "") + "\n```",
     ]
@@ -67,6 +70,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[in
 
 def _section(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     return f"## {title}\n\n" + table(head, rows, right) if rows else ""
+
+
+def _whole_section(each: Section) -> str:
+    right = () if each.all_text else range(1, len(each.head))
+    parts = [f"## {text(each.title)}", *map(text, each.words), table(each.head, each.rows, right) if each.rows else ""]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _recoveries(report: Report) -> str:

@@ -28,6 +28,7 @@ from harness.parameters import Parameters, Percentage
 from harness.spec.bounds import ScoreBounds, check_expectations
 from harness.spec.document import Document, Path, keys_at, read_text, short
 from harness.spec.profile import lay_profile
+from harness.spec.replay import Replay, ReplaySpec
 from harness.spec.secrets import refuse_literals
 from harness.trainers.contract import Workload
 from harness.units import Duration
@@ -71,7 +72,9 @@ class NotRank(Parameters):
     not_rank: int = Field(ge=0)
 
 
-Selector = Literal["any", "all"] | Annotated[int, Field(ge=0)] | Count | Percent | NotRank
+_Place = Annotated[int, Field(ge=0)]
+_Places = Annotated[tuple[_Place, ...], Field(min_length=1)]
+Selector = Literal["any", "all"] | _Place | _Places | Count | Percent | NotRank
 
 
 class TargetSpec(Parameters):
@@ -90,7 +93,7 @@ class TargetSpec(Parameters):
     @model_validator(mode="after")
     def _one_of_two(self) -> TargetSpec:
         if (self.node is None) == (self.rank is None):
-            which = "any, all, a number, {count: 2}, {percent: 25} or {not_rank: 0}"
+            which = "any, all, a number, a list of numbers, {count: 2}, {percent: 25} or {not_rank: 0}"
             raise ValueError(f"write either node: or rank:, with {which}")
         return self
 
@@ -101,7 +104,7 @@ def _rate(given: object) -> object:
     return given
 
 
-class When(Parameters):
+class When(ReplaySpec):
     """One trigger. `phase` may be combined with `step` (not before it) and `following` (not before that acts)."""
 
     step: int | None = Field(None, ge=1, description="After every rank has completed this step.")
@@ -114,6 +117,21 @@ class When(Parameters):
     phase: Line | None = Field(None, description="When a rank enters this phase or failpoint.")
     following: str | None = Field(None, description="The id of another fault.")
     event: Literal["injected", "effect", "recovered", "healed"] | None = None
+    only: Line | None = Field(None, description="Of the trace, the events of this name.")
+    _replay: Replay | None = PrivateAttr(None)
+
+    @property
+    def replay(self) -> Replay | None:
+        """The trace that it names, once it was read."""
+        return self._replay
+
+    def beside(self, folder: pathlib.Path) -> When:
+        """With its trace, from this folder. Raises `UsageError`."""
+        if self.trace is None:
+            return self
+        found = self.model_copy()
+        found._replay = self.found(folder, events=None if self.only is None else {self.only})
+        return found
 
     @model_validator(mode="before")
     @classmethod
@@ -124,7 +142,7 @@ class When(Parameters):
 
     @model_validator(mode="after")
     def _one_trigger(self) -> When:
-        triggers = ("step", "after", "every", "rate", "phase", "following")
+        triggers = ("step", "after", "every", "rate", "trace", "phase", "following")
         given = [name for name in triggers if getattr(self, name) is not None]
         if tuple(given) not in _TRIGGERS:
             allowed = " · ".join(" + ".join(names) for names in _TRIGGERS)
@@ -135,6 +153,8 @@ class When(Parameters):
             raise ValueError("times: belongs to every: or rate:")
         if self.event is not None and self.following is None:
             raise ValueError("event: belongs to following:")
+        if self.only is not None and self.trace is None:
+            raise ValueError("only: belongs to trace:")
         return self
 
 
@@ -143,6 +163,7 @@ _TRIGGERS = (
     ("after",),
     ("every",),
     ("rate",),
+    ("trace",),
     ("phase",),
     ("step", "phase"),
     ("phase", "following"),
@@ -162,6 +183,14 @@ class FaultSpec(NamedFault):
     def place(self, key: str) -> str:
         """Where its `target` or `when` stands, in front of a message about it; empty for one made in memory."""
         return self._places.get(key, "")
+
+    def aimed(self, nodes: Sequence[int], workload: Workload) -> FaultSpec:
+        """The same on these nodes, or on the first rank of each."""
+        if self.action.aims_at == "node":
+            target = TargetSpec(node=tuple(nodes))
+        else:
+            target = TargetSpec(rank=tuple(node * workload.ranks_per_node for node in nodes))
+        return self.model_copy(update={"target": target})
 
 
 class Abort(Parameters):
@@ -359,6 +388,11 @@ def _with_its_files(scenario: Scenario, document: Document, folder: pathlib.Path
             faults[index] = fault.model_copy(update={"action": fault.action.beside(folder)})
         except ValueError as error:
             document.problem(("faults", index, "file"), str(error))
+        try:
+            faults[index] = faults[index].model_copy(update={"when": fault.when.beside(folder)})
+        except UsageError as error:
+            for line in str(error).splitlines():
+                document.problem(("faults", index, "when", "trace"), line)
     return scenario.model_copy(update={"workload": workload, "faults": faults})
 
 
@@ -389,6 +423,8 @@ def _check_faults(document: Document, faults: Sequence[FaultSpec], phases: Seque
             others = [each.id for each in faults[:20] if each is not fault]
             unknown = f"unknown other fault {followed!r}; {choice(followed, others)}"
             document.problem((*at, "when", "following"), unknown)
+        if fault.when.trace is not None and "any" not in (fault.target.node, fault.target.rank):
+            document.problem((*at, "target"), "the trace says how many, and the seed which ones: write any")
         aims_at = fault.action.aims_at
         if getattr(fault.target, aims_at) is None:
             document.problem((*at, "target"), f"{fault.kind} acts on a {aims_at}: write target: {{{aims_at}: …}}")

@@ -160,6 +160,8 @@ def test_gpus_that_are_none_are_refused(value: str) -> None:
         (["--deadline=1"], "--deadline needs --price"),
         (["--rates=metta"], "neither a file nor a table"),
         (["--failures=often"], "weibull:SHAPE"),
+        (["--failures=weibull:0.6", "--trace=t.csv"], "write one of them"),
+        (["--trace=no-such.csv"], "no-such.csv: cannot be read"),
         (["--failures=weibull:0"], "from 0.2 to 5"),
         (["--set=restrt=5m"], "did you mean restart"),
         (["--set=restart"], "NAME=VALUE"),
@@ -182,6 +184,21 @@ def test_what_cannot_be_forecast_is_refused_in_one_message(words: list[str], say
     done = chaos(*usual, *words)
     assert type(done.exception).__name__ == "UsageError", done.output
     assert says in str(done.exception)
+
+
+def test_failures_come_as_in_a_trace() -> None:
+    trace = pathlib.Path(__file__).resolve().parents[2] / "scenarios" / "traces" / "bamboo-g4dn.csv"
+    words = ("--gpus", 16, "--days", 1, "--gpus-per-node", 1, "--set", "queue=5m", "--trace", trace)
+    found = answer(*words)
+    assert found["failure_rates"]["table"] == "bamboo-g4dn.csv"
+    assert found["outcome"]["failures"]["mean"] == pytest.approx(
+        16 * 48 / 5.65 * found["outcome"]["days"]["mean"], rel=0.3
+    )
+    assert any("They come as in bamboo-g4dn.csv." in each for each in found["assumptions"])
+    given = {each["name"]: each["value"] for each in found["inputs"] if each["origin"] == "given"}
+    assert given["together"] == "0.3542" and given["together_nodes"] == "3"
+    ours = answer(*words, "--rates", "llama3")
+    assert ours["failure_rates"]["table"] == "llama3" and "as in bamboo" in ours["failure_rates"]["gaps"]
 
 
 def test_vectors_are_a_table() -> None:

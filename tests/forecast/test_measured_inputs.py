@@ -14,7 +14,10 @@ from harness.errors import UsageError
 from harness.forecast.failure_rates import load_gaps, load_rates, shipped
 from harness.forecast.job_model import Gaps, Job, Origin
 from harness.forecast.measured_inputs import Measured, job_of, pace_of_smaller_world, read_runs
+from harness.forecast.trace_failures import gaps_of, table_of, with_batches
+from harness.spec.traces import load_trace, parse_trace
 
+SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 PHASES = {
     "detect": 4.0,
     "teardown": 1.0,
@@ -149,17 +152,29 @@ def test_a_wrong_table_is_told(tmp_path: pathlib.Path, text: str, says: str) -> 
         load_rates(str(tmp_path / "rates.yaml"))
 
 
-def test_gaps_between_failures(tmp_path: pathlib.Path) -> None:
+def test_gaps_between_failures() -> None:
     assert load_gaps("poisson").shape == 1 and load_gaps("weibull:0.6").shape == 0.6
-    trace = tmp_path / "failures.txt"
-    trace.write_text("\n".join(str(each) for each in (0, 1, 2, 3, 4, 5, 6, 7, 8, 18)))
-    assert load_gaps(str(trace)).trace == pytest.approx((0.5,) * 8 + (5.0,))
-    for text in ("1 2 3", "5 4 " * 6, "nan " * 12, "7 " * 12):
-        trace.write_text(text)
-        with pytest.raises(UsageError):
-            load_gaps(str(trace))
     with pytest.raises(UsageError, match="weibull:SHAPE"):
         load_gaps("often")
+
+
+def test_a_trace_says_when_failures_come_and_how_many_nodes_go() -> None:
+    moments = (0, 1, 2, 3, 4, 5, 6, 7, 8, 18)
+    trace = parse_trace("time\n" + "".join(f"{each}\n" for each in (*moments, 18, 18)), "t.csv")
+    assert gaps_of(trace).trace == pytest.approx((0.5,) * 8 + (5.0,))
+    assert table_of(trace) is None, "nobody knows how many nodes there were"
+    made = with_batches(job(Measured()), trace)
+    assert (made.mean("together"), made.mean("together_nodes")) == (0.1, 3)
+    assert made.settings["together"].origin is Origin.GIVEN
+    with pytest.raises(UsageError, match="nodes go at 1 moment; at least 10 are needed"):
+        gaps_of(parse_trace("time\n" + "7\n" * 20, "t.csv"))
+
+
+def test_a_trace_that_tells_who_was_there_says_how_often_nodes_go() -> None:
+    table = table_of(load_trace(SCENARIOS / "traces" / "bamboo-g4dn.csv"))
+    assert table is not None and table.source == "48 moments in 5.65 node-days"
+    (only,) = table.causes
+    assert table.per_node_day(only) == pytest.approx(48 / 5.6535, rel=1e-3) and only.node
 
 
 def test_a_report_with_very_much_in_it_stays_small(tmp_path: pathlib.Path) -> None:

@@ -161,7 +161,7 @@ def _documents() -> Iterator[tuple[str, Callable[[str, Any], object], Any]]:
     for path in sorted(SCENARIOS.glob("*.yaml")):
         text = path.read_text()
         yield "scenario", read_scenario, yaml.safe_load(text)
-        yield "plan", read_plan, make_plan(parse_scenario(text, path.name), 1, "local", "run").to_json()
+        yield "plan", read_plan, make_plan(parse_scenario(text, str(path)), 1, "local", "run").to_json()
     for path in sorted((SCENARIOS / "suites").glob("*.yaml")):
         if path.stem != "blindness-check":
             yield "suite", lambda text, _: parse_suite(text, "s.yaml"), yaml.safe_load(path.read_text())

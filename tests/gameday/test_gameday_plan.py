@@ -93,8 +93,20 @@ def test_a_trace_is_replayed_faster_on_its_own_nodes(tmp_path: pathlib.Path) -> 
     (tmp_path / "t.csv").write_text("time,node,event\n0,x,failed\n60,y,killed\n90,x,coffee\n120,x,failed\n")
     day = day_of(tmp_path, "entries: [{replay: {trace: t.csv, speed: 60x}}]\n")
     assert [act.after_ns for act in day.acts] == [0, 1_000_000_000, 2_000_000_000]
-    assert [act.plan.faults[0].targets[0].node_index for act in day.acts] == [0, 1, 0]
+    first, second, third = (act.plan.faults[0].targets[0].node_index for act in day.acts)
+    assert first == third != second, "a node of the trace is one node of the job"
     assert [act.plan.faults[0].kind for act in day.acts] == ["node_loss", "rank_kill", "node_loss"]
+
+
+def test_nodes_that_go_at_one_moment_are_one_rehearsal(tmp_path: pathlib.Path) -> None:
+    rows = "0,add,a\n0,add,b\n60000,remove,a\n60000,remove,b\n61000,add,c\n120000,remove,c\n"
+    (tmp_path / "t.csv").write_text(rows)
+    day = day_of(tmp_path, "entries: [{replay: {trace: t.csv, speed: 60x, window: [1m, 1h]}}]\n")
+    assert [len(act.plan.faults[0].targets) for act in day.acts] == [2, 1]
+    assert [act.after_ns for act in day.acts] == [0, 1_000_000_000]
+    told = "t.csv (Bamboo, SHA-256 "
+    assert any(told in line and "3 nodes went at 2 moments" in line for line in schedule(day))
+    assert DayPlan.model_validate(day.to_json()) == day
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,16 @@
+"""A week at scale, as a section of the report of a run."""
+
+from __future__ import annotations
+
+from harness.campaign.wings import Wing
+from harness.report.model import Report
+from harness.report.section import Section
+
+
+def _section(report: Report) -> Section | None:
+    from harness.forecast.run_section import section_of  # which the list of runs does without
+
+    return section_of(report)
+
+
+WING = Wing(section=_section)

@@ -1,0 +1,135 @@
+"""A trace, replayed on a job: which of its moments become faults, when, and on which nodes.
+
+Nodes that go at one moment are one fault with many targets. A trace may have more nodes than the job: then k of its
+nodes stand for ⌈k · job / trace⌉ of the job's, so that at least the same share goes at once.
+"""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import random
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from harness import units
+from harness.errors import ScenarioError, choice
+from harness.parameters import Parameters
+from harness.spec.traces import Happening, Trace, find_trace, load_trace
+from harness.units import Duration, counted
+
+MOMENTS_MAX = 1000
+_S = 10**9
+
+Speed = Annotated[
+    float, BeforeValidator(units.parse_speed), WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)?x$"})
+]
+
+
+class ReplaySpec(Parameters):
+    """How a trace is replayed, as it is written."""
+
+    trace: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        None, description="The moments and nodes of this trace: a file beside this one, or in `traces/` there."
+    )
+    speed: Speed = Field(1.0, description="Times as fast: 60x.")
+    window: tuple[Duration, Duration] | None = Field(None, description="From when to when of the trace's own time.")
+    merge_within: Duration = Field(
+        Duration("1s"), description="Moments that come closer than this, once sped up, are one fault."
+    )
+
+    @model_validator(mode="after")
+    def _belongs_to_a_trace(self) -> ReplaySpec:
+        if self.trace is None and (stray := self.model_fields_set & (ReplaySpec.model_fields.keys() - {"trace"})):
+            raise ValueError(f"{min(stray)}: belongs to trace:")
+        if self.window is not None and self.window[0].ns >= self.window[1].ns:
+            raise ValueError(f"window: {self.window[0]} to {self.window[1]} is empty; write [from, to], like [1h, 3h]")
+        return self
+
+    def found(self, *folders: pathlib.Path, events: Set[str] | None = None) -> Replay:
+        """With its trace, from one of these folders. Raises `UsageError`."""
+        assert self.trace is not None, "whoever asks has looked"
+        trace = load_trace(find_trace(self.trace, *folders))
+        return Replay(trace, self.speed, self.window, self.merge_within, events)
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One fault of a replay: when it acts, from the begin of the window, and on which nodes."""
+
+    at_ns: int
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """`events`: those that count; `None`: all."""
+
+    trace: Trace
+    speed: float
+    window: tuple[Duration, Duration] | None
+    merge_within: Duration
+    events: Set[str] | None = None
+
+    @property
+    def happenings(self) -> list[Happening]:
+        """Those that count, in the window. Raises `ScenarioError` for an event that the trace has not."""
+        known, events = {each.event for each in self.trace.happenings}, self.events
+        if unknown := next((each for each in sorted(events or ()) if each not in known), None):
+            raise ScenarioError([f"{self.trace.name} has no event {unknown!r}; {choice(unknown, sorted(known))}"])
+        begin_ns, end_ns = (each.ns for each in self.window) if self.window else (0, math.inf)
+        within = (each for each in self.trace.happenings if begin_ns <= each.at_s * _S < end_ns)
+        return [each for each in within if events is None or each.event in events]
+
+    def strikes(self, nodes: int, seed: int) -> Iterator[Strike]:
+        """On a job of so many nodes, in the order of time. Where the trace names no more nodes than the job has, each
+        is one node of the job's for good, which the seed chooses. Else it chooses those of each moment."""
+        dice = random.Random(f"{seed}/{self.trace.digest}")
+        names = dict.fromkeys(each.node for each in self.trace.happenings)
+        places = {}
+        if "" not in names and len(names) <= nodes:
+            places = dict(zip(names, dice.sample(range(nodes), len(names)), strict=True))
+        dice = random.Random(f"{seed}/{self.trace.digest}/{sorted(self.events or ())}")
+        for moment in self._moments():
+            gone = {each.node for each in moment}
+            many = len(moment) if "" in gone else len(gone)
+            drawn = dice.sample(range(nodes), self._share(many, nodes))
+            chosen = [places[name] for name in gone] if places else drawn
+            yield Strike(self._at_ns(moment[0]), tuple(sorted(chosen)))
+
+    def words(self, nodes: int) -> str:
+        """What was made of the trace, for the plan."""
+        moments, trace = self._moments(), self.trace
+        went = sum(map(len, moments))
+        at = len({each.at_s for moment in moments for each in moment})
+        window = "" if self.window is None else f", from {self.window[0]} to {self.window[1]}"
+        said = f"{trace.name} ({trace.format}, SHA-256 {trace.digest[:16]}…), {self.speed:g} times as fast{window}: "
+        said += f"{counted(went, 'node')} went at {counted(at, 'moment')}, replayed as {counted(len(moments), 'fault')}"
+        if merged := at - len(moments):
+            said += f"; {counted(merged, 'moment')} came within {self.merge_within} after another one: merged with it"
+        if trace.nodes > nodes:
+            said += f"; of {trace.nodes} nodes there, k stand for ⌈k · {nodes}/{trace.nodes}⌉ here"
+        return said
+
+    def _share(self, gone: int, nodes: int) -> int:
+        return min(nodes, -(-gone * nodes // max(self.trace.nodes, nodes)))
+
+    def _at_ns(self, each: Happening) -> int:
+        begin_ns = self.window[0].ns if self.window else 0
+        return round((each.at_s * _S - begin_ns) / self.speed)
+
+    def _moments(self) -> list[list[Happening]]:
+        """Raises `ScenarioError` where there is none, or too many."""
+        found: list[list[Happening]] = []
+        for each in self.happenings:
+            if found and self._at_ns(each) - self._at_ns(found[-1][0]) < max(1, self.merge_within.ns):
+                found[-1].append(each)
+            else:
+                found.append([each])
+        if not 0 < len(found) <= MOMENTS_MAX:
+            many = f"{counted(len(found), 'moment')} in the window; 1 to {MOMENTS_MAX:,} are replayed"
+            raise ScenarioError([f"{self.trace.name}: {many}"])
+        return found

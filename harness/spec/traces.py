@@ -1,0 +1,262 @@
+"""Traces: what happened to somebody's nodes, in the form in which it was published, or as a CSV file of one's own.
+
+`FORMATS` says which there are, and how each is known by its first line. All of them become one list of nodes that went,
+in the order of time. A file in another order is refused: nobody knows what else is wrong with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import datetime
+import hashlib
+import itertools
+import os
+import pathlib
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple, TypeVar
+
+from pydantic import BaseModel, Field, RootModel
+
+from harness.errors import ScenarioError, UsageError, choice
+from harness.spec.document import PROBLEMS_MAX, Document, printable, read_text, short
+
+ROWS_MAX = 100_000  # and nodes that go in all of them
+WORD_MAX = 200
+SECONDS_MAX = 1e11
+DAY_S = 86_400.0
+FOLDER = "traces"  # beside the file that names one
+COLUMNS = ("time", "node", "event")
+EVICTED, FAILED = "evicted", "failed"  # what a game day rehearses by these names
+
+
+class Happening(NamedTuple):
+    """A node went. `at_s`: since the first row of the file. `node`: empty where the trace only counts them."""
+
+    at_s: float
+    node: str
+    event: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """`nodes`: the most that were there at once, or those that it names where it tells only who went. `node_days`: how
+    long they were there, all together, where it tells. `digest`: SHA-256 of the file."""
+
+    name: str
+    format: str
+    digest: str
+    happenings: tuple[Happening, ...]
+    nodes: int
+    node_days: float | None
+
+
+class _Row(NamedTuple):
+    """`change`: how many nodes came, or went where it is negative. `event`: what happened to those that went."""
+
+    at_s: float
+    change: int
+    line: int
+    node: str = ""
+    event: str = EVICTED
+
+
+def find_trace(name: str, *folders: pathlib.Path) -> pathlib.Path:
+    """In one of these folders, or in `traces/` there. Raises `UsageError`."""
+    places = [place for folder in folders for place in (folder, folder / FOLDER)]
+    if found := next((place / name for place in places if os.path.lexists(place / name)), None):
+        return found
+    known = sorted({path.name for place in places for path in place.glob("*.csv")})
+    where = " nor in ".join(map(str, places))
+    raise UsageError(f"unknown trace {short(name)!r}: it is neither in {where}; {choice(name, known)}")
+
+
+def load_trace(path: pathlib.Path) -> Trace:
+    """Raises `ScenarioError` with every mistake, `UsageError` for an unreadable file."""
+    return parse_trace(read_text(path), str(path))
+
+
+def parse_trace(text: str, source: str) -> Trace:
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[0] != "#"]
+    number, first = lines[0] if lines else (1, "")
+    if len(lines) > ROWS_MAX:
+        raise ScenarioError([f"{source}: more than the {ROWS_MAX:,} lines that are allowed in a trace"])
+    for name, (begin, read) in FORMATS.items():
+        if re.match(begin, first):
+            return _trace(read(text, source), name, text, source)
+    published = ", ".join(name for name in FORMATS if name != "CSV")
+    known = f"the first line must be {','.join(COLUMNS)}, or that of a trace of {published}"
+    raise ScenarioError([f"{source}:{number}: {known}"])
+
+
+def _trace(rows: Sequence[_Row], name: str, text: str, source: str) -> Trace:
+    problems = [
+        f"{source}:{row.line}: its time is before that of line {before.line}; rows must be in the order of time"
+        for before, row in itertools.pairwise(rows)
+        if row.at_s < before.at_s
+    ]
+    went = [row for row in rows if row.change < 0]
+    if not went:
+        problems.append(f"{source}: no node goes in it: nothing can be replayed")
+    if -sum(row.change for row in went) > ROWS_MAX:
+        problems.append(f"{source}: more than the {ROWS_MAX:,} nodes that may go in a trace")
+    if problems:
+        raise ScenarioError(problems[:PROBLEMS_MAX])
+    begin_s = rows[0].at_s
+    happenings = tuple(
+        Happening(row.at_s - begin_s, row.node, row.event, row.line) for row in went for _ in range(-row.change)
+    )
+    there = list(itertools.accumulate(row.change for row in rows))
+    tells_who_came = max(there) > 0
+    lasted_s = (after.at_s - row.at_s for row, after in itertools.pairwise(rows))
+    up_s = sum(up * seconds for up, seconds in zip(there, lasted_s, strict=False))
+    nodes = max(there) if tells_who_came else len({row.node for row in happenings})
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    source_name = pathlib.PurePath(source).name
+    return Trace(source_name, name, digest, happenings, nodes, up_s / DAY_S if tells_who_came and up_s else None)
+
+
+def _csv_rows(text: str, source: str, read: Callable[[list[str], int], _Row]) -> list[_Row]:
+    """Every line but remarks, read by `read`, which raises `ValueError`."""
+    rows, problems = [], []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and line[0] != "#":
+            try:
+                (fields,) = csv.reader([line], strict=True)
+                rows.append(read([field.strip() for field in fields], number))
+            except csv.Error as error:
+                problems.append(printable(f"{source}:{number}: not a CSV line: {error}"))
+            except ValueError as error:
+                problems.append(printable(f"{source}:{number}: {error}"))
+    if problems:
+        raise ScenarioError(problems[:PROBLEMS_MAX])
+    return rows
+
+
+def _csv(text: str, source: str) -> list[_Row]:
+    """Columns `time`, and maybe `node` and `event`. A time is a number of seconds, or a moment in ISO 8601."""
+    head: list[str] = []
+    kinds = set()
+
+    def read(fields: list[str], number: int) -> _Row:
+        if not head:
+            head.extend(fields)
+            if tuple(head) != COLUMNS[: len(head)]:
+                raise ValueError(f"the first line must be {','.join(COLUMNS)}; node and event may be left out")
+            return _Row(0.0, 0, number)
+        if len(fields) != len(head):
+            raise ValueError(f"{len(fields)} columns; allowed: {', '.join(head)}")
+        for name, word in zip(head[1:], fields[1:], strict=True):
+            _check_word(name, word)
+        kind, at_s = _time(fields[0])
+        kinds.add(kind)
+        node, event = [*fields[1:], *("", FAILED)[len(fields) - 1 :]]
+        return _Row(at_s, -1, number, node, event)
+
+    _, *rows = _csv_rows(text, source, read)
+    if len(kinds) > 1:
+        raise ScenarioError([f"{source}: some times are seconds and some are moments; write all in one way"])
+    return rows
+
+
+def _check_word(name: str, word: str) -> None:
+    if not word or len(word) > WORD_MAX or not word.isprintable():
+        raise ValueError(f"{name}: {short(word)!r} is not allowed: 1 to {WORD_MAX} printable characters")
+
+
+def _time(text: str) -> tuple[str, float]:
+    seconds = None
+    with contextlib.suppress(ValueError):
+        seconds = float(text)
+    if seconds is not None:
+        if not 0 <= seconds <= SECONDS_MAX:  # nor is it NaN
+            raise ValueError(f"time: {short(text)!r} is not allowed: 0 to {SECONDS_MAX:g} seconds")
+        return "seconds", seconds
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"time: {short(text)!r} is neither seconds nor a moment like 2026-03-01T12:00:00Z") from error
+    return "moments", (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+def _bamboo(text: str, source: str) -> list[_Row]:
+    """`ms,add|remove,node`: who is there; the first of these rows are the nodes to begin with."""
+    there: set[str] = set()
+
+    def read(fields: list[str], number: int) -> _Row:
+        if len(fields) != 3 or not re.fullmatch("[0-9]{1,14}", fields[0]) or fields[1] not in ("add", "remove"):
+            raise ValueError(f"{short(','.join(fields))!r} is not allowed: write MS,add,NODE or MS,remove,NODE")
+        _check_word("node", node := fields[2])
+        adds = fields[1] == "add"
+        if adds == (node in there):
+            raise ValueError(f"{node} is {'added, but was there' if adds else 'removed, but was not there'}")
+        there.symmetric_difference_update({node})
+        return _Row(int(fields[0]) / 1000, 1 if adds else -1, number, node)
+
+    return _csv_rows(text, source, read)
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+_Counts = Annotated[list[Annotated[int, Field(ge=0, le=ROWS_MAX)]], Field(min_length=2, max_length=ROWS_MAX)]
+
+
+class _Metadata(BaseModel):
+    gap_seconds: float = Field(gt=0, le=SECONDS_MAX / ROWS_MAX, allow_inf_nan=False)
+
+
+class _Counted(BaseModel):
+    metadata: _Metadata
+    data: _Counts
+
+
+class _Fault(BaseModel):
+    node_id: str = Field(min_length=1, max_length=WORD_MAX)
+    event_time: float = Field(ge=0, le=SECONDS_MAX / DAY_S, allow_inf_nan=False)
+    event_type: Literal["fault_start", "fault_end"]
+
+
+class _Faults(RootModel[list[_Fault]]):
+    pass
+
+
+def _json(model: type[_Model], text: str, source: str) -> tuple[_Model, Document]:
+    """JSON is YAML, whose reader knows the places."""
+    document = Document(text, source)
+    found = document.check(model, document.data)
+    document.raise_problems()
+    assert found is not None, "what could not be checked has its problem"
+    return found, document
+
+
+def _skypilot(text: str, source: str) -> list[_Row]:
+    """How many nodes are there, again and again after the same time."""
+    counted, document = _json(_Counted, text, source)
+    gap_s, counts = counted.metadata.gap_seconds, [0, *counted.data]
+    line = document.mark(("data",)).line
+    return [_Row(place * gap_s, now - before, line) for place, (before, now) in enumerate(itertools.pairwise(counts))]
+
+
+def _infinitehbd(text: str, source: str) -> list[_Row]:
+    """Begins and ends of faults, in days. Several may overlap on a node, which goes with the first of them."""
+    found, document = _json(_Faults, text, source)
+    open_on: Counter[str] = Counter()
+    rows = []
+    for place, fault in enumerate(found.root):
+        was_down = open_on[fault.node_id] > 0
+        open_on[fault.node_id] = max(0, open_on[fault.node_id] + (1 if fault.event_type == "fault_start" else -1))
+        change = was_down - (open_on[fault.node_id] > 0)
+        rows.append(_Row(fault.event_time * DAY_S, change, document.mark((place,)).line, fault.node_id, FAILED))
+    return rows
+
+
+_Reader = Callable[[str, str], list[_Row]]
+FORMATS: dict[str, tuple[str, _Reader]] = {  # how its first line begins
+    "CSV": (r"time\s*(,|$)", _csv),
+    "Bamboo": (r"[0-9]+,(add|remove),", _bamboo),
+    "SkyPilot": (r"\s*\{", _skypilot),
+    "InfiniteHBD": (r"\s*\[", _infinitehbd),
+}

@@ -1,0 +1,140 @@
+"""A trace on a job: order, batches, the rule of scale, who is struck, and what is told of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pathlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import ScenarioError
+from harness.plan.making import make_plan
+from harness.plan.model import Plan
+from harness.spec.replay import Replay
+from harness.spec.scenario import parse_scenario
+from harness.spec.traces import parse_trace
+from harness.units import Duration
+
+HEAD = "version: 1\nname: replayed\ntitle: A trace\nworkload: {nodes: NODES, ranks_per_node: 2, steps: 500}\n"
+FAULT = "faults:\n  - {id: evict, fault: preemption, notice: 3s, target: {node: any}, when: WHEN}\n"
+
+
+def replay(counts: list[int], gap_s: int = 60, speed: float = 1.0, merge: str = "1s") -> Replay:
+    text = f'{{"metadata": {{"gap_seconds": {gap_s}}}, "data": {counts}}}'
+    return Replay(parse_trace(text, "t.json"), speed, None, Duration(merge))
+
+
+def plan_of(tmp_path: pathlib.Path, trace: str, when: str, nodes: int = 2, seed: int = 1, fault: str = FAULT) -> Plan:
+    (tmp_path / "t.csv").write_text(trace)
+    text = (HEAD + fault).replace("NODES", str(nodes)).replace("WHEN", when)
+    return make_plan(parse_scenario(text, str(tmp_path / "s.yaml")), seed, "local", "run-1")
+
+
+def refused(tmp_path: pathlib.Path, trace: str, when: str, fault: str = FAULT) -> str:
+    with pytest.raises(ScenarioError) as raised:
+        plan_of(tmp_path, trace, when, fault=fault)
+    return str(raised.value)
+
+
+COUNTS = st.lists(st.integers(0, 40), min_size=2, max_size=60).map(lambda counts: [*counts, 40, 0])
+
+
+@given(COUNTS, st.integers(1, 60), st.integers(0, 2**63), st.sampled_from(["0s", "1s", "100s"]), st.floats(0.5, 500))
+def test_every_replay_is_in_order_and_strikes_nodes_of_the_job(
+    counts: list[int], nodes: int, seed: int, merge: str, speed: float
+) -> None:
+    made = replay(counts, speed=speed, merge=merge)
+    strikes = list(made.strikes(nodes, seed))
+    gaps = [after.at_ns - before.at_ns for before, after in itertools.pairwise(strikes)]
+    assert all(gap >= max(1, Duration(merge).ns) for gap in gaps)
+    assert all(list(each.nodes) == sorted(set(each.nodes)) and each.nodes for each in strikes)
+    assert {node for each in strikes for node in each.nodes} <= set(range(nodes))
+    assert strikes == list(made.strikes(nodes, seed)), "the same seed strikes the same nodes"
+
+
+@given(COUNTS, st.integers(1, 60))
+def test_one_moment_is_one_fault_with_the_same_share_of_the_nodes(counts: list[int], nodes: int) -> None:
+    drops = [before - after for before, after in itertools.pairwise(counts) if after < before]
+    struck = [len(each.nodes) for each in replay(counts).strikes(nodes, 1)]
+    assert struck == [math.ceil(k * nodes / 40) if nodes < 40 else k for k in drops]
+
+
+def test_what_compression_merges_is_one_fault_and_is_told() -> None:
+    counts = [9, 8, 6, 6, 6, 5, 4]  # losses of 1, 2, 1 and 1 at 60, 120, 300 and 360 s
+    fast = replay(counts, speed=60, merge="2s")
+    assert [(each.at_ns / 1e9, len(each.nodes)) for each in fast.strikes(9, 1)] == [(1, 3), (5, 2)]
+    assert "60 times as fast: 5 nodes went at 4 moments, replayed as 2 faults" in fast.words(9)
+    assert "2 moments came within 2s after another one: merged with it" in fast.words(9)
+    assert "k stand for ⌈k · 3/9⌉ here" in fast.words(3)
+    slow = replay(counts, merge="2s")
+    assert "replayed as 4 faults" in slow.words(9) and "merged" not in slow.words(9)
+
+
+def test_a_named_node_is_one_node_of_the_job_which_the_seed_chooses(tmp_path: pathlib.Path) -> None:
+    trace = "time,node\n0,a\n0,b\n60,b\n120,c\n180,a\n"
+    chosen = set()
+    for seed in range(20):
+        struck = [fault.nodes() for fault in plan_of(tmp_path, trace, "{trace: t.csv}", nodes=4, seed=seed).faults]
+        assert len(struck) == 4 and struck[0] == struck[1] | struck[3] and not struck[2] & struck[0]
+        chosen.add(tuple(map(tuple, struck)))
+    assert len(chosen) > 5
+
+
+def test_the_plan_holds_ordinary_faults_and_says_what_they_were_made_of(tmp_path: pathlib.Path) -> None:
+    trace = "0,add,a\n0,add,b\n0,add,c\n0,add,d\n60000,remove,a\n60000,remove,b\n600000,remove,c\n900000,remove,d\n"
+    plan = plan_of(tmp_path, trace, "{trace: t.csv, speed: 60x, window: [30s, 14m]}")
+    assert [(fault.id, fault.when.after_ns, len(fault.nodes())) for fault in plan.faults] == [
+        ("evict.1", 500_000_000, 1),
+        ("evict.2", 9_500_000_000, 1),
+    ]
+    said = plan.scenario.traces["evict"]
+    assert "t.csv (Bamboo, SHA-256 " in said and "from 30s to 14m: 3 nodes went at 2 moments" in said
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_fault_of_ranks_strikes_the_first_rank_of_each_node(tmp_path: pathlib.Path) -> None:
+    fault = "faults: [{id: kill, fault: rank_kill, target: {rank: any}, when: WHEN}]\n"
+    plan = plan_of(tmp_path, "time,node\n5,a\n5,b\n", "{trace: t.csv}", nodes=2, fault=fault)
+    assert [target.rank for target in plan.faults[0].targets] == [0, 2]
+
+
+def test_one_fault_may_take_one_kind_of_event(tmp_path: pathlib.Path) -> None:
+    trace = "time,node,event\n0,a,hung\n1,b,evicted\n9,a,evicted\n"
+    plan = plan_of(tmp_path, trace, "{trace: t.csv, only: evicted}")
+    assert [fault.when.after_ns for fault in plan.faults] == [10**9, 9 * 10**9]
+
+
+@pytest.mark.parametrize(
+    ("trace", "when", "told"),
+    [
+        ("time\n1\n", "{trace: u.csv}", "faults.0.when.trace: unknown trace 'u.csv'"),
+        ("time\n2\n1\n", "{trace: t.csv}", "t.csv:3: its time is before that of line 2"),
+        ("time\n1\n", "{trace: t.csv, only: hung}", "t.csv has no event 'hung'; choose one of: failed"),
+        ("time\n1\n", "{trace: t.csv, window: [1h, 2h]}", "t.csv: 0 moments in the window; 1 to 1,000 are replayed"),
+        ("time\n1\n", "{trace: t.csv, window: [2h, 1h]}", "window: 2h to 1h is empty; write [from, to]"),
+        ("time\n1\n", "{trace: t.csv, window: 1h}", "faults.0.when.window: '1h' is not allowed: it should be a list"),
+        ("time\n1\n", "{trace: t.csv, speed: fast}", "'fast' is not a speed: write a number above 0 and x, like 60x"),
+        ("time\n1\n", "{trace: t.csv, step: 5}", "step + trace is not a trigger"),
+        ("time\n1\n", "{step: 5, speed: 60x}", "speed: belongs to trace:"),
+        ("time\n1\n", "{step: 5, only: hung}", "only: belongs to trace:"),
+        ("time\n" + "".join(f"{each}\n" for each in range(1001)), "{trace: t.csv}", "1,001 moments in the window"),
+    ],
+)
+def test_what_cannot_be_replayed_is_told(tmp_path: pathlib.Path, trace: str, when: str, told: str) -> None:
+    assert told in refused(tmp_path, trace, when)
+
+
+def test_a_target_that_the_trace_decides_is_left_to_it(tmp_path: pathlib.Path) -> None:
+    fault = FAULT.replace("node: any", "node: 1")
+    assert "target: the trace says how many, and the seed which ones: write any" in refused(
+        tmp_path, "time\n1\n", "{trace: t.csv}", fault
+    )
+
+
+def test_more_nodes_than_the_limit_allows_are_refused_at_the_trigger(tmp_path: pathlib.Path) -> None:
+    fault = FAULT + "limits: {nodes_at_once: 1}\n"
+    said = refused(tmp_path, "time,node\n1,a\n1,b\n", "{trace: t.csv}", fault)
+    assert "it acts on 2 nodes; limits: nodes_at_once is 1" in said
