@@ -607,7 +607,7 @@ def _by_rank(evidence: Analysis, again: Timeline) -> Iterator[Claim]:
     """What each rank tells of itself; where a repeat is the same."""
     run, of_samples = evidence.run, SAMPLES if _samples_bound(evidence) else {}
     if of_samples:  # by their indices, which each log numbers in its own way
-        rows, others = ranks.paired(again.steps, run.steps)
+        rows, others = losses.paired(again.steps, run.steps)
         numbers = again.steps.samples[rows], run.steps.samples[others]
         other = ~again.samples.equal(numbers[0], run.samples, numbers[1]) & (numbers[0] >= 0) & (numbers[1] >= 0)
         for row in rows[other][:1]:
