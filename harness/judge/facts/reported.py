@@ -174,16 +174,18 @@ def _ceased(evidence: Evidence, kind: str) -> Iterator[str]:
 
     @functools.cache
     def too_long_for(rank: int) -> float:
-        mine = lives.of_rank.get(rank, [])
-        return _too_long(lives.gaps(mine) + (usual.gaps(usual.of_rank.get(rank, [])) if mine and usual else []))
+        theirs = usual.gaps(usual.of_rank.get(rank, [])) if usual else []
+        return _too_long(lives.gaps(lives.of_rank.get(rank, [])) + theirs)
 
     rows = np.flatnonzero(silent > 2).tolist()  # two steps are never too long
     for rank, row in sorted((run.processes[row].rank, row) for row in rows):
         if silent[row] > (_too_long(lives.gaps([row])) if told[row] > 2 else too_long_for(rank)):
             if told[row]:
                 yield f"rank {rank} stopped reporting this {silent[row]} steps before the last step of its process"
-            else:
+            elif rank in lives.of_rank:
                 yield f"rank {rank} reported this in one of its processes, but not in a later one"
+            else:
+                yield f"rank {rank} never reported this, and does so in the fault-free run"
 
 
 def _too_long(gaps: Sequence[int]) -> float:
