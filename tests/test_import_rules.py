@@ -87,6 +87,7 @@ PLUGINS = {
     "harness.faults": {"contract", "shared", "load"},
     "harness.judge.questions": set(),
     "harness.trainers.checkpoints": {"contract", "shared"},
+    "harness.preflight.checks": {"contract"},
     "harness.backends": {
         *("contract", "clocks", "caller", "network_calls", "storage_calls", "sidecar_network", "request_text"),
         "attached",
