@@ -77,6 +77,7 @@ WINGS = {
     "matrix": ("restart_log", "resume_comparison", "moments", "told_saves"),
     "preflight": (),
 }
+MAY_IMPORT["preflight.node_program"] = {"node.emitter"}
 for wing, judging in WINGS.items():
     pure = {f"{wing}.{name}" for name in judging}
     MAY_IMPORT[wing] = MAY_IMPORT["cli"] | {"cli"} | pure
@@ -87,6 +88,7 @@ PLUGINS = {
     "harness.faults": {"contract", "shared", "load"},
     "harness.judge.questions": set(),
     "harness.trainers.checkpoints": {"contract", "shared"},
+    "harness.preflight.checks": {"contract"},
     "harness.backends": {
         *("contract", "clocks", "caller", "network_calls", "storage_calls", "sidecar_network", "request_text"),
         "attached",
@@ -192,7 +194,9 @@ def test_a_violation_is_seen() -> None:
 
 def test_what_runs_on_a_node_needs_only_the_standard_library() -> None:
     allowed = set(sys.stdlib_module_names) | {"harness", "__future__"}
-    for path in (ROOT / "harness" / "node").rglob("*.py"):
+    for path in (
+        path for room in ("node", "preflight/node_program") for path in (ROOT / "harness" / room).rglob("*.py")
+    ):
         assert {target.split(".")[0] for target in imports_of(path)} <= allowed, path
 
 

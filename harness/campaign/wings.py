@@ -82,6 +82,7 @@ class Item(enum.StrEnum):
     GATE = "gate green on this commit"
     GAME_DAY = "game day held"
     RUNBOOKS = "runbooks linked"
+    CLUSTER = "cluster fit"
 
 
 class Proof(NamedTuple):

@@ -76,7 +76,7 @@ COMMANDS = {
         ),
         "preflight": (
             "harness.preflight.preflight_command:preflight",
-            "Say what is known before a launch: the checklist, from stored results.",
+            "Say whether a cluster is fit for a job, or what stored results prove before a launch.",
         ),
         "doctor": (
             "harness.cli.machine:doctor",

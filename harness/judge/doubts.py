@@ -121,6 +121,15 @@ def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
     return f"but the harness saw a save of step {last}: lines may be lost" if lost else ""
 
 
+def _steps_of_a_restarted_run(evidence: Analysis, ground: Ground) -> str:
+    """A job whose steps nobody plans does as many as its fault-free run. A trainer that ends well, and is started again
+    because a peer crashed on its way out, may do one more."""
+    usual = evidence.fault_free
+    if usual is None or len(usual.epochs) < 2 or usual.reached_step != evidence.run.planned_steps:
+        return ""
+    return "but how many there are is known from a fault-free run that started again"
+
+
 def _blind(evidence: Analysis, ground: Ground) -> str:
     why = blindness(evidence.run, evidence.fault_free)
     return f"not judged: {why}" if why else ""
@@ -212,6 +221,7 @@ TABLE: Sequence[Row] = (
     Row(Doubt.LINES_DROPPED, Kind.ABSENCE, _lines_dropped),
     Row(Doubt.LINE_LOST, Kind.ABSENCE, _done_all_the_same),
     Row(Doubt.LINE_LOST, Kind.REACHED, _saved_all_the_same),
+    Row(Doubt.FAULT_FREE_RESTARTED, Kind.REACHED, _steps_of_a_restarted_run),
     Row(Doubt.OTHER_REHEARSAL, Kind.LOSSES, _other_rehearsal),
     Row(Doubt.NOTHING_STRUCK, Kind.DURATION, _given_up_before, alone=True),
     Row(Doubt.SLOW_BEFORE, Kind.DURATION, _slow_before, alone=True),

@@ -282,6 +282,7 @@ class Doubt(enum.StrEnum):
 
     BLIND = "doubt.blind"
     CLOCKS = "doubt.clocks"
+    FAULT_FREE_RESTARTED = "doubt.fault-free-restarted"
     FAULT_FREE_SLOW = "doubt.fault-free-slow"
     HOST_BUSY = "doubt.host-busy"
     HOST_TAKEN = "doubt.host-taken"

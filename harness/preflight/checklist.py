@@ -24,6 +24,7 @@ HOW = {
     Item.GATE: "chaos gate SUITE",
     Item.GAME_DAY: "chaos gameday PLAN",
     Item.RUNBOOKS: "chaos gameday PLAN, with a runbook for each entry",
+    Item.CLUSTER: "chaos preflight SCENARIO",
 }
 
 

@@ -1,4 +1,4 @@
-"""`chaos preflight`: what is known before a launch."""
+"""`chaos preflight`: whether a cluster is fit, and what is known before a launch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,36 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from harness.backends.contract import load_backend
+from harness.campaign.experiment import new_run_id
+from harness.campaign.wings import newest
 from harness.cli import path_arguments
-from harness.cli.options import REPORTS, JsonOption, ReportsOption
-from harness.cli.output import SIGNS, STYLES, print_json, print_table, safe
-from harness.errors import UsageError
+from harness.cli.display import Display
+from harness.cli.options import (
+    REPORTS,
+    SCENARIOS,
+    BackendOption,
+    JsonOption,
+    ProfileOption,
+    ReportsOption,
+    ScenariosOption,
+    SeedOption,
+)
+from harness.cli.output import SIGNS, STYLES, err, note, out, print_json, print_table, safe, say
+from harness.cli.scenarios import plan_of
+from harness.errors import INTERRUPTED, UsageError, choice
 from harness.judge.verdict import EXIT_CODES, Verdict, merge
+from harness.plan.capabilities import check_capabilities
+from harness.plan.model import Plan
+from harness.preflight import fitness, preflight_page, stored_evidence
 from harness.preflight.checklist import VERDICTS, Answer, checklist
+from harness.preflight.checks.contract import check_names, in_order
+from harness.preflight.looking import Setting, look
+from harness.preflight.wing import plain
 from harness.report import junit, write_files
 from harness.report.strict_json import strict
 from harness.report.words import short_commit
+from harness.run.stop import stop
 from harness.units import format_duration
 
 DAY_S, HOUR_S = 86_400, 3600
@@ -34,24 +55,48 @@ JunitOption = Annotated[
 
 
 def preflight(
+    scenario: Annotated[
+        str, typer.Argument(help="Whose trainer, nodes and engine are looked at: a name, or a YAML file.")
+    ] = "",
     from_stored: Annotated[
-        bool, typer.Option("--checklist", help="The checklist before a launch, from stored results alone.")
+        bool, typer.Option("--checklist", help="Instead: the checklist before a launch, from stored results alone.")
     ] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="CHECK", help="Only this check; several are allowed.")
+    ] = None,
+    keep: Annotated[str, typer.Option(help="Keep the result under this name; without SCENARIO, the newest one.")] = "",
+    against: Annotated[str, typer.Option(help="Hold the result against the one that was kept under this name.")] = "",
+    faults: Annotated[
+        bool, typer.Option("--faults", help="Let the scenario's faults act while nodes measure: they must be found.")
+    ] = False,
+    backend: BackendOption = "local",
+    seed: SeedOption = 1,
+    profile: ProfileOption = None,
     json: JsonOption = False,
     junit: JunitOption = None,
     reports: ReportsOption = REPORTS,
+    scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
-    """Say what is known before a launch: the checklist, from stored results.
+    """Say whether a cluster is fit for a scenario's job, or what stored results prove before a launch.
 
-    Each item is answered by the newest stored result that says something to it: yes, no, or not tried. Only a gate
-    must be of the commit that is checked out here; of the others it is told. Nothing is run.
+    With a scenario, a program runs on its nodes, with its trainer's Python: are devices and software alike, is what the
+    command names there, do clocks agree, is a rank, a link or a node's storage slow? Then the trainer runs without a
+    fault, and once more with a rank killed. Each finding names node, link or rank, and what usually causes it.
 
-    Exits 0 if all is yes, 1 if anything is no, and 3 if something was not tried.
+    With --checklist, each item is answered by the newest stored result that says something to it. Nothing is run.
 
-    Example: chaos preflight --checklist
+    Exits 0 if it is fit or all is yes, 1 if not, and 3 if something could not be told or was not tried.
+
+    Example: chaos preflight my-scenario.yaml --backend slurm --against last-month
     """
+    if from_stored == bool(scenario) and not (keep and not scenario):
+        raise UsageError("say what to check: chaos preflight SCENARIO, or chaos preflight --checklist")
     if not from_stored:
-        raise UsageError("say what to check: chaos preflight --checklist")
+        chosen, given = _chosen(only or []), (keep, against, faults, json, junit)
+        if not scenario:
+            fitness.keep(keep, fitness.read(_newest(reports) / fitness.KNOWN, fitness.Preflight), reports)
+            return
+        raise typer.Exit(_look(plan_of(scenario, backend, seed, profile, scenarios)[1], reports, chosen, *given))
     commit, answers = checklist(reports, pathlib.Path.cwd())
     verdict = merge(VERDICTS[each.answer] for each in answers)
     if junit:
@@ -62,6 +107,65 @@ def preflight(
     else:
         _print(answers)
     raise typer.Exit(EXIT_CODES[verdict])
+
+
+def _chosen(only: Sequence[str]) -> list[str]:
+    for name in only:
+        if name not in check_names():
+            raise UsageError(f"--only {name}: {choice(name, check_names())}")
+    return in_order(only)
+
+
+def _newest(reports: pathlib.Path) -> pathlib.Path:
+    for folder, _ in newest(reports, fitness.KNOWN):
+        return folder
+    raise UsageError(f"no preflight is in {reports}; make one with: chaos preflight SCENARIO")
+
+
+def _look(
+    plan: Plan,
+    reports: pathlib.Path,
+    checks: Sequence[str],
+    keep: str,
+    against: str,
+    faults: bool,
+    json: bool,
+    junit: pathlib.Path | None,
+) -> int:
+    """Looks, says what was found, and returns the exit code."""
+    if keep:
+        fitness.check_name(keep)
+    plan, reports = plan.again(new_run_id(f"preflight-{plan.scenario.name}")), reports.resolve()
+    before, engine = fitness.kept(against, reports, plan.backend) if against else None, load_backend(plan.backend)
+    check_capabilities(plan if faults else plan.without_faults(plan.run_id), engine.probe())
+    with Display(err) as display:
+        folder = look(plan, Setting(reports, engine, display, stop, checks, against, faults))
+    found = stored_evidence.judged(folder, before)
+    preflight_page.write(found, folder)
+    if junit:
+        write_files({junit.name: (folder / "junit.xml").read_text()}, junit.parent)
+    if json:
+        print_json(strict(plain(found)))
+    else:
+        _print_found(found, folder)
+    if keep and found.verdict is Verdict.PASS:
+        fitness.keep(keep, found, reports)
+    elif keep:
+        note(f"not kept as {keep}: only what is fit is kept")
+    return INTERRUPTED if found.interrupted else EXIT_CODES[found.verdict]
+
+
+def _print_found(found: fitness.Preflight, folder: pathlib.Path) -> None:
+    table = Table("", "check", "what was seen", box=None, header_style="bold")
+    for each in found.checks:
+        cells = (SIGNS[each.verdict], each.title, preflight_page.in_words(each))
+        table.add_row(*map(safe, cells), style="" if each.verdict is Verdict.PASS else STYLES[each.verdict])
+    print_table(table)
+    for _, finding in found.findings:
+        say(finding.words, STYLES[Verdict.FAIL if finding.certain else Verdict.INCONCLUSIVE])
+        if finding.cause:
+            say(f"  usually: {finding.cause}")
+    out.print(f"[bold]{found.verdict.value.upper()}[/]  report: {safe(folder / 'report.html')}", soft_wrap=True)
 
 
 def write_junit(file: pathlib.Path, name: str, cases: Sequence[tuple[str, Verdict, str]]) -> None:

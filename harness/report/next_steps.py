@@ -21,6 +21,7 @@ SETTLES: Mapping[str, str] = {
     Doubt.BLIND: "Let the trainer tell its steps: docs/bring-your-own-trainer.md",
     Doubt.CLOCKS: "Let NTP or PTP keep the clocks of the hosts, or allow a larger bound",
     Doubt.FAULT_FREE_SLOW: f"{AGAIN}: {{run}} --fresh-fault-free",
+    Doubt.FAULT_FREE_RESTARTED: f"{AGAIN}: {{run}} --fresh-fault-free",
     Doubt.HOST_BUSY: f"{AGAIN}: {{run}} --fresh-fault-free",
     Doubt.HOST_TAKEN: f"{AGAIN}: {{run}}",
     Doubt.LINES_DROPPED: "Free space where the event log is written; then {run}",

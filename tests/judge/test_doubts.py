@@ -97,6 +97,11 @@ CASES: Mapping[Doubt, tuple[Any, Mapping[str, Ground], set[str]]] = {
         {"its lines since", "a step of everybody"},
     ),
     Doubt.LINES_DROPPED: (evidence_of(DROPPED), {}, {"a line of a process", "its lines since", "a step of everybody"}),
+    Doubt.FAULT_FREE_RESTARTED: (
+        evidence_of(fault_free=SimpleNamespace(epochs=[0, 1], reached_step=40)),
+        {},
+        {"how far"},
+    ),
     Doubt.OTHER_REHEARSAL: (evidence_of(run_of(beside=SimpleNamespace(other_losses="lr"))), {}, {"losses"}),
     Doubt.NOTHING_STRUCK: (evidence_of(run_of(outcome="aborted", faults=[])), {}, {"outage"}),
     Doubt.SLOW_BEFORE: (

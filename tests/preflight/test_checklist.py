@@ -85,6 +85,12 @@ def swept(reports: pathlib.Path, name: str, wrong: str = "", complete: bool = Tr
     )
 
 
+def preflight(reports: pathlib.Path, name: str) -> None:
+    well = {"name": "links", "title": "Links", "verdict": "pass", "judged": {}}
+    values = {"run_id": name, "scenario": "x", "backend": "local", "commit": HERE, "checks": [well]}
+    write(reports, f"{name}/preflight.json", values)
+
+
 def test_without_evidence_nothing_is_answered(tmp_path: pathlib.Path) -> None:
     assert {each.answer for each in asked(tmp_path).values()} == {"not tried"}
     assert "chaos gate SUITE" in asked(tmp_path)[Item.GATE].why
@@ -95,6 +101,7 @@ def test_evidence_answers_each_item(tmp_path: pathlib.Path) -> None:
     gate(tmp_path, "gate-1")
     day(tmp_path, "day-1", "pass")
     swept(tmp_path, "sweep-1")
+    preflight(tmp_path, "preflight-1")
     found = asked(tmp_path)
     assert {item: each.answer for item, each in found.items()} == dict.fromkeys(Item, "yes")
     assert all(each.same_commit and each.proof and each.proof.folder.is_dir() for each in found.values())
@@ -151,7 +158,7 @@ def test_the_newest_answers(tmp_path: pathlib.Path) -> None:
 def test_runs_answer_what_they_judged(tmp_path: pathlib.Path) -> None:
     run(tmp_path, "with-a-fault")
     found = asked(tmp_path)
-    assert [each.answer for each in found.values()] == ["yes", "yes", "yes", *["not tried"] * 4]
+    assert [each.answer for each in found.values()] == ["yes", "yes", "yes", *["not tried"] * 5]
     assert found[Item.DRY_RUN].why == "the fault-free run of this one"
     unjudged = {"not_judged": ["last checkpoint", "samples of each rank"], "run": {"fault_free": False}}
     run(tmp_path, "with-a-fault", **unjudged)
@@ -200,10 +207,11 @@ def test_scripts_read_exit_codes_json_and_junit(tmp_path: pathlib.Path) -> None:
         "same_commit": False,
     }
     (suite,) = ElementTree.parse(file).getroot()
-    assert (suite.get("failures"), suite.get("errors")) == ("1", "3")
+    assert (suite.get("failures"), suite.get("errors")) == ("1", "4")
     run(tmp_path, "canary", faults=[])
     gate(tmp_path, "gate-2", at_s=2e9)
     day(tmp_path, "day-1", "pass")
+    preflight(tmp_path, "preflight-1")
     assert "yes" in chaos(code=0)
 
 

@@ -1,0 +1,194 @@
+"""The Check contract: one file a check in this folder, with `CHECK`. A check judges what was told, and runs nothing.
+
+What a check needs is one of the runs that preflight makes: `nodes` (`harness.preflight.node_program`, of which it names
+the part that measures), `canary` (the trainer, without a fault) or `drill` (the trainer, with a rank killed).
+"""
+
+from __future__ import annotations
+
+import abc
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from harness.judge.score import Scorecard
+from harness.judge.verdict import Verdict, merge
+from harness.plan.model import Plan
+from harness.plugins import Family
+
+Run = Literal["nodes", "canary", "drill"]
+NAMES_MAX = 8
+T = TypeVar("T")
+V = TypeVar("V")
+K = TypeVar("K")
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is not as it should be, and where; or, if it is not `certain`, what cannot be said to be as it should be."""
+
+    words: str
+    cause: str = ""  # what usually causes it
+    nodes: list[str] = []
+    ranks: list[int] = []
+    link: list[str] = []  # its two ends, from and to
+    figure: float | None = None
+    usual: float | None = None  # what it is held against
+    unit: str = ""
+    certain: bool = True
+
+
+class Judged(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a check came to. `not_judged`: why nothing could be asked, which is no reason against a launch."""
+
+    words: str = ""  # in one line, also where nothing was found
+    findings: list[Finding] = []
+    figures: dict[str, float] = {}  # by name: what later preflights are compared with
+    shown: dict[str, float] = {}  # by name: what is not, as it is small or a matter of the moment
+    facts: dict[str, str] = {}  # by name: likewise, what must be the same
+    not_judged: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.not_judged and not self.findings:
+            return Verdict.PASS
+        found = [Verdict.FAIL if each.certain else Verdict.INCONCLUSIVE for each in self.findings]
+        return merge([Verdict.PASS, *found])
+
+
+class Told(NamedTuple):
+    """What a process on a node told of one part of its measurements. `rank`: `None` of the node itself."""
+
+    node: str
+    rank: int | None
+    probe: str
+    values: Mapping[str, Any]
+
+
+@dataclass
+class Seen:
+    """All that a check may look at."""
+
+    plan: Plan  # as the scenario has it
+    told: Sequence[Told] = ()
+    nodes: Sequence[str] = ()  # those that there should be, in order
+    environment: Mapping[str, Any] = field(default_factory=dict)  # as the run told of it
+    ended: str = ""  # why the program on the nodes did not come to its end; empty: it did
+    canary: Scorecard | None = None
+    canary_ended: str = ""  # likewise
+    drill: Scorecard | None = None
+    drill_ended: str = ""
+    damaged: list[str] = field(default_factory=list)  # what nodes told and cannot be read
+
+    def of(self, probe: str, kind: type[T]) -> list[tuple[Told, T]]:
+        """What was told of it, checked: a node may write anything."""
+        found = []
+        for each in self.told:
+            if each.probe == probe:
+                try:
+                    found.append((each, msgspec.convert(each.values, kind)))
+                except msgspec.ValidationError as error:
+                    self.damaged.append(f"{each.node} told something of {probe} that cannot be read: {error}")
+        return found
+
+    @property
+    def saves(self) -> str:
+        """The end of the path of the folder where checkpoints go."""
+        return f"/{self.plan.workload.checkpoint.folder}"
+
+    def node_of(self, rank: int) -> str:
+        place = self.plan.workload.node_of(rank)
+        return self.nodes[place] if 0 <= place < len(self.nodes) else f"rank {rank}"
+
+    def silent(self, what: str, told: Iterable[str], ranks: int = 1) -> list[Finding]:
+        """A finding where fewer than so many ranks of a node, which is in `told` for each of them, said something."""
+        heard = Counter([*told])
+        missing = [node for node in self.nodes if heard[node] < ranks]
+        if not missing:
+            return []
+        why = "; ".join(f"{node}: {words}" for node, words in self.failures()) or self.ended
+        words = f"{named(missing)} told {'nothing' if ranks == 1 else 'not all'} of {what}" + (
+            f" ({why})" if why else ""
+        )
+        return [Finding(words=words, nodes=missing, certain=False)]
+
+    def failures(self) -> Iterator[tuple[str, str]]:
+        """Per node, what its program failed with: the first to fail, first."""
+        for each in self.told:
+            if each.probe == "failed":
+                stage, error = (str(each.values.get(name, ""))[:300] for name in ("stage", "error"))
+                yield each.node, f"{stage}: {error}"
+
+
+class Check(abc.ABC):
+    """One question about a cluster."""
+
+    title: ClassVar[str]
+    order: ClassVar[int] = 99  # in reports
+    needs: ClassVar[Run] = "nodes"
+    probe: ClassVar[str] = ""  # the part of the program on the nodes that it needs; empty: the look at the node itself
+    least: ClassVar[float | None] = None  # times what the baseline has, its figures must reach
+    most: ClassVar[float | None] = None  # or must not exceed
+    cause: ClassVar[str] = ""  # what usually causes what it finds
+
+    @property
+    def name(self) -> str:
+        return type(self).__module__.rpartition(".")[2]
+
+    @abc.abstractmethod
+    def judge(self, seen: Seen) -> Judged: ...
+
+
+_FAMILY = Family("check", "harness.preflight.checks", "CHECK")
+check_names = _FAMILY.names
+
+
+def in_order(wanted: Collection[str] = ()) -> list[str]:
+    """Those that are wanted, or else all."""
+    names = [name for name in check_names() if name in wanted or not wanted]
+    return sorted(names, key=lambda name: load_check(name).order)
+
+
+def load_check(name: str) -> Check:
+    check: Check = _FAMILY.load(name)
+    return check
+
+
+def named(names: Sequence[str]) -> str:
+    """`node0, node1 and 3 more`."""
+    more = len(names) - NAMES_MAX
+    return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def odd_ones(values: Mapping[str, V]) -> tuple[V | None, dict[str, V]]:
+    """What most have, and who has something else. Where no more than half have the same, all are named."""
+    groups: dict[V, list[str]] = {}
+    for who, value in values.items():
+        groups.setdefault(value, []).append(who)
+    if len(groups) < 2:
+        return next(iter(groups), None), {}
+    most = max(groups, key=lambda value: len(groups[value]))
+    if 2 * len(groups[most]) <= len(values):
+        return None, dict(values)
+    return most, {who: value for who, value in values.items() if value != most}
+
+
+def below_the_others(values: Mapping[K, float], share: float) -> dict[K, float]:
+    """Who has less than this share of the median of the others, and that median."""
+    found = {}
+    for who, value in values.items():
+        others = [each for other, each in values.items() if other != who]
+        if others and value < share * (usual := statistics.median(others)):
+            found[who] = usual
+    return found
+
+
+def rate(bytes_per_s: float) -> str:
+    """As networks are sold: `9.41 Gbit/s`."""
+    bits, units = 8 * bytes_per_s, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s"]
+    while bits >= 1000 and len(units) > 1:
+        bits, units = bits / 1000, units[1:]
+    return f"{bits:.3g} {units[0]}"

@@ -1,0 +1,106 @@
+"""Each link is as fast as others of its kind: a ring goes at the speed of its slowest link.
+
+The best that a rank sends to anybody is what its port can send, and the best that comes to it what its port can take.
+So a port that is slow with everybody is told from a single slow link between two good ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+import msgspec
+
+from harness.preflight.checks.contract import Check, Finding, Judged, Seen, below_the_others, rate
+from harness.units import counted
+
+SLOW = 0.65  # of what it should be: half speed is found, and a busy moment is not
+CAUSE = "a cable or a port that came up at a lower rate, a card in a slower slot, or traffic of others"
+Rank = Annotated[int, msgspec.Meta(ge=0, le=2**20)]
+Speed = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
+Link = tuple[int, int]  # from rank to rank
+
+
+class Told(msgspec.Struct):
+    to: Annotated[list[tuple[Rank, Speed]], msgspec.Meta(max_length=2**16)]  # bytes a second
+
+
+class Left(msgspec.Struct):
+    left: Rank
+
+
+class Links(Check):
+    title = "Links, one by one"
+    order = 5
+    probe = "links"
+    least = SLOW
+    cause = CAUSE
+
+    def judge(self, seen: Seen) -> Judged:
+        if seen.plan.workload.world_size < 2:
+            return Judged(not_judged="one rank has no link")
+        told = seen.of("links", Told)
+        speeds = {(each.rank, to): speed for each, values in told if each.rank is not None for to, speed in values.to}
+        findings = seen.silent("its links", [each.node for each, _ in told], seen.plan.workload.ranks_per_node)
+        kinds: dict[bool, dict[Link, float]] = {True: {}, False: {}}  # whether within a node
+        for link, speed in speeds.items():
+            kinds[seen.node_of(link[0]) == seen.node_of(link[1])][link] = speed
+        for within, links in kinds.items():
+            findings += _findings(links, seen, within)
+        left = sum(values.left for _, values in seen.of("links_left", Left))
+        slowest = min(speeds, key=lambda link: speeds[link], default=None)
+        words = f"{counted(len(speeds), 'direction')} of links measured" + (
+            f", {left} left out for time" if left else ""
+        )
+        words += f"; the slowest, {_name(slowest, seen)}, at {rate(speeds[slowest])}" if slowest else ""
+        figures = {f"link {_name(link, seen)} (bytes/s)": speed for link, speed in sorted(speeds.items())}
+        return Judged(words=words, findings=findings, figures=figures)
+
+
+def _findings(links: Mapping[Link, float], seen: Seen, within: bool) -> Iterator[Finding]:
+    """Slow ports first; then links that are slow though both of their ports are not."""
+    sends, takes = dict[int, float](), dict[int, float]()
+    for (a, b), speed in links.items():
+        sends[a], takes[b] = max(sends.get(a, 0.0), speed), max(takes.get(b, 0.0), speed)
+    ports = dict[int, dict[str, float]]()
+    for way, best in (("out of", sends), ("into", takes)):
+        for rank, usual in below_the_others(best, SLOW).items():
+            ports.setdefault(rank, {})[way] = usual
+    told = set[Link]()
+    for rank, ways in ports.items():
+        mine = {(a, b) for a, b in links if ("out of" in ways and a == rank) or ("into" in ways and b == rank)}
+        if mine <= told:
+            continue
+        told |= mine
+        worst, what = min(sorted(mine), key=lambda link: links[link]), "the link"
+        if len(mine) > 1:
+            who = f" (rank {rank})" if within or seen.plan.workload.ranks_per_node > 1 else ""
+            what = f"each link {' and '.join(ways)} {seen.node_of(rank)}{who}, such as"
+        yield _slow(what, worst, links[worst], max(ways.values()), seen, [rank] if len(mine) > 1 else [*worst])
+    for (a, b), speed in links.items():
+        usual = min(sends[a], takes[b])
+        if speed < SLOW * usual and (a, b) not in told:
+            yield _slow("the link", (a, b), speed, usual, seen, [a, b])
+
+
+def _slow(what: str, link: Link, speed: float, usual: float, seen: Seen, ranks: list[int]) -> Finding:
+    words = f"{what} {_name(link, seen)} is slow: {rate(speed)}, others of its kind {rate(usual)}"
+    return Finding(
+        words=words,
+        cause=CAUSE,
+        nodes=list(dict.fromkeys(map(seen.node_of, ranks))),
+        ranks=ranks,
+        link=[seen.node_of(end) for end in link],
+        figure=speed,
+        usual=usual,
+        unit="bytes/s",
+    )
+
+
+def _name(link: Link, seen: Seen) -> str:
+    one = seen.plan.workload.ranks_per_node == 1
+    a, b = (seen.node_of(rank) if one else f"{seen.node_of(rank)}/{rank}" for rank in link)
+    return f"{a} → {b}"
+
+
+CHECK = Links()

@@ -1,0 +1,32 @@
+"""The longest save fits into the shortest notice: else a reclaimed node takes the work since the last save with it."""
+
+from __future__ import annotations
+
+from harness.preflight.checks.contract import Check, Finding, Judged, Seen
+
+CAUSE = "save more often and in parts, save asynchronously, or ask for a longer notice"
+
+
+class Notice(Check):
+    title = "Longest save, shortest notice"
+    order = 11
+    needs = "canary"
+    most = 3.0
+    cause = "slower storage, or larger saves"
+
+    def judge(self, seen: Seen) -> Judged:
+        notices = [each.action.notice_s for each in seen.plan.faults if each.action.notice_s]
+        longest = seen.canary.metrics.get("checkpoint_seconds_max") if seen.canary else None
+        if longest is None:
+            return Judged(not_judged="the trainer told of no save")
+        told = f"the longest save took {longest:.3g} s"
+        if not notices:
+            return Judged(not_judged=f"{told}; the scenario has no fault with a notice")
+        shortest = min(notices)
+        words = f"{told}, the shortest notice is {shortest:g} s"
+        figures = {"figure": longest, "usual": shortest}
+        late = [Finding(words=words, cause=CAUSE, **figures, unit="s")] if longest > shortest else []
+        return Judged(words=words, findings=late, figures={"longest save (s)": longest})
+
+
+CHECK = Notice()

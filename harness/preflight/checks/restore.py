@@ -1,0 +1,33 @@
+"""Save, kill, restore: the trainer loses a rank, and must come back from what it saved. That run has its own report."""
+
+from __future__ import annotations
+
+from harness.judge.verdict import Verdict
+from harness.preflight.checks.contract import Check, Finding, Judged, Seen
+
+CAUSE = "it begins anew instead of loading its newest save, or a save lacks a part of its state"
+
+
+class Restore(Check):
+    title = "Save, kill, restore"
+    order = 12
+    needs = "drill"
+
+    def judge(self, seen: Seen) -> Judged:
+        if seen.drill is None:
+            return Judged(findings=[Finding(words=f"no restore was tried: {seen.drill_ended}", certain=False)])
+        card = seen.drill
+        words = card.reasons[0]
+        if card.verdict is Verdict.PASS:
+            return Judged(words=words)
+        failed = card.verdict is Verdict.FAIL
+        ranks = [
+            int(rank) for fault in card.faults for each in fault["target"] if (rank := each.get("rank")) is not None
+        ]
+        told = f"after rank {', '.join(map(str, ranks))} was killed: {words}"
+        nodes = [seen.node_of(rank) for rank in ranks]
+        finding = Finding(words=told, cause=CAUSE if failed else "", nodes=nodes, ranks=ranks, certain=failed)
+        return Judged(words=words, findings=[finding])
+
+
+CHECK = Restore()

@@ -1,0 +1,165 @@
+"""What a preflight came to: the answer of each check. It is stored, and kept under a name so that later ones are held
+against it."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Literal, TypeVar
+
+import msgspec
+
+from harness.errors import UsageError, choice
+from harness.judge.verdict import Verdict, merge
+from harness.preflight.checks.contract import Finding, Judged, load_check
+from harness.report import write_files
+from harness.report.model import MAX_BYTES, ReportError, read_regular
+
+SCHEMA = 1
+ASKED, KNOWN = "asked.json", "preflight.json"  # what was asked for, and what it came to
+KEPT = ".preflights"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+T = TypeVar("T")
+
+
+class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one check said."""
+
+    name: str
+    title: str
+    verdict: Verdict
+    judged: Judged
+
+
+class Curve(msgspec.Struct, kw_only=True):
+    """What the trainer told, step by step, without a fault."""
+
+    step: list[int]
+    loss: list[float | None]
+    grad_norm: list[float | None]
+
+
+class Asked(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """With what it was called, and what became of the runs beside its own. `plan`: the scenario's."""
+
+    schema: Literal[1] = 1
+    plan: dict[str, object]
+    checks: list[str]
+    against: str = ""
+    canary_ended: str = ""  # why the trainer did not come to its end without a fault; empty: it did
+    drill: str = ""  # the run in which a rank was killed, beside this folder
+    drill_ended: str = ""
+    interrupted: bool = False
+
+
+class Preflight(msgspec.Struct, kw_only=True, omit_defaults=True):
+    schema: Literal[1] = 1
+    run_id: str
+    scenario: str
+    backend: str
+    nodes: list[str] = []
+    at_s: float = 0.0  # since 1970
+    against: str = ""  # the kept one that it was held against
+    drill: str = ""
+    commit: str = ""  # of the project under test; empty where it is not known
+    interrupted: bool = False
+    checks: list[Answer] = []
+    canary: Curve | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        verdicts = [each.verdict for each in self.checks]
+        return merge([*verdicts, Verdict.INCONCLUSIVE] if self.interrupted else verdicts)
+
+    @property
+    def findings(self) -> list[tuple[Answer, Finding]]:
+        """What is wrong first."""
+        found = [(each, finding) for each in self.checks for finding in each.judged.findings]
+        return sorted(found, key=lambda pair: not pair[1].certain)
+
+    @property
+    def why(self) -> str:
+        """In one sentence."""
+        if self.findings:
+            more = len(self.findings) - 1
+            return self.findings[0][1].words + (f"; and {more} more" if more else "")
+        asked = [each.title for each in self.checks if not each.judged.not_judged]
+        return (
+            "stopped before all was looked at" if self.interrupted else f"fit, as far as was asked: {', '.join(asked)}"
+        )
+
+
+def store(name: str, value: object, folder: pathlib.Path) -> None:
+    write_files({name: msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"}, folder)
+
+
+def read(file: pathlib.Path, kind: type[T]) -> T:
+    """Raises `ReportError`."""
+    try:
+        content = read_regular(file)
+        if len(content) <= MAX_BYTES:
+            return msgspec.json.decode(content, type=kind)
+    except OSError as error:
+        raise ReportError(f"{file}: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ReportError(f"{file}: {error}") from error
+    raise ReportError(f"{file}: larger than {MAX_BYTES // 2**20} MiB")
+
+
+def check_name(name: str) -> None:
+    if not _NAME.match(name):
+        raise UsageError(f"--keep {name!r}: a name has letters, digits, dots and dashes, at most 64")
+
+
+def keep(name: str, found: Preflight, reports: pathlib.Path) -> None:
+    """In place of an earlier one of this name. Raises `UsageError` for one that is not fit."""
+    check_name(name)
+    if found.verdict is not Verdict.PASS:
+        raise UsageError(
+            f"--keep {name}: {found.run_id} is {found.verdict.value}, and nothing is held against such a one"
+        )
+    (reports / KEPT).mkdir(parents=True, exist_ok=True)
+    store(f"{name}.json", found, reports / KEPT)
+
+
+def kept(name: str, reports: pathlib.Path, backend: str) -> Preflight:
+    """Raises `UsageError` where there is none, or one of another backend."""
+    known = sorted(path.stem for path in (reports / KEPT).glob("*.json"))
+    if name not in known:
+        raise UsageError(f"no preflight was kept as {name!r}; {choice(name, known)}")
+    try:
+        found = read(reports / KEPT / f"{name}.json", Preflight)
+    except ReportError as error:
+        raise UsageError(str(error)) from error
+    if found.backend != backend:
+        raise UsageError(f"{name} was kept of backend {found.backend}, this is {backend}")
+    return found
+
+
+def held_against(before: Preflight, name: str, judged: Judged) -> Iterator[Finding]:
+    """What became worse, or another, since then. What is in only one of the two is not compared."""
+    old = next((each.judged for each in before.checks if each.name == name), Judged())
+    check = load_check(name)
+    for fact, told in judged.facts.items():
+        if (known := old.facts.get(fact)) not in (None, told):
+            words = f"{fact} is {told}; it was {known} when the baseline was kept"
+            yield Finding(words=words, cause="an update since then: keep a new baseline if it was meant")
+    for figure, value in judged.figures.items():
+        was = old.figures.get(figure) or 0.0
+        less = check.least is not None and value < check.least * was
+        more = check.most is not None and 0 < check.most * was < value
+        if less or more:
+            words = f"{figure}: {100 * value / was:.0f} % of what it was when the baseline was kept"
+            nodes = _nodes(figure, before.nodes)
+            yield Finding(words=words, cause=check.cause, figure=value, usual=was, nodes=nodes)
+
+
+def _nodes(figure: str, nodes: list[str]) -> list[str]:
+    """Those that are named in it."""
+    words = set(re.split(r"[ ,/]+", figure))
+    return [node for node in nodes if node in words]
+
+
+def answers(checks: Mapping[str, Judged]) -> list[Answer]:
+    return [Answer(name=n, title=load_check(n).title, verdict=each.verdict, judged=each) for n, each in checks.items()]

@@ -1,0 +1,430 @@
+"""What `chaos preflight` runs on each node, with the trainer's own Python: the standard library, torch, and
+the emitter, which is delivered to every node.
+
+The process that the engine starts looks at the node, without torch, and starts one process for each rank; these look at
+their torch, meet, and measure together. What they find is told in `preflight` events. Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import hashlib
+import importlib
+import itertools
+import math
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from harness.node.emitter import Emitter, nvml
+
+PORT = 29400
+PATIENCE_S = 120.0  # for the others, and for one operation with them
+PATH_S = 10.0  # so long a path may take to answer: a dead file server never does
+ENTRIES_MAX = 1000
+SETTINGS = ("NCCL_", "TORCH_", "OMP_", "GLOO_", "FI_", "UCX_")
+OWN_SETTINGS = ("NCCL_HOSTID",)  # of one node, on purpose
+
+COMPUTE_S, WINDOW_S, STEP_S = 7.0, 1.0, 0.04
+CLOCK_LOOKS = 12
+ALONE_NODES = 8  # so many nodes take turns; more of them measure at the same time
+LINK_S, LOOKS, LINK_BYTES_MAX, LINKS_S = 0.25, 3, 2**30, 90.0
+SIZES = (2**16, 2**20, 2**22, 2**24, 2**26, 2**28)
+SIZE_S, SIZE_TIMES, NEXT_SIZE_S = 1.5, 8, 3.0
+STORED_BYTES, STORED_S, BLOCK, FILES = 64 * 2**20, 5.0, 4 * 2**20, 64
+
+
+class Job:
+    """What all measurements share: who this rank is, and how it speaks with the others."""
+
+    def __init__(self, options: argparse.Namespace, torch: Any, tell: Callable[..., None]):
+        self.options, self.torch, self.tell = options, torch, tell
+        self.nodes, self.ranks, self.local = options.nodes, options.ranks, options.local_rank
+        self.node, self.size = options.index, options.nodes * options.ranks
+        self.rank = self.node * self.ranks + self.local
+        self.dist = importlib.import_module("torch.distributed")
+        self.gpu = torch.cuda.is_available()
+        self.device = f"cuda:{self.local % torch.cuda.device_count()}" if self.gpu else "cpu"
+        if self.gpu:
+            torch.cuda.set_device(self.device)
+        torch.set_num_threads(1)
+
+    def meet(self) -> None:
+        how: dict[str, Any] = {
+            "rank": self.rank,
+            "world_size": self.size,
+            "timeout": datetime.timedelta(seconds=PATIENCE_S),
+        }
+        self.dist.init_process_group("gloo", init_method=f"tcp://{self.options.head}:{PORT}", **how)
+        self.fast = self.group(range(self.size))
+
+    def group(self, ranks: Any) -> Any:
+        """The group in which gradients would be reduced. All ranks make each group, also those that are not in it."""
+        return self.dist.new_group(
+            list(ranks), backend="nccl" if self.gpu else "gloo", timeout=datetime.timedelta(seconds=PATIENCE_S)
+        )
+
+    def any(self, mine: bool) -> bool:
+        """Whether it is so for any rank; all wait for all here."""
+        told = self.torch.tensor([int(mine)])
+        self.dist.all_reduce(told, op=self.dist.ReduceOp.MAX)
+        return bool(told.item())
+
+    def settle(self) -> None:
+        """What this rank asked its GPU for is done."""
+        if self.gpu:
+            self.torch.cuda.synchronize()
+
+
+def compute(job: Job, emit: Emitter) -> None:
+    """The same work on each rank, over and over: how fast each one is, in windows of a second."""
+    side = 4096 if job.gpu else 256
+    matrix = job.torch.rand(side, side, device=job.device, dtype=job.torch.float16 if job.gpu else job.torch.float32)
+
+    def work(times: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(times):
+            job.torch.mm(matrix, matrix)
+        job.settle()
+        return time.perf_counter() - begin
+
+    work(2)
+    times = job.torch.tensor([max(1, round(4 * STEP_S / max(work(4), 1e-6)))])
+    job.dist.broadcast(times, 0)
+    windows, spent, done, begin, opened = [], 0.0, 0, time.monotonic(), time.monotonic()
+    for step in range(1, 10**6):
+        begin_ns = time.monotonic_ns()
+        spent, done = spent + work(int(times)), done + int(times)
+        now = time.monotonic()
+        over = job.any(job.rank == 0 and now - begin > COMPUTE_S)
+        emit("step", step=step, begin_ns=begin_ns)
+        if now - opened >= WINDOW_S:
+            windows.append(2 * side**3 * done / spent)
+            spent, done, opened = 0.0, 0, time.monotonic()
+        if over:
+            break
+    job.tell("compute", flops=windows[1:] or windows)  # while the first one passes, the others are still warming up
+
+
+def clocks(job: Job, emit: Emitter) -> None:
+    """How far the wall clock of each node is from that of the first one, by questions and answers."""
+    moment, offsets = job.torch.zeros(1, dtype=job.torch.float64), []
+    for other in range(job.ranks, job.size, job.ranks):
+        looks = []
+        for _ in range(CLOCK_LOOKS):
+            if job.rank == 0:
+                begin = time.time()
+                job.dist.send(moment, other)
+                job.dist.recv(moment, other)
+                end = time.time()
+                looks.append((end - begin, moment.item() - (begin + end) / 2))
+            elif job.rank == other:
+                job.dist.recv(moment, 0)
+                moment[0] = time.time()
+                job.dist.send(moment, 0)
+        if looks:
+            waited, offset = min(looks)
+            offsets.append([other // job.ranks, offset, waited / 2])
+    if job.rank == 0:
+        job.tell("clocks", offsets=offsets)
+
+
+def tournament(count: int) -> Iterator[list[tuple[int, int]]]:
+    """Rounds in which each of so many meets another one, until each has met all."""
+    places: list[int | None] = [*range(count), *[None] * (count % 2)]
+    half = len(places) // 2
+    for _ in range(len(places) - 1):
+        paired = [(places[number], places[-1 - number]) for number in range(half)]
+        yield [(a, b) for a, b in paired if a is not None and b is not None]
+        places.insert(1, places.pop())
+
+
+def rounds(nodes: int, ranks: int) -> list[list[tuple[int, int]]]:
+    """Pairs of ranks that are measured at the same time: first within the nodes, then between them, each rank with
+    those of its number, as a GPU has its network card."""
+    firsts = range(0, nodes * ranks, ranks)
+    within = [[(first + a, first + b) for first in firsts for a, b in pairs] for pairs in tournament(ranks)]
+    between = [[(a * ranks + own, b * ranks + own) for a, b in p] for p in tournament(nodes) for own in range(ranks)]
+    if nodes <= ALONE_NODES:
+        between = [[pair] for pairs in between for pair in pairs]
+    return [pairs for pairs in (*within, *between) if pairs]
+
+
+def links(job: Job, emit: Emitter) -> None:
+    """Bytes a second from each rank to others, one link after the other, until the time is used."""
+    planned, begin, found = rounds(job.nodes, job.ranks), time.monotonic(), []
+    message = job.torch.ones(32 * 2**20 if job.gpu else 2**20, dtype=job.torch.uint8, device=job.device)
+    for number, pairs in enumerate(planned):
+        if job.any(job.rank == 0 and time.monotonic() - begin > LINKS_S):
+            if job.rank == 0:
+                job.tell("links_left", left=sum(map(len, planned[number:])))
+            break
+        for a, b in (pair for pair in pairs if job.rank in pair):
+            for sender, receiver in ((a, b), (b, a)):
+                if job.rank == sender:
+                    found.append([receiver, _send(job, message, receiver)])
+                else:
+                    _receive(job, message, sender)
+    job.tell("links", to=found)
+
+
+def _send(job: Job, message: Any, to: int) -> float:
+    """The best of some looks: what else a host does makes a link slower, never faster."""
+    count, many, best, looks = job.torch.zeros(1, dtype=job.torch.int64, device=job.device), 1, 0.0, 0
+    while looks < LOOKS:
+        count[0], begin = many, time.perf_counter()
+        job.dist.send(count, to, group=job.fast)
+        for _ in range(many):
+            job.dist.send(message, to, group=job.fast)
+        job.dist.recv(count, to, group=job.fast)
+        count.item()  # waits for the GPU, too
+        took = time.perf_counter() - begin
+        if took >= LINK_S or many * message.numel() >= LINK_BYTES_MAX:
+            best, looks = max(best, many * message.numel() / took), looks + (1 if took < 4 * LINK_S else LOOKS)
+        else:
+            many = min(8 * many, math.ceil(1.3 * many * LINK_S / took))
+    count[0] = 0
+    job.dist.send(count, to, group=job.fast)
+    return best
+
+
+def _receive(job: Job, message: Any, sender: int) -> None:
+    count = job.torch.zeros(1, dtype=job.torch.int64, device=job.device)
+    while True:
+        job.dist.recv(count, sender, group=job.fast)
+        if not count.item():
+            return
+        for _ in range(int(count.item())):
+            job.dist.recv(message, sender, group=job.fast)
+        job.dist.send(count, sender, group=job.fast)
+
+
+def all_reduce(job: Job, emit: Emitter) -> None:
+    """The time of an all-reduce by its size: of all ranks, of those of one node, and of one rank of each node."""
+    _reduce(job, "all", job.fast, job.size, 0)
+    if job.ranks == 1:
+        return
+    within = [job.group(range(first, first + job.ranks)) for first in range(0, job.size, job.ranks)]
+    between = [job.group(range(own, job.size, job.ranks)) for own in range(job.ranks)]
+    _reduce(job, "within", within[job.node], job.ranks, job.node * job.ranks)
+    _reduce(job, "between", between[job.local], job.nodes, job.local)
+
+
+def _reduce(job: Job, which: str, group: Any, ranks: int, first: int) -> None:
+    found: list[list[float]] = []
+    for size in SIZES if ranks > 1 else ():
+        tensor, times = job.torch.ones(size // 4, device=job.device), list[float]()
+        job.dist.all_reduce(tensor, group=group)
+        begin = time.monotonic()
+        while True:
+            job.settle()
+            job.any(False)  # all begin together
+            at = time.perf_counter()
+            job.dist.all_reduce(tensor, group=group)
+            job.settle()
+            times.append(time.perf_counter() - at)
+            enough = time.monotonic() - begin > SIZE_S or len(times) >= SIZE_TIMES
+            if job.any(job.rank == 0 and enough and len(times) > 1):
+                break
+        found.append([size, statistics.median(times)])
+        if job.any(4 * found[-1][1] > NEXT_SIZE_S):
+            break
+    if job.rank == first and found:
+        job.tell("all_reduce", which=which, ranks=ranks, times=found)
+
+
+def storage(job: Job, emit: Emitter) -> None:
+    """Each node, in its turn, writes, syncs, reads and lists where checkpoints are saved."""
+    turns = job.nodes if job.nodes <= ALONE_NODES else 1
+    for turn in range(turns):
+        if job.local == 0 and turn == job.node % turns:
+            folder = pathlib.Path(job.options.saves, f".preflight-{job.node}-{os.getpid()}")
+            job.tell("storage", **stored(folder))
+        job.any(False)
+
+
+def stored(folder: pathlib.Path) -> dict[str, Any]:
+    """Seconds of each part, the bytes of the file, and what went wrong."""
+    block, done, told = os.urandom(BLOCK), 0, dict[str, Any]()
+    file, doing = folder / "file", "making a folder"
+    try:
+        folder.mkdir(parents=True)
+        doing, begin = "writing", time.perf_counter()
+        with open(file, "wb", buffering=0) as target:
+            while done < STORED_BYTES and time.perf_counter() - begin < STORED_S:
+                done += target.write(block)
+            told |= {"bytes": done, "write_s": time.perf_counter() - begin}
+            doing, begin = "fsync", time.perf_counter()
+            os.fsync(target.fileno())
+            told["fsync_s"] = time.perf_counter() - begin
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(target.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        doing, begin, same = "reading", time.perf_counter(), 0
+        with open(file, "rb", buffering=0) as source:
+            while part := source.read(BLOCK):
+                same += len(part) if part == block[: len(part)] else 0
+        told |= {"read_s": time.perf_counter() - begin, "same": same == done}
+        doing = "making files"
+        for number in range(FILES):
+            (folder / str(number)).touch()
+        doing, begin = "listing", time.perf_counter()
+        told["listed"] = len(os.listdir(folder)) == FILES + 1
+        told["list_s"] = time.perf_counter() - begin
+    except OSError as error:
+        told["error"] = f"{doing}: {error.strerror}"
+    with contextlib.suppress(OSError):
+        for each in folder.iterdir():
+            each.unlink()
+        folder.rmdir()
+    return told
+
+
+STAGES = {"compute": compute, "clocks": clocks, "links": links, "all_reduce": all_reduce, "storage": storage}
+
+
+def look(options: argparse.Namespace) -> dict[str, Any]:
+    """What can be seen of a node without torch."""
+    own = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS) and name not in OWN_SETTINGS}
+    memory = _first_line("/proc/meminfo", "MemTotal").split()
+    driver = nvml.facts().get("driver") or _first_line("/proc/driver/nvidia/version", "NVRM").partition("Module")[2]
+    return {
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "driver": " ".join(driver.split()[:1]),
+        "cpu": _first_line("/proc/cpuinfo", "model name"),
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_bytes": int(memory[0]) * 1024 if memory else 0,
+        "unset": [name for name in options.variable if name not in os.environ],
+        "settings": {name: hashlib.sha256(value.encode()).hexdigest()[:12] for name, value in own.items()},
+        "links": dict(_link_speeds()),
+        "paths": {path: path_seen(path) for path in options.path},
+    }
+
+
+def _first_line(file: str, begin: str) -> str:
+    """What stands after the colon in the first line that begins so; empty where there is none."""
+    with contextlib.suppress(OSError), open(file, errors="replace") as lines:
+        return next((line.partition(":")[2].strip() for line in lines if line.startswith(begin)), "")
+    return ""
+
+
+def _link_speeds() -> Iterator[tuple[str, int]]:
+    """Mbit/s of each network card, where its driver tells. A virtual one tells any number."""
+    for card in sorted(pathlib.Path("/sys/class/net").glob("*")):
+        with contextlib.suppress(OSError, ValueError):
+            speed = int((card / "speed").read_text())
+            if speed > 0 and (card / "device").exists():
+                yield card.name, speed
+
+
+def path_seen(path: str) -> dict[str, Any]:
+    """What is there, asked in a thread that may hang."""
+    found: dict[str, Any] = {"kind": "stuck"}
+
+    def ask() -> None:
+        seen: dict[str, Any] = {"kind": "absent"}
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            try:
+                seen["kind"] = "folder" if os.path.isdir(path) else "file" if os.stat(path) else ""
+                seen["mount"], seen["filesystem"] = mount_of(os.path.realpath(path))
+                if seen["kind"] == "folder":
+                    with os.scandir(path) as entries:
+                        seen["entries"] = len(list(itertools.islice(entries, ENTRIES_MAX)))
+                else:
+                    seen["bytes"] = os.path.getsize(path)
+                room = os.statvfs(path)
+                seen["free_bytes"] = room.f_bavail * room.f_frsize
+            except OSError as error:
+                seen["error"] = error.strerror or str(error)
+        found.update(seen)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(PATH_S)
+    return dict(found)
+
+
+def mount_of(path: str) -> tuple[str, str]:
+    """The mount point that holds the path, and the kind of its file system."""
+    best = ("", "")
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", errors="replace") as lines:
+        for line in lines:
+            before, _, after = line.partition(" - ")
+            point = before.split()[4].replace("\\040", " ")
+            if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best[0]):
+                best = point, after.split()[0]
+    return best
+
+
+def software(torch: Any) -> dict[str, Any]:
+    """Of this rank: its torch, and its GPU if it has one."""
+    told = {"torch": str(torch.__version__), "cuda": str(torch.version.cuda or ""), "gpus": torch.cuda.device_count()}
+    if told["gpus"]:
+        gpu = torch.cuda.get_device_properties(0)
+        told |= {"gpu": gpu.name, "gpu_bytes": gpu.total_memory}
+        with contextlib.suppress(Exception):
+            told["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return told
+
+
+def measure(options: argparse.Namespace) -> int:
+    """One rank: the stages that were asked for, one after the other."""
+    rank, size = options.index * options.ranks + options.local_rank, options.nodes * options.ranks
+    emit = Emitter.open("trainer", rank=rank, local_rank=options.local_rank, world_size=size)
+    emit("started")
+
+    def tell(probe: str, **values: Any) -> None:
+        emit("preflight", probe=probe, values=values)
+
+    stage = "import of torch"
+    try:
+        torch = importlib.import_module("torch")
+        tell("software", **software(torch))
+        if not options.probes:
+            return 0
+        stage = "rendezvous"
+        job = Job(options, torch, tell)
+        job.meet()
+        emit("rendezvous", world_size=size, world="preflight")
+        for stage, probe in STAGES.items():
+            if stage in options.probes.split(","):
+                emit("phase", name=f"preflight.{stage}", edge="begin")
+                probe(job, emit)
+                job.any(False)
+        job.dist.destroy_process_group()
+    except Exception as error:
+        tell("failed", stage=stage, error=f"{type(error).__name__}: {error}"[:500])
+        return 1
+    emit("exiting", code=0, reason="completed")
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    for name in ("index", "nodes", "ranks"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("head", "saves", "probes"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--local-rank", type=int)
+    parser.add_argument("--path", action="append", default=[])
+    parser.add_argument("--variable", action="append", default=[])
+    options = parser.parse_args()
+    if options.local_rank is not None:
+        return measure(options)
+    Emitter.open("agent")("preflight", probe="node", values=look(options))
+    words = [sys.executable, *sys.argv, "--local-rank"]
+    ranks = [subprocess.Popen([*words, str(number)]) for number in range(options.ranks)]
+    return max(abs(rank.wait()) for rank in ranks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""A preflight as files: JSON, a page with the links as a matrix and the canary's curves, Markdown, JUnit."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import pathlib
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Mapping, Sequence
+
+from markupsafe import Markup
+
+from harness.judge.verdict import Verdict
+from harness.preflight.checks.contract import Finding, rate
+from harness.preflight.fitness import KNOWN, Answer, Curve, Preflight, store
+from harness.report import html_page, junit, markdown, write_files
+from harness.report.charts import svg
+from harness.report.words import minute, one_line, quantity, size, words
+from harness.units import counted
+
+LINKS, ARROW = "links", " → "
+OF_NETWORKS = ("link ", "bus bandwidth")
+CELL, LABEL = 56.0, 96.0
+SIDE_MAX = 64  # of the matrix: more of them are not drawn
+WIDTH, HEIGHT = 1054.0, 150.0
+DARKEST = 0.6
+
+
+def write(found: Preflight, folder: pathlib.Path) -> None:
+    store(KNOWN, found, folder)
+    files = {"report.html": page(found), "report.md": text(found), "junit.xml": junit.document([suite(found)])}
+    write_files(files, folder)
+
+
+def suite(found: Preflight) -> ElementTree.Element:
+    """A test case a check."""
+    name = f"preflight {found.scenario}"
+    made = junit.empty_suite(name, [each.verdict for each in found.checks])
+    for each in found.checks:
+        told = "\n".join(f"{one.words} ({one.cause})" if one.cause else one.words for one in each.judged.findings)
+        junit.case(made, name, each.title, each.verdict, one_line(told or in_words(each)), told)
+    return made
+
+
+def in_words(answer: Answer) -> str:
+    judged = answer.judged
+    return f"not judged: {judged.not_judged}" if judged.not_judged else judged.words
+
+
+def where(finding: Finding) -> str:
+    ranks = ", ".join(f"rank {rank}" for rank in finding.ranks[:8])
+    return ARROW.join(finding.link) or ", ".join(filter(None, [", ".join(finding.nodes[:8]), ranks]))
+
+
+def about(found: Preflight) -> list[str]:
+    told = [f"scenario {found.scenario}", f"backend {found.backend}", counted(len(found.nodes), "node")]
+    return told + ([f"against {found.against}"] if found.against else [])
+
+
+def text(found: Preflight) -> str:
+    rows = [(each.verdict.value, each.title, in_words(each)) for each in found.checks]
+    wrong = [(one.words, where(one), one.cause) for _, one in found.findings]
+    parts = [f"# {markdown.SIGNS[found.verdict]} {found.verdict.value.capitalize()}: {markdown.text(found.why)}"]
+    parts += [markdown.text(" · ".join(about(found)))]
+    parts += [markdown.table(("Found", "Where", "What usually causes it"), wrong)] if wrong else []
+    return "\n\n".join([*parts, markdown.table(("Verdict", "Check", "What was seen"), rows)]) + "\n"
+
+
+def page(found: Preflight) -> str:
+    figures = {each.name: {**each.judged.shown, **each.judged.figures} for each in found.checks}
+    links = {ends: speed for name, speed in figures.get(LINKS, {}).items() if (ends := _ends(name))}
+    slow = {tuple(one.link) for _, one in found.findings if one.link}
+    return html_page.fill(
+        f"{__package__}/preflight.jinja",
+        verdict=found.verdict.value,
+        run_id=found.run_id,
+        drill=found.drill,
+        at=minute(_iso(found.at_s)),
+        summary=found.why,
+        facts=about(found),
+        findings=[(_verdict(one), one.words, where(one), one.cause) for _, one in found.findings],
+        checks=[(each.verdict.value, each.title, in_words(each)) for each in found.checks],
+        links=matrix(links, slow),
+        curves=list(_curves(found.canary)) if found.canary else [],
+        figures=[_shown(name, value) for each in figures.values() for name, value in each.items()],
+    )
+
+
+def _shown(name: str, value: float) -> tuple[str, str]:
+    """A figure's name ends with its unit."""
+    what, _, unit = name.removesuffix(")").rpartition(" (")
+    if unit.startswith("bytes"):
+        return what, rate(value) if what.startswith(OF_NETWORKS) else size(value) + unit.removeprefix("bytes")
+    return what, quantity(value, unit)
+
+
+def _verdict(finding: Finding) -> str:
+    return (Verdict.FAIL if finding.certain else Verdict.INCONCLUSIVE).value
+
+
+def _iso(at_s: float) -> str:
+    return datetime.datetime.fromtimestamp(at_s, datetime.UTC).isoformat(timespec="seconds")
+
+
+def _ends(figure: str) -> tuple[str, str] | None:
+    a, arrow, b = figure.removeprefix("link ").rpartition(" (")[0].partition(ARROW)
+    return (a, b) if arrow else None
+
+
+def matrix(links: Mapping[tuple[str, str], float], slow: set[tuple[str, ...]]) -> Markup | None:
+    """A row sends, a column takes; the faster the darker, and what is slow in another colour."""
+    names = list(dict.fromkeys(end for link in links for end in link))
+    if not names or len(names) > SIDE_MAX:
+        return None
+    most, parts = max(links.values()), list[Markup]()
+    for place, name in enumerate(names):
+        at = (place + 0.5) * CELL
+        parts.append(svg.text(LABEL - 8, LABEL / 2 + at, name, "tick", "end"))
+        parts.append(svg.text(LABEL + at, LABEL / 2 - 14, name, "tick", "middle"))
+    for (a, b), speed in links.items():
+        x, y = LABEL + names.index(b) * CELL, LABEL / 2 + names.index(a) * CELL
+        colour = {"fill_opacity": f"{DARKEST * speed / most:.2f}", "class_": "p-productive"}
+        if (a.partition("/")[0], b.partition("/")[0]) in slow:
+            colour = {"class_": "p-detect"}
+        tip = svg.tag("title", f"{a}{ARROW}{b}: {rate(speed)}")
+        parts.append(svg.tag("rect", tip, x=x, y=y, width=CELL - 2, height=CELL - 2, **colour))
+        for line, word in enumerate(rate(speed).split()):
+            parts.append(svg.text(x + CELL / 2 - 1, y + CELL / 2 - 3 + 14 * line, word, "", "middle"))
+    side, label = CELL * len(names), f"{counted(len(links), 'link')} and their speeds"
+    return svg.picture(max(LABEL + side, WIDTH), LABEL / 2 + side, label, parts)
+
+
+def _curves(curve: Curve) -> Iterator[tuple[str, Markup]]:
+    for name, values in (("loss", curve.loss), ("grad_norm", curve.grad_norm)):
+        if any(value is not None for value in values):
+            yield words(name), _chart(name, curve.step, values)
+
+
+def _chart(name: str, steps: Sequence[int], values: Sequence[float | None]) -> Markup:
+    told = [value for value in values if value is not None]
+    low, high = min(told), max(told)
+    room = (high - low) * 0.06 or abs(high) * 0.1 or 0.1
+    x = svg.Scale(0.0, float(max(steps)), 64.0, WIDTH)
+    y = svg.Scale(low - room, high + room, HEIGHT, 8.0)
+    parts = []
+    for tick in svg.round_ticks(y.low, y.high, 4):
+        parts += [svg.line(x.start, y(tick), x.stop, y(tick), "grid")]
+        parts += [svg.text(x.start - 6, y(tick) + 4, f"{tick:g}", "tick", "end")]
+    for tick in svg.round_ticks(x.low, x.high, 10):
+        parts += [svg.text(x(tick), HEIGHT + 16, f"{tick:,.0f}", "tick", "middle")]
+    points = ((x(step), math.nan if value is None else y(value)) for step, value in zip(steps, values, strict=True))
+    parts += [svg.polyline(points, "run"), svg.line(x.start, HEIGHT, x.stop, HEIGHT, "axis")]
+    return svg.picture(WIDTH + 26, HEIGHT + 22, f"{words(name)} of {counted(len(steps), 'step')}", parts)

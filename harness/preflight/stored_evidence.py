@@ -1,0 +1,119 @@
+"""From the folder of a preflight to its answers, as often as you like: nothing is looked at but what lies there."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.errors import EventLogError
+from harness.judge.facts.evidence import Evidence, load_evidence
+from harness.judge.score import Scorecard, judge
+from harness.log.events import HARNESS, Tail
+from harness.plan.model import Plan
+from harness.preflight.checks.contract import Finding, Judged, Seen, Told, load_check
+from harness.preflight.fitness import ASKED, Asked, Curve, Preflight, answers, held_against, read
+from harness.report.model import ReportError
+from harness.timeline import timeline
+
+CANARY = "canary"
+TOLD_MAX = 200_000
+POINTS_MAX = 2_000
+
+
+def judged(folder: pathlib.Path, before: Preflight | None) -> Preflight:
+    """`before`: what it is held against. Raises `ReportError` where it cannot be read."""
+    asked = read(folder / ASKED, Asked)
+    seen = see(folder, asked)
+    checks = {name: _judged(name, seen, before) for name in asked.checks}
+    curve, plan = _curve(seen.canary) if seen.canary else None, seen.plan
+    commit = str(seen.environment.get("commit") or "")
+    told: dict[str, Any] = {
+        "run_id": folder.name,
+        "scenario": plan.scenario.name,
+        "backend": plan.backend,
+        "nodes": list(seen.nodes),
+    }
+    at_s = (folder / ASKED).stat().st_mtime
+    told |= {name: getattr(asked, name) for name in ("against", "drill", "interrupted")}
+    return Preflight(**told, at_s=at_s, checks=answers(checks), canary=curve, commit=commit)
+
+
+def _judged(name: str, seen: Seen, before: Preflight | None) -> Judged:
+    """A check that crashes knows nothing, and what cannot be read is no pass: what could not be read before any check,
+    the first one tells."""
+    try:
+        found = load_check(name).judge(seen)
+    except Exception as error:
+        found = Judged(findings=[Finding(words=f"the check crashed: {type(error).__name__}: {error}", certain=False)])
+    unread, seen.damaged = [Finding(words=words, certain=False) for words in seen.damaged], []
+    found.findings = [*found.findings, *unread, *(held_against(before, name, found) if before else ())]
+    return found
+
+
+def see(folder: pathlib.Path, asked: Asked) -> Seen:
+    try:
+        plan = Plan.from_json(asked.plan)
+    except ValidationError as error:
+        raise ReportError(f"{folder / ASKED}: its plan cannot be read: {error.errors()[0]['msg']}") from error
+    seen = Seen(plan, canary_ended=asked.canary_ended, drill_ended=asked.drill_ended)
+    _hear(folder, seen)
+    try:
+        if (folder / CANARY).is_dir():
+            seen.canary = judge(Evidence(timeline.load(folder / CANARY)), CANARY)
+    except EventLogError as error:
+        seen.canary_ended = f"its log cannot be read: {error}"
+    if asked.drill:
+        seen.drill = _drill(folder.parent / asked.drill, seen)
+    return seen
+
+
+def _hear(folder: pathlib.Path, seen: Seen) -> None:
+    """What the nodes told, and how their program ended."""
+    tail, told, nodes, seen.ended = Tail(folder / "events"), list[Told](), dict[str, None](), "the run has no end"
+    heard = tail.rest()
+    for header, event in heard:
+        if header.get("role") == HARNESS:
+            if event["event"] == "node.allocated":
+                nodes[event["node"]] = None
+            elif event["event"] == "run.finished":
+                seen.ended = "" if event["outcome"] == "completed" else str(event.get("reason"))
+            elif event["event"] == "environment":
+                seen.environment = event
+            elif event["event"] == "fault.effect" and event.get("ok") is not True:
+                acted = f"measured {event.get('measured')} {event.get('unit', '')}".strip()
+                acted += f", expected {event.get('expected')}"
+                seen.damaged.append(f"fault {event.get('fault')} did not act as planned: {acted}")
+    seen.nodes = [*nodes, *(f"node {place}, which never came" for place in range(len(nodes), seen.plan.workload.nodes))]
+    for header, event in heard:
+        if event["event"] == "preflight" and header.get("role") in ("trainer", "agent") and len(told) < TOLD_MAX:
+            rank = int(header["rank"]) if header["role"] == "trainer" else None
+            node, values = str(header["node"]), event.get("values")
+            if node in nodes and isinstance(values, dict) and (rank is None or seen.node_of(rank) == node):
+                told.append(Told(node, rank, str(event.get("probe")), values))
+            else:
+                seen.damaged.append(f"{node} told something that cannot be its own")
+    seen.told = told
+    seen.damaged += tail.notes
+
+
+def _drill(folder: pathlib.Path, seen: Seen) -> Scorecard | None:
+    try:
+        return judge(load_evidence(folder), folder.name)
+    except (EventLogError, OSError) as error:
+        seen.drill_ended = f"its log cannot be read: {error}"
+        return None
+
+
+def _curve(card: Scorecard) -> Curve:
+    curve = card.evidence.curve
+    every = max(1, -(-len(curve) // POINTS_MAX))
+
+    def told(values: list[float]) -> list[float | None]:
+        return [value if math.isfinite(value) else None for value in values[::every]]
+
+    return Curve(
+        step=curve.step.tolist()[::every], loss=told(curve.loss.tolist()), grad_norm=told(curve.grad_norm.tolist())
+    )

@@ -1,0 +1,62 @@
+"""Preflights among the stored results, and what they prove before a launch."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from harness.campaign.wings import Item, Part, Proof, Result, Wing, newest
+from harness.preflight.fitness import ASKED, KNOWN, Asked, Preflight, kept, read
+from harness.report.model import ReportError
+
+
+class _Preflights:
+    report = KNOWN
+
+    def is_in(self, folder: pathlib.Path) -> bool:
+        return os.path.lexists(folder / ASKED)
+
+    def read(self, folder: pathlib.Path) -> Result:
+        return _shown(read(folder / KNOWN, Preflight))
+
+    def values(self, folder: pathlib.Path) -> Any:
+        return plain(read(folder / KNOWN, Preflight))
+
+    def judge(self, folder: pathlib.Path) -> tuple[Result, Callable[[], None]]:
+        from harness.preflight import preflight_page, stored_evidence  # which the list of runs does without
+
+        asked = read(folder / ASKED, Asked)
+        before = kept(asked.against, folder.parent, str(asked.plan.get("backend"))) if asked.against else None
+        found = stored_evidence.judged(folder, before)
+        return _shown(found), functools.partial(preflight_page.write, found, folder)
+
+
+def plain(found: Preflight) -> dict[str, Any]:
+    """Stable: `schema` grows with every change of meaning."""
+    return {**msgspec.to_builtins(found), "verdict": found.verdict.value, "why": found.why}
+
+
+def _shown(found: Preflight) -> Result:
+    parts = [
+        Part(each.title, each.verdict, [one.words for one in each.judged.findings] or [each.judged.words])
+        for each in found.checks
+    ]
+    return Result(found.verdict, [found.why], parts)
+
+
+def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
+    for folder, at_s in newest(reports, KNOWN):
+        try:
+            found = read(folder / KNOWN, Preflight)
+        except ReportError:
+            continue
+        yield Proof(Item.CLUSTER, found.verdict, found.why, folder, at_s, frozenset(filter(None, [found.commit])))
+        return
+
+
+WING = Wing(stored=[_Preflights()], proofs=_proofs)

@@ -1,0 +1,268 @@
+"""What a preflight asks of the nodes, how it is stored and kept, and what its command says."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from mutants.bent import JOB
+from simulator import Outage, simulate
+from typer.testing import CliRunner
+
+from harness.backends.contract import load_backend
+from harness.campaign.campaign_observers import CampaignObserver
+from harness.campaign.store import Store
+from harness.campaign.wings import Item, stored_kind_of
+from harness.cli.main import make_app
+from harness.errors import UsageError
+from harness.judge.verdict import Verdict
+from harness.node.emitter import Emitter
+from harness.plan.model import Plan
+from harness.preflight import fitness, looking, preflight_page, stored_evidence
+from harness.preflight.checklist import YES, checklist
+from harness.preflight.checks.contract import check_names
+from harness.preflight.fitness import ASKED, Asked, Preflight
+from harness.preflight.looking import Setting
+from harness.run.job import Outcome
+from harness.run.stop import StopRequest
+
+
+def plan(nodes: int = 2, run_id: str = "preflight-x", **workload: Any) -> Plan:
+    scenario = {"name": "x", "title": "t"}
+    work = {"nodes": nodes} | workload
+    rest = {"run_id": run_id, "seed": 1, "backend": "local", "abort": {"wall_clock_ns": 10**9}}
+    return Plan.from_json(rest | {"scenario": scenario, "workload": work})
+
+
+@pytest.mark.parametrize(
+    ("trainer", "python"),
+    [
+        ("reference", "{python}"),
+        ({"torchrun": "train.py", "python": "/opt/venv/bin/python"}, "/opt/venv/bin/python"),
+        ({"command": ["/env/bin/python3.11", "train.py"]}, "/env/bin/python3.11"),
+        ({"command": ["sh", "-c", "exec {python} train.py"]}, "{python}"),
+        ({"command": ["./train.sh"]}, "{python}"),
+    ],
+)
+def test_nodes_measure_with_the_trainers_python(trainer: Any, python: str) -> None:
+    job = looking.nodes_plan(plan(trainer=trainer), ["links"], faults=False)
+    assert job.launch().command[0] == python
+    assert Plan.from_json(json.loads(json.dumps(job.to_json()))) == job
+
+
+def test_nodes_look_at_the_paths_and_variables_of_the_command() -> None:
+    words = ["{python}", "train.py", "--data=/mnt/data/", "--out", "{run_dir}/out"]
+    trainer = {"command": words, "env": {"HF_HOME": "/mnt/hub", "TOKEN": "${TOKEN}"}}
+    command = looking.nodes_plan(plan(trainer=trainer), [], faults=False).launch().command
+    assert {"--path=/mnt/data", "--path=/mnt/hub", "--variable=HF_HOME", "--variable=TOKEN"} <= {*command}
+    assert "--path={run_dir}/checkpoints" in command
+
+
+@pytest.mark.parametrize(
+    ("saves", "last", "at"), [([20, 40], 200, 30), ([50], 200, 75), ([20], 21, None), ([], 200, None), ([1, 2], 9, 2)]
+)
+def test_a_rank_is_killed_between_the_first_two_saves(saves: list[int], last: int, at: int | None) -> None:
+    assert looking.kill_step(saves, last) == at
+
+
+GOOD: Mapping[str, Mapping[str, Any]] = {
+    "node": {"python": "3.11", "cpus": 2, "memory_bytes": 2**30},
+    "software": {"torch": "2.9.1"},
+    "compute": {"flops": [1e9, 1e9]},
+    "links": {"to": []},
+    "storage": {"bytes": 2**20, "write_s": 0.1, "fsync_s": 0.0, "read_s": 0.1, "same": True, "listed": True},
+}
+
+
+def made(
+    reports: pathlib.Path, checks: list[str], odd: Mapping[str, Any] | None = None, name: str = "preflight-x"
+) -> pathlib.Path:
+    """As a run of two nodes leaves it; node 1 tells `odd`, and what it has for `None` it does not tell."""
+    folder, of = reports / name, plan(run_id=name)
+    (folder / "events").mkdir(parents=True)
+    fitness.store(ASKED, Asked(plan=of.to_json(), checks=checks), folder)
+    (folder / "plan.json").write_text(json.dumps(of.to_json()))
+    harness = Emitter(folder / "events" / "harness.jsonl", {"role": "harness"})
+    for node in ("node0", "node1"):
+        harness("node.allocated", node=node, incarnation=1, gpus=1)
+    for rank in (0, 1):
+        told = {**GOOD, "links": {"to": [[1 - rank, 1e9]]}} | {"clocks": {"offsets": [[1, 0.0, 0.0]]}}
+        times = [[2**24, 0.1]]
+        told |= {"all_reduce": {"which": "all", "ranks": 2, "times": times}} if rank == 0 else {}
+        told |= (odd or {}) if rank == 1 else {}
+        node = folder / "events" / f"node{rank}"
+        who = {"node": f"node{rank}", "incarnation": 1}
+        agent = Emitter(node / f"agent-node{rank}.1-1.jsonl", {"role": "agent"} | who)
+        trainer = Emitter(node / f"trainer-node{rank}.1-{rank}-1.jsonl", {"role": "trainer", "rank": rank} | who)
+        for probe, values in told.items():
+            if values is not None:
+                (agent if probe == "node" else trainer)("preflight", probe=probe, values=values)
+    harness("run.finished", outcome="completed", reason="done")
+    return folder
+
+
+NODES = ["all_reduce", "clocks", "compute", "devices", "environment", "links", "storage"]
+
+
+def found(folder: pathlib.Path, before: Preflight | None = None) -> Preflight:
+    answer = stored_evidence.judged(folder, before)
+    preflight_page.write(answer, folder)
+    return answer
+
+
+def test_a_fit_cluster_is_told_so_and_proves_it_in_the_checklist(tmp_path: pathlib.Path) -> None:
+    folder = made(tmp_path, NODES)
+    answer = found(folder)
+    assert (answer.verdict, answer.findings, answer.nodes) == (Verdict.PASS, [], ["node0", "node1"])
+    assert next(each for each in checklist(tmp_path, tmp_path)[1] if each.item is Item.CLUSTER).answer == YES
+    assert Store(tmp_path).runs()[0].verdict is Verdict.PASS
+    kind = stored_kind_of(folder)
+    assert kind is not None and kind.judge(folder)[0].verdict is Verdict.PASS
+    assert kind.values(folder)["verdict"] == "pass"
+
+
+def test_a_finding_is_on_the_page_in_junit_and_in_markdown(tmp_path: pathlib.Path) -> None:
+    folder = made(tmp_path, NODES, {"links": {"to": [[0, 5e8]]}, "software": {"torch": "2.<8>"}})
+    answer = found(folder)
+    assert answer.verdict is Verdict.FAIL and len(answer.findings) == 2
+    page = (folder / "report.html").read_text()
+    assert "node1 → node0 is slow" in page and 'class="p-detect"' in page and "2.&lt;8&gt;" in page
+    assert "2.<8>" not in page and "nominal" not in page
+    suite = ElementTree.parse(folder / "junit.xml").getroot()[0]
+    assert (suite.get("failures"), suite.get("tests")) == ("2", str(len(NODES)))
+    assert "node1 → node0" in (folder / "report.md").read_text()
+
+
+@pytest.mark.parametrize("odd", [{"storage": None}, {"storage": {"bytes": "many"}}, {"storage": [1]}])
+def test_what_a_node_does_not_tell_or_tells_wrongly_is_inconclusive(
+    tmp_path: pathlib.Path, odd: dict[str, Any]
+) -> None:
+    answer = found(made(tmp_path, ["storage"], odd))
+    assert answer.verdict is Verdict.INCONCLUSIVE
+    assert any(finding.nodes == ["node1"] for _, finding in answer.findings)
+
+
+def test_what_became_worse_since_it_was_kept_is_named(tmp_path: pathlib.Path) -> None:
+    before = found(made(tmp_path, NODES, name="preflight-before"))
+    fitness.keep("month", before, tmp_path)
+    now = made(tmp_path, NODES, {"links": {"to": [[0, 6.6e8]]}, "storage": GOOD["storage"]}, "preflight-now")
+    assert found(now, fitness.kept("month", tmp_path, "local")).verdict is Verdict.PASS
+    slower = {"all_reduce": None, "compute": {"flops": [0.74e9]}}
+    answer = found(made(tmp_path, NODES, slower, "preflight-slower"), before)
+    assert [each.words for _, each in answer.findings][-1] == (
+        "rank 1 on node1 (FLOP/s): 74 % of what it was when the baseline was kept"
+    )
+    assert answer.findings[-1][1].nodes == ["node1"]
+    other = before.checks[3].judged.facts | {"torch": "2.8"}
+    before.checks[3].judged.facts = other
+    assert any("it was 2.8" in each.words for _, each in found(now, before).findings)
+
+
+def test_only_a_fit_one_is_kept_and_only_of_the_same_engine(tmp_path: pathlib.Path) -> None:
+    unfit = found(made(tmp_path, ["storage"], {"storage": None}))
+    with pytest.raises(UsageError, match="inconclusive"):
+        fitness.keep("x", unfit, tmp_path)
+    fit = found(made(tmp_path, ["storage"], name="preflight-fit"))
+    fitness.keep("x", fit, tmp_path)
+    with pytest.raises(UsageError, match="backend local, this is docker"):
+        fitness.kept("x", tmp_path, "docker")
+    for name in ("y", "../x"):
+        with pytest.raises(UsageError):
+            fitness.kept(name, tmp_path, "local")
+        with pytest.raises(UsageError):
+            fitness.keep(f"/{name}", fit, tmp_path)
+
+
+def test_a_node_cannot_speak_for_another_one(tmp_path: pathlib.Path) -> None:
+    folder = made(tmp_path, ["compute"], {"compute": None})
+    who = {"role": "trainer", "node": "node0", "incarnation": 1, "rank": 1}
+    Emitter(folder / "events" / "node0" / "trainer-node0.1-1-2.jsonl", who)(
+        "preflight", probe="compute", values=GOOD["compute"]
+    )
+    answer = found(folder)
+    assert answer.verdict is Verdict.INCONCLUSIVE
+    assert {"node1 told nothing of its speed", "node0 told something that cannot be its own"} == {
+        each.words for _, each in answer.findings
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "say what to check"),
+        (["rank-kill", "--checklist"], "say what to check"),
+        (["rank-kill", "--only", "link"], "links"),
+        (["rank-kill", "--against", "none"], "no preflight was kept"),
+        (["--keep", "x"], "no preflight is in"),
+        (["rank-kill", "--keep", "a/b"], "a name has letters"),
+    ],
+)
+def test_mistakes_are_told(tmp_path: pathlib.Path, words: list[str], told: str) -> None:
+    result = CliRunner().invoke(make_app(), ["preflight", *words, "--reports", str(tmp_path)])
+    assert isinstance(result.exception, UsageError) and told in str(result.exception)
+
+
+def test_the_newest_one_can_be_kept_afterwards(tmp_path: pathlib.Path) -> None:
+    found(made(tmp_path, ["storage"]))
+    result = CliRunner().invoke(make_app(), ["preflight", "--keep", "x", "--reports", str(tmp_path)])
+    assert result.exit_code == 0, result.exception
+    assert fitness.kept("x", tmp_path, "local").run_id == "preflight-x"
+    assert set(check_names()) > set(NODES)
+
+
+class Engine:
+    """Stands for the engine: the trainer's run without a fault ends so, and the run with a rank killed is told of."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, reports: pathlib.Path, outcome: Outcome):
+        self.reports, self.outcome, self.killed = reports, outcome, list[Plan]()
+        monkeypatch.setattr(looking, "execute", lambda plan, folder, *rest: self.outcome)
+        monkeypatch.setattr(looking, "ensure_fault_free", self.ensure)
+        monkeypatch.setattr(looking, "run_experiment", self.experiment)
+
+    def ensure(self, plan: Plan, reports: pathlib.Path, *rest: Any, anew: bool) -> tuple[pathlib.Path, Outcome]:
+        assert anew and not plan.faults
+        simulate(JOB, []).write(reports / ".fault-free" / "kept")
+        return reports / ".fault-free" / "kept", self.outcome
+
+    def experiment(self, plan: Plan, reports: pathlib.Path, *rest: Any) -> tuple[pathlib.Path, bool]:
+        self.killed.append(plan)
+        return simulate(JOB, [Outage(15, "rank", victim=1)]).write(reports / plan.run_id), False
+
+    def look(self, *checks: str) -> Preflight:
+        setting = Setting(self.reports, load_backend("local"), CampaignObserver(), StopRequest(), list(checks))
+        return stored_evidence.judged(looking.look(plan(), setting), None)
+
+
+def test_a_rank_is_killed_after_the_first_save_that_the_canary_made(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(monkeypatch, tmp_path, Outcome("completed", ""))
+    answer = engine.look("canary", "restore")
+    (killed,) = engine.killed
+    (fault,) = killed.faults
+    assert (fault.kind, fault.when.step, fault.targets[0].rank) == ("rank_kill", 15, 1)
+    assert killed.scenario.name == "preflight-x" and killed.workload.restore_drill is False
+    assert answer.drill == killed.run_id and (tmp_path / answer.drill / "report.html").exists()
+    assert answer.canary is not None and answer.canary.step[-1] == JOB.steps
+    assert not (tmp_path / answer.run_id / "data").exists()
+
+
+@pytest.mark.parametrize(("outcome", "verdict"), [("failed", "fail"), ("aborted", "inconclusive")])
+def test_a_trainer_that_does_not_end_without_a_fault_is_kept_for_a_look(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, outcome: str, verdict: str
+) -> None:
+    engine = Engine(monkeypatch, tmp_path, Outcome(outcome, "node1 ended with 1"))
+    answer = engine.look("canary", "restore")
+    assert not engine.killed and answer.checks[0].verdict.value == verdict
+    assert "node1 ended with 1" in answer.why and (tmp_path / f"{answer.run_id}-canary" / "report.html").exists()
+    assert answer.checks[1].verdict is Verdict.INCONCLUSIVE
+
+
+def test_what_needs_no_trainer_starts_none(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "_try_trainer", None)
+    answer = Engine(monkeypatch, tmp_path, Outcome("completed", "")).look("storage")
+    assert answer.verdict is Verdict.INCONCLUSIVE  # no node told anything

@@ -1,0 +1,73 @@
+"""Preflights of virtual nodes: what is wrong with one is named, and a cluster without a fault is fit."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.backends.contract import Verb, load_backend
+from harness.cli.main import make_app
+
+pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
+pytestmark = pytest.mark.slow  # real jobs
+
+SMALL = (
+    '{nodes: NODES, steps: 60, checkpoint: {every_steps: 20}, args: [--layers, "1", --width, "64", --context, "32"]}'
+)
+SLOW = "{id: slow, fault: nic_bandwidth, when: {step: 15}, target: {node: 2}, rate: 200mbit, duration: 40s}"
+# What is mounted in one node is in no other; the first two have a folder that the third one lacks.
+MOUNTS = """#!/bin/sh
+[ "$CHAOS_NODE" = node2 ] || { mount -t tmpfs tmpfs /mnt && mkdir /mnt/data; }
+exec PYTHON "$@"
+"""
+
+
+def preflight(folder: pathlib.Path, workload: str, faults: str, *words: str) -> tuple[int, dict[str, Any]]:
+    scenario = folder / "scenario.yaml"
+    head = "version: 1\nname: small\ntitle: A small job\nabort: {wall_clock: 5m}\n"
+    scenario.write_text(f"{head}workload: {workload}\nfaults: [{faults}]\n")
+    command = ["preflight", str(scenario), "--reports", str(folder / "reports"), "--json", *words]
+    result = CliRunner().invoke(make_app(), command)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, json.loads(result.stdout)
+
+
+def findings(told: dict[str, Any]) -> list[dict[str, Any]]:
+    return [finding for check in told["checks"] for finding in check["judged"].get("findings", [])]
+
+
+def only(*checks: str) -> list[str]:
+    return [word for check in checks for word in ("--only", check)]
+
+
+def test_a_slow_card_and_a_missing_mount_are_named(tmp_path: pathlib.Path) -> None:
+    if Verb.NET_RATE not in load_backend("local").probe().verbs:
+        pytest.skip("local nodes have no network of their own here")
+    python = tmp_path / "python.sh"
+    python.write_text(MOUNTS.replace("PYTHON", sys.executable))
+    python.chmod(0o755)
+    trainer = "{torchrun: train.py, python: ./python.sh, args: [--data, /mnt/data]}"
+    (tmp_path / "train.py").write_text("raise SystemExit('never called')\n")
+    workload = f"{{nodes: 3, trainer: {trainer}}}"
+    code, told = preflight(tmp_path, workload, SLOW, "--faults", *only("environment", "compute", "links"))
+    assert (code, told["verdict"]) == (1, "fail"), told
+    found = findings(told)
+    assert any("/mnt/data is missing on node2" in each["words"] for each in found), found
+    links = [each for each in found if each.get("link")]
+    assert links and all("node2" in each["nodes"] for each in links), found
+    assert "matrix" not in told and (tmp_path / "reports" / told["run_id"] / "report.html").exists()
+
+
+def test_a_trainer_that_comes_back_is_fit_and_the_run_can_be_judged_again(tmp_path: pathlib.Path) -> None:
+    code, told = preflight(tmp_path, SMALL.replace("NODES", "2"), "", *only("devices", "clocks", "restore"))
+    assert (code, told["verdict"]) == (0, "pass"), findings(told)
+    drill = json.loads((tmp_path / "reports" / told["drill"] / "report.json").read_text())
+    assert drill["verdict"] == "pass" and drill["faults"][0]["id"] == "kill"
+    for command in ("show", "score"):
+        result = CliRunner().invoke(make_app(), [command, told["run_id"], "--reports", str(tmp_path / "reports")])
+        assert result.exit_code == 0 and "PASS" in result.stdout, result.output
