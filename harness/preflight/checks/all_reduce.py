@@ -46,12 +46,14 @@ class AllReduce(Check):
             for size, seconds in values.times:
                 name = f"bus bandwidth, {WORDS[values.which]}{who}, {size:,} bytes (bytes/s)"
                 (figures if size >= LARGE else small)[name] = bus_bandwidth(values.ranks, size, seconds)
-        best = [
-            f"{WORDS[values.which]} {rate(max(bus_bandwidth(values.ranks, *each) for each in values.times))}"
+        widths = [
+            f"{WORDS[values.which]} {rate(bus_bandwidth(values.ranks, *max(values.times)))}"
             for _, values in told
             if values.times
         ]
-        return Judged(words=f"bus bandwidth, at best: {'; '.join(dict.fromkeys(best))}", figures=figures, shown=small)
+        return Judged(
+            words=f"bus bandwidth at the largest size: {'; '.join(dict.fromkeys(widths))}", figures=figures, shown=small
+        )
 
 
 CHECK = AllReduce()

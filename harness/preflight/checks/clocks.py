@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from harness.preflight.checks.contract import Check, Finding, Judged, Seen, named
+from harness.units import format_duration
 
 APART_S = 0.5
 CAUSE = "no time service runs there, or it does not reach its server"
@@ -43,7 +44,9 @@ class Clocks(Check):
                     Finding(words=words, cause=CAUSE, nodes=nodes, figure=seconds - usual, unit="s", usual=0.0)
                 )
         most = max((abs(s - usual) for s, _ in offsets.values()), default=0.0)
-        return Judged(words=f"at most {1000 * most:.3g} ms apart: {named([*offsets])}", findings=findings)
+        return Judged(
+            words=f"at most {format_duration(round(1e9 * most))} apart: {named([*offsets])}", findings=findings
+        )
 
 
 CHECK = Clocks()

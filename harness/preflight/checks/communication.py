@@ -36,7 +36,7 @@ class Communication(Check):
         if work.nodes < 2 or not sent:
             return Judged(not_judged="one node sends nothing" if work.nodes < 2 else "no node told what its links sent")
         gradients = sent / (2 * (work.nodes - 1) / work.nodes)
-        measured = {values.which: _best(values) for _, values in seen.of("all_reduce", Told) if values.times}
+        measured = {values.which: _bandwidth(values) for _, values in seen.of("all_reduce", Told) if values.times}
         between = measured.get("between") or measured.get("all")
         nominal = min((max(values.links.values()) for _, values in seen.of("node", Node) if values.links), default=None)
         took = seen.canary.metrics.get("step_seconds_p50") if seen.canary else None
@@ -56,9 +56,10 @@ def _takes(where: str, size: float, speed: float | None, how: str) -> str:
     return f"{where} at {how} {rate(speed)} that takes {format_duration(round(S * size / speed))}"
 
 
-def _best(values: Told) -> float:
-    factor = 2 * (values.ranks - 1) / values.ranks
-    return max(factor * size / max(seconds, 1e-9) for size, seconds in values.times)
+def _bandwidth(values: Told) -> float:
+    """Of the largest size: what is smaller fits into buffers on the way."""
+    size, seconds = max(values.times)
+    return 2 * (values.ranks - 1) / values.ranks * size / max(seconds, 1e-9)
 
 
 def sent_a_step(run: Analysis) -> float | None:
