@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from markupsafe import Markup
 
 from harness.judge.verdict import Verdict
+from harness.preflight.checks.compute import in_flops
 from harness.preflight.checks.contract import Finding, rate
+from harness.preflight.checks.links import SLOW
 from harness.preflight.fitness import KNOWN, Answer, Curve, Preflight, store
 from harness.report import html_page, junit, markdown, write_files
 from harness.report.charts import svg
@@ -69,7 +71,10 @@ def text(found: Preflight) -> str:
 def page(found: Preflight) -> str:
     figures = {each.name: {**each.judged.shown, **each.judged.figures} for each in found.checks}
     links = {ends: speed for name, speed in figures.get(LINKS, {}).items() if (ends := _ends(name))}
-    slow = {tuple(one.link) for _, one in found.findings if one.link}
+    slow = {True: 0.0, False: 0.0}  # whether within a node: what is slower than this is slow
+    for one in (one for _, one in found.findings if one.link and one.usual):
+        within = len(set(one.link)) == 1
+        slow[within] = max(slow[within], SLOW * (one.usual or 0))
     return html_page.fill(
         f"{__package__}/preflight.jinja",
         verdict=found.verdict.value,
@@ -91,7 +96,7 @@ def _shown(name: str, value: float) -> tuple[str, str]:
     what, _, unit = name.removesuffix(")").rpartition(" (")
     if unit.startswith("bytes"):
         return what, rate(value) if what.startswith(OF_NETWORKS) else size(value) + unit.removeprefix("bytes")
-    return what, quantity(value, unit)
+    return what, in_flops(value) if unit == "FLOP/s" else quantity(value, unit)
 
 
 def _verdict(finding: Finding) -> str:
@@ -107,7 +112,7 @@ def _ends(figure: str) -> tuple[str, str] | None:
     return (a, b) if arrow else None
 
 
-def matrix(links: Mapping[tuple[str, str], float], slow: set[tuple[str, ...]]) -> Markup | None:
+def matrix(links: Mapping[tuple[str, str], float], slow: Mapping[bool, float]) -> Markup | None:
     """A row sends, a column takes; the faster the darker, and what is slow in another colour."""
     names = list(dict.fromkeys(end for link in links for end in link))
     if not names or len(names) > SIDE_MAX:
@@ -120,7 +125,7 @@ def matrix(links: Mapping[tuple[str, str], float], slow: set[tuple[str, ...]]) -
     for (a, b), speed in links.items():
         x, y = LABEL + names.index(b) * CELL, LABEL / 2 + names.index(a) * CELL
         colour = {"fill_opacity": f"{DARKEST * speed / most:.2f}", "class_": "p-productive"}
-        if (a.partition("/")[0], b.partition("/")[0]) in slow:
+        if speed < slow[a.partition("/")[0] == b.partition("/")[0]]:
             colour = {"class_": "p-detect"}
         tip = svg.tag("title", f"{a}{ARROW}{b}: {rate(speed)}")
         parts.append(svg.tag("rect", tip, x=x, y=y, width=CELL - 2, height=CELL - 2, **colour))

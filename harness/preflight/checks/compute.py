@@ -30,16 +30,17 @@ class Compute(Check):
         findings = seen.silent("its speed", [each.node for each, _ in told], seen.plan.workload.ranks_per_node)
         for rank, usual in below_the_others(flops, SLOW).items():
             node, share = seen.node_of(rank), 100 * flops[rank] / usual
-            words = f"rank {rank} on {node} computes at {share:.0f} % of the others: {_speed(flops[rank])}"
+            words = f"rank {rank} on {node} computes at {share:.0f} % of the others: {in_flops(flops[rank])}"
             findings.append(
                 Finding(words=words, cause=self.cause, nodes=[node], ranks=[rank], figure=flops[rank], usual=usual)
             )
         figures = {f"rank {rank} on {seen.node_of(rank)} (FLOP/s)": each for rank, each in flops.items()}
-        spread = f"{_speed(min(flops.values()))} to {_speed(max(flops.values()))}" if flops else "nothing told"
+        spread = f"{in_flops(min(flops.values()))} to {in_flops(max(flops.values()))}" if flops else "nothing told"
         return Judged(words=f"{counted(len(flops), 'rank')}: {spread}", findings=findings, figures=figures)
 
 
-def _speed(flops: float) -> str:
+def in_flops(flops: float) -> str:
+    """`50.6 GFLOP/s`."""
     return f"{flops / 1e12:.3g} TFLOP/s" if flops >= 1e12 else f"{flops / 1e9:.3g} GFLOP/s"
 
 
