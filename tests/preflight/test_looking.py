@@ -125,6 +125,19 @@ def test_a_fit_cluster_is_told_so_and_proves_it_in_the_checklist(tmp_path: pathl
     assert kind.values(folder)["verdict"] == "pass"
 
 
+@pytest.mark.parametrize(("acted", "verdict"), [(True, Verdict.PASS), (False, Verdict.INCONCLUSIVE)])
+def test_a_fault_that_did_not_act_proves_nothing(acted: bool, verdict: Verdict, tmp_path: pathlib.Path) -> None:
+    folder = made(tmp_path, NODES)
+    log = folder / "events" / "harness.jsonl"
+    effect = {"fault": "slow", "measured": 1.0, "expected": 2.0, "unit": "times", "ok": acted}
+    line = json.loads(log.read_text().splitlines()[1]) | {"event": "fault.effect"} | effect
+    log.write_text(log.read_text() + json.dumps(line) + "\n")
+    answer = found(folder)
+    assert answer.verdict is verdict
+    words = "fault slow did not act as planned: measured 1.0 times, expected 2.0"
+    assert [finding.words for _, finding in answer.findings] == ([] if acted else [words])
+
+
 def test_a_finding_is_on_the_page_in_junit_and_in_markdown(tmp_path: pathlib.Path) -> None:
     folder = made(tmp_path, NODES, {"links": {"to": [[0, 5e8]]}, "software": {"torch": "2.<8>"}})
     answer = found(folder)
