@@ -44,7 +44,7 @@ def plan(nodes: int = 2, run_id: str = "preflight-x", **workload: Any) -> Plan:
         ("reference", "{python}"),
         ({"torchrun": "train.py", "python": "/opt/venv/bin/python"}, "/opt/venv/bin/python"),
         ({"command": ["/env/bin/python3.11", "train.py"]}, "/env/bin/python3.11"),
-        ({"command": ["sh", "-c", "exec {python} train.py"]}, "{python}"),
+        ({"command": ["sh", "-c", "exec python3 -m train"]}, "python3"),
         ({"command": ["./train.sh"]}, "{python}"),
     ],
 )
