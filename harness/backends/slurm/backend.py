@@ -55,6 +55,7 @@ QUEUE_S_MAX = 600.0
 LOOK_S = 0.1  # between two looks at what the tasks left behind
 BEAT_S = 5.0  # between two signs of life
 ASK_S = 0.25  # between two questions to Slurm
+UNKNOWN_S = 3.0  # so long it must say that it knows no such job: a busy controller may miss it once
 SILENT_S_MAX = 60.0  # Slurm's controller may be busy, but not for ever
 SETTLED_S = 2.5  # a job started again in the second in which its credential was revoked fails for good
 NOTICED_S_MAX = 120.0  # until Slurm has noticed that a node is gone (SlurmdTimeout and its next round)
@@ -269,11 +270,14 @@ class SlurmCluster(TellingCluster):
         self.comings_and_goings.take()  # these nodes are told by `open`
 
     def _watch(self) -> None:
-        answered = asked = time.monotonic()
+        answered = asked = seen = time.monotonic()
         while not self._stop.wait(LOOK_S):
             try:
                 if time.monotonic() - asked >= ASK_S:
-                    job = self._slurm.job(self._job_id)
+                    job, asked = self._slurm.job(self._job_id), time.monotonic()
+                    seen = seen if job is None else asked
+                    if job is None and asked - seen < UNKNOWN_S:
+                        continue
                     if job is None:
                         known = self._job or SlurmJob(self._job_id, "", (), 0, "", "")
                         job = replaced(known, states=("CANCELLED",))
