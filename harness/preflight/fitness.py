@@ -70,7 +70,8 @@ class Preflight(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def verdict(self) -> Verdict:
         verdicts = [each.verdict for each in self.checks]
-        return merge([*verdicts, Verdict.INCONCLUSIVE] if self.interrupted else verdicts)
+        nothing = all(each.judged.not_judged for each in self.checks)
+        return merge([*verdicts, Verdict.INCONCLUSIVE] if self.interrupted or nothing else verdicts)
 
     @property
     def findings(self) -> list[tuple[Answer, Finding]]:
@@ -84,10 +85,13 @@ class Preflight(msgspec.Struct, kw_only=True, omit_defaults=True):
         if self.findings:
             more = len(self.findings) - 1
             return self.findings[0][1].words + (f"; and {more} more" if more else "")
-        asked = [each.title for each in self.checks if not each.judged.not_judged]
-        return (
-            "stopped before all was looked at" if self.interrupted else f"fit, as far as was asked: {', '.join(asked)}"
-        )
+        asked, not_judged = list[str](), list[str]()
+        for each in self.checks:
+            (not_judged if each.judged.not_judged else asked).append(each.title)
+        if self.interrupted or not asked:
+            return "stopped before all was looked at" if self.interrupted else "nothing was judged"
+        more = f"; not judged: {', '.join(not_judged)}" if not_judged else ""
+        return f"fit, as far as was asked: {', '.join(asked)}{more}"
 
 
 def store(name: str, value: object, folder: pathlib.Path) -> None:

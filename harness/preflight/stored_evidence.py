@@ -73,7 +73,7 @@ def see(folder: pathlib.Path, asked: Asked) -> Seen:
 def _hear(folder: pathlib.Path, seen: Seen) -> None:
     """What the nodes told, and how their program ended."""
     tail, told, nodes, seen.ended = Tail(folder / "events"), list[Told](), dict[str, None](), "the run has no end"
-    heard = tail.rest()
+    heard, planned, acted = tail.rest(), set[str](), set[str]()
     for header, event in heard:
         if header.get("role") == HARNESS:
             if event["event"] == "node.allocated":
@@ -82,10 +82,15 @@ def _hear(folder: pathlib.Path, seen: Seen) -> None:
                 seen.ended = "" if event["outcome"] == "completed" else str(event.get("reason"))
             elif event["event"] == "environment":
                 seen.environment = event
-            elif event["event"] == "fault.effect" and event.get("ok") is not True:
-                acted = f"measured {event.get('measured')} {event.get('unit', '')}".strip()
-                acted += f", expected {event.get('expected')}"
-                seen.damaged.append(f"fault {event.get('fault')} did not act as planned: {acted}")
+            elif event["event"] == "plan":
+                planned |= {str(each.get("id")) for each in event["plan"].get("faults") or ()}
+            elif event["event"] == "fault.effect":
+                acted.add(str(event.get("fault")))
+                if event.get("ok") is not True:
+                    told_of = f"measured {event.get('measured')} {event.get('unit', '')}".strip()
+                    told_of += f", expected {event.get('expected')}"
+                    seen.damaged.append(f"fault {event.get('fault')} did not act as planned: {told_of}")
+    seen.damaged += [f"no effect of fault {name} was measured" for name in sorted(planned - acted)]
     seen.nodes = [*nodes, *(f"node {place}, which never came" for place in range(len(nodes), seen.plan.workload.nodes))]
     for header, event in heard:
         if event["event"] == "preflight" and header.get("role") in ("trainer", "agent") and len(told) < TOLD_MAX:

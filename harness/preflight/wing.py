@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 
 from harness.campaign.wings import Item, Part, Proof, Result, Wing, newest
+from harness.judge.verdict import Verdict
+from harness.preflight.checks.contract import check_names
 from harness.preflight.fitness import ASKED, KNOWN, Asked, Preflight, kept, read
 from harness.report.model import ReportError
 
@@ -55,6 +57,8 @@ def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
             found = read(folder / KNOWN, Preflight)
         except ReportError:
             continue
+        if found.verdict is Verdict.PASS and {each.name for each in found.checks} < {*check_names()}:
+            continue  # what was not asked may be wrong
         yield Proof(Item.CLUSTER, found.verdict, found.why, folder, at_s, frozenset(filter(None, [found.commit])))
         return
 

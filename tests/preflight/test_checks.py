@@ -293,6 +293,14 @@ def test_a_canary_that_is_not_well_says_what_is_wrong(change: Callable[[Line], o
     assert judged.verdict is Verdict.FAIL and words in judged.findings[0].words
 
 
+def test_a_canary_without_losses_is_no_pass() -> None:
+    def silent(line: Line) -> None:
+        line.pop("loss", None)
+
+    judged = asked("canary", canary(lambda logs: steps(logs, silent)))
+    assert judged.verdict is Verdict.INCONCLUSIVE and "whether the loss falls is not known" in str(judged.findings)
+
+
 def test_a_canary_that_is_well_has_no_finding_and_says_what_it_did_not_tell() -> None:
     judged = asked("canary", canary(lambda logs: steps(logs, falling)))
     assert judged.verdict is Verdict.PASS and "use of GPUs" in judged.words and judged.figures["step (s)"] > 0

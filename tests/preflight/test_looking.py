@@ -114,15 +114,30 @@ def found(folder: pathlib.Path, before: Preflight | None = None) -> Preflight:
     return answer
 
 
-def test_a_fit_cluster_is_told_so_and_proves_it_in_the_checklist(tmp_path: pathlib.Path) -> None:
+def test_a_fit_cluster_is_told_so_and_proves_nothing_that_was_not_asked(tmp_path: pathlib.Path) -> None:
     folder = made(tmp_path, NODES)
     answer = found(folder)
     assert (answer.verdict, answer.findings, answer.nodes) == (Verdict.PASS, [], ["node0", "node1"])
-    assert next(each for each in checklist(tmp_path, tmp_path)[1] if each.item is Item.CLUSTER).answer == YES
+    assert set(NODES) < set(check_names())
+    assert next(each for each in checklist(tmp_path, tmp_path)[1] if each.item is Item.CLUSTER).answer != YES
     assert Store(tmp_path).runs()[0].verdict is Verdict.PASS
     kind = stored_kind_of(folder)
     assert kind is not None and kind.judge(folder)[0].verdict is Verdict.PASS
     assert kind.values(folder)["verdict"] == "pass"
+
+
+def test_where_nothing_could_be_asked_nothing_passes(tmp_path: pathlib.Path) -> None:
+    answer = found(made(tmp_path, ["notice"]))
+    assert (answer.verdict, answer.why) == (Verdict.INCONCLUSIVE, "nothing was judged")
+
+
+def test_a_fault_that_never_struck_proves_nothing(tmp_path: pathlib.Path) -> None:
+    folder = made(tmp_path, NODES)
+    log = folder / "events" / "harness.jsonl"
+    line = json.loads(log.read_text().splitlines()[1]) | {"event": "plan", "plan": {"faults": [{"id": "slow"}]}}
+    log.write_text(log.read_text() + json.dumps(line) + "\n")
+    answer = found(folder)
+    assert answer.verdict is Verdict.INCONCLUSIVE and answer.why == "no effect of fault slow was measured"
 
 
 @pytest.mark.parametrize(("acted", "verdict"), [(True, Verdict.PASS), (False, Verdict.INCONCLUSIVE)])

@@ -34,11 +34,13 @@ class Canary(Check):
             return Judged(words=words, findings=[Finding(words=words, cause="the first error is in its log")])
         card, curve = seen.canary, seen.canary.evidence.curve
         steps, untold, findings = card.evidence.run.steps, [], list[Finding]()
-        if card.verdict is Verdict.FAIL:
-            findings.append(Finding(words=f"without a fault: {card.reasons[0]}"))
+        if card.verdict is not Verdict.PASS:
+            certain = card.verdict is Verdict.FAIL
+            findings.append(Finding(words=f"without a fault: {card.reasons[0]}", certain=certain))
         told = curve.loss[np.isfinite(curve.loss)]
         if len(told) < STEPS_MIN:
-            untold.append(f"the loss ({counted(len(told), 'step')} with one)")
+            words = f"whether the loss falls is not known: {counted(len(told), 'step')} told one"
+            findings.append(Finding(words=words, certain=False))
         else:
             part = max(1, round(PART * len(told)))
             first, last = (float(np.median(each)) for each in (told[:part], told[-part:]))
