@@ -90,8 +90,8 @@ class Preflight(msgspec.Struct, kw_only=True, omit_defaults=True):
             (not_judged if each.judged.not_judged else asked).append(each.title)
         if self.interrupted or not asked:
             return "stopped before all was looked at" if self.interrupted else "nothing was judged"
-        more = f"; not judged: {', '.join(not_judged)}" if not_judged else ""
-        return f"fit, as far as was asked: {', '.join(asked)}{more}"
+        left_open = f"; not judged: {', '.join(not_judged)}" if not_judged else ""
+        return f"fit, as far as was asked: {', '.join(asked)}{left_open}"
 
 
 def store(name: str, value: object, folder: pathlib.Path) -> None:
