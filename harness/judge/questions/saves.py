@@ -82,7 +82,8 @@ def _untold(evidence: Analysis) -> Iterator[Claim]:
     """What appears in the store while nothing disturbs the job, and without a word of it: somebody else saves there."""
     run, saves = evidence.run, evidence.saves
     told, told_all = {save.step for save in saves.all}, not (run.dropped or run.torn) and bool(saves.store.sights)
-    new = (save for save in saves.seen if save.step not in told and save.at > run.begin)
+    there = next((each.restored_step or 0 for each in run.processes if each.restored is not None), 0)  # before the job
+    new = (save for save in saves.seen if save.step not in told and (save.step or 0) > there and save.at > run.begin)
     untold = [save for save in new if not by_time.touches(evidence.disturbed, save.at, save.at)] if told_all else []
     if untold:
         text = f"the harness saw a checkpoint of step {untold[0].step} in the store, and no rank told of one"
