@@ -93,6 +93,13 @@ class Display(CampaignObserver):
         left = (status.steps - status.step) * (status.elapsed_s - since) / (status.step - first)
         return f", about {left:.0f} s left"
 
+    def starts_again(self, why: str, about_s: float) -> None:
+        told = f"{why}, about {about_s:.0f} s"
+        if self._spinner:
+            self._spinner.update(told)
+        else:
+            self._say(f"  {told}")
+
     def left_behind(self, reason: str) -> None:
         self._say(f"Not everything could be undone: {reason}")
         self._say("The harness goes on trying for some minutes; call `chaos heal` to be sure.")

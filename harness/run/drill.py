@@ -110,7 +110,8 @@ class Watch(Silent):
 
 @dataclass(frozen=True)
 class Again:
-    """What it takes to start the job's command again. `progress`: of the run; `begin_ns`: when that began."""
+    """What it takes to start the job's command again. `progress`: of the run; `begin_ns`: when that began; `observer`:
+    who watched the run."""
 
     plan: Plan
     backend: Backend
@@ -120,6 +121,7 @@ class Again:
     execute: Execute
     progress: LiveProgress
     begin_ns: int
+    observer: Observer
 
     @property
     def speakers(self) -> set[int]:
@@ -130,8 +132,12 @@ class Again:
     @property
     def start_limit_s(self) -> float:
         """How long a start may take, until the first step or until all has been restored."""
-        took_ns = max(self.progress.first_step_ns - self.begin_ns, 0)
-        return min(LIMIT_S + START_TIMES * took_ns / 1e9, self.plan.abort.wall_clock_ns / 1e9)
+        return min(LIMIT_S + START_TIMES * self.start_s, self.plan.abort.wall_clock_ns / 1e9)
+
+    @property
+    def start_s(self) -> float:
+        """How long the run's own start took, until its first step."""
+        return max(self.progress.first_step_ns - self.begin_ns, 0) / 1e9
 
     def start(
         self,
@@ -193,6 +199,7 @@ def _drill(again: Again, step: int) -> DrillOutcome:
         return again.speakers <= watch.restored(step).keys() or watch.goes_on
 
     watch = Watch(again.stop, enough)
+    again.observer.starts_again("restore drill: the job must restore its last save", again.start_s + OTHERS_TELL_S)
     ended = again.start(FOLDER, again.start_limit_s, watch)
     found = DrillOutcome("timeout", step)
     steps = list(watch.restored(step).values())

@@ -146,6 +146,7 @@ class RunningJob:
         until_saved: int | None = None,
     ) -> None:
         self.plan, self.rehearsals, self.backend, self.emit = plan, rehearsals, backend, emit
+        self._logged_ns = time.monotonic_ns()  # the log begins: what is shown counts from here, as the report does
         self.director, self.until_saved = director, until_saved
         self.run_dir = journal.run_dir
         self.progress = LiveProgress()
@@ -206,7 +207,7 @@ class RunningJob:
         self.emit("run.finished", outcome=outcome.told, reason=outcome.reason, drills=drills)
         if drills:
             with stop.attended():
-                self._drill(stop)
+                self._drill(observer, stop)
         return outcome
 
     def _follow(self, observer: Observer, stop: StopRequest) -> Outcome:
@@ -269,11 +270,11 @@ class RunningJob:
     def _gpus(self) -> int:
         return self.plan.workload.ranks_per_node
 
-    def _drill(self, stop: StopRequest) -> None:
+    def _drill(self, observer: Observer, stop: StopRequest) -> None:
         told = (self.plan, self.backend, self.emit, self.live.journal, stop, execute, self.progress, self.start_ns)
         for make in (drill.rehearse_restore, second_restart.make):
             if not stop.asked:
-                make(drill.Again(*told))
+                make(drill.Again(*told, observer))
 
     def _first_node(self) -> tuple[str, int]:
         """The first node that is alive, which most trainers log on."""
@@ -367,7 +368,7 @@ class RunningJob:
     def _status(self, now_ns: int) -> Status:
         return Status(
             run_id=self.plan.run_id,
-            elapsed_s=(now_ns - self.start_ns) / 1e9,
+            elapsed_s=(now_ns - self._logged_ns) / 1e9,
             phase=self.progress.phase,
             step=self.progress.complete_step,
             steps=self.plan.workload.steps,

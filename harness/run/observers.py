@@ -43,6 +43,9 @@ class Observer(Protocol):
     def new_events(self, events: Heard) -> None:
         """New events of the job's log; in order within a writer."""
 
+    def starts_again(self, why: str, about_s: float) -> None:
+        """The job is over; its command starts once more, for about so long."""
+
     def left_behind(self, reason: str) -> None:
         """Something could not be undone at the end of the job."""
 
@@ -53,6 +56,8 @@ class Silent:
     def status(self, status: Status) -> None: ...
 
     def new_events(self, events: Heard) -> None: ...
+
+    def starts_again(self, why: str, about_s: float) -> None: ...
 
     def left_behind(self, reason: str) -> None: ...
 

@@ -56,7 +56,10 @@ def _restart(again: Again) -> SecondRestart:
     _check_recovered(again, newest, before)
     ran_s = (again.progress.last_step_ns - again.progress.first_step_ns) / 1e9
     steps = again.progress.furthest_step
-    limit_s = again.start_limit_s + STEP_TIMES * ran_s * (steps - before + 1) / max(steps, 1)
+    anew_s = ran_s * (steps - before + 1) / max(steps, 1)  # those steps once more
+    limit_s = again.start_limit_s + STEP_TIMES * anew_s
+    why = f"second restart: the steps after the save of step {before} once more"
+    again.observer.starts_again(why, again.start_s + anew_s)
     watch = Watch(again.stop, lambda _: False)  # the command ends by itself, where the run's did
     ended = again.start(SECOND, limit_s, watch, lambda place: set_back(place, saved), _nodes(again))
     left = _listed(again.journal.run_dir / SECOND, saved)

@@ -19,7 +19,7 @@ from harness.node.observer import ledger
 from harness.plan.model import Plan
 from harness.run import drill, job, undo
 from harness.run.job import execute
-from harness.run.observers import Status
+from harness.run.observers import SILENT, Observer, Silent, Status
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
 
@@ -62,17 +62,29 @@ def plan_of(folder: pathlib.Path, bug: str = "none", asked: bool | None = True) 
     return small_jobs.job("drill", command, freeze, steps=30, restore_drill=asked)
 
 
-def drilled(plan: Plan, run_dir: pathlib.Path) -> list[dict[str, Any]]:
+class Heard(Silent):
+    """An observer that remembers what follows on the job."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def starts_again(self, why: str, about_s: float) -> None:
+        assert 0 <= about_s < HANG_S
+        self.told.append(why)
+
+
+def drilled(plan: Plan, run_dir: pathlib.Path, observer: Observer = SILENT) -> list[dict[str, Any]]:
     """What the run's own log says of the drill. The run completes whatever the drill says."""
-    assert execute(plan, run_dir, BACKEND).outcome == "completed"
+    assert execute(plan, run_dir, BACKEND, observer).outcome == "completed"
     (finished,) = small_jobs.told(run_dir, "run.finished")
     assert timeline.load(run_dir).end == finished["mono_ns"]
     return small_jobs.told(run_dir, "drill.started", "drill.finished")
 
 
 def test_the_newest_checkpoint_is_restored_outside_the_scored_log(tmp_path: pathlib.Path) -> None:
-    started, finished = drilled(plan_of(tmp_path), tmp_path / "run")
-    assert started["step"] == 30
+    heard = Heard()
+    started, finished = drilled(plan_of(tmp_path), tmp_path / "run", heard)
+    assert started["step"] == 30 and heard.told[0] == "restore drill: the job must restore its last save"
     assert (finished["outcome"], finished["step"], finished["restored_step"]) == ("restored", 30, 30)
     assert len(read_log(tmp_path / "run" / "events")) == 2  # the harness and one trainer
     roles = sorted(log.header["role"] for log in read_log(tmp_path / "run" / "drill" / "events"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import time
 from typing import Any
 
 import pytest
@@ -173,13 +174,30 @@ def test_a_trainer_is_let_go_though_the_effect_is_still_being_measured(
 
 
 class Watcher(Silent):
-    """An observer that remembers what could not be undone."""
+    """An observer that remembers how long a job took until it was first seen, and what could not be undone."""
 
     def __init__(self) -> None:
+        self.elapsed: list[float] = []
         self.left: list[str] = []
+
+    def status(self, status: Status) -> None:
+        self.elapsed.append(status.elapsed_s)
 
     def left_behind(self, reason: str) -> None:
         self.left.append(reason)
+
+
+def test_what_is_shown_counts_from_the_same_moment_as_the_report(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*given: Any) -> Any:
+        time.sleep(0.3)
+        return opened(*given)
+
+    opened, watcher = BACKEND.open, Watcher()
+    monkeypatch.setattr(BACKEND, "open", slow)
+    run_job(plan_of(steps=5), [], tmp_path / "run", BACKEND, watcher)
+    assert watcher.elapsed[0] >= 0.3
 
 
 def test_a_cleanup_that_fails_is_told_beside_the_result(
