@@ -69,27 +69,23 @@ def money_of(
 ) -> Money:
     """`histories`: those that `found` was made of."""
     paid_nodes = question.paid_gpus(job) / question.gpus_per_node
-    bought = [_purchase(ON_DEMAND, prices, prices.on_demand * paid_nodes, job, histories)]
+    hours = histories.time[0] / HOUR_S
+    bought = [_bought(ON_DEMAND, prices, job, prices.on_demand * paid_nodes * hours, histories.days[0])]
     breakeven, settings = None, tuple[str, ...]()
     if prices.spot is not None:
         on_spot = _on_spot(job, measured)
         played = simulate([on_spot], question.samples, question.seed)
-        bought.append(_purchase(SPOT, prices, prices.spot * paid_nodes, job, played))
+        hours = played.time[0] / HOUR_S
+        bought.append(_bought(SPOT, prices, job, prices.spot * paid_nodes * hours, played.days[0]))
         breakeven = breakeven_reclaims(job, prices.spot / prices.on_demand, on_spot.causes[-1].restart.mean)
         settings = ("spot_reclaims", "spot_return")
-        if prices.deadline_days is not None and np.isfinite(found.days.mean) and found.days.mean < prices.deadline_days:
+        if prices.deadline_days is not None and found.days.mean < prices.deadline_days:
             bought += _by_policies(prices, prices.deadline_days, question, job, found, paid_nodes)
             settings += ("spot_available", "spot_spell")
     per_gpu_hour = prices.on_demand / question.gpus_per_node
     wasted = found.wasted_gpu_hours
     dollars = Range(*(each * per_gpu_hour for each in (wasted.mean, wasted.low, wasted.high)))
     return Money(prices, dollars, per_gpu_hour, tuple(bought), breakeven, settings)
-
-
-def _purchase(name: str, prices: Prices, per_hour: float, job: Job, histories: Histories) -> Purchase:
-    time = histories.time[0]
-    days = np.where(histories.done[0], time, np.inf) / DAY_S
-    return _bought(name, prices, job, per_hour * time / HOUR_S, days)
 
 
 def _bought(name: str, prices: Prices, job: Job, dollars: Floats, days: Floats, is_bound: bool = False) -> Purchase:
@@ -144,8 +140,7 @@ def _by_policies(
     changeover = (job.mean("restart") + job.mean("checkpoint_stall")) / HOUR_S
     plan = Deadline(24 * found.days.mean, 24 * deadline_days, changeover, prices.on_demand / prices.spot)
     samples, dice = min(POLICY_SAMPLES, question.samples), np.random.default_rng(question.seed)
-    share = np.full(samples, job.mean("spot_available"))
-    there = spells(plan, samples, share, job.mean("spot_spell") / HOUR_S, dice)
+    there = spells(plan, samples, job.mean("spot_available"), job.mean("spot_spell") / HOUR_S, dice)
     bought = []
     for name in POLICIES:
         hours = run_policy(name, plan, there)

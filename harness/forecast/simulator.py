@@ -55,6 +55,11 @@ class Histories:
         """Effective training time ratio: the work, at the pace of all nodes, over the time that it took."""
         return np.divide(self.accounts["work"], self.time, out=np.ones_like(self.time), where=self.time > 0)
 
+    @property
+    def days(self) -> Floats:
+        """Until the work is done; infinite where it is given up."""
+        return np.where(self.done, self.time, np.inf) / DAY_S
+
 
 def simulate(jobs: Sequence[Job], samples: int, seed: int) -> Histories:
     """The variants must have the same causes in the same order, and the same gaps between failures. Raises `UsageError`

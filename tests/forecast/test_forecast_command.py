@@ -175,7 +175,6 @@ def test_gpus_that_are_none_are_refused(value: str) -> None:
         (["--what-if=queue=2x"], "queue: 'inf'"),
         (["--what-if=recovery=-1x"], "recovery, its factor"),
         (["--what-if=recovery=infx"], "recovery, its factor"),
-        (["--what-if=spares=2x"] * 21, "up to 20 changes"),
         (["no-such-run"], "unknown run"),
     ],
 )
