@@ -15,7 +15,7 @@ from harness.forecast import answer, forecast_page
 from harness.forecast.failure_rates import DEFAULT, load_gaps, load_rates
 from harness.forecast.job_model import DAY_S, Job, number
 from harness.forecast.measured_inputs import Measured, job_of, read_runs
-from harness.forecast.money import Prices
+from harness.forecast.money import SAMPLES, Prices
 from harness.forecast.outcome import Question
 from harness.forecast.trace_failures import table_of, with_trace
 from harness.spec.traces import load_trace
@@ -121,7 +121,7 @@ def _prices(
         if alone := next((name for name, value in given.items() if value is not None), None):
             raise UsageError(f"{alone} needs --price, the dollars of a node-hour on demand")
         return None
-    per_s, unit = None, "samples"
+    per_s, unit = None, SAMPLES
     if tokens is not None:
         per_s, unit = number(tokens, "--tokens-per-second", 1e-6, 1e15), "tokens"
     elif measured.samples_per_gpu_s:
@@ -137,6 +137,8 @@ def _prices(
 
 def _print(found: answer.Forecast) -> None:
     say(answer.sentence(found), "bold")
+    for words in forecast_page.rests_on(found):
+        say(words)
     for section in forecast_page.sections(found):
         say("")
         say(section.title, "bold")

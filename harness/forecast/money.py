@@ -19,6 +19,7 @@ IN_TIME = 0.95  # of the histories have to meet a deadline
 POLICY_SAMPLES = 200
 RECLAIMS_MAX = 1000.0  # per node-day
 ON_DEMAND = "On demand"
+SAMPLES = "samples of the runs"
 SPOT = "Spot, each node replaced when it is reclaimed"
 BOUND = POLICIES[-1]  # no policy: nobody can do better
 
@@ -31,7 +32,7 @@ class Prices:
     spot: float | None = None
     deadline_days: float | None = None
     per_s: float | None = None
-    unit: str = "samples"
+    unit: str = SAMPLES
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,15 @@ class Purchase:
 @dataclass(frozen=True)
 class Money:
     prices: Prices
-    wasted_dollars: Range
+    wasted_dollars: Range  # on demand
     dollars_of_a_gpu_hour: float
     purchases: tuple[Purchase, ...]
     breakeven_reclaims: float | None  # per node-day, up to which spot costs less; `None`: at no rate, or not asked
     settings: tuple[str, ...]  # that it rests on, beside those of the job
+
+    @property
+    def on_demand(self) -> Purchase:
+        return self.purchases[0]
 
     @property
     def best(self) -> Purchase | None:

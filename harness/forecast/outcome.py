@@ -64,6 +64,7 @@ class Outcome:
     wasted_gpu_hours: Range
     accounts: dict[str, float]  # GPU-hours; with those of `spares` they add up to all
     causes: tuple[CauseCost, ...]  # the most costly first
+    waits: float  # outages in which nodes were missing
     saves: float
 
     @property
@@ -93,6 +94,7 @@ def outcome_of(question: Question, job: Job, histories: Histories, place: int) -
         wasted_gpu_hours=Range.of(hours - work),
         accounts=accounts | {"spares": float(hours.mean()) - sum(accounts.values())},
         causes=tuple(sorted((each for each in costs if each.failures), key=lambda each: -each.gpu_hours)),
+        waits=float(histories.waits[place].mean()),
         saves=float(histories.saves[place].mean()),
     )
 

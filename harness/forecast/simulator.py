@@ -48,6 +48,7 @@ class Histories:
     accounts: dict[str, Floats]
     outages: Floats  # variants × samples × (causes + 1)
     failures: Ints
+    waits: Ints  # outages in which nodes were missing
     saves: Floats
 
     @property
@@ -103,6 +104,7 @@ class _Play:
         self.accounts = {name: np.zeros(self.shape) for name in ACCOUNTS}
         self.outages = np.zeros((*self.shape, len(causes) + 1))
         self.failures = np.zeros(self.outages.shape, np.int64)
+        self.waits = np.zeros(self.shape, np.int64)
         self.cause = np.zeros(self.shape, np.int64)  # of the outage that is under way
         self.left = {name: np.zeros(self.shape) for name in OUTAGE}  # of it
         self.at_work = np.broadcast_to(self.nodes, self.shape).copy()
@@ -249,10 +251,12 @@ class _Play:
             may_lack = _of(self.nodes + self.given["spares"] - self.smallest, short).astype(int)
             back = self.away.when_only(short, may_lack)
             self.left["wait"][short] = np.maximum(back - self.time[short] - self.left["detect"][short], 0)
+            self.waits += short & (self.left["wait"] > 0)
 
     def result(self) -> Histories:
         done = self.saved >= self.work * (1 - 1e-9)
-        return Histories(self.time, done, self.first, self.accounts, self.outages, self.failures, self.saves)
+        counts = self.failures, self.waits, self.saves
+        return Histories(self.time, done, self.first, self.accounts, self.outages, *counts)
 
 
 class _Away:
