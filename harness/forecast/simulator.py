@@ -235,8 +235,8 @@ class _Play:
             hit = rows & (sizes == size)
             if not hit.any():
                 continue
-            samples, place = np.unique(np.nonzero(hit)[1], return_inverse=True)  # variants have the same dice
-            deviation = self.dice.standard_normal((len(samples), size))[place]
+            samples = np.flatnonzero(hit.any(axis=0))  # variants have the same dice
+            deviation = self.dice.standard_normal((len(samples), size))[np.searchsorted(samples, np.nonzero(hit)[1])]
             repair, queue = (_of(self.given[name], hit)[:, None] for name in ("repair", "queue"))
             back = np.minimum(repair * np.exp(REPAIR_SPREAD * deviation - REPAIR_SPREAD**2 / 2), queue)
             fixed = self.back[cause[hit]][:, None]
