@@ -234,11 +234,9 @@ def _breakeven(found: Forecast, money: Money) -> str:
     if money.breakeven_reclaims is None:
         return "Spot costs as much as on demand, or more: it never pays."
     nodes, taken = found.question.nodes, found.job.settings["spot_reclaims"]
-    words = (
-        f"Spot, with each node replaced, costs less up to {big(nodes * money.breakeven_reclaims)} reclaims a day of "
-    )
-    words += f"the {counted(nodes, 'node')} at work ({money.breakeven_reclaims:.2g} per node-day). This forecast takes "
-    words += f"{big(nodes * taken.mean)} a day ({taken.mean:.2g} per node-day, {taken.origin}), "
+    up_to = f"{big(nodes * money.breakeven_reclaims)} reclaims a day of the {counted(nodes, 'node')} at work"
+    words = f"Even without spares, spot costs less up to {up_to} ({money.breakeven_reclaims:.2g} per node-day). "
+    words += f"This forecast takes {big(nodes * taken.mean)} a day ({taken.mean:.2g} per node-day, {taken.origin}), "
     return words + "and that another node can always be had."
 
 

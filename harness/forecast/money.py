@@ -114,7 +114,8 @@ def _on_spot(job: Job, measured: Measured) -> Job:
 
 def breakeven_reclaims(job: Job, ratio: float, restart_s: float) -> float | None:
     """Nodes reclaimed per node-day at which spot costs as much as on demand, by the renewal closed form: the job then
-    takes 1 / `ratio` times as long. `None`: spot is not cheaper at any rate."""
+    takes 1 / `ratio` times as long. It knows no spares, with which the job bears more. `None`: spot is not cheaper at
+    any rate."""
     if ratio >= 1:
         return None
     usual = _time_s(job, 0, restart_s)
