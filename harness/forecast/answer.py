@@ -21,6 +21,7 @@ from harness.report.words import seconds
 from harness.units import counted
 
 SCHEMA = 1
+LOW_HIGH = ("low (5 %)", "high (95 %)")  # 5 % of the histories lie below the one, and 5 % above the other
 NAMES_SHOWN = 3  # of causes in the row of an input
 
 

@@ -9,7 +9,17 @@ from typing import Any
 from markupsafe import Markup
 
 from harness.forecast.advice import Tried
-from harness.forecast.answer import Forecast, assumptions, big, days_text, dollars, hours_text, inputs, sentence
+from harness.forecast.answer import (
+    LOW_HIGH,
+    Forecast,
+    assumptions,
+    big,
+    days_text,
+    dollars,
+    hours_text,
+    inputs,
+    sentence,
+)
 from harness.forecast.job_model import Origin
 from harness.forecast.money import IN_TIME, Money
 from harness.forecast.outcome import Range
@@ -32,7 +42,6 @@ ACCOUNTS = {  # of GPU-hours → in words, and the colour of what is like it in 
     "slower": ("Slower with fewer nodes", "straggler_drag"),
     "spares": ("Spares", "idle"),
 }
-LOW_HIGH = ("low (5 %)", "high (95 %)")
 MARKET = (
     "Spot and on demand is another market: all spot nodes are there or none. Greedy takes them whenever it can, and on "
     "demand only when the deadline presses; uniform progress also when the work lags behind; omniscient knows the "
