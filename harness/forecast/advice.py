@@ -90,7 +90,7 @@ def _worth(question: Question, job: Job, found: Outcome, phases: Mapping[str, fl
     parts = {f"Restart: {words(name).lower()}": amount for name, amount in phases.items()} or {"Restart": 1.0}
     whole = math.fsum(parts.values()) or 1.0
     rows += [(name, failures, found.accounts["restart"] * amount / whole) for name, amount in parts.items()]
-    rows.append(("Waiting for nodes", failures, found.accounts["wait"]))
+    rows.append(("Waiting for nodes", found.waits, found.accounts["wait"]))
     rows.append(("Work since the last checkpoint", failures, found.accounts["lost"]))
     rows.append(("Checkpoint stall", found.saves, found.accounts["stall"]))
     told = [

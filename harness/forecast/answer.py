@@ -13,7 +13,7 @@ from harness.errors import UsageError
 from harness.forecast.advice import Advice, advise
 from harness.forecast.job_model import OF_CAUSES, SETTINGS, Job, Origin, Value
 from harness.forecast.measured_inputs import Measured
-from harness.forecast.money import Money, Prices, money_of
+from harness.forecast.money import SAMPLES, Money, Prices, money_of
 from harness.forecast.outcome import Outcome, Question, Range, gpu_hours, outcome_of
 from harness.forecast.simulator import PATIENCE, simulate
 from harness.report.strict_json import strict
@@ -21,6 +21,7 @@ from harness.report.words import seconds
 from harness.units import counted
 
 SCHEMA = 1
+LOW_HIGH = ("low (5 %)", "high (95 %)")  # 5 % of the histories lie below the one, and 5 % above the other
 NAMES_SHOWN = 3  # of causes in the row of an input
 
 
@@ -79,15 +80,18 @@ def forecast(
 def sentence(found: Forecast) -> str:
     """The answer in plain words."""
     asked, out = found.question, found.outcome
-    meets = "meets no failure" if out.between_h is None else f"meets a failure every {hours_text(out.between_h)}"
-    begin = f"At {counted(asked.gpus, 'GPU')} this stack {meets}"
+    often = "without a failure" if out.between_h is None else f"with a failure every {hours_text(out.between_h)}"
+    begin = f"On {counted(asked.gpus, 'GPU')}, {days_text(asked.days)} of work"
     if out.finished < 0.5:
-        return f"{begin}, and does not do {days_text(asked.days)} of work in {days_text(PATIENCE * asked.days)}."
+        return f"{begin} is not done in {days_text(PATIENCE * asked.days)}, {often}."
     too_long = f"more than {days_text(PATIENCE * asked.days, unit=False)}"
-    high = days_text(out.days.high, unit=False) if math.isfinite(out.days.high) else too_long
+    high = f"at most {days_text(out.days.high, unit=False)}" if math.isfinite(out.days.high) else too_long
     mean = days_text(out.days.mean) if math.isfinite(out.days.mean) else f"more than {days_text(out.days.low)}"
     wasted = f"{100 * out.wasted_share:.2g} % of {big(out.gpu_hours.mean)} GPU-hours are wasted"
-    return f"{begin}, and needs {mean} (95 %: {high}) for {days_text(asked.days)} of work; {wasted}."
+    if found.money:
+        paid = found.money.on_demand.dollars.mean
+        wasted += f", {dollars(found.money.wasted_dollars.mean)} of {dollars(paid)} on demand"
+    return f"{begin} takes {mean} (in 95 % of cases {high}), {often}; {wasted}."
 
 
 def hours_text(hours: float) -> str:
@@ -108,6 +112,10 @@ def big(amount: float) -> str:
         if abs(amount) >= size:
             return f"{amount / size:,.1f} {name}"
     return f"{amount:,.0f}" if abs(amount) >= 10 or not amount else f"{amount:.2g}"
+
+
+def dollars(amount: float) -> str:
+    return f"${big(amount)}"
 
 
 def inputs(found: Forecast) -> list[Input]:
@@ -150,28 +158,30 @@ def _shown(name: str, value: Value) -> str:
 
 
 def assumptions(found: Forecast) -> list[str]:
-    """What is not in the list of inputs, one sentence each; the most important first."""
+    """What is not in the list of inputs, the most important first: how fast it recovers, how often it fails."""
     measured, asked = found.measured, found.question
-    told = []
-    if not measured.runs:
-        told.append("Nothing was measured: name runs, so that the forecast is of your stack and not of an average one.")
-    elif not measured.recoveries:
-        told.append("The runs recovered from nothing, so no recovery was measured.")
     if measured.recoveries:
+        mean = sum(each.detection_s + each.restart_s for each in measured.recoveries) / len(measured.recoveries)
         many = counted(len(measured.recoveries), "recovery", "recoveries")
         where = ", ".join(sorted(measured.places)) or "a job of unknown size"
-        told.append(f"{many} on {where}: {counted(asked.gpus, 'GPU')} are taken to recover as fast.")
+        took = f"in {seconds(mean)} (mean of {many})"
+        told = [f"{counted(asked.gpus, 'GPU')} are taken to recover as fast as {where} did: {took}."]
+    elif measured.runs:
+        told = ["The runs recovered from nothing, so no recovery was measured."]
+    else:
+        told = ["Nothing was measured: name runs, so that the forecast is of your stack and not of an average one."]
+    told.append(
+        f"Failures are those of the table {found.rates[0]}: {found.rates[1]}. They come {found.job.gaps.words}."
+    )
+    if measured.recoveries:
         told.append("Waiting for a node is not taken from runs, where the scenario says how long it lasts.")
     if measured.stalls:
         told.append("A checkpoint is taken to stop training for as long as in the runs, whose model may be smaller.")
     if len(measured.commits) > 1:
         told.append(f"The runs are of {len(measured.commits)} commits: not all of them measured the same stack.")
-    told.append(
-        f"Failures are those of the table {found.rates[0]}: {found.rates[1]}. They come {found.job.gaps.words}."
-    )
     if any(cause.counted for cause in found.job.causes):
         told.append("The interval holds how well the counts of that table are known, not how far your nodes differ.")
-    if found.money and found.money.prices.per_s and found.money.prices.unit == "samples":
+    if found.money and found.money.prices.per_s and found.money.prices.unit == SAMPLES:
         told.append("Each GPU is taken to train on as many samples a second as those of the runs.")
     told += [] if found.job.mean("lemons") else ["No node fails more often than others."]
     told.append(

@@ -81,10 +81,7 @@ def load_rates(name: str) -> tuple[str, RateTable]:
 
 def _parse(text: str, source: str) -> RateTables:
     document = Document(text, source)
-    tables = document.check(RateTables, document.data)
-    document.raise_problems()
-    assert tables is not None, "what could not be checked has its problem"
-    return tables
+    return document.valid(RateTables, document.data)
 
 
 def load_gaps(text: str) -> Gaps:

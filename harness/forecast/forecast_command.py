@@ -13,15 +13,15 @@ from harness.cli.output import print_json, print_table, safe, say, write_page
 from harness.errors import UsageError
 from harness.forecast import answer, forecast_page
 from harness.forecast.failure_rates import DEFAULT, load_gaps, load_rates
-from harness.forecast.job_model import DAY_S, number
+from harness.forecast.job_model import DAY_S, Job, number
 from harness.forecast.measured_inputs import Measured, job_of, read_runs
-from harness.forecast.money import Prices
+from harness.forecast.money import SAMPLES, Prices
 from harness.forecast.outcome import Question
-from harness.forecast.trace_failures import gaps_of, table_of, with_batches
+from harness.forecast.trace_failures import table_of, with_trace
 from harness.spec.traces import load_trace
 
 TABLES = "llama3, rsc-1, rsc-2, byterobust-dense, byterobust-moe, infinitehbd"
-GPUS_MAX, DAYS_MAX, SAMPLES_MAX, CHANGES_MAX = 10_000_000, 3650, 10_000, 20
+GPUS_MAX, DAYS_MAX, SAMPLES_MAX = 10_000_000, 3650, 10_000
 
 
 def forecast(
@@ -78,24 +78,12 @@ def forecast(
         samples=int(number(samples, "--samples", 10, SAMPLES_MAX, whole=True)),
         seed=seed,
     )
-    if len(set_ or ()) + len(what_if or ()) > CHANGES_MAX:
-        raise UsageError(f"--set and --what-if: up to {CHANGES_MAX} changes are allowed")
-    name, table = load_rates(rates or DEFAULT)
     measured = read_runs(runs or [], reports)
-    if trace is None:
-        job = job_of(question.nodes, question.days * DAY_S, table, load_gaps(failures or "poisson"), measured)
-    elif failures is not None:
-        raise UsageError("--failures and --trace both say how failures follow each other; write one of them")
-    else:
-        told = load_trace(trace)
-        if rates is None and (of_trace := table_of(told)):
-            name, table = trace.name, of_trace
-        job = job_of(question.nodes, question.days * DAY_S, table, gaps_of(told), measured)
-        job = with_batches(job, told)
+    job, source = _job(question, measured, rates, failures, trace)
     for change in set_ or ():
         job = job.changed(change)
     prices = _prices(price, spot_price, deadline, tokens_per_second, question, measured)
-    found = answer.forecast(question, job, (name, table.source), measured, what_if or [], prices)
+    found = answer.forecast(question, job, source, measured, what_if or [], prices)
     if page is not None:
         write_page(page, forecast_page.render(found))
     if json:
@@ -104,6 +92,20 @@ def forecast(
     _print(found)
     if page is not None:
         say(f"Page: {page}", "dim")
+
+
+def _job(
+    question: Question, measured: Measured, rates: str | None, failures: str | None, trace: pathlib.Path | None
+) -> tuple[Job, tuple[str, str]]:
+    """And the name of its failure rates with their source."""
+    if failures is not None and trace is not None:
+        raise UsageError("--failures and --trace both say how failures follow each other; write one of them")
+    name, table = load_rates(rates or DEFAULT)
+    told = None if trace is None else load_trace(trace)
+    if told and rates is None and (of_trace := table_of(told)):
+        name, table = told.name, of_trace
+    job = job_of(question.nodes, question.days * DAY_S, table, load_gaps(failures or "poisson"), measured)
+    return with_trace(job, told) if told else job, (name, table.source)
 
 
 def _prices(
@@ -119,7 +121,7 @@ def _prices(
         if alone := next((name for name, value in given.items() if value is not None), None):
             raise UsageError(f"{alone} needs --price, the dollars of a node-hour on demand")
         return None
-    per_s, unit = None, "samples"
+    per_s, unit = None, SAMPLES
     if tokens is not None:
         per_s, unit = number(tokens, "--tokens-per-second", 1e-6, 1e15), "tokens"
     elif measured.samples_per_gpu_s:
@@ -135,6 +137,8 @@ def _prices(
 
 def _print(found: answer.Forecast) -> None:
     say(answer.sentence(found), "bold")
+    for words in forecast_page.rests_on(found):
+        say(words)
     for section in forecast_page.sections(found):
         say("")
         say(section.title, "bold")

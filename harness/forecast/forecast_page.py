@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from harness.forecast.answer import Forecast, assumptions, big, days_text, hours_text, inputs, sentence
+from harness.forecast.advice import Tried
+from harness.forecast.answer import (
+    LOW_HIGH,
+    Forecast,
+    assumptions,
+    big,
+    days_text,
+    dollars,
+    hours_text,
+    inputs,
+    sentence,
+)
 from harness.forecast.job_model import Origin
 from harness.forecast.money import IN_TIME, Money
 from harness.forecast.outcome import Range
@@ -20,6 +31,7 @@ from harness.report.words import DASH, percent, seconds
 from harness.units import counted
 
 CARDS = 4  # rows of the answer that the page shows large
+FIRST = 2  # assumptions that stand beside the answer
 ACCOUNTS = {  # of GPU-hours → in words, and the colour of what is like it in the report of a run
     "work": ("Work that counts", "productive"),
     "detect": ("Detection", "detect"),
@@ -30,6 +42,11 @@ ACCOUNTS = {  # of GPU-hours → in words, and the colour of what is like it in 
     "slower": ("Slower with fewer nodes", "straggler_drag"),
     "spares": ("Spares", "idle"),
 }
+MARKET = (
+    "Spot and on demand is another market: all spot nodes are there or none. Greedy takes them whenever it can, and on "
+    "demand only when the deadline presses; uniform progress also when the work lags behind; omniscient knows the "
+    "future, so that nobody does better there."
+)
 SET = "Each is set with --set NAME=VALUE and varied with --what-if NAME=0.5x; so are failure_rate and recovery."
 
 
@@ -37,30 +54,31 @@ def sections(found: Forecast) -> list[Section]:
     known = sorted(inputs(found), key=lambda each: list(Origin).index(each.origin))
     rows = [(each.name, each.value, str(each.origin), each.source, each.about) for each in known]
     head = ("input", "value", "origin", "source", "meaning")
-    told = [_outcome(found), _accounts(found), _causes(found), _worth(found), _interval(found), _spares(found)]
-    told += [_what_ifs(found)] if found.what_ifs else []
-    told += [_money(found.money)] if found.money else []
+    told = [_outcome(found), *([_money(found, found.money)] if found.money else []), _accounts(found), _causes(found)]
+    told += [_worth(found), _interval(found), _spares(found), *([_what_ifs(found)] if found.what_ifs else [])]
     told.append(Section("What it rests on", [SET], head, rows, all_text=True))
-    return [*told, Section("Beyond these inputs it is assumed", assumptions(found))]
+    return [*told, Section("Beyond these inputs it is assumed", assumptions(found)[FIRST:])]
+
+
+def rests_on(found: Forecast) -> list[str]:
+    """What to know before the answer is believed."""
+    return assumptions(found)[:FIRST]
 
 
 def render(found: Forecast) -> str:
-    total, at, bars = found.outcome.gpu_hours.mean, 0.0, list[Markup]()
+    total, at, bars = found.outcome.gpu_hours.mean, 0.0, list[tuple[Markup, str, str]]()
     for name, amount in found.outcome.accounts.items():
         label, colour = ACCOUNTS[name]
-        title = f"{label}: {big(amount)} GPU-h, {percent(100 * amount / total)}"
-        bars.append(svg.rect(at, 0, 1000 * amount / total, 34, f"p-{colour}", title))
+        title = f"{label}: {percent(100 * amount / total)}"
+        if amount:
+            bars.append((svg.rect(at, 0, 1000 * amount / total, 34, f"p-{colour}", title), colour, title))
         at += 1000 * amount / total
-    crumbs = [
-        counted(found.question.samples, "simulated history", "simulated histories"),
-        f"seed {found.question.seed}",
-        f"failure rates {found.rates[0]}",
-        counted(len(found.measured.runs), "run") + " measured",
-    ]
+    histories = counted(found.question.samples, "simulated history", "simulated histories")
     shown = sections(found)
     values: dict[str, Any] = {
         "sentence": sentence(found),
-        "crumbs": crumbs,
+        "rests_on": rests_on(found),
+        "crumbs": [histories, f"seed {found.question.seed}"],
         "cards": shown[0].rows[:CARDS],
         "bars": bars,
     }
@@ -75,13 +93,9 @@ def _share(value: float) -> str:
     return percent(100 * value)
 
 
-def _dollars(amount: float) -> str:
-    return f"${big(amount)}"
-
-
 def _priced(found: Forecast, gpu_hours: float) -> list[str]:
     """A cell with the price of so many GPU-hours, where there is one."""
-    return [_dollars(gpu_hours * found.money.dollars_of_a_gpu_hour)] if found.money else []
+    return [dollars(gpu_hours * found.money.dollars_of_a_gpu_hour)] if found.money else []
 
 
 def _outcome(found: Forecast) -> Section:
@@ -90,18 +104,24 @@ def _outcome(found: Forecast) -> Section:
     def row(name: str, values: Range, show: Callable[[float], str]) -> tuple[str, ...]:
         return name, show(values.mean), show(values.low), show(values.high)
 
-    rows = [
-        row("Time to complete", out.days, _days),
-        row("Effective training time ratio", out.ettr, _share),
+    rows = [row("Time to complete", out.days, _days)]
+    if found.money:
+        rows.append(row("Dollars paid, all on demand", found.money.on_demand.dollars, dollars))
+        rows.append(row("Dollars wasted, part of these", found.money.wasted_dollars, dollars))
+    rows += [
+        row("GPU-hours paid, with spares", out.gpu_hours, big),
+        row("GPU-hours wasted, part of these", out.wasted_gpu_hours, big),
+        row("ETTR: work over time", out.ettr, _share),
+        row("Goodput: work over all that is paid", out.goodput, _share),
         row("Failures", out.failures, lambda value: f"{value:,.0f}"),
-        row("GPU-hours wasted", out.wasted_gpu_hours, big),
-        row("GPU-hours", out.gpu_hours, big),
-        row("Goodput, with spares", out.goodput, _share),
         row("First failure, median", out.first_h, lambda hours: hours_text(hours) if math.isfinite(hours) else "none"),
     ]
-    rows += [row("Dollars wasted", found.money.wasted_dollars, _dollars)] if found.money else []
-    late = f"{_share(1 - out.finished)} of the histories are given up, not done after {PATIENCE:g} times the work."
-    return Section("The answer", [late] if out.finished < 1 else (), ("", "mean", "5 %", "95 %"), rows)
+    words = ["Low and high: 5 % of the histories lie below the one, and 5 % above the other."]
+    if out.finished < 1:
+        words.append(
+            f"{_share(1 - out.finished)} of the histories are given up, not done after {PATIENCE:g} times the work."
+        )
+    return Section("The answer", words, ("", "mean", *LOW_HIGH), rows)
 
 
 def _accounts(found: Forecast) -> Section:
@@ -118,41 +138,66 @@ def _causes(found: Forecast) -> Section:
         (each.name, f"{each.failures:,.1f}", big(each.gpu_hours), *_priced(found, each.gpu_hours))
         for each in found.outcome.causes
     ]
-    words = "Outages and lost work, by what caused them." if rows else "Nothing fails."
-    return Section("Wasted by cause", [words], ("", "failures", "GPU-hours", *["dollars"] * bool(found.money)), rows)
+    lost, wasted = sum(each.gpu_hours for each in found.outcome.causes), found.outcome.wasted_gpu_hours.mean
+    words = (
+        f"What outages took and lost, {big(lost)} of the {big(wasted)} GPU-hours that are wasted. The rest is spares, "
+    )
+    words += "checkpoints and a slower pace."
+    return Section(
+        "Wasted by cause",
+        [words if rows else "Nothing fails."],
+        ("", "failures", "GPU-hours", *["dollars"] * bool(found.money)),
+        rows,
+    )
 
 
 def _worth(found: Forecast) -> Section:
     worth = found.advice.worth
-    words = "Nothing is lost."
-    if worth:
-        most = max(worth, key=lambda each: each.of_a_second)
-        words = f"The most is lost by this: {worth[0].what}. A second less each time is worth the most of this: "
-        words += f"{most.what}; {big(most.of_a_second)} GPU-hours."
+    words = f"The most is lost by this: {worth[0].what}." if worth else "Nothing is lost."
+    if longer := [each for each in worth if each.seconds >= 1]:
+        most = max(longer, key=lambda each: each.of_a_second)
+        words += f" A second less each time is worth the most of this: {most.what}; {big(most.of_a_second)} GPU-hours."
     rows = [
-        (each.what, f"{each.times:,.0f}", seconds(each.seconds), big(each.of_a_second), big(each.of_all))
+        (
+            each.what,
+            big(each.times),
+            seconds(each.seconds),
+            big(each.of_a_second) if each in longer else DASH,
+            big(each.of_all),
+        )
         for each in worth
     ]
-    head = ("", "times", "each takes", "GPU-h of a second less", "GPU-h of all")
+    head = ("", "times", "takes on average", "GPU-h of a second less", "GPU-h of all")
     return Section("Where the next second is worth most", [words], head, rows)
 
 
 def _interval(found: Forecast) -> Section:
-    advice, now = found.advice, seconds(found.job.mean("checkpoint_every"))
+    advice, now = found.advice, found.job.settings["checkpoint_every"]
+    words = f"This forecast saves after each {seconds(now.mean)} of work ({now.origin}). "
     if (best := advice.best_interval) is None:
-        return Section("Checkpoint interval", [f"It is {now}. Without a stall or a failure, no interval is the best."])
-    words = f"It is {now}. The best of those tried is {seconds(best.value)}; Young's formula says "
-    words += f"{seconds(advice.young_s)}, Daly's {seconds(advice.daly_s)}."
+        return Section("Checkpoint interval", [f"{words}Without a stall or a failure, no interval is the best."])
+    words += f"Of those tried, {seconds(best.value)} is done first{_less(best, now.mean, advice.intervals)}. "
+    words += f"Young's formula says {seconds(advice.young_s)}, Daly's {seconds(advice.daly_s)}."
     rows = [(seconds(each.value), _days(each.days), f"{each.gpu_hours:,.0f}") for each in advice.intervals]
-    return Section("Checkpoint interval", [words], ("after", "time", "GPU-hours"), rows)
+    return Section("Checkpoint interval", [words], ("a save after", "time to complete", "GPU-hours paid"), rows)
+
+
+def _less(best: Tried, now: float, tried: Sequence[Tried]) -> str:
+    """How many GPU-hours fewer than with what is now, which was tried, too."""
+    usual = next(each for each in tried if each.value == now).gpu_hours
+    return "" if best.value == now else f", with {percent(100 * (1 - best.gpu_hours / usual))} fewer GPU-hours"
 
 
 def _spares(found: Forecast) -> Section:
     if (best := found.advice.best_spares) is None:
         return Section("Spares", ["No failure takes a node for longer, so no spare is needed."])
-    words = f"There are {found.job.mean('spares'):,.0f}. With {best.value:,.0f}, the fewest GPU-hours are paid."
+    now, nodes = found.job.settings["spares"], found.question.nodes
+    words = (
+        f"This forecast pays {nodes + now.mean:,.0f} nodes: {nodes:,} work, {now.mean:,.0f} stand by ({now.origin}). "
+    )
+    words += f"Of those tried, {best.value:,.0f} cost the least{_less(best, now.mean, found.advice.spares)}."
     rows = [(f"{each.value:,.0f}", _days(each.days), f"{each.gpu_hours:,.0f}") for each in found.advice.spares]
-    return Section("Spares", [words], ("nodes", "time", "GPU-hours"), rows)
+    return Section("Spares", [words], ("nodes that stand by", "time to complete", "GPU-hours paid"), rows)
 
 
 def _what_ifs(found: Forecast) -> Section:
@@ -168,38 +213,49 @@ def _what_ifs(found: Forecast) -> Section:
     words = (
         "The same histories with one thing changed in each; an interval and spares that nobody gave are fitted to it."
     )
-    return Section("What if", [words], ("", "time", "ETTR", "GPU-hours saved", "5 %", "95 %"), rows)
+    return Section("What if", [words], ("", "time to complete", "ETTR", "GPU-hours saved", *LOW_HIGH), rows)
 
 
-def _money(money: Money) -> Section:
+def _money(found: Forecast, money: Money) -> Section:
     prices = money.prices
-    told = [_best(money)]
-    if prices.spot is not None and money.breakeven_reclaims is None:
-        told.append("Spot costs as much as on demand, or more: it never pays.")
-    elif prices.spot is not None:
-        rate = f"{money.breakeven_reclaims:.2g} reclaims per node-day"
-        told.append(f"Where each node is replaced when it is reclaimed, spot costs less up to {rate}.")
+    cost = f"A node-hour of {counted(found.question.gpus_per_node, 'GPU')} costs ${prices.on_demand:,.2f} on demand"
+    words = [f"{cost}." if prices.spot is None else f"{cost}, ${prices.spot:,.2f} on spot.", _best(money)]
+    words += [] if prices.spot is None else [_breakeven(found, money)]
+    words += [MARKET] if any(each.is_bound for each in money.purchases) else []
+    head = ["", "dollars", *LOW_HIGH, "time to complete", f"time, {LOW_HIGH[1]}"]
+    head += [] if prices.deadline_days is None else ["by the deadline"]
+    head += [] if prices.per_s is None else [f"{prices.unit} a dollar"]
     rows = [
         (
-            each.name + (" (nobody can do better)" if each.is_bound else ""),
-            *map(_dollars, (each.dollars.mean, each.dollars.low, each.dollars.high)),
+            each.name,
+            *map(dollars, (each.dollars.mean, each.dollars.low, each.dollars.high)),
             *map(_days, (each.days.mean, each.days.high)),
-            DASH if each.in_time is None else _share(each.in_time),
-            DASH if each.per_dollar is None else big(each.per_dollar),
+            *([] if each.in_time is None else [_share(each.in_time)]),
+            *([] if each.per_dollar is None else [big(each.per_dollar)]),
         )
         for each in money.purchases
     ]
-    head = ("", "dollars", "5 %", "95 %", "time", "95 %", "by the deadline", f"{prices.unit} a dollar")
-    return Section("Money", told, head, rows)
+    return Section("Money", words, head, rows)
+
+
+def _breakeven(found: Forecast, money: Money) -> str:
+    """What the choice of spot hangs on, in reclaims a day."""
+    if money.breakeven_reclaims is None:
+        return "Spot costs as much as on demand, or more: it never pays."
+    nodes, taken = found.question.nodes, found.job.settings["spot_reclaims"]
+    up_to = f"{big(nodes * money.breakeven_reclaims)} reclaims a day of the {counted(nodes, 'node')} at work"
+    words = f"Even without spares, spot costs less up to {up_to} ({money.breakeven_reclaims:.2g} per node-day). "
+    words += f"This forecast takes {big(nodes * taken.mean)} a day ({taken.mean:.2g} per node-day, {taken.origin}), "
+    return words + "and that another node can always be had."
 
 
 def _best(money: Money) -> str:
     best, limit = money.best, money.prices.deadline_days
     if best is None:
         return f"Nothing is done by the deadline of {days_text(limit or 0)} in {100 * IN_TIME:g} % of the histories."
-    words = f"The cheapest is: {best.name}; {_dollars(best.dollars.mean)}"
-    if best is not money.purchases[0]:
-        words += f", {percent(100 * (1 - best.dollars.mean / money.purchases[0].dollars.mean))} less than on demand"
+    words = f"The cheapest is: {best.name}; {dollars(best.dollars.mean)}"
+    if best is not money.on_demand:
+        words += f", {percent(100 * (1 - best.dollars.mean / money.on_demand.dollars.mean))} less than on demand"
     if limit is not None:
         words += f". It is done by the deadline of {days_text(limit)} in {_share(best.in_time or 0)} of the histories"
     return words + "."

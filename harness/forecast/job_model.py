@@ -80,7 +80,10 @@ SETTINGS: Mapping[str, Setting] = {
     "lemon_factor": Setting("times as often as the others", 10, "an example", low=1, high=10_000),
     "lemons_found": Setting("share of a lemon's failures after which it is put aside", 0, "none", high=1),
     "spot_reclaims": Setting(
-        "spot nodes reclaimed, per node-day", 0.0017, "Spot Advisor's best class: 5 % of nodes in a month", high=1000
+        "spot nodes reclaimed, per node-day",
+        0.0017,
+        "Spot Advisor's best class: 5 % of nodes in a month; traces of many nodes have up to 12 a node and day",
+        high=1000,
     ),
     "spot_return": Setting("until another spot node is there", 300, "nothing is published of many nodes", True),
     "spot_available": Setting(

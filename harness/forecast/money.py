@@ -19,6 +19,7 @@ IN_TIME = 0.95  # of the histories have to meet a deadline
 POLICY_SAMPLES = 200
 RECLAIMS_MAX = 1000.0  # per node-day
 ON_DEMAND = "On demand"
+SAMPLES = "samples of the runs"
 SPOT = "Spot, each node replaced when it is reclaimed"
 BOUND = POLICIES[-1]  # no policy: nobody can do better
 
@@ -31,7 +32,7 @@ class Prices:
     spot: float | None = None
     deadline_days: float | None = None
     per_s: float | None = None
-    unit: str = "samples"
+    unit: str = SAMPLES
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,15 @@ class Purchase:
 @dataclass(frozen=True)
 class Money:
     prices: Prices
-    wasted_dollars: Range
+    wasted_dollars: Range  # on demand
     dollars_of_a_gpu_hour: float
     purchases: tuple[Purchase, ...]
     breakeven_reclaims: float | None  # per node-day, up to which spot costs less; `None`: at no rate, or not asked
     settings: tuple[str, ...]  # that it rests on, beside those of the job
+
+    @property
+    def on_demand(self) -> Purchase:
+        return self.purchases[0]
 
     @property
     def best(self) -> Purchase | None:
@@ -69,27 +74,23 @@ def money_of(
 ) -> Money:
     """`histories`: those that `found` was made of."""
     paid_nodes = question.paid_gpus(job) / question.gpus_per_node
-    bought = [_purchase(ON_DEMAND, prices, prices.on_demand * paid_nodes, job, histories)]
+    hours = histories.time[0] / HOUR_S
+    bought = [_bought(ON_DEMAND, prices, job, prices.on_demand * paid_nodes * hours, histories.days[0])]
     breakeven, settings = None, tuple[str, ...]()
     if prices.spot is not None:
         on_spot = _on_spot(job, measured)
         played = simulate([on_spot], question.samples, question.seed)
-        bought.append(_purchase(SPOT, prices, prices.spot * paid_nodes, job, played))
+        hours = played.time[0] / HOUR_S
+        bought.append(_bought(SPOT, prices, job, prices.spot * paid_nodes * hours, played.days[0]))
         breakeven = breakeven_reclaims(job, prices.spot / prices.on_demand, on_spot.causes[-1].restart.mean)
         settings = ("spot_reclaims", "spot_return")
-        if prices.deadline_days is not None and np.isfinite(found.days.mean) and found.days.mean < prices.deadline_days:
+        if prices.deadline_days is not None and found.days.mean < prices.deadline_days:
             bought += _by_policies(prices, prices.deadline_days, question, job, found, paid_nodes)
             settings += ("spot_available", "spot_spell")
     per_gpu_hour = prices.on_demand / question.gpus_per_node
     wasted = found.wasted_gpu_hours
     dollars = Range(*(each * per_gpu_hour for each in (wasted.mean, wasted.low, wasted.high)))
     return Money(prices, dollars, per_gpu_hour, tuple(bought), breakeven, settings)
-
-
-def _purchase(name: str, prices: Prices, per_hour: float, job: Job, histories: Histories) -> Purchase:
-    time = histories.time[0]
-    days = np.where(histories.done[0], time, np.inf) / DAY_S
-    return _bought(name, prices, job, per_hour * time / HOUR_S, days)
 
 
 def _bought(name: str, prices: Prices, job: Job, dollars: Floats, days: Floats, is_bound: bool = False) -> Purchase:
@@ -113,7 +114,8 @@ def _on_spot(job: Job, measured: Measured) -> Job:
 
 def breakeven_reclaims(job: Job, ratio: float, restart_s: float) -> float | None:
     """Nodes reclaimed per node-day at which spot costs as much as on demand, by the renewal closed form: the job then
-    takes 1 / `ratio` times as long. `None`: spot is not cheaper at any rate."""
+    takes 1 / `ratio` times as long. It knows no spares, with which the job bears more. `None`: spot is not cheaper at
+    any rate."""
     if ratio >= 1:
         return None
     usual = _time_s(job, 0, restart_s)
@@ -144,8 +146,7 @@ def _by_policies(
     changeover = (job.mean("restart") + job.mean("checkpoint_stall")) / HOUR_S
     plan = Deadline(24 * found.days.mean, 24 * deadline_days, changeover, prices.on_demand / prices.spot)
     samples, dice = min(POLICY_SAMPLES, question.samples), np.random.default_rng(question.seed)
-    share = np.full(samples, job.mean("spot_available"))
-    there = spells(plan, samples, share, job.mean("spot_spell") / HOUR_S, dice)
+    there = spells(plan, samples, job.mean("spot_available"), job.mean("spot_spell") / HOUR_S, dice)
     bought = []
     for name in POLICIES:
         hours = run_policy(name, plan, there)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.forecast.job_model import DAY_S, HOUR_S, Job
+from harness.forecast.job_model import HOUR_S, Job
 from harness.forecast.simulator import ACCOUNTS, Floats, Histories
 
 PLANNED = "Planned restart, a node is back"
@@ -64,6 +64,7 @@ class Outcome:
     wasted_gpu_hours: Range
     accounts: dict[str, float]  # GPU-hours; with those of `spares` they add up to all
     causes: tuple[CauseCost, ...]  # the most costly first
+    waits: float  # outages in which nodes were missing
     saves: float
 
     @property
@@ -73,7 +74,7 @@ class Outcome:
 
 def outcome_of(question: Question, job: Job, histories: Histories, place: int) -> Outcome:
     """Of the variant at this place."""
-    done, hours = histories.done[place], gpu_hours(question, job, histories, place)
+    hours = gpu_hours(question, job, histories, place)
     work = question.gpus * histories.accounts["work"][place] / HOUR_S
     accounts = {name: question.gpus * float(histories.accounts[name][place].mean()) / HOUR_S for name in ACCOUNTS}
     names = [*(cause.name for cause in job.causes), PLANNED]
@@ -82,8 +83,8 @@ def outcome_of(question: Question, job: Job, histories: Histories, place: int) -
     costs = [CauseCost(*each) for each in zip(names, met.tolist(), outages.tolist(), strict=True)]
     first = np.quantile(histories.first[place] / HOUR_S, [0.5, 0.05, 0.95], method="inverted_cdf")
     return Outcome(
-        finished=float(done.mean()),
-        days=Range.of(np.where(done, histories.time[place], np.inf) / DAY_S),
+        finished=float(histories.done[place].mean()),
+        days=Range.of(histories.days[place]),
         ettr=Range.of(histories.ettr[place]),
         goodput=Range.of(work / hours),
         failures=Range.of(histories.failures[place][:, :-1].sum(axis=1).astype(float)),
@@ -93,6 +94,7 @@ def outcome_of(question: Question, job: Job, histories: Histories, place: int) -
         wasted_gpu_hours=Range.of(hours - work),
         accounts=accounts | {"spares": float(hours.mean()) - sum(accounts.values())},
         causes=tuple(sorted((each for each in costs if each.failures), key=lambda each: -each.gpu_hours)),
+        waits=float(histories.waits[place].mean()),
         saves=float(histories.saves[place].mean()),
     )
 

@@ -160,7 +160,7 @@ def _on_demand_h(policy: str) -> float:
 
 def _training_dollars(deadline_h: float) -> float:
     job, dice = Deadline(72, deadline_h, 0.3, 3.06 / 0.92), np.random.default_rng(1)
-    there = spells(job, SPOT_SAMPLES, np.full(SPOT_SAMPLES, 0.565), 6, dice)
+    there = spells(job, SPOT_SAMPLES, 0.565, 6, dice)
     hours = run_policy("uniform progress", job, there)
     return float((3.06 * hours.paid_on_demand + 0.92 * hours.paid_spot).mean())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.errors import UsageError
-from harness.forecast.answer import big, hours_text
+from harness.forecast.answer import LOW_HIGH, big, dollars, hours_text
 from harness.forecast.failure_rates import DEFAULT, load_rates
 from harness.forecast.job_model import DAY_S, Gaps
 from harness.forecast.measured_inputs import RECOVERIES_MAX, Measured, add_report, job_of
@@ -44,7 +44,7 @@ def _section(report: Report, found: Measured) -> Section:
         between = DASH if out.between_h is None else hours_text(out.between_h)
         row = [f"{question.gpus:,}", between, percent(100 * out.goodput.mean), *map(big, wasted)]
         if price is not None:
-            mean, low, high = (f"${big(price * each)}" for each in wasted)
+            mean, low, high = (dollars(price * each) for each in wasted)
             row.append(mean)
             if question.gpus == AT_THE_TOP:
                 top = f"At {counted(AT_THE_TOP, 'GPU')}, a stack that recovers like this wastes {mean} a week "
@@ -55,7 +55,7 @@ def _section(report: Report, found: Measured) -> Section:
         f"rates of the table {name} and nodes of 8 GPUs. All assumptions, other sizes and more runs: "
         f"chaos forecast {report.run_id} --gpus 16384 --days 54"
     ]
-    head = ["GPUs", "a failure every", "goodput", "GPU-h wasted a week", "5 %", "95 %"]
+    head = ["GPUs", "a failure every", "goodput", "GPU-h wasted a week", *LOW_HIGH]
     head += [] if price is None else ["dollars a week"]
     return Section("A week at scale", words, head, rows, top=top)
 

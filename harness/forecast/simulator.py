@@ -48,12 +48,18 @@ class Histories:
     accounts: dict[str, Floats]
     outages: Floats  # variants × samples × (causes + 1)
     failures: Ints
+    waits: Ints  # outages in which nodes were missing
     saves: Floats
 
     @property
     def ettr(self) -> Floats:
         """Effective training time ratio: the work, at the pace of all nodes, over the time that it took."""
         return np.divide(self.accounts["work"], self.time, out=np.ones_like(self.time), where=self.time > 0)
+
+    @property
+    def days(self) -> Floats:
+        """Until the work is done; infinite where it is given up."""
+        return np.where(self.done, self.time, np.inf) / DAY_S
 
 
 def simulate(jobs: Sequence[Job], samples: int, seed: int) -> Histories:
@@ -98,6 +104,7 @@ class _Play:
         self.accounts = {name: np.zeros(self.shape) for name in ACCOUNTS}
         self.outages = np.zeros((*self.shape, len(causes) + 1))
         self.failures = np.zeros(self.outages.shape, np.int64)
+        self.waits = np.zeros(self.shape, np.int64)
         self.cause = np.zeros(self.shape, np.int64)  # of the outage that is under way
         self.left = {name: np.zeros(self.shape) for name in OUTAGE}  # of it
         self.at_work = np.broadcast_to(self.nodes, self.shape).copy()
@@ -228,8 +235,8 @@ class _Play:
             hit = rows & (sizes == size)
             if not hit.any():
                 continue
-            samples, place = np.unique(np.nonzero(hit)[1], return_inverse=True)  # variants have the same dice
-            deviation = self.dice.standard_normal((len(samples), size))[place]
+            samples = np.flatnonzero(hit.any(axis=0))  # variants have the same dice
+            deviation = self.dice.standard_normal((len(samples), size))[np.searchsorted(samples, np.nonzero(hit)[1])]
             repair, queue = (_of(self.given[name], hit)[:, None] for name in ("repair", "queue"))
             back = np.minimum(repair * np.exp(REPAIR_SPREAD * deviation - REPAIR_SPREAD**2 / 2), queue)
             fixed = self.back[cause[hit]][:, None]
@@ -244,10 +251,12 @@ class _Play:
             may_lack = _of(self.nodes + self.given["spares"] - self.smallest, short).astype(int)
             back = self.away.when_only(short, may_lack)
             self.left["wait"][short] = np.maximum(back - self.time[short] - self.left["detect"][short], 0)
+            self.waits += short & (self.left["wait"] > 0)
 
     def result(self) -> Histories:
         done = self.saved >= self.work * (1 - 1e-9)
-        return Histories(self.time, done, self.first, self.accounts, self.outages, self.failures, self.saves)
+        counts = self.failures, self.waits, self.saves
+        return Histories(self.time, done, self.first, self.accounts, self.outages, *counts)
 
 
 class _Away:

@@ -47,8 +47,8 @@ class Hours:
     done: Floats  # infinite: not by the deadline
 
 
-def spells(job: Deadline, samples: int, share: Floats, spell_h: float, dice: np.random.Generator) -> Bools:
-    """When spot nodes are there: a share of the time (one a sample), for `spell_h` on average, both at random."""
+def spells(job: Deadline, samples: int, share: float | Floats, spell_h: float, dice: np.random.Generator) -> Bools:
+    """When spot nodes are there: a share of the time (or one a sample), for `spell_h` on average, both at random."""
     ticks = math.ceil(job.deadline_h / job.tick_h)
     some = np.clip(share, 1e-9, 1 - 1e-9)
     goes = 1 - np.exp(-job.tick_h / spell_h)

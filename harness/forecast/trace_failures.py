@@ -18,18 +18,6 @@ MOMENTS_MIN = 10
 FAULTS = ["preemption", "node_loss"]  # what stands for it in a run
 
 
-def gaps_of(trace: Trace) -> Gaps:
-    """Raises `UsageError` for a trace that says too little."""
-    moments = sorted({each.at_s for each in trace.happenings})
-    if len(moments) < MOMENTS_MIN:
-        raise UsageError(
-            f"{trace.name}: nodes go at {counted(len(moments), 'moment')}; at least {MOMENTS_MIN} are needed"
-        )
-    mean = (moments[-1] - moments[0]) / (len(moments) - 1)
-    gaps = tuple((after - before) / mean for before, after in itertools.pairwise(moments))
-    return Gaps(1.0, gaps, f"as in {_name(trace)}")
-
-
 def table_of(trace: Trace) -> RateTable | None:
     """Moments at which nodes went, over its node-days; `None` where it tells only who went."""
     if trace.node_days is None:
@@ -40,15 +28,18 @@ def table_of(trace: Trace) -> RateTable | None:
     return RateTable(source=source, node_days=trace.node_days, causes=[cause])
 
 
-def with_batches(job: Job, trace: Trace) -> Job:
-    """As many nodes at once as in the trace: its share of moments with several, and how many these take on average."""
-    sizes = list(Counter(each.at_s for each in trace.happenings).values())
-    several = [size for size in sizes if size > 1]
-    mean = round(sum(several) / len(several)) if several else 1
-    given = {"together": len(several) / len(sizes), "together_nodes": float(mean)}
-    values = {name: Value((value,), Origin.GIVEN, _name(trace)) for name, value in given.items()}
-    return replace(job, settings={**job.settings, **values})
-
-
-def _name(trace: Trace) -> str:
-    return short(printable(trace.name))
+def with_trace(job: Job, trace: Trace) -> Job:
+    """Failures come as in the trace, and as many nodes at once: its share of moments with several, and how many these
+    take on average. Raises `UsageError` for a trace that says too little."""
+    went = Counter(each.at_s for each in trace.happenings)
+    if len(went) < MOMENTS_MIN:
+        raise UsageError(f"{trace.name}: nodes go at {counted(len(went), 'moment')}; at least {MOMENTS_MIN} are needed")
+    moments = sorted(went)
+    mean = (moments[-1] - moments[0]) / (len(moments) - 1)
+    gaps = tuple((after - before) / mean for before, after in itertools.pairwise(moments))
+    several = [nodes for nodes in went.values() if nodes > 1]
+    together = round(sum(several) / len(several)) if several else 1
+    name = short(printable(trace.name))
+    given = {"together": len(several) / len(went), "together_nodes": float(together)}
+    values = {key: Value((value,), Origin.GIVEN, name) for key, value in given.items()}
+    return replace(job, settings={**job.settings, **values}, gaps=Gaps(1.0, gaps, f"as in {name}"))

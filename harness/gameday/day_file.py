@@ -219,9 +219,7 @@ def parse_gameday(text: str, source: str) -> tuple[GameDay, Document]:
     if are_strikes(document.data):
         why = "its entries are strikes on a job that runs already: chaos gameday --attach docker:KEY=VALUE PLAN"
         raise ScenarioError([document.at(("entries",), why)])
-    day = document.check(GameDay, document.data)
-    document.raise_problems()
-    assert day is not None, "what could not be checked has its problem"
+    day = document.valid(GameDay, document.data)
     trainer = day.workload.trainer.beside(pathlib.Path(source).parent.absolute())
     day = day.model_copy(update={"workload": day.workload.model_copy(update={"trainer": trainer})})
     for place, why in day.workload.trainer.problems(day.workload):

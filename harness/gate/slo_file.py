@@ -61,9 +61,7 @@ def parse_slo(text: str, source: str) -> Slo:
     document = Document(text, source)
     if not isinstance(document.data, dict):
         raise ScenarioError([document.at((), "a file of objectives is a mapping that starts with version: 1")])
-    slo = document.check(Slo, document.data)
-    document.raise_problems()
-    assert slo is not None, "what could not be checked has its problem"
+    slo = document.valid(Slo, document.data)
     seen: set[str] = set()
     for place, objective in enumerate(slo.objectives):
         if objective.id in seen:

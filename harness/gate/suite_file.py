@@ -87,10 +87,7 @@ def load_suite(path: pathlib.Path) -> Suite:
 
 def parse_suite(text: str, source: str) -> Suite:
     document = Document(text, source)
-    suite = document.check(Suite, document.data)
-    document.raise_problems()
-    assert suite is not None, "what could not be checked has its problem"
-    return suite
+    return document.valid(Suite, document.data)
 
 
 def find_suite(name: str, scenarios: pathlib.Path) -> pathlib.Path:

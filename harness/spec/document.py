@@ -155,6 +155,13 @@ class Document:
                 self.problem((*at, *path), message)
         return found
 
+    def valid(self, model: type[_Checked], data: Any, keys: Callable[[Path], Sequence[str]] | None = None) -> _Checked:
+        """The model. Raises `ScenarioError` with every problem."""
+        found = self.check(model, data, keys=keys)
+        self.raise_problems()
+        assert found is not None, "what could not be checked has its problem"
+        return found
+
 
 def mark_in(data: Any, path: Path, default: Mark) -> Mark:
     """The place of what stands at `path` of data that was read from a file; `default` where nothing is known of it."""

@@ -271,10 +271,7 @@ _OF_A_FAULT = ("id", "fault", "when", "target")
 def load_header(path: pathlib.Path) -> Header:
     """Reads a file as a list needs it; what else it holds is not checked. Raises `ScenarioError` for a wrong header."""
     document = _document(read_text(path), str(path))
-    header = document.check(Header, {key: document.data[key] for key in Header.model_fields if key in document.data})
-    document.raise_problems()
-    assert header is not None, "what could not be checked has its problem"
-    return header
+    return document.valid(Header, {key: document.data[key] for key in Header.model_fields if key in document.data})
 
 
 def load_scenario(
@@ -310,9 +307,7 @@ def parse_scenario(
     document.raise_problems()
     if scores is not None:
         check_expectations(document, document.data.get("expect"), scores)
-    scenario = document.check(Scenario, _with_parameters(document.data), keys=lambda path: _keys_at(document, path))
-    document.raise_problems()
-    assert scenario is not None, "what could not be checked has its problem"
+    scenario = document.valid(Scenario, _with_parameters(document.data), keys=lambda path: _keys_at(document, path))
     scenario = _with_its_files(scenario, document, pathlib.Path(source).parent.absolute())
     scenario._file_digest = hashlib.sha256(text.encode()).hexdigest()
     for place, why in scenario.workload.trainer.problems(scenario.workload):

@@ -80,8 +80,13 @@ def load_trace(path: pathlib.Path) -> Trace:
     return parse_trace(read_text(path), str(path))
 
 
+def _lines(text: str) -> list[tuple[int, str]]:
+    """Each with its number, but no remark and no empty one."""
+    return [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[0] != "#"]
+
+
 def parse_trace(text: str, source: str) -> Trace:
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[0] != "#"]
+    lines = _lines(text)
     number, first = lines[0] if lines else (1, "")
     if len(lines) > ROWS_MAX:
         raise ScenarioError([f"{source}: more than the {ROWS_MAX:,} lines that are allowed in a trace"])
@@ -121,17 +126,16 @@ def _trace(rows: Sequence[_Row], name: str, text: str, source: str) -> Trace:
 
 
 def _csv_rows(text: str, source: str, read: Callable[[list[str], int], _Row]) -> list[_Row]:
-    """Every line but remarks, read by `read`, which raises `ValueError`."""
+    """Every line, read by `read`, which raises `ValueError`."""
     rows, problems = [], []
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip() and line[0] != "#":
-            try:
-                (fields,) = csv.reader([line], strict=True)
-                rows.append(read([field.strip() for field in fields], number))
-            except csv.Error as error:
-                problems.append(printable(f"{source}:{number}: not a CSV line: {error}"))
-            except ValueError as error:
-                problems.append(printable(f"{source}:{number}: {error}"))
+    for number, line in _lines(text):
+        try:
+            (fields,) = csv.reader([line], strict=True)
+            rows.append(read([field.strip() for field in fields], number))
+        except csv.Error as error:
+            problems.append(printable(f"{source}:{number}: not a CSV line: {error}"))
+        except ValueError as error:
+            problems.append(printable(f"{source}:{number}: {error}"))
     if problems:
         raise ScenarioError(problems[:PROBLEMS_MAX])
     return rows
@@ -226,10 +230,7 @@ class _Faults(RootModel[list[_Fault]]):
 def _json(model: type[_Model], text: str, source: str) -> tuple[_Model, Document]:
     """JSON is YAML, whose reader knows the places."""
     document = Document(text, source)
-    found = document.check(model, document.data)
-    document.raise_problems()
-    assert found is not None, "what could not be checked has its problem"
-    return found, document
+    return document.valid(model, document.data), document
 
 
 def _skypilot(text: str, source: str) -> list[_Row]:

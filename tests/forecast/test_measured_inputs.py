@@ -14,7 +14,7 @@ from harness.errors import UsageError
 from harness.forecast.failure_rates import load_gaps, load_rates, shipped
 from harness.forecast.job_model import Gaps, Job, Origin
 from harness.forecast.measured_inputs import Measured, job_of, pace_of_smaller_world, read_runs
-from harness.forecast.trace_failures import gaps_of, table_of, with_batches
+from harness.forecast.trace_failures import table_of, with_trace
 from harness.spec.traces import load_trace, parse_trace
 
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
@@ -161,13 +161,13 @@ def test_gaps_between_failures() -> None:
 def test_a_trace_says_when_failures_come_and_how_many_nodes_go() -> None:
     moments = (0, 1, 2, 3, 4, 5, 6, 7, 8, 18)
     trace = parse_trace("time\n" + "".join(f"{each}\n" for each in (*moments, 18, 18)), "t.csv")
-    assert gaps_of(trace).trace == pytest.approx((0.5,) * 8 + (5.0,))
     assert table_of(trace) is None, "nobody knows how many nodes there were"
-    made = with_batches(job(Measured()), trace)
+    made = with_trace(job(Measured()), trace)
+    assert made.gaps.trace == pytest.approx((0.5,) * 8 + (5.0,))
     assert (made.mean("together"), made.mean("together_nodes")) == (0.1, 3)
     assert made.settings["together"].origin is Origin.GIVEN
     with pytest.raises(UsageError, match="nodes go at 1 moment; at least 10 are needed"):
-        gaps_of(parse_trace("time\n" + "7\n" * 20, "t.csv"))
+        with_trace(job(Measured()), parse_trace("time\n" + "7\n" * 20, "t.csv"))
 
 
 def test_a_trace_that_tells_who_was_there_says_how_often_nodes_go() -> None:

@@ -124,6 +124,7 @@ def test_detection_restart_and_waiting_cost_what_they_take() -> None:
     assert played.accounts["detect"].sum() / failures == pytest.approx(120, rel=0.02)
     assert played.accounts["restart"].sum() / failures == pytest.approx(240, rel=0.02)
     assert played.accounts["wait"].sum() / failures == pytest.approx(1000 - 120, rel=0.02)
+    assert played.waits.sum() == pytest.approx(failures, rel=0.02)
 
 
 def test_a_failure_in_an_outage_does_not_bring_a_lost_node_back() -> None:
@@ -165,10 +166,11 @@ def test_variants_meet_the_same_dice() -> None:
 
 def test_spares_take_the_place_of_nodes_until_they_are_repaired() -> None:
     usual = job(20, nodes=200, takes_node=True, settings={"repair": 40_000})
-    waits = [
-        float(simulate([usual.with_setting("spares", spares)], 50, 1).accounts["wait"].mean()) for spares in (0, 2, 30)
-    ]
-    assert waits[0] > 10 * waits[1] > 0 and waits[2] == 0
+    played = [simulate([usual.with_setting("spares", spares)], 50, 1) for spares in (0, 2, 30)]
+    none, few, enough = (float(each.accounts["wait"].mean()) for each in played)
+    assert none > 10 * few > 0 == enough
+    none, few, enough = (int(each.waits.sum()) for each in played)
+    assert none > few > 0 == enough
 
 
 def test_a_job_that_may_shrink_works_on_with_fewer_and_takes_nodes_back() -> None:

@@ -96,9 +96,7 @@ def load_attached(path: pathlib.Path) -> AttachedDay:
     if isinstance(data, dict) and any(key in data for key in ("workload", "steady", "budget")):
         why = "this is the plan of a job that the harness starts; with --attach write strikes, as docs/gameday.md says"
         raise ScenarioError([document.at((), why)])
-    day = document.check(AttachedDay, data)
-    document.raise_problems()
-    assert day is not None, "what could not be checked has its problem"
+    day = document.valid(AttachedDay, data)
     if not any(entry.strike for entry in day.entries):
         raise ScenarioError([document.at(("entries",), "no entry strikes: nothing is rehearsed")])
     return day
