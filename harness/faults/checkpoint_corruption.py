@@ -136,7 +136,7 @@ class CheckpointCorruption(Fault):
         assert damage.checkpoint is not None
         place = CheckpointFolder.look(context.run_dir, self.directory or context.checkpoints.folder)
         files = [path for path in damage.checkpoint.files if path in place.sizes]
-        return {"sha256": digests.digest(place, files)}
+        return {"sha256": digests.content(place, files).sha256}
 
 
 def _being_written(place: CheckpointFolder, listing: Listing) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from harness.faults.shared.checkpoint_damage import CHECKSUMS_BYTES_MAX, Kind, Order, Part, holds_checksum
 from harness.trainers.checkpoints.contract import Listing
-from harness.trainers.checkpoints.shared import tensors
+from harness.trainers.checkpoints.shared import formats
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 IN_PLACE: tuple[Kind, ...] = ("bit_flip", "zero_page")
@@ -43,7 +43,7 @@ def cells(place: CheckpointFolder, listing: Listing) -> Iterator[Cell]:
 
 
 def _of_file(place: CheckpointFolder, file: str, older: bool) -> Iterator[Cell]:
-    parts: tuple[Part, ...] = ("tensor", "header") if tensors.spans(place, file) else ("metadata",)
+    parts: tuple[Part, ...] = ("tensor", "header") if formats.spans(place, file) else ("metadata",)
     yield from (Cell(kind, part, file) for part in parts for kind in IN_PLACE)
     yield from (Cell(kind, parts[0], file) for kind in WHOLE)
     if older:

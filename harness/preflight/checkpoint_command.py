@@ -19,10 +19,12 @@ from harness.cli.options import REPORTS, JsonOption, ReportsOption
 from harness.cli.output import STYLES, note, print_json, print_table, safe, say
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.verdict import EXIT_CODES, Verdict
-from harness.preflight.preflight_command import JunitOption, write_junit
+from harness.preflight.preflight_command import JunitOption
+from harness.preflight.preflight_page import in_junit
 from harness.preflight.stored_saves import StoredSaves
 from harness.preflight.verification import STRUCTURE, Place, Save, State
 from harness.preflight.verifier import VERDICTS, Verifier, verdict
+from harness.report import write_files
 from harness.report.strict_json import strict
 from harness.report.words import DASH, size
 from harness.run.stop import stop
@@ -92,8 +94,8 @@ def verify(
         note(text)
     if junit:
         finished = (each for each in saves if each.state is not State.UNFINISHED)
-        cases = [(each.path, VERDICTS.get(each.state, Verdict.INCONCLUSIVE), _words(each)) for each in finished]
-        write_junit(junit, f"checkpoint verify {path}", cases)
+        cases = ((each.path, VERDICTS.get(each.state, Verdict.INCONCLUSIVE), _words(each)) for each in finished)
+        write_files({junit.name: in_junit(f"checkpoint verify {path}", cases)}, junit.parent)
     raise typer.Exit(INTERRUPTED if stop.asked else EXIT_CODES[answer])
 
 

@@ -10,10 +10,9 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from harness.preflight.formats import Span
-from harness.trainers.checkpoints.shared.digests import TensorContent
+from harness.trainers.checkpoints.shared.digests import TensorContent, blocks
+from harness.trainers.checkpoints.shared.formats import Span
 
-BLOCK_BYTES = 2**20
 ZEROS_BYTES = 4096  # so many zeros in a row, counted from the tensor's begin, are a hole
 TENSOR_BYTES_MIN = 17  # a smaller one is a counter, and may be zero
 WRITTEN_MIN = 0.5  # of a large file's bytes: else most of it are holes, which take hours to read
@@ -58,19 +57,17 @@ def parts(file: IO[bytes], spans: Sequence[Span]) -> Iterator[Part]:
 
 
 def _part(file: IO[bytes], span: Span) -> Part:
-    digest, crc, zeros, infinite, at = hashlib.sha256(), 0, 0, 0, span.start
-    file.seek(at)
-    while at < span.end:
-        block = file.read(min(BLOCK_BYTES, span.end - at))
-        if not block:
-            raise Unreadable("it becomes shorter while it is read")
-        at += len(block)
+    digest, crc, zeros, infinite, left = hashlib.sha256(), 0, 0, 0, span.end - span.start
+    for block in blocks(file, (span.start, span.end)):
+        left -= len(block)
         digest.update(block)
         if span.crc32 is not None:
             crc = zlib.crc32(block, crc)
         if span.name and span.end - span.start >= TENSOR_BYTES_MIN:
             zeros += _zeros(block)
             infinite += _infinite(block, span.number)
+    if left:
+        raise Unreadable("it becomes shorter while it is read")
     return Part(span, digest.hexdigest(), span.crc32 in (None, crc), zeros, infinite)
 
 

@@ -47,6 +47,7 @@ class Asked(msgspec.Struct, kw_only=True, omit_defaults=True):
     plan: dict[str, object]
     checks: list[str]
     against: str = ""
+    faults: bool = False  # whether those of the scenario acted: then it proves nothing of the cluster
     canary_ended: str = ""  # why the trainer did not come to its end without a fault; empty: it did
     drill: str = ""  # the run in which a rank was killed, beside this folder
     drill_ended: str = ""
@@ -61,6 +62,7 @@ class Preflight(msgspec.Struct, kw_only=True, omit_defaults=True):
     nodes: list[str] = []
     at_s: float = 0.0  # since 1970
     against: str = ""  # the kept one that it was held against
+    faults: bool = False
     drill: str = ""
     commit: str = ""  # of the project under test; empty where it is not known
     interrupted: bool = False
@@ -119,10 +121,9 @@ def check_name(name: str) -> None:
 def keep(name: str, found: Preflight, reports: pathlib.Path) -> None:
     """In place of an earlier one of this name. Raises `UsageError` for one that is not fit."""
     check_name(name)
-    if found.verdict is not Verdict.PASS:
-        raise UsageError(
-            f"--keep {name}: {found.run_id} is {found.verdict.value}, and nothing is held against such a one"
-        )
+    if found.verdict is not Verdict.PASS or found.faults:
+        what = "was made with --faults" if found.faults else f"is {found.verdict.value}"
+        raise UsageError(f"--keep {name}: {found.run_id} {what}, and nothing is held against such a one")
     (reports / KEPT).mkdir(parents=True, exist_ok=True)
     store(f"{name}.json", found, reports / KEPT)
 
@@ -148,15 +149,14 @@ def held_against(before: Preflight, name: str, judged: Judged) -> Iterator[Findi
     for fact, told in judged.facts.items():
         if (known := old.facts.get(fact)) not in (None, told):
             words = f"{fact} is {told}; it was {known} when the baseline was kept"
-            yield Finding(words=words, cause="an update since then: keep a new baseline if it was meant")
+            yield Finding(words, "an update since then: keep a new baseline if it was meant")
     for figure, value in judged.figures.items():
         was = old.figures.get(figure) or 0.0
         less = check.least is not None and value < check.least * was
         more = check.most is not None and 0 < check.most * was < value
         if less or more:
             words = f"{figure}: {100 * value / was:.0f} % of what it was when the baseline was kept"
-            nodes = _nodes(figure, before.nodes)
-            yield Finding(words=words, cause=check.cause, figure=value, usual=was, nodes=nodes)
+            yield Finding(words, check.cause, _nodes(figure, before.nodes), figure=value, usual=was)
 
 
 def _nodes(figure: str, nodes: list[str]) -> list[str]:

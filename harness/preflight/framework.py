@@ -14,9 +14,8 @@ import tempfile
 from collections.abc import Sequence
 
 from harness.preflight import framework_child
-from harness.preflight.formats import METADATA
 from harness.preflight.verification import Save, State
-from harness.trainers.checkpoints.shared.torch_files import SUFFIXES
+from harness.trainers.checkpoints.shared.formats import METADATA, SUFFIXES
 
 LIMIT_S, BYTES_A_SECOND = 120, 20 * 2**20
 MEMORY_BYTES, TIMES_SIZE = 16 * 2**30, 4  # torch alone maps some GiB

@@ -63,7 +63,7 @@ class Setting:
 def look(plan: Plan, setting: Setting) -> pathlib.Path:
     """Runs what the checks need. Returns the folder, from which they are judged."""
     folder, checks = setting.reports / plan.run_id, [load_check(name) for name in setting.checks]
-    asked = Asked(plan=plan.to_json(), checks=list(setting.checks), against=setting.against)
+    asked = Asked(plan=plan.to_json(), checks=[*setting.checks], against=setting.against, faults=setting.faults)
     probes = sorted({check.probe for check in checks if check.probe})
     (folder / PROGRAM).parent.mkdir(parents=True)
     store(ASKED, asked, folder)

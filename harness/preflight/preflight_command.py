@@ -33,10 +33,10 @@ from harness.plan.capabilities import check_capabilities
 from harness.plan.model import Plan
 from harness.preflight import fitness, preflight_page, stored_evidence
 from harness.preflight.checklist import VERDICTS, Answer, checklist
-from harness.preflight.checks.contract import check_names, in_order
+from harness.preflight.checks.contract import check_names, in_order, load_check
 from harness.preflight.looking import Setting, look
 from harness.preflight.wing import plain
-from harness.report import junit, write_files
+from harness.report import write_files
 from harness.report.strict_json import strict
 from harness.report.words import short_commit
 from harness.run.stop import stop
@@ -67,7 +67,7 @@ def preflight(
     keep: Annotated[str, typer.Option(help="Keep the result under this name; without SCENARIO, the newest one.")] = "",
     against: Annotated[str, typer.Option(help="Hold the result against the one that was kept under this name.")] = "",
     faults: Annotated[
-        bool, typer.Option("--faults", help="Let the scenario's faults act while nodes measure: they must be found.")
+        bool, typer.Option("--faults", help="Let the scenario's faults act while nodes measure; asks nothing else.")
     ] = False,
     backend: BackendOption = "local",
     seed: SeedOption = 1,
@@ -92,7 +92,7 @@ def preflight(
     if from_stored == bool(scenario) and not (keep and not scenario):
         raise UsageError("say what to check: chaos preflight SCENARIO, or chaos preflight --checklist")
     if not from_stored:
-        chosen, given = _chosen(only or []), (keep, against, faults, json, junit)
+        chosen, given = _chosen(only or [], faults), (keep, against, faults, json, junit)
         if not scenario:
             fitness.keep(keep, fitness.read(_newest(reports) / fitness.KNOWN, fitness.Preflight), reports)
             return
@@ -100,7 +100,8 @@ def preflight(
     commit, answers = checklist(reports, pathlib.Path.cwd())
     verdict = merge(VERDICTS[each.answer] for each in answers)
     if junit:
-        write_junit(junit, "preflight", [(each.item, VERDICTS[each.answer], each.why) for each in answers])
+        cases = ((each.item, VERDICTS[each.answer], each.why) for each in answers)
+        write_files({junit.name: preflight_page.in_junit("preflight", cases)}, junit.parent)
     if json:
         items = [_values(each) for each in answers]
         print_json(strict({"schema": 1, "verdict": verdict.value, "commit": commit, "items": items}))
@@ -109,11 +110,15 @@ def preflight(
     raise typer.Exit(EXIT_CODES[verdict])
 
 
-def _chosen(only: Sequence[str]) -> list[str]:
+def _chosen(only: Sequence[str], faults: bool) -> list[str]:
+    """The trainer runs without the scenario's faults: with them, only what the nodes measure is asked."""
     for name in only:
         if name not in check_names():
             raise UsageError(f"--only {name}: {choice(name, check_names())}")
-    return in_order(only)
+    chosen = [name for name in in_order(only) if not faults or load_check(name).needs == "nodes"]
+    if not chosen:
+        raise UsageError(f"--faults: they act while nodes measure, and --only {only[0]} asks the trainer")
+    return chosen
 
 
 def _newest(reports: pathlib.Path) -> pathlib.Path:
@@ -135,6 +140,8 @@ def _look(
     """Looks, says what was found, and returns the exit code."""
     if keep:
         fitness.check_name(keep)
+        if faults:
+            raise UsageError("--keep: nothing is held against a preflight with --faults")
     plan, reports = plan.again(new_run_id(f"preflight-{plan.scenario.name}")), reports.resolve()
     before, engine = fitness.kept(against, reports, plan.backend) if against else None, load_backend(plan.backend)
     check_capabilities(plan if faults else plan.without_faults(plan.run_id), engine.probe())
@@ -166,13 +173,6 @@ def _print_found(found: fitness.Preflight, folder: pathlib.Path) -> None:
         if finding.cause:
             say(f"  usually: {finding.cause}")
     out.print(f"[bold]{found.verdict.value.upper()}[/]  report: {safe(folder / 'report.html')}", soft_wrap=True)
-
-
-def write_junit(file: pathlib.Path, name: str, cases: Sequence[tuple[str, Verdict, str]]) -> None:
-    suite = junit.empty_suite(name, [verdict for _, verdict, _ in cases])
-    for case, verdict, words in cases:
-        junit.case(suite, name, case, verdict, words, words)
-    write_files({file.name: junit.document([suite])}, file.parent)
 
 
 def _values(answer: Answer) -> dict[str, object]:

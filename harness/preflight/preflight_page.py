@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import datetime
-import math
 import pathlib
-import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
 from markupsafe import Markup
 
 from harness.judge.verdict import Verdict
-from harness.preflight.checks.compute import in_flops
-from harness.preflight.checks.contract import Finding, rate
+from harness.preflight.checks.contract import Finding, rate, scaled
 from harness.preflight.checks.links import SLOW
 from harness.preflight.fitness import KNOWN, Answer, Curve, Preflight, store
 from harness.report import html_page, junit, markdown, write_files
 from harness.report.charts import svg
+from harness.report.charts.loss import Curves, Series, loss_chart
 from harness.report.words import minute, one_line, quantity, size, words
 from harness.units import counted
 
@@ -24,24 +23,29 @@ LINKS, ARROW = "links", " → "
 OF_NETWORKS = ("link ", "bus bandwidth")
 CELL, LABEL = 56.0, 96.0
 SIDE_MAX = 64  # of the matrix: more of them are not drawn
-WIDTH, HEIGHT = 1054.0, 150.0
+WIDTH = 1054.0
 DARKEST = 0.6
 
 
 def write(found: Preflight, folder: pathlib.Path) -> None:
     store(KNOWN, found, folder)
-    files = {"report.html": page(found), "report.md": text(found), "junit.xml": junit.document([suite(found)])}
-    write_files(files, folder)
+    suite = in_junit(f"preflight {found.scenario}", _cases(found))
+    write_files({"report.html": page(found), "report.md": text(found), "junit.xml": suite}, folder)
 
 
-def suite(found: Preflight) -> ElementTree.Element:
-    """A test case a check."""
-    name = f"preflight {found.scenario}"
-    made = junit.empty_suite(name, [each.verdict for each in found.checks])
+def _cases(found: Preflight) -> Iterator[tuple[str, Verdict, str]]:
     for each in found.checks:
         told = "\n".join(f"{one.words} ({one.cause})" if one.cause else one.words for one in each.judged.findings)
-        junit.case(made, name, each.title, each.verdict, one_line(told or in_words(each)), told)
-    return made
+        yield each.title, each.verdict, told or in_words(each)
+
+
+def in_junit(name: str, cases: Iterable[tuple[str, Verdict, str]]) -> str:
+    """A document of one suite; a case has a name, a verdict and words."""
+    told = list(cases)
+    suite = junit.empty_suite(name, [verdict for _, verdict, _ in told])
+    for case, verdict, why in told:
+        junit.case(suite, name, case, verdict, one_line(why), why)
+    return junit.document([suite])
 
 
 def in_words(answer: Answer) -> str:
@@ -56,7 +60,8 @@ def where(finding: Finding) -> str:
 
 def about(found: Preflight) -> list[str]:
     told = [f"scenario {found.scenario}", f"backend {found.backend}", counted(len(found.nodes), "node")]
-    return told + ([f"against {found.against}"] if found.against else [])
+    told += [f"against {found.against}"] if found.against else []
+    return told + (["with the scenario's faults"] if found.faults else [])
 
 
 def text(found: Preflight) -> str:
@@ -96,7 +101,7 @@ def _shown(name: str, value: float) -> tuple[str, str]:
     what, _, unit = name.removesuffix(")").rpartition(" (")
     if unit.startswith("bytes"):
         return what, rate(value) if what.startswith(OF_NETWORKS) else size(value) + unit.removeprefix("bytes")
-    return what, in_flops(value) if unit == "FLOP/s" else quantity(value, unit)
+    return what, scaled(value, unit) if unit == "FLOP/s" else quantity(value, unit)
 
 
 def _verdict(finding: Finding) -> str:
@@ -135,24 +140,9 @@ def matrix(links: Mapping[tuple[str, str], float], slow: Mapping[bool, float]) -
     return svg.picture(max(LABEL + side, WIDTH), LABEL / 2 + side, label, parts)
 
 
-def _curves(curve: Curve) -> Iterator[tuple[str, Markup]]:
-    for name, values in (("loss", curve.loss), ("grad_norm", curve.grad_norm)):
-        if any(value is not None for value in values):
-            yield words(name), _chart(name, curve.step, values)
-
-
-def _chart(name: str, steps: Sequence[int], values: Sequence[float | None]) -> Markup:
-    told = [value for value in values if value is not None]
-    low, high = min(told), max(told)
-    room = (high - low) * 0.06 or abs(high) * 0.1 or 0.1
-    x = svg.Scale(0.0, float(max(steps)), 64.0, WIDTH)
-    y = svg.Scale(low - room, high + room, HEIGHT, 8.0)
-    parts = []
-    for tick in svg.round_ticks(y.low, y.high, 4):
-        parts += [svg.line(x.start, y(tick), x.stop, y(tick), "grid")]
-        parts += [svg.text(x.start - 6, y(tick) + 4, f"{tick:g}", "tick", "end")]
-    for tick in svg.round_ticks(x.low, x.high, 10):
-        parts += [svg.text(x(tick), HEIGHT + 16, f"{tick:,.0f}", "tick", "middle")]
-    points = ((x(step), math.nan if value is None else y(value)) for step, value in zip(steps, values, strict=True))
-    parts += [svg.polyline(points, "run"), svg.line(x.start, HEIGHT, x.stop, HEIGHT, "axis")]
-    return svg.picture(WIDTH + 26, HEIGHT + 22, f"{words(name)} of {counted(len(steps), 'step')}", parts)
+def _curves(curve: Curve) -> Iterator[Markup]:
+    step, *all_told = (np.array(each, float) for each in (curve.step, curve.loss, curve.grad_norm))
+    for name, told in zip(("loss", "grad_norm"), all_told, strict=True):
+        if np.isfinite(told).any():
+            drawn = loss_chart(Curves(Series(step, told, told), None, None, int(step.max())), what=words(name))
+            yield drawn or Markup("")

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from harness.preflight.content import Part
-from harness.preflight.verification import MARKED_BESIDE, Save, State
+from harness.preflight.verification import Save, State
 from harness.timeline.save_events import family
-from harness.trainers.checkpoints.contract import Listing
+from harness.trainers.checkpoints.contract import Listing, load_layout
 
 SMALLER = 0.9
 
@@ -94,7 +94,7 @@ def pointer(listing: Listing, saves: Mapping[str, Save]) -> Save | None:
         broken.find(State.DAMAGED, "names no save that is there")
         return broken
     named = saves[found.target].step
-    if listing.layout in MARKED_BESIDE and named is not None:
+    if load_layout(listing.layout).marked_beside and named is not None:
         for save in saves.values():
             if save.step is not None and save.step > named:
                 save.find(State.SUSPICIOUS, f"{found.path} names step {named}: this one was not finished, or left")

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from harness.preflight.formats import Inside
-from harness.preflight.pickles import fields
+from harness.trainers.checkpoints.shared.formats import Inside
+from harness.trainers.checkpoints.shared.pickles import fields
 
 NAMED_MAX = 100  # missing files that are named
 TRIED_MAX = 10_000
@@ -56,14 +56,9 @@ def _ranks(family: Sequence[str]) -> Iterator[Lack]:
     ranges = [sorted(side) if place and len(side) == 1 else range(max(side) + 1) for place, side in enumerate(sides)]
     absent = (each for each in itertools.islice(itertools.product(*ranges), TRIED_MAX) if each not in found)
     for numbers in itertools.islice(absent, NAMED_MAX):
-        named = _RANKS.sub(
-            lambda ranks: re.sub(r"\d+", lambda old: f"{{:0{len(old[0])}}}", ranks[0]), _escaped(family[0])
-        )
+        name = family[0].replace("{", "{{").replace("}", "}}")
+        named = _RANKS.sub(lambda ranks: re.sub(r"\d+", lambda old: f"{{:0{len(old[0])}}}", ranks[0]), name)
         yield Lack("is missing, and ranks with larger numbers are there", named.format(*numbers), sure=sure)
-
-
-def _escaped(name: str) -> str:
-    return name.replace("{", "{{").replace("}", "}}")
 
 
 def told(insides: Mapping[str, Inside]) -> Iterator[Lack]:

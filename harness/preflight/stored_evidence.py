@@ -13,7 +13,7 @@ from harness.judge.facts.evidence import Evidence, load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.log.events import HARNESS, Tail
 from harness.plan.model import Plan
-from harness.preflight.checks.contract import Finding, Judged, Seen, Told, load_check
+from harness.preflight.checks.contract import Judged, Seen, Told, doubt, load_check
 from harness.preflight.fitness import ASKED, Asked, Curve, Preflight, answers, held_against, read
 from harness.report.model import ReportError
 from harness.timeline import timeline
@@ -30,15 +30,10 @@ def judged(folder: pathlib.Path, before: Preflight | None) -> Preflight:
     checks = {name: _judged(name, seen, before) for name in asked.checks}
     curve, plan = _curve(seen.canary) if seen.canary else None, seen.plan
     commit = str(seen.environment.get("commit") or "")
-    told: dict[str, Any] = {
-        "run_id": folder.name,
-        "scenario": plan.scenario.name,
-        "backend": plan.backend,
-        "nodes": list(seen.nodes),
-    }
+    told: dict[str, Any] = {"run_id": folder.name, "scenario": plan.scenario.name, "backend": plan.backend}
     at_s = (folder / ASKED).stat().st_mtime
-    told |= {name: getattr(asked, name) for name in ("against", "drill", "interrupted")}
-    return Preflight(**told, at_s=at_s, checks=answers(checks), canary=curve, commit=commit)
+    told |= {name: getattr(asked, name) for name in ("against", "faults", "drill", "interrupted")}
+    return Preflight(**told, nodes=[*seen.nodes], at_s=at_s, checks=answers(checks), canary=curve, commit=commit)
 
 
 def _judged(name: str, seen: Seen, before: Preflight | None) -> Judged:
@@ -47,8 +42,8 @@ def _judged(name: str, seen: Seen, before: Preflight | None) -> Judged:
     try:
         found = load_check(name).judge(seen)
     except Exception as error:
-        found = Judged(findings=[Finding(words=f"the check crashed: {type(error).__name__}: {error}", certain=False)])
-    unread, seen.damaged = [Finding(words=words, certain=False) for words in seen.damaged], []
+        found = Judged(findings=[doubt(f"the check crashed: {type(error).__name__}: {error}")])
+    unread, seen.damaged = [*map(doubt, seen.damaged)], []
     found.findings = [*found.findings, *unread, *(held_against(before, name, found) if before else ())]
     return found
 

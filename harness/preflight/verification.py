@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import enum
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, NamedTuple
 
 from harness.errors import FaultError
 from harness.log import untrusted_files
-from harness.preflight import formats, manifest, pickles, siblings
+from harness.preflight import manifest, siblings
 from harness.preflight.content import Part, Unreadable, parts
-from harness.preflight.formats import Inside, Span
 from harness.trainers.checkpoints.contract import AUTO, FoundCheckpoint, Listing, layout_names, load_layout
-from harness.trainers.checkpoints.shared import names
+from harness.trainers.checkpoints.shared import formats, names
+from harness.trainers.checkpoints.shared.formats import METADATA, Inside, Span
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 FINDINGS_MAX = 100  # of one save that are kept
-MARKED_BESIDE = ("megatron", "deepspeed")  # what is written last lies beside the saves, and tells of all
-MARKS = {"hugging_face": "trainer_state.json", "reference": "manifest.json"}
-STATES_THE_STEP = {"hugging_face": "global_step", "deepspeed": "global_steps", "megatron": "iteration"}
 STRUCTURE, CHECKSUMS, MANIFEST = "structure", "checksums", "manifest"
 
 
@@ -120,7 +117,7 @@ def verify(place: CheckpointFolder, layout: str, found: FoundCheckpoint) -> Save
 
 class _Verification:
     def __init__(self, place: CheckpointFolder, layout: str, found: FoundCheckpoint, save: Save):
-        self.place, self.layout, self.found, self.save = place, layout, found, save
+        self.place, self.layout, self.found, self.save = place, load_layout(layout), found, save
         self.insides: dict[str, Inside] = {}
         self.shards: dict[str, list[formats.Place]] = {}  # by file
         self.kept: manifest.Manifest | None = None
@@ -131,9 +128,11 @@ class _Verification:
             self.kept = manifest.read(self.place.root, save.path)
         except ValueError as error:
             save.find(State.UNKNOWN, str(error))
-        for folder in {file.rpartition("/")[0] for file in files if file.endswith((".distcp", "/.metadata"))}:
-            self._read_metadata(folder)
-        for file in files:
+        for folder in {file.rpartition("/")[0] for file in files if file.endswith((".distcp", f"/{METADATA}"))}:
+            if (path := f"{folder}/{METADATA}") not in files:
+                what = "is missing; it is written last: the save was not finished, or lost it"
+                save.find(State.DAMAGED, what, path)
+        for file in sorted(files, key=lambda file: not file.endswith(f"/{METADATA}")):
             self._read(file)
         self._ask_all()
         tensors = [span for inside in self.insides.values() for span in inside.spans]
@@ -147,24 +146,15 @@ class _Verification:
             if now != (self.place.sizes[file], self.place.times_ns[file]):
                 save.findings = [Finding(State.UNFINISHED, save.short(file), "", "changes while it is read")]
 
-    def _read_metadata(self, folder: str) -> None:
-        """Of a distributed checkpoint, in whichever folder of the save it is."""
-        find, path = self.save.find, f"{folder}/{formats.METADATA}"
-        if path not in self.place.sizes:
-            find(State.DAMAGED, "is missing; it is written last: the save was not finished, or lost it", path)
-        if not self.place.sizes.get(path):
-            return
-        told = formats.shards(self.place.read(path, pickles.BYTES_MAX + 1))
-        for tensor, what in told.wrong:
-            find(State.DAMAGED, what, path, tensor)
-        for what in told.unclear:
-            find(State.UNKNOWN, what, path)
-        self.shards |= {f"{folder}/{name}": places for name, places in told.places.items()}
+    def _expect_shards(self, metadata: str, places: Mapping[str, list[formats.Place]]) -> None:
+        """By what a distributed checkpoint, in whichever folder of the save it is, tells of them."""
+        folder, find = metadata.removesuffix(METADATA), self.save.find
+        self.shards |= {folder + name: each for name, each in places.items()}
         for file in self.shards.keys() - set(self.found.files):
             for tensor in dict.fromkeys(place[0] for place in self.shards[file]):
                 find(State.DAMAGED, "is lost: the file is missing", file[: formats.WORDS_MAX], tensor)
         for file in self.found.files:
-            if told.places and file.endswith(".distcp") and file not in self.shards:
+            if places and file.endswith(".distcp") and file not in self.shards:
                 find(State.SUSPICIOUS, "is not named by .metadata", file)
 
     def _read(self, file: str) -> None:
@@ -177,6 +167,7 @@ class _Verification:
                     save.find(State.DAMAGED, what, file, tensor)
                 for what in inside.unclear:
                     save.find(State.UNKNOWN, what, file)
+                self._expect_shards(file, inside.places)
                 save.parts[save.short(file)] = read = self._content(opened, file, inside.spans)
         except (OSError, FaultError, Unreadable) as error:
             save.find(State.UNKNOWN, f"cannot be read: {error}", file)
@@ -203,13 +194,13 @@ class _Verification:
             for lack in asked:
                 find(State.DAMAGED if lack.sure else State.SUSPICIOUS, lack.what, lack.file, lack.tensor)
         for file, inside in self.insides.items():
-            told = inside.top.get(STATES_THE_STEP.get(self.layout, ""))
+            told = inside.top.get(self.layout.step_key)
             if type(told) is int and self.found.step not in (None, told):
                 find(State.DAMAGED, f"is of step {told}, and the save of step {self.found.step}", file)
         if not any(inside.known for inside in self.insides.values()):
             find(State.UNKNOWN, "no file of it has a format that is known")
-        if not self.found.whole and self.save.state is State.WHOLE and self.layout not in MARKED_BESIDE:
-            find(State.DAMAGED, f"lacks what is written last: {MARKS.get(self.layout, 'its end')}")
+        if not self.found.whole and self.save.state is State.WHOLE and not self.layout.marked_beside:
+            find(State.DAMAGED, f"lacks what is written last: {self.layout.mark or 'its end'}")
 
     def _hold_against(self, kept: manifest.Manifest) -> None:
         """Where most of it is new, it was saved again: the job went back, and came to this step once more."""

@@ -19,7 +19,7 @@ from harness.errors import FaultError
 from harness.faults import checkpoint_corruption as corruption
 from harness.faults.contract import CheckpointPlace, Target, build_fault
 from harness.trainers.checkpoints.contract import list_checkpoints
-from harness.trainers.checkpoints.shared import tensors
+from harness.trainers.checkpoints.shared import formats
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 TARGETS = [Target(0)]
@@ -283,6 +283,6 @@ def test_a_strike_stays_within_tensor_bytes(
     path = context.logged[0]["path"]
     after = (run_dir / path).read_bytes()
     wrong = [index for index, (a, b) in enumerate(zip(before[path], after, strict=True)) if a != b]
-    inside = tensors.spans(place, path)
+    inside = formats.spans(place, path)
     assert wrong and all(any(start <= index < end for start, end in inside) for index in wrong)
     assert context.logged[0]["tensor_bytes"] == len(wrong)

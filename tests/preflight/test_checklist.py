@@ -86,10 +86,10 @@ def swept(reports: pathlib.Path, name: str, wrong: str = "", complete: bool = Tr
     )
 
 
-def preflight(reports: pathlib.Path, name: str) -> None:
+def preflight(reports: pathlib.Path, name: str, **more: Any) -> None:
     checks = [{"name": each, "title": each, "verdict": "pass", "judged": {"words": "well"}} for each in check_names()]
     values = {"schema": 1, "run_id": name, "scenario": "x", "backend": "local", "commit": HERE, "checks": checks}
-    write(reports, f"{name}/preflight.json", values)
+    write(reports, f"{name}/preflight.json", values | more)
 
 
 def test_without_evidence_nothing_is_answered(tmp_path: pathlib.Path) -> None:
@@ -169,6 +169,11 @@ def test_runs_answer_what_they_judged(tmp_path: pathlib.Path) -> None:
     found = asked(tmp_path)
     assert (found[Item.DATA].answer, found[Item.DRY_RUN].answer) == ("no", "no")
     assert "2 batches were short" in found[Item.DATA].why
+
+
+def test_a_preflight_with_faults_proves_nothing(tmp_path: pathlib.Path) -> None:
+    preflight(tmp_path, "preflight-1", faults=True)
+    assert asked(tmp_path)[Item.CLUSTER].answer == "not tried"
 
 
 def test_a_run_that_is_no_pass_proves_no_resume_and_no_dry_run(tmp_path: pathlib.Path) -> None:

@@ -16,8 +16,7 @@ from harness.faults.contract import Target
 from harness.judge.score import Evidence, judge
 from harness.judge.verdict import Verdict
 from harness.plan.model import Plan, PlannedFault, When
-from harness.preflight.checks.all_reduce import bus_bandwidth
-from harness.preflight.checks.contract import Judged, Seen, Told, check_names, load_check, odd_ones
+from harness.preflight.checks.contract import Judged, Reduced, Seen, Told, check_names, load_check, odd_ones
 
 GBIT = 1e9 / 8
 
@@ -151,10 +150,29 @@ def test_variables_that_are_unset_or_other_on_a_node_are_named() -> None:
     ]
 
 
-def test_what_is_on_no_node_yet_is_told_and_no_finding() -> None:
-    told = [(f"node{n}", "node", {"paths": {"/out/run": {"kind": "absent"}}}) for n in range(3)]
-    judged = asked("environment", seen(told=told))
-    assert judged.verdict is Verdict.PASS and "/out/run" in judged.words
+def saved_below_out(logs: Logs) -> None:
+    for line in (line for lines in logs.trainers() for line in lines):
+        if "path" in line:
+            line["path"] = f"/out/run/{line['path']}"
+
+
+@pytest.mark.parametrize(
+    ("path", "verdict"),
+    [
+        ("/out", Verdict.PASS),
+        ("/out/run/checkpoints", Verdict.PASS),  # where it saves, it makes a folder
+        ("/ou", Verdict.INCONCLUSIVE),
+        ("/data", Verdict.INCONCLUSIVE),
+    ],
+)
+def test_what_is_on_no_node_is_a_doubt_unless_the_trainer_saves_there(path: str, verdict: Verdict) -> None:
+    told = [(f"node{n}", "node", {"paths": {path: {"kind": "absent"}}}) for n in range(3)]
+    alone = seen(told=told)
+    if path != "/out/run/checkpoints":
+        assert asked("environment", alone).verdict is Verdict.INCONCLUSIVE
+    alone.canary = canary(saved_below_out).canary
+    judged = asked("environment", alone)
+    assert judged.verdict is verdict and path in (judged.findings[0].words if judged.findings else judged.words)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +248,7 @@ def test_links_within_nodes_are_held_against_their_like_alone() -> None:
 
 
 def test_bus_bandwidth_is_what_nccl_tests_call_so() -> None:
-    assert bus_bandwidth(2, 10**9, 1.0) == 1e9 and bus_bandwidth(4, 10**9, 1.0) == 1.5e9
+    assert [Reduced("all", ranks, [(10**9, 1.0)]).bus_bandwidth for ranks in (2, 4)] == [1e9, 1.5e9]
     told = [(0, "all_reduce", {"which": "all", "ranks": 2, "times": [[2**16, 0.001], [2**24, 0.1]]})]
     judged = asked("all_reduce", seen(nodes=2, told=told))
     assert list(judged.figures.values()) == [2**24 / 0.1] and list(judged.shown.values()) == [2**16 / 0.001]

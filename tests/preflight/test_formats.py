@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from harness.preflight import formats
+from harness.trainers.checkpoints.shared import formats
 
 ONE = {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
 
@@ -76,6 +76,10 @@ def test_archives_of_torch(change: dict[str, bytes | None], tensor: str, told: s
     assert name == tensor and told in what
 
 
+def metadata(tensors: dict[str, Any], places: dict[Any, Any]) -> formats.Inside:
+    return formats.look(io.BytesIO(pickle.dumps(Metadata(tensors, storage_data=places))), "x/.metadata")
+
+
 def test_metadata_of_a_distributed_checkpoint_must_tell_the_place_of_each_part() -> None:
     chunks = [ChunkStorageMetadata(torch.Size([at]), torch.Size([4])) for at in (0, 4)]
     tensor = TensorStorageMetadata(TensorProperties(torch.float32), torch.Size([8]), chunks)
@@ -83,9 +87,9 @@ def test_metadata_of_a_distributed_checkpoint_must_tell_the_place_of_each_part()
 
     first, second = (MetadataIndex("w", torch.Size([at])) for at in (0, 4))
     places = {first: _StorageInfo("__0_0.distcp", 0, 100), second: _StorageInfo("__1_0.distcp", 0, 100)}
-    found = formats.shards(pickle.dumps(Metadata({"w": tensor}, storage_data=places)))
+    found = metadata({"w": tensor}, places)
     assert (found.wrong, set(found.places)) == ([], {"__0_0.distcp", "__1_0.distcp"})
-    found = formats.shards(pickle.dumps(Metadata({"w": tensor}, storage_data={first: places[first]})))
+    found = metadata({"w": tensor}, {first: places[first]})
     assert found.wrong == [("w", "has 2 parts, and the places of 1 are told")]
     over = formats.shard(io.BytesIO(bytes(100)), [("w", 0, 60), ("v", 50, 50)]).wrong
     assert ("v", "lies over another tensor") in over

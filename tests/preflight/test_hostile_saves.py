@@ -20,9 +20,10 @@ import torch
 from checkpoint_files import save, save_safetensors
 from damages import WRITERS, edit_metadata
 
-from harness.preflight import content, formats, manifest, pickles
+from harness.preflight import content, manifest
 from harness.preflight.verification import Place, Save, State
 from harness.preflight.verifier import Verifier
+from harness.trainers.checkpoints.shared import formats, pickles
 
 MEMORY_BYTES = 2 * 2**30
 

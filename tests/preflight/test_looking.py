@@ -227,6 +227,8 @@ def test_a_node_cannot_speak_for_another_one(tmp_path: pathlib.Path) -> None:
         (["rank-kill", "--against", "none"], "no preflight was kept"),
         (["--keep", "x"], "no preflight is in"),
         (["rank-kill", "--keep", "a/b"], "a name has letters"),
+        (["rank-kill", "--keep", "x", "--faults"], "nothing is held against"),
+        (["rank-kill", "--only", "restore", "--faults"], "asks the trainer"),
     ],
 )
 def test_mistakes_are_told(tmp_path: pathlib.Path, words: list[str], told: str) -> None:

@@ -20,7 +20,7 @@ from checkpoint_files import POINTED, WRITERS, save, state, write
 from harness.errors import UsageError
 from harness.log import untrusted_files
 from harness.trainers.checkpoints.contract import AUTO, Listing, layout_names, list_checkpoints, load_layout
-from harness.trainers.checkpoints.shared import names, tensors
+from harness.trainers.checkpoints.shared import formats, names
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 FOLDER = "checkpoints"
@@ -57,7 +57,7 @@ def test_the_spans_hold_the_tensors_bytes_and_nothing_else(tmp_path: pathlib.Pat
     write(tmp_path / FOLDER, layout, 20)
     place, newest = CheckpointFolder.look(tmp_path, FOLDER), look(tmp_path).checkpoints[0]
     inside = b"".join(
-        (tmp_path / path).read_bytes()[start:end] for path in newest.files for start, end in tensors.spans(place, path)
+        (tmp_path / path).read_bytes()[start:end] for path in newest.files for start, end in formats.spans(place, path)
     )
     model = state(20)["model"]
     for tensor in model.values():
@@ -70,7 +70,7 @@ def test_a_torn_file_is_not_finished(tmp_path: pathlib.Path, layout: str) -> Non
     write(tmp_path / FOLDER, layout, 20, 100)
     newest = look(tmp_path).checkpoints[0]
     place = CheckpointFolder.look(tmp_path, FOLDER)
-    torn = next(path for path in newest.files if tensors.spans(place, path))
+    torn = next(path for path in newest.files if formats.spans(place, path))
     os.truncate(tmp_path / torn, place.sizes[torn] - 30)
     assert [each.step for each in look(tmp_path).finished] == [20]
 
@@ -162,8 +162,8 @@ def test_a_shard_is_many_archives_in_a_row(tmp_path: pathlib.Path) -> None:
     first, second, shard = tmp_path / "a.pt", tmp_path / "b.pt", tmp_path / "shard.distcp"
     save(first, state(1)), save(second, state(2))
     shard.write_bytes(b"\x80\x04no tensor." + first.read_bytes() + b"between" + second.read_bytes())
-    found = tensors.spans(place_of(shard), "shard.distcp")
-    assert len(found) == 2 * len(tensors.spans(place_of(first), "a.pt"))
+    found = formats.spans(place_of(shard), "shard.distcp")
+    assert len(found) == 2 * len(formats.spans(place_of(first), "a.pt"))
 
 
 @pytest.mark.parametrize("size", [0, 3, 22, 100, 3000])
@@ -176,9 +176,9 @@ def test_a_damaged_file_has_no_spans_and_never_raises(tmp_path: pathlib.Path, si
     (tmp_path / "odd.safetensors").write_bytes(struct.pack("<Q", 2) + b"{]" + content[:size])
     place = place_of(tmp_path / "torn.pt")
     for name in ("torn.pt", "huge.safetensors"):
-        assert tensors.spans(place, name) == []
-    assert not tensors.is_complete(place, "odd.safetensors")
-    tensors.spans(place, "end.pt")
+        assert formats.spans(place, name) == []
+    assert not formats.is_complete(place, "odd.safetensors")
+    formats.spans(place, "end.pt")
 
 
 def test_links_and_pipes_of_a_node_are_not_followed(tmp_path: pathlib.Path) -> None:
@@ -238,7 +238,7 @@ def test_a_header_that_is_longer_than_its_file_is_not_read(tmp_path: pathlib.Pat
 def test_what_was_read_is_what_torch_loads(tmp_path: pathlib.Path) -> None:
     """A bit of a span, flipped, changes one element of one tensor."""
     save(tmp_path / "ckpt.pt", state(1))
-    start, end = max(tensors.spans(place_of(tmp_path / "ckpt.pt"), "ckpt.pt"), key=lambda span: span[1] - span[0])
+    start, end = max(formats.spans(place_of(tmp_path / "ckpt.pt"), "ckpt.pt"), key=lambda span: span[1] - span[0])
     assert end - start == 3000 * 4
     content = bytearray((tmp_path / "ckpt.pt").read_bytes())
     content[start + 8] ^= 1

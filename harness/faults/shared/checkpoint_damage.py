@@ -15,9 +15,9 @@ from typing import IO, Literal
 from harness.errors import FaultError
 from harness.log import untrusted_files
 from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing
-from harness.trainers.checkpoints.shared import tensors
+from harness.trainers.checkpoints.shared import formats
+from harness.trainers.checkpoints.shared.formats import Extent
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
-from harness.trainers.checkpoints.shared.tensors import Span
 
 PAGE_BYTES = 4096
 CHUNK_BYTES = 1 << 20
@@ -101,7 +101,7 @@ def prepare(place: CheckpointFolder, listing: Listing, order: Order, aside: path
     if order.part == "pointer":
         return _of_pointer(place, listing, order, aside)
     path = choose(place, newest, order)
-    spans = tensors.spans(place, path)
+    spans = formats.spans(place, path)
     kept, damaged = aside / "original", aside / "damaged"
     untrusted_files.copy_out(place.root, path, kept)
     if order.kind != "missing":
@@ -115,7 +115,7 @@ def prepare(place: CheckpointFolder, listing: Listing, order: Order, aside: path
     return Damage(place.root, path, kept, damaged, expected, part_of(order.part, spans, lost), lost, newest)
 
 
-def part_of(part: Part, spans: Sequence[Span], tensor_bytes: int) -> str:
+def part_of(part: Part, spans: Sequence[Extent], tensor_bytes: int) -> str:
     """Where the damage lies, also where any file would do."""
     if part != "any":
         return part
@@ -138,11 +138,11 @@ def choose(place: CheckpointFolder, checkpoint: FoundCheckpoint, order: Order) -
 
 def _holds(place: CheckpointFolder, path: str, order: Order) -> bool:
     if order.kind == "wrong_manifest":
-        return holds_checksum(place.read(path, CHECKSUMS_BYTES_MAX)) and not tensors.spans(place, path)
-    return order.part == "any" or (order.part == "metadata") != bool(tensors.spans(place, path))
+        return holds_checksum(place.read(path, CHECKSUMS_BYTES_MAX)) and not formats.spans(place, path)
+    return order.part == "any" or (order.part == "metadata") != bool(formats.spans(place, path))
 
 
-def _allowed(part: Part, spans: Sequence[Span], size: int) -> list[Span]:
+def _allowed(part: Part, spans: Sequence[Extent], size: int) -> list[Extent]:
     """The bytes that may be changed."""
     if part == "tensor":
         return list(spans)
@@ -213,7 +213,7 @@ def _point_elsewhere(place: CheckpointFolder, listing: Listing, stale: bool, asi
 # What is done to bytes
 
 
-def _change(path: pathlib.Path, order: Order, allowed: Sequence[Span]) -> None:
+def _change(path: pathlib.Path, order: Order, allowed: Sequence[Extent]) -> None:
     """Changes the file, only inside the allowed bytes; a cut is made at one of them."""
     match order.kind:
         case "bit_flip":
@@ -228,7 +228,7 @@ def _change(path: pathlib.Path, order: Order, allowed: Sequence[Span]) -> None:
             _wrong_checksum(path, order.dice)
 
 
-def _position(dice: random.Random, allowed: Sequence[Span]) -> int:
+def _position(dice: random.Random, allowed: Sequence[Extent]) -> int:
     """One of the allowed bytes, each as likely as the others."""
     place = dice.randrange(sum(end - start for start, end in allowed))
     for start, end in allowed:
@@ -238,7 +238,7 @@ def _position(dice: random.Random, allowed: Sequence[Span]) -> int:
     raise AssertionError("unreachable")
 
 
-def _flip(path: pathlib.Path, dice: random.Random, allowed: Sequence[Span]) -> None:
+def _flip(path: pathlib.Path, dice: random.Random, allowed: Sequence[Extent]) -> None:
     with path.open("r+b") as file:
         position = _position(dice, allowed)
         file.seek(position)
@@ -247,7 +247,7 @@ def _flip(path: pathlib.Path, dice: random.Random, allowed: Sequence[Span]) -> N
         file.write(bytes([value ^ 1 << dice.randrange(8)]))
 
 
-def _zero_page(path: pathlib.Path, dice: random.Random, allowed: Sequence[Span]) -> None:
+def _zero_page(path: pathlib.Path, dice: random.Random, allowed: Sequence[Extent]) -> None:
     """As much of one page as may be changed; a page that was not all zeros already, looked for from a random place."""
     pages = [
         (max(start, page * PAGE_BYTES), min(end, (page + 1) * PAGE_BYTES))
@@ -322,7 +322,7 @@ def _apart(a: bytes, b: bytes) -> int:
     return abs(len(a) - len(b)) + sum(x != y for x, y in zip(a, b, strict=False))
 
 
-def _bytes_changed_in(kept: pathlib.Path, damaged: pathlib.Path, spans: Sequence[Span]) -> int:
+def _bytes_changed_in(kept: pathlib.Path, damaged: pathlib.Path, spans: Sequence[Extent]) -> int:
     """How many bytes of these spans are lost or different."""
     if not damaged.exists():
         return sum(end - start for start, end in spans)

@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 
 from harness.judge.verdict import Verdict
-from harness.preflight.checks.contract import Check, Finding, Judged, Seen
+from harness.preflight.checks.contract import Check, Finding, Judged, Seen, doubt
 from harness.units import counted
 
 STEPS_MIN = 20  # fewer show no trend
@@ -27,27 +27,25 @@ class Canary(Check):
 
     def judge(self, seen: Seen) -> Judged:
         if seen.canary is None:
-            words = f"the trainer, without a fault: {seen.canary_ended or 'it was not run'}"
-            return Judged(findings=[Finding(words=words, certain=False)])
+            return Judged(findings=[doubt(f"the trainer, without a fault: {seen.canary_ended or 'it was not run'}")])
         if seen.canary_ended:
             words = f"the trainer fails on this cluster without a fault: {seen.canary_ended}"
-            return Judged(words=words, findings=[Finding(words=words, cause="the first error is in its log")])
+            return Judged(words, [Finding(words, "the first error is in its log")])
         card, curve = seen.canary, seen.canary.evidence.curve
         steps, untold, findings = card.evidence.run.steps, [], list[Finding]()
         if card.verdict is not Verdict.PASS:
             certain = card.verdict is Verdict.FAIL
-            findings.append(Finding(words=f"without a fault: {card.reasons[0]}", certain=certain))
+            findings.append(Finding(f"without a fault: {card.reasons[0]}", certain=certain))
         told = curve.loss[np.isfinite(curve.loss)]
         if len(told) < STEPS_MIN:
-            words = f"whether the loss falls is not known: {counted(len(told), 'step')} told one"
-            findings.append(Finding(words=words, certain=False))
+            findings.append(doubt(f"whether the loss falls is not known: {counted(len(told), 'step')} told one"))
         else:
             part = max(1, round(PART * len(told)))
             first, last = (float(np.median(each)) for each in (told[:part], told[-part:]))
             if last >= first:
                 words = f"the loss does not fall: {first:.4g} at the begin, {last:.4g} at the end of {len(told)} steps"
                 cause = "a learning rate, data that is not shuffled or not there, or weights that are not updated"
-                findings.append(Finding(words=words, cause=cause, figure=last, usual=first))
+                findings.append(Finding(words, cause, figure=last, usual=first))
         norms = steps.grad_norm[~np.isnan(steps.grad_norm) & (steps.applied != 0)]  # a loss scale leaves out overflows
         findings += _norms(norms) if len(norms) else []
         untold += [] if len(norms) else ["norms of gradients"]
@@ -57,28 +55,28 @@ class Canary(Check):
         if share > DATA_MAX:
             words = f"{100 * share:.0f} % of the time of steps is spent waiting for data"
             cause = "too few loader workers, or storage that is too slow for them"
-            findings.append(Finding(words=words, cause=cause, figure=share, usual=DATA_MAX))
+            findings.append(Finding(words, cause, figure=share, usual=DATA_MAX))
         busy = card.metrics.get("gpu_busy_percent")
         untold += ["use of GPUs"] if busy is None else []
         if busy is not None and busy < GPU_BUSY_MIN:
             words, cause = f"GPUs are busy {busy:.0f} % of the time", "data, small batches, or one slow rank"
-            findings.append(Finding(words=words, cause=cause, figure=busy, usual=GPU_BUSY_MIN, unit="%"))
+            findings.append(Finding(words, cause, figure=busy, usual=GPU_BUSY_MIN, unit="%"))
         took = card.metrics.get("step_seconds_p50")
         words = f"{counted(len(curve), 'step')}" + (f" of {1000 * took:.3g} ms" if took else "")
         words += f"; loss {told[0]:.4g} to {told[-1]:.4g}" if len(told) else ""
         words += f"; not told: {', '.join(untold)}" if untold else ""
-        return Judged(words=words, findings=findings, figures={"step (s)": took} if took else {})
+        return Judged(words, findings, {"step (s)": took} if took else {})
 
 
 def _norms(norms: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[Finding]:
     if not np.isfinite(norms).all():
-        return [Finding(words="a gradient is not finite", cause="an overflow, or a GPU that computes wrongly")]
+        return [Finding("a gradient is not finite", "an overflow, or a GPU that computes wrongly")]
     settled = norms[len(norms) // 5 :]  # a job that begins may take large steps
     usual, most = statistics.median(settled.tolist()), float(settled.max())
     if most <= CALM * usual:
         return []
     words = f"norms of gradients jump: up to {most:.3g}, {most / usual:.0f} times their median"
-    return [Finding(words=words, cause="a bad batch, or a learning rate that is too high", figure=most, usual=usual)]
+    return [Finding(words, "a bad batch, or a learning rate that is too high", figure=most, usual=usual)]
 
 
 CHECK = Canary()

@@ -40,9 +40,7 @@ class Clocks(Check):
                 words = f"the clock of {node} is {apart:.2f} s {way} {seen.nodes[0] if alone else of}"
                 words += ": which of the two is wrong cannot be told" if alone else ""
                 nodes = [*offsets] if alone else [node]
-                findings.append(
-                    Finding(words=words, cause=CAUSE, nodes=nodes, figure=seconds - usual, unit="s", usual=0.0)
-                )
+                findings.append(Finding(words, CAUSE, nodes, figure=seconds - usual, unit="s", usual=0.0))
         most = max((abs(s - usual) for s, _ in offsets.values()), default=0.0)
         return Judged(
             words=f"at most {format_duration(round(1e9 * most))} apart: {named([*offsets])}", findings=findings

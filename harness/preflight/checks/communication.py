@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from harness.judge.facts.analysis import Analysis
-from harness.preflight.checks.contract import Check, Judged, Seen, rate
+from harness.preflight.checks.contract import Check, Judged, Reduced, Seen, rate
 from harness.units import format_duration
 
 S = 1_000_000_000
@@ -16,12 +16,6 @@ S = 1_000_000_000
 
 class Node(msgspec.Struct):
     links: Annotated[dict[str, Annotated[int, msgspec.Meta(gt=0, le=10**8)]], msgspec.Meta(max_length=1000)] = {}
-
-
-class Told(msgspec.Struct):
-    which: str
-    ranks: Annotated[int, msgspec.Meta(ge=2)]
-    times: Annotated[list[tuple[float, float]], msgspec.Meta(max_length=100)]
 
 
 class Communication(Check):
@@ -36,9 +30,10 @@ class Communication(Check):
         if work.nodes < 2 or not sent:
             return Judged(not_judged="one node sends nothing" if work.nodes < 2 else "no node told what its links sent")
         gradients = sent / (2 * (work.nodes - 1) / work.nodes)
-        measured = {values.which: _bandwidth(values) for _, values in seen.of("all_reduce", Told) if values.times}
+        measured = {values.which: values.bus_bandwidth for _, values in seen.of("all_reduce", Reduced)}
         between = measured.get("between") or measured.get("all")
-        nominal = min((max(values.links.values()) for _, values in seen.of("node", Node) if values.links), default=None)
+        cards = (node.links.values() for node in seen.by_node("node", Node).values() if node.links)
+        nominal = min(map(max, cards), default=None)
         took = seen.canary.metrics.get("step_seconds_p50") if seen.canary else None
         parts = [f"each node sends {sent / 2**20:.3g} MiB a step, as for {gradients / 2**20:.3g} MiB of gradients"]
         parts.append(_takes("between nodes", sent, nominal and nominal * 125_000, "nominal"))
@@ -47,19 +42,13 @@ class Communication(Check):
             inside = 2 * (work.ranks_per_node - 1) / work.ranks_per_node * gradients
             parts.append(_takes("within a node", inside, measured.get("within"), "measured"))
         parts.append(f"a step takes {format_duration(round(took * S))}" if took else "")
-        return Judged(words="; ".join(filter(None, parts)), figures={"sent in a step (bytes)": sent})
+        return Judged("; ".join(filter(None, parts)), figures={"sent in a step (bytes)": sent})
 
 
 def _takes(where: str, size: float, speed: float | None, how: str) -> str:
     if not speed:
         return f"{where} the {how} speed is not known"
     return f"{where} at {how} {rate(speed)} that takes {format_duration(round(S * size / speed))}"
-
-
-def _bandwidth(values: Told) -> float:
-    """Of the largest size: what is smaller fits into buffers on the way."""
-    size, seconds = max(values.times)
-    return 2 * (values.ranks - 1) / values.ranks * size / max(seconds, 1e-9)
 
 
 def sent_a_step(run: Analysis) -> float | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from harness.preflight.checks.contract import Check, Finding, Judged, Seen, below_the_others
+from harness.preflight.checks.contract import Check, Finding, Judged, Seen, below_the_others, scaled
 from harness.units import counted
 
 SLOW = 0.75  # of the median of the others
@@ -25,23 +25,15 @@ class Compute(Check):
     cause = "heat or a power cap, a CPU quota, or another job on that node"
 
     def judge(self, seen: Seen) -> Judged:
-        told = seen.of("compute", Told)
-        flops = {each.rank: statistics.median(values.flops) for each, values in told if each.rank is not None}
-        findings = seen.silent("its speed", [each.node for each, _ in told], seen.plan.workload.ranks_per_node)
+        flops = {rank: statistics.median(values.flops) for rank, values in seen.by_rank("compute", Told).items()}
+        findings = seen.silent_ranks("its speed", flops)
         for rank, usual in below_the_others(flops, SLOW).items():
             node, share = seen.node_of(rank), 100 * flops[rank] / usual
-            words = f"rank {rank} on {node} computes at {share:.0f} % of the others: {in_flops(flops[rank])}"
-            findings.append(
-                Finding(words=words, cause=self.cause, nodes=[node], ranks=[rank], figure=flops[rank], usual=usual)
-            )
+            words = f"rank {rank} on {node} computes at {share:.0f} % of the others: {scaled(flops[rank], 'FLOP/s')}"
+            findings.append(Finding(words, self.cause, [node], [rank], figure=flops[rank], usual=usual))
         figures = {f"rank {rank} on {seen.node_of(rank)} (FLOP/s)": each for rank, each in flops.items()}
-        spread = f"{in_flops(min(flops.values()))} to {in_flops(max(flops.values()))}" if flops else "nothing told"
-        return Judged(words=f"{counted(len(flops), 'rank')}: {spread}", findings=findings, figures=figures)
-
-
-def in_flops(flops: float) -> str:
-    """`50.6 GFLOP/s`."""
-    return f"{flops / 1e12:.3g} TFLOP/s" if flops >= 1e12 else f"{flops / 1e9:.3g} GFLOP/s"
+        ends = (scaled(end(flops.values()), "FLOP/s") for end in (min, max)) if flops else ["nothing told"]
+        return Judged(f"{counted(len(flops), 'rank')}: {' to '.join(ends)}", findings, figures)
 
 
 CHECK = Compute()

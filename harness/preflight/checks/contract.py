@@ -11,7 +11,7 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -22,12 +22,14 @@ from harness.plugins import Family
 
 Run = Literal["nodes", "canary", "drill"]
 NAMES_MAX = 8
+Words = Annotated[str, msgspec.Meta(max_length=4096)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 T = TypeVar("T")
 V = TypeVar("V")
 K = TypeVar("K")
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is not as it should be, and where; or, if it is not `certain`, what cannot be said to be as it should be."""
 
     words: str
@@ -41,7 +43,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     certain: bool = True
 
 
-class Judged(msgspec.Struct, kw_only=True, omit_defaults=True):
+def doubt(words: str, cause: str = "", nodes: Sequence[str] = ()) -> Finding:
+    return Finding(words, cause, [*nodes], certain=False)
+
+
+class Judged(msgspec.Struct, omit_defaults=True):
     """What a check came to. `not_judged`: why nothing could be asked, which is no reason against a launch."""
 
     words: str = ""  # in one line, also where nothing was found
@@ -94,6 +100,12 @@ class Seen:
                     self.damaged.append(f"{each.node} told something of {probe} that cannot be read: {error}")
         return found
 
+    def by_node(self, probe: str, kind: type[T]) -> dict[str, T]:
+        return {each.node: values for each, values in self.of(probe, kind)}
+
+    def by_rank(self, probe: str, kind: type[T]) -> dict[int, T]:
+        return {each.rank: values for each, values in self.of(probe, kind) if each.rank is not None}
+
     @property
     def saves(self) -> str:
         """The end of the path of the folder where checkpoints go."""
@@ -103,6 +115,9 @@ class Seen:
         place = self.plan.workload.node_of(rank)
         return self.nodes[place] if 0 <= place < len(self.nodes) else f"rank {rank}"
 
+    def silent_ranks(self, what: str, told: Iterable[int]) -> list[Finding]:
+        return self.silent(what, map(self.node_of, told), self.plan.workload.ranks_per_node)
+
     def silent(self, what: str, told: Iterable[str], ranks: int = 1) -> list[Finding]:
         """A finding where fewer than so many ranks of a node, which is in `told` for each of them, said something."""
         heard = Counter([*told])
@@ -110,10 +125,8 @@ class Seen:
         if not missing:
             return []
         why = "; ".join(f"{node}: {words}" for node, words in self.failures()) or self.ended
-        words = f"{named(missing)} told {'nothing' if ranks == 1 else 'not all'} of {what}" + (
-            f" ({why})" if why else ""
-        )
-        return [Finding(words=words, nodes=missing, certain=False)]
+        words = f"{named(missing)} told {'nothing' if ranks == 1 else 'not all'} of {what}"
+        return [doubt(f"{words} ({why})" if why else words, nodes=missing)]
 
     def failures(self) -> Iterator[tuple[str, str]]:
         """Per node, what its program failed with: the first to fail, first."""
@@ -163,6 +176,11 @@ def named(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
+def listed(values: Mapping[str, object]) -> str:
+    """`node0: 3; node1: none`."""
+    return "; ".join(f"{who}: {value or 'none'}" for who, value in list(values.items())[:NAMES_MAX])
+
+
 def odd_ones(values: Mapping[str, V]) -> tuple[V | None, dict[str, V]]:
     """What most have, and who has something else. Where no more than half have the same, all are named."""
     groups: dict[V, list[str]] = {}
@@ -186,9 +204,35 @@ def below_the_others(values: Mapping[K, float], share: float) -> dict[K, float]:
     return found
 
 
+class Reduced(msgspec.Struct):
+    """All-reduces of some ranks: bytes and seconds."""
+
+    which: Literal["all", "within", "between"]
+    ranks: Annotated[int, msgspec.Meta(ge=2, le=2**20)]
+    times: Annotated[
+        list[tuple[Annotated[int, msgspec.Meta(gt=0, le=2**40)], Annotated[float, msgspec.Meta(gt=0)]]],
+        msgspec.Meta(min_length=1, max_length=100),
+    ]
+
+    def bus_bandwidths(self) -> list[tuple[int, float]]:
+        """By size, 2(N−1)/N × bytes / time: the bytes a second that each link carries."""
+        share = 2 * (self.ranks - 1) / self.ranks
+        return [(size, share * size / seconds) for size, seconds in self.times]
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """Of the largest size: what is smaller fits into buffers on the way."""
+        return max(self.bus_bandwidths())[1]
+
+
 def rate(bytes_per_s: float) -> str:
     """As networks are sold: `9.41 Gbit/s`."""
-    bits, units = 8 * bytes_per_s, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s"]
-    while bits >= 1000 and len(units) > 1:
-        bits, units = bits / 1000, units[1:]
-    return f"{bits:.3g} {units[0]}"
+    return scaled(8 * bytes_per_s, "bit/s")
+
+
+def scaled(value: float, unit: str) -> str:
+    """`50.6 GFLOP/s`."""
+    prefixes = [*" kMGT"]
+    while value >= 1000 and len(prefixes) > 1:
+        value, prefixes = value / 1000, prefixes[1:]
+    return f"{value:.3g} {prefixes[0].strip()}{unit}"

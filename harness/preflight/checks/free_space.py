@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
 
-from harness.preflight.checks.contract import Check, Finding, Judged, Seen
+from harness.preflight.checks.contract import Check, Finding, Judged, Seen, Size
 
 
 class Room(msgspec.Struct):
-    free_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**62)] | None = None
+    free_bytes: Size | None = None
 
 
 class Node(msgspec.Struct):
-    paths: Annotated[dict[str, Room], msgspec.Meta(max_length=1000)] = {}
+    paths: dict[str, Room] = {}
 
 
 class FreeSpace(Check):
@@ -29,24 +27,18 @@ class FreeSpace(Check):
             return Judged(not_judged="the trainer told of no save with its size")
         needed = max(sizes) * (seen.plan.workload.checkpoint.keep + 1)
         free = dict[str, int]()
-        for each, values in seen.of("node", Node):
+        for node, values in seen.by_node("node", Node).items():
             told = [room.free_bytes for path, room in values.paths.items() if path.endswith(seen.saves)]
-            free |= {each.node: told[0]} if told and told[0] is not None else {}
+            free |= {node: told[0]} if told and told[0] is not None else {}
         if not free:
             return Judged(not_judged="no node told of the free space where checkpoints go")
         words = f"{needed / 2**20:,.0f} MiB for {seen.plan.workload.checkpoint.keep} saves and one more; free: "
         findings = [
-            Finding(
-                words=words + f"{room / 2**20:,.0f} MiB on {node}",
-                nodes=[node],
-                figure=room,
-                usual=needed,
-                unit="bytes",
-            )
+            Finding(f"{words}{room / 2**20:,.0f} MiB on {node}", nodes=[node], figure=room, usual=needed, unit="bytes")
             for node, room in free.items()
             if room < needed
         ]
-        return Judged(words=words + f"{min(free.values()) / 2**20:,.0f} MiB at least", findings=findings)
+        return Judged(words + f"{min(free.values()) / 2**20:,.0f} MiB at least", findings)
 
 
 CHECK = FreeSpace()

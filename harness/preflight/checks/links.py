@@ -39,9 +39,9 @@ class Links(Check):
     def judge(self, seen: Seen) -> Judged:
         if seen.plan.workload.world_size < 2:
             return Judged(not_judged="one rank has no link")
-        told = seen.of("links", Told)
-        speeds = {(each.rank, to): speed for each, values in told if each.rank is not None for to, speed in values.to}
-        findings = seen.silent("its links", [each.node for each, _ in told], seen.plan.workload.ranks_per_node)
+        told = seen.by_rank("links", Told)
+        speeds = {(rank, to): speed for rank, values in told.items() for to, speed in values.to}
+        findings = seen.silent_ranks("its links", told)
         kinds: dict[bool, dict[Link, float]] = {True: {}, False: {}}  # whether within a node
         for link, speed in speeds.items():
             kinds[seen.node_of(link[0]) == seen.node_of(link[1])][link] = speed
@@ -49,12 +49,11 @@ class Links(Check):
             findings += _findings(links, seen, within)
         left = sum(values.left for _, values in seen.of("links_left", Left))
         slowest = min(speeds, key=lambda link: speeds[link], default=None)
-        words = f"{counted(len(speeds), 'direction')} of links measured" + (
-            f", {left} left out for time" if left else ""
-        )
+        words = f"{counted(len(speeds), 'direction')} of links measured"
+        words += f", {left} left out for time" if left else ""
         words += f"; the slowest, {_name(slowest, seen)}, at {rate(speeds[slowest])}" if slowest else ""
         figures = {f"link {_name(link, seen)} (bytes/s)": speed for link, speed in sorted(speeds.items())}
-        return Judged(words=words, findings=findings, figures=figures)
+        return Judged(words, findings, figures)
 
 
 def _findings(links: Mapping[Link, float], seen: Seen, within: bool) -> Iterator[Finding]:
@@ -85,16 +84,8 @@ def _findings(links: Mapping[Link, float], seen: Seen, within: bool) -> Iterator
 
 def _slow(what: str, link: Link, speed: float, usual: float, seen: Seen, ranks: list[int]) -> Finding:
     words = f"{what} {_name(link, seen)} is slow: {rate(speed)}, others of its kind {rate(usual)}"
-    return Finding(
-        words=words,
-        cause=CAUSE,
-        nodes=list(dict.fromkeys(map(seen.node_of, ranks))),
-        ranks=ranks,
-        link=[seen.node_of(end) for end in link],
-        figure=speed,
-        usual=usual,
-        unit="bytes/s",
-    )
+    nodes, ends = list(dict.fromkeys(map(seen.node_of, ranks))), [seen.node_of(end) for end in link]
+    return Finding(words, CAUSE, nodes, ranks, ends, speed, usual, "bytes/s")
 
 
 def _name(link: Link, seen: Seen) -> str:

@@ -24,9 +24,8 @@ class Notice(Check):
             return Judged(not_judged=f"{told}; the scenario has no fault with a notice")
         shortest = min(notices)
         words = f"{told}, the shortest notice is {shortest:g} s"
-        figures = {"figure": longest, "usual": shortest}
-        late = [Finding(words=words, cause=CAUSE, **figures, unit="s")] if longest > shortest else []
-        return Judged(words=words, findings=late, figures={"longest save (s)": longest})
+        late = [Finding(words, CAUSE, figure=longest, usual=shortest, unit="s")] if longest > shortest else []
+        return Judged(words, late, {"longest save (s)": longest})
 
 
 CHECK = Notice()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.judge.verdict import Verdict
-from harness.preflight.checks.contract import Check, Finding, Judged, Seen
+from harness.preflight.checks.contract import Check, Finding, Judged, Seen, doubt
 
 CAUSE = "it begins anew instead of loading its newest save, or a save lacks a part of its state"
 
@@ -15,19 +15,17 @@ class Restore(Check):
 
     def judge(self, seen: Seen) -> Judged:
         if seen.drill is None:
-            return Judged(findings=[Finding(words=f"no restore was tried: {seen.drill_ended}", certain=False)])
+            return Judged(findings=[doubt(f"no restore was tried: {seen.drill_ended}")])
         card = seen.drill
         words = card.reasons[0]
         if card.verdict is Verdict.PASS:
-            return Judged(words=words)
+            return Judged(words)
         failed = card.verdict is Verdict.FAIL
-        ranks = [
-            int(rank) for fault in card.faults for each in fault["target"] if (rank := each.get("rank")) is not None
-        ]
+        struck = (each.get("rank") for fault in card.faults for each in fault["target"])
+        ranks = [int(rank) for rank in struck if rank is not None]
         told = f"after rank {', '.join(map(str, ranks))} was killed: {words}"
         nodes = [seen.node_of(rank) for rank in ranks]
-        finding = Finding(words=told, cause=CAUSE if failed else "", nodes=nodes, ranks=ranks, certain=failed)
-        return Judged(words=words, findings=[finding])
+        return Judged(words, [Finding(told, CAUSE if failed else "", nodes, ranks, certain=failed)])
 
 
 CHECK = Restore()

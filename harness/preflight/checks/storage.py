@@ -34,45 +34,37 @@ class Storage(Check):
     def judge(self, seen: Seen) -> Judged:
         if seen.plan.workload.checkpoint.store != "directory":
             return Judged(not_judged="checkpoints go to an object store, which is not looked at")
-        told = {each.node: values for each, values in seen.of("storage", Told)}
+        told = seen.by_node("storage", Told)
         findings = seen.silent("its storage", told)
         for node, values in told.items():
-            findings += [_bad(node, why, cause) for why, cause in _wrong(values)][:1]
-        good = {node: values for node, values in told.items() if not any(_wrong(values))}
+            if wrong := _wrong(values):
+                findings.append(Finding(f"checkpoints cannot be saved on {node}: {wrong[0]}", wrong[1], [node]))
+        good = {node: values for node, values in told.items() if not _wrong(values)}
         writes = {node: each.bytes / max(each.write_s + each.fsync_s, 1e-6) for node, each in good.items()}
         reads = {node: each.bytes / max(each.read_s, 1e-6) for node, each in good.items()}
         for what, speeds in (("writes", writes), ("reads back", reads)):
             for node, usual in below_the_others(speeds, SLOW).items():
-                words = (
-                    f"{node} {what} checkpoints at {speeds[node] / 1e6:.0f} MB/s, the others at {usual / 1e6:.0f} MB/s"
-                )
-                findings.append(
-                    Finding(
-                        words=words, cause=self.cause, nodes=[node], figure=speeds[node], usual=usual, unit="bytes/s"
-                    )
-                )
+                slow, others = (f"{speed / 1e6:.0f} MB/s" for speed in (speeds[node], usual))
+                words = f"{node} {what} checkpoints at {slow}, the others at {others}"
+                findings.append(Finding(words, self.cause, [node], figure=speeds[node], usual=usual, unit="bytes/s"))
         figures = {f"written by {node} (bytes/s)": each for node, each in writes.items()}
         figures |= {f"read by {node} (bytes/s)": each for node, each in reads.items()}
         words = f"{counted(len(good), 'node')} wrote, synced, read and listed"
         if good:
             least = [f"{min(each.values()) / 1e6:.0f} MB/s" for each in (writes, reads)]
             words += f"; the slowest writes and syncs {least[0]}, and reads {least[1]}"
-        return Judged(words=words, findings=findings, figures=figures)
+        return Judged(words, findings, figures)
 
 
-def _wrong(values: Told) -> list[tuple[str, str]]:
-    found = []
+def _wrong(values: Told) -> tuple[str, str] | None:
+    """What, and what usually causes it."""
     if values.error:
-        found.append((values.error, "a full disk or quota, a mount that is read-only, or rights"))
-    elif not values.same:
-        found.append(("what was read back is not what was written", "a disk, a controller or a file server that fails"))
-    elif not values.listed:
-        found.append(("a file that was made is not listed", "a file system that shows changes late to others"))
-    return found
-
-
-def _bad(node: str, why: str, cause: str) -> Finding:
-    return Finding(words=f"checkpoints cannot be saved on {node}: {why}", cause=cause, nodes=[node])
+        return values.error, "a full disk or quota, a mount that is read-only, or rights"
+    if not values.same:
+        return "what was read back is not what was written", "a disk, a controller or a file server that fails"
+    if not values.listed:
+        return "a file that was made is not listed", "a file system that shows changes late to others"
+    return None
 
 
 CHECK = Storage()

@@ -66,15 +66,16 @@ class Curves:
     rolled_back: Sequence[RolledBack] = ()
 
 
-def loss_chart(curves: Curves, narrow: bool = False) -> Markup | None:
-    """Two panels: losses, and below them the difference on a logarithmic scale. `None` without any step."""
+def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Markup | None:
+    """Two panels: losses (or `what` they are), and below them the difference on a logarithmic scale. `None` without any
+    step."""
     ours, fault_free = curves.ours, curves.fault_free
     if not len(ours.step):
         return None
     x = _step_scale(curves, narrow)
     upper = _loss_panel(curves, x, 14.0, 210.0 if not narrow else 180.0)
     bottom = upper.y.start
-    title = "Loss" + LOGARITHMIC * upper.logarithmic
+    title = what + LOGARITHMIC * upper.logarithmic
     parts = [_frame(upper, title), _resumes(curves, x, 14.0, bottom), _rolled_back(curves, upper)]
     if fault_free:
         parts.append(svg.polyline(upper.points(fault_free.step, fault_free.loss), "fault-free"))
@@ -83,7 +84,7 @@ def loss_chart(curves: Curves, narrow: bool = False) -> Markup | None:
         drawn, bottom = _difference(curves, *curves.apart, x, bottom + 40)
         parts += drawn
     parts.append(_step_axis(x, bottom))
-    label = f"Loss of {counted(len(ours.step), 'step')}" + (" against the fault-free run" if fault_free else "")
+    label = f"{what} of {counted(len(ours.step), 'step')}" + (" against the fault-free run" if fault_free else "")
     return svg.picture(x.stop + 26, bottom + 22, label, parts)
 
 

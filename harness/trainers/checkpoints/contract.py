@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.plugins import Family
-from harness.trainers.checkpoints.shared import names, pickled, tensors
+from harness.trainers.checkpoints.shared import formats, names
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 AUTO = "auto"
@@ -61,6 +61,9 @@ class Layout(abc.ABC):
     """How one kind of checkpoint looks. Subclasses say which files belong together, and when one is whole."""
 
     order: int  # `auto` asks the layout with the smallest first
+    mark = ""  # the file of a checkpoint that is written last, where there is one
+    marked_beside = False  # what is written last lies beside the checkpoints, and tells of all
+    step_key = ""  # under which a file of a checkpoint holds its step, by this layout's own word
 
     @abc.abstractmethod
     def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
@@ -69,12 +72,12 @@ class Layout(abc.ABC):
     def step(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> int | None:
         """By default what its name says, else what a file of it says."""
         named = names.step_in(path.rpartition("/")[2])
-        told = (step for file in files if (step := pickled.step_in(place, file)) is not None)
+        told = (step for file in files if (step := formats.step_in(place, file)) is not None)
         return next(told, None) if named is None else named
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
         """Whether it was written to its end. By default: whether every file of a known format is complete."""
-        return bool(files) and all(tensors.is_complete(place, file) for file in files)
+        return bool(files) and all(formats.is_complete(place, file) for file in files)
 
     def pointer(self, place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
         """By default a link to a checkpoint, or a small text that holds the name of one, beside them."""

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import grouping
+from harness.trainers.checkpoints.shared.formats import METADATA
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
-
-METADATA = ".metadata"
 
 
 class Dcp(Layout):

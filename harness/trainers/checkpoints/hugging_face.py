@@ -15,6 +15,7 @@ _FOLDER = re.compile(r"checkpoint-\d+")
 
 class HuggingFace(Layout):
     order = 40
+    mark, step_key = STATE, "global_step"
 
     def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
         found = grouping.folders_named(place, _FOLDER)

@@ -14,6 +14,7 @@ _FOLDER = re.compile(r"step-\d+")
 
 class Reference(Layout):
     order = 10
+    mark = "manifest.json"
 
     def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
         found = grouping.folders_named(place, _FOLDER)

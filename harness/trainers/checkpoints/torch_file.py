@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.trainers.checkpoints.contract import Layout
-from harness.trainers.checkpoints.shared import names, torch_files
+from harness.trainers.checkpoints.shared import formats, names
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 
@@ -13,7 +13,7 @@ class TorchFile(Layout):
     def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for path in place.files:
-            if torch_files.is_one(place, path):
+            if formats.is_of_torch(place, path):
                 found.setdefault(names.without_rank(path), []).append(path)
         return {files[0]: files for files in found.values()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.trainers.checkpoints.contract import Layout
-from harness.trainers.checkpoints.shared import grouping, names, torch_files
+from harness.trainers.checkpoints.shared import formats, grouping, names
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 
@@ -11,7 +11,7 @@ class TorchFolder(Layout):
     order = 80
 
     def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
-        found = grouping.folders_holding(place, lambda path: torch_files.is_one(place, path))
+        found = grouping.folders_holding(place, lambda path: formats.is_of_torch(place, path))
         return {path: files for path, files in found.items() if not _of_several_steps(path, files)}
 
 

@@ -1,153 +1,136 @@
 """The zip archives of `torch.save`: one in a file of its own, or many, one behind the other, in a shard of DCP.
 
-Read from the end: each archive says how long it is, so what lies before it ends where it begins. Format: PKWARE's
-APPNOTE.TXT 6.3.10, sections 4.3.7 (local header), 4.3.12 (central directory) and 4.3.14 to 4.3.16 (its ends).
+Found from the end: each archive says how long it is, so what lies before it ends where it begins.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import struct
+import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import IO
+from typing import IO, NamedTuple
 
-END, END64, LOCATOR64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
+BEGIN, END = b"PK\x03\x04", b"PK\x05\x06"
 DIRECTORY_BYTES_MAX = 16 * 2**20  # 100,000 files
-ARCHIVES_MAX = 100_000
 SEARCH_BYTES = 2**20
 SEARCHED_MAX = 2**30  # bytes looked at for the ends of archives, in one file: a hole of terabytes has none
-ENDS_MAX = 10_000  # of archives that turn out to be none, in one file
-_FULL = 0xFFFFFFFF
+WRONG_BYTES = SEARCHED_MAX // 10_000  # what an end that turns out to be none counts for
+NAME_CHARS = 200
+_END_BYTES, _BEGIN_BYTES = 22, 30
+_NO_ARCHIVE = (zipfile.BadZipFile, LookupError, struct.error, NotImplementedError, OverflowError)
 
 
-@dataclass(frozen=True)
-class Member:
-    """One stored file of an archive: its name and where its content lies, from `start` up to `end`."""
+class TooLarge(ValueError):
+    """More than is looked into."""
+
+
+class Member(NamedTuple):
+    """One file of an archive: its name and where its content lies, from `start` up to `end`. torch packs none."""
 
     name: str
     start: int
     end: int
+    crc32: int
+    packed: bool
+
+
+class _Window:
+    """A part of a file, as a file. Refuses what a directory never needs: a damaged one may ask for terabytes."""
+
+    def __init__(self, file: IO[bytes], begin: int, end: int):
+        self._file, self.begin, self.end, self._at = file, begin, end, begin
+        self.read_bytes = 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at - self.begin
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        at = (self.begin, self._at, self.end)[whence] + offset
+        if at < self.begin:
+            raise io.UnsupportedOperation("before its begin")  # an `OSError` for zipfile, a `ValueError` for us
+        self._at = at
+        return self.tell()
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self.end - self._at)
+        size = left if size < 0 else min(size, left)
+        if size > DIRECTORY_BYTES_MAX:
+            raise TooLarge(f"a directory of {size:,} bytes is not looked into")
+        if not size:
+            return b""
+        self._file.seek(self._at)
+        self._at += size
+        self.read_bytes += size
+        return self._file.read(size)
+
+
+def members(file: IO[bytes], begin: int, end: int) -> list[Member]:
+    """Of the archive that this part of a file is. Raises `ValueError` where it is none, or damaged."""
+    return _read(_Window(file, begin, end))[1]
 
 
 def entries(file: IO[bytes]) -> Iterator[Member]:
-    """Of all archives in the file, the last one first. What is no archive is passed over."""
-    end, budget = file.seek(0, os.SEEK_END), _Budget()
-    for _ in range(ARCHIVES_MAX):
-        found = _last_archive(file, end, budget)
-        if found is None:
-            return
-        begin, content = found
-        yield from content
-        end = begin
+    """What is not empty, of all archives in the file, the last one first. What is no archive is passed over."""
+    end, left = file.seek(0, os.SEEK_END), SEARCHED_MAX
+    while left > 0:
+        at, searched = _find_end(file, end, left)
+        window = _Window(file, 0, at + _END_BYTES)
+        try:
+            end, found = _read(window)
+        except ValueError:
+            end, found, left = at, [], left - WRONG_BYTES
+        left -= searched + window.read_bytes
+        yield from (each for each in found if each.end > each.start and not each.packed)
 
 
 def is_complete(file: IO[bytes]) -> bool:
     """Whether the file ends with an archive that reads to its begin."""
     end = file.seek(0, os.SEEK_END)
-    file.seek(max(0, end - 22))
-    return file.read(4) == END and _last_archive(file, end, _Budget()) is not None
+    file.seek(max(0, end - _END_BYTES))
+    try:
+        return file.read(4) == END and members(file, 0, end) is not None
+    except ValueError:
+        return False
 
 
-@dataclass
-class _Budget:
-    """What may still be done to find archives in one file."""
-
-    searched: int = SEARCHED_MAX
-    ends: int = ENDS_MAX
-
-
-def _last_archive(file: IO[bytes], end: int, budget: _Budget) -> tuple[int, list[Member]] | None:
-    """Where the last whole archive before `end` begins, and what is in it."""
-    while budget.ends and (at := _find_last(file, END, end, budget)) is not None:
-        try:
-            return _archive(file, at, budget)
-        except (ValueError, struct.error):
-            end = at
-            budget.ends -= 1
-    return None
-
-
-def _find_last(file: IO[bytes], wanted: bytes, end: int, budget: _Budget) -> int | None:
-    """The last place before `end` with these bytes, which lie before it whole."""
-    look = 4096  # an end is mostly close
-    while end >= len(wanted) and budget.searched > 0:
+def _find_end(file: IO[bytes], end: int, most: int) -> tuple[int, int]:
+    """The last place before `end` where an archive may end, else 0; and how many bytes were looked at, or `most`."""
+    look, searched = 4096, 0  # an end is mostly close
+    while end >= len(END) and searched < most:
         begin, look = max(0, end - look), min(2 * look, SEARCH_BYTES)
         file.seek(begin)
-        budget.searched -= end - begin
-        found = file.read(end - begin).rfind(wanted)
+        searched += end - begin
+        found = file.read(end - begin).rfind(END)
         if found >= 0:
-            return begin + found
-        if begin == 0:
-            return None
-        end = begin + len(wanted) - 1
-    return None
+            return begin + found, searched
+        end = begin + len(END) - 1 if begin else 0
+    return 0, most
 
 
-def _archive(file: IO[bytes], end: int, budget: _Budget) -> tuple[int, list[Member]]:
-    """Raises `ValueError` or `struct.error` for what is none."""
-    size, offset, ends_at = _directory(file, end, budget)
-    begin = ends_at - size - offset
-    if not begin >= 0 or size > DIRECTORY_BYTES_MAX:
-        raise ValueError("not an archive")
-    budget.searched -= size
-    file.seek(ends_at - size)
-    listed = file.read(size)
-    return begin, [entry for entry in _listed(file, listed, begin, ends_at) if entry.end > entry.start]
+def _read(window: _Window) -> tuple[int, list[Member]]:
+    """Where the archive at the end of it begins in the file, and what is in it. Raises `ValueError`."""
+    try:
+        with zipfile.ZipFile(window) as opened:
+            told = opened.infolist()
+    except _NO_ARCHIVE as error:
+        raise ValueError(str(error)) from error
+    begin = min((each.header_offset for each in told), default=window.end - window.begin - _END_BYTES)
+    return window.begin + begin, [_member(window, each) for each in told if not each.is_dir()]
 
 
-def _directory(file: IO[bytes], end: int, budget: _Budget) -> tuple[int, int, int]:
-    """Size of the central directory, its offset in the archive, and where it ends in the file."""
-    file.seek(max(0, end - 20))
-    before = file.read(20 + 22)
-    locator, record = (before[:20], before[20:]) if end >= 20 else (b"", before)
-    size, offset = struct.unpack_from("<II", record, 12)
-    if locator[:4] != LOCATOR64:
-        return size, offset, end
-    at = _find_last(file, END64, end, budget)
-    if at is None or end - at > 4096:
-        raise ValueError("not an archive")
-    file.seek(at)
-    size, offset = struct.unpack_from("<QQ", file.read(56), 40)
-    return size, offset, at
-
-
-def _listed(file: IO[bytes], directory: bytes, begin: int, limit: int) -> Iterator[Member]:
-    at = 0
-    while at < len(directory):
-        if directory[at : at + 4] != b"PK\x01\x02":
-            raise ValueError("not an archive")
-        (method,) = struct.unpack_from("<H", directory, at + 10)
-        packed, unpacked, name_bytes, extra_bytes, comment_bytes = struct.unpack_from("<IIHHH", directory, at + 20)
-        (offset,) = struct.unpack_from("<I", directory, at + 42)
-        name = directory[at + 46 : at + 46 + name_bytes]
-        extra = directory[at + 46 + name_bytes : at + 46 + name_bytes + extra_bytes]
-        unpacked, packed, offset = _large(extra, [unpacked, packed, offset])
-        at += 46 + name_bytes + extra_bytes + comment_bytes
-        if method == 0:
-            start = _content(file, begin + offset)
-            if not begin <= start <= start + packed <= limit:
-                raise ValueError("not an archive")
-            yield Member(name.decode(errors="replace"), start, start + packed)
-
-
-def _large(extra: bytes, values: list[int]) -> list[int]:
-    """Those that need 64 bits are in the extra field with the number 1, in this order."""
-    at = 0
-    while at + 4 <= len(extra):
-        kind, size = struct.unpack_from("<HH", extra, at)
-        if kind == 1:
-            numbers = iter(struct.unpack_from(f"<{size // 8}Q", extra, at + 4))
-            return [next(numbers, value) if value == _FULL else value for value in values]
-        at += 4 + size
-    return values
-
-
-def _content(file: IO[bytes], header: int) -> int:
-    """Where the content behind this local header begins."""
-    file.seek(header)
-    head = file.read(30)
-    if head[:4] != b"PK\x03\x04":
-        raise ValueError("not an archive")
-    name_bytes, extra_bytes = struct.unpack_from("<HH", head, 26)
-    return int(header + 30 + name_bytes + extra_bytes)
+def _member(window: _Window, told: zipfile.ZipInfo) -> Member:
+    """Raises `ValueError` where it is not there."""
+    window.seek(told.header_offset)
+    head = window.read(_BEGIN_BYTES)
+    if head[:4] != BEGIN or len(head) < _BEGIN_BYTES:
+        raise ValueError(f"{told.filename[:NAME_CHARS]} is not where the directory says")
+    start = window.begin + window.tell() + sum(struct.unpack_from("<HH", head, 26))
+    if start + told.compress_size > window.end:
+        raise ValueError(f"{told.filename[:NAME_CHARS]} ends behind the end of the file")
+    packed = bool(told.compress_type or told.flag_bits & 1)
+    return Member(told.filename, start, start + told.compress_size, told.CRC, packed)

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from harness.trainers.checkpoints.shared import tensors
+from harness.trainers.checkpoints.shared import formats
+from harness.trainers.checkpoints.shared.formats import Extent
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
-from harness.trainers.checkpoints.shared.tensors import Span
 
 BYTES_MAX = 256 * 2**20  # larger ones are sampled
 BLOCK_BYTES = 2**20
@@ -81,17 +81,12 @@ def content(place: CheckpointFolder, files: Sequence[str]) -> Content:
     return Content(whole.hexdigest(), sampled, trained if is_known else None)
 
 
-def digest(place: CheckpointFolder, files: Sequence[str]) -> str:
-    """Of names, sizes and bytes. Raises as `content` does."""
-    return content(place, files).sha256
-
-
-def _spans(place: CheckpointFolder, files: Sequence[str]) -> dict[str, list[Span] | None]:
+def _spans(place: CheckpointFolder, files: Sequence[str]) -> dict[str, list[Extent] | None]:
     """Where each file's tensors lie; of no file, where there are too many."""
-    found, left = dict[str, list[Span] | None](), TENSORS_MAX
+    found, left = dict[str, list[Extent] | None](), TENSORS_MAX
     for path in files:
         with place.open(path) as file:
-            found[path] = tensors.each_of(file, left)
+            found[path] = formats.tensors(file, left)
         left -= len(found[path] or ())
         if left < 0:
             return dict.fromkeys(files)
@@ -102,7 +97,7 @@ def _share(parts: int) -> int:
     return max(BYTES_MAX // max(parts, 1), SHARE_MIN)
 
 
-def _tensor(file: IO[bytes], span: Span, share: int | None) -> TensorContent:
+def _tensor(file: IO[bytes], span: Extent, share: int | None) -> TensorContent:
     found, zero = hashlib.sha256(), True
     for part in _parts(file, span, share):
         found.update(part)
@@ -115,14 +110,20 @@ def _add(digested: hashlib._Hash, parts: Iterator[bytes]) -> None:
         digested.update(part)
 
 
-def _parts(file: IO[bytes], span: Span, share: int | None) -> Iterator[bytes]:
-    """All of it, or samples from its first to its last byte, equally far apart: `share` bytes together."""
+def blocks(file: IO[bytes], span: Extent) -> Iterator[bytes]:
+    """All of it, as far as the file goes."""
+    at, end = span
+    file.seek(at)
+    while at < end and (block := file.read(min(BLOCK_BYTES, end - at))):
+        at += len(block)
+        yield block
+
+
+def _parts(file: IO[bytes], span: Extent, share: int | None) -> Iterator[bytes]:
+    """The same, or samples from its first to its last byte, equally far apart: `share` bytes together."""
     start, end = span
     if share is None or end - start <= share:
-        file.seek(start)
-        while start < end and (part := file.read(min(BLOCK_BYTES, end - start))):
-            start += len(part)
-            yield part
+        yield from blocks(file, span)
         return
     samples = min(SAMPLES, share // SAMPLE_BYTES_MIN)
     each = share // samples

@@ -10,15 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from harness.trainers.checkpoints.shared.archives import TooLarge
+
 BYTES_MAX = 64 * 2**20
 OPERATIONS_MAX = 4_000_000  # about ten seconds; the metadata of 100,000 tensors have 3 million
 PATH_CHARS_MAX = 200
 _EMPTY = {"EMPTY_LIST": "list", "EMPTY_DICT": "dict", "EMPTY_SET": "set"}
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-
-
-class TooLarge(Exception):
-    """More than is looked into."""
 
 
 @dataclass(eq=False, slots=True)
@@ -52,21 +50,21 @@ def fields(made: object) -> dict[str, Any]:
     return {key: value for key, value in (*made.pairs, *inner) if type(key) is str}
 
 
-def read(content: bytes) -> Any:
+def read(content: bytes, operations_max: int = OPERATIONS_MAX) -> Any:
     """Raises `ValueError` for what is no pickle or has no end, `TooLarge` for more than is looked into."""
     if len(content) > BYTES_MAX:
         raise TooLarge(f"more than {BYTES_MAX:,} bytes of pickle")
     try:
-        return _made(content)
+        return _made(content, operations_max)
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a pickle: {error}") from error
 
 
-def _made(content: bytes) -> Any:
+def _made(content: bytes, operations_max: int) -> Any:
     stack, below, memo = list[Any](), list[list[Any]](), dict[int, Any]()
     for number, (operation, argument, _) in enumerate(pickletools.genops(content)):
-        if number >= OPERATIONS_MAX:
-            raise TooLarge(f"a pickle of more than {OPERATIONS_MAX:,} operations")
+        if number >= operations_max:
+            raise TooLarge(f"a pickle of more than {operations_max:,} operations")
         name = operation.name
         if argument is not None and name.startswith(("BINGET", "LONG_BINGET", "GET")):
             stack.append(memo[argument])
@@ -138,17 +136,12 @@ def stored(tree: Any) -> Iterator[Stored]:
                 if isinstance(kind, Made) and type(key) is str and type(count) is int:
                     yield Stored(path, key, kind.name.rpartition(".")[2].removesuffix("Storage"), count)
         else:
-            named = each.name in ("dict", "collections.OrderedDict")
-            inner = (
-                [(_below(path, key), value) for key, value in each.pairs]
-                if named
-                else [(path, item) for item in each.items]
-            )
+            inner = [(path, item) for item in each.items]
+            if each.name in ("dict", "collections.OrderedDict"):
+                inner = [(_below(path, key), value) for key, value in each.pairs]
             waiting.extend(reversed([(path, each.args), *inner, (path, each.state)]))
 
 
 def _below(path: str, key: object) -> str:
-    small = type(key) is int and key.bit_length() < 64
-    return f"{path}.{key[:PATH_CHARS_MAX] if isinstance(key, str) else key if small else '?'}"[-PATH_CHARS_MAX:].lstrip(
-        "."
-    )
+    small = isinstance(key, str) or (type(key) is int and key.bit_length() < 64)
+    return f"{path}.{str(key)[:PATH_CHARS_MAX] if small else '?'}"[-PATH_CHARS_MAX:].lstrip(".")

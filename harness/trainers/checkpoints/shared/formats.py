@@ -1,4 +1,4 @@
-"""What a file of a save says of itself: which tensors it holds and where, and what of that cannot be true.
+"""What a file of a save says of itself: which tensors it holds and where, its step, and what of that cannot be true.
 
 Read from headers, directories and pickles alone, each with a bound; nothing is unpickled. What is missing in a file, or
 does not fit together, is *wrong*; what is not looked into is *unclear*.
@@ -6,11 +6,12 @@ does not fit together, is *wrong*; what is not looked into is *unclear*.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
+import re
 import struct
-import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Mapping
@@ -19,19 +20,28 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from harness.preflight import pickles
-from harness.preflight.pickles import Made, TooLarge, fields
-from harness.trainers.checkpoints.shared.archives import DIRECTORY_BYTES_MAX
+from harness.errors import FaultError
+from harness.trainers.checkpoints.shared import archives, pickles
+from harness.trainers.checkpoints.shared.archives import BEGIN, Member, TooLarge
 from harness.trainers.checkpoints.shared.names import STEP_MAX
-from harness.trainers.checkpoints.shared.pickled import KEYS
-from harness.trainers.checkpoints.shared.torch_files import SUFFIXES
+from harness.trainers.checkpoints.shared.pickles import Made, fields
+from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 HEADER_BYTES_MAX = JSON_BYTES_MAX = 16 * 2**20  # the names of 150,000 tensors
 METADATA = ".metadata"
+SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".tar", ".pkl", ".state", ".checkpoint")  # of files of torch.save
 OF_TORCH = (".pt", ".pth", ".ckpt")  # of SUFFIXES those that nothing else has
+KEYS = ("global_step", "step", "iteration", "iter_num", "iter", "steps", "global_steps")
 WORDS_MAX = 200
-_PK = b"PK\x03\x04"
-_LOCAL_HEADER_BYTES = 30
+TENSORS_MAX = 100_000  # of one file
+ENTRIES_A_TENSOR = 16  # an archive of DCP has seven files for one tensor
+ALLOWED_BYTES_MAX = 100 * 2**20  # of a header, by safetensors itself
+ARCHIVE, SAFETENSORS = "archive", "safetensors"
+Extent = tuple[int, int]  # from the first byte up to, not with, the second
+Place = tuple[str, int, int]  # a tensor, its begin, how many bytes
+STEP_BYTES_MAX, STEP_OPERATIONS_MAX = 4 * 2**20, 10**6  # of what is asked for the step alone, while a job runs
+_OLD = b"\x80\x02"  # how a pickle of torch.save before version 1.6 begins
+_TENSOR = re.compile(r"(?:^|/)data/[^/]+$")
 # Bytes of one number, and what numpy calls it where it may be infinite.
 _NUMBERS = {
     name: (size, number)
@@ -63,6 +73,7 @@ class Inside:
     unclear: list[str] = field(default_factory=list)
     known: bool = True
     top: Mapping[str, Any] = field(default_factory=dict)  # what its outermost dictionary holds
+    places: dict[str, list[Place]] = field(default_factory=dict)  # of `.metadata`: by file of its folder
 
     @property
     def step(self) -> int | None:
@@ -87,18 +98,98 @@ def look(file: IO[bytes], name: str) -> Inside:
         must = name.endswith((*SUFFIXES, ".safetensors", ".json", ".distcp", METADATA))
         return Inside(wrong=[("", "is empty")] if must else [], known=False)
     if name.endswith(".safetensors"):
-        return _safetensors(file, size)
+        return _safetensors(file)
     if name.endswith(".json"):
-        return _json(file, size)
+        return _json(file)
+    if name.endswith(f"/{METADATA}"):
+        return _metadata(file)
     if name.endswith(".distcp"):  # without .metadata nothing tells what lies where
         return Inside()
-    if head == _PK:
+    if head == BEGIN:
         return archive(file, 0, size, name.endswith(OF_TORCH))
     if name.endswith(SUFFIXES) and head[:1] == b"\x80":
         return Inside(unclear=["a plain pickle, or torch.save before version 1.6: it has no checksums"])
     if name.endswith(OF_TORCH):
         return Inside(wrong=[("", f"is no file of torch.save: it begins with {head.hex(' ')}")])
     return Inside(unclear=["its format is not known"] if name.endswith(SUFFIXES) else [], known=False)
+
+
+def step_in(place: CheckpointFolder, path: str) -> int | None:
+    """Of JSON and `torch.save`; `None` where it tells none, is large, or is damaged."""
+    try:
+        with place.open(path) as file:
+            if path.endswith(".json"):
+                return _json(file).step if place.sizes[path] <= STEP_BYTES_MAX else None
+            if file.read(4) == BEGIN:
+                root = next(each for each in archives.entries(file) if each.name.endswith("data.pkl"))
+                file.seek(root.start)
+                pickle = file.read(min(root.end - root.start, STEP_BYTES_MAX))
+                return Inside(top=fields(pickles.read(pickle, STEP_OPERATIONS_MAX))).step
+    except (OSError, FaultError, ValueError, StopIteration):
+        pass
+    return None
+
+
+def is_complete(place: CheckpointFolder, path: str) -> bool:
+    """Whether a file of a known format has its end. A file of another format is taken as it is."""
+    try:
+        with place.open(path) as file:
+            kind = _kind(file)
+            return archives.is_complete(file) if kind == ARCHIVE else kind is None or not _safetensors(file).wrong
+    except (OSError, FaultError):
+        return False
+
+
+def is_of_torch(place: CheckpointFolder, path: str) -> bool:
+    """By the name, or by how it begins. An empty or half-written file is one, too, if its name says so."""
+    return path.endswith(SUFFIXES) or place.read(path, 4).startswith((BEGIN, _OLD))
+
+
+def tensors(file: IO[bytes], most: int = TENSORS_MAX) -> list[Extent] | None:
+    """Where their bytes lie, of `torch.save` those of each storage: sorted, disjoint, none empty.
+
+    `None` where the format is none of tensors, the file is damaged, or far more than `most` are in it.
+    """
+    kind = _kind(file)
+    if kind is None:
+        return None
+    if kind == ARCHIVE:
+        limit = ENTRIES_A_TENSOR * (most + 1)
+        members = list(itertools.islice(archives.entries(file), limit))
+        if len(members) == limit or not any(each.name.endswith("data.pkl") for each in members):
+            return None  # or it is no archive of torch
+        found = sorted((each.start, each.end) for each in members if _TENSOR.search(each.name))
+    else:
+        inside = _safetensors(file)
+        if not inside.spans and (inside.wrong or inside.unclear):
+            return None
+        found = [(span.start, span.end) for span in inside.spans if span.start != span.end]
+    edges = [0, *itertools.chain.from_iterable(found), file.seek(0, os.SEEK_END)]
+    return found if edges == sorted(edges) else None  # two that overlap would be read twice
+
+
+def spans(place: CheckpointFolder, path: str) -> list[Extent]:
+    """The same, those that touch as one; none where there is none, or it cannot be read."""
+    found = list[Extent]()
+    try:
+        with place.open(path) as file:
+            for start, end in tensors(file) or ():
+                joined = found.pop()[0] if found and found[-1][1] == start else start
+                found.append((joined, end))
+    except (OSError, FaultError):
+        return []
+    return found
+
+
+def _kind(file: IO[bytes]) -> str | None:
+    """By how it begins."""
+    file.seek(0)
+    head = file.read(9)
+    if head[:4] == BEGIN:
+        return ARCHIVE
+    if len(head) == 9 and head[8:] == b"{" and 2 <= struct.unpack("<Q", head[:8])[0] <= ALLOWED_BYTES_MAX:
+        return SAFETENSORS
+    return ARCHIVE if head[:1] == b"\x80" and archives.is_complete(file) else None  # DCP: a value that is no tensor
 
 
 def _words(error: Exception) -> str:
@@ -114,8 +205,8 @@ class _Tensor(msgspec.Struct):
     data_offsets: tuple[int, int]
 
 
-def _safetensors(file: IO[bytes], size: int) -> Inside:
-    inside = Inside()
+def _safetensors(file: IO[bytes]) -> Inside:
+    inside, size = Inside(), file.seek(0, os.SEEK_END)
     file.seek(0)
     (header_bytes,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
     if not 2 <= header_bytes <= size - 8:
@@ -130,26 +221,27 @@ def _safetensors(file: IO[bytes], size: int) -> Inside:
     except (ValueError, RecursionError) as error:
         inside.wrong.append(("", f"its header cannot be read: {_words(error)}"))
         return inside
-    at = begin = 8 + header_bytes
+    at, begin, misplaced = 8 + header_bytes, 8 + header_bytes, list[tuple[str, str]]()
     for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
         start, end = (begin + offset for offset in tensor.data_offsets)
         each, number = _NUMBERS.get(tensor.dtype, (0, ""))
+        inside.spans.append(Span(name, start, end, None, number))
         if start != at or end < start:
-            inside.wrong.append((name, "does not begin where the tensor before it ends"))
+            misplaced.append((name, "does not begin where the tensor before it ends"))
         elif end > size:
-            inside.wrong.append((name, f"should end at byte {end:,}, and the file has {size:,}"))
+            misplaced.append((name, f"should end at byte {end:,}, and the file has {size:,}"))
         elif each and math.prod(tensor.shape[:64]) * each != end - start:
             inside.wrong.append((name, f"has {end - start:,} bytes, which do not make its shape"))
-        else:
-            inside.spans.append(Span(name, start, end, None, number))
         at = max(at, end)
+    if misplaced:
+        inside.spans, inside.wrong = [], misplaced + inside.wrong
     if at < size:
         inside.wrong.append(("", f"its header tells of {at:,} bytes, and the file has {size:,}"))
     return inside
 
 
-def _json(file: IO[bytes], size: int) -> Inside:
-    if size > JSON_BYTES_MAX:
+def _json(file: IO[bytes]) -> Inside:
+    if (size := file.seek(0, os.SEEK_END)) > JSON_BYTES_MAX:
         return Inside(unclear=[f"{size:,} bytes of JSON are not looked into"], known=False)
     file.seek(0)
     try:
@@ -164,45 +256,11 @@ def _json(file: IO[bytes], size: int) -> Inside:
 # torch.save
 
 
-class _Window:
-    """A part of a file, as a file. Refuses what a directory never needs: a damaged one may ask for terabytes."""
-
-    def __init__(self, file: IO[bytes], begin: int, end: int):
-        self._file, self._begin, self._end, self._at = file, begin, end, begin
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at - self._begin
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        at = (self._begin, self._at, self._end)[whence] + offset
-        if at < self._begin:
-            raise OSError("before its begin")
-        self._at = at
-        return self.tell()
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(0, self._end - self._at)
-        size = left if size < 0 else min(size, left)
-        if size > DIRECTORY_BYTES_MAX:
-            raise TooLarge(f"a directory of {size:,} bytes is not looked into")
-        self._file.seek(self._at)
-        self._at += size
-        return self._file.read(size)
-
-
-_NO_ARCHIVE = (zipfile.BadZipFile, OSError, ValueError, LookupError, struct.error, NotImplementedError, OverflowError)
-
-
 def archive(file: IO[bytes], begin: int, end: int, must: bool = True) -> Inside:
     """What `torch.save` wrote into this part of a file. `must`: nothing else may be there."""
     inside = Inside()
     try:
-        with zipfile.ZipFile(_Window(file, begin, end)) as opened:
-            members = opened.infolist()
-        records = {member.filename: _record(file, member, begin, end) for member in members if not member.is_dir()}
+        records = {each.name: each for each in archives.members(file, begin, end)}
         root = next((name for name in records if name.partition("/")[2] == "data.pkl"), "")
         if root:
             _read_records(file, records, root, inside)
@@ -212,40 +270,29 @@ def archive(file: IO[bytes], begin: int, end: int, must: bool = True) -> Inside:
             inside = Inside(unclear=["an archive, and not of torch.save"], known=False)
     except TooLarge as error:
         inside.unclear.append(str(error))
-    except _NO_ARCHIVE as error:
+    except ValueError as error:
         inside.wrong.append(("", f"is cut off or damaged: {_words(error)}"))
     return inside
 
 
-def _record(file: IO[bytes], member: zipfile.ZipInfo, begin: int, end: int) -> Span:
-    """Raises `ValueError` where it is not there. torch never packs one."""
-    at = begin + member.header_offset
-    file.seek(at)
-    head = file.read(_LOCAL_HEADER_BYTES)
-    if head[:4] != _PK or len(head) < _LOCAL_HEADER_BYTES or member.compress_type or member.flag_bits & 1:
-        raise ValueError(f"{member.filename[:WORDS_MAX]} is not where the directory says, or is packed")
-    start = at + _LOCAL_HEADER_BYTES + sum(struct.unpack_from("<HH", head, 26))
-    if start + member.file_size > end:
-        raise ValueError(f"{member.filename[:WORDS_MAX]} ends behind the end of the file")
-    return Span(member.filename[-WORDS_MAX:], start, start + member.file_size, member.CRC)
-
-
-def _read_records(file: IO[bytes], records: dict[str, Span], root: str, inside: Inside) -> None:
+def _read_records(file: IO[bytes], records: Mapping[str, Member], root: str, inside: Inside) -> None:
     """Those that are no tensors are checked at once. Raises `TooLarge`, and `ValueError` for a pickle that is none."""
-    folder = root.removesuffix("data.pkl") + "data/"
-    if not records[root].crc32:  # it was told to write none
-        records = {name: record._replace(crc32=None) for name, record in records.items()}
-    tensors = {name: record for name, record in records.items() if name.startswith(folder)}
-    inside.spans = list(tensors.values())
-    for record in (record for name, record in records.items() if name not in tensors):
+    folder, tensors = root.removesuffix("data.pkl") + "data/", dict[str, Span]()
+    summed = records[root].crc32 != 0  # else it was told to write none
+    for name, record in records.items():
+        if record.packed:
+            raise ValueError(f"{name[:WORDS_MAX]} is packed")
+        if name.startswith(folder):
+            tensors[name] = Span(name, record.start, record.end, record.crc32 if summed else None)
+            continue
         if record.end - record.start > pickles.BYTES_MAX:
-            raise TooLarge(f"{record.name} is too large to be looked into")
+            raise TooLarge(f"{name[:WORDS_MAX]} is too large to be looked into")
         file.seek(record.start)
         content = file.read(record.end - record.start)
-        if record.crc32 not in (None, zlib.crc32(content)):
-            inside.wrong.append(("", f"{record.name} in it has another checksum than it was saved with"))
+        if summed and record.crc32 != zlib.crc32(content):
+            inside.wrong.append(("", f"{name[:WORDS_MAX]} in it has another checksum than it was saved with"))
             return
-        if record is records[root]:
+        if name == root:
             tree = pickles.read(content)
     inside.top, named = fields(tree), dict[str, Span]()
     for told in pickles.stored(tree):
@@ -256,34 +303,24 @@ def _read_records(file: IO[bytes], records: dict[str, Span], root: str, inside: 
             inside.wrong.append((told.path, f"has {found.end - found.start:,} bytes, not {told.numbers * each:,}"))
         elif found is not None:  # a second tensor may share the bytes of the first
             named.setdefault(found.name, found._replace(name=told.path or told.key, number=number))
-    inside.spans = [named.get(span.name, span) for span in inside.spans]
+    inside.spans = [named.get(name, span._replace(name=name[-WORDS_MAX:])) for name, span in tensors.items()]
 
 
 # Distributed checkpoints
 
-Place = tuple[str, int, int]  # a tensor, its begin, how many bytes
 
-
-@dataclass
-class Shards:
-    """What `.metadata` says of the other files of its folder, by file."""
-
-    places: dict[str, list[Place]] = field(default_factory=dict)
-    wrong: list[tuple[str, str]] = field(default_factory=list)
-    unclear: list[str] = field(default_factory=list)
-
-
-def shards(metadata: bytes) -> Shards:
-    found, pieces = Shards(), Counter[str]()
+def _metadata(file: IO[bytes]) -> Inside:
+    found, pieces = Inside(known=False), Counter[str]()
+    file.seek(0)
     try:
-        top = fields(pickles.read(metadata))
+        top = fields(pickles.read(file.read(pickles.BYTES_MAX + 1)))
     except TooLarge as error:
-        return Shards(unclear=[str(error)])
+        return Inside(unclear=[str(error)], known=False)
     except ValueError as error:
-        return Shards(wrong=[("", f"cannot be read: {_words(error)}")])
+        return Inside(wrong=[("", f"cannot be read: {_words(error)}")], known=False)
     tensors, places = top.get("state_dict_metadata"), top.get("storage_data")
     if not isinstance(tensors, Made) or not isinstance(places, Made):
-        return Shards(unclear=["it tells no places of tensors"])
+        return Inside(unclear=["it tells no places of tensors"], known=False)
     for index, info in places.pairs:
         name, told = _name(fields(index).get("fqn")), fields(info)
         path, offset, length = (told.get(key) for key in ("relative_path", "offset", "length"))
