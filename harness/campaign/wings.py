@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import pathlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -140,12 +141,19 @@ def sweep_of(name: str) -> Sweep:
     return next(wing.sweeps[name] for wing in wings() if name in wing.sweeps)
 
 
+def latest_s() -> float:
+    """What claims to be of later than this proves nothing: it would be the newest for years. Servers have clocks of
+    their own, so a minute is allowed."""
+    return time.time() + 60.0
+
+
 def newest(reports: pathlib.Path, name: str) -> Iterator[tuple[pathlib.Path, float]]:
     """The folders of results that hold this file, with the time of its last change; the newest first."""
     found = []
     for path in reports.glob(f"*/{name}"):
         with contextlib.suppress(OSError):
-            found.append((path.stat(follow_symlinks=False).st_mtime, path.parent))
+            if (at_s := path.stat(follow_symlinks=False).st_mtime) <= latest_s():
+                found.append((at_s, path.parent))
     return ((folder, at_s) for at_s, folder in sorted(found, reverse=True))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.campaign.store import Store
-from harness.campaign.wings import Item, Proof, stored_kind_of, wings
+from harness.campaign.wings import Item, Proof, latest_s, stored_kind_of, wings
 from harness.judge.verdict import Verdict, merge
 from harness.report import model
 from harness.report.words import short_commit
@@ -69,7 +69,8 @@ def _of_runs(reports: pathlib.Path) -> Iterator[Proof]:
     untold = {Item.RESUMES, Item.DATA, Item.DRY_RUN}
     for run in Store(reports).runs()[:RUNS_MAX]:
         folder = reports / run.run_id
-        if run.verdict is None or not untold or stored_kind_of(folder) is not None:
+        known = run.verdict is not None and run.begun_s <= latest_s()
+        if not known or not untold or stored_kind_of(folder) is not None:
             continue
         try:
             report = model.read(folder / "report.json")

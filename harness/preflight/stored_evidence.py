@@ -61,20 +61,22 @@ def see(folder: pathlib.Path, asked: Asked) -> Seen:
     except EventLogError as error:
         seen.canary_ended = f"its log cannot be read: {error}"
     if asked.drill:
-        seen.drill = _drill(folder.parent / asked.drill, seen)
+        seen.drill = _drill(folder, asked.drill, seen)
     return seen
 
 
 def _hear(folder: pathlib.Path, seen: Seen) -> None:
     """What the nodes told, and how their program ended."""
     tail, told, nodes, seen.ended = Tail(folder / "events"), list[Told](), dict[str, None](), "the run has no end"
-    heard, planned, acted = tail.rest(), set[str](), set[str]()
+    heard, planned, acted, failed = tail.rest(), set[str](), set[str](), list[str]()
     for header, event in heard:
         if header.get("role") == HARNESS:
             if event["event"] == "node.allocated":
                 nodes[event["node"]] = None
             elif event["event"] == "run.finished":
                 seen.ended = "" if event["outcome"] == "completed" else str(event.get("reason"))
+            elif event["event"] == "process.exit" and event.get("code"):
+                failed.append(f"the command on {event['node']} ended with {event['code']}")
             elif event["event"] == "environment":
                 seen.environment = event
             elif event["event"] == "plan":
@@ -88,6 +90,8 @@ def _hear(folder: pathlib.Path, seen: Seen) -> None:
     seen.damaged += [f"no effect of fault {name} was measured" for name in sorted(planned - acted)]
     seen.nodes = [*nodes, *(f"node {place}, which never came" for place in range(len(nodes), seen.plan.workload.nodes))]
     for header, event in heard:
+        if event["event"] == "exiting" and event.get("code"):
+            failed.append(f"a worker on {header.get('node')} ended with {event['code']}")
         if event["event"] == "preflight" and header.get("role") in ("trainer", "agent") and len(told) < TOLD_MAX:
             rank = int(header["rank"]) if header["role"] == "trainer" else None
             node, values = str(header["node"]), event.get("values")
@@ -96,15 +100,22 @@ def _hear(folder: pathlib.Path, seen: Seen) -> None:
             else:
                 seen.damaged.append(f"{node} told something that cannot be its own")
     seen.told = told
-    seen.damaged += tail.notes
+    ends = [seen.ended] if seen.ended else failed[:1]
+    seen.damaged += [*tail.notes, *(f"the program on the nodes did not come to its end: {end}" for end in ends)]
 
 
-def _drill(folder: pathlib.Path, seen: Seen) -> Scorecard | None:
+def _drill(folder: pathlib.Path, name: str, seen: Seen) -> Scorecard | None:
+    """The run of this name beside the folder, if it is this preflight's own."""
     try:
-        return judge(load_evidence(folder), folder.name)
+        own = name == f"{seen.plan.run_id}-drill"
+        card = judge(load_evidence(folder.parent / name), name) if own else None
     except (EventLogError, OSError) as error:
         seen.drill_ended = f"its log cannot be read: {error}"
         return None
+    if card is None or card.evidence.run.plan.get("run_id") != name:
+        seen.drill_ended = f"{name} is no run of this preflight"
+        return None
+    return card
 
 
 def _curve(card: Scorecard) -> Curve:

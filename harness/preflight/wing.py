@@ -21,7 +21,7 @@ class _Preflights:
     report = KNOWN
 
     def is_in(self, folder: pathlib.Path) -> bool:
-        return os.path.lexists(folder / ASKED)
+        return any(os.path.lexists(folder / name) for name in (ASKED, KNOWN))
 
     def read(self, folder: pathlib.Path) -> Result:
         return _shown(read(folder / KNOWN, Preflight))
@@ -54,9 +54,11 @@ def _shown(found: Preflight) -> Result:
 def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
     for folder, at_s in newest(reports, KNOWN):
         try:
-            found = read(folder / KNOWN, Preflight)
+            found, asked = read(folder / KNOWN, Preflight), read(folder / ASKED, Asked)
         except ReportError:
             continue
+        if [each.name for each in found.checks] != asked.checks or not (folder / "events").is_dir():
+            continue  # it does not come from what lies here
         if found.faults or (found.verdict is Verdict.PASS and {each.name for each in found.checks} < {*check_names()}):
             continue  # a test of the preflight itself; or what was not asked may be wrong
         yield Proof(Item.CLUSTER, found.verdict, found.why, folder, at_s, frozenset(filter(None, [found.commit])))

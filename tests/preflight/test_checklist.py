@@ -43,7 +43,7 @@ def write(reports: pathlib.Path, path: str, values: Any, at_s: float = 1e9) -> N
 
 
 def run(
-    reports: pathlib.Path, name: str, commit: str = HERE, begun_at: str = "2026-11-24T00:00:00+00:00", **more: Any
+    reports: pathlib.Path, name: str, commit: str = HERE, begun_at: str = "2020-11-24T00:00:00+00:00", **more: Any
 ) -> None:
     values = json.loads(SAMPLE.read_text()) | {"run_id": name, "commit": commit, "begun_at": begun_at} | more
     write(reports, f"{name}/report.json", values)
@@ -90,6 +90,8 @@ def preflight(reports: pathlib.Path, name: str, **more: Any) -> None:
     checks = [{"name": each, "title": each, "verdict": "pass", "judged": {"words": "well"}} for each in check_names()]
     values = {"schema": 1, "run_id": name, "scenario": "x", "backend": "local", "commit": HERE, "checks": checks}
     write(reports, f"{name}/preflight.json", values | more)
+    write(reports, f"{name}/asked.json", {"plan": {}, "checks": check_names()})
+    (reports / name / "events").mkdir(exist_ok=True)
 
 
 def test_without_evidence_nothing_is_answered(tmp_path: pathlib.Path) -> None:
@@ -139,14 +141,15 @@ def test_changed_files_are_no_commit(tmp_path: pathlib.Path, monkeypatch: pytest
 
 
 def test_the_newest_answers(tmp_path: pathlib.Path) -> None:
-    gate(tmp_path, "gate-old", at_s=1e9)
-    gate(tmp_path, "gate-new", "fail", at_s=2e9)
-    gate(tmp_path, "gate-part", at_s=3e9, tag="quick")  # a part of a suite is no gate
-    day(tmp_path, "day-old", "fail", at_s=1e9)
-    day(tmp_path, "day-new", "pass", at_s=2e9, alerts=None, runbook=None)
-    swept(tmp_path, "sweep-1", at_s=3e9)
-    swept(tmp_path, "sweep-2", "other samples", at_s=4e9)
-    swept(tmp_path, "sweep-3", complete=False, at_s=5e9)
+    gate(tmp_path, "gate-old", at_s=1.75e9)
+    gate(tmp_path, "gate-new", "fail", at_s=1.76e9)
+    gate(tmp_path, "gate-part", at_s=1.77e9, tag="quick")  # a part of a suite is no gate
+    day(tmp_path, "day-old", "fail", at_s=1.75e9)
+    day(tmp_path, "day-new", "pass", at_s=1.76e9, alerts=None, runbook=None)
+    swept(tmp_path, "sweep-1", at_s=1.77e9)
+    swept(tmp_path, "sweep-2", "other samples", at_s=1.78e9)
+    swept(tmp_path, "sweep-3", complete=False, at_s=1.79e9)
+    gate(tmp_path, "gate-of-the-future", at_s=9e9)
     found = asked(tmp_path)
     told = {item: (each.answer, each.proof.folder.name) for item, each in found.items() if each.proof}
     assert told[Item.GATE] == ("no", "gate-new")
@@ -165,7 +168,7 @@ def test_runs_answer_what_they_judged(tmp_path: pathlib.Path) -> None:
     run(tmp_path, "with-a-fault", **unjudged)
     assert {each.answer for each in asked(tmp_path).values()} == {"not tried"}
     short = {"rank_samples_min": 3, "rank_samples_max": 9, "batches_short": 2}
-    run(tmp_path, "canary", begun_at="2026-11-25T00:00:00+00:00", faults=[], verdict="fail", metrics=short)
+    run(tmp_path, "canary", begun_at="2020-11-25T00:00:00+00:00", faults=[], verdict="fail", metrics=short)
     found = asked(tmp_path)
     assert (found[Item.DATA].answer, found[Item.DRY_RUN].answer) == ("no", "no")
     assert "2 batches were short" in found[Item.DATA].why
@@ -215,7 +218,7 @@ def test_scripts_read_exit_codes_json_and_junit(tmp_path: pathlib.Path) -> None:
     (suite,) = ElementTree.parse(file).getroot()
     assert (suite.get("failures"), suite.get("errors")) == ("1", "4")
     run(tmp_path, "canary", faults=[])
-    gate(tmp_path, "gate-2", at_s=2e9)
+    gate(tmp_path, "gate-2", at_s=1.2e9)
     day(tmp_path, "day-1", "pass")
     preflight(tmp_path, "preflight-1")
     assert "yes" in chaos(code=0)

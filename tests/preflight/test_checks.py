@@ -3,6 +3,7 @@ not; and what was not told is no pass."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -181,11 +182,25 @@ def test_what_is_on_no_node_is_a_doubt_unless_the_trainer_saves_there(path: str,
         ([[1, 0.002, 0.001], [2, -0.003, 0.001]], []),
         ([[1, 2.0, 0.01], [2, 0.0, 0.01]], [["node1"]]),
         ([[1, -2.0, 0.01], [2, -2.0, 0.01]], [["node0"]]),
-        ([[1, 2.0, 1.9], [2, 0.0, 0.01]], []),  # the network was too slow to tell
+        ([[1, 2.0, 1.9], [2, 0.0, 0.01]], [["node1"]]),  # the network was too slow to tell
+        ([[1, math.nan, 0.1], [2, 0.0, 0.01]], [["node1"]]),
     ],
 )
 def test_a_clock_that_is_off_is_named(offsets: list[list[float]], named: list[list[str]]) -> None:
     assert places(asked("clocks", seen(told=[(0, "clocks", {"offsets": offsets})]))) == named
+
+
+@pytest.mark.parametrize(
+    ("check", "told"),
+    [
+        ("links", [(0, "links", {"to": [[1, 1e9]]}), (1, "links", {"to": []})]),
+        ("links", [(0, "links", {"to": [[1, 1e9]]}), (1, "links", {"to": [[1, 1e9], [7, 1e9]]})]),
+        ("all_reduce", [(0, "all_reduce", {"which": "within", "ranks": 2, "times": [[2**24, 0.1]]})]),
+        ("devices", [(rank, "software", {"torch": ""}) for rank in (0, 1)]),
+    ],
+)
+def test_a_part_that_was_not_told_is_a_doubt(check: str, told: list[tuple[int, str, dict[str, Any]]]) -> None:
+    assert asked(check, seen(nodes=2, told=told)).verdict is Verdict.INCONCLUSIVE
 
 
 def test_of_two_clocks_neither_is_known_to_be_right() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from typing import Any
@@ -70,7 +71,7 @@ def test_a_rank_is_killed_between_the_first_two_saves(saves: list[int], last: in
 
 
 GOOD: Mapping[str, Mapping[str, Any]] = {
-    "node": {"python": "3.11", "cpus": 2, "memory_bytes": 2**30},
+    "node": {"python": "3.11", "cpus": 2, "memory_bytes": 2**30, "paths": {"/run/checkpoints": {"kind": "folder"}}},
     "software": {"torch": "2.9.1"},
     "compute": {"flops": [1e9, 1e9]},
     "links": {"to": []},
@@ -151,6 +152,27 @@ def test_a_fault_that_did_not_act_proves_nothing(acted: bool, verdict: Verdict, 
     assert answer.verdict is verdict
     words = "fault slow did not act as planned: measured 1.0 times, expected 2.0"
     assert [finding.words for _, finding in answer.findings] == ([] if acted else [words])
+
+
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        ({"event": "process.exit", "node": "node1", "incarnation": 1, "code": 137}, "node1 ended with 137"),
+        ({"event": "run.finished", "outcome": "aborted", "reason": "no step"}, "did not come to its end: no step"),
+    ],
+)
+def test_a_program_that_ended_badly_proves_nothing(event: dict[str, Any], told: str, tmp_path: pathlib.Path) -> None:
+    folder = made(tmp_path, ["clocks"])
+    with (folder / "events" / "harness.jsonl").open("a") as log:
+        log.write(json.dumps(event | {"wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}) + "\n")
+    assert found(folder).verdict is Verdict.INCONCLUSIVE and told in found(folder).why
+
+
+@pytest.mark.parametrize("drill", ["../elsewhere/preflight-x-drill", "preflight-y-drill"])
+def test_a_drill_of_another_preflight_does_not_count(drill: str, tmp_path: pathlib.Path) -> None:
+    folder = made(tmp_path, ["restore"])
+    fitness.store(ASKED, Asked(plan=plan().to_json(), checks=["restore"], drill=drill), folder)
+    assert f"{drill} is no run of this preflight" in found(folder).why
 
 
 def test_a_finding_is_on_the_page_in_junit_and_in_markdown(tmp_path: pathlib.Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import Annotated
 
 import msgspec
 
-from harness.preflight.checks.contract import Check, Finding, Judged, Seen, named
+from harness.preflight.checks.contract import Check, Finding, Judged, Seen, doubt, named
 from harness.units import format_duration
 
 APART_S = 0.5
@@ -30,7 +31,8 @@ class Clocks(Check):
         told = [values for each, values in seen.of("clocks", Told) if each.rank == 0]
         offsets = {seen.nodes[0]: (0.0, 0.0)} if told else {}
         for values in told:
-            offsets |= {seen.nodes[node]: (s, margin) for node, s, margin in values.offsets if node < len(seen.nodes)}
+            looks = [look for look in values.offsets if look[0] < len(seen.nodes) and math.isfinite(look[1] + look[2])]
+            offsets |= {seen.nodes[node]: (s, margin) for node, s, margin in looks}
         findings = seen.silent("its clock", offsets)
         usual = statistics.median_low([s for s, _ in offsets.values()]) if len(offsets) > 2 else 0.0
         for node, (seconds, margin) in offsets.items():
@@ -41,7 +43,10 @@ class Clocks(Check):
                 words += ": which of the two is wrong cannot be told" if alone else ""
                 nodes = [*offsets] if alone else [node]
                 findings.append(Finding(words, CAUSE, nodes, figure=seconds - usual, unit="s", usual=0.0))
-        most = max((abs(s - usual) for s, _ in offsets.values()), default=0.0)
+            elif apart + margin > APART_S:
+                words = f"the clock of {node} is {apart:.2f} s off, give or take {margin:.2f} s"
+                findings.append(doubt(words, "a network so slow that clocks cannot be compared", [node]))
+        most = max((abs(s - usual) + margin for s, margin in offsets.values()), default=0.0)
         return Judged(
             words=f"at most {format_duration(round(1e9 * most))} apart: {named([*offsets])}", findings=findings
         )

@@ -50,7 +50,11 @@ class Devices(Check):
         nodes, told = seen.by_node("node", Node), seen.by_rank("software", Software)
         by_node: Owned = {node: (node, values) for node, values in nodes.items()}
         by_rank: Owned = {f"rank {rank} on {seen.node_of(rank)}": (seen.node_of(rank), told[rank]) for rank in told}
-        findings = [*seen.silent("itself", nodes), *_memory(nodes), *seen.silent_ranks("its torch", told)]
+        findings = [
+            *seen.silent("itself", nodes),
+            *_memory(nodes),
+            *seen.silent_ranks("its torch", (rank for rank in told if told[rank].torch)),
+        ]
         facts, of_nodes = dict[str, str](), dict.fromkeys(Node.__struct_fields__[:-1], by_node)
         for name, of in (of_nodes | dict.fromkeys(Software.__struct_fields__, by_rank)).items():
             most, odd = odd_ones({who: str(getattr(values, name)) for who, (_, values) in of.items()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -16,7 +16,7 @@ UNLIKE = "another file server, an older image, or a copy that was not finished"
 
 
 class Path(msgspec.Struct):
-    kind: Words
+    kind: Literal["file", "folder", "absent", "stuck", ""]  # empty: something else
     mount: Words = ""
     filesystem: Words = ""
     entries: Size | None = None  # of a folder, up to some
@@ -39,7 +39,8 @@ class Environment(Check):
         nodes = seen.by_node("node", Node)
         paths = list(dict.fromkeys(path for values in nodes.values() for path in values.paths))
         saved = [save.path for save in seen.canary.evidence.saves.all] if seen.canary else []
-        findings, made = seen.silent("its files", nodes), []
+        looked = [node for node, values in nodes.items() if paths and len(values.paths) == len(paths)]
+        findings, made = seen.silent("its files", looked), []
         for path in paths:
             told = {node: values.paths[path] for node, values in nodes.items() if path in values.paths}
             if any(each.kind != "absent" for each in told.values()):

@@ -6,12 +6,14 @@ So a port that is slow with everybody is told from a single slow link between tw
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import msgspec
 
-from harness.preflight.checks.contract import Check, Finding, Judged, Seen, below_the_others, rate
+from harness.preflight.checks.contract import Check, Finding, Judged, Seen, below_the_others, doubt, rate
+from harness.trainers.contract import Workload
 from harness.units import counted
 
 SLOW = 0.65  # of what it should be: half speed is found, and a busy moment is not
@@ -37,10 +39,13 @@ class Links(Check):
     cause = CAUSE
 
     def judge(self, seen: Seen) -> Judged:
-        if seen.plan.workload.world_size < 2:
+        work = seen.plan.workload
+        if work.world_size < 2:
             return Judged(not_judged="one rank has no link")
         told = seen.by_rank("links", Told)
-        speeds = {(rank, to): speed for rank, values in told.items() for to, speed in values.to}
+        speeds = {
+            (rank, to): speed for rank, values in told.items() for to, speed in values.to if _is_link(rank, to, work)
+        }
         findings = seen.silent_ranks("its links", told)
         kinds: dict[bool, dict[Link, float]] = {True: {}, False: {}}  # whether within a node
         for link, speed in speeds.items():
@@ -48,12 +53,21 @@ class Links(Check):
         for within, links in kinds.items():
             findings += _findings(links, seen, within)
         left = sum(values.left for _, values in seen.of("links_left", Left))
+        pairs = work.nodes * math.comb(work.ranks_per_node, 2) + work.ranks_per_node * math.comb(work.nodes, 2)
+        if (lacking := 2 * (pairs - left) - len(speeds)) > 0 and not findings:
+            findings.append(doubt(f"{counted(lacking, 'direction')} of links told no speed"))
         slowest = min(speeds, key=lambda link: speeds[link], default=None)
         words = f"{counted(len(speeds), 'direction')} of links measured"
         words += f", {left} left out for time" if left else ""
         words += f"; the slowest, {_name(slowest, seen)}, at {rate(speeds[slowest])}" if slowest else ""
         figures = {f"link {_name(link, seen)} (bytes/s)": speed for link, speed in sorted(speeds.items())}
         return Judged(words, findings, figures)
+
+
+def _is_link(a: int, b: int, work: Workload) -> bool:
+    """As they are measured: within a node, and between those of one number on their nodes."""
+    same_number = a % work.ranks_per_node == b % work.ranks_per_node
+    return a != b and b < work.world_size and (same_number or work.node_of(a) == work.node_of(b))
 
 
 def _findings(links: Mapping[Link, float], seen: Seen, within: bool) -> Iterator[Finding]:
