@@ -87,11 +87,14 @@ def sentence(found: Forecast) -> str:
     too_long = f"more than {days_text(PATIENCE * asked.days, unit=False)}"
     high = f"at most {days_text(out.days.high, unit=False)}" if math.isfinite(out.days.high) else too_long
     mean = days_text(out.days.mean) if math.isfinite(out.days.mean) else f"more than {days_text(out.days.low)}"
+    takes = f"{mean} (in 95 % of cases {high})"
+    if out.days.high < out.days.mean < math.inf:  # by a few
+        takes = f"{high} in 95 % of cases, and {mean} on average, as a few wait long for nodes"
     wasted = f"{100 * out.wasted_share:.2g} % of {big(out.gpu_hours.mean)} GPU-hours are wasted"
     if found.money:
         paid = found.money.on_demand.dollars.mean
         wasted += f", {dollars(found.money.wasted_dollars.mean)} of {dollars(paid)} on demand"
-    return f"{begin} takes {mean} (in 95 % of cases {high}), {often}; {wasted}."
+    return f"{begin} takes {takes}, {often}; {wasted}."
 
 
 def hours_text(hours: float) -> str:

@@ -40,6 +40,7 @@ class CauseRate(Parameters):
 class RateTable(Parameters):
     source: Line
     node_days: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    gpus_per_node: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="Of the nodes that failed.")
     causes: list[CauseRate] = Field(min_length=1, max_length=100)
 
     @model_validator(mode="after")
@@ -47,6 +48,21 @@ class RateTable(Parameters):
         if self.node_days is None and any(each.count is not None for each in self.causes):
             raise ValueError("node_days: is missing: failures are counted over some")
         return self
+
+    def of_nodes_with(self, gpus: int) -> RateTable:
+        """For nodes of another size, where it is known of which size these were: per GPU, they fail as often."""
+        if self.gpus_per_node in (None, gpus):
+            return self
+        factor, source = (
+            gpus / self.gpus_per_node,
+            f"{self.source}; per GPU as often, there a node had {self.gpus_per_node}",
+        )
+        causes = [
+            each.model_copy(update={"per_1000_node_days": each.per_1000_node_days and factor * each.per_1000_node_days})
+            for each in self.causes
+        ]
+        days = self.node_days and self.node_days / factor
+        return self.model_copy(update={"node_days": days, "source": source, "causes": causes, "gpus_per_node": gpus})
 
     def per_node_day(self, cause: CauseRate) -> float:
         if cause.per_1000_node_days is not None:

@@ -82,6 +82,8 @@ def forecast(
     job, source = _job(question, measured, rates, failures, trace)
     for change in set_ or ():
         job = job.changed(change)
+        if change.startswith("failure_rate"):
+            source = source[0], f"{source[1]}; how often, --set {change} says"
     prices = _prices(price, spot_price, deadline, tokens_per_second, question, measured)
     found = answer.forecast(question, job, source, measured, what_if or [], prices)
     if page is not None:
@@ -104,6 +106,7 @@ def _job(
     told = None if trace is None else load_trace(trace)
     if told and rates is None and (of_trace := table_of(told)):
         name, table = told.name, of_trace
+    table = table.of_nodes_with(question.gpus_per_node)
     job = job_of(question.nodes, question.days * DAY_S, table, load_gaps(failures or "poisson"), measured)
     return with_trace(job, told) if told else job, (name, table.source)
 

@@ -201,7 +201,7 @@ class Job:
         found = dict(self.settings)
         stall = self.mean("checkpoint_stall")
         if found["checkpoint_every"].origin is Origin.ASSUMED:
-            best = closed_forms.daly_interval_s(stall, self.mtbf_s) if stall and self.per_node_day else INTERVAL_MIN_S
+            best = closed_forms.daly_interval_s(stall, self.mtbf_s) if self.per_node_day else self.work_s
             found["checkpoint_every"] = replace(found["checkpoint_every"], values=(max(INTERVAL_MIN_S, best),))
         if found["spares"].origin is Origin.ASSUMED:
             away = self.losses_per_s * min(self.mean("repair"), self.mean("queue"))

@@ -101,7 +101,7 @@ def add_report(found: Measured, report: Report) -> None:
     found.commits |= {report.commit} if report.commit else set()
     kinds = {fault.id: fault.kind for fault in report.faults}
     for episode in report.recovery_time.episodes:
-        if episode.seconds is not None and episode.faults:
+        if episode.seconds is not None and episode.faults and episode.phases:
             found.recoveries.append(_recovery(report, episode, kinds.get(episode.faults[0], "unknown")))
     stall = report.wasted_gpu_hours.closed_forms.checkpoint_s
     if stall is not None:

@@ -148,6 +148,20 @@ def test_a_job_without_failures_is_no_division_by_nothing() -> None:
     found = answer("--gpus", 8, "--days", 1, "--set", "failure_rate=0", "--price", 1, "--spot-price", 0.5)
     assert "without a failure" in found["answer"] and found["outcome"]["failures"]["mean"] == 0
     assert found["advice"]["best_interval"] is None and found["advice"]["best_spares"] is None
+    assert found["outcome"]["days"]["mean"] == pytest.approx(1, abs=0.01)  # no checkpoint was needed
+    assert "--set failure_rate=0 says" in found["failure_rates"]["source"]
+
+
+def test_nodes_of_another_size_fail_as_often_per_gpu() -> None:
+    usual, large = (answer("--gpus", 1440, "--days", 1, "--gpus-per-node", size) for size in (8, 72))
+    rates = [each["failure_rates"]["per_1000_node_days"]["NIC"] for each in (usual, large)]
+    assert rates[1] == pytest.approx(9 * rates[0]) and "there a node had 8" in large["failure_rates"]["source"]
+
+
+def test_a_mean_above_the_quantile_is_explained() -> None:
+    found = answer("--gpus", 512, "--days", 10, "--seed", 1)
+    days = found["outcome"]["days"]
+    assert ("on average, as a few wait long" in found["answer"]) == (days["high"] < days["mean"])
 
 
 @pytest.mark.parametrize("value", ["0", "-8", "nan", "inf", "1e400", "10000000000000", "1.5", "x", "", "9" * 5000])
