@@ -279,19 +279,19 @@ def shrunk(*bends: Bend, steps_: int = 200, **expect: Any) -> Scorecard:
 
 
 @pytest.mark.parametrize(
-    ("fault_free", "allocated", "patience", "idle"),
+    ("fault_free", "ready", "idle"),
     [
-        ([], [0, 0], 0, 3),  # a GPU for each rank
-        ([(2, 0)], [0, 0], 0, 3),
-        ([(2, 2), (4, 2)], [0, 0], 0, 0),  # or as many as any fault-free run has
-        ([(2, 2)], [0, 20], 0, 2),
-        ([(2, 2)], [0, 20], 1, 1),
-        ([(2, 2)], [0, 31], 0, 0),
-        ([(2, 2)], [0, 0, 0], 0, 4),
+        ([], [0, 0], 3),  # a GPU for each rank
+        ([(2, 0)], [0, 0], 3),
+        ([(2, 2), (4, 2)], [0, 0], 0),  # or as many as any fault-free run has
+        ([(2, 2)], [0, 20], 2),
+        ([(2, 2)], [1, 21], 1),
+        ([(2, 2)], [0, 31], 0),
+        ([(2, 2)], [0, 0, 0], 4),
     ],
 )
 def test_steps_in_a_row_that_a_gpu_had_no_part_in(
-    fault_free: list[tuple[int, int]], allocated: list[int], patience: int, idle: int
+    fault_free: list[tuple[int, int]], ready: list[int], idle: int
 ) -> None:
     """Steps begin at 0, 10, 20 and 30; two ranks do the first one, and one the others."""
     progress = replace(FAULT_FREE.progress, **{f.name: np.zeros(4, np.int64) for f in fields(FAULT_FREE.progress)})
@@ -299,8 +299,7 @@ def test_steps_in_a_row_that_a_gpu_had_no_part_in(
     others = [SimpleNamespace(slots=[0] * gpus, epochs=[SimpleNamespace(size=size)]) for gpus, size in fault_free]
     others.append(SimpleNamespace(slots=[0] * 9, epochs=[]))
     evidence: Any = SimpleNamespace(run=SimpleNamespace(progress=progress), fault_free_runs=others)
-    slots: Any = [SimpleNamespace(allocated=at) for at in allocated]
-    assert _idle_steps(evidence, slots, patience) == idle
+    assert _idle_steps(evidence, ready) == idle
 
 
 def test_a_replacement_that_idles_for_good_is_found() -> None:
@@ -312,6 +311,18 @@ def test_a_replacement_that_idles_for_good_is_found() -> None:
 def test_a_replacement_that_came_too_late_is_not_missed() -> None:
     card = shrunk(never_used, steps_=60)
     assert card.verdict is Verdict.PASS, card.reasons
+    assert "may have come too late" in card.not_judged["GPUs in use"]
+
+
+def test_a_replacement_that_a_slow_engine_started_late_is_not_missed() -> None:
+    def started_late(logs: Logs) -> None:
+        stamp = clocks(logs.harness[-1], -(10**9))
+        header = stamp | {"writer": "agent-node1.2-7", "role": "agent", "node": "node1", "incarnation": 2, "pid": 7}
+        usual = next(lines[0] for name, lines in logs.items() if name.startswith("agent"))
+        logs["agent-node1.2-7"] = [usual | header, stamp | {"event": "agent.started"}]
+
+    card = shrunk(never_used, started_late)
+    assert not any("left GPUs idle" in reason for reason in card.reasons), card.reasons
     assert "may have come too late" in card.not_judged["GPUs in use"]
 
 

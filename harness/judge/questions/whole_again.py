@@ -6,7 +6,8 @@ happened that no fault explains?
 
 The job *uses* as many GPUs as its world has ranks, times the GPUs that a rank of the fault-free run has. It *has* those
 that were allocated to it until its end; a new one counts from when it can be expected to step: three times as long
-after its allocation as the fault-free run took from its first allocation to its first step.
+after its allocation, or after the first word of a launcher there (a slow engine starts it late), as the fault-free run
+took from its first allocation to its first step.
 
 A save is *due* at each step of which the fault-free run committed a checkpoint. It was *made* when the run committed
 one from half an interval before that step until the next one is due; so a late one counts, and so does a rhythm that
@@ -130,7 +131,9 @@ class GpusInUse(Measured):
 
     def values(self, evidence: Analysis) -> dict[str, Any]:
         slots, patience = _kept(evidence.run), PATIENCE * (evidence.usual.longest(_first_step_ns) or 0)
-        return {"gpus_at_the_end": len(slots), "idle_steps": _idle_steps(evidence, slots, patience)}
+        began = {launcher.key: launcher.began for launcher in evidence.run.launchers}
+        since = (max(slot.allocated, began.get((slot.node, slot.incarnation), 0)) for slot in slots)
+        return {"gpus_at_the_end": len(slots), "idle_steps": _idle_steps(evidence, [at + patience for at in since])}
 
     def lines(self, evidence: Analysis, values: dict[str, Any], bounds: UseBounds) -> Sequence[Expectation] | str:
         run, slots, idle = evidence.run, _kept(evidence.run), values["idle_steps"]
@@ -141,7 +144,7 @@ class GpusInUse(Measured):
         for fault in run.faults:
             if fault.injected is not None and fault.replaced is False:
                 return f"{fault.id} brings no replacement, so the job may have to leave GPUs idle"
-        if idle < bounds.max_idle_steps <= _idle_steps(evidence, slots, 0):
+        if idle < bounds.max_idle_steps <= _idle_steps(evidence, [slot.allocated for slot in slots]):
             return "a GPU may have come too late for the job to use it"
         last = run.epochs[-1].processes if run.epochs else ()
         working = {(run.processes[row].node, run.processes[row].incarnation) for row in last}
@@ -164,13 +167,13 @@ def _first_step_ns(run: Timeline) -> int:
     return int(run.progress.end[0]) - allocated if len(run.progress) else 0
 
 
-def _idle_steps(evidence: Analysis, slots: Sequence[Slot], patience: int) -> int:
-    """How many steps in a row, up to the last one, were done without a GPU that could have had a part in them."""
+def _idle_steps(evidence: Analysis, ready: Sequence[int]) -> int:
+    """How many steps in a row, up to the last one, were done without a GPU that could have had a part in them. `ready`:
+    since when each could."""
     progress = evidence.run.progress
     worlds = [(len(other.slots), other.epochs[-1].size) for other in evidence.fault_free_runs if other.epochs]
     per_rank = max((gpus / size for gpus, size in worlds if size), default=1.0)
-    ready: Ints = np.sort(np.array([slot.allocated + patience for slot in slots], np.int64))
-    has = np.searchsorted(ready, progress.begin, side="right")
+    has = np.searchsorted(np.sort(np.array(ready, np.int64)), progress.begin, side="right")
     busy = np.flatnonzero(has <= progress.world_size * per_rank)
     return len(progress) - 1 - (int(busy[-1]) if len(busy) else -1)
 
