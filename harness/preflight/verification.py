@@ -17,7 +17,7 @@ from harness.log import untrusted_files
 from harness.preflight import manifest, siblings
 from harness.preflight.content import Part, Unreadable, parts
 from harness.trainers.checkpoints.contract import AUTO, FoundCheckpoint, Listing, layout_names, load_layout
-from harness.trainers.checkpoints.shared import formats, names
+from harness.trainers.checkpoints.shared import formats, grouping, names
 from harness.trainers.checkpoints.shared.formats import METADATA, Inside, Span
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
@@ -149,12 +149,13 @@ class _Verification:
     def _expect_shards(self, metadata: str, places: Mapping[str, list[formats.Place]]) -> None:
         """By what a distributed checkpoint, in whichever folder of the save it is, tells of them."""
         folder, find = metadata.removesuffix(METADATA), self.save.find
-        self.shards |= {folder + name: each for name, each in places.items()}
-        for file in self.shards.keys() - set(self.found.files):
-            for tensor in dict.fromkeys(place[0] for place in self.shards[file]):
+        shards = {folder + name: each for name, each in places.items()}
+        self.shards |= shards
+        for file in shards.keys() - set(self.found.files):
+            for tensor in dict.fromkeys(place[0] for place in shards[file]):
                 find(State.DAMAGED, "is lost: the file is missing", file[: formats.WORDS_MAX], tensor)
-        for file in self.found.files:
-            if places and file.endswith(".distcp") and file not in self.shards:
+        for file in grouping.within(self.found.files, folder.removesuffix("/")) if shards else ():
+            if file.endswith(".distcp") and file not in shards:
                 find(State.SUSPICIOUS, "is not named by .metadata", file)
 
     def _read(self, file: str) -> None:

@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from mutants.bent import JOB
 from simulator import Outage, simulate
@@ -217,6 +218,8 @@ def test_only_a_fit_one_is_kept_and_only_of_the_same_engine(tmp_path: pathlib.Pa
     with pytest.raises(UsageError, match="inconclusive"):
         fitness.keep("x", unfit, tmp_path)
     fit = found(made(tmp_path, ["storage"], name="preflight-fit"))
+    with pytest.raises(UsageError, match="was made with --faults"):
+        fitness.keep("x", msgspec.structs.replace(fit, faults=True), tmp_path)
     fitness.keep("x", fit, tmp_path)
     with pytest.raises(UsageError, match="backend local, this is docker"):
         fitness.kept("x", tmp_path, "docker")

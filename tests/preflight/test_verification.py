@@ -172,6 +172,19 @@ def test_a_frozen_file_and_another_number_of_ranks_are_healthy(tmp_path: pathlib
     assert words(verified(tmp_path)) == ""
 
 
+def test_a_save_may_hold_several_distributed_checkpoints(tmp_path: pathlib.Path) -> None:
+    """As Accelerate saves with FSDP."""
+    checkpoint_files.hugging_face(tmp_path, 5)
+    for part in ("pytorch_model_fsdp_0", "optimizer_0"):
+        checkpoint_files.save_dcp(tmp_path / "checkpoint-5" / part, {"w": torch.ones(9)})
+    assert words(verified(tmp_path)) == ""
+    (tmp_path / "checkpoint-5" / "optimizer_0" / "__0_0.distcp").unlink()
+    assert (
+        words(verified(tmp_path))
+        == "checkpoint-5 checkpoint-5/optimizer_0/__0_0.distcp: w is lost: the file is missing"
+    )
+
+
 def test_what_healthy_jobs_do_is_not_suspicious(tmp_path: pathlib.Path) -> None:
     """Moments of rows that are no longer trained become zero, a loader begins anew, an adapter's rank is no process."""
     for step in (20, 40, 60, 80):

@@ -138,7 +138,7 @@ def test_what_changes_while_it_is_read_is_noted_later(tmp_path: pathlib.Path, mo
     monkeypatch.setattr(digests, "content", changing)
     assert noted.look() == [] and noted.look() == [20]
     saved = place.CheckpointFolder.look(tmp_path, "checkpoints")
-    assert noted.events[0]["sha256"] == digests.digest(saved, saved.files)
+    assert noted.events[0]["sha256"] == digests.content(saved, saved.files).sha256
 
 
 @pytest.mark.parametrize("layout", WRITERS)

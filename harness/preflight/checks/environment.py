@@ -12,6 +12,7 @@ from harness.units import counted
 
 MISSING = "a mount that is missing or came up late on that node, or an image without these files"
 NOWHERE = "a mount that is missing everywhere; a folder that the trainer makes can be made before the launch"
+SETS = "a profile or an image of that node that sets it"
 UNLIKE = "another file server, an older image, or a copy that was not finished"
 
 
@@ -85,8 +86,7 @@ def _variables(nodes: Mapping[str, Node]) -> Iterator[Finding]:
     for name in sorted({name for values in nodes.values() for name in values.settings}):
         _, odd = odd_ones({node: values.settings.get(name, "not set") for node, values in nodes.items()})
         if odd:
-            words, cause = f"{name} has another value on {named([*odd])}", "a profile or an image of that node"
-            yield Finding(words, f"{cause} that sets it", [*odd])
+            yield Finding(f"{name} has another value on {named([*odd])}", SETS, [*odd])
 
 
 CHECK = Environment()

@@ -23,7 +23,7 @@ class Restore(Check):
         failed = card.verdict is Verdict.FAIL
         struck = (each.get("rank") for fault in card.faults for each in fault["target"])
         ranks = [int(rank) for rank in struck if rank is not None]
-        told = f"after rank {', '.join(map(str, ranks))} was killed: {words}"
+        told = f"after rank {', '.join(map(str, ranks))} was killed: {words}" if ranks else words
         nodes = [seen.node_of(rank) for rank in ranks]
         return Judged(words, [Finding(told, CAUSE if failed else "", nodes, ranks, certain=failed)])
 

@@ -119,7 +119,7 @@ def step_in(place: CheckpointFolder, path: str) -> int | None:
     try:
         with place.open(path) as file:
             if path.endswith(".json"):
-                return _json(file).step if place.sizes[path] <= STEP_BYTES_MAX else None
+                return _json(file).step if place.sizes.get(path, 0) <= STEP_BYTES_MAX else None
             if file.read(4) == BEGIN:
                 root = next(each for each in archives.entries(file) if each.name.endswith("data.pkl"))
                 file.seek(root.start)
