@@ -117,10 +117,8 @@ def _outcome(found: Forecast) -> Section:
         row("First failure, median", out.first_h, lambda hours: hours_text(hours) if math.isfinite(hours) else "none"),
     ]
     words = ["Low and high: 5 % of the histories lie below the one, and 5 % above the other."]
-    if out.finished < 1:
-        words.append(
-            f"{_share(1 - out.finished)} of the histories are given up, not done after {PATIENCE:g} times the work."
-        )
+    late = f"{_share(1 - out.finished)} of the histories are given up, not done after {PATIENCE:g} times the work."
+    words += [late] if out.finished < 1 else []
     return Section("The answer", words, ("", "mean", *LOW_HIGH), rows)
 
 
@@ -139,16 +137,9 @@ def _causes(found: Forecast) -> Section:
         for each in found.outcome.causes
     ]
     lost, wasted = sum(each.gpu_hours for each in found.outcome.causes), found.outcome.wasted_gpu_hours.mean
-    words = (
-        f"What outages took and lost, {big(lost)} of the {big(wasted)} GPU-hours that are wasted. The rest is spares, "
-    )
-    words += "checkpoints and a slower pace."
-    return Section(
-        "Wasted by cause",
-        [words if rows else "Nothing fails."],
-        ("", "failures", "GPU-hours", *["dollars"] * bool(found.money)),
-        rows,
-    )
+    words = f"What outages took and lost, {big(lost)} of the {big(wasted)} GPU-hours wasted. "
+    words = words + "The rest is spares, checkpoints and a slower pace." if rows else "Nothing fails."
+    return Section("Wasted by cause", [words], ("", "failures", "GPU-hours", *["dollars"] * bool(found.money)), rows)
 
 
 def _worth(found: Forecast) -> Section:
@@ -157,15 +148,10 @@ def _worth(found: Forecast) -> Section:
     if longer := [each for each in worth if each.seconds >= 1]:
         most = max(longer, key=lambda each: each.of_a_second)
         words += f" A second less each time is worth the most of this: {most.what}; {big(most.of_a_second)} GPU-hours."
+    saved = [big(each.of_a_second) if each in longer else DASH for each in worth]
     rows = [
-        (
-            each.what,
-            big(each.times),
-            seconds(each.seconds),
-            big(each.of_a_second) if each in longer else DASH,
-            big(each.of_all),
-        )
-        for each in worth
+        (each.what, big(each.times), seconds(each.seconds), second, big(each.of_all))
+        for each, second in zip(worth, saved, strict=True)
     ]
     head = ("", "times", "takes on average", "GPU-h of a second less", "GPU-h of all")
     return Section("Where the next second is worth most", [words], head, rows)
@@ -192,9 +178,7 @@ def _spares(found: Forecast) -> Section:
     if (best := found.advice.best_spares) is None:
         return Section("Spares", ["No failure takes a node for longer, so no spare is needed."])
     now, nodes = found.job.settings["spares"], found.question.nodes
-    words = (
-        f"This forecast pays {nodes + now.mean:,.0f} nodes: {nodes:,} work, {now.mean:,.0f} stand by ({now.origin}). "
-    )
+    words = f"{nodes + now.mean:,.0f} nodes are paid: {nodes:,} work, {now.mean:,.0f} stand by ({now.origin}). "
     words += f"Of those tried, {best.value:,.0f} cost the least{_less(best, now.mean, found.advice.spares)}."
     rows = [(f"{each.value:,.0f}", _days(each.days), f"{each.gpu_hours:,.0f}") for each in found.advice.spares]
     return Section("Spares", [words], ("nodes that stand by", "time to complete", "GPU-hours paid"), rows)
