@@ -251,19 +251,9 @@ class Worker:
             shares.compare(step, batch, list(zip(*tallies, strict=True)), self.emit, self.rank)
             self.replicas.compare(step, digests)
             loss = sum(losses)
-            self.precision.unscale(self.optimizer)
-            grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), options.clip).item()
-            lr = self.optimizer.param_groups[0]["lr"]
-            seeks_scale = math.isfinite(loss) and self.precision.seeks_scale(grad_norm)
-            if self.rank == 0 and not seeks_scale:
-                self.layer_norms.step_done(step, grad_norm, self.divergence.seems_abnormal(loss, grad_norm))
-            if not seeks_scale and self.is_finite(loss, grad_norm):
-                self.precision.step(self.optimizer)
-            self.precision.step_done()
-            self.optimizer.zero_grad()
-            self.schedule.step()
-
-            self.metrics = {"loss": loss, "grad_norm": grad_norm, "lr": float(lr)}
+            lr = float(self.optimizer.param_groups[0]["lr"])
+            grad_norm, seeks_scale = self.update(loss)
+            self.metrics = {"loss": loss, "grad_norm": grad_norm, "lr": lr}
 
             # An iteration ends where the next one begins, so that the log accounts for every nanosecond.
             began_ns = begin_ns
@@ -307,6 +297,20 @@ class Worker:
                 self.save("periodic")
                 checkpoint_ns = time.monotonic_ns() - begin_ns
         return self.finish()
+
+    def update(self, loss: float) -> tuple[float, bool]:
+        """Returns the gradient's norm, and whether the weights stay as they are because the loss scale was too high."""
+        self.precision.unscale(self.optimizer)
+        grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip).item()
+        seeks_scale = math.isfinite(loss) and self.precision.seeks_scale(grad_norm)
+        if self.rank == 0 and not seeks_scale:
+            self.layer_norms.step_done(self.step, grad_norm, self.divergence.seems_abnormal(loss, grad_norm))
+        if not seeks_scale and self.is_finite(loss, grad_norm):
+            self.precision.step(self.optimizer)
+        self.precision.step_done()
+        self.optimizer.zero_grad()
+        self.schedule.step()
+        return grad_norm, seeks_scale
 
     def load_from(self, first: int) -> Loader:
         """This rank's part of each batch, from this step on."""

@@ -37,7 +37,10 @@ class NicFlap(NetworkFault):
         nodes = [context.node(target) for target in targets]
         for cycle in range(1, self.cycles + 1):
             down = [(node, self.begin(node.unplug)) for node in nodes]
-            self._watch_all(nodes, context)
+            for own, _ in self._own:
+                own.look(count=False)  # what passes while the link is up is not counted
+            for node in nodes if not self._own else ():
+                self.watch(node, Traffic(), context)
             context.injected()
             for node in nodes:
                 self._measure(node, cycle, context)
@@ -47,13 +50,6 @@ class NicFlap(NetworkFault):
                 self._plug(node, disturbance, context)
             if cycle < self.cycles:
                 context.wait(self.up.s)
-
-    def _watch_all(self, nodes: Sequence[Node], context: Context) -> None:
-        """What passes while the link is up is not counted."""
-        for own, _ in self._own:
-            own.look(count=False)
-        for node in nodes if not self._own else ():
-            self.watch(node, Traffic(), context)
 
     def see_end(self, targets: Sequence[Target], context: Context) -> None:
         for node in [context.node(target) for target in targets]:

@@ -50,7 +50,9 @@ class Preemption(TakesNodes):
             for node in nodes:
                 self._give_notice(node, context)
             self._wait_for_deadline(context)
-            self._log_readers(nodes, context)
+            # A trainer that never looks at the endpoint is the trainer's failing, not the fault's: logged, not judged.
+            for node in nodes if self.via != "signal" else ():
+                context.log("fault.notice_read", node=node.name, times=node.notice_seen())
         self.take(nodes, "reclaimed", context)
 
     def _wait_for_deadline(self, context: Context) -> None:
@@ -82,12 +84,6 @@ class Preemption(TakesNodes):
             context.effect(told, told, "processes given notice", ok=told > 0, detail=f"SIGTERM on {node.name}")
         else:
             node.notice(self.via, self.notice_s)
-
-    def _log_readers(self, nodes: Sequence[Node], context: Context) -> None:
-        """A trainer that never looks at the endpoint is the trainer's failing, not the fault's: logged, not judged."""
-        if self.via != "signal":
-            for node in nodes:
-                context.log("fault.notice_read", node=node.name, times=node.notice_seen())
 
 
 FAULT = Preemption

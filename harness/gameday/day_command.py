@@ -104,18 +104,7 @@ def run(
     day = plan_day(path, seed, backend, new_run_id(path.stem), scenarios).labelled(labels_of(label))
     stop.cap = cap_of(max_gpu_hours)
     out.print(f"[bold]{safe(day.name)}[/] · {safe(day.title)} · backend {safe(backend)} · seed {seed}", soft_wrap=True)
-    first, later = day.losses_unproven()
-    if later:
-        say(
-            f"{first} may change what the job computes. Where these find other losses than the fault-free run's, they"
-            f" are inconclusive: {', '.join(later)}. Rehearse {first} last, or on a day of its own."
-        )
-    expecting = [act.name for act in day.acts if "loss_continuity" in act.plan.expect]
-    if expecting and not day.fault_free:
-        say(
-            "fault_free is false, so there is no run to compare losses with. These hold steps that are done again"
-            f" against the first time, which shows less: {', '.join(expecting)}."
-        )
+    _say_what_losses_will_not_show(day)
     if dry_run:
         _rehearse_dry(day, path, step_time, engine)
         return
@@ -136,6 +125,21 @@ def run(
             shown.day_judged(ended)
             code = _tell(ended)
     raise typer.Exit(code)
+
+
+def _say_what_losses_will_not_show(day: DayPlan) -> None:
+    first, later = day.losses_unproven()
+    if later:
+        say(
+            f"{first} may change what the job computes. Where these find other losses than the fault-free run's, they"
+            f" are inconclusive: {', '.join(later)}. Rehearse {first} last, or on a day of its own."
+        )
+    expecting = [act.name for act in day.acts if "loss_continuity" in act.plan.expect]
+    if expecting and not day.fault_free:
+        say(
+            "fault_free is false, so there is no run to compare losses with. These hold steps that are done again"
+            f" against the first time, which shows less: {', '.join(expecting)}."
+        )
 
 
 def _rehearse_dry(day: DayPlan, path: pathlib.Path, step_s: float, engine: Backend) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import pathlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -21,10 +21,10 @@ from harness.errors import ScenarioError, UsageError
 from harness.gameday.day_file import Alert, Budget, DayEntry, People, Probe, Rehearse, Replay, Steady, load_gameday
 from harness.plan.making import make_plan
 from harness.plan.model import Plan, PlannedFault, When
+from harness.run.rehearsal import named
 from harness.spec.document import Path
 from harness.spec.scenario import Scenario, find_beside
 from harness.spec.scenario import When as Trigger
-from harness.trainers.contract import Workload
 from harness.units import Duration
 
 NAME_MAX = 40  # characters of a rehearsal's name: it stands before the ids of its faults
@@ -211,8 +211,10 @@ class _Making:
             raise ScenarioError([f"no event in the trace has a scenario; events with one: {', '.join(spec.events)}"])
         for number, (strike, event) in enumerate(sorted(struck, key=lambda each: each[0].at_ns)[: spec.first]):
             each = Rehearse(scenario=spec.events[event], runbook=entry.runbook)
-            scenario = _aimed(_immediate(self._load(each)), strike.nodes, self.spec.workload)
-            yield self._act(each, scenario, f"{place}/{number}", strike.at_ns)
+            scenario = _immediate(self._load(each))
+            faults = [fault.aimed(strike.nodes, self.spec.workload) for fault in scenario.faults]
+            aimed = scenario.model_copy(update={"faults": faults})
+            yield self._act(each, aimed, f"{place}/{number}", strike.at_ns)
 
     def _load(self, each: Rehearse) -> Scenario:
         path = find_beside(each.scenario, self.folder, self.scenarios)
@@ -248,7 +250,9 @@ class _Making:
         name = self._name(each.name or scenario.name)
         seed = random.Random(f"{self.seed}/{salt}").getrandbits(63)
         plan = make_plan(_without_steps(scenario), seed, self.backend, self.run_id)
-        plan = _named(_with_steps(plan, scenario), name)
+        plan = named(_with_steps(plan, scenario), name)
+        if long := next((fault.id for fault in plan.faults if len(fault.id) > 63), ""):
+            raise ScenarioError([f"{long}: longer than the 63 characters of a fault's id; give it a shorter name:"])
         plan = plan.model_copy(update={"seed": self.seed, "workload": self.spec.workload})
         return Act(
             name=name,
@@ -299,24 +303,6 @@ def _immediate(scenario: Scenario) -> Scenario:
         for fault in scenario.faults
     ]
     return scenario.model_copy(update={"faults": faults})
-
-
-def _aimed(scenario: Scenario, nodes: Sequence[int], workload: Workload) -> Scenario:
-    faults = [fault.aimed(nodes, workload) for fault in scenario.faults]
-    return scenario.model_copy(update={"faults": faults})
-
-
-def _named(plan: Plan, name: str) -> Plan:
-    """With its faults called `name-id`, so that all rehearsals share one log, and the name as its scenario's."""
-    faults = []
-    for planned in plan.faults:
-        followed = planned.when.following
-        when = planned.when.model_copy(update={"following": f"{name}-{followed}"}) if followed else planned.when
-        identity = f"{name}-{planned.id}"
-        if len(identity) > 63:
-            raise ScenarioError([f"{identity}: longer than the 63 characters of a fault's id; give it a shorter name:"])
-        faults.append(planned.model_copy(update={"id": identity, "when": when}))
-    return plan.model_copy(update={"faults": tuple(faults)})
 
 
 def steps_needed(day: DayPlan, step_s: float) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 from rich.table import Table
 
-from harness.backends.contract import load_backend
+from harness.backends.contract import Backend, load_backend
 from harness.cli.options import (
     REPORTS,
     SCENARIOS,
@@ -94,6 +94,11 @@ def matrix(
     given |= {"--ranks-per-node": ranks_per_node, "--also-with": also_with}
     if unfit := next((name for name, value in given.items() if value), None):
         raise UsageError(f"{unfit} is for `chaos matrix resume`")
+    raise typer.Exit(_on_damaged_saves(plan, engine, reports, json))
+
+
+def _on_damaged_saves(plan: Plan, engine: Backend, reports: pathlib.Path, json: bool) -> int:
+    """Makes the matrix, and says what it showed. Returns the exit code."""
     found = run_matrix(plan, reports, engine, stop, note)
     rows = [
         MatrixRow(
@@ -115,7 +120,7 @@ def matrix(
         print_json(to_json(head, rows))
     else:
         _print(found, rows, reports / found.run_id)
-    raise typer.Exit(INTERRUPTED if found.interrupted else EXIT_CODES[_verdict(found)])
+    return INTERRUPTED if found.interrupted else EXIT_CODES[_verdict(found)]
 
 
 def _of_trainer(plan: Plan, name: str | None) -> Plan:

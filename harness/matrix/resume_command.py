@@ -18,7 +18,6 @@ from harness.matrix.resume_matrix import Setting, run_sweep
 from harness.matrix.sweep import Sweep
 from harness.plan.model import Plan
 from harness.run.stop import stop
-from harness.trainers.contract import Checkpoint
 from harness.units import Duration
 
 
@@ -70,18 +69,15 @@ def _words(plan: Plan, given: str) -> tuple[str, ...]:
 
 def _changed(plan: Plan, steps: int | None, save_every: int | None) -> Plan:
     """With other steps or saves than the scenario has. Raises `UsageError` where the trainer does not hear of them."""
+    rhythm = plan.workload.checkpoint.model_copy(update={"every_steps": save_every, "every": None})
     for name, word, fields in (
         ("--steps", "{steps}", {"steps": steps}),
-        ("--save-every", "{checkpoint_every}", {"checkpoint": save_every and _rhythm(plan, save_every)}),
+        ("--save-every", "{checkpoint_every}", {"checkpoint": save_every and rhythm}),
     ):
         changed = _with(plan, **fields)
         _check_heard(plan, name, word, changed)
         plan = changed
     return plan
-
-
-def _rhythm(plan: Plan, save_every: int) -> Checkpoint:
-    return plan.workload.checkpoint.model_copy(update={"every_steps": save_every, "every": None})
 
 
 def _with(plan: Plan, **fields: object) -> Plan:

@@ -104,8 +104,8 @@ def mount_for(pid: int, source: str, target: str, kind: str, flags: int, options
         raise OSError(abs(code), f"mount {kind} on {target} for process {pid}: {os.strerror(abs(code))}")
 
 
-def unmount(target: str, flags: int = MNT_DETACH) -> None:
-    _check(_libc.umount2(target.encode(), flags), f"unmount {target}")
+def unmount(target: str) -> None:
+    _check(_libc.umount2(target.encode(), MNT_DETACH), f"unmount {target}")
 
 
 def prctl(option: int, value: int) -> None:

@@ -80,16 +80,13 @@ class Injection:
         except Exception as error:  # healing goes on with the next fault; the end of the lab undoes the rest
             self.log("fault.failed", error=f"could not be healed: {_told(error)}")
             return
-        self._see_end()
-        self._moment("healed")
-        self.log("fault.healed")
-
-    def _see_end(self) -> None:
-        """Before it is told to be healed: what the measuring costs the job is the fault's doing. Where its end cannot
-        be measured, as of a node that is gone, nothing is told, and the verdict says that it was not judged."""
+        # Before it is told to be healed: what the measuring costs the job is the fault's doing. Where its end cannot be
+        # measured, as of a node that is gone, nothing is told, and the verdict says that it was not judged.
         if "effect" in self.firing.moments_ns and not self._cancelled.is_set():
             with contextlib.suppress(Exception):
                 self.fault.see_end(self.targets, self)
+        self._moment("healed")
+        self.log("fault.healed")
 
     def cancel(self, job_goes_on: bool = False) -> None:
         self.job_goes_on = job_goes_on and not self._cancelled.is_set()

@@ -104,7 +104,7 @@ def test_inject_says_why_a_fault_is_held_back(tmp_path: pathlib.Path) -> None:
     """The second one is due while the first one is still at work on the same node."""
     together = f"{{parallel: [{HANG.replace('10m', '4s')}, {KILL.replace('step: 5', 'step: 100000000')}]}}"
     person = Asking(("inject", frozen), ("inject", lambda view: not frozen(view) and view.step > 150))
-    result = played(tmp_path, planned(tmp_path, together, steps=700, limits="{cool_down: 100ms}"), person)
+    result = played(tmp_path, planned(tmp_path, together, steps=400, limits="{cool_down: 100ms}"), person)
     assert person.replies[0].reply.result() == "it is held back: its node still has an active fault"
     assert person.replies[1].reply.result() == ""
     assert [act.outcome for act in result.acts] == ["settled", "settled"]

@@ -29,7 +29,7 @@ workload:
       "{{checkpoint_every}}", "{bug}"]
     env: {{PYTHONPATH: {root}}}
   nodes: 2
-  min_nodes: 1
+  min_nodes: {least}
   steps: 30
   checkpoint: {{every_steps: 12}}
 abort: {{if_no_step_for: 10m, wall_clock: 10m}}
@@ -57,7 +57,8 @@ REASONS = {
 def sweep(folder: pathlib.Path, bug: str, *options: str) -> tuple[int, dict[str, Any]]:
     scenario = folder / "resumes.yaml"
     root = TRAINER.parent.parent.parent
-    scenario.write_text(SCENARIO.format(python=sys.executable, trainer=TRAINER, root=root, bug=bug))
+    least = 1 if bug in ("none", "order_by_world_size") else 2  # of the others a restart on fewer nodes tells nothing
+    scenario.write_text(SCENARIO.format(python=sys.executable, trainer=TRAINER, root=root, bug=bug, least=least))
     words = ["matrix", "resume", str(scenario), "--reports", str(folder / "reports"), "--json", "--files", *options]
     result = CliRunner().invoke(make_app(), words)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
@@ -104,7 +105,8 @@ def test_a_half_accumulation_goes_on_and_so_it_does_with_other_workers(tmp_path:
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", REASONS)
 def test_what_is_forgotten_is_named(tmp_path: pathlib.Path, bug: str) -> None:
-    """And nothing else is accused: where the forgotten thing plays no part, the restart is right."""
+    """And nothing else is accused: where the forgotten thing plays no part, the restart is right. The logs alone say it
+    again."""
     code, found = sweep(tmp_path, bug, *OPTIONS.get(bug, ()))
     kind, moment, words = REASONS[bug]
     assert (code, found["verdict"], found["repeats_bit_for_bit"] is not False) == (1, "fail", True)
@@ -113,16 +115,11 @@ def test_what_is_forgotten_is_named(tmp_path: pathlib.Path, bug: str) -> None:
     assert named and {each["differs"][0] for each in named} == {kind}, wrong
     assert any(each["right"] for each in found["tried"]), "the last save of the finished job"
 
-
-@pytest.mark.slow
-def test_a_sweep_is_judged_again_from_its_logs_alone(tmp_path: pathlib.Path) -> None:
-    code, found = sweep(tmp_path, "scheduler", "--budget", "40s")
-    folder = tmp_path / "reports" / found["run_id"]
-    assert (code, found["verdict"]) == (1, "fail")
-    known = json.loads((folder / "resume.json").read_text())
+    stored = tmp_path / "reports" / found["run_id"] / "resume.json"
+    known = json.loads(stored.read_text())
     for each in known["tried"]:
         each["found"], each["ended"] = [], ""
-    (folder / "resume.json").write_text(json.dumps(known))
+    stored.write_text(json.dumps(known))
     words = [found["run_id"], "--reports", str(tmp_path / "reports")]
     assert CliRunner().invoke(make_app(), ["show", *words]).exit_code == 0
     result = CliRunner().invoke(make_app(), ["score", *words])

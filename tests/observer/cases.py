@@ -21,7 +21,7 @@ import torch._dynamo  # the first optimizer would import it, in each fork
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-OUT = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path()
+OUT = pathlib.Path(sys.argv[1])
 CASES: dict[str, Callable[[], Any]] = {}
 
 

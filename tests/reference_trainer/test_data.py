@@ -206,12 +206,17 @@ def options(data: pathlib.Path, patience_s: str = "600") -> list[str]:
     return ["--data", str(data), "--data-patience-s", patience_s, "--hang-floor-s", HANG_FLOOR_S]
 
 
+@pytest.fixture(scope="module")
+def losses_of_the_whole(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    folder = tmp_path_factory.mktemp("whole")
+    return completed(nursery, folder / "job", STEPS, *options(shards(folder / "data")), nproc=2).losses()
+
+
 @pytest.mark.parametrize("how", ["missing", "garbage"])
 def test_a_shard_that_comes_back_costs_time_and_nothing_else(
-    how: str, nursery: Nursery, tmp_path: pathlib.Path
+    how: str, nursery: Nursery, tmp_path: pathlib.Path, losses_of_the_whole: dict[int, float]
 ) -> None:
     data = shards(tmp_path / "data")
-    whole = completed(nursery, tmp_path / "whole", STEPS, *options(data), nproc=2)
     with Job(nursery, tmp_path / "lost", STEPS, *options(data), nproc=2) as lost:
         lost.stop_after(50)
         lost.start("a")
@@ -231,7 +236,7 @@ def test_a_shard_that_comes_back_costs_time_and_nothing_else(
         slowest = max(lost.seen("step"), key=lambda event: event["data_ns"])
         waits_since = slowest["begin_ns"]  # the batches before it had been loaded already
         assert slowest["data_ns"] > (back_ns - waits_since) / 2, "the wait is booked as a wait for data"
-        assert lost.losses() == whole.losses()
+        assert lost.losses() == losses_of_the_whole
 
 
 def test_a_shard_that_stays_away_stops_the_job_with_the_reason(nursery: Nursery, tmp_path: pathlib.Path) -> None:

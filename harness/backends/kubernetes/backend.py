@@ -244,12 +244,10 @@ class KubeCluster(ControlledCluster):
             if self.broken:
                 raise self.broken
             if time.monotonic() > deadline or self._stop.is_set():
-                raise CannotRunError(f"{problem} within {self._place.settings.wait_s:g} s: {self._why_not()}")
+                reasons = [f"{pod['metadata']['name']}: {trouble.describe(pod)}" for pod in self._api.pods(self._place)]
+                why = "; ".join(reasons) or "there is no pod; look at the events of the job (kubectl describe)"
+                raise CannotRunError(f"{problem} within {self._place.settings.wait_s:g} s: {why}")
             time.sleep(0.01)
-
-    def _why_not(self) -> str:
-        reasons = [f"{pod['metadata']['name']}: {trouble.describe(pod)}" for pod in self._api.pods(self._place)]
-        return "; ".join(reasons) or "there is no pod; look at the events of the job (kubectl describe)"
 
     def _watch(self) -> None:
         answered = beaten = time.monotonic()

@@ -31,12 +31,8 @@ def give_back(api: Api, run_id: str) -> int:
     """Undoes both wherever they carry this run's mark; returns on how many machines. Idempotent."""
     marked = api.machines(f"{MARK}={label_value(run_id)}")
     for machine in marked:
-        api.patch_machine(machine["metadata"]["name"], _without_marks(machine))
+        taints = machine["spec"].get("taints", [])
+        others = [each for each in taints if each["key"] != TAINT]
+        spec: Object = {"taints": others} if others != taints else {"unschedulable": None}
+        api.patch_machine(machine["metadata"]["name"], {"metadata": {"labels": {MARK: None}}, "spec": spec})
     return len(marked)
-
-
-def _without_marks(machine: Object) -> Object:
-    taints = [each for each in machine["spec"].get("taints", []) if each["key"] != TAINT]
-    ours = machine["spec"].get("taints", []) != taints
-    spec: Object = {"taints": taints} if ours else {"unschedulable": None}
-    return {"metadata": {"labels": {MARK: None}}, "spec": spec}

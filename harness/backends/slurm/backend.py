@@ -311,7 +311,11 @@ class SlurmCluster(TellingCluster):
         self._stopped_at = 0.0 if job.running else self._stopped_at or time.monotonic()
         settled = time.monotonic() >= max(self._stopped_at + SETTLED_S, self._told_by)
         if job.pending and settled and self._may_start and self._incarnation:
-            self._start_now()
+            # Takes it out of Slurm's own delay; with fewer nodes if some will not come back.
+            places = self._places
+            size = [f"NumNodes={places}-{places}", f"NumTasks={places}"] if places < len(self._nodes) else []
+            self._slurm.run("scontrol", "update", f"jobid={self._job_id}", "StartTime=now", *size)
+            self._may_start = False
 
     def _begin_incarnation(self, incarnation: int, hosts: list[str], addresses: Mapping[str, str]) -> None:
         self._incarnation = incarnation
@@ -341,13 +345,6 @@ class SlurmCluster(TellingCluster):
         if (name, incarnation) not in self._recorded:
             self._recorded.add((name, incarnation))
             self.ends.append(Exit(name, incarnation, code))
-
-    def _start_now(self) -> None:
-        """Takes the requeued job out of Slurm's own delay; with fewer nodes if some will not come back."""
-        places = self._places
-        size = [f"NumNodes={places}-{places}", f"NumTasks={places}"] if places < len(self._nodes) else []
-        self._slurm.run("scontrol", "update", f"jobid={self._job_id}", "StartTime=now", *size)
-        self._may_start = False
 
 
 def read_exits(run_dir: pathlib.Path, known: Set[tuple[str, int]] = frozenset()) -> list[tuple[str, int, int]]:

@@ -160,6 +160,7 @@ def test_preempted_by_the_scheduler(
     fresh = cluster.replace(node)
     assert (fresh.name, fresh.incarnation, fresh.alive, other.alive) == ("node0", 2, True, True)
     assert ("pods", "chaos-r1-preemptor-0") not in server.objects
+    running(cluster, fresh)  # before, it would not hear of it, and have all of its grace
     fresh.evict(30)
     until(lambda: not fresh.alive, "it can be taken again, and what took it is removed at the end")
 
