@@ -63,7 +63,9 @@ def test_what_storage_refuses_is_told_with_what_was_done(
 
 def test_a_path_is_told_with_its_mount_and_what_is_there(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
-    assert probe.path_seen(str(tmp_path / "none"))["kind"] == "absent"
+    for nothing in ("none", "file/none"):
+        assert probe.path_seen(str(tmp_path / nothing)) == {"kind": "absent"}
+    assert probe.path_seen("/" + "x" * 300) == {"kind": "unseen", "error": "File name too long"}
     assert probe.path_seen(str(tmp_path / "file"))["bytes"] == 5
     folder = probe.path_seen(str(tmp_path))
     assert folder["kind"] == "folder" and folder["entries"] == 1 and folder["free_bytes"] > 0

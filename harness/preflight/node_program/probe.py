@@ -331,20 +331,21 @@ def path_seen(path: str) -> dict[str, Any]:
     found: dict[str, Any] = {"kind": "stuck"}
 
     def ask() -> None:
-        seen: dict[str, Any] = {"kind": "absent"}
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            try:
-                seen["kind"] = "folder" if os.path.isdir(path) else "file" if os.stat(path) else ""
-                seen["mount"], seen["filesystem"] = mount_of(os.path.realpath(path))
-                if seen["kind"] == "folder":
-                    with os.scandir(path) as entries:
-                        seen["entries"] = len(list(itertools.islice(entries, ENTRIES_MAX)))
-                else:
-                    seen["bytes"] = os.path.getsize(path)
-                room = os.statvfs(path)
-                seen["free_bytes"] = room.f_bavail * room.f_frsize
-            except OSError as error:
-                seen["error"] = error.strerror or str(error)
+        seen: dict[str, Any] = {"kind": "unseen"}
+        try:
+            seen["kind"] = "folder" if os.path.isdir(path) else "file" if os.stat(path) else ""
+            seen["mount"], seen["filesystem"] = mount_of(os.path.realpath(path))
+            if seen["kind"] == "folder":
+                with os.scandir(path) as entries:
+                    seen["entries"] = len(list(itertools.islice(entries, ENTRIES_MAX)))
+            else:
+                seen["bytes"] = os.path.getsize(path)
+            room = os.statvfs(path)
+            seen["free_bytes"] = room.f_bavail * room.f_frsize
+        except (FileNotFoundError, NotADirectoryError):
+            seen = {"kind": "absent"}
+        except OSError as error:
+            seen["error"] = error.strerror or str(error)
         found.update(seen)
 
     thread = threading.Thread(target=ask, daemon=True)
