@@ -122,14 +122,14 @@ def _slurm_things(run_id: str) -> list[str]:
 
 
 def _kubernetes_things(run_id: str) -> list[str]:
-    import kubernetes
+    from harness.backends.kubernetes.api import Api
+    from harness.backends.kubernetes.settings import read_settings
 
-    kubernetes.config.load_kube_config(os.environ["CHAOS_KUBECONFIG"])
-    things = kubernetes.client.CoreV1Api()
-    space = kubernetes.config.list_kube_config_contexts(os.environ["CHAOS_KUBECONFIG"])[1]["context"]["namespace"]
-    found = [*things.list_namespaced_pod(space).items, *things.list_namespaced_service(space).items]
-    found += kubernetes.client.BatchV1Api().list_namespaced_job(space).items
-    return [f"{type(each).__name__} {each.metadata.name}" for each in found if run_id in str(each.metadata.labels)]
+    with contextlib.closing(Api(read_settings())) as api:
+        kinds = [("v1", plural) for plural in ("pods", "services", "configmaps")]
+        kinds += [("batch/v1", "jobs"), (api.policy, "poddisruptionbudgets")]
+        found = [(plural, each["metadata"]) for version, plural in kinds for each in api.list(version, plural, "")]
+    return [f"{plural} {each['name']}" for plural, each in found if run_id in str(each.get("labels"))]
 
 
 _WITNESSES: dict[str, Callable[[str], list[str]]] = {

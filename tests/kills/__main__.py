@@ -1,6 +1,6 @@
 """`make kills`: kills runs at random moments and counts what is left once `chaos heal` has been called.
 
-    python -m kills [--count 200] [--seed 1] [--backends local,docker,slurm]
+    python -m kills [--count 200] [--seed 1] [--backends local,docker,slurm,kubernetes]
 
 Each time a run with network, CPU and storage faults is started and SIGKILLed at a random moment, in one of three ways:
 the harness alone, its whole process group, or the harness together with its reverter and the keeper of its lab, so
@@ -45,7 +45,8 @@ SLOW = fault("slow", "straggler", "2s", 1, duration="9s")
 DISK = fault("disk", "storage_slow", "1s", 0, latency="5ms", duration="9s")
 STOP = fault("stop", "partition", "2s", 1, duration="9s")
 GONE = fault("stop", "node_loss", "4s", 1, replacement={"after": "4s"})
-FAULTS = {"local": [LOSS, SLOW, DISK], "docker": [LOSS, STOP], "slurm": [GONE]}
+TAKEN = fault("taken", "preemption", "4s", 0, notice="2s", via="engine", replacement={"after": "4s"})
+FAULTS = {"local": [LOSS, SLOW, DISK], "docker": [LOSS, STOP], "slurm": [GONE], "kubernetes": [SLOW, TAKEN]}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,13 @@ import os
 import pathlib
 
 import pytest
-from kills.__main__ import WAYS, rehearse
+from kills.__main__ import FAULTS, WAYS, rehearse
+
+from harness.backends.contract import backend_names
+
+
+def test_runs_of_every_backend_can_be_killed() -> None:
+    assert sorted(FAULTS) == sorted(backend_names())
 
 
 @pytest.mark.slow
