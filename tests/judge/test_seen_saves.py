@@ -398,6 +398,28 @@ def test_tensors_that_the_harness_saw_are_those_of_the_fault_free_run() -> None:
     assert card.verdict is Verdict.INCONCLUSIVE and text in said(card), card.reasons
 
 
+def averaged(logs: Logs) -> None:
+    """Beside each save, one file of averaged weights is written anew; the last time after the last step."""
+    times = [clocks(line, -1) for line in seen(logs)] + [clocks(logs.told("run.finished"), -(10**6))]
+    for number, time in enumerate(times):
+        what = {"path": "checkpoints/swa.pt", "bytes": 300, "sha256": f"a{number}", "tensors": f"a{number}"}
+        logs.put({"event": "checkpoint.published"} | what | time)
+
+
+@pytest.mark.parametrize(("since", "verdict_"), [(0, Verdict.PASS), (40, Verdict.INCONCLUSIVE), (100, Verdict.PASS)])
+def test_a_file_without_a_step_is_at_the_end_as_without_a_fault(since: int, verdict_: Verdict) -> None:
+    """One that was another one before the restart may be another one each time."""
+
+    def lost(logs: Logs) -> None:
+        lines = [line for line in seen(logs) if line["path"] == "checkpoints/swa.pt"]
+        for place, line in enumerate(lines):
+            if 10 * (place + 1) >= since and since < 100:
+                line["tensors"] = f"other {place}"
+
+    card = judged(lost, without=(watched, averaged))
+    assert_verdict(card, verdict_, "at the end checkpoints/swa.pt holds other tensors" if since == 40 else "")
+
+
 def passed_over(*items: Line, step: int) -> Bend:
     """The restart takes an older one, and says so."""
 

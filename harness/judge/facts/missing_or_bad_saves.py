@@ -538,6 +538,16 @@ class Store:
         seen = {save: each.digests[1] for save, each in self._undamaged.items()}
         return {(save.series, save.step): (save.last_at, digest) for save, digest in seen.items() if digest}
 
+    @property
+    def of_no_step(self) -> Mapping[str, list[Seen]]:
+        """By path: what tells no step and has tensors, as it was seen one time after the other."""
+        return grouped((seen.path, seen) for seen in self.seen if seen.step is None and seen.digests[1])
+
+    @property
+    def ended(self) -> int:
+        """When the last step was done."""
+        return int(self._run.steps.end.max(initial=0))
+
     def _contents(self) -> Mapping[str, Mapping[Save, str]]:
         """By whom and of what: the digest of each save."""
         found: dict[str, dict[Save, str]] = {"told": {save: save.tensors for save in self._whole if save.tensors}}

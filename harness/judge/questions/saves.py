@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from harness.judge.facts import by_time
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.missing_or_bad_saves import Save
+from harness.judge.facts.missing_or_bad_saves import Save, Store
 from harness.judge.facts.reported import blindness
 from harness.judge.score import Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
@@ -102,10 +102,22 @@ def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
     seen = _differ(saves.store.tensors, usual.store.tensors, restart)
     found = [f"rank {rank} saved other tensors at step {step}" for rank, step, _ in told]
     found += [f"the checkpoint of step {step} holds other tensors" for _, step in seen]
+    found += [f"at the end {path} holds other tensors" for path in _other_at_the_end(evidence, usual.store, restart)]
     for text in found[:1]:
         why = "though all losses are the same: some state may not have been restored"
         text = f"{text} than in the fault-free run, {why} (averaged weights, running statistics)"
         yield unknown(Code.SAVE_OTHER_TENSORS, text)
+
+
+def _other_at_the_end(evidence: Analysis, usual: Store, restart: int) -> Iterator[str]:
+    """Files that each save writes anew under one name, if they were the same before the first restart."""
+    mine, theirs = evidence.saves.store.of_no_step, usual.of_no_step
+    for path in mine.keys() & theirs.keys():
+        first, last = ((mine[path][place], theirs[path][place]) for place in (0, -1))
+        alike = first[0].at < restart and first[0].digests[1] == first[1].digests[1]
+        final = last[0].at > evidence.saves.store.ended and last[1].at > usual.ended
+        if alike and final and last[0].digests[1] != last[1].digests[1]:
+            yield path
 
 
 def _differ(mine: Mapping[K, tuple[int, str]], theirs: Mapping[K, tuple[int, str]], since: int) -> list[K]:
