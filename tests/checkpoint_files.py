@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pathlib
 import struct
@@ -102,7 +103,9 @@ def deepspeed(root: pathlib.Path, step: int) -> None:
 def reference(root: pathlib.Path, step: int) -> None:
     folder = root / f"step-{step:08d}"
     save_dcp(folder, state(step)["model"])
-    (folder / "manifest.json").write_text(json.dumps({"step": step, "files": {"__0_0.distcp": {"sha256": "0" * 64}}}))
+    contents = {path.name: path.read_bytes() for path in folder.iterdir()}
+    files = {name: {"bytes": len(it), "sha256": hashlib.sha256(it).hexdigest()} for name, it in contents.items()}
+    (folder / "manifest.json").write_text(json.dumps({"step": step, "files": files}))
 
 
 WRITERS: dict[str, Callable[[pathlib.Path, int], None]] = {

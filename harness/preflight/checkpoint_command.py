@@ -79,6 +79,8 @@ def verify(
         check_layout(layout)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    if (duration and not watch) or (python and not load):
+        raise UsageError("--for is for --watch, and --python for --load")
     if not path.is_dir() and not path.is_file():
         raise UsageError(f"{path}: {'neither a folder nor a file' if path.exists() else 'not there'}")
     stored = StoredSaves(Store(reports).find(against)) if against else None
@@ -126,6 +128,8 @@ def _style(save: Save) -> str:
 
 
 def _when(save: Save) -> str:
+    if save.points:
+        return DASH
     try:
         return datetime.datetime.fromtimestamp(save.changed_ns / 1e9, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
@@ -135,7 +139,7 @@ def _when(save: Save) -> str:
 def _cells(save: Save) -> tuple[str, ...]:
     step, loss = (DASH if value is None else f"{value:.10g}" for value in (save.step, save.loss))
     state = f"whole by {save.verified_by}" if save.state is State.WHOLE else save.state.value
-    return save.path, step, _when(save), size(save.bytes), loss, state
+    return save.path, step, _when(save), DASH if save.points else size(save.bytes), loss, state
 
 
 def _print(saves: Sequence[Save], kept: bool) -> None:
@@ -143,8 +147,9 @@ def _print(saves: Sequence[Save], kept: bool) -> None:
     for each in saves:
         table.add_row(*map(safe, (*_cells(each), _words(each))), style=_style(each))
     print_table(table)
-    counts = {state: sum(save.state is state for save in saves) for state in State}
-    say(f"{counted(len(saves), 'save')}: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}")
+    own = [save for save in saves if not save.points]
+    counts = {state: sum(save.state is state for save in own) for state in State}
+    say(f"{counted(len(own), 'save')}: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}")
     if not kept and any(save.state is State.WHOLE and save.verified_by == STRUCTURE for save in saves):
         say("Where only the structure was checked, a changed tensor is not seen: it needs --keep, or --against RUN.")
 

@@ -13,7 +13,7 @@ import numpy as np
 from harness.trainers.checkpoints.shared.digests import TensorContent, blocks
 from harness.trainers.checkpoints.shared.formats import Span
 
-ZEROS_BYTES = 4096  # so many zeros in a row, counted from the tensor's begin, are a hole
+ZEROS_BYTES = 2048  # so many zeros, from a multiple of it, are a hole: a page that is lost has them in any tensor
 TENSOR_BYTES_MIN = 17  # a smaller one is a counter, and may be zero
 WRITTEN_MIN = 0.5  # of a large file's bytes: else most of it are holes, which take hours to read
 LARGE_BYTES = 2**30
@@ -38,8 +38,8 @@ class Unreadable(Exception):
     """Why a file is not read through."""
 
 
-def parts(file: IO[bytes], spans: Sequence[Span]) -> Iterator[Part]:
-    """All of the file, each byte once. Raises `Unreadable`, and `OSError` as reading does."""
+def parts(file: IO[bytes], spans: Sequence[Span], whole: hashlib._Hash | None = None) -> Iterator[Part]:
+    """All of the file, each byte once, also into `whole`. Raises `Unreadable`, and `OSError` as reading does."""
     size = file.seek(0, os.SEEK_END)
     written = os.fstat(file.fileno()).st_blocks * 512
     if size > LARGE_BYTES and written < WRITTEN_MIN * size:
@@ -49,18 +49,20 @@ def parts(file: IO[bytes], spans: Sequence[Span]) -> Iterator[Part]:
         if span.start < at or span.end > size:
             raise Unreadable(f"{span.name} lies over something else, or behind the end")
         if at < span.start:
-            yield _part(file, Span("", at, span.start))
-        yield _part(file, span)
+            yield _part(file, Span("", at, span.start), whole)
+        yield _part(file, span, whole)
         at = span.end
     if at < size:
-        yield _part(file, Span("", at, size))
+        yield _part(file, Span("", at, size), whole)
 
 
-def _part(file: IO[bytes], span: Span) -> Part:
+def _part(file: IO[bytes], span: Span, whole: hashlib._Hash | None) -> Part:
     digest, crc, zeros, infinite, left = hashlib.sha256(), 0, 0, 0, span.end - span.start
     for block in blocks(file, (span.start, span.end)):
         left -= len(block)
         digest.update(block)
+        if whole:
+            whole.update(block)
         if span.crc32 is not None:
             crc = zlib.crc32(block, crc)
         if span.name and span.end - span.start >= TENSOR_BYTES_MIN:

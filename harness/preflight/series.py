@@ -13,6 +13,8 @@ from harness.timeline.save_events import family
 from harness.trainers.checkpoints.contract import Listing, load_layout
 
 SMALLER = 0.9
+ZEROED = 0.5  # of the bytes that were not in holes before
+_NUMBER = re.compile(r"-\d+-of-\d+|[-_.]?\d+")
 
 
 class Series:
@@ -20,19 +22,24 @@ class Series:
 
     def __init__(self) -> None:
         self._before: dict[str, Save] = {}  # by family, the last one that was whole
+        self._always: dict[str, dict[str, str]] = {}  # by family: name without numbers → a file that each whole one has
         self._held = defaultdict[tuple[str, str], dict[str, str]](dict)  # by family and file: digest → the save
         self._stepwise = set[tuple[str, str]]()  # files that told the step of their save
 
     def add(self, save: Save) -> None:
         """Tells the save what is odd in it, and keeps it for the next one."""
         kin = family(save.path)
-        before = self._before.get(kin)
+        files = {_NUMBER.sub("", file): file for file in save.parts}
+        before, always = self._before.get(kin), self._always.get(kin, files)
         if save.state not in (State.DAMAGED, State.UNFINISHED):
+            for name in sorted(always.keys() - files.keys()):
+                save.find(State.SUSPICIOUS, f"has no file like {always[name]}, and each whole save before has one")
             if before:
                 _hold(save, before)
             self._ask_files(save, kin)
         if save.state is State.WHOLE:
             self._before[kin] = save
+            self._always[kin] = {name: file for name, file in files.items() if name in always}
             if before:
                 before.parts = {}
 
@@ -78,7 +85,8 @@ def _hold(save: Save, before: Save) -> None:
         if old.content.size != part.content.size or not part.content.trained:
             continue  # the job goes on with other ranks; or a loader begins anew
         # With a checksum it was saved so: moments of what is no longer trained become zero by and by.
-        if part.zeros > old.zeros and (part.span.crc32 is None or part.content.zero):
+        least = 0.0 if part.span.crc32 is None else ZEROED * (old.content.size - old.zeros)
+        if part.zeros - old.zeros > least:
             save.find(State.SUSPICIOUS, f"has {part.zeros:,} zero bytes in holes; before {old.zeros:,}", file, place[1])
         if part.infinite > old.infinite:
             save.find(State.SUSPICIOUS, f"has {part.infinite:,} numbers that are infinite or none", file, place[1])
@@ -90,7 +98,7 @@ def pointer(listing: Listing, saves: Mapping[str, Save]) -> Save | None:
     if found is None:
         return None
     if found.target is None:
-        broken = Save(found.path)
+        broken = Save(found.path, points=True)
         broken.find(State.DAMAGED, "names no save that is there")
         return broken
     named = saves[found.target].step

@@ -90,9 +90,10 @@ def indexed(insides: Mapping[str, Inside]) -> Iterator[Lack]:
         for file, tensors in held.items():
             if file not in insides:
                 yield Lack(f"is missing; the index names it for {len(tensors)} of its tensors", file)
-            elif file.endswith(".safetensors") and not insides[file].wrong and not insides[file].unclear:
-                there = {span.name for span in insides[file].spans}
+            elif insides[file].known and not insides[file].wrong and not insides[file].unclear:
+                # Files of torch.save may hold one tensor under two names, and other things.
+                torch = not file.endswith(".safetensors")
+                there = set(insides[file].top) if torch else {span.name for span in insides[file].spans}
+                more = set[str]() if torch else there - tensors
                 yield from (Lack("is not in it, and the index says so", file, each) for each in sorted(tensors - there))
-                yield from (
-                    Lack("is there, and the index does not name it", index, each) for each in sorted(there - tensors)
-                )
+                yield from (Lack("is there, and the index does not name it", index, each) for each in sorted(more))

@@ -30,7 +30,6 @@ class StoredSaves:
 
     def hold(self, save: Save, place: CheckpointFolder, found: FoundCheckpoint) -> None:
         """Of a step that was saved twice it may be either save."""
-        save.loss = save.loss if save.step is None else self._loss.get(save.step, save.loss)
         told = [each for each in self._told[found.name, save.step] if each.get("tensors")]
         try:
             content = digests.content(place, found.files)
@@ -38,11 +37,14 @@ class StoredSaves:
             return  # which is told already
         if any(each["tensors"] == content.of_tensors for each in told):
             save.verified_by = self._name
+            save.loss = save.loss if save.step is None else self._loss.get(save.step, save.loss)
         elif told:
             listed = set[str]().union(*(each.get("tensor_digests") or () for each in told))
             other = [] if content.sampled else _other(save, listed)
             for file, tensor in other or [("", "")]:
                 save.find(State.DAMAGED, f"is not what the harness saw in {self._name}", file, tensor)
+        else:
+            save.find(State.UNKNOWN, f"{self._name} tells nothing of its content: it was not compared")
 
 
 def _other(save: Save, listed: set[str]) -> list[tuple[str, str]]:

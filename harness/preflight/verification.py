@@ -7,10 +7,13 @@ was not looked into. Without a checksum or a manifest, a save is whole in struct
 from __future__ import annotations
 
 import enum
+import hashlib
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import IO, NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from harness.errors import FaultError
 from harness.log import untrusted_files
@@ -62,6 +65,7 @@ class Save:
     parts: dict[str, list[Part]] = field(default_factory=dict)
     steps_told: dict[str, int] = field(default_factory=dict)
     saved_again: bool = False  # since its manifest was kept
+    points: bool = False  # it only points to a save
 
     @property
     def state(self) -> State:
@@ -84,6 +88,7 @@ class Place:
 
     def __init__(self, path: pathlib.Path, layout: str = AUTO):
         path = path.resolve()
+        self.is_folder = path.is_dir()
         saves = [each for each in (path, *path.parents[:2]) if each.is_dir() and names.step_in(each.name) is not None]
         folder = path if path.is_dir() else (saves or [path.parent])[0]
         # The folder of saves has a name below it; what points to a save lies beside that.
@@ -105,10 +110,15 @@ class Place:
         return place, listings
 
 
+def begun(place: CheckpointFolder, found: FoundCheckpoint) -> Save:
+    """Nothing of it was looked into yet."""
+    changed_ns = max((place.changed_ns(file) for file in found.files), default=0)
+    return Save(found.path, found.step, changed_ns, sum(place.sizes.get(file, 0) for file in found.files))
+
+
 def verify(place: CheckpointFolder, layout: str, found: FoundCheckpoint) -> Save:
-    save = Save(found.path, found.step, bytes=sum(place.sizes.get(file, 0) for file in found.files))
-    save.changed_ns = max((place.changed_ns(file) for file in found.files), default=0)
-    if names.is_temporary(found.path):
+    save = begun(place, found)
+    if place.is_temporary(found.path):
         save.find(State.UNFINISHED, "by its name it is being written, or was left")
     else:
         _Verification(place, layout, found, save).run()
@@ -118,8 +128,10 @@ def verify(place: CheckpointFolder, layout: str, found: FoundCheckpoint) -> Save
 class _Verification:
     def __init__(self, place: CheckpointFolder, layout: str, found: FoundCheckpoint, save: Save):
         self.place, self.layout, self.found, self.save = place, load_layout(layout), found, save
+        self.manifest = f"{found.path}/{self.layout.mark}" if self.layout.manifest else ""
         self.insides: dict[str, Inside] = {}
         self.shards: dict[str, list[formats.Place]] = {}  # by file
+        self.told: dict[str, formats.File] = {}  # by file, of a manifest of the trainer's own
         self.kept: manifest.Manifest | None = None
 
     def run(self) -> None:
@@ -132,12 +144,12 @@ class _Verification:
             if (path := f"{folder}/{METADATA}") not in files:
                 what = "is missing; it is written last: the save was not finished, or lost it"
                 save.find(State.DAMAGED, what, path)
-        for file in sorted(files, key=lambda file: not file.endswith(f"/{METADATA}")):
+        for file in sorted(files, key=lambda file: (file != self.manifest, not file.endswith(f"/{METADATA}"))):
             self._read(file)
         self._ask_all()
         tensors = [span for inside in self.insides.values() for span in inside.spans]
         summed = bool(tensors) and all(span.crc32 is not None for span in tensors)
-        save.verified_by = MANIFEST if self.kept else CHECKSUMS if summed else STRUCTURE
+        save.verified_by = MANIFEST if self.kept else CHECKSUMS if summed or self.told else STRUCTURE
         if self.kept:
             self._hold_against(self.kept)
         for file in files:  # a job that runs may have written meanwhile
@@ -158,9 +170,23 @@ class _Verification:
             if file.endswith(".distcp") and file not in shards:
                 find(State.SUSPICIOUS, "is not named by .metadata", file)
 
+    def _expect_files(self, top: Mapping[str, Any]) -> None:
+        """By what a manifest of the trainer's own tells of them."""
+        folder, mark, find = self.found.path + "/", self.layout.mark, self.save.find
+        try:
+            told = msgspec.convert(top, formats.Files).files
+        except msgspec.ValidationError as error:
+            return find(State.UNKNOWN, f"does not tell what the files hold: {error}", self.manifest)
+        self.told = {folder + name: each for name, each in told.items()}
+        for file in self.told.keys() - set(self.found.files):
+            find(State.DAMAGED, f"is missing, and {mark} names it", file[: formats.WORDS_MAX])
+        for file in set(self.found.files) - self.told.keys() - {self.manifest}:
+            find(State.SUSPICIOUS, f"is not named by {mark}", file)
+
     def _read(self, file: str) -> None:
         """Its structure, and then all of its bytes."""
         save, places = self.save, self.shards.get(file) if self.place.sizes[file] else None
+        read = save.parts[save.short(file)] = list[Part]()
         try:
             with self.place.open(file) as opened:
                 inside = self.insides[file] = formats.shard(opened, places) if places else formats.look(opened, file)
@@ -169,10 +195,15 @@ class _Verification:
                 for what in inside.unclear:
                     save.find(State.UNKNOWN, what, file)
                 self._expect_shards(file, inside.places)
-                save.parts[save.short(file)] = read = self._content(opened, file, inside.spans)
+                if file == self.manifest and not inside.wrong:
+                    self._expect_files(inside.top)
+                whole = hashlib.sha256() if file in self.told else None
+                read.extend(parts(opened, self._spans(file, inside.spans), whole))
         except (OSError, FaultError, Unreadable) as error:
             save.find(State.UNKNOWN, f"cannot be read: {error}", file)
             return
+        if whole and self.told[file] != formats.File(self.place.sizes[file], whole.hexdigest()):
+            save.find(State.DAMAGED, f"is not what {self.layout.mark} tells of it", file)
         for part in read:
             if not part.sound:
                 save.find(State.DAMAGED, "has another checksum than it was saved with", file, part.span.name)
@@ -180,13 +211,13 @@ class _Verification:
         if inside.step is not None:
             save.steps_told[save.short(file)] = inside.step
 
-    def _content(self, opened: IO[bytes], file: str, spans: Sequence[Span]) -> list[Part]:
+    def _spans(self, file: str, spans: Sequence[Span]) -> Sequence[Span]:
         """By the parts of the manifest, where one was kept: so each byte is read once."""
         kept = self.kept.files.get(self.save.short(file)) if self.kept else None
         if kept and kept.bytes == self.place.sizes[file]:
             known = {(span.start, span.end): span for span in spans}
             spans = [known.get((start, end), Span(name, start, end)) for name, start, end, _ in kept.parts]
-        return [*parts(opened, spans)]
+        return spans
 
     def _ask_all(self) -> None:
         """What the files say together, and the layout."""
@@ -195,13 +226,26 @@ class _Verification:
             for lack in asked:
                 find(State.DAMAGED if lack.sure else State.SUSPICIOUS, lack.what, lack.file, lack.tensor)
         for file, inside in self.insides.items():
+            self._ask_shape(file, inside)
             told = inside.top.get(self.layout.step_key)
             if type(told) is int and self.found.step not in (None, told):
                 find(State.DAMAGED, f"is of step {told}, and the save of step {self.found.step}", file)
         if not any(inside.known for inside in self.insides.values()):
             find(State.UNKNOWN, "no file of it has a format that is known")
-        if not self.found.whole and self.save.state is State.WHOLE and not self.layout.marked_beside:
-            find(State.DAMAGED, f"lacks what is written last: {self.layout.mark or 'its end'}")
+        if not self.found.whole and self.save.state is State.WHOLE:
+            folder, mark = self.found.path.rpartition("/")[0], self.layout.mark
+            if not self.layout.marked_beside:
+                find(State.DAMAGED, f"lacks what is written last: {mark or 'its end'}")
+            elif not self.place.read(f"{folder}/{mark}", 1):
+                find(State.SUSPICIOUS, f"{mark} is not beside it, which is written last")
+
+    def _ask_shape(self, file: str, inside: Inside) -> None:
+        for end, shape in self.layout.shapes:
+            if file.endswith(end) and not inside.wrong and not inside.unclear:
+                try:
+                    msgspec.convert(inside.top, shape)
+                except msgspec.ValidationError as error:
+                    self.save.find(State.DAMAGED, f"cannot be used: {error}", file)
 
     def _hold_against(self, kept: manifest.Manifest) -> None:
         """Where most of it is new, it was saved again: the job went back, and came to this step once more."""

@@ -12,7 +12,7 @@ from harness.judge.verdict import Verdict, merge
 from harness.preflight import framework, manifest, series
 from harness.preflight.series import Series
 from harness.preflight.stored_saves import StoredSaves
-from harness.preflight.verification import MANIFEST, Place, Save, State, verify
+from harness.preflight.verification import MANIFEST, Place, Save, State, begun, verify
 from harness.run.stop import StopRequest
 from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing
 from harness.trainers.checkpoints.shared.place import ENTRIES_MAX, CheckpointFolder
@@ -46,20 +46,28 @@ class Verifier:
     def new(self, stop: StopRequest, until_s: float) -> Iterator[Save]:
         """Each once it is still in two looks and has the mark of its end, or has been still for long."""
         before, since_s, done = dict[str, object](), dict[str, float](), dict[str, object]()
-        while not stop.asked and time.monotonic() < until_s:
+        ended = False
+        while not ended:
             begin_s = time.monotonic()
             there, listings = self.place.look()
-            for listing in listings:
-                for each in reversed(listing.checkpoints):
-                    stamp = [(file, there.sizes[file], there.changed_ns(file)) for file in each.files]
-                    if before.get(each.path) != stamp:
-                        before[each.path], since_s[each.path] = stamp, begin_s
-                    elif done.get(each.path) != stamp and (each.whole or begin_s - since_s[each.path] >= PATIENCE_S):
-                        done[each.path] = stamp
-                        yield self._take(there, listing, each)
+            saves = [(listing, each) for listing in listings for each in reversed(listing.checkpoints)]
+            for listing, each in saves:
+                stamp = [(file, there.sizes[file], there.changed_ns(file)) for file in each.files]
+                if before.get(each.path) != stamp:
+                    age_s = 0.0 if each.path in before else time.time() - begun(there, each).changed_ns / 1e9
+                    before[each.path], since_s[each.path] = stamp, begin_s - max(age_s, 0.0)
+                elif done.get(each.path) != stamp and (each.whole or begin_s - since_s[each.path] >= PATIENCE_S):
+                    done[each.path] = stamp
+                    yield self._take(there, listing, each)
             rest_until_s = time.monotonic() + min(max(LOOK_S, REST_FACTOR * (time.monotonic() - begin_s)), LOOK_S_MAX)
-            while not stop.asked and time.monotonic() < min(rest_until_s, until_s):
+            while not (ended := stop.asked or time.monotonic() >= until_s) and time.monotonic() < rest_until_s:
                 time.sleep(0.1)
+        self._note(there)
+        for _, each in saves:
+            if done.get(each.path) != before[each.path]:
+                left = begun(there, each)
+                left.find(State.UNFINISHED, "was not whole, or not still for long enough, until the watch ended")
+                yield left
 
     def _take(self, there: CheckpointFolder, listing: Listing, found: FoundCheckpoint) -> Save:
         save = verify(there, listing.layout, found)
@@ -86,8 +94,12 @@ class Verifier:
             self.notes.append(f"only the first {ENTRIES_MAX:,} files were looked at")
         if there.unreadable_folders:
             self.notes.append(f"cannot be read: {', '.join(there.unreadable_folders[:3])}")
-        if not there.sizes and there.links:
-            self.notes.append(f"{counted(len(there.links), 'link')} not followed: give the folder that they lead to")
+        if there.odd and self.place.is_folder:
+            self.notes.append(f"neither a file nor a folder: {', '.join(there.odd[:3])}")
+        if self.place.is_folder and (links := there.links_away):
+            self.notes.append(
+                f"{counted(len(links), 'link')} not followed, {', '.join(links[:3])}: give where they lead"
+            )
 
 
 def verdict(saves: Sequence[Save], notes: Sequence[str]) -> Verdict:

@@ -138,6 +138,18 @@ def empty(path: pathlib.Path) -> None:
     os.truncate(path, 0)
 
 
+def more(path: pathlib.Path) -> None:
+    """What torch does not read: it finds the end of an archive before it."""
+    path.write_bytes(path.read_bytes() + b"x" * 1000)
+
+
+def twice(path: pathlib.Path, tensor: bytes) -> None:
+    """A damaged archive, which torch reads, and a whole one behind it."""
+    whole = path.read_bytes()
+    flip(path, tensor)
+    path.write_bytes(path.read_bytes() + whole)
+
+
 def missing(path: pathlib.Path) -> None:
     path.unlink()
 
@@ -235,7 +247,7 @@ def other(path: pathlib.Path) -> None:
     """The same file of another save."""
 
 
-D, S, W = State.DAMAGED, State.SUSPICIOUS, State.WHOLE
+D, S, W, U = State.DAMAGED, State.SUSPICIOUS, State.WHOLE, State.UNKNOWN
 _DCP, _SAFE, _HF = (
     "step-60/__0_0.distcp",
     "step_60/model-00001-of-00002.safetensors",
@@ -299,6 +311,10 @@ DAMAGES = [
         ("a.bias",),
     ),
     Damage("safetensors", "cut", _INDEX, cut, D, ("no JSON",)),
+    Damage("safetensors", "a list", _INDEX, say("[]"), D, ("weight_map",)),
+    Damage("safetensors", "names nothing", _INDEX, say('{"weight_map": {}}'), D, ("weight_map",)),
+    Damage("safetensors", "null", _INDEX, say('{"weight_map": null}'), D, ("weight_map",)),
+    Damage("safetensors", "missing", _INDEX, missing, S, ("has no file like", "step_40/model.safetensors.index.json")),
     Damage("hugging_face", "cut", _HF, cut, D, ("a.",)),
     Damage("hugging_face", "flip", _HF, flip, W, (), "a.weight"),
     Damage("hugging_face", "flip", _OPT, flip, D, ("state.0.exp_avg", "checksum"), "a.weight", 1),
@@ -312,11 +328,19 @@ DAMAGES = [
         "hugging_face", "missing", "checkpoint-60/trainer_state.json", missing, D, ("written last: trainer_state.json",)
     ),
     Damage("hugging_face", "other", "checkpoint-60/trainer_state.json", other, D, ("is of step 20",)),
+    Damage("hugging_face", "null", "checkpoint-60/trainer_state.json", say("null"), D, ("global_step",)),
+    Damage(
+        "hugging_face", "no int", "checkpoint-60/trainer_state.json", say('{"global_step": 20.0}'), D, ("got `float`",)
+    ),
+    Damage("hugging_face", "missing", "checkpoint-60/scheduler.pt", missing, S, ("checkpoint-40/scheduler.pt",)),
+    Damage("hugging_face", "missing", "checkpoint-60/config.json", missing, S, ("checkpoint-40/config.json",)),
     Damage("hugging_face", "other", _HF, other, S, ("checkpoint-20",)),
     Damage("lightning", "cut", _CKPT, cut, D, ("cut off",)),
     Damage("lightning", "short", _CKPT, short, D, ("cut off",)),
     Damage("lightning", "flip", _CKPT, flip, D, ("state_dict.a.weight", "checksum"), "a.weight"),
     Damage("lightning", "zeros", _CKPT, zeros, D, ("state_dict.b.weight",), "b.weight"),
+    Damage("lightning", "more", _CKPT, more, U, ("1,000 bytes lie behind its end",)),
+    Damage("lightning", "twice", _CKPT, twice, D, ("state_dict.a.weight", "checksum"), "a.weight"),
     Damage("lightning", "empty", _CKPT, empty, D, ("is empty",)),
     Damage("lightning", "head", _CKPT, head, D, ("00 00",)),
     Damage("lightning", "other", _CKPT, other, D, ("is of step 20",)),

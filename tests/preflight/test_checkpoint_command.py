@@ -62,6 +62,8 @@ def test_exit_codes_tell_whole_damaged_and_unknown(tmp_path: pathlib.Path) -> No
         (["fifo"], "neither a folder nor a file"),
         ([".", "--layout", "dpc"], "did you mean dcp?"),
         ([".", "--for", "soon"], "soon"),
+        ([".", "--for", "5s"], "--for is for --watch"),
+        ([".", "--python", "python3"], "--python for --load"),
         ([".", "--against", "none"], "unknown run 'none'"),
     ],
 )
@@ -119,6 +121,10 @@ def test_a_stored_run_tells_the_content_of_safetensors_and_the_loss(
     assert [(each.tensor, each.file) for each in saves[2].findings] == [
         ("a.weight", "step_60/model-00001-of-00002.safetensors")
     ]
+    write_all(tmp_path / "other", "dcp")
+    saves = list(Verifier(Place(tmp_path / "other"), against=run).all())
+    assert {(each.state, each.loss) for each in saves} == {(State.UNKNOWN, None)}
+    assert "was not compared" in saves[0].findings[0].what
 
 
 def test_each_new_save_is_verified_once_it_is_still(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,6 +146,25 @@ def test_each_new_save_is_verified_once_it_is_still(tmp_path: pathlib.Path, monk
     assert next(new).step == 60
     stop.ask()
     assert list(new) == []
+
+
+@pytest.mark.parametrize(("age_s", "state"), [(0, State.UNFINISHED), (900, State.DAMAGED)])
+def test_a_watch_tells_of_a_save_that_was_cut_off(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, age_s: int, state: State
+) -> None:
+    """At its end at the latest; at once where it has lain there for long."""
+    monkeypatch.setattr(verifier, "LOOK_S", 0.01)
+    write_all(tmp_path, "lightning")
+    path, stop = tmp_path / "version_0" / "epoch=0-step=100.ckpt", StopRequest()
+    os.truncate(path, 500)
+    os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns - age_s * 10**9))
+    found = []
+    for each in Verifier(Place(tmp_path)).new(stop, float("inf")):
+        found.append(each)
+        if len(found) == (4 if age_s else 3):
+            stop.ask()
+    assert [each.state for each in found] == [State.WHOLE] * 3 + [state]
+    assert found[-1].step == 100
 
 
 def test_ctrl_c_ends_a_watch(tmp_path: pathlib.Path) -> None:

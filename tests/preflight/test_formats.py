@@ -41,12 +41,21 @@ def safetensors(tensors: dict[str, Any], data: bytes) -> formats.Inside:
         ({"b": {"dtype": "F32", "shape": [2], "data_offsets": [8, 12]}}, bytes(12), "b", "do not make its shape"),
         ({"b": {"dtype": "F32", "shape": [1], "data_offsets": [8, 4]}}, bytes(8), "b", "does not begin where"),
         ({"b": {"dtype": "F32"}}, bytes(8), "", "cannot be read"),
+        ({"b": {"dtype": "F32", "shape": [-1, -1], "data_offsets": [8, 12]}}, bytes(12), "b", "do not make its shape"),
+        ({"b": {"dtype": "F4", "shape": [7], "data_offsets": [8, 12]}}, bytes(12), "b", "do not make its shape"),
     ],
 )
 def test_safetensors(change: dict[str, Any], data: bytes, tensor: str, told: str) -> None:
     assert safetensors(ONE, bytes(8)).wrong == []
     found = safetensors(ONE | change, data).wrong
     assert any(name == tensor and told in what for name, what in found), found
+
+
+@pytest.mark.parametrize(("dtype", "known"), [("F4", True), ("C64", True), ("f32", False), ("Float", False)])
+def test_a_type_that_safetensors_does_not_have_is_not_known(dtype: str, known: bool) -> None:
+    size = 4 if dtype == "F4" else 64
+    found = safetensors({"a": {"dtype": dtype, "shape": [8], "data_offsets": [0, size]}}, bytes(size))
+    assert (found.wrong, not found.unclear) == ([], known)
 
 
 def rewritten(change: dict[str, bytes | None]) -> formats.Inside:

@@ -134,14 +134,27 @@ def test_a_manifest_that_says_nothing_is_no_pass(tmp_path: pathlib.Path, text: s
     assert found.state is State.UNKNOWN
 
 
-def test_a_folder_of_links_alone_is_no_pass(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "real.safetensors").write_bytes(b"")
-    place = tmp_path / "snapshot"
-    place.mkdir()
-    (place / "model.safetensors").symlink_to("../real.safetensors")
+@pytest.mark.parametrize(
+    ("leads", "told"),
+    [
+        ("../elsewhere/ckpt_9.pt", "1 link not followed, saves/ckpt_9.pt: give where they lead"),
+        ("/gone/ckpt_9.pt", "1 link not followed, saves/ckpt_9.pt: give where they lead"),
+        ("ckpt_5.pt", ""),
+        (".", ""),
+        ("", "neither a file nor a folder: saves/ckpt_9.pt"),
+    ],
+)
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_is_not_looked_into_is_told(tmp_path: pathlib.Path, leads: str, told: str, alone: bool) -> None:
+    save(tmp_path / "elsewhere" / "ckpt_9.pt", {"w": torch.ones(40)})
+    place = tmp_path / "saves"
+    save(place / "ckpt_5.pt", {"w": torch.ones(40)})
+    if alone and told:
+        (place / "ckpt_5.pt").unlink()
+    (place / "ckpt_9.pt").symlink_to(leads) if leads else os.mkfifo(place / "ckpt_9.pt")
     verifier = Verifier(Place(place))
-    assert list(verifier.all()) == []
-    assert verifier.notes == ["1 link not followed: give the folder that they lead to"]
+    assert len(list(verifier.all())) == (0 if alone and told else 1)
+    assert verifier.notes == ([told] if told else [])
 
 
 def test_each_byte_is_read_once(tmp_path: pathlib.Path) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
 import checkpoint_files
 import torch
-from damages import DAMAGES, FOLDERS, STEP, WRITERS, Damage, tensors, write_all
+from checkpoint_files import save
+from damages import DAMAGES, FOLDERS, STEP, WRITERS, Damage, edit, tensors, write_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,6 +72,70 @@ def test_the_mark_of_an_end_must_be_there(tmp_path: pathlib.Path) -> None:
     checkpoint_files.write(tmp_path, "reference", 20, 100)
     (tmp_path / "step-00000100" / "manifest.json").unlink()
     assert "step-00000100 lacks what is written last: manifest.json" in words(verified(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "told"),
+    [
+        (lambda files: files["__0_0.distcp"].update(sha256="0" * 64), State.DAMAGED, "__0_0.distcp: is not what"),
+        (lambda files: files[".metadata"].update(bytes=5), State.DAMAGED, ".metadata: is not what manifest.json tells"),
+        (lambda files: files.update(x=files[".metadata"]), State.DAMAGED, "/x: is missing"),
+        (lambda files: files.update({"../x": files[".metadata"]}), State.DAMAGED, "/../x: is missing"),
+        (lambda files: files.pop(".metadata"), State.SUSPICIOUS, ".metadata: is not named by manifest.json"),
+        (lambda files: files.clear(), State.UNKNOWN, "does not tell what the files hold"),
+        (lambda files: files.update(x=5), State.UNKNOWN, "does not tell what the files hold"),
+    ],
+)
+def test_a_manifest_of_the_trainers_own_is_held_against_its_files(
+    tmp_path: pathlib.Path, change: Callable[[dict[str, Any]], object], state: State, told: str
+) -> None:
+    checkpoint_files.write(tmp_path, "reference", 20, 100)
+    edit(lambda manifest: change(manifest["files"]))(tmp_path / "step-00000100" / "manifest.json")
+    saves = verified(tmp_path)
+    assert [save.state for save in saves.values()] == [State.WHOLE, state]
+    assert told in words(saves)
+
+
+def test_an_index_of_files_of_torch_is_held_against_them(tmp_path: pathlib.Path) -> None:
+    for step, more in ((20, {}), (40, {"ghost": "pytorch_model-00001-of-00002.bin"})):
+        where = dict[str, str]()
+        for number, name in enumerate(("a", "b"), 1):
+            where[name] = f"pytorch_model-0000{number}-of-00002.bin"
+            tied = torch.randn(40)
+            save(tmp_path / f"checkpoint-{step}" / where[name], {name: tied, f"{name}.tied": tied})
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+        index = tmp_path / f"checkpoint-{step}" / "pytorch_model.bin.index.json"
+        index.write_text(json.dumps({"weight_map": where | more}))
+    assert words(verified(tmp_path)) == (
+        "checkpoint-40 checkpoint-40/pytorch_model-00001-of-00002.bin: ghost is not in it, and the index says so"
+    )
+
+
+@pytest.mark.parametrize("layout", ["megatron", "deepspeed"])
+def test_without_what_is_written_last_nothing_tells_that_they_were_finished(
+    whole: pathlib.Path, tmp_path: pathlib.Path, layout: str
+) -> None:
+    place = tmp_path / "checkpoints"
+    shutil.copytree(whole / layout, place, ignore=shutil.ignore_patterns("latest*"))
+    assert {save.state for save in verified(place).values()} == {State.SUSPICIOUS}
+
+
+def test_names_of_folders_above_and_beside_say_nothing_of_a_save(tmp_path: pathlib.Path) -> None:
+    place = tmp_path / "run-tmp"
+    checkpoint_files.write(place / "one", "reference", 20)
+    checkpoint_files.write(place / "two", "hugging_face", 20)
+    save(place / "three" / "step-20" / "model.pt", {"w": torch.ones(40)})
+    save(place / "four" / "checkpoint-20" / "model.pt", {"w": torch.ones(40)})
+    assert words(verified(place)) == ""
+    assert len(verified(place)) == 4
+
+
+def test_half_of_a_tensor_that_becomes_zero_at_once_is_suspicious(tmp_path: pathlib.Path) -> None:
+    for step, zeros in ((20, 0), (40, 2048), (60, 4096), (80, 7000)):
+        tensor = torch.randn(8192)
+        tensor[:zeros] = 0
+        torch.save({"w": tensor, "step": step}, tmp_path / f"ckpt_{step}.pt")
+    assert [save.state for save in verified(tmp_path).values()] == [State.WHOLE] * 3 + [State.SUSPICIOUS]
 
 
 def test_there_are_sixty_damages() -> None:

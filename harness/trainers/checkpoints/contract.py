@@ -14,6 +14,8 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from harness.plugins import Family
 from harness.trainers.checkpoints.shared import formats, names
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
@@ -64,6 +66,8 @@ class Layout(abc.ABC):
     mark = ""  # the file of a checkpoint that is written last, where there is one
     marked_beside = False  # what is written last lies beside the checkpoints, and tells of all
     step_key = ""  # under which a file of a checkpoint holds its step, by this layout's own word
+    manifest = False  # the mark tells what the other files hold
+    shapes: Sequence[tuple[str, type[msgspec.Struct]]] = ((".index.json", formats.Index),)  # JSON, by how its path ends
 
     @abc.abstractmethod
     def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
@@ -91,7 +95,7 @@ class Layout(abc.ABC):
         """Everything of this layout in the place."""
         found = []
         for path, files in self.groups(place).items():
-            whole = not names.is_temporary(path) and self.whole(place, path, files)
+            whole = not place.is_temporary(path) and self.whole(place, path, files)
             found.append(FoundCheckpoint(path, tuple(sorted(files)), self.step(place, path, files), whole))
         ordered = sorted(found, key=lambda each: _age(place, each), reverse=True)
         return Listing(self.name, ordered, self.pointer(place, ordered))

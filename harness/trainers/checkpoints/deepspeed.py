@@ -15,7 +15,7 @@ _RANK_FILE = re.compile(r"_(?:model|optim)_states\.pt$")
 
 class DeepSpeed(Layout):
     order = 30
-    marked_beside, step_key = True, "global_steps"
+    mark, marked_beside, step_key = "latest", True, "global_steps"
 
     def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
         found = grouping.folders_named(place, _FOLDER)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import grouping
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
@@ -13,13 +15,17 @@ STATE = "trainer_state.json"
 _FOLDER = re.compile(r"checkpoint-\d+")
 
 
+class _State(msgspec.Struct):
+    global_step: int
+
+
 class HuggingFace(Layout):
     order = 40
     mark, step_key = STATE, "global_step"
+    shapes = (*Layout.shapes, (f"/{STATE}", _State))
 
     def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
-        found = grouping.folders_named(place, _FOLDER)
-        return found if any(f"{path}/{STATE}" in place.sizes for path in found) else {}
+        return grouping.beside(grouping.folders_named(place, _FOLDER), lambda path, _: f"{path}/{STATE}" in place.sizes)
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
         return place.sizes.get(f"{path}/{STATE}", 0) > 0 and super().whole(place, path, files)

@@ -15,7 +15,7 @@ _FOLDER = re.compile(r"iter_\d{7,}")
 
 class Megatron(Layout):
     order = 20
-    marked_beside, step_key = True, "iteration"
+    mark, marked_beside, step_key = TRACKER, True, "iteration"
 
     def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
         return grouping.folders_named(place, _FOLDER)

@@ -14,11 +14,10 @@ _FOLDER = re.compile(r"step-\d+")
 
 class Reference(Layout):
     order = 10
-    mark = "manifest.json"
+    mark, manifest, step_key = "manifest.json", True, "step"
 
     def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
-        found = grouping.folders_named(place, _FOLDER)
-        return found if any(_manifest(path, files) for path, files in found.items()) else {}
+        return grouping.beside(grouping.folders_named(place, _FOLDER), lambda path, files: bool(_manifest(path, files)))
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
         return any(place.sizes[file] for file in _manifest(path, files))

@@ -8,13 +8,10 @@ import msgspec
 
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import grouping
+from harness.trainers.checkpoints.shared.formats import Index
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 INDEX_BYTES_MAX = 16 * 2**20  # that of a model of 670 billion parameters has 9
-
-
-class _Index(msgspec.Struct):
-    weight_map: dict[str, str]
 
 
 class Safetensors(Layout):
@@ -36,7 +33,7 @@ class Safetensors(Layout):
 
 def _named(place: CheckpointFolder, index: str) -> set[str]:
     try:
-        names = set(msgspec.json.decode(place.read(index, INDEX_BYTES_MAX), type=_Index).weight_map.values())
+        names = set(msgspec.json.decode(place.read(index, INDEX_BYTES_MAX), type=Index).weight_map.values())
         return {f"{index.rpartition('/')[0]}/{name}" for name in names}
     except (ValueError, RecursionError):
         return {""}  # an index that cannot be read: not whole

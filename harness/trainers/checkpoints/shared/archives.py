@@ -69,9 +69,19 @@ class _Window:
         return self._file.read(size)
 
 
-def members(file: IO[bytes], begin: int, end: int) -> list[Member]:
-    """Of the archive that this part of a file is. Raises `ValueError` where it is none, or damaged."""
-    return _read(_Window(file, begin, end))[1]
+def members(file: IO[bytes], begin: int, end: int) -> tuple[list[Member], int]:
+    """Of the archive that torch reads in this part of a file, and how many bytes lie behind it.
+
+    torch counts each place from the begin of the file, `zipfile` from the begin of the last archive in it: where that
+    is elsewhere, torch's directory lies earlier by as much. Raises `ValueError` where it is none, or damaged.
+    """
+    at, found = _read(_Window(file, begin, end))
+    last = end - (at - begin)
+    if at != begin:
+        at, found = _read(_Window(file, begin, last))
+    if at != begin:
+        raise ValueError("it does not begin where the file does")
+    return found, end - _find_end(file, last, last - begin)[0] - _END_BYTES
 
 
 def entries(file: IO[bytes]) -> Iterator[Member]:
@@ -93,7 +103,7 @@ def is_complete(file: IO[bytes]) -> bool:
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - _END_BYTES))
     try:
-        return file.read(4) == END and members(file, 0, end) is not None
+        return file.read(4) == END and _read(_Window(file, 0, end)) is not None
     except ValueError:
         return False
 

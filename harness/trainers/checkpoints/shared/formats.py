@@ -16,7 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import IO, Any, NamedTuple
+from typing import IO, Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -42,16 +42,15 @@ Place = tuple[str, int, int]  # a tensor, its begin, how many bytes
 STEP_BYTES_MAX, STEP_OPERATIONS_MAX = 4 * 2**20, 10**6  # of what is asked for the step alone, while a job runs
 _OLD = b"\x80\x02"  # how a pickle of torch.save before version 1.6 begins
 _TENSOR = re.compile(r"(?:^|/)data/[^/]+$")
-# Bytes of one number, and what numpy calls it where it may be infinite.
-_NUMBERS = {
-    name: (size, number)
-    for size, number, all_names in (
-        *((8, "f8", "Double F64"), (4, "f4", "Float F32"), (2, "f2", "Half F16"), (2, "bf16", "BFloat16 BF16")),
-        *((8, "", "Long ComplexFloat I64 U64"), (4, "", "Int I32 U32"), (2, "", "Short I16 U16")),
-        (1, "", "Char Byte Bool Untyped BOOL U8 I8 F8_E4M3 F8_E5M2"),
-    )
-    for name in all_names.split()
-}
+# Bytes of one number, what numpy calls it where it may be infinite, and what torch and safetensors call it.
+_ALL_NUMBERS: tuple[tuple[float, str, str, str], ...] = (
+    *((8, "f8", "Double", "F64"), (4, "f4", "Float", "F32"), (2, "f2", "Half", "F16"), (2, "bf16", "BFloat16", "BF16")),
+    *((8, "", "Long ComplexFloat", "I64 U64 C64"), (4, "", "Int", "I32 U32"), (2, "", "Short", "I16 U16")),
+    *((1, "", "Char Byte Bool Untyped", "BOOL U8 I8 F8_E4M3 F8_E5M2 F8_E8M0"), (0.75, "", "", "F6_E2M3 F6_E3M2")),
+    (0.5, "", "", "F4"),
+)
+_OF_TORCH = {name: (size, number) for size, number, names, _ in _ALL_NUMBERS for name in names.split()}
+_OF_SAFETENSORS = {name: (size, number) for size, number, _, names in _ALL_NUMBERS for name in names.split()}
 
 
 class Span(NamedTuple):
@@ -199,6 +198,23 @@ def _words(error: Exception) -> str:
 # safetensors and JSON
 
 
+class Index(msgspec.Struct):
+    """Of Hugging Face: tensor → the file beside it that holds it."""
+
+    weight_map: Annotated[dict[str, str], msgspec.Meta(min_length=1)]
+
+
+class File(msgspec.Struct):
+    bytes: int
+    sha256: str
+
+
+class Files(msgspec.Struct):
+    """A manifest: what each file beside it holds."""
+
+    files: Annotated[dict[str, File], msgspec.Meta(min_length=1)]
+
+
 class _Tensor(msgspec.Struct):
     dtype: str
     shape: list[int]
@@ -224,13 +240,15 @@ def _safetensors(file: IO[bytes]) -> Inside:
     at, begin, misplaced = 8 + header_bytes, 8 + header_bytes, list[tuple[str, str]]()
     for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
         start, end = (begin + offset for offset in tensor.data_offsets)
-        each, number = _NUMBERS.get(tensor.dtype, (0, ""))
+        each, number = _OF_SAFETENSORS.get(tensor.dtype, (0, ""))
         inside.spans.append(Span(name, start, end, None, number))
         if start != at or end < start:
             misplaced.append((name, "does not begin where the tensor before it ends"))
         elif end > size:
             misplaced.append((name, f"should end at byte {end:,}, and the file has {size:,}"))
-        elif each and math.prod(tensor.shape[:64]) * each != end - start:
+        elif not each:
+            inside.unclear.append(f"{name[:WORDS_MAX]} is of a type that is not known, {tensor.dtype[:WORDS_MAX]}")
+        elif min(tensor.shape, default=0) < 0 or math.prod(tensor.shape[:64]) != (end - start) / each:
             inside.wrong.append((name, f"has {end - start:,} bytes, which do not make its shape"))
         at = max(at, end)
     if misplaced:
@@ -260,7 +278,10 @@ def archive(file: IO[bytes], begin: int, end: int, must: bool = True) -> Inside:
     """What `torch.save` wrote into this part of a file. `must`: nothing else may be there."""
     inside = Inside()
     try:
-        records = {each.name: each for each in archives.members(file, begin, end)}
+        members, behind = archives.members(file, begin, end)
+        records = {each.name: each for each in members}
+        if behind:
+            inside.unclear.append(f"{behind:,} bytes lie behind its end")
         root = next((name for name in records if name.partition("/")[2] == "data.pkl"), "")
         if root:
             _read_records(file, records, root, inside)
@@ -296,7 +317,7 @@ def _read_records(file: IO[bytes], records: Mapping[str, Member], root: str, ins
             tree = pickles.read(content)
     inside.top, named = fields(tree), dict[str, Span]()
     for told in pickles.stored(tree):
-        found, (each, number) = tensors.get(folder + told.key), _NUMBERS.get(told.kind, (0, ""))
+        found, (each, number) = tensors.get(folder + told.key), _OF_TORCH.get(told.kind, (0, ""))
         if found is None and told.numbers:
             inside.wrong.append((told.path, "is lost: its bytes are missing"))
         elif found is not None and each and found.end - found.start != told.numbers * each:

@@ -19,6 +19,12 @@ def folders_named(place: CheckpointFolder, pattern: re.Pattern[str]) -> dict[str
     return found
 
 
+def beside(found: dict[str, list[str]], marked: Callable[[str, list[str]], bool]) -> dict[str, list[str]]:
+    """Those in whose folder one at least has the mark."""
+    folders = {path.rpartition("/")[0] for path, files in found.items() if marked(path, files)}
+    return {path: files for path, files in found.items() if path.rpartition("/")[0] in folders}
+
+
 def folders_holding(place: CheckpointFolder, wanted: Callable[[str], bool]) -> dict[str, list[str]]:
     """The folders, other than the place itself, that hold such a file directly: path → all files below it.
 

@@ -11,6 +11,7 @@ from typing import IO
 
 from harness.errors import FaultError
 from harness.log import untrusted_files
+from harness.trainers.checkpoints.shared import names
 
 ENTRIES_MAX = 100_000
 
@@ -25,6 +26,7 @@ class CheckpointFolder:
     times_ns: dict[str, int] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     unreadable: list[str] = field(default_factory=list)
+    odd: list[str] = field(default_factory=list)  # a device, a pipe, a socket
 
     @classmethod
     def look(cls, root: pathlib.Path, folder: str) -> CheckpointFolder:
@@ -52,6 +54,9 @@ class CheckpointFolder:
             elif stat.S_ISLNK(status.st_mode):
                 self.links[path] = os.readlink(name, dir_fd=here)
                 return
+            elif not stat.S_ISDIR(status.st_mode):
+                self.odd.append(path)
+                return
             needed = os.R_OK | (os.X_OK if stat.S_ISDIR(status.st_mode) else 0)
             if not os.access(name, needed, dir_fd=here, effective_ids=True):
                 self.unreadable.append(path)
@@ -71,6 +76,23 @@ class CheckpointFolder:
 
     def changed_ns(self, path: str) -> int:
         return self.times_ns.get(path, 0)
+
+    def is_temporary(self, path: str) -> bool:
+        """Whether its name, or that of a folder on the way to it from here, says that it is still being written."""
+        inside = path.rpartition("/")[2] if path == self.folder else path.removeprefix(f"{self.folder}/")
+        return names.is_temporary(inside)
+
+    @property
+    def links_away(self) -> list[str]:
+        """Those that lead to nothing that was looked at."""
+        seen, leads = {self.folder}, dict[str, str]()
+        for file in self.sizes:
+            while file not in seen:
+                seen.add(file)
+                file = os.path.dirname(file)
+        for path, target in self.links.items():
+            leads[path] = os.path.relpath(self.root / os.path.dirname(path) / target, self.root)
+        return [path for path, led in leads.items() if led not in seen]
 
     def below(self, folder: str) -> list[str]:
         return [path for path in self.files if path.startswith(f"{folder}/")]
