@@ -319,8 +319,6 @@ def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
     epochs = [int(progress.epoch[lo]) for lo, _ in lineage.pairwise_epochs(progress)]
     if len(epochs) > len(set(epochs)):
         found.append("two worlds completed steps at the same time: one of them went on after the other had taken over")
-    if twice := next((life for life in story.lives if life.repeated is not None), None):
-        found.append(f"rank {twice.rank} tells some of its steps twice, at the same moment")
     found += [*lineage.groups_of_two_names(story.lives), *lineage.groups_of_two_sizes(story.lives)]
     ends = dict.fromkeys(str(event.get("outcome")) for event in story.told("run.finished"))
     return found + ([f"the harness's log has several ends: {', '.join(ends)}"] if len(ends) > 1 else [])

@@ -100,12 +100,6 @@ def ends_twice(logs: Logs) -> None:
     logs.harness.insert(-1, end | {"outcome": "failed", "reason": "the command on node1 ended with 1"})
 
 
-def tells_a_step_twice(logs: Logs) -> None:
-    lines = logs.trainers(rank=1)[-1]
-    place = next(place for place, line in enumerate(lines) if line.get("event") == "step")
-    lines.insert(place, lines[place])
-
-
 def noticed_early(logs: Logs) -> None:
     """A worker sees a notice 5 s before the first fault."""
     notice = {"event": "notice", "source": "signal", "notice_ns": 10**9}
@@ -198,7 +192,6 @@ def swapped(step: int) -> Bend:
         (lambda logs: copied(logs, 10**6), "one log is a copy of the other"),
         (started_in_a_group_of(3), "told of a group of 3 when it started, and of 2 when it met the others"),
         (ends_twice, "the harness's log has several ends: failed, completed"),
-        (tells_a_step_twice, "rank 1 tells some of its steps twice, at the same moment"),
         (noticed_early, "told of a notice 5.00 s before a fault gave one"),
         (left_out(30, 31, 0, 1), "left its update out, and not in the fault-free run, though all losses"),
         (committed_as("saved"), "which no longer holds what was committed there"),
