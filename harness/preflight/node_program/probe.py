@@ -160,21 +160,22 @@ def rounds(nodes: int, ranks: int) -> list[list[tuple[int, int]]]:
 
 
 def links(job: Job, emit: Emitter) -> None:
-    """Bytes a second from each rank to others, one link after the other, until the time is used."""
-    planned, begin, found = rounds(job.nodes, job.ranks), time.monotonic(), []
+    """Bytes a second from each rank to others, one link after the other and then all once more, until the time is used.
+    Of both the better: a host that is busy for a moment is no slow link."""
+    planned, begin, found = rounds(job.nodes, job.ranks), time.monotonic(), dict[int, float]()
     message = job.torch.ones(32 * 2**20 if job.gpu else 2**20, dtype=job.torch.uint8, device=job.device)
-    for number, pairs in enumerate(planned):
+    for number, pairs in enumerate(planned + planned):
         if job.any(job.rank == 0 and time.monotonic() - begin > LINKS_S):
-            if job.rank == 0:
+            if job.rank == 0 and number < len(planned):
                 job.tell("links_left", left=sum(map(len, planned[number:])))
             break
         for a, b in (pair for pair in pairs if job.rank in pair):
             for sender, receiver in ((a, b), (b, a)):
                 if job.rank == sender:
-                    found.append([receiver, _send(job, message, receiver)])
+                    found[receiver] = max(_send(job, message, receiver), found.get(receiver, 0.0))
                 else:
                     _receive(job, message, sender)
-    job.tell("links", to=found)
+    job.tell("links", to=list(found.items()))
 
 
 def _send(job: Job, message: Any, to: int) -> float:
@@ -253,6 +254,19 @@ def storage(job: Job, emit: Emitter) -> None:
 
 
 def stored(folder: pathlib.Path) -> dict[str, Any]:
+    """The best of some looks: who writes first pays for the memory of the page cache, and a host may be busy."""
+    looks = list[dict[str, Any]]()
+    while len(looks) < LOOKS:
+        looks.append(told := _stored(folder))
+        if not (told.get("same") and told.get("listed")):
+            return told
+        if told["write_s"] + told["fsync_s"] + told["read_s"] > STORED_S / LOOKS:
+            break
+    best = min(looks, key=lambda each: each["write_s"] + each["fsync_s"])
+    return best | {"read_s": min(each["read_s"] for each in looks)}
+
+
+def _stored(folder: pathlib.Path) -> dict[str, Any]:
     """Seconds of each part, the bytes of the file, and what went wrong."""
     block, done, told = os.urandom(BLOCK), 0, dict[str, Any]()
     file, doing = folder / "file", "making a folder"
