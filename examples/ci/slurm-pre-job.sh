@@ -4,7 +4,7 @@
 # The gate runs on virtual nodes of one machine of the cluster. Make the baseline on a machine of the same kind:
 #   srun --nodes 1 --ntasks 1 chaos gate pre-launch --repeat 5 && chaos baseline set BASELINE
 # SLURM_PARTITION, SLURM_CPUS_PER_TASK and SLURM_CONSTRAINT choose the machine for srun.
-# SUITE (pre-launch), GATE_TIME (01:00:00) and CHAOS (chaos) may be set.
+# SUITE (pre-launch), GATE_TIME (02:00:00) and CHAOS (chaos) may be set.
 set -euo pipefail
 
 if [ $# -lt 2 ] || [ ! -f "$2" ]; then
@@ -16,7 +16,7 @@ training=$2
 shift 2
 
 code=0
-srun --job-name chaos-gate --nodes 1 --ntasks 1 --time "${GATE_TIME:-01:00:00}" \
+srun --job-name chaos-gate --nodes 1 --ntasks 1 --time "${GATE_TIME:-02:00:00}" \
   "${CHAOS:-chaos}" gate "${SUITE:-pre-launch}" --repeat 5 --against "$baseline" || code=$?
 
 # Only 0 is a yes: 3 means that nobody can tell, and a killed gate has another code again.
