@@ -114,6 +114,7 @@ def big(amount: float) -> str:
     for size, name in ((1e9, "billion"), (1e6, "million")):
         if abs(amount) >= size:
             return f"{amount / size:,.1f} {name}"
+    amount = amount if abs(amount) > 1e-6 else 0.0  # what is left of a difference of two equal ones
     return f"{amount:,.0f}" if abs(amount) >= 10 or not amount else f"{amount:.2g}"
 
 
