@@ -73,7 +73,7 @@ class PodInit(node_init.Init):
             "open_vault": self._open_vault,
             "put": self._put,
             "run": self._run_here,
-            "die": lambda: self._die(),
+            "die": self._die,
             "flush": self._follower.flush,
             "remove_shared": self._remove_shared,
             **self._ends.calls,

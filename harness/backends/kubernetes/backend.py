@@ -19,7 +19,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace as replaced
 from typing import Any
 
@@ -155,6 +155,9 @@ class KubeCluster(ControlledCluster):
         try:
             self._collect_last_words()
         finally:
+            # A kubelet gives the processes their grace even where the pod is deleted without any. With any other code
+            # their job would bring them back.
+            wait([self._pool.submit(pod.die, 0) for pod in self._known])
             self._pool.shutdown(wait=True, cancel_futures=True)
             for pod in self._known:
                 pod.running = 0
@@ -171,10 +174,7 @@ class KubeCluster(ControlledCluster):
         """
         pod = self._take(node, "node lost")
         try:
-            pod.call("die", 2.0)
-        except BackendError:
-            # An init that dies as told cannot answer; one that does not listen is ended by the kubelet.
-            pod.wait_ended(1.0)
+            pod.die()
         finally:
             self._api.delete("v1", "pods", pod.name, grace_s=0)
         if not pod.wait_ended(KILL_S_MAX):

@@ -170,6 +170,9 @@ class StandIn:
                 del self.objects[plural, name]
                 return True
             found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
+            if not grace_s:  # the object goes at once; the processes get their grace all the same
+                del self.objects[plural, name]
+                grace_s = found["spec"]["terminationGracePeriodSeconds"]
 
         def end() -> None:
             if name in self.pods:  # else it was never scheduled
@@ -190,17 +193,17 @@ class StandIn:
                         self._schedule(found)
 
     def _control_job(self, name: str, job: Object) -> None:
-        """One living pod for each index."""
+        """One pod for each index that lives or ended well."""
         for (plural, pod), found in list(self.objects.items()):
-            if plural == "pods" and pod in self.pods and self.pods[pod].process.poll() is not None:
-                found["status"]["phase"] = "Failed"
+            if plural == "pods" and pod in self.pods and (code := self.pods[pod].process.poll()) is not None:
+                found["status"]["phase"] = "Failed" if code else "Succeeded"
         for index in range(job["spec"]["completions"]):
             mine = [
                 each
                 for (plural, pod), each in self.objects.items()
                 if plural == "pods" and pod.startswith(f"{name}-{index}-")
             ]
-            if not any(each["status"]["phase"] in ("Pending", "Running") for each in mine):
+            if all(each["status"]["phase"] == "Failed" for each in mine):
                 template = json.loads(json.dumps(job["spec"]["template"]))
                 template["metadata"]["name"] = f"{name}-{index}-{next(self._numbers)}"
                 template["metadata"]["labels"][INDEX] = str(index)

@@ -70,6 +70,15 @@ def test_a_job_runs_to_its_end(launch: Callable[..., backend.KubeCluster]) -> No
     assert cluster.changes() == [], "the first nodes are told by whoever opened the cluster"
 
 
+def test_what_ignores_sigterm_does_not_outlive_its_run(
+    launch: Callable[..., backend.KubeCluster], server: StandIn
+) -> None:
+    cluster = launch("sh", "-c", "trap '' TERM; echo started; while :; do sleep 0.1; done")
+    started(cluster)
+    cluster.close()
+    assert {pod.process.wait() for pod in server.pods.values()} == {0}, "nobody had to be killed by the kubelet"
+
+
 def test_killed_held_back_replaced(launch: Callable[..., backend.KubeCluster], server: StandIn) -> None:
     """A replacement that Kubernetes brings at once waits until the capacity is said to be back."""
     save = "cd {run_dir}/checkpoints && mkdir .tmp && echo 1 >.tmp/data && mv .tmp step-{incarnation}"
