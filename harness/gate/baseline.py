@@ -68,7 +68,7 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
 
 
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """All judged runs of one commit.
+    """Every run of one commit that was judged.
 
     The runs of a scenario are sorted into sets that may be compared. One set of each scenario counts: the one that fits
     `wanted`, or else the largest.

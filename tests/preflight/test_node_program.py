@@ -11,10 +11,12 @@ import sys
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from fake_torch import torch
 
 from harness.log.events import read_log
+from harness.preflight.checks import environment
 from harness.preflight.node_program import probe
 
 
@@ -65,7 +67,9 @@ def test_a_path_is_told_with_its_mount_and_what_is_there(tmp_path: pathlib.Path)
     (tmp_path / "file").write_bytes(b"12345")
     for nothing in ("none", "file/none"):
         assert probe.path_seen(str(tmp_path / nothing)) == {"kind": "absent"}
-    assert probe.path_seen("/" + "x" * 300) == {"kind": "unseen", "error": "File name too long"}
+    unseen = probe.path_seen("/" + "x" * 300)
+    assert unseen == {"kind": "unseen", "error": "File name too long"}
+    assert msgspec.convert(unseen, environment.Path).error  # the check can read it
     assert probe.path_seen(str(tmp_path / "file"))["bytes"] == 5
     folder = probe.path_seen(str(tmp_path))
     assert folder["kind"] == "folder" and folder["entries"] == 1 and folder["free_bytes"] > 0

@@ -112,7 +112,7 @@ def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
 def _other_at_the_end(evidence: Analysis, usual: Store, restart: int) -> Iterator[str]:
     """Files that each save writes anew under one name, if they were the same before the first restart."""
     mine, theirs = evidence.saves.store.of_no_step, usual.of_no_step
-    for path in mine.keys() & theirs.keys():
+    for path in sorted(mine.keys() & theirs.keys()):
         first, last = ((mine[path][place], theirs[path][place]) for place in (0, -1))
         alike = first[0].at < restart and first[0].digests[1] == first[1].digests[1]
         final = last[0].at > evidence.saves.store.ended and last[1].at > usual.ended

@@ -17,7 +17,7 @@ UNLIKE = "another file server, an older image, or a copy that was not finished"
 
 
 class Path(msgspec.Struct):
-    kind: Literal["file", "folder", "absent", "stuck", ""]  # empty: something else
+    kind: Literal["file", "folder", "absent", "stuck", "unseen", ""]  # empty: something else
     mount: Words = ""
     filesystem: Words = ""
     entries: Size | None = None  # of a folder, up to some
