@@ -257,7 +257,23 @@ def test_a_change_of_size_that_changes_what_is_computed_is_no_pass_though_the_ba
     """Runs of two sizes differ by 0.1 %, and those that change their size by 5 % since then."""
     card = judged(times(0.05), times(1e-3), {SAME: float, "resumed-1": times(0.05)})
     assert_verdict(card, Verdict.INCONCLUSIVE, first="the change of size changes what is computed")
-    assert_verdict(judged(times(1e-3), times(1e-3), {SAME: float, "resumed-1": times(1e-3)}), Verdict.PASS)
+    card = judged(times(1e-3), times(1e-3), {SAME: float, "resumed-1": times(1e-3)})
+    assert_verdict(card, Verdict.PASS)
+    assert "the change of size by itself" in dict(card.not_judged)  # 0.1 % is what two sizes differ by at once
+
+
+def test_a_change_of_size_that_shows_sooner_than_rounding_grows_is_no_pass() -> None:
+    """Runs of two sizes are alike at first, and 5 % apart later on; those that change their size differ at once."""
+    late = float(np.median(fault_free_of(JOB).steps.loss))
+
+    def grown(loss: float) -> float:
+        return loss * (1.05 if loss < late else 1 + 1e-7)
+
+    card = judged(times(1e-3), grown, {SAME: float, "resumed-1": times(1e-3)})
+    assert_verdict(card, Verdict.INCONCLUSIVE, first="the change of size changes what is computed")
+    card = judged(times(2e-7), grown, {SAME: float, "resumed-1": times(2e-7)})
+    assert_verdict(card, Verdict.PASS)
+    assert "the change of size by itself" not in dict(card.not_judged)
 
 
 def test_noisy_runs_that_resume_are_held_against_noise() -> None:

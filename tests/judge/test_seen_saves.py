@@ -550,7 +550,7 @@ def emptied(times: int, apart_ns: int) -> Bend:
 
 
 @pytest.mark.parametrize(
-    ("times", "apart_ms", "fails"), [(2, 60, True), (1, 60, False), (2, -400, False), (0, 60, False)]
+    ("times", "apart_ms", "fails"), [(2, 60, True), (2, -20, True), (1, 60, False), (2, -400, False), (0, 60, False)]
 )
 def test_the_only_checkpoint_is_not_removed_before_the_next_one_is_committed(
     times: int, apart_ms: int, fails: bool

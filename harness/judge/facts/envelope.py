@@ -113,6 +113,12 @@ class Envelope:
         wide = self.single["loss"] > FLOOR_ULPS * ulps(self.fault_free.loss)
         return bool(wide.any() and len(finite) and self.single["loss"].max() >= np.ptp(finite))
 
+    def blind_from(self, step: int) -> bool:
+        """Whether runs that part at this step may differ right away by as much as a step of training moves the loss."""
+        first = int(np.searchsorted(self.edges, np.searchsorted(self.fault_free.step, step), side="right")) - 1
+        level, rows = self._level(), len(self.fault_free) - self.edges[first]
+        return bool(self.soon["loss"][:2].max() >= abs(level[-1] - level[first]) / rows)
+
     def _rows(self, found: Comparison) -> Ints:
         return np.searchsorted(self.fault_free.step, found.step)
 

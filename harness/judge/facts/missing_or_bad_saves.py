@@ -277,14 +277,14 @@ class Store:
 
     @property
     def bare(self) -> Sequence[Save]:
-        """Each was the only one there when it was removed, and the next one was committed later."""
+        """Each was the only one there when it was removed, and the next one was committed, or seen, later."""
         pairs = itertools.pairwise(() if self._run.unseen else self._whole)
         went = [(save, after, self._went(save)) for save, after in pairs]
         return [
             save
             for save, after, gone in went
             if gone in self._emptied
-            and gone < after.last_at - self._run.uncertainty_ns
+            and (gone < after.last_at - self._run.uncertainty_ns or after in self.sights)
             and self._sound_at(gone)(save)
             and not self.is_hidden(save.last_at, gone)
         ]

@@ -273,12 +273,13 @@ def _resume_alone(evidence: Analysis) -> str:
 
 def _size_alone(evidence: Analysis) -> str:
     """Whether fault-free runs that change their size at a save compute something else than the one that does not: they
-    are further apart than runs of two sizes that parted at their first step. A band drawn from them would hide it."""
+    are further apart, or sooner, than runs of two sizes that parted at their first step. A band drawn from them would
+    hide it."""
     resumed, band = evidence.resumed_runs, evidence.calibrated
     for other in resumed.others if resumed is not None and not isinstance(band, str) else ():
         assert resumed is not None and not isinstance(band, str)
         found = compare(other, resumed.same)
-        rows = np.logical_or.reduce(list(band.outside(found).values()))
+        rows = np.logical_or.reduce([*band.outside(found).values(), *band.too_soon(found).values()])
         if rows.any() or band.lasts(found) is not None:
             where = f"at step {found.step[rows.argmax()]}" if rows.any() else "for long"
             what = "fault-free runs that change their size as this one did differ"
@@ -297,8 +298,12 @@ def _unseen(evidence: Analysis) -> Iterator[tuple[str, str]]:
     if least >= changes:
         why = f"only {least:.2g} % or more shows, and training changes the loss by {changes:.2g} % from there on"
         yield "a loss that is off for good", why
-    if evidence.resumed_runs is None and len({epoch.size for epoch in evidence.run.epochs}) > 1:
+    resumed, alone = evidence.resumed_runs, evidence.calibrated
+    if resumed is None and len({epoch.size for epoch in evidence.run.epochs}) > 1:
         yield "the resume by itself", "no fault-free run resumes with as many ranks"
+    elif resumed is not None and not isinstance(alone, str) and alone.blind_from(int(resumed.before.step[-1])):
+        why = "runs of two sizes differ from their first steps on, and those that the band is drawn from change it, too"
+        yield "the change of size by itself", why
 
 
 def _worst(sees: Sequence[Mapping[str, float]]) -> str:
