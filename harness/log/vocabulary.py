@@ -197,6 +197,10 @@ _LEFT = (
     Field("whole", FLAG, "whether it is finished"),
     _bytes("bytes", "its size"),
 )
+_BESIDE = (
+    _text("file", "as in `files`", optional=False),
+    Field("tensor_digests", TEXTS, "its largest tensors, at most 64, as of a published checkpoint"),
+)
 _EFFECT = (
     _FAULT,
     _number("measured", "what was measured"),
@@ -523,6 +527,7 @@ _HARNESS: _Events = {
         "What else the harness saw in the folders that nodes may write, when all nodes had ended.",
         Field("files", TEXTS, "in order of their names, at most 1000; the run's own id in them is {run_id}"),
         _size("count", "how many there are", most=BYTES_MAX, optional=False),
+        Field("holding_tensors", OBJECTS, "those with tensors, at most 20: an export", optional=True, fields=_BESIDE),
     ),
     "checkpoint.unseen": (
         "The harness cannot see the store, or a part of it: what was not published may have been saved all the same.",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness.errors import FaultError
 from harness.trainers.checkpoints.contract import Listing
+from harness.trainers.checkpoints.shared import digests, formats
 from harness.trainers.checkpoints.shared.names import is_temporary
 from harness.trainers.checkpoints.shared.place import CheckpointFolder
+
+READ_MAX, TENSORS_MAX = 20, 64  # files with tensors, and the largest tensors of each
 
 
 class File(NamedTuple):
@@ -36,6 +41,25 @@ def beside_the_saves(
         found |= {path: File(place.sizes[path], place.times_ns[path]) for path in place.files}
     beside = {path: file for path, file in found.items() if own.isdisjoint(_with_its_folders(path))}
     return {path.replace(run_id, "{run_id}"): file for path, file in beside.items() if not is_temporary(path)}
+
+
+def holding_tensors(
+    run_dir: pathlib.Path, beside: Mapping[str, File], run_id: str, until_s: float
+) -> Iterator[dict[str, Any]]:
+    """Those that hold tensors and are small enough to be read whole, as in the event `files.left`: an export."""
+    read = 0
+    for name, file in sorted(beside.items()):
+        path = name.replace("{run_id}", run_id)
+        place = CheckpointFolder(run_dir, ".", {path: file.bytes})
+        if read == READ_MAX or time.monotonic() > until_s:
+            return
+        with contextlib.suppress(OSError, FaultError):
+            with place.open(path) as opened:
+                is_known = formats.tensors(opened) is not None
+            held = digests.content(place, [path]) if is_known and file.bytes <= digests.BYTES_MAX else None
+            if held is not None and held.tensors:
+                read += 1
+                yield {"file": name, "tensor_digests": held.listed[:TENSORS_MAX]}
 
 
 def _with_its_folders(path: str) -> Iterator[str]:

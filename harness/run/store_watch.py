@@ -21,7 +21,7 @@ from harness.log.journal import Journal
 from harness.log.vocabulary import NAME_CHARS_MAX
 from harness.node.emitter import Emitter
 from harness.plan.model import Plan
-from harness.run.beside_saves import beside_the_saves
+from harness.run.beside_saves import beside_the_saves, holding_tensors
 from harness.trainers.checkpoints.contract import AUTO, FoundCheckpoint, Listing, list_checkpoints
 from harness.trainers.checkpoints.shared import digests
 from harness.trainers.checkpoints.shared.place import ENTRIES_MAX, CheckpointFolder
@@ -124,9 +124,10 @@ class Publications:
         ]
         self._tell("checkpoint.left", checkpoints=left, count=len(found), layout=self._listing.layout)
         with contextlib.suppress(OSError, FaultError):  # then nothing is known of the files beside them
-            beside = sorted(beside_the_saves(self._run_dir, self._folders, self._listing, self._run_id))
-            named = [name.encode(errors="backslashreplace").decode()[:NAME_CHARS_MAX] for name in beside[:BESIDE_MAX]]
-            self._tell("files.left", files=named, count=len(beside))
+            beside = beside_the_saves(self._run_dir, self._folders, self._listing, self._run_id)
+            held = list(holding_tensors(self._run_dir, beside, self._run_id, self._digests_until_s))
+            told = {"holding_tensors": [each | {"file": _shown(each["file"])} for each in held]} if held else {}
+            self._tell("files.left", files=list(map(_shown, sorted(beside)[:BESIDE_MAX])), count=len(beside), **told)
 
     def _note_all(self, before: CheckpointFolder) -> None:
         for found in reversed(self._listing.finished):
@@ -187,6 +188,10 @@ class Publications:
         """Unless it is too late: then the log has said so."""
         if time.monotonic() < self._until_s:
             self._emit(event, **fields)
+
+
+def _shown(name: str) -> str:
+    return name.encode(errors="backslashreplace").decode()[:NAME_CHARS_MAX]
 
 
 def _step(found: FoundCheckpoint) -> dict[str, int]:

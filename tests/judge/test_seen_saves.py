@@ -561,6 +561,35 @@ def test_the_only_checkpoint_is_not_removed_before_the_next_one_is_committed(
     assert (text in said(card)) == fails, card.reasons
 
 
+def exporting(step: int, **others: int) -> Bend:
+    """At the end an export holds the weights of this step."""
+
+    def bend(logs: Logs) -> None:
+        remove(logs.harness, lambda line: line.get("event") == "files.left")
+        files = {"out/model.pt": f"600 model-{step}"} | {
+            f"out/{name}.pt": f"600 x{held}" for name, held in others.items()
+        }
+        held = [{"file": name, "tensor_digests": [tensor, "20 frozen"]} for name, tensor in files.items()]
+        left = {"event": "files.left", "files": sorted(files), "count": len(files), "holding_tensors": held}
+        logs.put(left | clocks(logs.told("run.finished"), -1))
+
+    return bend
+
+
+@pytest.mark.parametrize(
+    ("usual", "mine", "told"),
+    [
+        (exporting(70), exporting(70), ""),
+        (exporting(70), exporting(40), "at the end out/model.pt holds other tensors than in the fault-free run"),
+        (exporting(70, best=1), exporting(70, best=2), ""),  # a best model need not be the last
+        (exporting(60), exporting(40), ""),
+    ],
+)
+def test_an_export_holds_the_last_weights_if_it_does_without_a_fault(usual: Bend, mine: Bend, told: str) -> None:
+    card = judged(mine, without=(watched, usual))
+    assert_verdict(card, Verdict.INCONCLUSIVE if told else Verdict.PASS, told)
+
+
 def test_a_last_save_that_holds_less_than_the_others_is_told() -> None:
     evidence = judged(with_seen(70, 70, tensor_count=2)).evidence
     [claim] = _holds_less(evidence, 70)

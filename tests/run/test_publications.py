@@ -370,3 +370,15 @@ def test_what_lies_beside_the_saves_at_the_end_is_told(tmp_path: pathlib.Path, m
             less.setattr(part, limit, most)
             noted.left()
         assert len(noted.of("files.left")) == 2, "nor is a folder told of which only a part was looked at"
+
+
+def test_files_beside_the_saves_that_hold_tensors_are_looked_into(tmp_path: pathlib.Path) -> None:
+    """An export; a text of that name holds none."""
+    noted = Noted(tmp_path)
+    write(tmp_path / "checkpoints", next(iter(WRITERS)), 20)
+    save(tmp_path / "out" / "of-a-run.pt", state(20)["model"])
+    (tmp_path / "out" / "notes.pt").write_text("no tensors")
+    noted.left()
+    (held,) = noted.of("files.left")[-1]["holding_tensors"]
+    assert held["file"] == "out/of-{run_id}.pt"
+    assert {*held["tensor_digests"]} <= {*noted.of(PUBLISHED)[-1]["tensor_digests"]}

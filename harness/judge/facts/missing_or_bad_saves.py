@@ -544,6 +544,15 @@ class Store:
         return grouped((seen.path, seen) for seen in self.seen if seen.step is None and seen.digests[1])
 
     @property
+    def exports(self) -> Mapping[str, bool]:
+        """Files with tensors that lay beside the saves at the end: whether all of them are in the last one it saw."""
+        held = (self._run.files_left or {}).get("holding_tensors") or ()
+        if not held or not self.seen:
+            return {}
+        last = {*max(self.seen, key=lambda seen: (seen.step or 0, seen.at)).tensors}
+        return {each["file"]: last.issuperset(each.get("tensor_digests") or ()) for each in held}
+
+    @property
     def ended(self) -> int:
         """When the last step was done."""
         return int(self._run.steps.end.max(initial=0))

@@ -6,6 +6,7 @@ counts nowhere: not as the last one, not in the rhythm, and not as what a restar
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
@@ -102,7 +103,8 @@ def _other_tensors(evidence: Analysis) -> Iterator[Claim]:
     seen = _differ(saves.store.tensors, usual.store.tensors, restart)
     found = [f"rank {rank} saved other tensors at step {step}" for rank, step, _ in told]
     found += [f"the checkpoint of step {step} holds other tensors" for _, step in seen]
-    found += [f"at the end {path} holds other tensors" for path in _other_at_the_end(evidence, usual.store, restart)]
+    ends = itertools.chain(_other_at_the_end(evidence, usual.store, restart), _other_exports(evidence, usual.store))
+    found += [f"at the end {path} holds other tensors" for path in ends]
     for text in found[:1]:
         why = "though all losses are the same: some state may not have been restored"
         text = f"{text} than in the fault-free run, {why} (averaged weights, running statistics)"
@@ -118,6 +120,12 @@ def _other_at_the_end(evidence: Analysis, usual: Store, restart: int) -> Iterato
         final = last[0].at > evidence.saves.store.ended and last[1].at > usual.ended
         if alike and final and last[0].digests[1] != last[1].digests[1]:
             yield path
+
+
+def _other_exports(evidence: Analysis, usual: Store) -> Iterator[str]:
+    """Files beside the checkpoints that without a fault hold tensors of the last one, and not in this run."""
+    mine, theirs = evidence.saves.store.exports, usual.exports
+    return (name for name in sorted(mine.keys() & theirs.keys()) if theirs[name] and not mine[name])
 
 
 def _differ(mine: Mapping[K, tuple[int, str]], theirs: Mapping[K, tuple[int, str]], since: int) -> list[K]:
