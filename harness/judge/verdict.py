@@ -224,6 +224,7 @@ class Code(enum.StrEnum):
     SAMPLES_OTHER_DATA = "samples.other-data"
     SAMPLES_OTHER = "samples.other"
     SAMPLES_UNTOLD = "samples.untold"
+    SAVE_BESIDE_MISSING = "save.beside-missing"
     SAVE_IS_NONE = "save.is-none"
     SAVE_LAST_DAMAGED = "save.last-damaged"
     SAVE_LAST_FAILED = "save.last-failed"

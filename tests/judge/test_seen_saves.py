@@ -590,6 +590,31 @@ def test_an_export_holds_the_last_weights_if_it_does_without_a_fault(usual: Bend
     assert_verdict(card, Verdict.INCONCLUSIVE if told else Verdict.PASS, told)
 
 
+def beside(*files: str) -> Bend:
+    """These lie beside the checkpoints at the end."""
+
+    def bend(logs: Logs) -> None:
+        remove(logs.harness, lambda line: line.get("event") == "files.left")
+        left = {"event": "files.left", "files": sorted(files), "count": len(files)}
+        logs.put(left | clocks(logs.told("run.finished"), -1))
+
+    return bend
+
+
+@pytest.mark.parametrize(
+    ("mine", "told"),
+    [
+        (("rank0-80.pt", "rank1-80.pt", "eval-80.json"), ""),
+        (("rank0-80.pt", "rank1-40.pt", "eval-80.json"), "beside the checkpoint of step 80, rank1-80.pt is missing"),
+        (("rank1-80.pt",), "eval-80.json is missing, which is there without a fault (and 1 more)"),
+    ],
+)
+def test_a_file_with_the_number_of_the_newest_checkpoint_is_there_as_without_a_fault(mine: Any, told: str) -> None:
+    usual = beside("rank0-80.pt", "rank1-80.pt", "eval-80.json")
+    card = judged(beside(*mine), without=(watched, usual))
+    assert_verdict(card, Verdict.INCONCLUSIVE if told else Verdict.PASS, told)
+
+
 def test_a_last_save_that_holds_less_than_the_others_is_told() -> None:
     evidence = judged(with_seen(70, 70, tensor_count=2)).evidence
     [claim] = _holds_less(evidence, 70)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -141,6 +142,11 @@ class Store:
         """The steps of the whole checkpoints that it found when all nodes had ended."""
         found = (each.get("step") for each in (self._left or {}).values() if each.get("whole"))
         return [step for step in found if isinstance(step, int)]
+
+    def written(self, step: int) -> frozenset[str]:
+        """This step, as it is written in the names of what it found when all nodes had ended: `000120`."""
+        numbers = (number for name in self._left or () for number in re.findall(r"\d{1,18}", name))
+        return frozenset(number for number in numbers if int(number) == step)
 
     @property
     def sees_all(self) -> bool:

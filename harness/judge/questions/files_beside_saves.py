@@ -48,6 +48,15 @@ def _allowed(bounds: FilesBounds) -> str:
 
 def _missing(evidence: Analysis) -> tuple[list[str], int] | str:
     """The names of those that are missing, of how many; or why they cannot be compared."""
+    found = listings(evidence)
+    if isinstance(found, str):
+        return found
+    due, there = found
+    return (absent(due, there), len(due)) if due else "the harness saw no file beside the saves of the fault-free run"
+
+
+def listings(evidence: Analysis) -> tuple[frozenset[str], frozenset[str]] | str:
+    """The names of the fault-free run's files, and of the run's; or why they cannot be compared."""
     run, usual = evidence.run, evidence.fault_free
     if run.beside.job_goes_on:
         return "the job goes on after this rehearsal"
@@ -62,9 +71,7 @@ def _missing(evidence: Analysis) -> tuple[list[str], int] | str:
     due, there = _listed(usual), _listed(run)
     if isinstance(due, str):
         return f"of the fault-free run, {due}"
-    if isinstance(there, str):
-        return there
-    return (absent(due, there), len(due)) if due else "the harness saw no file beside the saves of the fault-free run"
+    return there if isinstance(there, str) else (due, there)
 
 
 def _listed(run: Timeline) -> frozenset[str] | str:

@@ -7,6 +7,7 @@ counts nowhere: not as the last one, not in the rhythm, and not as what a restar
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ from harness.judge.facts import by_time
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.missing_or_bad_saves import Save, Store
 from harness.judge.facts.reported import blindness
+from harness.judge.questions.files_beside_saves import listings
 from harness.judge.score import Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
 from harness.timeline.lineage import NEVER
@@ -59,6 +61,23 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
         yield from _other_tensors(evidence)
         yield from _same_size(evidence)
         yield from _piled_up(evidence)
+        yield from _beside_missing(evidence)
+
+
+def _beside_missing(evidence: Analysis) -> Iterator[Claim]:
+    """Files that without a fault carry the number of the newest checkpoint, as the state of each rank does."""
+    usual, found = evidence.fault_free_saves, listings(evidence)
+    if usual is None or isinstance(found, str):
+        return
+    (due, there), newest = found, max(evidence.saves.store.left_steps, default=None)
+    if newest is None or newest != max(usual.store.left_steps, default=None):
+        return
+    written = evidence.saves.store.written(newest)
+    missing = [name for name in sorted(due - there) if not written.isdisjoint(re.findall(r"\d+", name))]
+    for name in missing[:1]:
+        text = f"beside the checkpoint of step {newest}, {name} is missing, which is there without a fault"
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        yield unknown(Code.SAVE_BESIDE_MISSING, f"{text}{more}: a part of the state may no longer be saved")
 
 
 def _told_early(evidence: Analysis) -> list[tuple[Save, bool]]:
