@@ -33,12 +33,18 @@ def test_a_restored_state_was_saved_or_is_held_by_a_peer(
     restore = SimpleNamespace(rank=3, step=step)
     epoch = SimpleNamespace(begin=5, first=11)
     restart = SimpleNamespace(epoch=epoch, states=[(restore, step)], from_a_member=from_a_member)
-    saves = SimpleNamespace(none={}, good=[], of_step=lambda step, until: saved, only_begun=lambda step, until: None)
+    store = SimpleNamespace(saw=lambda step, until: False)
+    saves = SimpleNamespace(
+        none={}, good=[], of_step=lambda step, until: saved, only_begun=lambda step, until: None, store=store
+    )
     run = SimpleNamespace(checkpoints=["some"], uncertainty_ns=0)
     evidence: Any = SimpleNamespace(run=run, saves=saves, restarts=[restart, restart])  # the first is the job's start
     text = f"rank 3 said it restored step {step}, but no checkpoint of that step was ever started"
     wanted = [(Code.RESTART_NEVER_SAVED, None, f"{text}: its state is not known")] if told else []
     assert [(each.code, each.good, each.words) for each in _of_no_save(evidence)] == wanted
+    store.saw = lambda step, until: True
+    assert not [*_of_no_save(evidence)], "the harness saw it in the store"
+    store.saw = lambda step, until: False
     run.checkpoints = []
     assert not [*_of_no_save(evidence)], "who tells no save tells no state of none"
 

@@ -561,6 +561,22 @@ def test_the_only_checkpoint_is_not_removed_before_the_next_one_is_committed(
     assert (text in said(card)) == fails, card.reasons
 
 
+@pytest.mark.parametrize(("usual", "verdict_"), [(False, Verdict.INCONCLUSIVE), (True, Verdict.PASS)])
+def test_a_checkpoint_that_nobody_told_of_is_one_unless_it_is_so_without_a_fault(
+    usual: bool, verdict_: Verdict
+) -> None:
+    """A trainer that saves a copy in another thread tells of none."""
+
+    def untold(logs: Logs) -> None:
+        for name in ("checkpoint.started", "checkpoint.committed"):
+            logs.lose(name, step=[60])
+
+    card = judged(untold, without=(watched, untold) if usual else (watched,))
+    assert_verdict(
+        card, verdict_, "" if usual else "the harness saw a checkpoint of step 60 in the store, and no rank told"
+    )
+
+
 def exporting(step: int, **others: int) -> Bend:
     """At the end an export holds the weights of this step."""
 

@@ -88,6 +88,25 @@ def accumulation() -> Any:
 
 
 @case
+def thrown_away() -> Any:
+    """A warm-up before the first step, and a batch that is left out."""
+    net, losses = model(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    net(torch.zeros(4, 8)).mean().backward()
+    optimizer.zero_grad()
+    for number, (x, y) in enumerate(DataLoader(dataset(), batch_size=4)):
+        loss = nn.functional.mse_loss(net(x), y)
+        loss.backward()
+        if number == 2:
+            optimizer.zero_grad()
+            continue
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+@case
 def scaler() -> Any:
     """The third update meets an infinity."""
     net, losses = model(), []

@@ -60,6 +60,10 @@ def test_the_losses_of_micro_batches_are_added_up(told: pathlib.Path) -> None:
     assert [observing.expanded(step) for step in found] == [list(range(i, i + 8)) for i in (0, 8, 16)]
 
 
+def test_a_loss_whose_gradients_are_thrown_away_is_of_no_step(told: pathlib.Path) -> None:
+    assert [step["loss"] for step in steps(told, "thrown_away")] == result(told, "thrown_away")
+
+
 def test_a_skipped_update_is_a_step_that_was_not_applied(told: pathlib.Path) -> None:
     found = steps(told, "scaler")
     assert [step.get("applied", True) for step in found] == [True, True, False, True, True, True]

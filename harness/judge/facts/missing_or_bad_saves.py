@@ -137,6 +137,10 @@ class Store:
         seen = self._by_step.get(step, ())
         return seen[0].at > until + self._late_ns(max) if seen else step not in self._all_steps
 
+    def saw(self, step: int, until: int) -> bool:
+        """Whether it had seen a whole checkpoint of this step by then."""
+        return any(seen.at <= until for seen in self._by_step.get(step, ())[:1])
+
     @property
     def left_steps(self) -> list[int]:
         """The steps of the whole checkpoints that it found when all nodes had ended."""

@@ -76,7 +76,7 @@ def _of_no_save(evidence: Analysis) -> Iterator[Claim]:
         for each, step in restart.states:
             if not max(restart.from_a_member, 0) < step < restart.epoch.first:
                 continue
-            if not saves.of_step(step, until):
+            if not saves.of_step(step, until) and not saves.store.saw(step, until):
                 text = f"{_said(each)}, but no checkpoint of that step was ever started: its state is not known"
                 yield unknown(Code.RESTART_NEVER_SAVED, text)
             elif step in none and step not in good:

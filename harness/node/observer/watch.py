@@ -78,6 +78,7 @@ class Watch:
         self.each_alone = False  # each optimizer's step is one of the training: they do not step equally often
         self.spent_ns = 0  # in our own hooks, as far as they measure it
         self.accumulated: Callable[[], dict[str, int] | None] = dict  # fields of a save: see the signal `batches`
+        self.discarded: Callable[[], Any] = dict  # forgets what was gathered of a step: see the signal `loss`
         self.in_child = _belongs_to_another()
         self._began = began
         self._offers: dict[str, int] = {}

@@ -27,6 +27,7 @@ def install(watch: Watch, module: Any) -> None:
     scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
     around(scaler, "scale", lambda _, outputs: outputs, watch.guard("loss")(loss.scaled))
     watch.of_step(loss.of_step)
+    watch.discarded = watch.guard("loss")(loss.of_step)
 
 
 class Loss:

@@ -33,6 +33,7 @@ def install(watch: Watch, module: Any) -> None:
     # Every optimizer that is made, so that the first step is over when all have stepped.
     watch.when_optimizer_made(steps.made.add)
     around(module.Optimizer, "__init__", lambda optimizer, *_, **__: optimizer, watch.optimizer_made)
+    around(module.Optimizer, "zero_grad", watch.guard("steps")(steps.cleared))
     atexit.register(watch.guard("steps")(steps.finish))
     scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
     around(scaler, "step", watch.guard("steps")(steps.scaling), watch.guard("steps")(steps.scaled))
@@ -87,6 +88,12 @@ class Steps:
         expected = {id(each) for each in self.made} - self._nested
         if self._watch.each_alone or expected <= self._done.keys():
             self.close(self._last)
+
+    def cleared(self, *_: Any, **__: Any) -> None:
+        """Gradients that no optimizer has used are thrown away: of a warm-up, or of a batch that is left out. Where
+        there are several optimizers, those of another one may be kept."""
+        if not self._watch.quiet and not self._inside and len({id(each) for each in self.made} - self._nested) == 1:
+            self._watch.discarded()
 
     def _again(self, me: int) -> None:
         """Closes the step where this optimizer has had its part of it already: others have not."""
