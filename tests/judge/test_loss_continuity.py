@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from judging import EXACT, Bend, bent, fault_free_of, verdict
+from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, find, simulate
 
 from harness.judge.bounds import ContinuityBounds
@@ -215,6 +216,20 @@ def test_a_gap_that_may_be_chance_is_not_judged(scatter: float, found: Verdict) 
     card = verdict(simulate(job, KILL, seed=5), noisy, expect, flat)
     assert card.verdict is found, card.reasons
     assert ("such gaps scatter by ±" in card.reasons[0]) is bool(scatter)
+
+
+@pytest.mark.parametrize(("factor", "found"), [(1.0, Verdict.PASS), (4.0, Verdict.INCONCLUSIVE)])
+def test_a_rank_whose_own_loss_diverged_does_not_pass_for_its_peer(factor: float, found: Verdict) -> None:
+    def own(logs: Logs) -> None:
+        change(logs.steps(rank=1), loss=lambda line: line["loss"] * 1.01)
+
+    def diverged(logs: Logs) -> None:
+        own(logs)
+        change(logs.steps(rank=1, life=-1), loss=lambda line: line["loss"] * factor)
+
+    expect = {"loss_continuity": {"mode": "final", "max_final_gap": "25%"}}
+    card = verdict(simulate(JOB, KILL, seed=5), diverged, expect, bent(JOB, own))
+    assert_verdict(card, found, "" if found is Verdict.PASS else "on the loss of rank 1 is ")
 
 
 @pytest.mark.parametrize("wrong", [False, True])

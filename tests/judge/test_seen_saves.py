@@ -141,6 +141,10 @@ def last_left(**told: Any) -> Bend:
         ([last_left(step=70)], f"of step 80, is none: {NOT_FOUND}"),
         ([last_left(bytes=0)], f"of step 80, is none: {NOT_FOUND}"),
         ([unseen(10, 30)], "its checkpoint is none: the harness never saw it in the store"),
+        (
+            [unseen(50, 50), left_are(10, 20, 30, 40, 60, 70, 80)],
+            "of step 50 is none: the harness never saw it in the store, and saw the next",
+        ),
         ([unseen(40, 80)], "the checkpoint of step 40 is none: the harness never saw it in the store"),
         ([with_seen(40, bytes=0)], "the checkpoint of step 40 is none: the harness saw 0 bytes, and at least 1,000"),
         ([with_seen(40, bytes=100)], "is none: the harness saw 100 bytes, and at least 1,000 of each without a fault"),

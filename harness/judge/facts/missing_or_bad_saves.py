@@ -233,7 +233,7 @@ class Store:
         """What the harness should have seen, and did not; or not for as long as without a fault."""
         by_series = grouped((save.series, save) for save in self._whole)
         watched = [saves for series, saves in by_series.items() if self._is_watched(series)]
-        rules = self._unseen, self._gone, self._not_kept
+        rules = self._unseen, self._passed_by, self._gone, self._not_kept
         return [none for saves in watched for rule in rules for none in rule(saves)]
 
     def _unseen(self, saves: Sequence[Save]) -> Iterator[NoSave]:
@@ -250,6 +250,16 @@ class Store:
             lay = row[-1][1].last_at - row[0][0].last_at
             if unseen and lay >= max(UNSEEN_FACTOR * late_ns, UNSEEN_LEAST_NS):
                 yield from (NoSave(save, "the harness never saw it in the store") for save, _ in row)
+
+    def _passed_by(self, saves: Sequence[Save]) -> Iterator[NoSave]:
+        """As many of the newest are kept as without a fault, so each still lay there when the next one was seen."""
+        kept = self._usual._kept(saves[-1].series) if self._usual is not None else 0
+        for place, (save, after) in enumerate(itertools.pairwise(saves) if kept > 1 else ()):
+            until = saves[place + kept].at if place + kept < len(saves) else self._run.end
+            seen = self.sights[after][0].at if after in self.sights else NEVER
+            known = self._name_of(save) is not None or save.step in self._by_step
+            if not known and seen < until and not self.is_hidden(save.last_at, seen):
+                yield NoSave(save, "the harness never saw it in the store, and saw the next one there")
 
     def _went(self, save: Save) -> int:
         """When the harness saw it go away."""

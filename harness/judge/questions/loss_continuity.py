@@ -68,6 +68,7 @@ class LossContinuity(Score):
         moved = bool(bounds.max_samples_repeated or bounds.max_samples_skipped)  # then positions may be others
         followed = evidence.consumed is not None or not judged
         reasons = [*_ranks_agree(evidence, bounds, moved, followed), *_never_changes(comparison)]
+        reasons += _far_off(evidence, bounds.max_final_gap) if bounds.mode == "final" else ()
         if judged and evidence.consumed is None:
             reasons += _other_samples(comparison, bounds, evidence.left_out)
         elif judged and evidence.consumed is not None:  # the cause of other losses, so they are named first
@@ -355,6 +356,21 @@ def _ranks_agree(evidence: Analysis, bounds: ContinuityBounds, moved: bool, foll
         elif bad := ranks.split(run.steps, name, telling):
             text = f"at step {bad[0]} ranks {bad[1]} disagree on the {words}"
             yield failed(Code.RANKS_DISAGREE, f"loss_continuity: {text}", COMPUTED)
+
+
+def _far_off(evidence: Analysis, gap_percent: float) -> Iterator[Claim]:
+    """A rank that tells its own loss, and ends further above all losses of the fault-free run than the final loss may:
+    its replica may have diverged."""
+    run, comparison = evidence.run.steps, evidence.comparison
+    if evidence.fault_free is None or comparison is None or len(comparison.step) < 2 * SAME_STEPS:
+        return
+    usual, first = evidence.fault_free.steps, int(comparison.step[-SAME_STEPS])
+    most = np.max(usual.loss[usual.survives & (usual.step >= first)], initial=-np.inf)
+    for rank in np.unique(run.rank).tolist():
+        losses = run.loss[run.survives & (run.step >= first) & (run.rank == rank) & np.isfinite(run.loss)]
+        if len(losses) and np.isfinite(most) and losses.min() > most + gap_percent / 100 * abs(most):
+            text = f"from step {first} on the loss of rank {rank} is {losses.min():.4g} or more"
+            yield unknown(Code.LOSS_RANK_DIFFERS, f"{text}, and {most:.4g} at most without a fault")
 
 
 def _untold(evidence: Analysis) -> str:
