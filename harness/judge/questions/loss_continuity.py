@@ -34,6 +34,7 @@ SOONER = "fault-free runs are alike for longer, but how fast rounding grows depe
 
 ANSWERS = {True: Verdict.PASS, False: Verdict.FAIL, None: Verdict.INCONCLUSIVE}
 SAME_STEPS = 10  # in a row
+LAST_STEPS = 20  # of a rank that tells its own loss
 NO_BOUND = "the scenario sets no bound on it"
 
 
@@ -68,7 +69,8 @@ class LossContinuity(Score):
         moved = bool(bounds.max_samples_repeated or bounds.max_samples_skipped)  # then positions may be others
         followed = evidence.consumed is not None or not judged
         reasons = [*_ranks_agree(evidence, bounds, moved, followed), *_never_changes(comparison)]
-        reasons += _far_off(evidence, bounds.max_final_gap) if bounds.mode == "final" else ()
+        whose = _whose(evidence, bounds)
+        reasons += _far_off(evidence, bounds.max_final_gap) if whose and bounds.mode == "final" else ()
         if judged and evidence.consumed is None:
             reasons += _other_samples(comparison, bounds, evidence.left_out)
         elif judged and evidence.consumed is not None:  # the cause of other losses, so they are named first
@@ -84,7 +86,7 @@ class LossContinuity(Score):
         untold = [*untold, *(_unseen(evidence) if mode == "envelope" else ())]
         untold = untold if judged else _in_passing(consumed) or [("sample order", NO_BOUND)]
         lines = [line if line.rests_on else replace(line, rests_on=(COMPUTED,)) for line in lines]
-        return ScoreResult(values, lines, reasons, summary + _whose(evidence, bounds), untold)
+        return ScoreResult(values, lines, reasons, summary + whose, untold)
 
 
 def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
@@ -359,18 +361,22 @@ def _ranks_agree(evidence: Analysis, bounds: ContinuityBounds, moved: bool, foll
 
 
 def _far_off(evidence: Analysis, gap_percent: float) -> Iterator[Claim]:
-    """A rank that tells its own loss, and ends further above all losses of the fault-free run than the final loss may:
-    its replica may have diverged."""
+    """Of the ranks that are not compared, as each tells its own loss: one whose last losses are mostly higher than
+    nearly all of the fault-free run's, or all the same. Its replica may have diverged, or be dead."""
     run, comparison = evidence.run.steps, evidence.comparison
-    if evidence.fault_free is None or comparison is None or len(comparison.step) < 2 * SAME_STEPS:
+    if evidence.fault_free is None or comparison is None or len(comparison.step) < 2 * LAST_STEPS:
         return
-    usual, first = evidence.fault_free.steps, int(comparison.step[-SAME_STEPS])
-    most = np.max(usual.loss[usual.survives & (usual.step >= first)], initial=-np.inf)
-    for rank in np.unique(run.rank).tolist():
+    usual, first = evidence.fault_free.steps, int(comparison.step[-LAST_STEPS])
+    without = usual.loss[usual.survives & (usual.step >= first) & np.isfinite(usual.loss)]
+    most = float(np.quantile(without, 0.95)) if len(without) >= LAST_STEPS else np.inf
+    for rank in np.unique(run.rank[np.isfinite(run.loss)]).tolist()[1:]:
         losses = run.loss[run.survives & (run.step >= first) & (run.rank == rank) & np.isfinite(run.loss)]
-        if len(losses) and np.isfinite(most) and losses.min() > most + gap_percent / 100 * abs(most):
-            text = f"from step {first} on the loss of rank {rank} is {losses.min():.4g} or more"
-            yield unknown(Code.LOSS_RANK_DIFFERS, f"{text}, and {most:.4g} at most without a fault")
+        text = f"from step {first} on the loss of rank {rank} is"
+        if len(losses) and np.median(losses) > most + gap_percent / 100 * abs(most):
+            text = f"{text} {np.median(losses):.4g} in the median, and below {most:.4g} mostly without a fault"
+            yield unknown(Code.LOSS_RANK_DIFFERS, text)
+        elif len(losses) == LAST_STEPS and np.ptp(losses) == 0 < np.ptp(without):
+            yield unknown(Code.LOSS_NEVER_CHANGES, f"{text} {losses[0]:g} in each step, and changes without a fault")
 
 
 def _untold(evidence: Analysis) -> str:
