@@ -23,13 +23,15 @@ import harness.report
 from harness import extras
 from harness.backends.contract import Capability, Verb, load_backend
 from harness.backends.local.backend import LocalBackend
-from harness.cli import doctor, listing, main, output
+from harness.cli import doctor, listing, machine, main, output
 from harness.errors import CannotRunError, UsageError
 from harness.faults.contract import fault_names
 from harness.gameday.day import find_day
 from harness.gate.run_figures import Figures
-from harness.log.journal import Journal
+from harness.log.journal import JOURNAL, Journal, is_closed
+from harness.node import owner_names, processes
 from harness.plan import capabilities
+from harness.run import undo
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EVIL = "\x1b[31m\u202e[red]\x9b2J"
@@ -466,6 +468,42 @@ def test_doctor_ends_with_whether_this_machine_is_ready(monkeypatch: pytest.Monk
     assert "fault rank_kill" not in chaos("doctor").output and "fault rank_kill" in chaos("doctor", "--all").output
     here(monkeypatch)
     assert chaos("doctor", "rank-kill").exit_code == 4, "nothing can run"
+
+
+@pytest.fixture
+def left_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> tuple[pathlib.Path, list[pathlib.Path]]:
+    """The reports of a run whose harness is dead, and folders that killed probes left on the same machine."""
+    journal = tmp_path / "reports" / "dead-1" / JOURNAL
+    journal.parent.mkdir(parents=True)
+    journal.write_text("{}\n")
+    monkeypatch.setattr(undo, "backend_names", lambda: [])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    namespace, pid, start = processes.owner_text().split("-")
+    monkeypatch.setattr(processes, "owner_text", lambda: f"{namespace}-{pid}-{int(start) - 1}")
+    folders = [tmp_path / f"chaos-tmp-{owner_names.new_name('folder')}" for _ in range(machine.NAMED_MAX)]
+    for folder in folders:
+        folder.mkdir()
+    return tmp_path / "reports", folders
+
+
+def test_a_dry_run_of_heal_names_all_and_touches_nothing(left_behind: tuple[pathlib.Path, list[pathlib.Path]]) -> None:
+    reports, folders = left_behind
+    said = chaos("heal", "--dry-run", "--reports", reports)
+    assert said.exit_code == 0 and said.output.startswith(f"would heal {len(folders) + 1} things:")
+    assert "run dead-1: what its undo.jsonl says" in said.output
+    assert all(f"folder {each}" in said.output and each.exists() for each in folders)
+    assert not is_closed(reports / "dead-1")
+
+
+def test_heal_names_what_it_removed_but_not_without_an_end(
+    left_behind: tuple[pathlib.Path, list[pathlib.Path]],
+) -> None:
+    reports, folders = left_behind
+    said = chaos("heal", "--reports", reports).output
+    assert said.startswith(f"healed {len(folders) + 1} things:") and "run dead-1" in said
+    assert sum(f"folder {each}\n" in said for each in folders) == machine.NAMED_MAX - 1 and "and 1 more" in said
+    assert is_closed(reports / "dead-1") and not any(each.exists() for each in folders)
+    assert chaos("heal", "--reports", reports).output == "nothing to heal\n"
 
 
 def test_names_of_before_do_the_same_and_say_the_new_one(reports: pathlib.Path) -> None:
