@@ -57,7 +57,8 @@ class Advice:
 
 
 def advise(question: Question, job: Job, found: Outcome, phases: Mapping[str, float]) -> Advice:
-    """All are tried on the same dice, in fewer histories than the answer. `phases`: mean seconds of what a restart was measured to consist of."""
+    """All are tried on the same dice, in fewer histories than the answer. `phases`: mean seconds of what a restart was
+    measured to consist of."""
     stall, away = job.mean("checkpoint_stall"), job.losses_per_s * min(job.mean("repair"), job.mean("queue"))
     young = daly = 0.0
     if stall and job.per_node_day:

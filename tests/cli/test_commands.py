@@ -34,6 +34,7 @@ from harness.plan import capabilities
 from harness.run import undo
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCENARIOS = ROOT / "scenarios"
 EVIL = "\x1b[31m\u202e[red]\x9b2J"
 
 
@@ -71,7 +72,7 @@ def test_help_says_what_it_is_for_and_every_command_what_it_does() -> None:
     assert "--repeat" in chaos("gate", "--help").output
 
 
-NO_SCENARIO = "'pre-launch' is no scenario: it is one of the suites (chaos gate pre-launch;"
+NO_SCENARIO = "no scenario, but one of the suites: name one of the scenarios that stand "
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,13 @@ NO_SCENARIO = "'pre-launch' is no scenario: it is one of the suites (chaos gate 
         ("gameday note no-such-run x", "no game day 'no-such-run' is running here"),
         ("gameday pre-launch --address 0.0.0.0", "give --tls-cert and --tls-key"),
         ("gameday pre-launch --backend moon", "moon"),
-        *((f"{command} pre-launch", NO_SCENARIO) for command in ("explain", "run", "validate")),
+        *((f"{command} pre-launch", f"'pre-launch' is {NO_SCENARIO}in") for command in ("explain", "run", "validate")),
+        *((f"{command} pre-launch", "; chaos gate pre-launch runs them all") for command in ("plan", "doctor")),
+        *(
+            (f"{command} {SCENARIOS}/suites/pre-launch.yaml", f"{NO_SCENARIO}here; chaos gate {SCENARIOS}/suites/")
+            for command in ("plan", "doctor", "run")
+        ),
+        (f"plan {SCENARIOS}/gamedays/pre-launch.yaml", f"chaos gameday {SCENARIOS}/gamedays/"),
         # `--steps` is also an option of `chaos init`, which must not take it from the training.
         *(
             (f"init torchrun {words}", f"write -- before your command: chaos init -- torchrun {words}")
@@ -344,6 +351,13 @@ def test_what_is_asked_first_loads_no_judge(words: str) -> None:
     assert "harness.cli.main" in loaded and {"numpy", "harness.judge.score"}.isdisjoint(loaded)
 
 
+def test_what_must_fail_is_listed_as_no_suite_and_is_a_scenario() -> None:
+    lines = chaos("list").output.splitlines()
+    assert "suites: pre-launch (chaos gate NAME)" in lines
+    assert "beside the suites: blindness-check (a broken trainer that must fail before each gate)" in lines
+    assert "never resumes" in chaos("plan", "blindness-check").output
+
+
 def test_a_wrong_fault_keeps_nothing_from_the_list(tmp_path: pathlib.Path) -> None:
     text = (ROOT / "scenarios" / "spot-evict.yaml").read_text()
     (tmp_path / "mine.yaml").write_text(text.replace("name: spot-evict", "name: mine").replace("notice:", "notcie:"))
@@ -356,9 +370,6 @@ def test_who_stops_reading_gets_no_traceback() -> None:
     script = f"{sys.executable} -m harness schema | head -c 1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
-
-
-SCENARIOS = ROOT / "scenarios"
 
 
 @pytest.mark.parametrize(
@@ -520,7 +531,9 @@ def test_names_of_before_do_the_same_and_say_the_new_one(reports: pathlib.Path) 
 
 def test_every_list_is_one_line_an_item_where_nobody_watches() -> None:
     scenarios = chaos("list").output.splitlines()
-    assert len(scenarios) == 1 + len(list((ROOT / "scenarios").glob("*.yaml"))) + 2
+    assert (
+        len(scenarios) == 1 + len(list((ROOT / "scenarios").glob("*.yaml"))) + 3
+    )  # suites, what lies beside them, game days
     assert scenarios[-2].startswith("suites: ") and "chaos gameday NAME" in scenarios[-1]
     faults = chaos("faults").output.splitlines()
     assert [line.split()[0] for line in faults[1 : 1 + len(fault_names())]] == list(fault_names())
