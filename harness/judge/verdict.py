@@ -103,8 +103,11 @@ class Finding(NamedTuple):
 
 
 def worst_first(findings: Sequence[Finding]) -> list[str]:
-    """The worst first; among equals in the order in which they were found."""
-    ordered = sorted(findings, key=lambda finding: -PRIORITY.index(finding.verdict))
+    """The worst first; among equals in the order in which they were found. A state that was perhaps not restored stands
+    with other losses, which follow from it."""
+    worst = {finding.code: finding.verdict for finding in findings if finding.verdict is Verdict.FAIL}
+    causes = {Code.RESTART_NO_OPTIMIZER: worst.get("loss_continuity.mode")}
+    ordered = sorted(findings, key=lambda each: -PRIORITY.index(causes.get(each.code) or each.verdict))
     return list(dict.fromkeys(finding.text for finding in ordered))
 
 
