@@ -26,6 +26,7 @@ from harness.backends.local.backend import LocalBackend
 from harness.cli import doctor, listing, machine, main, output
 from harness.errors import CannotRunError, UsageError
 from harness.faults.contract import fault_names
+from harness.gameday import day_command
 from harness.gameday.day import find_day
 from harness.gate.run_figures import Figures
 from harness.log.journal import JOURNAL, Journal, is_closed
@@ -92,6 +93,7 @@ NO_SCENARIO = "no scenario, but one of the suites: name one of the scenarios tha
         ("gate pre-launch --tag none", "no scenario of this suite has it"),
         ("gate pre-launch --against no-such", "no baseline 'no-such'"),
         ("baseline set x", "no gate was run yet"),
+        ("gameday stop", "no command stops a game day: press Stop on its page, or Ctrl-C where it runs"),
         ("gameday no-such-plan", "unknown game day 'no-such-plan'"),
         ("gameday resume no-such-run", "unknown game day 'no-such-run'"),
         ("gameday note no-such-run x", "no game day 'no-such-run' is running here"),
@@ -557,6 +559,16 @@ def test_a_dry_run_of_a_day_checks_the_steps(
     monkeypatch.setattr(LocalBackend, "probe", lambda self: Capability(True, "here", frozenset(Verb)))
     shown = chaos("gameday", "pre-launch", "--dry-run", *words)
     assert said in shown.output + str(shown.exception) and (code == 0) == (shown.exit_code == 0)
+
+
+def test_a_day_is_named_after_what_stands_in_its_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(day_command, "new_run_id", lambda name: asked.append(name) or "run-1")
+    monkeypatch.setattr(LocalBackend, "probe", lambda self: Capability(True, "here", frozenset(Verb)))
+    path = tmp_path / "Our first day.yaml"
+    path.write_text((SCENARIOS / "gamedays" / "pre-launch.yaml").read_text())
+    assert chaos("gameday", path, "--dry-run", "--scenarios", SCENARIOS).exit_code == 0
+    assert asked == ["pre-launch"]
 
 
 def test_a_dry_run_of_a_day_checks_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
