@@ -38,7 +38,7 @@ from harness.preflight.looking import Setting, look
 from harness.preflight.wing import plain
 from harness.report import write_files
 from harness.report.strict_json import strict
-from harness.report.words import short, short_commit
+from harness.report.words import one_line, short, short_commit
 from harness.run.stop import stop
 from harness.units import format_duration
 
@@ -202,7 +202,7 @@ def _print_trainers(proofs: Sequence[Proof]) -> None:
     items = dict[str, list[str]]()
     for proof in proofs:
         for trainer in proof.trainers or {"a trainer that is not told"}:
-            items.setdefault(short(trainer, TRAINER_MAX), []).append(proof.item)
+            items.setdefault(short(one_line(trainer), TRAINER_MAX), []).append(proof.item)
     if len(items) > 1:
         say("The evidence is of different trainers:", STYLES[Verdict.INCONCLUSIVE])
     for trainer, proven in items.items():

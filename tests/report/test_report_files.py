@@ -177,4 +177,4 @@ def test_a_difference_says_whose_loss_it_is_of() -> None:
     page = html_page.render(model.from_scorecard(card), card.evidence)
     assert "largest difference, of the lowest rank that tells a loss; differs from step 200" in page
     assert "the largest difference, of the lowest rank that tells a loss, is 0.25, the first one at step 200" in page
-    assert "Difference to the fault-free run, of the rank that is off most, log scale" in page
+    assert "Largest difference of any rank, log scale" in page
