@@ -152,8 +152,8 @@ fuzz-inputs: $(VENV)/.ready-dev ## Damages event logs and YAML files at random: 
 	@PYTHONPATH=tests $(PY) -m fuzz $(ARGS)
 
 .PHONY: heal
-heal: $(VENV)/.ready ## Undoes whatever killed runs left behind
-	@$(CHAOS) heal
+heal: $(VENV)/.ready ## Undoes whatever killed runs left behind: ARGS=--dry-run only names it
+	@$(CHAOS) heal $(ARGS)
 
 .PHONY: doctor
 doctor: $(VENV)/.ready ## What works on this machine

@@ -442,13 +442,14 @@ class Backend(abc.ABC):
         """Of the image that nodes run; `None` where there is none, or where it is not known."""
         return None
 
-    def sweep(self) -> int:
-        """Removes what dead harnesses left that no journal speaks of: of killed probes, say. Returns how many things.
+    def sweep(self, dry_run: bool = False) -> list[str]:
+        """Removes what dead harnesses left that no journal speaks of: of killed probes, say. Returns kind and name of
+        each thing.
 
         Touches only what names the process that made it. Nothing to do where the engine is not there.
         Raises `BackendError` for what cannot be removed.
         """
-        return 0
+        return []
 
     @abc.abstractmethod
     def probe(self) -> Capability:

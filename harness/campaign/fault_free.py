@@ -139,7 +139,7 @@ def release(folder: pathlib.Path) -> None:
         os.close(descriptor)
 
 
-def sweep(reports: pathlib.Path) -> tuple[list[str], list[str]]:
+def sweep(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
     """Removes what dead processes left in the cache. Returns the names removed, and a message for each that is left.
 
     A folder that may be in use is left alone, and so is a run that is not healed yet.
@@ -149,7 +149,8 @@ def sweep(reports: pathlib.Path) -> tuple[list[str], list[str]]:
         try:
             with _dead(folder) as dead:
                 if dead:
-                    untrusted_files.remove_tree(folder.parent, folder.name)
+                    if not dry_run:
+                        untrusted_files.remove_tree(folder.parent, folder.name)
                     removed.append(folder.name)
         except FaultError as error:
             failed.append(str(error))

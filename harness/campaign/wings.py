@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from harness.backends.contract import Backend
 from harness.judge.verdict import Verdict
 from harness.plan.model import Plan
 from harness.plugins import Family
-from harness.report.model import Report
+from harness.report.model import Report, read_regular
 from harness.report.section import Section
 from harness.run.stop import StopRequest
+from harness.trainers.contract import build_trainer
 
 _FAMILY = Family("wing", "harness", "WING", part="wing")
 
@@ -87,7 +90,8 @@ class Item(enum.StrEnum):
 
 
 class Proof(NamedTuple):
-    """What a stored result says to an item. `at_s`: since 1970; `commits`: of the project under test, in its runs."""
+    """What a stored result says to an item. `at_s`: since 1970. `commits`, `trainers`: of the project under test, and
+    what they are called, in its runs, as far as it is known."""
 
     item: Item
     verdict: Verdict
@@ -95,6 +99,7 @@ class Proof(NamedTuple):
     folder: pathlib.Path
     at_s: float
     commits: frozenset[str]
+    trainers: frozenset[str]
 
 
 class Swept(NamedTuple):
@@ -155,6 +160,26 @@ def newest(reports: pathlib.Path, name: str) -> Iterator[tuple[pathlib.Path, flo
             if (at_s := path.stat(follow_symlinks=False).st_mtime) <= latest_s():
                 found.append((at_s, path.parent))
     return ((folder, at_s) for at_s, folder in sorted(found, reverse=True))
+
+
+class _Work(msgspec.Struct):
+    trainer: object
+
+
+class _Planned(msgspec.Struct):
+    """As much of a plan as tells what is trained."""
+
+    workload: _Work
+
+
+def trainers_of(*plans: object) -> frozenset[str]:
+    """What the trainers of these plans, or files plan.json, are called, as far as they can be read."""
+    found = set()
+    for plan in plans:
+        with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
+            values = msgspec.json.decode(read_regular(plan)) if isinstance(plan, pathlib.Path) else plan
+            found.add(build_trainer(msgspec.convert(values, _Planned).workload.trainer).in_words())
+    return frozenset(found)
 
 
 def stored_kinds() -> list[StoredKind]:

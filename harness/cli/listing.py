@@ -20,7 +20,7 @@ from harness.faults.contract import fault_names, load_fault
 from harness.judge.verdict import Verdict
 from harness.report.words import short_commit
 from harness.spec.document import short
-from harness.spec.scenario import OTHERS, load_header
+from harness.spec.scenario import OTHERS, has_key, load_header
 
 if TYPE_CHECKING:  # what is heavy is imported by the command that needs it
     from harness.campaign.store import StoredRun
@@ -91,9 +91,12 @@ def _list_scenarios(folder: pathlib.Path, json: bool) -> None:
     for spec in specs:
         table.add_row(safe(spec.name), safe(spec.title), safe(", ".join(spec.tags)))
     print_table(table)
-    for kind, command in OTHERS.items():
-        if names := sorted(path.stem for path in (folder / kind).glob("*.yaml")):
-            say(f"{kind}: {', '.join(names)} ({command} NAME)", "dim")
+    for kind, (key, command) in OTHERS.items():
+        files = sorted((folder / kind).glob("*.yaml"))
+        if of_kind := [path for path in files if has_key(path, key)]:
+            say(f"{kind}: {', '.join(path.stem for path in of_kind)} ({command} NAME)", "dim")
+        if others := [path.stem for path in files if path not in of_kind]:
+            say(f"beside the {kind}: {', '.join(others)} (a broken trainer that must fail before each gate)", "dim")
 
 
 def faults(

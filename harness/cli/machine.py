@@ -13,7 +13,13 @@ from harness.cli import doctor as examination
 from harness.cli.options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
 from harness.cli.output import mark, out, print_json, safe, say
 from harness.errors import ChaosError
+from harness.log.journal import JOURNAL
+from harness.report.words import one_line, short
 from harness.run import undo
+from harness.units import counted
+
+NAMED_MAX = 20  # of what was healed
+LINE_MAX = 200
 
 
 def doctor(
@@ -109,13 +115,28 @@ def _values(capability: Capability) -> dict[str, object]:
     }
 
 
-def heal(reports: ReportsOption = REPORTS) -> None:
-    """Undo what killed runs left behind. Touches only what this harness made."""
-    healed, failed = map(list.__add__, undo.heal(reports), undo.heal_strays())
-    swept, left = fault_free.sweep(reports)
-    failed += left
-    if swept:
-        healed.append(f"what {len(swept)} unfinished run{'s' if len(swept) > 1 else ''} left among the kept ones")
-    say(f"healed {', '.join(healed)}" if healed else "nothing to heal")
-    if failed:
-        raise ChaosError("\n".join(failed))
+def heal(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Name all that would be undone; change nothing.")] = False,
+    reports: ReportsOption = REPORTS,
+) -> None:
+    """Undo what killed runs left behind on this machine, and name it.
+
+    Runs in --reports are undone as their journals say. Wherever reports are, it finds processes and control groups of
+    local runs, and folders, containers and Slurm jobs of probes. Touches only what this harness made, and whose harness
+    is gone.
+
+    Example: chaos heal --dry-run
+    """
+    runs, failed = undo.heal(reports, dry_run)
+    strays, problems = undo.heal_strays(dry_run)
+    unfinished, left = fault_free.sweep(reports, dry_run)
+    found = [f"run {run}: what its {JOURNAL} says" for run in runs]
+    found += [*strays, *(f"folder of a run that never ended: {name}" for name in unfinished)]
+    say(f"{'would heal' if dry_run else 'healed'} {counted(len(found), 'thing')}:" if found else "nothing to heal")
+    shown = found if dry_run else found[:NAMED_MAX]
+    for line in shown:
+        say(f"  {short(one_line(line), LINE_MAX)}")
+    if len(found) > len(shown):
+        say(f"  and {len(found) - len(shown):,} more")
+    if problems or failed or left:
+        raise ChaosError("\n".join([*failed, *problems, *left]))

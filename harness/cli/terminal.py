@@ -24,6 +24,8 @@ def summary(report: Report, page: pathlib.Path | None = None) -> Group:
     if report.not_judged and report.verdict is not Verdict.PASS:  # a run that passed says it in its first line
         others.append(Text(f"  Not judged: {one_line(', '.join(report.not_judged))}", style="dim"))
     parts: list[Text | Table] = [first, *others, _figures(report)]
+    if left_open := " ".join(view.beyond(report)):
+        parts.append(Text(left_open, style="dim"))
     parts += [Text(f"Next: {one_line(step)}") for step in report.next_steps]
     if page is not None:
         parts.append(Text(f"Report: {page}", style="dim"))

@@ -57,7 +57,8 @@ class Advice:
 
 
 def advise(question: Question, job: Job, found: Outcome, phases: Mapping[str, float]) -> Advice:
-    """All are tried on the same dice. `phases`: mean seconds of what a restart was measured to consist of."""
+    """All are tried on the same dice, in fewer histories than the answer. `phases`: mean seconds of what a restart was
+    measured to consist of."""
     stall, away = job.mean("checkpoint_stall"), job.losses_per_s * min(job.mean("repair"), job.mean("queue"))
     young = daly = 0.0
     if stall and job.per_node_day:
@@ -69,9 +70,23 @@ def advise(question: Question, job: Job, found: Outcome, phases: Mapping[str, fl
     variants = [job.with_setting(*each) for each in tries]
     histories = simulate(variants, min(SAMPLES, question.samples), question.seed)
     came = [outcome_of(question, variant, histories, place) for place, variant in enumerate(variants)]
-    tried = [Tried(value, each.days.mean, each.gpu_hours.mean) for (_, value), each in zip(tries, came, strict=True)]
+    now = came[tries.index(("checkpoint_every", job.mean("checkpoint_every")))]
+    tried = [
+        Tried(value, *(_moved(*each) for each in zip(_figures(found), _figures(now), _figures(one), strict=True)))
+        for (_, value), one in zip(tries, came, strict=True)
+    ]
     count = len(intervals)
     return Advice(young, daly, tuple(tried[:count]), tuple(tried[count:]), tuple(_worth(question, job, found, phases)))
+
+
+def _figures(outcome: Outcome) -> tuple[float, float]:
+    return outcome.days.mean, outcome.gpu_hours.mean
+
+
+def _moved(told: float, now: float, tried: float) -> float:
+    """What the answer tells, moved by what the choice changes in the few histories that were tried. So the choice of
+    now has the figures of the answer."""
+    return told + tried - now if math.isfinite(told + tried - now) else tried
 
 
 def _around(mean: float, deviations: int) -> float:

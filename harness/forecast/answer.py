@@ -17,7 +17,7 @@ from harness.forecast.money import SAMPLES, Money, Prices, money_of
 from harness.forecast.outcome import Outcome, Question, Range, gpu_hours, outcome_of
 from harness.forecast.simulator import PATIENCE, simulate
 from harness.report.strict_json import strict
-from harness.report.words import seconds
+from harness.report.words import percent, seconds
 from harness.units import counted
 
 SCHEMA = 1
@@ -94,7 +94,17 @@ def sentence(found: Forecast) -> str:
     if found.money:
         paid = found.money.on_demand.dollars.mean
         wasted += f", {dollars(found.money.wasted_dollars.mean)} of {dollars(paid)} on demand"
-    return f"{begin} takes {takes}, {often}; {wasted}."
+    return f"{begin} takes {takes}, {often}; {wasted}.{_of_spares(found)}"
+
+
+def _of_spares(found: Forecast) -> str:
+    """Their part of the waste, which is often most of it, and hangs on how many are taken."""
+    spares, out = found.job.settings["spares"], found.outcome
+    if not out.accounts["spares"]:
+        return ""
+    share = percent(100 * out.accounts["spares"] / out.wasted_gpu_hours.mean)
+    nodes = f"{counted(int(spares.mean), 'node')} on top of those at work ({spares.origin})"
+    return f" Of the waste, {share} is {nodes}: they stand by, or are in repair."
 
 
 def hours_text(hours: float) -> str:

@@ -47,6 +47,7 @@ MARKET = (
     "demand only when the deadline presses; uniform progress also when the work lags behind; omniscient knows the "
     "future, so that nobody does better there."
 )
+TRIED = "The row of what is taken now is the answer above; the others differ from it as they did on the same dice."
 SET = "Each is set with --set NAME=VALUE and varied with --what-if NAME=0.5x; so are failure_rate and recovery."
 
 
@@ -165,7 +166,7 @@ def _interval(found: Forecast) -> Section:
     words += f"Of those tried, {seconds(best.value)} is done first{_less(best, now.mean, advice.intervals)}. "
     words += f"Young's formula says {seconds(advice.young_s)}, Daly's {seconds(advice.daly_s)}."
     rows = [(seconds(each.value), _days(each.days), f"{each.gpu_hours:,.0f}") for each in advice.intervals]
-    return Section("Checkpoint interval", [words], ("a save after", "time to complete", "GPU-hours paid"), rows)
+    return Section("Checkpoint interval", [words, TRIED], ("a save after", "time to complete", "GPU-hours paid"), rows)
 
 
 def _less(best: Tried, now: float, tried: Sequence[Tried]) -> str:
@@ -181,7 +182,7 @@ def _spares(found: Forecast) -> Section:
     words = f"{nodes + now.mean:,.0f} nodes are paid: {nodes:,} work, {now.mean:,.0f} stand by ({now.origin}). "
     words += f"Of those tried, {best.value:,.0f} cost the least{_less(best, now.mean, found.advice.spares)}."
     rows = [(f"{each.value:,.0f}", _days(each.days), f"{each.gpu_hours:,.0f}") for each in found.advice.spares]
-    return Section("Spares", [words], ("nodes that stand by", "time to complete", "GPU-hours paid"), rows)
+    return Section("Spares", [words, TRIED], ("nodes that stand by", "time to complete", "GPU-hours paid"), rows)
 
 
 def _what_ifs(found: Forecast) -> Section:

@@ -42,7 +42,7 @@ from harness.extras import needed
 from harness.gameday import day_view
 from harness.gameday.attach.attach_command import run_attached_day
 from harness.gameday.day import Ended, find_day, resume_day, run_day, twin_line
-from harness.gameday.day_file import find_gameday
+from harness.gameday.day_file import find_gameday, load_gameday
 from harness.gameday.day_plan import DayPlan, plan_day, schedule, steps_needed
 from harness.gameday.day_view import DayView, NewsView
 from harness.gameday.requests import TEXT_MAX
@@ -101,7 +101,8 @@ def run(
         raise typer.Exit(run_attached_day(attach, plan, seed, dry_run, reports, scenarios))
     engine = load_backend(backend)
     path = find_gameday(plan, scenarios)
-    day = plan_day(path, seed, backend, new_run_id(path.stem), scenarios).labelled(labels_of(label))
+    run_id = new_run_id(load_gameday(path)[0].name)  # its file may be called anything
+    day = plan_day(path, seed, backend, run_id, scenarios).labelled(labels_of(label))
     stop.cap = cap_of(max_gpu_hours)
     out.print(f"[bold]{safe(day.name)}[/] · {safe(day.title)} · backend {safe(backend)} · seed {seed}", soft_wrap=True)
     _say_what_losses_will_not_show(day)

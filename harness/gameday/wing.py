@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from harness.campaign.wings import FileKind, Item, Part, Proof, Result, Wing, newest
+from harness.campaign.wings import FileKind, Item, Part, Proof, Result, Wing, newest, trainers_of
 from harness.gameday import day_report
 from harness.gameday.attach.strikes_file import load_attached
 from harness.gameday.day_file import are_strikes
@@ -51,7 +51,8 @@ def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
         except ReportError:
             continue
         told = (model.commit_in(path) for path in folder.glob(f"{day_report.REHEARSALS}/*/report.json"))
-        from_here, held = (folder, at_s, frozenset(filter(None, told))), counted(len(day.rehearsals), "rehearsal")
+        trainers, held = trainers_of(folder / "plan.json"), counted(len(day.rehearsals), "rehearsal")
+        from_here = (folder, at_s, frozenset(filter(None, told)), trainers)
         yield Proof(Item.GAME_DAY, day.verdict, (day.reasons or [held])[0], *from_here)
         if alerts := day.sides.get("alerts"):
             yield Proof(Item.ALERTS, alerts, f"the alerts of {held}", *from_here)

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterator
 
 from harness.campaign.checked_files import check_plan, load_scenario
-from harness.campaign.wings import FileKind, Item, Proof, Wing, newest
+from harness.campaign.wings import FileKind, Item, Proof, Wing, newest, trainers_of
 from harness.errors import UsageError
 from harness.gate import stored_gate
 from harness.gate.suite_file import find_blindness_check, load_suite
@@ -33,11 +33,13 @@ def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
         except UsageError:
             continue
         if not (gate.part.shard or gate.part.tag or (gate.part.again and not gate.part.added)):
-            runs = [run.run_id for row in gate.scenarios if not row.swept for run in row.runs]
-            told = [model.commit_in(reports / pathlib.PurePath(run).name / "report.json") for run in runs]
+            names = [run.run_id for row in gate.scenarios if not row.swept for run in row.runs]
+            runs = [reports / pathlib.PurePath(name).name for name in names]
+            told = [model.commit_in(run / "report.json") for run in runs]
             commits = frozenset(each for each in told if each) if all(told) else frozenset()
             words = f"{gate.suite} on {gate.part.backend}: {gate.reason}"
-            yield Proof(Item.GATE, gate.verdict, words, folder, at_s, commits)
+            trainers = trainers_of(*(run / "plan.json" for run in runs))
+            yield Proof(Item.GATE, gate.verdict, words, folder, at_s, commits, trainers)
             return
 
 

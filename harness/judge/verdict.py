@@ -103,9 +103,15 @@ class Finding(NamedTuple):
 
 
 def worst_first(findings: Sequence[Finding]) -> list[str]:
-    """The worst first; among equals in the order in which they were found."""
-    ordered = sorted(findings, key=lambda finding: -PRIORITY.index(finding.verdict))
-    return list(dict.fromkeys(finding.text for finding in ordered))
+    """The worst first; among equals in the order in which they were found. A state that was perhaps not restored stands
+    with other losses, which follow from it."""
+    other_losses = (Verdict.FAIL, "loss_continuity.mode") in ((each.verdict, each.code) for each in findings)
+
+    def badness(each: Finding) -> int:
+        is_cause = other_losses and each.code == Code.RESTART_NO_OPTIMIZER
+        return PRIORITY.index(Verdict.FAIL if is_cause else each.verdict)
+
+    return list(dict.fromkeys(each.text for each in sorted(findings, key=badness, reverse=True)))
 
 
 class Code(enum.StrEnum):

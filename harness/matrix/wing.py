@@ -89,7 +89,7 @@ def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
             commit, clean = found.code.get("trainer_commit"), found.code.get("trainer_diff") == "clean"
             commits = frozenset({commit if clean else f"{commit}-dirty"} if commit else ())
             words = f"{counted(len(found.tried), 'restart')} from its saves: {found.why}"
-            yield Proof(Item.RESUMES, found.verdict, words, folder, at_s, commits)
+            yield Proof(Item.RESUMES, found.verdict, words, folder, at_s, commits, frozenset({found.trainer}))
             return
 
 

@@ -24,6 +24,10 @@ class Leftover:
     node: str
     command: str
 
+    @property
+    def words(self) -> str:
+        return f"process {self.process.pid} of run {self.run_id} on node {self.node}: {self.command}"
+
 
 def _command(pid: int) -> str:
     try:

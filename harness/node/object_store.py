@@ -13,7 +13,6 @@ import http.client
 import importlib.util
 import os
 import pathlib
-import shutil
 import socket
 import subprocess
 import sys
@@ -23,8 +22,15 @@ from collections.abc import Sequence
 
 from harness.node import boot
 
-# At a socket file, which only this user can open; the port means nothing there.
-SERVER = "from moto.server import main; import sys; main(['-H', 'unix://' + sys.argv[1], '-p', '1'])"
+# At the socket that it is given; the address and the port mean nothing there. Older versions have no such handler.
+SERVER = """
+import sys
+from moto import server
+from werkzeug.serving import make_server
+app = server.DomainDispatcherApplication(server.create_backend_app)
+handler = getattr(server, "MotoRequestHandler", None)
+make_server("unix://", 1, app, True, request_handler=handler, fd=int(sys.argv[1])).serve_forever()
+"""
 START_S_MAX = 60.0
 POLL_S = 0.1
 
@@ -35,14 +41,15 @@ def main(host: str, port: int, folder: pathlib.Path, bucket: str, command: Seque
         print("object store: moto is not installed: pip install 'chaos-harness[s3]'", file=sys.stderr)
         return 1
     folder.mkdir(parents=True, exist_ok=True)
-    private = tempfile.mkdtemp(prefix="chaos-")
-    behind = os.path.join(private, "store")
-    running = [subprocess.Popen([sys.executable, "-c", SERVER, behind], stderr=subprocess.DEVNULL)]
+    listening, behind = listen()
+    server = [sys.executable, "-c", SERVER, str(listening.fileno())]
+    running = [subprocess.Popen(server, stderr=subprocess.DEVNULL, pass_fds=[listening.fileno()])]
+    listening.close()  # the server alone has it: where that one ends, nobody waits for an answer
     try:
-        _create_bucket(behind, bucket, running[0])
-        arguments = [host, str(port), behind, str(folder)]
+        _create_bucket(way_to(behind), bucket)
+        arguments = [host, str(port), way_to(behind), str(folder)]
         proxy = boot.command(sys.executable, boot.place(), "harness.node.s3_proxy", arguments)
-        running += [subprocess.Popen(proxy), subprocess.Popen(command)]
+        running += [subprocess.Popen(proxy, pass_fds=[behind]), subprocess.Popen(command)]
         while True:
             for process in running:
                 if process.poll() is not None:
@@ -51,17 +58,28 @@ def main(host: str, port: int, folder: pathlib.Path, bucket: str, command: Seque
     finally:
         for process in running:
             process.kill()
-        try:
-            shutil.rmtree(private)
-        except OSError as error:
-            print(f"object store: {private}: cannot be removed: {error}", file=sys.stderr)
+
+
+def listen() -> tuple[socket.socket, int]:
+    """A socket without a file, which a killed process could leave behind, and the descriptor that leads to it."""
+    listening = socket.socket(socket.AF_UNIX)
+    with tempfile.TemporaryDirectory(prefix="chaos-") as private:
+        path = os.path.join(private, "store")
+        listening.bind(path)
+        listening.listen()
+        return listening, os.open(path, os.O_PATH)
+
+
+def way_to(descriptor: int) -> str:
+    """The path of that socket, for this process and for those that inherit the descriptor."""
+    return f"/proc/self/fd/{descriptor}"
 
 
 class _Connection(http.client.HTTPConnection):
     """To a socket file."""
 
     def __init__(self, path: str):
-        super().__init__("store", timeout=5)
+        super().__init__("store", timeout=START_S_MAX)
         self._path = path
 
     def connect(self) -> None:
@@ -70,19 +88,17 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def _create_bucket(behind: str, bucket: str, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_S_MAX
-    while server.poll() is None and time.monotonic() < deadline:
-        connection = _Connection(behind)
-        try:
-            connection.request("PUT", f"/{bucket}")
-            if connection.getresponse().status == 200:
-                return
-        except OSError:
-            time.sleep(POLL_S)  # it does not listen yet
-        finally:
-            connection.close()
-    sys.exit(f"object store: it did not come up within {START_S_MAX:g} s")
+def _create_bucket(behind: str, bucket: str) -> None:
+    """The answer comes as soon as the server is up."""
+    connection = _Connection(behind)
+    try:
+        connection.request("PUT", f"/{bucket}")
+        if connection.getresponse().status != 200:
+            sys.exit("object store: it made no bucket")
+    except (OSError, http.client.HTTPException) as error:
+        sys.exit(f"object store: it did not come up: {error}")
+    finally:
+        connection.close()
 
 
 if __name__ == "__main__":

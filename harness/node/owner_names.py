@@ -52,23 +52,24 @@ def temporary_folder() -> Iterator[pathlib.Path]:
             print(f"{folder}: cannot be removed: {error}", file=sys.stderr, flush=True)
 
 
-def sweep_folders() -> tuple[int, list[str]]:
-    """Removes such folders of this user whose processes are gone. Returns how many, and a message for each that stays.
+def sweep_folders(dry_run: bool = False) -> tuple[list[str], list[str]]:
+    """Removes such folders of this user whose processes are gone. Returns them, and a message for each that stays.
 
     They are private to this machine: age alone proves nothing.
     """
-    count, problems = 0, list[str]()
+    found, problems = list[str](), list[str]()
     for entry in list(os.scandir(tempfile.gettempdir())):
         ours = entry.name.startswith(_FOLDER) and is_over(entry.name.removeprefix(_FOLDER), "folder", by_age=False)
         try:
             if ours and entry.is_dir(follow_symlinks=False) and entry.stat().st_uid == os.geteuid():
-                shutil.rmtree(entry.path)
-                count += 1
+                if not dry_run:
+                    shutil.rmtree(entry.path)
+                found.append(f"folder {entry.path}")
         except FileNotFoundError:
             continue  # somebody else sweeps, too
         except OSError as error:
             problems.append(f"{entry.path}: cannot be removed: {error}")
-    return count, problems
+    return found, problems
 
 
 def _boot() -> str:

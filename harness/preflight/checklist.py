@@ -7,18 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.campaign.store import Store
-from harness.campaign.wings import Item, Proof, latest_s, stored_kind_of, wings
+from harness.campaign.wings import Item, Proof, latest_s, stored_kind_of, trainers_of, wings
 from harness.judge.verdict import Verdict, merge
 from harness.report import model
 from harness.report.words import short_commit
 from harness.trainers.shared import checkout
 
 RUNS_MAX = 500  # so many of the newest are read
+FEWER_MAX = 0.05  # the last batch of a pass is rarely even, and a run may be short
 YES, NO, NOT_TRIED = "yes", "no", "not tried"
 VERDICTS = {YES: Verdict.PASS, NO: Verdict.FAIL, NOT_TRIED: Verdict.INCONCLUSIVE}
 HOW = {
     Item.RESUMES: "chaos matrix resume SCENARIO, or a run with a restore drill",
-    Item.DATA: "a run whose trainer tells of the samples of each rank",
+    Item.DATA: "chaos run SCENARIO, of a scenario without faults whose trainer tells of the samples of each rank",
     Item.DRY_RUN: "chaos run SCENARIO, of a scenario without faults",
     Item.ALERTS: "chaos gameday PLAN, with an alert that a rehearsal must raise",
     Item.GATE: "chaos gate SUITE",
@@ -79,7 +80,7 @@ def _of_runs(reports: pathlib.Path) -> Iterator[Proof]:
         for item, verdict, words in (*_resumes(report), *_data(report), *_dry_run(report)):
             commits = frozenset({report.commit} if report.commit else ())
             untold.discard(item)
-            yield Proof(item, verdict, words, folder, run.begun_s, commits)
+            yield Proof(item, verdict, words, folder, run.begun_s, commits, trainers_of(folder / "plan.json"))
 
 
 Told = Iterator[tuple[Item, Verdict, str]]
@@ -95,13 +96,19 @@ def _resumes(report: model.Report) -> Told:
 
 
 def _data(report: model.Report) -> Told:
+    """The judge compares the parts of the ranks with the fault-free run's, which may be as uneven."""
     least, most = (report.metrics.get(f"rank_samples_{which}") for which in ("min", "max"))
     if isinstance(least, int) and isinstance(most, int) and "samples of each rank" not in report.not_judged:
-        words, short = f"{least:,} to {most:,} samples a rank", report.metrics.get("batches_short")
-        if report.verdict is Verdict.PASS:
-            yield Item.DATA, Verdict.PASS, words
-        elif short and not report.faults:  # a fault may leave samples out on purpose
-            yield Item.DATA, Verdict.FAIL, f"{words}; {short} batches were short"
+        wrong, short = [], report.metrics.get("batches_short")
+        if (fewer := 1 - least / max(most, 1)) > FEWER_MAX:
+            wrong.append(f"one has {100 * fewer:.0f} % fewer than another")
+        if short and report.verdict is not Verdict.PASS:
+            wrong.append(f"{short} batches were short")
+        told = "; ".join([f"{least:,} to {most:,} samples a rank", *wrong])
+        if wrong and not report.faults:  # a fault may take a rank away, or leave samples out on purpose
+            yield Item.DATA, Verdict.FAIL, told
+        elif report.verdict is Verdict.PASS and not wrong:
+            yield Item.DATA, Verdict.PASS, told
 
 
 def _dry_run(report: model.Report) -> Told:

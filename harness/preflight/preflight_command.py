@@ -12,7 +12,7 @@ from rich.table import Table
 
 from harness.backends.contract import load_backend
 from harness.campaign.experiment import new_run_id
-from harness.campaign.wings import newest
+from harness.campaign.wings import Proof, newest
 from harness.cli import path_arguments
 from harness.cli.display import Display
 from harness.cli.options import (
@@ -38,11 +38,12 @@ from harness.preflight.looking import Setting, look
 from harness.preflight.wing import plain
 from harness.report import write_files
 from harness.report.strict_json import strict
-from harness.report.words import short_commit
+from harness.report.words import one_line, short, short_commit
 from harness.run.stop import stop
 from harness.units import format_duration
 
 DAY_S, HOUR_S = 86_400, 3600
+TRAINER_MAX = 200  # characters of a command that are shown
 
 JunitOption = Annotated[
     pathlib.Path | None,
@@ -179,10 +180,12 @@ def _values(answer: Answer) -> dict[str, object]:
     proof = answer.proof
     told: dict[str, object] = {"item": answer.item.value, "answer": answer.answer, "why": answer.why}
     told |= {"evidence": str(proof.folder) if proof else None, "age_s": time.time() - proof.at_s if proof else None}
-    return told | {"commits": sorted(proof.commits) if proof else [], "same_commit": answer.same_commit}
+    told |= {"commits": sorted(proof.commits) if proof else [], "same_commit": answer.same_commit}
+    return told | {"trainers": sorted(proof.trainers) if proof else []}
 
 
 def _print(answers: Sequence[Answer]) -> None:
+    _print_trainers([each.proof for each in answers if each.proof])
     table = Table("", "item", "answer", "age", "commit", "evidence", "why", box=None, header_style="bold")
     for each in answers:
         verdict, of_proof = VERDICTS[each.answer], ("", "", "")
@@ -192,6 +195,18 @@ def _print(answers: Sequence[Answer]) -> None:
         cells = (SIGNS[verdict], each.item, each.answer, *of_proof, each.why)
         table.add_row(*map(safe, cells), style="" if verdict is Verdict.PASS else STYLES[verdict])
     print_table(table)
+
+
+def _print_trainers(proofs: Sequence[Proof]) -> None:
+    """What the evidence was trained with: in one line, or where that is not one trainer, with its items."""
+    items = dict[str, list[str]]()
+    for proof in proofs:
+        for trainer in proof.trainers or {"a trainer that is not told"}:
+            items.setdefault(short(one_line(trainer), TRAINER_MAX), []).append(proof.item)
+    if len(items) > 1:
+        say("The evidence is of different trainers:", STYLES[Verdict.INCONCLUSIVE])
+    for trainer, proven in items.items():
+        say(f"  {trainer}: {', '.join(proven)}" if len(items) > 1 else f"The evidence is of {trainer}.")
 
 
 def _age(seconds: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from harness.campaign.wings import Item, Part, Proof, Result, Wing, newest
+from harness.campaign.wings import Item, Part, Proof, Result, Wing, newest, trainers_of
 from harness.judge.verdict import Verdict
 from harness.preflight.checks.contract import check_names
 from harness.preflight.fitness import ASKED, KNOWN, Asked, Preflight, kept, read
@@ -61,7 +61,8 @@ def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
             continue  # it does not come from what lies here
         if found.faults or (found.verdict is Verdict.PASS and {each.name for each in found.checks} < {*check_names()}):
             continue  # a test of the preflight itself; or what was not asked may be wrong
-        yield Proof(Item.CLUSTER, found.verdict, found.why, folder, at_s, frozenset(filter(None, [found.commit])))
+        commits = frozenset(filter(None, [found.commit]))
+        yield Proof(Item.CLUSTER, found.verdict, found.why, folder, at_s, commits, trainers_of(asked.plan))
         return
 
 

@@ -19,7 +19,17 @@ from harness.report import drawing, view
 from harness.report.charts import gantt, loss, svg
 from harness.report.model import NOT_HERE, Episode, Report
 from harness.report.section import Section
-from harness.report.words import DASH, expectation_name, gpu_seconds, minute, percent, plain, seconds, words
+from harness.report.words import (
+    DASH,
+    PHASE_MEANING,
+    expectation_name,
+    gpu_seconds,
+    minute,
+    percent,
+    plain,
+    seconds,
+    words,
+)
 from harness.units import counted
 
 RECOVERY_LANES_MAX = 12
@@ -200,6 +210,7 @@ def _episode(report: Report, number: int, episode: Episode) -> dict[str, Any]:
     took = "never" if episode.seconds is None else lasted
     first = seconds(episode.first_step_seconds, "never")
     phase, longest = max(episode.phases.items(), key=lambda item: item[1], default=("unknown", 0.0))
+    meaning = f" ({PHASE_MEANING[phase]})" if phase in PHASE_MEANING else ""
     if episode.seconds is None:
         said = f"Progress stopped after step {episode.furthest_step:,} and never came back"
         said += f": {lasted} until the end of the run."
@@ -209,7 +220,7 @@ def _episode(report: Report, number: int, episode: Episode) -> dict[str, Any]:
     return {
         "number": number,
         "title": f"Recovery {number}",
-        "words": said + f" The longest phase: {words(phase).lower()}, {seconds(longest)}.",
+        "words": said + f" The longest phase: {words(phase).lower()}{meaning}, {seconds(longest)}.",
         "at": seconds(episode.t_stop),
         "faults": ", ".join(episode.faults) or DASH,
         "took": took,

@@ -13,10 +13,22 @@ from typing import Any
 from harness.judge.bounds import BOUNDS, WASTED_BY_FAULTS
 from harness.judge.verdict import Verdict
 from harness.report.model import NOT_HERE, Episode, Expectation, LossContinuity, Report
-from harness.report.words import DASH, expectation_name, gpu_seconds, one_line, percent, quantity, seconds, size, words
+from harness.report.words import (
+    BEYOND,
+    DASH,
+    expectation_name,
+    gpu_seconds,
+    one_line,
+    percent,
+    quantity,
+    seconds,
+    size,
+    words,
+)
 from harness.units import counted
 
 _NAME = re.compile(r"(?:^|(?<=: )|(?<=; ))[a-z_]+(?:\.[a-z0-9_]+)*(?=: )")
+OF_ONE_RANK = "of the lowest rank that tells a loss"
 VERDICT_MEANING = {
     Verdict.PASS: "The training survived what was done to it, within every bound.",
     Verdict.FAIL: "At least one bound was not met.",
@@ -74,12 +86,20 @@ def headline_alone(report: Report) -> str:
 
 
 def not_judged(report: Report) -> str:
-    """`Not judged: loss, pace (the log does not report it); …`, or an empty text."""
+    """`Not judged: loss, pace (the log does not report it); …`, and what no pass looks at; or an empty text."""
     alike: dict[str, list[str]] = {}
     for item, why in report.not_judged_because.items():
         alike.setdefault(why, []).append(item)
     told = "; ".join(f"{', '.join(items)} ({why})" for why, items in alike.items())
-    return f"Not judged: {told}." if told else ""
+    return " ".join([f"Not judged: {told}."] * bool(told) + beyond(report))
+
+
+def beyond(report: Report) -> list[str]:
+    """What a pass leaves open, whatever was judged. A report of an earlier version may say in its headline alone what
+    was not."""
+    if report.verdict is not Verdict.PASS:
+        return []
+    return [BEYOND] if report.not_judged else ["Not judged: nothing.", BEYOND]
 
 
 def figures(report: Report) -> list[Figure]:
@@ -95,9 +115,10 @@ def _restarts(report: Report) -> Iterator[Figure]:
         outcome, took, gpus = (values.get(key) for key in ("outcome", "seconds", "gpu_seconds"))
         if isinstance(took, float) and isinstance(gpus, float) and outcome != "skipped":
             cost = f"took {seconds(took)} and {gpu_seconds(gpus)} after the run"
+            told = "Not judged" if outcome == "untold" else str(outcome).capitalize()
             if why := report.not_judged_because.get(score.replace("_", " ")):
-                cost = f"not judged: {why}; {cost}"
-            yield _figure(name, str(outcome).capitalize(), cost, _bound(report, score))
+                cost = f"{why}; {cost}" if outcome == "untold" else f"not judged: {why}; {cost}"
+            yield _figure(name, told, cost, _bound(report, score))
 
 
 def _files(report: Report) -> Iterator[Figure]:
@@ -201,7 +222,7 @@ def _continuity(report: Report) -> Figure:
         detail = f"mean of the last steps against the fault-free run's; {samples}"
         return _figure("Loss continuity", f"{values.final_gap_percent:+.2g} %", detail, expectation)
     shown = f"{difference:.2g}" if difference is not None else DASH
-    return _figure("Loss continuity", shown, f"largest difference; {samples}", expectation)
+    return _figure("Loss continuity", shown, f"largest difference, {OF_ONE_RANK}; {samples}", expectation)
 
 
 def continuity_words(report: Report) -> str:
@@ -212,7 +233,9 @@ def continuity_words(report: Report) -> str:
         return f"identical to step {report.run.furthest_step or 0:,}, where the job ended early"
     if difference == 0 and at is None:
         return f"identical, bit for bit; {_samples(values)}"
-    shown = f"the largest difference is {difference:.2g}" if difference is not None else "not comparable"
+    shown = (
+        f"the largest difference, {OF_ONE_RANK}, is {difference:.2g}" if difference is not None else "not comparable"
+    )
     first = f", the first one at step {at:,}" if at is not None else ""
     return f"{shown}{first}; {_samples(values)}"
 

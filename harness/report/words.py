@@ -11,6 +11,10 @@ from harness.timeline.phase_names import PHASE_NAMES
 from harness.units import format_duration
 
 DASH = "–"
+BEYOND = (  # as docs/trust.md says it, too
+    "No pass looks at memory that grows by itself, at what a checkpoint holds besides tensors, or at what a trainer "
+    "writes elsewhere."
+)
 NAMES = {
     **PHASE_NAMES,
     "running": "Running",
@@ -34,7 +38,7 @@ PHASE_MEANING = {
     "reschedule": "wait for capacity",
     "startup": "processes start and import",
     "rendezvous": "the process group forms",
-    "restore": "load the checkpoint",
+    "restore": "set up model and data, load the checkpoint",
     "first_step": "the first step after the restore",
     "recompute": "repeat the steps that were rolled back",
 }

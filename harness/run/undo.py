@@ -71,10 +71,10 @@ def start_reverter(run_dir: pathlib.Path) -> subprocess.Popen[bytes]:
 PLACES = ("*", ".*/*", "*/base", "*/repeat", "*/cells/*", "*/resumed/*")
 
 
-def heal(reports: pathlib.Path) -> tuple[list[str], list[str]]:
+def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
     """Undoes what dead runs left open. Returns the ids healed, and one message per thing that could not be.
 
-    A run that may be alive is left alone.
+    A run that may be alive is left alone. A dry run changes nothing, here and below.
     """
     healed, failed = [], []
     for path in sorted(path for place in PLACES for path in reports.glob(f"{place}/{JOURNAL}")):
@@ -82,26 +82,27 @@ def heal(reports: pathlib.Path) -> tuple[list[str], list[str]]:
         try:
             if is_closed(run_dir) or is_running(run_dir):
                 continue
-            undo_open(run_dir)
-            journal.mark_closed(run_dir)
+            if not dry_run:
+                undo_open(run_dir)
+                journal.mark_closed(run_dir)
             healed.append(run_dir.name)
         except FaultError as error:
             failed.append(f"{run_dir.name}: {error}")
     return healed, failed
 
 
-def heal_strays() -> tuple[list[str], list[str]]:
-    """Ends what dead runs and probes left, wherever their journals are or were. Returns as `heal` does.
+def heal_strays(dry_run: bool = False) -> tuple[list[str], list[str]]:
+    """Ends what dead runs and probes left, wherever their journals are or were. Returns kind and name of each thing,
+    and one message per thing that could not be.
 
     Only what names the process that made it, and that one is gone.
     """
-    count, problems = owner_names.sweep_folders()
+    healed, problems = owner_names.sweep_folders(dry_run)
     for name in backend_names():
         try:
-            count += load_backend(name).sweep()
+            healed += load_backend(name).sweep(dry_run)
         except BackendError as error:
             problems.append(str(error))
-    healed = [f"{count} thing{'s' if count > 1 else ''} of runs that are not kept here"] if count else []
     return healed, [f"of runs that are not kept here: {problem}" for problem in problems]
 
 

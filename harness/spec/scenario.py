@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -322,23 +323,38 @@ def _document(text: str, source: str) -> Document:
     document = Document(text, source)
     if not isinstance(document.data, dict):
         raise ScenarioError([document.at((), "a scenario is a mapping that starts with version: 1")])
+    for kind, (key, command) in OTHERS.items():
+        if key in document.data and "faults" not in document.data:
+            raise ScenarioError([document.at((key,), _no_scenario(kind, "here", f"{command} {source}"))])
     return document
 
 
-# What else lies beside scenarios, by its folder, and the command that runs it.
-OTHERS = {"suites": "chaos gate", "gamedays": "chaos gameday"}
+# What else lies beside scenarios, by its folder: the key under which such a file names them, and what runs it.
+OTHERS = {"suites": ("scenarios", "chaos gate"), "gamedays": ("entries", "chaos gameday")}
+
+
+def has_key(path: pathlib.Path, key: str) -> bool:
+    """Whether it stands at the top of this file, which need not be a right one."""
+    return re.search(rf"^{key}\s*:", read_text(path), re.MULTILINE) is not None
+
+
+def _no_scenario(kind: str, where: str, command: str) -> str:
+    return f"no scenario, but one of the {kind}: name one of the scenarios that stand {where}; {command} runs them all"
 
 
 def find_scenario(name: str, directory: pathlib.Path, what: str = "scenario") -> pathlib.Path:
-    """A path as given, or `<directory>/<name>.yaml`. `what` such a file holds."""
+    """A path as given, or `<directory>/<name>.yaml`, or what lies among the suites and must fail. `what` such a file
+    holds."""
     given = pathlib.Path(name)
     if given.suffix in (".yaml", ".yml") or os.path.lexists(given):
         return given
     path = directory / f"{name}.yaml"
     if not os.path.lexists(path):
-        for kind, command in OTHERS.items():
+        for kind, (key, command) in OTHERS.items():
             if os.path.lexists(other := directory / kind / f"{name}.yaml"):
-                raise UsageError(f"{short(name)!r} is no {what}: it is one of the {kind} ({command} {name}; {other})")
+                if not has_key(other, key):
+                    return other
+                raise UsageError(f"{short(name)!r} is {_no_scenario(kind, f'in {other}', f'{command} {name}')}")
         known = sorted(file.stem for file in directory.glob("*.yaml"))
         raise UsageError(f"unknown {what} {short(name)!r} in {directory}; {choice(name, known)}")
     return path

@@ -41,7 +41,7 @@ def test_what_a_killed_process_leaves_is_swept_and_nothing_else(killed: tuple[pa
     for other in others:
         other.mkdir()
     with owner_names.temporary_folder() as living:
-        assert owner_names.sweep_folders() == (1, [])
+        assert owner_names.sweep_folders() == ([f"folder {folder}"], [])
         assert living.exists() and not folder.exists() and all(other.exists() for other in others)
     assert not living.exists()
 
@@ -51,7 +51,7 @@ def test_no_link_is_followed(killed: tuple[pathlib.Path, str], tmp_path: pathlib
     (tmp_path / "precious").mkdir()
     folder.rename(tmp_path / "moved")
     folder.symlink_to(tmp_path / "precious")
-    assert owner_names.sweep_folders() == (0, [])
+    assert owner_names.sweep_folders() == ([], [])
     assert (tmp_path / "precious").exists()
 
 
@@ -60,8 +60,8 @@ def test_what_cannot_be_swept_is_said(killed: tuple[pathlib.Path, str], monkeypa
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "rmdir", refuse)
-    count, problems = owner_names.sweep_folders()
-    assert count == 0 and len(problems) == 1 and str(killed[0]) in problems[0]
+    found, problems = owner_names.sweep_folders()
+    assert found == [] and len(problems) == 1 and str(killed[0]) in problems[0]
 
 
 def test_a_name_of_a_living_process_or_of_another_machine_is_not_over_before_its_time() -> None:

@@ -193,7 +193,9 @@ def test_what_dead_processes_leave_is_swept(folder: pathlib.Path, jobs: Jobs, mo
     fault_free.release(young)
     assert fault_free.sweep(folder) == ([], [])  # too young, all of them
     monkeypatch.setattr(fault_free, "YOUNG_S", -60.0)
-    assert fault_free.sweep(folder) == (sorted([dead.name, young.name]), [])
+    for dry_run in (True, False):
+        assert dead.exists() and young.exists()
+        assert fault_free.sweep(folder, dry_run) == (sorted([dead.name, young.name]), [])
     assert in_use.exists() and not_healed.exists() and kept.exists()
     assert not dead.exists() and not young.exists()
     fault_free.release(in_use)

@@ -23,15 +23,19 @@ import harness.report
 from harness import extras
 from harness.backends.contract import Capability, Verb, load_backend
 from harness.backends.local.backend import LocalBackend
-from harness.cli import doctor, listing, main, output
+from harness.cli import doctor, listing, machine, main, output
 from harness.errors import CannotRunError, UsageError
 from harness.faults.contract import fault_names
+from harness.gameday import day_command
 from harness.gameday.day import find_day
 from harness.gate.run_figures import Figures
-from harness.log.journal import Journal
+from harness.log.journal import JOURNAL, Journal, is_closed
+from harness.node import owner_names, processes
 from harness.plan import capabilities
+from harness.run import undo
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCENARIOS = ROOT / "scenarios"
 EVIL = "\x1b[31m\u202e[red]\x9b2J"
 
 
@@ -69,7 +73,7 @@ def test_help_says_what_it_is_for_and_every_command_what_it_does() -> None:
     assert "--repeat" in chaos("gate", "--help").output
 
 
-NO_SCENARIO = "'pre-launch' is no scenario: it is one of the suites (chaos gate pre-launch;"
+NO_SCENARIO = "no scenario, but one of the suites: name one of the scenarios that stand "
 
 
 @pytest.mark.parametrize(
@@ -89,12 +93,19 @@ NO_SCENARIO = "'pre-launch' is no scenario: it is one of the suites (chaos gate 
         ("gate pre-launch --tag none", "no scenario of this suite has it"),
         ("gate pre-launch --against no-such", "no baseline 'no-such'"),
         ("baseline set x", "no gate was run yet"),
+        ("gameday stop", "no command stops a game day: press Stop on its page, or Ctrl-C where it runs"),
         ("gameday no-such-plan", "unknown game day 'no-such-plan'"),
         ("gameday resume no-such-run", "unknown game day 'no-such-run'"),
         ("gameday note no-such-run x", "no game day 'no-such-run' is running here"),
         ("gameday pre-launch --address 0.0.0.0", "give --tls-cert and --tls-key"),
         ("gameday pre-launch --backend moon", "moon"),
-        *((f"{command} pre-launch", NO_SCENARIO) for command in ("explain", "run", "validate")),
+        *((f"{command} pre-launch", f"'pre-launch' is {NO_SCENARIO}in") for command in ("explain", "run", "validate")),
+        *((f"{command} pre-launch", "; chaos gate pre-launch runs them all") for command in ("plan", "doctor")),
+        *(
+            (f"{command} {SCENARIOS}/suites/pre-launch.yaml", f"{NO_SCENARIO}here; chaos gate {SCENARIOS}/suites/")
+            for command in ("plan", "doctor", "run")
+        ),
+        (f"plan {SCENARIOS}/gamedays/pre-launch.yaml", f"chaos gameday {SCENARIOS}/gamedays/"),
         # `--steps` is also an option of `chaos init`, which must not take it from the training.
         *(
             (f"init torchrun {words}", f"write -- before your command: chaos init -- torchrun {words}")
@@ -342,6 +353,13 @@ def test_what_is_asked_first_loads_no_judge(words: str) -> None:
     assert "harness.cli.main" in loaded and {"numpy", "harness.judge.score"}.isdisjoint(loaded)
 
 
+def test_what_must_fail_is_listed_as_no_suite_and_is_a_scenario() -> None:
+    lines = chaos("list").output.splitlines()
+    assert "suites: pre-launch (chaos gate NAME)" in lines
+    assert "beside the suites: blindness-check (a broken trainer that must fail before each gate)" in lines
+    assert "never resumes" in chaos("plan", "blindness-check").output
+
+
 def test_a_wrong_fault_keeps_nothing_from_the_list(tmp_path: pathlib.Path) -> None:
     text = (ROOT / "scenarios" / "spot-evict.yaml").read_text()
     (tmp_path / "mine.yaml").write_text(text.replace("name: spot-evict", "name: mine").replace("notice:", "notcie:"))
@@ -354,9 +372,6 @@ def test_who_stops_reading_gets_no_traceback() -> None:
     script = f"{sys.executable} -m harness schema | head -c 1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
-
-
-SCENARIOS = ROOT / "scenarios"
 
 
 @pytest.mark.parametrize(
@@ -468,6 +483,42 @@ def test_doctor_ends_with_whether_this_machine_is_ready(monkeypatch: pytest.Monk
     assert chaos("doctor", "rank-kill").exit_code == 4, "nothing can run"
 
 
+@pytest.fixture
+def left_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> tuple[pathlib.Path, list[pathlib.Path]]:
+    """The reports of a run whose harness is dead, and folders that killed probes left on the same machine."""
+    journal = tmp_path / "reports" / "dead-1" / JOURNAL
+    journal.parent.mkdir(parents=True)
+    journal.write_text("{}\n")
+    monkeypatch.setattr(undo, "backend_names", lambda: [])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    namespace, pid, start = processes.owner_text().split("-")
+    monkeypatch.setattr(processes, "owner_text", lambda: f"{namespace}-{pid}-{int(start) - 1}")
+    folders = [tmp_path / f"chaos-tmp-{owner_names.new_name('folder')}" for _ in range(machine.NAMED_MAX)]
+    for folder in folders:
+        folder.mkdir()
+    return tmp_path / "reports", folders
+
+
+def test_a_dry_run_of_heal_names_all_and_touches_nothing(left_behind: tuple[pathlib.Path, list[pathlib.Path]]) -> None:
+    reports, folders = left_behind
+    said = chaos("heal", "--dry-run", "--reports", reports)
+    assert said.exit_code == 0 and said.output.startswith(f"would heal {len(folders) + 1} things:")
+    assert "run dead-1: what its undo.jsonl says" in said.output
+    assert all(f"folder {each}" in said.output and each.exists() for each in folders)
+    assert not is_closed(reports / "dead-1")
+
+
+def test_heal_names_what_it_removed_but_not_without_an_end(
+    left_behind: tuple[pathlib.Path, list[pathlib.Path]],
+) -> None:
+    reports, folders = left_behind
+    said = chaos("heal", "--reports", reports).output
+    assert said.startswith(f"healed {len(folders) + 1} things:") and "run dead-1" in said
+    assert sum(f"folder {each}\n" in said for each in folders) == machine.NAMED_MAX - 1 and "and 1 more" in said
+    assert is_closed(reports / "dead-1") and not any(each.exists() for each in folders)
+    assert chaos("heal", "--reports", reports).output == "nothing to heal\n"
+
+
 def test_names_of_before_do_the_same_and_say_the_new_one(reports: pathlib.Path) -> None:
     for former, now in (
         (["explain", "oom"], ["plan", "oom"]),
@@ -482,8 +533,9 @@ def test_names_of_before_do_the_same_and_say_the_new_one(reports: pathlib.Path) 
 
 def test_every_list_is_one_line_an_item_where_nobody_watches() -> None:
     scenarios = chaos("list").output.splitlines()
-    assert len(scenarios) == 1 + len(list((ROOT / "scenarios").glob("*.yaml"))) + 2
-    assert scenarios[-2].startswith("suites: ") and "chaos gameday NAME" in scenarios[-1]
+    expected = 1 + len(list((ROOT / "scenarios").glob("*.yaml"))) + 3  # suites, what lies beside them, game days
+    assert len(scenarios) == expected
+    assert scenarios[-3].startswith("suites: ") and "chaos gameday NAME" in scenarios[-1]
     faults = chaos("faults").output.splitlines()
     assert [line.split()[0] for line in faults[1 : 1 + len(fault_names())]] == list(fault_names())
     assert "    loss_percent: " in chaos("faults", "nic_loss").output
@@ -507,6 +559,16 @@ def test_a_dry_run_of_a_day_checks_the_steps(
     monkeypatch.setattr(LocalBackend, "probe", lambda self: Capability(True, "here", frozenset(Verb)))
     shown = chaos("gameday", "pre-launch", "--dry-run", *words)
     assert said in shown.output + str(shown.exception) and (code == 0) == (shown.exit_code == 0)
+
+
+def test_a_day_is_named_after_what_stands_in_its_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(day_command, "new_run_id", lambda name: asked.append(name) or "run-1")
+    monkeypatch.setattr(LocalBackend, "probe", lambda self: Capability(True, "here", frozenset(Verb)))
+    path = tmp_path / "Our first day.yaml"
+    path.write_text((SCENARIOS / "gamedays" / "pre-launch.yaml").read_text())
+    assert chaos("gameday", path, "--dry-run", "--scenarios", SCENARIOS).exit_code == 0
+    assert asked == ["pre-launch"]
 
 
 def test_a_dry_run_of_a_day_checks_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:

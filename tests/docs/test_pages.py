@@ -26,6 +26,7 @@ from harness.gameday.day_report import PLAN, REHEARSALS, REPORT
 from harness.gate import baseline
 from harness.log import vocabulary
 from harness.log.events_as_json_schema import json_schema
+from harness.report.words import BEYOND
 from harness.run.drill import FOLDER
 
 ROOT = DOCS.parent
@@ -162,3 +163,7 @@ def test_the_example_is_the_whole_file() -> None:
     page = (ROOT / "docs" / "adding-a-fault.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert ast.unparse(ast.parse(example)) == ast.unparse(ast.parse((ROOT / "harness/faults/rank_kill.py").read_text()))
+
+
+def test_what_no_pass_looks_at_is_told_in_the_same_words() -> None:
+    assert BEYOND in " ".join((DOCS / "trust.md").read_text().split())

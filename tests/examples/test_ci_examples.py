@@ -17,7 +17,7 @@ import yaml
 from harness.cli import main
 
 CI = pathlib.Path(__file__).resolve().parents[2] / "examples" / "ci"
-VALUES = {"SUITE": "pre-launch", "BASELINE": "ci/baseline.json", "CI_NODE_INDEX": "2", "CI_NODE_TOTAL": "4"}
+VALUES = {"SUITE": "ci/suites/mine.yaml", "BASELINE": "ci/baseline.json", "CI_NODE_INDEX": "2", "CI_NODE_TOTAL": "4"}
 
 
 def read(name: str) -> list[Any]:
@@ -66,6 +66,9 @@ def test_every_command_of_a_pipeline_exists(name: str) -> None:
     assert [each["shard"] for each in told if each.get("shard")] == ["2/4"]
     (merged,) = [each for each in told if "shards" in each]
     assert merged["against"] == "ci/baseline.json" and merged["shards"]
+    assert {each["suite"] for each in told if each.get("suite")} == {"ci/suites/mine.yaml"}
+    text = (CI / name).read_text()
+    assert len(re.findall(r"SUITE", text)) == 2, "a suite may be a path, of which no folder is named"
 
 
 @pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml", "slurm-pre-job.sh", "kubernetes-cronjob.yaml"])

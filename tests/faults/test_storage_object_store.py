@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import os
 import pathlib
-import socket
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 from fault_context import FaultContext
-from waiting import until
 
 from harness.errors import FaultError
 from harness.faults.contract import Target, build_fault
@@ -32,7 +31,7 @@ import botocore.exceptions
 import botocore.session
 from botocore.config import Config
 
-from harness.node.object_store import SERVER
+from harness.node import object_store
 
 SECRET = "the key of this run"
 
@@ -49,34 +48,32 @@ class Store:
         return session.create_client("s3", "us-east-1", endpoint_url=f"http://127.0.0.1:{self.port}", config=config)
 
 
-def listens(path: pathlib.Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(path)) == 0
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     run_dir = tmp_path_factory.mktemp("run")
     (run_dir / "object_store").mkdir()
-    behind = run_dir / "store"
+    listening, behind = object_store.listen()
     server = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(behind)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", object_store.SERVER, str(listening.fileno())],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[listening.fileno()],
     )
+    listening.close()
     command = [
         sys.executable,
         "-m",
         "harness.node.s3_proxy",
         "127.0.0.1",
         "0",
-        str(behind),
+        object_store.way_to(behind),
         str(run_dir / "object_store"),
     ]
-    proxy = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {KEY_ENV: SECRET})
+    env = os.environ | {KEY_ENV: SECRET}
+    proxy = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, pass_fds=[behind])
     try:
         assert proxy.stdout is not None
         port = int(proxy.stdout.readline())
-        until(lambda: server.poll() is not None or listens(behind), "the store")
-        assert server.poll() is None
         found = Store(run_dir, port)
         found.client().create_bucket(Bucket="checkpoints")
         yield found
@@ -84,6 +81,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         for process in (proxy, server):
             process.kill()
             process.communicate()
+        os.close(behind)
 
 
 class Context(FaultContext):
@@ -217,6 +215,26 @@ def test_answers_come_late(store: Store) -> None:
     late_ms, asked_ms, _, ok = run(store, during, kind="slow", share=1.0, delay="1s")
     assert late_ms >= asked_ms == 1000
     assert ok == (late_ms <= 1250), "other work makes them later still, which is told"
+
+
+def test_a_killed_store_leaves_no_file(tmp_path: pathlib.Path) -> None:
+    folders = [tmp_path / name for name in ("temporary", "control")]
+    for folder in folders:
+        folder.mkdir()
+    up = "import time; print('up', flush=True); time.sleep(600)"
+    command = [*("127.0.0.1", "0"), str(folders[1]), "checkpoints", sys.executable, "-c", up]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "harness.node.object_store", *command],
+        stdout=subprocess.PIPE,
+        env=os.environ | {KEY_ENV: SECRET, "TMPDIR": str(folders[0])},
+        start_new_session=True,
+    )
+    assert running.stdout is not None
+    said = running.stdout.readline(), running.stdout.readline()
+    os.killpg(running.pid, signal.SIGKILL)
+    running.communicate()
+    assert b"up\n" in said
+    assert [list(folder.iterdir()) for folder in folders] == [[], []]
 
 
 def test_no_request_is_no_effect_and_no_proxy_an_error(store: Store, tmp_path: pathlib.Path) -> None:

@@ -41,8 +41,11 @@ def test_the_answer_is_one_sentence_and_adds_up(reports: pathlib.Path) -> None:
     said = (
         r"On 2,048 GPUs, 20 days of work takes 2\d\.\d days \(in 95 % of cases at most [\d.]+\), with a failure every "
     )
-    assert re.match(said + r"\d\d\.\d h; [\d.]+ % of [\d.]+ million GPU-hours are wasted\.", found["answer"])
     out = found["outcome"]
+    of_spares = f"{100 * out['accounts']['spares'] / out['wasted_gpu_hours']['mean']:.1f} %"
+    said += r"\d\d\.\d h; [\d.]+ % of [\d.]+ million GPU-hours are wasted\. Of the waste, " + re.escape(of_spares)
+    said += r" is \d+ nodes on top of those at work \(assumed\): they stand by, or are in repair\.$"
+    assert re.match(said, found["answer"])
     assert sum(out["accounts"].values()) == pytest.approx(out["gpu_hours"]["mean"])
     assert out["wasted_gpu_hours"]["mean"] == pytest.approx(out["gpu_hours"]["mean"] - 2048 * 20 * 24)
     assert out["days"]["low"] <= out["days"]["mean"] <= out["days"]["high"]
@@ -78,6 +81,10 @@ def test_advice_holds_the_interval_against_young_and_daly(reports: pathlib.Path)
     assert advice["daly_s"] / 2 <= advice["best_interval"]["value"] <= 2 * advice["daly_s"]
     tried = {each["value"]: each["days"] for each in advice["intervals"]}
     assert tried[14_400] > tried[advice["best_interval"]["value"]]
+    for rows, now in (("intervals", 14_400), ("spares", 40)):
+        (same,) = (each for each in advice[rows] if each["value"] == now)
+        assert same["days"] == pytest.approx(found["outcome"]["days"]["mean"])
+        assert same["gpu_hours"] == pytest.approx(found["outcome"]["gpu_hours"]["mean"])
     worth = [each["of_all"] for each in advice["worth"]]
     assert worth == sorted(worth, reverse=True)
     waiting = next(each for each in advice["worth"] if each["what"] == "Waiting for nodes")

@@ -447,6 +447,19 @@ def test_a_model_without_its_optimizer_is_half_a_state(entered: list[str], prove
     assert_verdict(judged(restored_with(entered=entered), expect=EXACT), Verdict.PASS)
 
 
+@pytest.mark.parametrize(("off", "first"), [(1.0, True), (1e-9, False)], ids=["other-losses", "slow"])
+def test_a_state_that_was_not_restored_is_told_before_losses_that_follow_from_it(off: float, first: bool) -> None:
+    def bend(logs: Logs) -> None:
+        restored_with(entered=["model"])(logs)
+        change(logs.steps(30), loss=lambda line: line["loss"] * (1 + off))
+
+    roughly = {"loss_continuity": {"mode": "ulp", "max_ulp": 10_000_000}, "recovery_time": {"max": "1ms"}}
+    card = verdict(simulate(JOB, KILL, seed=5), bend, roughly)
+    assert_verdict(card, Verdict.FAIL)
+    half = "ranks 0 and 1 restored their model, and nothing shows that their optimizer's state was restored"
+    assert half in card.reasons and (card.reasons[0] == half) == first
+
+
 def saved_again_at_15(logs: Logs, **told: Any) -> None:
     """Rank 0 commits another file at step 15, before the kill; the job then restores step 10."""
     for line in saves(logs):

@@ -43,11 +43,17 @@ def write(reports: pathlib.Path, path: str, values: Any, at_s: float = 1e9) -> N
 
 
 def run(
-    reports: pathlib.Path, name: str, commit: str = HERE, begun_at: str = "2020-11-24T00:00:00+00:00", **more: Any
+    reports: pathlib.Path,
+    name: str,
+    commit: str = HERE,
+    begun_at: str = "2020-11-24T00:00:00+00:00",
+    trainer: Any = "reference",
+    **more: Any,
 ) -> None:
     values = json.loads(SAMPLE.read_text()) | {"run_id": name, "commit": commit, "begun_at": begun_at} | more
     write(reports, f"{name}/report.json", values)
-    write(reports, f"{name}/plan.json", {"scenario": {"name": "x"}, "backend": "local", "seed": 1})
+    plan = {"scenario": {"name": "x"}, "backend": "local", "seed": 1, "workload": {"trainer": trainer}}
+    write(reports, f"{name}/plan.json", plan)
 
 
 def gate(
@@ -73,6 +79,7 @@ def day(
     values = {"verdict": verdict, "reasons": ["the day's reason"], "rehearsals": acts, "sides": {"alerts": alerts}}
     write(reports, f"{name}/gameday-report.json", values)
     write(reports, f"{name}/gameday.json", {}, at_s)
+    write(reports, f"{name}/plan.json", {"workload": {"trainer": "reference"}})
     write(reports, f"{name}/rehearsals/rank lost/report.json", {"commit": HERE})
 
 
@@ -90,7 +97,8 @@ def preflight(reports: pathlib.Path, name: str, **more: Any) -> None:
     checks = [{"name": each, "title": each, "verdict": "pass", "judged": {"words": "well"}} for each in check_names()]
     values = {"schema": 1, "run_id": name, "scenario": "x", "backend": "local", "commit": HERE, "checks": checks}
     write(reports, f"{name}/preflight.json", values | more)
-    write(reports, f"{name}/asked.json", {"plan": {}, "checks": check_names()})
+    asked = {"plan": {"workload": {"trainer": "reference"}}, "checks": check_names()}
+    write(reports, f"{name}/asked.json", asked)
     (reports / name / "events").mkdir(exist_ok=True)
 
 
@@ -172,6 +180,34 @@ def test_runs_answer_what_they_judged(tmp_path: pathlib.Path) -> None:
     found = asked(tmp_path)
     assert (found[Item.DATA].answer, found[Item.DRY_RUN].answer) == ("no", "no")
     assert "2 batches were short" in found[Item.DATA].why
+
+
+@pytest.mark.parametrize(
+    ("most", "faults", "answer"),
+    [(1600, [], "yes"), (1640, [], "yes"), (2528, [], "no"), (2528, None, "not tried")],
+    ids=["even", "short-last-batch", "uneven", "uneven-with-a-fault"],
+)
+def test_ranks_with_far_fewer_samples_are_not_balanced_though_the_run_passed(
+    tmp_path: pathlib.Path, most: int, faults: list[Any] | None, answer: str
+) -> None:
+    more = {} if faults is None else {"faults": faults}
+    run(tmp_path, "canary", metrics={"rank_samples_min": 1600, "rank_samples_max": most, "batches_short": 0}, **more)
+    found = asked(tmp_path)[Item.DATA]
+    assert found.answer == answer and ("37 % fewer" in found.why) == (answer == "no")
+
+
+def test_the_checklist_says_which_trainers_its_evidence_is_of(tmp_path: pathlib.Path) -> None:
+    def said() -> str:
+        return CliRunner().invoke(make_app(), ["preflight", "--checklist", "--reports", str(tmp_path)]).output
+
+    run(tmp_path, "canary", faults=[])
+    gate(tmp_path, "gate-1")
+    day(tmp_path, "day-1", "pass")
+    preflight(tmp_path, "preflight-1")
+    assert said().startswith("The evidence is of the reference trainer.\n")
+    run(tmp_path, "own", begun_at="2020-11-25T00:00:00+00:00", trainer={"torchrun": "train.py"}, faults=[])
+    assert said().startswith("The evidence is of different trainers:\n  torchrun train.py: checkpoints resume, data")
+    assert "  the reference trainer: monitoring delivers alerts, gate green on this commit, game day held" in said()
 
 
 def test_a_preflight_with_faults_proves_nothing(tmp_path: pathlib.Path) -> None:

@@ -10,13 +10,16 @@ from dataclasses import replace
 
 import pytest
 import report_runs
+from judging import Bend
 from rich.console import Console
+from simulator import change
 
 import harness.report
 from harness.cli import terminal
 from harness.judge.score import Expectation
 from harness.judge.verdict import Verdict
 from harness.report import html_page, junit, markdown, model, view
+from harness.report.words import BEYOND
 
 FOUR = [Expectation(f"score.{verdict}", "1 s", "2 s", verdict, f"it is {verdict}") for verdict in Verdict]
 
@@ -90,7 +93,7 @@ def test_the_terminal_summary_is_plain_when_not_on_a_terminal() -> None:
     assert text.splitlines()[0].startswith("✔ PASS  Recovered in")
     assert all(name in text for name in ("Recovery time", "Steps again after", "Wasted by faults", "Loss continuity"))
     assert "/r/report.html" in text
-    assert len(text.splitlines()) == 6, "no line is wrapped"
+    assert len(text.splitlines()) == 7, "no line is wrapped"
 
 
 def test_a_log_cannot_steer_the_terminal() -> None:
@@ -140,3 +143,38 @@ def test_what_was_not_judged_is_named_everywhere(verdict: Verdict) -> None:
     console.print(terminal.summary(report))
     assert isinstance(console.file, io.StringIO)
     assert ("Not judged: sample order" in console.file.getvalue()) is (verdict is not Verdict.PASS)
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+@pytest.mark.parametrize("untold", [{}, {"pace": "nothing was slow"}], ids=["all-judged", "not-all"])
+def test_a_pass_says_once_what_it_leaves_open(verdict: Verdict, untold: dict[str, str]) -> None:
+    card = replace(report_runs.spot_evict(), verdict=verdict, not_judged=untold)
+    report, console = model.from_scorecard(card), Console(file=io.StringIO(), width=300)
+    console.print(terminal.summary(report))
+    assert isinstance(console.file, io.StringIO)
+    for text in (html_page.render(report), markdown.render(report), console.file.getvalue()):
+        passed = verdict is Verdict.PASS
+        assert text.count(BEYOND) == passed and ("Not judged: nothing." in text) is (passed and not untold)
+
+
+def test_a_restore_drill_that_told_nothing_is_called_not_judged() -> None:
+    card = report_runs.spot_evict()
+    scores = {**card.scores, "last_checkpoint": {"outcome": "untold", "seconds": 3.0, "gpu_seconds": 6.0}}
+    untold = {"last checkpoint": "nothing told what they had restored"}
+    report = model.from_scorecard(replace(card, scores=scores, not_judged=untold))
+    (drill,) = (each for each in view.figures(report) if each.name == "Restore drill")
+    assert drill.value == "Not judged"
+    assert drill.detail == "nothing told what they had restored; took 3.00 s and 6.0 GPU-s after the run"
+
+
+def test_a_difference_says_whose_loss_it_is_of() -> None:
+    """The table has that of one rank, which is what is judged; the chart has the largest over the ranks."""
+
+    def off(rank: int, by: float) -> Bend:
+        return lambda logs: change(logs.steps(200, rank=rank), loss=lambda line: line["loss"] + by)
+
+    card = report_runs.judged(report_runs.JOB, [report_runs.LOST], off(0, 0.25), off(1, 0.75))
+    page = html_page.render(model.from_scorecard(card), card.evidence)
+    assert "largest difference, of the lowest rank that tells a loss; differs from step 200" in page
+    assert "the largest difference, of the lowest rank that tells a loss, is 0.25, the first one at step 200" in page
+    assert "Largest difference of any rank, log scale" in page

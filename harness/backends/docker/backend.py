@@ -205,13 +205,16 @@ class DockerBackend(Backend):
     def render(self, workload: Launch) -> dict[str, Any]:
         return request.render(workload, request.DockerRun())
 
-    def sweep(self) -> int:
+    def sweep(self, dry_run: bool = False) -> list[str]:
         try:
             engine = Engine(probe.PROBE_S_MAX)
         except CannotRunError:
-            return 0
+            return []
         with contextlib.closing(engine):
-            return sum(engine.remove_run(name) for name in engine.run_ids() if owner_names.is_over(name, PROBE))
+            over = sorted(name for name in engine.run_ids() if owner_names.is_over(name, PROBE))
+            for name in () if dry_run else over:
+                engine.remove_run(name)
+        return [f"containers, networks and volumes of Docker labelled {name}" for name in over]
 
     def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> DockerCluster:
         if not run_dir.is_absolute():

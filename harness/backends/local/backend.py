@@ -247,8 +247,12 @@ class LocalBackend(Backend):
         missing = {verb: limits.get(verb) or why[verb] for verb in Verb if verb not in found}
         return Capability(True, "; ".join([_SUMMARIES[mode], *dict.fromkeys(refused.values())]), found, missing)
 
-    def sweep(self) -> int:
-        return sweep()
+    def sweep(self, dry_run: bool = False) -> list[str]:
+        found = [each.words for each in leftovers.leftovers()]
+        found += [f"control group {group}" for group in cgroups.leftovers()]
+        if not dry_run:
+            sweep()
+        return found
 
     def lacks(self) -> dict[str, dict[Verb, str]]:
         root = {Verb.EVICT: _NOBODY_EVICTS}
@@ -350,20 +354,19 @@ def _kernel_limits(mode: str) -> dict[Verb, str | None]:
     }
 
 
-def sweep(run_id: str | None = None) -> int:
+def sweep(run_id: str | None = None) -> None:
     """Ends the processes and removes the control groups of this run, or of every run whose harness is dead.
 
-    Returns how many there were. Idempotent. Raises `BackendError` for what is left, after all was tried.
+    Idempotent. Raises `BackendError` for what is left, after all was tried.
     """
-    count, errors = 0, []
+    errors = []
     for remove in (leftovers.sweep, cgroups.sweep):
         try:
-            count += remove(run_id)
+            remove(run_id)
         except BackendError as error:
             errors.append(str(error))
     if errors:
         raise BackendError("; ".join(errors))
-    return count
 
 
 def _undo(run_id: str, environment: dict[str, str]) -> None:

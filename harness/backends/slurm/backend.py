@@ -413,17 +413,17 @@ class SlurmBackend(Backend):
     def render(self, workload: Launch) -> script.Submission:
         return script.render(workload)
 
-    def sweep(self) -> int:
+    def sweep(self, dry_run: bool = False) -> list[str]:
         try:
             slurm = find_slurm()
             slurm.run("scontrol", "ping", limit_s=10)
             jobs = {job.name for job in slurm.jobs() if not job.ended}
         except (BackendError, CannotRunError):
-            return 0
+            return []
         over = sorted(name for name in jobs if owner_names.is_over(name.removeprefix("chaos-"), PROBE))
-        if over:
+        if over and not dry_run:
             slurm.cancel(*over)
-        return len(over)
+        return [f"Slurm job {name}" for name in over]
 
     def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> SlurmCluster:
         if not run_dir.is_absolute():

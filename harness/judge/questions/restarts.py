@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import touches, union
+from harness.judge.facts.deaths import listed
 from harness.judge.facts.reported import blindness, usual_strides
 from harness.judge.facts.restarts import PassedOver, Restart, Restore, own_series
 from harness.judge.facts.saves import Damage, Newest, Save
@@ -331,10 +332,13 @@ def _other_content(evidence: Analysis) -> Iterator[Claim]:
 def _without_optimizer(evidence: Analysis) -> Iterator[Claim]:
     """A model's state without its optimizer's is half a state, unless the losses show that nothing was missing."""
     compared = evidence.comparison
-    for each in () if compared is not None and compared.identical else _restores(evidence.restarts[1:]):
-        if each.entered == ("model",):
-            text = f"rank {each.rank} restored its model, and nothing shows that its optimizer's state was restored"
-            yield unknown(Code.RESTART_NO_OPTIMIZER, text)
+    if compared is not None and compared.identical:
+        return
+    ranks = sorted({each.rank for each in _restores(evidence.restarts[1:]) if each.entered == ("model",)})
+    if ranks:
+        who, their = ("ranks", "their") if len(ranks) > 1 else ("rank", "its")
+        text = f"{who} {listed([*map(str, ranks)])} restored {their} model, and nothing shows that {their} optimizer's"
+        yield unknown(Code.RESTART_NO_OPTIMIZER, f"{text} state was restored")
 
 
 def _restores(restarts: Sequence[Restart]) -> Iterator[Restore]:

@@ -206,7 +206,7 @@ def _not_finite(panel: Panel, curve: Series) -> Markup:
 def _difference(curves: Curves, steps: Floats, apart: Floats, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
     """The lower panel. All equal: one line that says so; otherwise a logarithmic panel above a zero line."""
     same = not len(steps) or not apart.any()
-    told = "Difference to the fault-free run" if same else f"Difference to fault-free run{LOGARITHMIC}"
+    told = "Difference to the fault-free run" if same else f"Largest difference of any rank{LOGARITHMIC}"
     title = svg.text(x.start, top - 3, told, "panel-title")
     if same:
         words = f"0 at each of {counted(len(steps), 'step')}" if len(steps) else "no step in common"

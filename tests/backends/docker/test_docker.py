@@ -356,7 +356,9 @@ def test_what_a_killed_probe_leaves_is_swept_without_a_journal(engine: Engine) -
     done = subprocess.run([sys.executable, "-c", KILLED_PROBE], cwd=ROOT, capture_output=True, text=True)
     run_id = done.stdout.strip()
     assert things(engine, run_id), done.stderr
-    assert backend.BACKEND.sweep() >= 2
+    (found,) = backend.BACKEND.sweep(dry_run=True)
+    assert run_id in found and things(engine, run_id)
+    assert backend.BACKEND.sweep() == [found]
     assert things(engine, run_id) == []
 
 

@@ -137,8 +137,11 @@ def test_heal_ends_what_runs_left_whose_journal_is_nowhere(three_sleeps: tuple[s
     if os.geteuid() == 0 and cgroups.why_not("cpu") is None:
         cgroups.create("cpu", f"{namespace}-{pid}-{int(start) - 1}", run_id, "node0.1")
         assert cgroups.leftovers(run_id)
+    would, _ = heal_strays(dry_run=True)
+    assert dead.poll() is None
     healed, failed = heal_strays()
-    assert (len(healed), failed) == (1, [])
+    assert healed == would
+    assert failed == [] and any(f"process {dead.pid} " in each for each in healed)
     assert dead.wait() == -9 and cgroups.leftovers(run_id) == []
     assert (alive.poll(), elsewhere.poll()) == (None, None)
     assert heal_strays() == ([], [])

@@ -314,7 +314,8 @@ def test_a_probe_whose_harness_is_gone_is_swept(slurm: Slurm) -> None:
     for name in (dead, alive):
         slurm.submit("--nodes=1", f"--job-name={name}", "--output=/dev/null", "--chdir=/", "--wrap=exec sleep 60")
     try:
-        assert SlurmBackend().sweep() == 1
+        assert SlurmBackend().sweep(dry_run=True) == [f"Slurm job {dead}"] and len(slurm.jobs_named(dead, alive)) == 2
+        assert SlurmBackend().sweep() == [f"Slurm job {dead}"]
         assert [job.name for job in slurm.jobs_named(dead, alive)] == [alive]
     finally:
         slurm.cancel(dead, alive)
