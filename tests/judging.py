@@ -8,7 +8,7 @@ import pathlib
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from simulator import History, Job, Line, Logs, Outage, simulate
 
@@ -17,6 +17,7 @@ from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 
 Bend = Callable[[Logs], object]
+P = ParamSpec("P")
 SAVES = ("checkpoint.started", "checkpoint.committed", "checkpoint.failed")
 EXPECT = {
     "recovery_time": {"max": "60s"},
@@ -40,6 +41,18 @@ def fault_free_of(job: Job, seed: int = 99) -> Timeline:
 @functools.lru_cache(maxsize=256)
 def _fault_free_of(job: Job, seed: int) -> Timeline:
     return load(simulate(job, (), seed))
+
+
+def bending(act: Callable[Concatenate[Logs, P], object]) -> Callable[P, Bend]:
+    """Who calls it gives all but the logs, and has a bend that does so with any logs."""
+
+    def made(*given: P.args, **more: P.kwargs) -> Bend:
+        def bend(logs: Logs) -> object:
+            return act(logs, *given, **more)
+
+        return bend
+
+    return made
 
 
 def together(*bends: Bend) -> Bend:

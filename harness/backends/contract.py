@@ -18,7 +18,7 @@ import os
 import pathlib
 import re
 import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -482,9 +482,4 @@ class Backend(abc.ABC):
 
 _FAMILY = Family("backend", "harness.backends", "BACKEND", part="backend")
 backend_names = _FAMILY.names
-
-
-def load_backend(name: str) -> Backend:
-    """The backend in `harness/backends/<name>/`, imported only now."""
-    backend: Backend = _FAMILY.load(name)
-    return backend
+load_backend: Callable[[str], Backend] = _FAMILY.load

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import pathlib
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import yaml
 
 from harness.backends.contract import load_backend
-from harness.backends.request_text import native_text
 from harness.campaign.checked_files import load_scenario
 from harness.campaign.experiment import new_run_id
 from harness.cli.options import SCENARIOS, BackendOption, ProfileOption, ScenarioArg, ScenariosOption, SeedOption
@@ -53,6 +55,22 @@ def plan(
     engine, workload = load_backend(backend), planned.launch()
     request = engine.render_as(workload, kind, spec.name) if kind or engine.kinds else engine.render(workload)
     sys.stdout.write(native_text(request, output))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without anchors: engines and people read every part where it stands."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def native_text(request: Any, output: str) -> str:
+    """For people, and for `kubectl apply -f -`; a list of objects becomes a stream of YAML documents."""
+    plain = json.loads(json.dumps(request, default=dataclasses.asdict))
+    if output == "json":
+        return json.dumps(plain, indent=2) + "\n"
+    documents = plain if isinstance(plain, list) else [plain]
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
 def explain(

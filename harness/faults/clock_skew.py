@@ -33,9 +33,6 @@ class ClockSkew(Fault):
     clocks = True
     _before_s: dict[int, float] = PrivateAttr(default_factory=dict)  # rank → how far its clock was off
 
-    def lasts(self) -> Duration | None:
-        return self.duration
-
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         return skew.prepare(run_dir)
 

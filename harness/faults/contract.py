@@ -212,8 +212,9 @@ class Fault(Parameters, abc.ABC):
         return self.needs
 
     def lasts(self) -> Duration | None:
-        """How long it must act, from `injected` until it is healed. `None`: as long as it takes."""
-        return None
+        """How long it must act, from `injected` until it is healed: its `duration`. `None`: as long as it takes."""
+        found = getattr(self, "duration", None)
+        return found if isinstance(found, Duration) else None
 
     def freezes(self) -> bool:
         """Whether its targets say nothing and do no step as long as it lasts."""

@@ -35,9 +35,6 @@ class DataCorruption(orders.OrderedFault):
     runbook = "F10"
     _sound: dict[str, str] = PrivateAttr(default_factory=dict)  # the digest of the shard before it was damaged
 
-    def lasts(self) -> Duration | None:
-        return self.duration
-
     @model_validator(mode="before")
     @classmethod
     def _only_shards_last(cls, given: Any) -> Any:

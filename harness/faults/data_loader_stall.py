@@ -23,9 +23,6 @@ class DataLoaderStall(inside.InsideFault):
 
     runbook = "F10"
 
-    def lasts(self) -> Duration | None:
-        return self.duration
-
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         return inside.stuck_at(NEXT_BATCH, targets, self.duration.s)
 

@@ -23,9 +23,6 @@ class GilHold(inside.InsideFault):
 
     runbook = "F2"
 
-    def lasts(self) -> Duration | None:
-        return self.duration
-
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
         return inside.at_the_next_step(targets, "seize", self.duration.s)
 

@@ -39,9 +39,6 @@ class Hang(inside.InsideFault):
 
     runbook = "F9"
 
-    def lasts(self) -> Duration | None:
-        return self.duration
-
     def freezes(self) -> bool:
         return self.how in ("freeze_rank", "freeze_node")
 

@@ -22,9 +22,6 @@ class MemoryPressure(LimitedMemory):
 
     may = frozenset({May.STOP})
 
-    def lasts(self) -> Duration | None:
-        return self.duration
-
     def describe(self, targets: Sequence[Target]) -> str:
         return f"{name_nodes(targets)} left with {self.free} of free memory for {self.duration}"
 

@@ -51,9 +51,6 @@ class ObjectStore(Fault):
 
     packages: ClassVar = {"moto": "s3", "s3fs": "s3"}
 
-    def lasts(self) -> Duration | None:
-        return self.duration
-
     def describe(self, targets: Sequence[Target]) -> str:
         how = _WORDS[self.kind].format(delay=self.delay)
         return f"{self.share:.0%} of the requests for {self.path} are {how}, for {self.duration}"

@@ -25,9 +25,6 @@ class Oom(LimitedMemory):
     may = frozenset({May.KILL})
     aims_at = "rank"
 
-    def lasts(self) -> Duration | None:
-        return self.duration
-
     def describe(self, targets: Sequence[Target]) -> str:
         limit = f"{self.headroom} above what it uses"
         return f"the node of {name_ranks(targets)} runs out of memory {limit}; the worker is killed"

@@ -22,9 +22,6 @@ class OutOfMemory(orders.OrderedFault):
 
     runbook = "F6"
 
-    def lasts(self) -> Duration | None:
-        return self.duration
-
     def describe(self, targets: Sequence[Target]) -> str:
         what = f"pieces of more than {self.fits} sequences fail"
         return f"for {self.duration}, memory of {name_ranks(targets)} is short: {what}"

@@ -43,9 +43,6 @@ class StorageContention(Fault):
     needs = frozenset({Verb.FILES})
     packages: ClassVar = {"locust": "load"}
 
-    def lasts(self) -> Duration | None:
-        return self.duration
-
     def describe(self, targets: Sequence[Target]) -> str:
         mix = f"{self.reads} % reads of {self.block}"
         return f"{self.users} users hammer the disk of {self.directory}/ for {self.duration}, {mix}"

@@ -55,9 +55,6 @@ class Straggler(Fault):
     needs = frozenset({Verb.CPU})
     _hold_seen: Hold | None = PrivateAttr(None)
 
-    def lasts(self) -> Duration | None:
-        return self.duration
-
     def needed(self) -> frozenset[Verb]:
         return frozenset({Verb.CPU_QUOTA}) if self.how == "quota" else self.needs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,12 +99,9 @@ class StoredDay(msgspec.Struct):
 
 def read(folder: pathlib.Path) -> StoredDay:
     """Raises `ReportError` where the day was not judged, or its report cannot be read."""
-    try:
-        return msgspec.json.decode(model.read_regular(folder / REPORT), type=StoredDay)
-    except FileNotFoundError as error:
-        raise model.ReportError(f"{folder} was not judged yet; judge it with: chaos score {folder.name}") from error
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise model.ReportError(f"{folder / REPORT}: {error}") from error
+    if not os.path.lexists(folder / REPORT):
+        raise model.ReportError(f"{folder} was not judged yet; judge it with: chaos score {folder.name}")
+    return model.read_as(folder / REPORT, StoredDay)
 
 
 def render(day: DayPlan, result: DayResult) -> dict[str, str]:

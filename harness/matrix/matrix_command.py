@@ -25,13 +25,13 @@ from harness.cli.scenarios import plan_of
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.verdict import EXIT_CODES, Verdict
 from harness.matrix import resume_command
-from harness.matrix.checkpoint_matrix import Matrix, run_matrix
-from harness.matrix.matrix_report import MatrixRow, to_json, to_markdown
+from harness.matrix.checkpoint_matrix import DamageRow, Matrix, run_matrix
 from harness.matrix.restart_log import Came
 from harness.plan.capabilities import check_capabilities
 from harness.plan.model import Plan
 from harness.report import write_files
 from harness.report.strict_json import json_text
+from harness.report.words import one_line
 from harness.run.stop import stop
 from harness.trainers.contract import build_trainer
 
@@ -100,27 +100,34 @@ def matrix(
 def _on_damaged_saves(plan: Plan, engine: Backend, reports: pathlib.Path, json: bool) -> int:
     """Makes the matrix, and says what it showed. Returns the exit code."""
     found = run_matrix(plan, reports, engine, stop, note)
-    rows = [
-        MatrixRow(
-            kind=row.cell.kind,
-            part=row.cell.part,
-            file=row.cell.file,
-            came=row.answer.came.value,
-            step=row.answer.step,
-            detail=row.answer.detail,
-            seconds=row.seconds,
-        )
-        for row in found.rows
-    ]
-    head = {"run_id": found.run_id, "layout": found.layout, "trainer": found.trainer, "newest_step": found.newest}
-    head |= {"complete": not found.interrupted, "verdict": _verdict(found).value}
-    page = to_markdown("Damaged checkpoints", _facts(found), rows)
-    write_files({"matrix.json": json_text(to_json(head, rows)), "matrix.md": page}, reports / found.run_id)
+    write_files({"matrix.json": json_text(_plain(found)), "matrix.md": _page(found)}, reports / found.run_id)
     if json:
-        print_json(to_json(head, rows))
+        print_json(_plain(found))
     else:
-        _print(found, rows, reports / found.run_id)
+        _print(found, reports / found.run_id)
     return INTERRUPTED if found.interrupted else EXIT_CODES[_verdict(found)]
+
+
+def _plain(found: Matrix) -> dict[str, object]:
+    """Stable: `schema` grows with every change of meaning."""
+    told: dict[str, object] = {"schema": 1, "run_id": found.run_id, "layout": found.layout, "trainer": found.trainer}
+    told |= {"newest_step": found.newest, "complete": not found.interrupted, "verdict": _verdict(found).value}
+    cells = [{**vars(row.cell), **vars(row.answer), "seconds": round(row.seconds, 1)} for row in found.rows]
+    return told | {"cells": cells}
+
+
+def _cells(row: DamageRow) -> tuple[str, ...]:
+    came, step = row.answer.came.value, row.answer.step
+    result = f"{came} to step {step}" if row.answer.came is Came.FELL_BACK else came
+    return row.cell.kind, row.cell.part, row.cell.file, result, row.answer.detail
+
+
+def _page(found: Matrix) -> str:
+    lines = ["# Damaged checkpoints", "", *(f"* {one_line(fact)}" for fact in _facts(found)), ""]
+    lines += ["| damage | to | file | result | detail |", "|---|---|---|---|---|"]
+    for row in found.rows:
+        lines.append("| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in _cells(row)) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def _of_trainer(plan: Plan, name: str | None) -> Plan:
@@ -155,11 +162,11 @@ def _facts(found: Matrix) -> list[str]:
     ]
 
 
-def _print(found: Matrix, rows: list[MatrixRow], folder: pathlib.Path) -> None:
+def _print(found: Matrix, folder: pathlib.Path) -> None:
     table = Table("damage", "to", "file", "result", "detail", box=None, header_style="bold")
-    for row in rows:
-        cells = (row.kind, row.part, row.file.rpartition("/")[2], row.result, row.detail)
-        table.add_row(*map(safe, cells), style=_BAD.get(Came(row.came), ""))
+    for row in found.rows:
+        kind, part, file, *told = _cells(row)
+        table.add_row(*map(safe, (kind, part, file.rpartition("/")[2], *told)), style=_BAD.get(row.answer.came, ""))
     print_table(table)
     for fact in _facts(found):
         say(fact)

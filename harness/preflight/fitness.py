@@ -6,7 +6,7 @@ from __future__ import annotations
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
@@ -14,13 +14,12 @@ from harness.errors import UsageError, choice
 from harness.judge.verdict import Verdict, merge
 from harness.preflight.checks.contract import Finding, Judged, load_check
 from harness.report import write_files
-from harness.report.model import MAX_BYTES, ReportError, read_regular
+from harness.report.model import ReportError, read_as
 
 SCHEMA = 1
 ASKED, KNOWN = "asked.json", "preflight.json"  # what was asked for, and what it came to
 KEPT = ".preflights"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-T = TypeVar("T")
 
 
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -100,19 +99,6 @@ def store(name: str, value: object, folder: pathlib.Path) -> None:
     write_files({name: msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"}, folder)
 
 
-def read(file: pathlib.Path, kind: type[T]) -> T:
-    """Raises `ReportError`."""
-    try:
-        content = read_regular(file)
-        if len(content) <= MAX_BYTES:
-            return msgspec.json.decode(content, type=kind)
-    except OSError as error:
-        raise ReportError(f"{file}: {error.strerror}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ReportError(f"{file}: {error}") from error
-    raise ReportError(f"{file}: larger than {MAX_BYTES // 2**20} MiB")
-
-
 def check_name(name: str) -> None:
     if not _NAME.match(name):
         raise UsageError(f"--keep {name!r}: a name has letters, digits, dots and dashes, at most 64")
@@ -134,7 +120,7 @@ def kept(name: str, reports: pathlib.Path, backend: str) -> Preflight:
     if name not in known:
         raise UsageError(f"no preflight was kept as {name!r}; {choice(name, known)}")
     try:
-        found = read(reports / KEPT / f"{name}.json", Preflight)
+        found = read_as(reports / KEPT / f"{name}.json", Preflight)
     except ReportError as error:
         raise UsageError(str(error)) from error
     if found.backend != backend:

@@ -36,7 +36,7 @@ from harness.preflight.checklist import VERDICTS, Answer, checklist
 from harness.preflight.checks.contract import check_names, in_order, load_check
 from harness.preflight.looking import Setting, look
 from harness.preflight.wing import plain
-from harness.report import write_files
+from harness.report import model, write_files
 from harness.report.strict_json import strict
 from harness.report.words import one_line, short, short_commit
 from harness.run.stop import stop
@@ -95,7 +95,7 @@ def preflight(
     if not from_stored:
         chosen, given = _chosen(only or [], faults), (keep, against, faults, json, junit)
         if not scenario:
-            fitness.keep(keep, fitness.read(_newest(reports) / fitness.KNOWN, fitness.Preflight), reports)
+            fitness.keep(keep, model.read_as(_newest(reports) / fitness.KNOWN, fitness.Preflight), reports)
             return
         raise typer.Exit(_look(plan_of(scenario, backend, seed, profile, scenarios)[1], reports, chosen, *given))
     commit, answers = checklist(reports, pathlib.Path.cwd())

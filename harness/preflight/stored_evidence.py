@@ -14,8 +14,8 @@ from harness.judge.score import Scorecard, judge
 from harness.log.events import HARNESS, Tail
 from harness.plan.model import Plan
 from harness.preflight.checks.contract import Judged, Seen, Told, doubt, load_check
-from harness.preflight.fitness import ASKED, Asked, Curve, Preflight, answers, held_against, read
-from harness.report.model import ReportError
+from harness.preflight.fitness import ASKED, Asked, Curve, Preflight, answers, held_against
+from harness.report.model import ReportError, read_as
 from harness.timeline import timeline
 
 CANARY = "canary"
@@ -25,7 +25,7 @@ POINTS_MAX = 2_000
 
 def judged(folder: pathlib.Path, before: Preflight | None) -> Preflight:
     """`before`: what it is held against. Raises `ReportError` where it cannot be read."""
-    asked = read(folder / ASKED, Asked)
+    asked = read_as(folder / ASKED, Asked)
     seen = see(folder, asked)
     checks = {name: _judged(name, seen, before) for name in asked.checks}
     curve, plan = _curve(seen.canary) if seen.canary else None, seen.plan

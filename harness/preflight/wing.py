@@ -13,8 +13,8 @@ import msgspec
 from harness.campaign.wings import Item, Part, Proof, Result, Wing, newest, trainers_of
 from harness.judge.verdict import Verdict
 from harness.preflight.checks.contract import check_names
-from harness.preflight.fitness import ASKED, KNOWN, Asked, Preflight, kept, read
-from harness.report.model import ReportError
+from harness.preflight.fitness import ASKED, KNOWN, Asked, Preflight, kept
+from harness.report.model import ReportError, read_as
 
 
 class _Preflights:
@@ -24,15 +24,15 @@ class _Preflights:
         return any(os.path.lexists(folder / name) for name in (ASKED, KNOWN))
 
     def read(self, folder: pathlib.Path) -> Result:
-        return _shown(read(folder / KNOWN, Preflight))
+        return _shown(read_as(folder / KNOWN, Preflight))
 
     def values(self, folder: pathlib.Path) -> Any:
-        return plain(read(folder / KNOWN, Preflight))
+        return plain(read_as(folder / KNOWN, Preflight))
 
     def judge(self, folder: pathlib.Path) -> tuple[Result, Callable[[], None]]:
         from harness.preflight import preflight_page, stored_evidence  # which the list of runs does without
 
-        asked = read(folder / ASKED, Asked)
+        asked = read_as(folder / ASKED, Asked)
         before = kept(asked.against, folder.parent, str(asked.plan.get("backend"))) if asked.against else None
         found = stored_evidence.judged(folder, before)
         return _shown(found), functools.partial(preflight_page.write, found, folder)
@@ -54,7 +54,7 @@ def _shown(found: Preflight) -> Result:
 def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
     for folder, at_s in newest(reports, KNOWN):
         try:
-            found, asked = read(folder / KNOWN, Preflight), read(folder / ASKED, Asked)
+            found, asked = read_as(folder / KNOWN, Preflight), read_as(folder / ASKED, Asked)
         except ReportError:
             continue
         if [each.name for each in found.checks] != asked.checks or not (folder / "events").is_dir():

@@ -13,7 +13,7 @@ import os
 import pathlib
 import stat
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -35,6 +35,7 @@ PROVENANCE = (
 _GPU = ("gpu", "gpus", "driver", "cuda_driver")
 _ON_THIS_MACHINE = ("local", "docker")
 MAX_BYTES = 64 * 2**20
+T = TypeVar("T")
 Scalar = bool | int | float | str | None
 S = 1_000_000_000
 
@@ -320,19 +321,24 @@ def _text(value: object) -> str | None:
 
 def read(path: pathlib.Path) -> Report:
     """The report in a file. Raises `ReportError` where there is none, or where it cannot be read."""
-    try:
-        data = read_regular(path)
-        values = msgspec.json.decode(data) if len(data) <= MAX_BYTES else None
-    except OSError as error:
-        raise ReportError(f"{path}: {error.strerror}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ReportError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise ReportError(f"{path}: not a report, or larger than {MAX_BYTES // 2**20} MiB")
+    values = read_as(path, dict[str, Any])
     try:
         return Report.from_json(values)
     except ReportError as error:
         raise ReportError(f"{path.parent}: {error}") from error
+
+
+def read_as(path: pathlib.Path, kind: type[T]) -> T:
+    """What a file of JSON holds. Raises `ReportError`."""
+    try:
+        content = read_regular(path)
+        if len(content) <= MAX_BYTES:
+            return msgspec.json.decode(content, type=kind)
+    except OSError as error:
+        raise ReportError(f"{path}: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ReportError(f"{path}: {error}") from error
+    raise ReportError(f"{path}: larger than {MAX_BYTES // 2**20} MiB")
 
 
 class _Committed(msgspec.Struct):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -114,12 +114,7 @@ class Trainer(Parameters, abc.ABC):
 
 _FAMILY = Family("trainer", "harness.trainers", "TRAINER")
 trainer_names = _FAMILY.names
-
-
-def load_trainer(name: str) -> type[Trainer]:
-    """The `TRAINER` of `harness/trainers/<name>.py`."""
-    trainer: type[Trainer] = _FAMILY.load(name)
-    return trainer
+load_trainer: Callable[[str], type[Trainer]] = _FAMILY.load
 
 
 def build_trainer(written: object) -> Trainer:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -56,10 +57,7 @@ def test_no_link_is_followed(killed: tuple[pathlib.Path, str], tmp_path: pathlib
 
 
 def test_what_cannot_be_swept_is_said(killed: tuple[pathlib.Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "rmdir", refuse)
+    monkeypatch.setattr(os, "rmdir", Mock(side_effect=PermissionError(1, "Operation not permitted")))
     found, problems = owner_names.sweep_folders()
     assert found == [] and len(problems) == 1 and str(killed[0]) in problems[0]
 

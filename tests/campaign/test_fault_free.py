@@ -7,6 +7,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -206,10 +207,7 @@ def test_what_cannot_be_swept_is_said(folder: pathlib.Path, jobs: Jobs, monkeypa
     monkeypatch.setattr(fault_free, "YOUNG_S", -60.0)
     (folder / CACHE / "0123.dead").mkdir(parents=True)
 
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(1, "Operation not permitted", "0123.dead")
-
-    monkeypatch.setattr(os, "rmdir", refuse)
+    monkeypatch.setattr(os, "rmdir", Mock(side_effect=PermissionError(1, "Operation not permitted", "0123.dead")))
     assert fault_free.sweep(folder) == (
         [],
         [f"{folder}/.fault-free/0123.dead: cannot be removed: 0123.dead: Operation not permitted"],

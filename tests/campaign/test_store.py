@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pathlib
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -221,9 +222,6 @@ def test_a_run_with_a_damaged_report_counts_as_not_judged(reports: pathlib.Path,
 def test_a_folder_that_cannot_be_written_is_read_all_the_same(
     reports: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr("tempfile.mkstemp", Mock(side_effect=PermissionError(13, "Permission denied")))
     assert len(Store(reports).runs()) == 4
     assert not (reports / INDEX).exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from unittest.mock import Mock
 
 import pytest
 
@@ -130,10 +131,7 @@ def test_a_machine_without_swap_accounting(group: cgroups.Group) -> None:
 
 
 def test_a_limit_below_what_is_in_use_is_said(group: cgroups.Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: cgroups.Group, name: str, value: str) -> None:
-        raise OSError(16, "Device or resource busy")
-
-    monkeypatch.setattr(cgroups.Group, "write", refuse)
+    monkeypatch.setattr(cgroups.Group, "write", Mock(side_effect=OSError(16, "Device or resource busy")))
     with pytest.raises(FaultError, match="1 bytes"):
         cgroups.limit_memory(group, 1)
 

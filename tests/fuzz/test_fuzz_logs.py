@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 from fuzz import logs
 
@@ -14,10 +16,7 @@ def test_whatever_a_log_holds_it_is_judged_or_refused_with_its_place() -> None:
 
 
 def test_a_crash_of_ours_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def crashes(*_: object) -> None:
-        raise KeyError("step")
-
-    monkeypatch.setattr(logs, "_followed", crashes)
+    monkeypatch.setattr(logs, "_followed", Mock(side_effect=KeyError("step")))
     found = logs.run(3, seed=3)
     assert [line.split(": ", 1)[1] for line in found.broken] == ["KeyError: 'step'"] * 3
 
@@ -33,10 +32,7 @@ def test_a_case_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_score_that_crashes_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def crashes(*_: object) -> None:
-        raise KeyError("step")
-
-    monkeypatch.setattr("harness.judge.facts.deaths.ends_of", crashes)
+    monkeypatch.setattr("harness.judge.facts.deaths.ends_of", Mock(side_effect=KeyError("step")))
     found = logs.run(3, seed=3)
     assert found.broken and all("job: the scorer crashed: KeyError: 'step'" in line for line in found.broken)
 

@@ -306,34 +306,21 @@ def _edit(folder: pathlib.Path, change: Any, name: str = "suite.json") -> None:
 
 
 def test_a_shard_that_contradicts_itself_is_not_believed(rehearse: Any, tmp_path: pathlib.Path) -> None:
-    def pass_without_runs(values: Any) -> None:
-        values["scenarios"][0]["runs"] = []
-
-    def pass_over_a_failed_run(values: Any) -> None:
-        values["scenarios"][0]["runs"][0]["verdict"] = "fail"
-
-    def forget_a_scenario(values: Any) -> None:
-        del values["scenarios"][0]
-
-    def known_failure_without_runs(values: Any) -> None:
-        values["scenarios"][0].update(runs=[], known_failure=True)
-
-    def known_failure_that_passes(values: Any) -> None:
-        values["scenarios"][0]["known_failure"] = True
-
-    without_runs = (pass_without_runs, known_failure_without_runs)
-    for change in (*without_runs, pass_over_a_failed_run, known_failure_that_passes, forget_a_scenario):
+    for what, change in {
+        "a pass without runs": lambda values: values["scenarios"][0].update(runs=[]),
+        "a known failure without runs": lambda values: values["scenarios"][0].update(runs=[], known_failure=True),
+        "a pass over a failed run": lambda values: values["scenarios"][0]["runs"][0].update(verdict="fail"),
+        "a known failure that passes": lambda values: values["scenarios"][0].update(known_failure=True),
+        "a scenario too few": lambda values: values["scenarios"].pop(0),
+    }.items():
         parts = shards(rehearse, 2)
         _edit(parts[0], change)
-        assert merging.merge_gates(parts, tmp_path).verdict is Verdict.INCONCLUSIVE, change.__name__
+        assert merging.merge_gates(parts, tmp_path).verdict is Verdict.INCONCLUSIVE, what
 
 
 def test_one_scenario_twice_is_not_another_one(rehearse: Any, tmp_path: pathlib.Path) -> None:
-    def other_name(values: Any) -> None:
-        values["scenarios"][0]["scenario"] = "spot-evict"
-
     parts = shards(rehearse, 2)
-    _edit(parts[0], other_name)
+    _edit(parts[0], lambda values: values["scenarios"][0].update(scenario="spot-evict"))
     with pytest.raises(UsageError, match="hold spot-evict more often than the suite"):
         merging.merge_gates(parts, tmp_path)
     _edit(parts[1], lambda values: values["scenarios"].clear())
@@ -342,16 +329,11 @@ def test_one_scenario_twice_is_not_another_one(rehearse: Any, tmp_path: pathlib.
 
 
 def test_figures_of_a_shard_are_those_of_its_runs(rehearse: Any, tmp_path: pathlib.Path) -> None:
-    def forget_a_run(values: Any) -> None:
-        del values["scenarios"][0]["runs"][0]
-
-    def another_verdict(values: Any) -> None:
-        values["scenarios"][0]["runs"][0]["verdict"] = "inconclusive"
-
-    def another_run(values: Any) -> None:
-        values["scenarios"][0]["runs"][0]["run_id"] = "elsewhere"
-
-    for change in (forget_a_run, another_verdict, another_run):
+    for change in (
+        lambda values: values["scenarios"][0]["runs"].pop(0),
+        lambda values: values["scenarios"][0]["runs"][0].update(verdict="inconclusive"),
+        lambda values: values["scenarios"][0]["runs"][0].update(run_id="elsewhere"),
+    ):
         parts = [rehearse.folder(rehearse(THREE, recovery=7.0, repeat=5, shard=Shard(i, 2))) for i in (1, 2)]
         _edit(parts[0], change, "figures.json")
         with pytest.raises(UsageError, match=r"figures of .* are not those of its suite\.json"):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from judging import ENVELOPE, EXPECT, Bend, bent, load, together, verdict
+from judging import ENVELOPE, EXPECT, Bend, bending, bent, load, together, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, simulate
 
@@ -19,12 +19,10 @@ JOB = Job(nodes=2, steps=40, every=10)
 KILL = [Outage(17, "rank", victim=1)]
 
 
-def loss(change: Callable[[dict[str, Any]], object], rank: int | None = None, first: int = 1) -> Bend:
-    def bend(logs: Logs) -> None:
-        for line in logs.steps(first, rank=rank):
-            line["loss"] = change(line)
-
-    return bend
+@bending
+def loss(logs: Logs, change: Callable[[dict[str, Any]], object], rank: int | None = None, first: int = 1) -> None:
+    for line in logs.steps(first, rank=rank):
+        line["loss"] = change(line)
 
 
 def failed(logs: Logs) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import EXACT, Bend, bent, expecting, load, verdict
+from judging import EXACT, bending, bent, expecting, load, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, simulate, steps
 
@@ -53,18 +53,15 @@ def in_order(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
     return 0, [[(step - 1) * BATCH * ranks + rank, BATCH, ranks]]
 
 
-def telling(told: Told, last_lives: Told | None = None) -> Bend:
+@bending
+def telling(logs: Logs, told: Told, last_lives: Told | None = None) -> None:
     """The logs of an observed trainer: it tells indices, and no place in a shuffled order that it does not know."""
-
-    def bend(logs: Logs) -> None:
-        for lines in logs.trainers():
-            chosen = last_lives if last_lives and lines in logs.last_lives() else told
-            for line in steps(lines):
-                for field in ("first", "count", "digest"):
-                    line.pop(field, None)
-                line["epoch"], line["samples"] = chosen(line["step"], lines[0]["rank"], lines[0]["world_size"])
-
-    return bend
+    for lines in logs.trainers():
+        chosen = last_lives if last_lives and lines in logs.last_lives() else told
+        for line in steps(lines):
+            for field in ("first", "count", "digest"):
+                line.pop(field, None)
+            line["epoch"], line["samples"] = chosen(line["step"], lines[0]["rank"], lines[0]["world_size"])
 
 
 def run_of(told: Told, after: Told | None = None, outages: list[Outage] = KILL, expect: Any = EXACT) -> Timeline:
@@ -257,17 +254,14 @@ def test_a_step_that_tells_no_samples_makes_the_rest_no_proof() -> None:
     assert result.repeated is None and "1 step of a rank without a report" in result.why
 
 
-def digests(shift: int = 0, seed: str = "") -> Bend:
+@bending
+def digests(logs: Logs, shift: int = 0, seed: str = "") -> None:
     """Only the inputs' digests are told, each rank's own; `shift`: of how many steps earlier they are at last."""
-
-    def bend(logs: Logs) -> None:
-        for lines in logs.trainers():
-            moved = shift if lines in logs.last_lives() else 0
-            for line in steps(lines):
-                del line["first"], line["count"]
-                line["digest"] = f"{seed}{line['step'] - moved}/{lines[0]['rank']}"
-
-    return bend
+    for lines in logs.trainers():
+        moved = shift if lines in logs.last_lives() else 0
+        for line in steps(lines):
+            del line["first"], line["count"]
+            line["digest"] = f"{seed}{line['step'] - moved}/{lines[0]['rank']}"
 
 
 def test_digests_of_inputs_are_held_against_those_of_the_fault_free_run() -> None:

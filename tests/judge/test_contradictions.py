@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judging import EXPECT, SAVES, Bend, verdict
+from judging import EXPECT, SAVES, Bend, bending, verdict
 from scorecards import assert_verdict
 from simulator import Job, Line, Logs, Outage, change, clocks, find, put, remove, simulate, steps
 
@@ -52,24 +52,18 @@ def restored_is(**changed: Any) -> Bend:
     return lambda logs: find(logs.last_lives()[1], "restored").update(changed)
 
 
-def restored_from(folder: str) -> Bend:
+@bending
+def restored_from(logs: Logs, folder: str) -> None:
     """All is saved in `/run/checkpoints`; rank 1 took its state out of this folder."""
-
-    def bend(logs: Logs) -> None:
-        change(logs.all(*SAVES), path=lambda line: f"/run/checkpoints/step-{line['step']}")
-        restored_is(source=f"{folder}/step-10")(logs)
-
-    return bend
+    change(logs.all(*SAVES), path=lambda line: f"/run/checkpoints/step-{line['step']}")
+    restored_is(source=f"{folder}/step-10")(logs)
 
 
-def met(field: str, *told: object) -> Bend:
+@bending
+def met(logs: Logs, field: str, *told: object) -> None:
     """What each rank tells of the group of its second life."""
-
-    def bend(logs: Logs) -> None:
-        for lines, value in zip(logs.last_lives(), told, strict=True):
-            find(lines, "rendezvous")[field] = value
-
-    return bend
+    for lines, value in zip(logs.last_lives(), told, strict=True):
+        find(lines, "rendezvous")[field] = value
 
 
 def exits_before_its_last_steps(logs: Logs) -> None:
@@ -106,14 +100,11 @@ def noticed_early(logs: Logs) -> None:
     put(logs.trainers(rank=1)[0], notice | clocks(logs.told("fault.injected"), -5 * 10**9))
 
 
-def committed_as(content: str) -> Bend:
+@bending
+def committed_as(logs: Logs, content: str) -> None:
     """The checkpoints of step 10 held this, and rank 1 restored something else."""
-
-    def bend(logs: Logs) -> None:
-        change((line for line in logs.all("checkpoint.committed") if line["step"] == 10), content=content)
-        restored_is(content="another")(logs)
-
-    return bend
+    change((line for line in logs.all("checkpoint.committed") if line["step"] == 10), content=content)
+    restored_is(content="another")(logs)
 
 
 def later(line: Line, by: int) -> Line:
@@ -163,15 +154,12 @@ def not_followed(logs: Logs) -> None:
     lines[where:] = [failed | clocks(lines[where - 1], 1)]
 
 
-def swapped(step: int) -> Bend:
+@bending
+def swapped(logs: Logs, step: int) -> None:
     """Two lines change places; their times stay."""
-
-    def bend(logs: Logs) -> None:
-        lines = logs.last_lives()[1]
-        one, other = (lines.index(steps(lines, number, number)[0]) for number in (step, step + 1))
-        lines[one], lines[other] = lines[other], lines[one]
-
-    return bend
+    lines = logs.last_lives()[1]
+    one, other = (lines.index(steps(lines, number, number)[0]) for number in (step, step + 1))
+    lines[one], lines[other] = lines[other], lines[one]
 
 
 @pytest.mark.parametrize(

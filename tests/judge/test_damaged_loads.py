@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judging import Bend, fault_free_of, struck, together, verdict
+from judging import Bend, bending, fault_free_of, struck, together, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, clocks, put, simulate
 
@@ -47,16 +47,13 @@ def sourced(logs: Logs, source: str | None = SOURCE, **more: Any) -> None:
             line.pop("source")
 
 
-def published(sha256: str) -> Bend:
+@bending
+def published(logs: Logs, sha256: str) -> None:
     """The harness saw the checkpoint between the damage and the restore."""
-
-    def bend(logs: Logs) -> None:
-        found = logs.told("fault.damaged")
-        found["sha256"] = "left"
-        told = {"event": "checkpoint.published", "path": found["checkpoint"], "sha256": sha256}
-        logs.put(told | clocks(found, 1_000_000))
-
-    return bend
+    found = logs.told("fault.damaged")
+    found["sha256"] = "left"
+    told = {"event": "checkpoint.published", "path": found["checkpoint"], "sha256": sha256}
+    logs.put(told | clocks(found, 1_000_000))
 
 
 def told_anew(logs: Logs) -> None:

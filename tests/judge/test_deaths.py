@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import Bend, struck, together, verdict
+from judging import Bend, bending, struck, together, verdict
 from simulator import Job, Logs, Outage, change, clocks, find, put, remove, simulate
 
 from harness.judge.facts import deaths
@@ -44,25 +44,19 @@ def exits(logs: Logs, node: int) -> list[dict[str, Any]]:
     return sorted((line for line in lines if line.get("event") == "worker.exit"), key=lambda line: line["mono_ns"])
 
 
-def at_work(begin: int, end: int, **what: Any) -> Bend:
+@bending
+def at_work(logs: Logs, begin: int, end: int, **what: Any) -> None:
     """A fault that kills nobody is at work on node 0 from `begin` to `end`, counted from the first rank's exit."""
-
-    def bend(logs: Logs) -> None:
-        at = min(line["mono_ns"] for node in (0, 1) for line in exits(logs, node))
-        target = [{"node": "node0", "incarnation": 1, "rank": None}]
-        struck(logs, "slow", at + begin, healed=at + end, targets=target, **what)
-
-    return bend
+    at = min(line["mono_ns"] for node in (0, 1) for line in exits(logs, node))
+    target = [{"node": "node0", "incarnation": 1, "rank": None}]
+    struck(logs, "slow", at + begin, healed=at + end, targets=target, **what)
 
 
-def with_codes(*codes: int) -> Bend:
+@bending
+def with_codes(logs: Logs, *codes: int) -> None:
     """Each rank's first exit has its own code."""
-
-    def bend(logs: Logs) -> None:
-        for rank, code in enumerate(codes):
-            exits(logs, rank)[0]["code"] = code
-
-    return bend
+    for rank, code in enumerate(codes):
+        exits(logs, rank)[0]["code"] = code
 
 
 def segfaults(*ranks: int) -> Bend:
@@ -105,12 +99,10 @@ def back_of(logs: Logs) -> int:
     return int(next(line["mono_ns"] for line in logs.harness if line.get("incarnation") == 2))
 
 
-def leaves_before_it_came(code: int) -> Bend:
-    def bend(logs: Logs) -> None:
-        exits(logs, 0)[1].update(code=code, mono_ns=back_of(logs) - 1)
-        logs.lose("exiting", rank=0, life=1)
-
-    return bend
+@bending
+def leaves_before_it_came(logs: Logs, code: int) -> None:
+    exits(logs, 0)[1].update(code=code, mono_ns=back_of(logs) - 1)
+    logs.lose("exiting", rank=0, life=1)
 
 
 def replacement_dies_as_it_comes(logs: Logs) -> None:
@@ -349,16 +341,13 @@ def taken_by_engine(logs: Logs) -> None:
     logs.harness.append(last | {"event": "node.released", "node": "node1", "incarnation": 1, "reason": "evicted"})
 
 
-def drained(*sources: str | None) -> Bend:
+@bending
+def drained(logs: Logs, *sources: str | None) -> None:
     """Both ranks leave as drained ones do; rank 0 tells of a notice of the first source, rank 1 of the second one."""
-
-    def bend(logs: Logs) -> None:
-        for rank, source in enumerate(sources):
-            exits(logs, rank)[0]["code"] = 75
-            lines = logs.trainers(rank=rank, life=0)[0]
-            lines += [lines[-1] | {"event": "notice", "source": source}] if source else []
-
-    return bend
+    for rank, source in enumerate(sources):
+        exits(logs, rank)[0]["code"] = 75
+        lines = logs.trainers(rank=rank, life=0)[0]
+        lines += [lines[-1] | {"event": "notice", "source": source}] if source else []
 
 
 SLOW = at_work(-900 * MS, 60_000 * MS)  # on node 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import EXPECT, Bend, fault_free_of, together, verdict
+from judging import EXPECT, Bend, bending, fault_free_of, together, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, clocks, remove, simulate
 
@@ -42,14 +42,11 @@ def planned(**fields: Any) -> Bend:
     return lambda logs: logs.plan["faults"][0].update(fields)
 
 
-def moved(event: str, seconds: float) -> Bend:
+@bending
+def moved(logs: Logs, event: str, seconds: float) -> None:
     """To so long after the fault's begin."""
-
-    def bend(logs: Logs) -> None:
-        logs.told(event).update(clocks(logs.told("fault.injected"), round(seconds * 10**9)))
-        logs.put()
-
-    return bend
+    logs.told(event).update(clocks(logs.told("fault.injected"), round(seconds * 10**9)))
+    logs.put()
 
 
 def earlier(logs: Logs) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import Bend, bent, verdict
+from judging import Bend, bending, bent, verdict
 from simulator import Job, Logs, Outage, clocks, simulate
 
 from harness.judge.score import Scorecard
@@ -19,14 +19,11 @@ LEFT = ["checkpoints/best.json", "checkpoints/eval/40.json", "checkpoints/log.tx
 ASKED = {"files_beside_saves": {}}
 
 
-def leaving(files: Sequence[str], count: int | None = None) -> Bend:
+@bending
+def leaving(logs: Logs, files: Sequence[str], count: int | None = None) -> None:
     """The harness saw these beside the saves when all nodes had ended."""
-
-    def bend(logs: Logs) -> None:
-        found = {"event": "files.left", "files": list(files), "count": len(files) if count is None else count}
-        logs.put(found | clocks(logs.told("run.finished"), -1))
-
-    return bend
+    found = {"event": "files.left", "files": list(files), "count": len(files) if count is None else count}
+    logs.put(found | clocks(logs.told("run.finished"), -1))
 
 
 AS_USUAL = leaving(LEFT)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from judging import EXPECT, SAVES, Bend, bent, together, verdict
+from judging import EXPECT, SAVES, Bend, bending, bent, together, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, find, simulate, steps
 
@@ -51,19 +51,16 @@ def test_a_command_that_fails_has_failed_though_nothing_is_told() -> None:
     assert card.verdict is Verdict.FAIL and "ImportError" in card.reasons[0]
 
 
-def counted_anew(**names: Any) -> Bend:
+@bending
+def counted_anew(logs: Logs, **names: Any) -> None:
     """The last lives do not know which step they restored, and count from 1."""
-
-    def bend(logs: Logs) -> None:
-        for lines in logs.last_lives():
-            restored = find(lines, "restored")
-            base = restored.pop("step")
-            restored.pop("source", None)
-            restored |= names
-            for line in lines:
-                line |= {"step": line["step"] - base} if "step" in line else {}
-
-    return bend
+    for lines in logs.last_lives():
+        restored = find(lines, "restored")
+        base = restored.pop("step")
+        restored.pop("source", None)
+        restored |= names
+        for line in lines:
+            line |= {"step": line["step"] - base} if "step" in line else {}
 
 
 def test_steps_that_nobody_can_join_accuse_nobody() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from judge.test_slowdown import JOB, slowed
-from judging import Bend, together, verdict
+from judging import Bend, bending, together, verdict
 from simulator import Logs, clocks, find, simulate
 
 from harness.judge.verdict import Verdict
@@ -15,19 +15,16 @@ from harness.judge.verdict import Verdict
 ITEM = "the training's own traffic"
 
 
-def told(kind: str, **traffic: Any) -> Callable[[Logs], None]:
+@bending
+def told(logs: Logs, kind: str, **traffic: Any) -> None:
     """The fault of this kind, and what it told of the training's traffic through it."""
-
-    def bend(logs: Logs) -> None:
-        lines = logs.harness
-        injected = find(lines, "fault.injected")
-        injected |= {"kind": kind, "kills": False, "spoils": False}
-        if traffic:
-            times = clocks(injected, 1)
-            line = times | {"event": "fault.traffic", "fault": injected["fault"], "node": "node0", "seconds": 9.0}
-            lines.insert(lines.index(injected) + 1, line | traffic)
-
-    return bend
+    lines = logs.harness
+    injected = find(lines, "fault.injected")
+    injected |= {"kind": kind, "kills": False, "spoils": False}
+    if traffic:
+        times = clocks(injected, 1)
+        line = times | {"event": "fault.traffic", "fault": injected["fault"], "node": "node0", "seconds": 9.0}
+        lines.insert(lines.index(injected) + 1, line | traffic)
 
 
 def judged(bend: Callable[[Logs], None], slower: float = 1.0, expect: dict[str, Any] | None = None) -> Any:

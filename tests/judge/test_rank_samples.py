@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Bend, bent, fault_free_of, together, verdict
+from judging import EXPECT, Bend, bending, bent, fault_free_of, together, verdict
 from mutants.bent import a_rank_has_no_log
 from simulator import Job, Logs, Outage, change, simulate, steps
 
@@ -69,15 +69,12 @@ def test_steps_that_were_rolled_back_do_not_count() -> None:
     assert not accused(judged(TWO, telling(TWO), short, outages=[Outage(27, "rank", victim=1)]))
 
 
-def moved(amount: int, since: int = 0) -> Bend:
+@bending
+def moved(logs: Logs, amount: int, since: int = 0) -> None:
     """Of two ranks, the first one computes with so many samples of the other one as well."""
-
-    def bend(logs: Logs) -> None:
-        for rank, more in enumerate((amount, -amount)):
-            for line in logs.steps(since, rank=rank):
-                line["rank_samples"] += more
-
-    return bend
+    for rank, more in enumerate((amount, -amount)):
+        for line in logs.steps(since, rank=rank):
+            line["rank_samples"] += more
 
 
 @pytest.mark.parametrize(

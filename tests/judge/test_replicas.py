@@ -7,7 +7,7 @@ from typing import Any
 
 import judging
 import pytest
-from judging import EXPECT, Bend, bent, fault_free_of, together, verdict
+from judging import EXPECT, Bend, bending, bent, fault_free_of, together, verdict
 from simulator import Job, Logs, Outage, change, clocks, simulate, steps
 
 from harness.judge.facts import reported
@@ -19,16 +19,13 @@ EVERY = 5
 FLIPPED_AT = 22
 
 
-def telling(drifted: int | None = None, since: int = FLIPPED_AT, until: int = 10**9) -> Bend:
+@bending
+def telling(logs: Logs, drifted: int | None = None, since: int = FLIPPED_AT, until: int = 10**9) -> None:
     """Every rank tells a digest each fifth step; that of one rank is another one from a step on."""
-
-    def bend(logs: Logs) -> None:
-        for lines in logs.trainers():
-            for line in (line for line in steps(lines) if line["step"] % EVERY == 0):
-                apart = lines[0]["rank"] == drifted and since <= line["step"] < until
-                line |= {"weights": f"w{line['step']}{'x' * apart}", "weights_ns": 1}
-
-    return bend
+    for lines in logs.trainers():
+        for line in (line for line in steps(lines) if line["step"] % EVERY == 0):
+            apart = lines[0]["rank"] == drifted and since <= line["step"] < until
+            line |= {"weights": f"w{line['step']}{'x' * apart}", "weights_ns": 1}
 
 
 def alarmed(logs: Logs, suspect: int | None = 1, step: int = 25) -> None:
@@ -118,15 +115,12 @@ RESTARTED = Outage(27, "rank", victim=1)  # it goes on from step 20, and the fir
 OTHER = "at step 25 rank 0 computed with other weights than in the fault-free run, though all steps before it were"
 
 
-def digests(of: Callable[[int, int], str | None], first_life: bool = False, phase: int = 0) -> Bend:
+@bending
+def digests(logs: Logs, of: Callable[[int, int], str | None], first_life: bool = False, phase: int = 0) -> None:
     """What a rank tells in a step, after the restart or also before it; by rank and step."""
-
-    def bend(logs: Logs) -> None:
-        for rank in range(JOB.nodes):
-            for line in (line for lines in logs.trainers(rank)[not first_life :] for line in steps(lines)):
-                line["weights"] = of(rank, line["step"]) if line["step"] % EVERY == phase else None
-
-    return bend
+    for rank in range(JOB.nodes):
+        for line in (line for lines in logs.trainers(rank)[not first_life :] for line in steps(lines)):
+            line["weights"] = of(rank, line["step"]) if line["step"] % EVERY == phase else None
 
 
 def beside(usual: Bend, *bends: Bend, expect: dict[str, Any] | None = None) -> list[tuple[Verdict, str]]:
@@ -136,14 +130,11 @@ def beside(usual: Bend, *bends: Bend, expect: dict[str, Any] | None = None) -> l
     return [(each.verdict, each.text) for each in card.findings if each.code.startswith(codes)]
 
 
-def losses_change(first: int) -> Bend:
+@bending
+def losses_change(logs: Logs, first: int) -> None:
     """After the restart, from this step on."""
-
-    def bend(logs: Logs) -> None:
-        for line in (line for rank in range(JOB.nodes) for line in logs.steps(first, rank=rank, life=1)):
-            line["loss"] += 1e-7
-
-    return bend
+    for line in (line for rank in range(JOB.nodes) for line in logs.steps(first, rank=rank, life=1)):
+        line["loss"] += 1e-7
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judging import EXACT, SAVES, Bend, bent, by_a_command, load, struck, together, verdict
+from judging import EXACT, SAVES, Bend, bending, bent, by_a_command, load, struck, together, verdict
 from scorecards import assert_verdict
 from simulator import Job, Line, Logs, Outage, change, clocks, put, remove, simulate, steps
 
@@ -68,12 +68,10 @@ def with_part(step: int, tensor: str) -> Bend:
     return with_seen(step, step, tensor_digests=[f"600 model-{step}", tensor, "20 frozen"])
 
 
-def unseen(first: int, last: int) -> Bend:
-    def bend(logs: Logs) -> None:
-        known = [id(line) for line in seen(logs, first, last)]
-        remove(logs.harness, lambda line: id(line) in known)
-
-    return bend
+@bending
+def unseen(logs: Logs, first: int, last: int) -> None:
+    known = [id(line) for line in seen(logs, first, last)]
+    remove(logs.harness, lambda line: id(line) in known)
 
 
 def not_left(logs: Logs) -> None:
@@ -81,15 +79,12 @@ def not_left(logs: Logs) -> None:
     left_are(*range(10, 80, 10))(logs)
 
 
-def left_are(*kept: int) -> Bend:
+@bending
+def left_are(logs: Logs, *kept: int) -> None:
     """Only these are there when all nodes have ended."""
-
-    def bend(logs: Logs) -> None:
-        left = left_of(logs)
-        left["checkpoints"] = [each for each in left["checkpoints"] if each["step"] in kept]
-        left["count"] = len(left["checkpoints"])
-
-    return bend
+    left = left_of(logs)
+    left["checkpoints"] = [each for each in left["checkpoints"] if each["step"] in kept]
+    left["count"] = len(left["checkpoints"])
 
 
 def removed(logs: Logs, step: int, after_ns: int) -> None:
@@ -424,14 +419,11 @@ def test_a_file_without_a_step_is_at_the_end_as_without_a_fault(since: int, verd
     assert_verdict(card, verdict_, "at the end checkpoints/swa.pt holds other tensors" if since == 40 else "")
 
 
-def passed_over(*items: Line, step: int) -> Bend:
+@bending
+def passed_over(logs: Logs, *items: Line, step: int) -> None:
     """The restart takes an older one, and says so."""
-
-    def bend(logs: Logs) -> None:
-        for line in [line for line in logs.all("restored") if line["step"] == 30]:
-            line |= {"step": step, "source": f"checkpoints/step-{step}", "fallback": list(items)}
-
-    return bend
+    for line in [line for line in logs.all("restored") if line["step"] == 30]:
+        line |= {"step": step, "source": f"checkpoints/step-{step}", "fallback": list(items)}
 
 
 NEWEST = {"source": "checkpoints/step-30", "reason": "checksum"}
@@ -540,17 +532,14 @@ def test_a_fault_that_may_hide_a_save_excuses_it_while_it_is_at_work(lost: Bend)
     assert "is none" in said(judged(lost)) and "is none" not in said(judged(spoils, lost))
 
 
-def emptied(times: int, apart_ns: int) -> Bend:
+@bending
+def emptied(logs: Logs, times: int, apart_ns: int) -> None:
     """So often the only checkpoint in the store is removed, so long before the next one was committed."""
-
-    def bend(logs: Logs) -> None:
-        for before, after in list(itertools.pairwise(commits(logs, 40)))[:times]:
-            removed = {"event": "checkpoint.removed", "path": before["path"], "step": before["step"]}
-            logs.put(removed | clocks(after, -apart_ns))
-            for line in list(seen(logs, 0, before["step"] - 1)):
-                logs.harness.remove(line)
-
-    return bend
+    for before, after in list(itertools.pairwise(commits(logs, 40)))[:times]:
+        removed = {"event": "checkpoint.removed", "path": before["path"], "step": before["step"]}
+        logs.put(removed | clocks(after, -apart_ns))
+        for line in list(seen(logs, 0, before["step"] - 1)):
+            logs.harness.remove(line)
 
 
 @pytest.mark.parametrize(
@@ -659,21 +648,18 @@ def test_a_manifest_without_a_tensor_is_no_checkpoint(layout: str, fails: bool) 
     assert ("is none: the harness saw 4,860 bytes and no tensor in them" in said(card)) is fails
 
 
-def writes(late: int, after_ns: int = 1) -> Bend:
+@bending
+def writes(logs: Logs, late: int, after_ns: int = 1) -> None:
     """The trainer says when it begins to write: of so many saves only after it told that they are committed."""
-
-    def bend(logs: Logs) -> None:
-        left = late
-        for lines in logs.trainers():
-            told = [line for line in lines if line.get("event") == "checkpoint.committed"]
-            begun = [line for line in lines if line.get("event") == "checkpoint.started"]
-            first, left = left, max(0, left - len(told))
-            for line in (*told[:first], *begun[first:]):
-                at = clocks(line, after_ns * (line["event"] == "checkpoint.committed"))
-                lines.append({"event": "phase", "name": "checkpoint.write", "edge": "begin"} | at)
-            put(lines)
-
-    return bend
+    left = late
+    for lines in logs.trainers():
+        told = [line for line in lines if line.get("event") == "checkpoint.committed"]
+        begun = [line for line in lines if line.get("event") == "checkpoint.started"]
+        first, left = left, max(0, left - len(told))
+        for line in (*told[:first], *begun[first:]):
+            at = clocks(line, after_ns * (line["event"] == "checkpoint.committed"))
+            lines.append({"event": "phase", "name": "checkpoint.write", "edge": "begin"} | at)
+        put(lines)
 
 
 @pytest.mark.parametrize(("late", "fails"), [(2, True), (1, False), (0, False)])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import Bend, bent, together, verdict
+from judging import Bend, bending, bent, together, verdict
 from scorecards import assert_verdict
 from simulator import Job, Line, Logs, Outage, change, clocks, simulate, steps
 
@@ -62,25 +62,24 @@ def alarmed(logs: Logs) -> None:
     told(logs, "anomaly", kind="divergence", detail="loss 9")
 
 
-def leaving_out(batches: int = abnormal.LEFT_OUT_STEPS, says: int | None = None, begin: int = SINCE - 1) -> Bend:
+@bending
+def leaving_out(
+    logs: Logs, batches: int = abnormal.LEFT_OUT_STEPS, says: int | None = None, begin: int = SINCE - 1
+) -> None:
     """From the first step that would have met them, all later steps consume so many batches later."""
-
-    def bend(logs: Logs) -> None:
-        count = (batches if says is None else says) * BATCH
-        if count:
-            told(logs, "samples.left_out", first=(begin - 1) * BATCH, count=count)
-        named = {line["first"]: line["digest"] for line in steps(logs.trainers(rank=0)[0])}
-        for lines in logs.trainers():
-            again = False
-            before = 0
-            for line in steps(lines):
-                again |= line["step"] <= before
-                before = line["step"]
-                if again and line["step"] >= begin:
-                    line["first"] += batches * BATCH
-                    line["digest"] = named.get(line["first"], "of a batch that the fault-free run never came to")
-
-    return bend
+    count = (batches if says is None else says) * BATCH
+    if count:
+        told(logs, "samples.left_out", first=(begin - 1) * BATCH, count=count)
+    named = {line["first"]: line["digest"] for line in steps(logs.trainers(rank=0)[0])}
+    for lines in logs.trainers():
+        again = False
+        before = 0
+        for line in steps(lines):
+            again |= line["step"] <= before
+            before = line["step"]
+            if again and line["step"] >= begin:
+                line["first"] += batches * BATCH
+                line["digest"] = named.get(line["first"], "of a batch that the fault-free run never came to")
 
 
 def judged(*bends: Bend, back: bool = True, usual: Bend = together()) -> Scorecard:  # noqa: B008

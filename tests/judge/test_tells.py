@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from judging import EXPECT, Bend, bent, by_a_command, fault_free_of, together, verdict
+from judging import EXPECT, Bend, bending, bent, by_a_command, fault_free_of, together, verdict
 from simulator import Job, Logs, Outage, change, remove, simulate, steps
 
 from harness.errors import EventLogError
@@ -27,21 +27,17 @@ def both(bend: Bend, expect: dict[str, Any] | None = None, fault_free: bool = Tr
     return verdict(simulate(JOB, KILL, seed=5), bend, expect, usual)
 
 
-def without(*fields: str) -> Bend:
-    def bend(logs: Logs) -> None:
-        for line in logs.steps():
-            for field in fields:
-                line.pop(field, None)
-
-    return bend
+@bending
+def without(logs: Logs, *fields: str) -> None:
+    for line in logs.steps():
+        for field in fields:
+            line.pop(field, None)
 
 
-def without_events(*names: str) -> Bend:
-    def bend(logs: Logs) -> None:
-        for name, lines in logs.items():
-            remove(lines, lambda line: name != "harness" and line.get("event") in names)  # noqa: B023
-
-    return bend
+@bending
+def without_events(logs: Logs, *names: str) -> None:
+    for name, lines in logs.items():
+        remove(lines, lambda line: name != "harness" and line.get("event") in names)  # noqa: B023
 
 
 KINDS = {
@@ -108,16 +104,13 @@ def test_what_is_told_at_the_first_step_and_then_at_common_ones_does_not_cease()
     assert not [text for text in card.reasons if "stopped reporting" in text], card.reasons
 
 
-def ceases(*fields: str, rank: int, first: int, last: int = 10**9, every: int = 1) -> Bend:
+@bending
+def ceases(logs: Logs, *fields: str, rank: int, first: int, last: int = 10**9, every: int = 1) -> None:
     """One rank leaves these fields out of its steps from the first one on, in the same process."""
-
-    def bend(logs: Logs) -> None:
-        for line in logs.steps(rank=rank):
-            if first <= line["step"] <= last or line["step"] % every:
-                for field in fields:
-                    line.pop(field, None)
-
-    return bend
+    for line in logs.steps(rank=rank):
+        if first <= line["step"] <= last or line["step"] % every:
+            for field in fields:
+                line.pop(field, None)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

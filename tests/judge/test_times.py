@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from judging import EXPECT, Bend, bent, fault_free_of, verdict
+from judging import EXPECT, Bend, bending, bent, fault_free_of, verdict
 from simulator import Job, Line, Logs, Outage, change, clocks, simulate, steps
 
 from harness.judge.facts import times
@@ -27,12 +27,10 @@ def judged(bend: Bend, outages: list[Outage] = KILL, fault_free: Timeline | None
     return verdict(simulate(JOB, outages, seed=5), bend, EXPECT, fault_free or fault_free_of(JOB))
 
 
-def first_begins_earlier(seconds: float) -> Bend:
-    def bend(logs: Logs) -> None:
-        for lines in logs.last_lives():
-            steps(lines)[0]["begin_ns"] -= round(seconds * S)
-
-    return bend
+@bending
+def first_begins_earlier(logs: Logs, seconds: float) -> None:
+    for lines in logs.last_lives():
+        steps(lines)[0]["begin_ns"] -= round(seconds * S)
 
 
 def begins_earlier(logs: Logs) -> None:
@@ -73,17 +71,14 @@ def back_earlier(seconds: float) -> Bend:
     return lambda logs: [moved(lines, -seconds) for lines in logs.last_lives()]
 
 
-def seen(lag_s: float, at_last_s: float) -> Bend:
+@bending
+def seen(logs: Logs, lag_s: float, at_last_s: float) -> None:
     """The harness sees each save on the store so long after it was committed; after the recovery it takes longer."""
-
-    def bend(logs: Logs) -> None:
-        restarted = len(logs.trainers(rank=0)) > 1
-        begun = min(lines[0]["mono_ns"] for lines in logs.last_lives()) if restarted else 2**60
-        for line in logs.all("checkpoint.committed"):
-            lag = round((at_last_s if line["mono_ns"] > begun else lag_s) * S)
-            logs.put({"event": "checkpoint.published", "path": "x", "step": line["step"]} | clocks(line, lag))
-
-    return bend
+    restarted = len(logs.trainers(rank=0)) > 1
+    begun = min(lines[0]["mono_ns"] for lines in logs.last_lives()) if restarted else 2**60
+    for line in logs.all("checkpoint.committed"):
+        lag = round((at_last_s if line["mono_ns"] > begun else lag_s) * S)
+        logs.put({"event": "checkpoint.published", "path": "x", "step": line["step"]} | clocks(line, lag))
 
 
 def rounded_down(logs: Logs) -> None:
@@ -92,25 +87,19 @@ def rounded_down(logs: Logs) -> None:
             line |= {key: line[key] - line[key] % (S // 10) for key in ("mono_ns", "begin_ns") if key in line}
 
 
-def saves_took(seconds: float) -> Bend:
+@bending
+def saves_took(logs: Logs, seconds: float) -> None:
     """By what a save tells of itself it took so much longer than from its begin to its end."""
-
-    def bend(logs: Logs) -> None:
-        for begun, done in zip(logs.all("checkpoint.started"), logs.all("checkpoint.committed"), strict=True):
-            done["duration_ns"] = done["mono_ns"] - begun["mono_ns"] + round(seconds * S)
-
-    return bend
+    for begun, done in zip(logs.all("checkpoint.started"), logs.all("checkpoint.committed"), strict=True):
+        done["duration_ns"] = done["mono_ns"] - begun["mono_ns"] + round(seconds * S)
 
 
-def speaks_after_it_was_seen_to_end(seconds: float) -> Bend:
+@bending
+def speaks_after_it_was_seen_to_end(logs: Logs, seconds: float) -> None:
     """The killed worker's last words come so much later than its launcher saw it end."""
-
-    def bend(logs: Logs) -> None:
-        seen = next(line for lines in logs.values() for line in lines if line.get("code") == -9)
-        at = seen["mono_ns"] + round(seconds * S)
-        logs.trainers(rank=1, life=0)[0].append({"event": "notice", "source": "peer", "mono_ns": at, "wall_ns": at})
-
-    return bend
+    seen = next(line for lines in logs.values() for line in lines if line.get("code") == -9)
+    at = seen["mono_ns"] + round(seconds * S)
+    logs.trainers(rank=1, life=0)[0].append({"event": "notice", "source": "peer", "mono_ns": at, "wall_ns": at})
 
 
 def no_begin(logs: Logs) -> None:
@@ -187,12 +176,10 @@ def said_of(run: Timeline) -> str:
     return " · ".join(each.words for each in times.impossible(run, (), ()))
 
 
-def node_came_late(beyond_ns: int) -> Bend:
-    def bend(logs: Logs) -> None:
-        given = max(line["mono_ns"] for line in logs.harness if line.get("event") == "node.allocated")
-        next(logs.steps(rank=1, life=-1))["begin_ns"] = given - times.APART_NS - beyond_ns
-
-    return bend
+@bending
+def node_came_late(logs: Logs, beyond_ns: int) -> None:
+    given = max(line["mono_ns"] for line in logs.harness if line.get("event") == "node.allocated")
+    next(logs.steps(rank=1, life=-1))["begin_ns"] = given - times.APART_NS - beyond_ns
 
 
 @pytest.mark.parametrize(
@@ -253,15 +240,12 @@ def test_saves_are_seen_as_soon_as_before_the_fault(saves: Lags, usual: Lags, fo
     assert len(words) == bool(found) and all(each.startswith(found) for each in words), words
 
 
-def recovery_seen(late_s: float) -> Bend:
+@bending
+def recovery_seen(logs: Logs, late_s: float) -> None:
     """The harness saw the first new step so long after it was told."""
-
-    def bend(logs: Logs) -> None:
-        at = max(line["mono_ns"] for line in logs.steps(18, 18)) + round(late_s * S)
-        seen = {"event": "fault.recovered", "fault": "fault1", "step": 18}
-        logs.put(seen | {"mono_ns": at, "wall_ns": at})
-
-    return bend
+    at = max(line["mono_ns"] for line in logs.steps(18, 18)) + round(late_s * S)
+    seen = {"event": "fault.recovered", "fault": "fault1", "step": 18}
+    logs.put(seen | {"mono_ns": at, "wall_ns": at})
 
 
 @pytest.mark.parametrize(
@@ -278,17 +262,14 @@ def test_the_harness_sees_itself_when_the_job_recovers(late_s: float, expected: 
     assert card.verdict is expected and reason in " · ".join(["", *card.reasons]), card.reasons
 
 
-def told_at(share: float) -> Bend:
+@bending
+def told_at(logs: Logs, share: float) -> None:
     """The steps after the recovery are told to take this share of their time; the job ends when it did."""
-
-    def bend(logs: Logs) -> None:
-        begin = max(steps(lines, 12, 12)[0]["mono_ns"] for lines in logs.last_lives())
-        for line in (line for lines in logs.last_lives() for line in lines):
-            for key in ("mono_ns", "begin_ns"):
-                if line.get(key, 0) > begin:
-                    line[key] = begin + round(share * (line[key] - begin))
-
-    return bend
+    begin = max(steps(lines, 12, 12)[0]["mono_ns"] for lines in logs.last_lives())
+    for line in (line for lines in logs.last_lives() for line in lines):
+        for key in ("mono_ns", "begin_ns"):
+            if line.get(key, 0) > begin:
+                line[key] = begin + round(share * (line[key] - begin))
 
 
 @pytest.mark.parametrize(

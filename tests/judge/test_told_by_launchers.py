@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from judging import EXPECT, Bend, bent, verdict
+from judging import EXPECT, Bend, bending, bent, verdict
 from simulator import Job, Logs, Outage, change, clocks, put, simulate
 
 from harness.judge.score import Scorecard
@@ -26,21 +26,18 @@ def agents(logs: Logs) -> list[list[dict[str, Any]]]:
     return [lines for name, lines in sorted(logs.items()) if name.startswith("agent")]
 
 
-def met(*changed: Mapping[str, int]) -> Bend:
+@bending
+def met(logs: Logs, *changed: Mapping[str, int]) -> None:
     """Both launchers tell of each meeting, before its workers begin; `changed`: what they tell of the second one."""
-
-    def bend(logs: Logs) -> None:
-        for node, lines in enumerate(agents(logs)):
-            mine = [each for each in logs.trainers() if each[0]["node"] == lines[0]["node"]]
-            for number, worker in enumerate(mine):
-                at = worker[0]["mono_ns"] - 1
-                told = {"round": number + 1, "node_rank": node, "nodes": 2}
-                told |= changed[node] if number and changed else {}
-                wall = worker[0]["wall_ns"] - 1
-                lines.append({"event": "agent.rendezvous", "edge": "end", "mono_ns": at, "wall_ns": wall} | told)
-            put(lines)
-
-    return bend
+    for node, lines in enumerate(agents(logs)):
+        mine = [each for each in logs.trainers() if each[0]["node"] == lines[0]["node"]]
+        for number, worker in enumerate(mine):
+            at = worker[0]["mono_ns"] - 1
+            told = {"round": number + 1, "node_rank": node, "nodes": 2}
+            told |= changed[node] if number and changed else {}
+            wall = worker[0]["wall_ns"] - 1
+            lines.append({"event": "agent.rendezvous", "edge": "end", "mono_ns": at, "wall_ns": wall} | told)
+        put(lines)
 
 
 def counts_anew(logs: Logs) -> None:
@@ -59,32 +56,26 @@ def exits(logs: Logs) -> list[dict[str, Any]]:
     return [line for lines in agents(logs) for line in lines if line.get("event") == "worker.exit"]
 
 
-def ends_with(*codes: int) -> Bend:
+@bending
+def ends_with(logs: Logs, *codes: int) -> None:
     """What each launcher says that it ends with; their commands end with 0."""
-
-    def bend(logs: Logs) -> None:
-        for code, lines in zip(codes, agents(logs), strict=True):
-            lines.append(clocks(lines[-1]) | {"event": "agent.exiting", "code": code})
-
-    return bend
+    for code, lines in zip(codes, agents(logs), strict=True):
+        lines.append(clocks(lines[-1]) | {"event": "agent.exiting", "code": code})
 
 
 def nobody_is_named(logs: Logs) -> None:
     change(exits(logs), "pid")
 
 
-def begins_late(seconds: float) -> Bend:
+@bending
+def begins_late(logs: Logs, seconds: float) -> None:
     """The first word of each launcher comes so much later than the first word of its first worker."""
-
-    def bend(logs: Logs) -> None:
-        for lines in agents(logs):
-            first = min(each[0]["mono_ns"] for each in logs.trainers() if each[0]["node"] == lines[0]["node"])
-            for line in lines[:2]:
-                line["wall_ns"] += first + round(seconds * S) - line["mono_ns"]
-                line["mono_ns"] = first + round(seconds * S)
-            lines[1:] = [line for line in lines[1:] if line["mono_ns"] >= lines[0]["mono_ns"]]
-
-    return bend
+    for lines in agents(logs):
+        first = min(each[0]["mono_ns"] for each in logs.trainers() if each[0]["node"] == lines[0]["node"])
+        for line in lines[:2]:
+            line["wall_ns"] += first + round(seconds * S) - line["mono_ns"]
+            line["mono_ns"] = first + round(seconds * S)
+        lines[1:] = [line for line in lines[1:] if line["mono_ns"] >= lines[0]["mono_ns"]]
 
 
 @pytest.mark.parametrize(

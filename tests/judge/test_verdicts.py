@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Bend, bent, by_a_command, fault_free_of, together, verdict
+from judging import EXPECT, Bend, bending, bent, by_a_command, fault_free_of, together, verdict
 from mutants.bent import JOB, KILL, loss_is_nan, starts_from_scratch, starts_from_scratch_after_a_hang
 from scorecards import assert_verdict
 from simulator import KINDS, Job, Line, Logs, Outage, clocks, find, remove, simulate, steps
@@ -226,14 +227,11 @@ def test_a_world_that_formed_and_did_no_step_is_not_too_small() -> None:
     assert [each.words for each in _worlds(run)] == ["the job went on with 2 ranks; it needs at least 3"]
 
 
-def moved(by: float, first: int, last: int = 10**9) -> Bend:
+@bending
+def moved(logs: Logs, by: float, first: int, last: int = 10**9) -> None:
     """The loss of these steps is so much higher."""
-
-    def bend(logs: Logs) -> None:
-        for line in logs.steps(first, last):
-            line["loss"] += by
-
-    return bend
+    for line in logs.steps(first, last):
+        line["loss"] += by
 
 
 @pytest.mark.parametrize(
@@ -277,14 +275,11 @@ def test_a_trainer_that_does_not_tell_its_samples() -> None:
 FINAL = EXPECT | {"loss_continuity": {"mode": "final", "max_final_gap": "1%", "max_nonfinite_steps": 1}}
 
 
-def of_losses(change: Callable[[int, float], object]) -> Bend:
+@bending
+def of_losses(logs: Logs, change: Callable[[int, float], object]) -> None:
     """Every rank's loss of a step becomes `change(step, loss)`."""
-
-    def bend(logs: Logs) -> None:
-        for line in logs.steps():
-            line["loss"] = change(line["step"], line["loss"])
-
-    return bend
+    for line in logs.steps():
+        line["loss"] = change(line["step"], line["loss"])
 
 
 @pytest.mark.parametrize(
@@ -347,10 +342,7 @@ def test_a_bound_that_nothing_can_be_held_against(expect: dict[str, Any], reason
 def test_a_scorer_that_crashes_is_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.judge.questions import recovery_time
 
-    def crash(*_: object) -> None:
-        raise ZeroDivisionError("oh")
-
-    monkeypatch.setattr(recovery_time.RecoveryTime, "score", crash)
+    monkeypatch.setattr(recovery_time.RecoveryTime, "score", Mock(side_effect=ZeroDivisionError("oh")))
     card = verdict(simulate(JOB, KILL, seed=5))
     assert card.verdict is Verdict.INCONCLUSIVE
     assert card.reasons == ["recovery_time: the scorer crashed: ZeroDivisionError: oh"]

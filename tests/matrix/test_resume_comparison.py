@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging import load
+from judging import bending, load
 from simulator import Job, Logs, change, find, simulate, steps
 
 from harness.matrix import resume_comparison
@@ -70,14 +70,11 @@ def on_other_ranks(usual: Usual, again: Timeline, step: int) -> list[Finding]:
     return resume_comparison.on_other_ranks(usual, again, from_save(step)).found
 
 
-def at(step: int, rank: int | None = None, **fields: Any) -> Callable[[Logs], None]:
+@bending
+def at(logs: Logs, step: int, rank: int | None = None, **fields: Any) -> None:
     """This step tells something else."""
-
-    def bend(logs: Logs) -> None:
-        for line in logs.steps(step, step, rank=rank):
-            line |= {name: value(line) if callable(value) else value for name, value in fields.items()}
-
-    return bend
+    for line in logs.steps(step, step, rank=rank):
+        line |= {name: value(line) if callable(value) else value for name, value in fields.items()}
 
 
 def restored(step: int) -> Callable[[Logs], None]:
@@ -203,28 +200,25 @@ def test_where_a_repeat_differs_small_differences_are_none() -> None:
     assert differences(usual(0.01), resumed(at(25, rank=1, weights="0" * 64)), SAVE) == []
 
 
-def published(*told: tuple[int, str]) -> Callable[[Logs], None]:
+@bending
+def published(logs: Logs, *told: tuple[int, str]) -> None:
     """What the harness saw: the step, and a digest of the tensors."""
-
-    def bend(logs: Logs) -> None:
-        lines = logs.harness
-        moment = lines[-1]["mono_ns"], lines[-1].get("wall_ns", 0)
-        for step, tensors in told:
-            event = {
-                "event": "checkpoint.published",
-                "path": f"checkpoints/step_{step}",
-                "layout": "reference",
-                "bytes": 9,
-            }
-            listed = {
-                "tensor_count": 2,
-                "tensors": tensors,
-                "tensor_digests": [f"128 {tensors}", "64 same"],
-                "step": step,
-            }
-            lines.insert(-1, event | listed | {"mono_ns": moment[0], "wall_ns": moment[1], "sha256": "0" * 64})
-
-    return bend
+    lines = logs.harness
+    moment = lines[-1]["mono_ns"], lines[-1].get("wall_ns", 0)
+    for step, tensors in told:
+        event = {
+            "event": "checkpoint.published",
+            "path": f"checkpoints/step_{step}",
+            "layout": "reference",
+            "bytes": 9,
+        }
+        listed = {
+            "tensor_count": 2,
+            "tensors": tensors,
+            "tensor_digests": [f"128 {tensors}", "64 same"],
+            "step": step,
+        }
+        lines.insert(-1, event | listed | {"mono_ns": moment[0], "wall_ns": moment[1], "sha256": "0" * 64})
 
 
 @pytest.mark.parametrize("apart_by", [None, 0.001, 0.04])

@@ -274,7 +274,7 @@ LIMITS = {
     "GradientNormSpike": (r"> ([\d.]+) \* quantile_over_time\(0\.5", abnormal.GRADIENT_NORM_FACTOR),
     "LossStagnant": (r"chaos_loss_improvement_ratio < ([\d.]+)", abnormal.LOSS_IMPROVES_MIN),
     "DataWaitHigh": (r"> 0\) > ([\d.]+)", abnormal.DATA_WAIT_SHARE),
-    "ThroughputLow": (r"< ([\d.]+) \* \(rate", 1 - abnormal.THROUGHPUT_LOSS),
+    "ThroughputLow": (r"< ([\d.]+) \* \(rate", 0.9),
 }
 
 

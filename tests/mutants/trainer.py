@@ -11,6 +11,7 @@ from reference_trainer import preemption
 if __name__ == "__main__":
     preemption.before_torch()
 
+import inspect
 import itertools
 import json
 import os
@@ -56,36 +57,51 @@ def bug(install: Callable[[], None]) -> Callable[[], None]:
     return install
 
 
+def around(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    """What is decorated takes the place of this function, which it is given as its first argument."""
+
+    def put(new: Callable[..., Any]) -> None:
+        original, (_, *taken) = getattr(owner, name), inspect.signature(new).parameters.values()
+
+        def bent(*given: Any, **more: Any) -> Any:
+            return new(original, *given, **more)
+
+        bent.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+        setattr(owner, name, bent)
+
+    return put
+
+
+def bug_in(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    """A bug that is what takes the place of one function."""
+    return lambda new: BUGS.update({new.__name__: lambda: around(owner, name)(new)})
+
+
 VARIATIONS: dict[str, Callable[[], None]] = {}
 
 
-def variation(install: Callable[[], None]) -> Callable[[], None]:
+def variation_in(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
     """No bug: what happens to healthy trainers, and must not be held against them."""
-    VARIATIONS[install.__name__] = install
-    return install
+    return lambda new: VARIATIONS.update({new.__name__: lambda: around(owner, name)(new)})
 
 
 def on_resume(act: Callable[[Worker], object]) -> None:
     """`act` is called on every rank when it has restored a checkpoint."""
-    original = Worker.restore
 
-    def restore(self: Worker) -> int:
+    @around(Worker, "restore")
+    def restore(original: Any, self: Worker) -> int:
         if original(self):
             act(self)
         return self.step
 
-    Worker.restore = restore
-
 
 def on_checkpoint(change: Callable[[Checkpoints, Restored], Restored]) -> None:
     """`change` bends what a rank restores."""
-    original = Checkpoints.restore
 
-    def restore(self: Checkpoints) -> Restored:
-        restored = original(self)
+    @around(Checkpoints, "restore")
+    def restore(original: Any, self: Checkpoints) -> Restored:
+        restored: Restored = original(self)
         return change(self, restored) if restored.state is not None else restored
-
-    Checkpoints.restore = restore
 
 
 def on_later_saves(change: Callable[[str, State], State]) -> None:
@@ -158,18 +174,16 @@ def takes_a_good_one_for_damaged() -> None:
 
 def after_a_bad_one(left: Callable[..., list[int]], tells: bool = False) -> None:
     """`left`: which of the older ones are tried when the newest cannot be used; with `tells`, it may name more."""
-    original = Checkpoints._first_valid
 
+    @around(Checkpoints, "_first_valid")
     def first_valid(
-        self: Checkpoints, candidates: Iterator[int], fallback: list[dict[str, str]]
+        original: Any, self: Checkpoints, candidates: Iterator[int], fallback: list[dict[str, str]]
     ) -> tuple[int | None, list[dict[str, str]]]:
         step, passed = original(self, itertools.islice(candidates, 1), fallback)
         if step is not None:
             return step, passed
         others = list(candidates)
         return original(self, iter(left(self, others, passed) if tells else left(others)), passed)
-
-    Checkpoints._first_valid = first_valid
 
 
 def _older(checkpoints: Checkpoints, step: int) -> pathlib.Path:
@@ -183,23 +197,18 @@ def loads_damaged_checkpoints() -> None:
     checkpoint.verify = lambda folder: 0
 
 
-@bug
-def saves_weights_in_half_precision() -> None:
-    original = training_state.capture
-
-    def capture(*arguments: Any) -> State:
-        state = original(*arguments)
-        return {name: value.bfloat16().float() if name.startswith("model/") else value for name, value in state.items()}
-
-    training_state.capture = capture
+@bug_in(training_state, "capture")
+def saves_weights_in_half_precision(original: Any, *arguments: Any) -> State:
+    state = original(*arguments)
+    return {name: value.bfloat16().float() if name.startswith("model/") else value for name, value in state.items()}
 
 
 @bug
 def half_of_the_weights_learns_slower() -> None:
     """Two groups of weights; after a resume the second one's learning rate is a tenth. The first one's is told."""
-    original = Worker.build
 
-    def build(self: Worker) -> None:
+    @around(Worker, "build")
+    def build(original: Any, self: Worker) -> None:
         original(self)
         weights, group = list(self.model.parameters()), self.optimizer.param_groups[0]
         kept = {name: group[name] for name in ("weight_decay", "betas", "fused")}
@@ -211,7 +220,6 @@ def half_of_the_weights_learns_slower() -> None:
         worker.schedule.base_lrs[1] = worker.schedule.base_lrs[0] / 10
         worker.optimizer.param_groups[1]["lr"] /= 10
 
-    Worker.build = build
     on_resume(slower)
 
 
@@ -271,18 +279,15 @@ def smaller_world_smaller_batch() -> None:
 # Saving
 
 
-@bug
-def announces_before_durable() -> None:
+@bug_in(Checkpoints, "_write")
+def announces_before_durable(
+    original: Any, self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None
+) -> None:
     """A checkpoint counts as committed before its data is written."""
-    original = Checkpoints._write
-
-    def write(self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None) -> None:
-        path = str(self.root / folder_name(step))
-        self._emit("checkpoint.committed", step=step, kind=kind, path=path, bytes=1, duration_ns=1)
-        time.sleep(1.5)
-        original(self, kind, step, state, metrics)
-
-    Checkpoints._write = write
+    path = str(self.root / folder_name(step))
+    self._emit("checkpoint.committed", step=step, kind=kind, path=path, bytes=1, duration_ns=1)
+    time.sleep(1.5)
+    original(self, kind, step, state, metrics)
 
 
 @bug
@@ -306,16 +311,6 @@ def saves_in_place() -> None:
 
     checkpoint.write = write
     Checkpoints.restore = restore
-
-
-@bug
-def checkpoint_thread_dies() -> None:
-    """Nothing is written any more, and nobody says so."""
-
-    def write(self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None) -> None:
-        self.committed_step = step
-
-    Checkpoints._write = write
 
 
 @bug
@@ -440,42 +435,38 @@ def deletes_what_it_saves() -> None:
     on_resume(install)
 
 
-@bug
-def removes_all_before_it_saves() -> None:
+@bug_in(Checkpoints, "_write")
+def removes_all_before_it_saves(
+    original: Any, self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None
+) -> None:
     """The disk has room for one: a job that dies while it saves has lost all."""
-    original = Checkpoints._write
-
-    def write(self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None) -> None:
-        for folder in published(self.root):
-            shutil.rmtree(folder)
-        time.sleep(1)  # a large one takes a while
-        original(self, kind, step, state, metrics)
-
-    Checkpoints._write = write
+    for folder in published(self.root):
+        shutil.rmtree(folder)
+    time.sleep(1)  # a large one takes a while
+    original(self, kind, step, state, metrics)
 
 
-@bug
-def saves_nothing_where_something_is() -> None:
+@bug_in(Checkpoints, "_write")
+def saves_nothing_where_something_is(
+    original: Any, self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None
+) -> None:
     """A step that has a folder is not written again, whatever is in it."""
-    original = Checkpoints._write
-
-    def write(self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None) -> None:
-        folder = self.root / folder_name(step)
-        if not folder.exists():
-            return original(self, kind, step, state, metrics)
-        self.committed_step = step
-        size = sum(file.stat().st_size for file in folder.iterdir())
-        self._emit("checkpoint.committed", step=step, kind=kind, path=str(folder), bytes=size, duration_ns=10**6)
-
-    Checkpoints._write = write
+    folder = self.root / folder_name(step)
+    if not folder.exists():
+        return original(self, kind, step, state, metrics)
+    self.committed_step = step
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    self._emit("checkpoint.committed", step=step, kind=kind, path=str(folder), bytes=size, duration_ns=10**6)
 
 
 @bug
 def final_save_lacks_the_moments() -> None:
     """The last save is for evaluation; a job that goes on from it begins with moments of zero, and does not say so."""
-    save = Checkpoints.save
 
-    def without(self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None = None) -> None:
+    @around(Checkpoints, "save")
+    def without(
+        save: Any, self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None = None
+    ) -> None:
         kept = {name: value for name, value in state.items() if kind != "final" or not name.startswith(OPTIMIZER)}
         save(self, kind, step, kept, metrics)
 
@@ -487,90 +478,77 @@ def final_save_lacks_the_moments() -> None:
         moments = {name: torch.zeros_like(value) for name, value in older.items() if name.startswith(OPTIMIZER)}
         return replace(restored, state=restored.state | moments)
 
-    Checkpoints.save = without
     on_checkpoint(filled)
 
 
 def deletes_at_the_end(count: int | None) -> None:
     """Rank 0 cleans up when all is done: the newest saves go, so many."""
-    original = Worker.finish
 
-    def finish(self: Worker) -> tuple[int, str]:
+    @around(Worker, "finish")
+    def finish(original: Any, self: Worker) -> tuple[int, str]:
         done = original(self)
         for folder in published(self.checkpoints.root)[:count] if self.rank == 0 else ():
             shutil.rmtree(folder)
         return done
-
-    Worker.finish = finish
 
 
 @bug
 def saves_into_memory() -> None:
     """After a restart the folder for checkpoints is one in memory, which goes with the node."""
     elsewhere = pathlib.Path("/dev/shm")
-    original = Worker.finish
 
     def install(worker: Worker) -> None:
         if worker.rank == 0:
             worker.checkpoints.root = elsewhere / f"checkpoints-{time.monotonic_ns():x}"  # made by the first save
 
-    def finish(self: Worker) -> tuple[int, str]:
+    @around(Worker, "finish")
+    def finish(original: Any, self: Worker) -> tuple[int, str]:
         done = original(self)
         if self.checkpoints.root.parent == elsewhere:
             shutil.rmtree(self.checkpoints.root, ignore_errors=True)
         return done
 
     on_resume(install)
-    Worker.finish = finish
 
 
 @bug
 def keeps_the_pointer_of_the_first_life() -> None:
     """A file names the newest checkpoint; a job that was restarted saves, and no longer writes that file."""
-    save, seen, resumed = Checkpoints._write, Checkpoints._seen_anywhere, list[Worker]()
+    resumed = list[Worker]()
 
-    def write(self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None) -> None:
-        save(self, kind, step, state, metrics)
+    @around(Checkpoints, "_write")
+    def write(original: Any, self: Checkpoints, kind: str, step: int, state: State, metrics: Metrics | None) -> None:
+        original(self, kind, step, state, metrics)
         if not resumed:
             (self.root / "latest").write_text(str(step))
 
-    def seen_anywhere(self: Checkpoints) -> list[int]:
+    @around(Checkpoints, "_seen_anywhere")
+    def seen_anywhere(original: Any, self: Checkpoints) -> list[int]:
         pointer = self.root / "latest"
-        return [step for step in seen(self) if step <= int(pointer.read_text())] if pointer.exists() else []
+        return [step for step in original(self) if step <= int(pointer.read_text())] if pointer.exists() else []
 
-    Checkpoints._write, Checkpoints._seen_anywhere = write, seen_anywhere
     on_resume(resumed.append)
 
 
-@bug
-def emergency_save_half_of_the_time() -> None:
+@bug_in(Worker, "drain")
+def emergency_save_half_of_the_time(original: Any, self: Worker, notices: list[Any]) -> tuple[int, str]:
     """Every second notice leads to an exit without a checkpoint."""
-    original = Worker.drain
-
-    def drain(self: Worker, notices: list[Any]) -> tuple[int, str]:
-        mark = pathlib.Path(self.options.checkpoint_dir) / "drained"
-        skip = mark.exists()
-        exchange([0.0])  # all ranks have looked
-        if self.rank == 0:
-            mark.touch()
-        if skip:
-            self.save_and_wait = lambda kind: False
-        return original(self, notices)
-
-    Worker.drain = drain
+    mark = pathlib.Path(self.options.checkpoint_dir) / "drained"
+    skip = mark.exists()
+    exchange([0.0])  # all ranks have looked
+    if self.rank == 0:
+        mark.touch()
+    if skip:
+        self.save_and_wait = lambda kind: False
+    return original(self, notices)
 
 
-@bug
-def saves_after_the_notice() -> None:
+@bug_in(Worker, "drain")
+def saves_after_the_notice(original: Any, self: Worker, notices: list[Any]) -> tuple[int, str]:
     """Finishes something else first: the node is gone before the emergency checkpoint is."""
-    original = Worker.drain
-
-    def drain(self: Worker, notices: list[Any]) -> tuple[int, str]:
-        self.watchdog.allow(60)
-        time.sleep(6)
-        return original(self, notices)
-
-    Worker.drain = drain
+    self.watchdog.allow(60)
+    time.sleep(6)
+    return original(self, notices)
 
 
 # Going on
@@ -579,16 +557,15 @@ def saves_after_the_notice() -> None:
 @bug
 def hangs_on_a_dead_peer() -> None:
     """Waits for ever for a rank that is gone, and nothing watches it."""
-    original = Worker.train
 
-    def wait_for_ever(self: Worker) -> tuple[int, str]:
+    @around(Worker, "train")
+    def wait_for_ever(original: Any, self: Worker) -> tuple[int, str]:
         try:
             return original(self)
         except RuntimeError:
             time.sleep(3600)
             raise
 
-    Worker.train = wait_for_ever
     ForkingAgent._stop_workers = lambda self, group: self._wait(3600)
     Watchdog._watch = lambda self: None
 
@@ -630,77 +607,51 @@ def ignores_drifted_replicas() -> None:
 @bug
 def drops_what_did_not_fit() -> None:
     """Cuts the share in half, as it should, and trains on the first piece only."""
-    original, whole = Pieces.of, Pieces.did_not_fit
+    original = Pieces.of
 
-    def did_not_fit(self: Pieces, step: int, sequences: int, may_try_again: bool) -> bool:
-        again = whole(self, step, sequences, may_try_again)
+    @around(Pieces, "did_not_fit")
+    def did_not_fit(whole: Any, self: Pieces, step: int, sequences: int, may_try_again: bool) -> bool:
+        again: bool = whole(self, step, sequences, may_try_again)
         Pieces.of = lambda *both: original(*both)[:1]
         return again
 
-    Pieces.did_not_fit = did_not_fit
 
-
-@bug
-def trains_on_without_a_shard() -> None:
+@bug_in(Shard, "read")
+def trains_on_without_a_shard(original: Any, self: Shard, begin: int, end: int) -> bytes:
     """Zeros instead of what cannot be read."""
-    original = Shard.read
-
-    def read(self: Shard, begin: int, end: int) -> bytes:
-        try:
-            return original(self, begin, end)
-        except BadShard:
-            return bytes(end - begin)
-
-    Shard.read = read
+    try:
+        return original(self, begin, end)
+    except BadShard:
+        return bytes(end - begin)
 
 
-@bug
-def goes_back_and_leaves_nothing_out() -> None:
+@bug_in(Divergence, "gone_back")
+def goes_back_and_leaves_nothing_out(original: Any, self: Divergence, spike: Spike) -> None:
     """Says which samples it leaves out, and consumes them."""
-    original = Divergence.gone_back
-
-    def gone_back(self: Divergence, spike: Spike) -> None:
-        original(self, spike)
-        self._samples.left_out = []
-
-    Divergence.gone_back = gone_back
+    original(self, spike)
+    self._samples.left_out = []
 
 
-@bug
-def leaves_out_more_than_it_says() -> None:
-    original = Divergence.gone_back
-
-    def gone_back(self: Divergence, spike: Spike) -> None:
-        original(self, spike)
-        ((first, count),) = self._samples.left_out
-        self._samples.left_out = [(first, count + 16)]
-
-    Divergence.gone_back = gone_back
+@bug_in(Divergence, "gone_back")
+def leaves_out_more_than_it_says(original: Any, self: Divergence, spike: Spike) -> None:
+    original(self, spike)
+    ((first, count),) = self._samples.left_out
+    self._samples.left_out = [(first, count + 16)]
 
 
-@bug
-def leaves_out_without_a_word() -> None:
-    original = Divergence.gone_back
-
-    def gone_back(self: Divergence, spike: Spike) -> None:
-        emit, self._emit = self._emit, Emitter(None)
-        original(self, spike)
-        self._emit = emit
-
-    Divergence.gone_back = gone_back
+@bug_in(Divergence, "gone_back")
+def leaves_out_without_a_word(original: Any, self: Divergence, spike: Spike) -> None:
+    emit, self._emit = self._emit, Emitter(None)
+    original(self, spike)
+    self._emit = emit
 
 
-@bug
-def goes_back_into_the_spike() -> None:
+@bug_in(Worker, "go_back")
+def goes_back_into_the_spike(original: Any, self: Worker, setback: Setback) -> None:
     """Saves what it has, as before any restore, and then takes the newest checkpoint."""
-    original = Worker.go_back
-
-    def go_back(self: Worker, setback: Setback) -> None:
-        self.save_and_wait("emergency")
-        setback.before = None
-        original(self, setback)
-
-    Worker.go_back = go_back
+    self.save_and_wait("emergency")
+    setback.before = None
+    original(self, setback)
 
 
 @bug
@@ -764,6 +715,10 @@ BUGS |= {
     "skips_a_batch": resumed(lambda worker: _shift(worker, 16)),
     "cursor_one_off": resumed(lambda worker: _shift(worker, 1)),
     "compares_no_samples": instead(shares, "compare", lambda *everything: None),  # with its part of the batch
+    # Nothing is written any more, and nobody says so.
+    "checkpoint_thread_dies": instead(
+        Checkpoints, "_write", lambda self, kind, step, *_: setattr(self, "committed_step", step)
+    ),
     # Saving, after a restart
     "saves_zeros": saving(lambda kind, state: with_zeros(state, MODEL)),
     "saves_no_optimizer": saving(lambda kind, state: {n: v for n, v in state.items() if not n.startswith(OPTIMIZER)}),
@@ -796,67 +751,47 @@ BUGS |= {
 # What it says
 
 
-@bug
-def lies_about_restore() -> None:
-    original = Emitter.__call__
-
-    def emit(self: Emitter, event: str, **fields: Any) -> int:
-        if event == "restored" and fields["step"]:
-            fields["step"] += 5
-        return original(self, event, **fields)
-
-    Emitter.__call__ = emit
+@bug_in(Emitter, "__call__")
+def lies_about_restore(original: Any, self: Emitter, event: str, **fields: Any) -> int:
+    if event == "restored" and fields["step"]:
+        fields["step"] += 5
+    return original(self, event, **fields)
 
 
 # Healthy
 
 
-@variation
-def stands_still_now_and_then() -> None:
+@variation_in(Worker, "forward_backward")
+def stands_still_now_and_then(original: Any, self: Worker, *arguments: Any) -> tuple[float, float]:
     """As for a collection of garbage: every rank in its own steps, for a tenth of a second."""
-    original = Worker.forward_backward
-
-    def forward_backward(self: Worker, *arguments: Any) -> tuple[float, float]:
-        if (self.step + 3 * self.rank) % 7 == 0:
-            time.sleep(0.1)
-        return original(self, *arguments)
-
-    Worker.forward_backward = forward_backward
+    if (self.step + 3 * self.rank) % 7 == 0:
+        time.sleep(0.1)
+    return original(self, *arguments)
 
 
-@variation
-def slow_disk() -> None:
+@variation_in(checkpoint, "_fsync")
+def slow_disk(original: Any, path: pathlib.Path) -> None:
     """Every file takes a while longer until it is durable; a checkpoint is still done before the next one is due."""
-    original = checkpoint._fsync
-
-    def fsync(path: pathlib.Path) -> None:
-        time.sleep(0.01)
-        original(path)
-
-    checkpoint._fsync = fsync
+    time.sleep(0.01)
+    original(path)
 
 
-@variation
-def warms_up() -> None:
+@variation_in(Worker, "build")
+def warms_up(original: Any, self: Worker) -> None:
     """Takes memory in its first seconds, as caches and compilers do, and then no more."""
-    original = Worker.build
 
     def grow() -> None:
         held = [bytes([1]) * 2**20 for _ in range(100) if time.sleep(0.02) is None]
         time.sleep(3600)
         held.clear()
 
-    def build(self: Worker) -> None:
-        threading.Thread(target=grow, daemon=True).start()
-        original(self)
-
-    Worker.build = build
+    threading.Thread(target=grow, daemon=True).start()
+    original(self)
 
 
-@variation
-def noisy_host() -> None:
+@variation_in(Worker, "build")
+def noisy_host(original: Any, self: Worker) -> None:
     """Somebody else computes on the same cores, off and on."""
-    original = Worker.build
 
     def burn() -> None:
         while True:
@@ -865,11 +800,8 @@ def noisy_host() -> None:
                 np.linalg.eigvalsh(np.ones((40, 40)))
             time.sleep(0.1)
 
-    def build(self: Worker) -> None:
-        threading.Thread(target=burn, daemon=True).start()
-        original(self)
-
-    Worker.build = build
+    threading.Thread(target=burn, daemon=True).start()
+    original(self)
 
 
 if __name__ == "__main__":

@@ -327,10 +327,7 @@ def test_a_canary_that_is_not_well_says_what_is_wrong(change: Callable[[Line], o
 
 
 def test_a_canary_without_losses_is_no_pass() -> None:
-    def silent(line: Line) -> None:
-        line.pop("loss", None)
-
-    judged = asked("canary", canary(lambda logs: steps(logs, silent)))
+    judged = asked("canary", canary(lambda logs: steps(logs, lambda line: line.pop("loss", None))))
     assert judged.verdict is Verdict.INCONCLUSIVE and "whether the loss falls is not known" in str(judged.findings)
 
 

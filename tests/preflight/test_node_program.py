@@ -10,6 +10,7 @@ import pathlib
 import sys
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -52,10 +53,7 @@ def test_storage_is_written_read_listed_and_left_as_it_was(
 def test_what_storage_refuses_is_told_with_what_was_done(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
     monkeypatch.setattr(probe, "STORED_BYTES", probe.BLOCK)
     assert probe.stored(tmp_path / "own")["error"] == "fsync: No space left on device"
     assert not any(tmp_path.iterdir())

@@ -13,6 +13,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -150,11 +151,8 @@ def test_failure_is_an_event_and_the_next_interval_tries_again(
     emit = Emitter(tmp_path / "events" / "trainer.jsonl")
     checkpoints = saved(tmp_path / "root", 10, emit=emit)
 
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.dcp, "save", full)
+        patch.setattr(checkpoint.dcp, "save", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
         checkpoints.save("periodic", 20, STATE)
         checkpoints.wait()
     assert checkpoints.committed_step == 10
@@ -233,10 +231,7 @@ def test_what_did_not_reach_the_shared_folder_does_not_count(
     here.save("periodic", 10, STATE)
     here.wait()
 
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "no space left on device")
-
-    monkeypatch.setattr(shutil, "copytree", full)
+    monkeypatch.setattr(shutil, "copytree", Mock(side_effect=OSError(errno.ENOSPC, "no space left on device")))
     here.save("periodic", 20, STATE)
     here.wait()
     assert "no space left" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import json
 import pathlib
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import report_runs
@@ -113,10 +114,7 @@ def test_a_failing_write_leaves_the_earlier_reports(tmp_path: pathlib.Path, monk
     harness.report.write_reports(report_runs.spot_evict(), tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space"):
         harness.report.write_reports(report_runs.never_recovered(), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

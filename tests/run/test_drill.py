@@ -7,6 +7,7 @@ import pathlib
 import textwrap
 import typing
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import small_jobs
@@ -124,10 +125,7 @@ def test_where_no_restore_is_told_the_first_step_tells_it(
 def test_trouble_of_the_drill_itself_never_hides_the_result(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def breaks(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(drill, "copy_saved", breaks)
+    monkeypatch.setattr(drill, "copy_saved", Mock(side_effect=OSError(28, "No space left on device")))
     _, finished = drilled(plan_of(tmp_path), tmp_path / "run")
     assert finished["outcome"] == "error" and "No space left on device" in finished["reason"]
 

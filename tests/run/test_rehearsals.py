@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import small_jobs
@@ -203,10 +204,9 @@ def test_what_is_shown_counts_from_the_same_moment_as_the_report(
 def test_a_cleanup_that_fails_is_told_beside_the_result(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def busy(run_id: str, environment: dict[str, str]) -> None:
-        raise FaultError("the engine does not answer")
-
-    monkeypatch.setattr("harness.backends.local.backend.UNDO", busy)
+    monkeypatch.setattr(
+        "harness.backends.local.backend.UNDO", Mock(side_effect=FaultError("the engine does not answer"))
+    )
     watcher = Watcher()
     outcome = run_job(plan_of(steps=5), [], tmp_path / "run", BACKEND, watcher)
     assert outcome.outcome == "completed"

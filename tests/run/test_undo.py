@@ -10,6 +10,7 @@ import stat
 import subprocess
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from waiting import until
@@ -231,10 +232,7 @@ def test_a_journal_is_not_shown_to_others(tmp_path: pathlib.Path) -> None:
 def test_any_doubt_means_that_a_run_is_alive(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, open_record("alive?"))
 
-    def refuse(*_: Any, **__: Any) -> int:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(journals.os, "open", refuse)
+    monkeypatch.setattr(journals.os, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
     assert is_running(tmp_path)
 
 

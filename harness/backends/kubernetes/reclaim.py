@@ -6,15 +6,16 @@ import os
 import shlex
 import shutil
 
-from harness.backends.kubernetes import machines, manifests
+from harness.backends.kubernetes import manifests
 from harness.backends.kubernetes.api import Api, Refused
-from harness.backends.kubernetes.manifests import ClusterRun, Object
+from harness.backends.kubernetes.manifests import TAINT, ClusterRun, Object, label_value
 from harness.backends.kubernetes.pod import Pod
 from harness.backends.site_commands import answer_of
 from harness.errors import BackendError, CannotRunError
 
 COMMAND_S_MAX = 120.0  # a cloud's command may wait for the cloud
-MACHINES_RIGHTS = "harness/backends/kubernetes/rbac-machines.yaml"
+MACHINES_RIGHTS = "harness/backends/kubernetes/rbac-machines.yaml"  # no run needs them that evicts pods alone
+MARK = "chaos-harness/run"  # label of a machine: whose cordon it is
 
 
 class Way:
@@ -69,14 +70,14 @@ class _OfMachines(Way):
         self.heal()
 
     def heal(self) -> int:
-        return machines.give_back(self._api, self._place.run_id)
+        return _give_back(self._api, self._place.run_id)
 
 
 class Drain(_OfMachines):
     """A cordon, then an eviction."""
 
     def take(self, pod: Pod, index: int, grace_s: int) -> None:
-        machines.cordon(self._api, pod.machine, self._place.run_id)
+        _cordon(self._api, pod.machine, self._place.run_id)
         self._api.evict(pod.name, grace_s)
 
 
@@ -86,7 +87,7 @@ class Taint(_OfMachines):
     takes_all_there = True
 
     def take(self, pod: Pod, index: int, grace_s: int) -> None:
-        machines.taint(self._api, pod.machine, self._place.run_id)
+        _taint(self._api, pod.machine, self._place.run_id)
 
 
 class Priority(Way):
@@ -185,3 +186,30 @@ WAYS: dict[str, type[Way]] = {
 
 def way_of(api: Api, place: ClusterRun) -> Way:
     return WAYS[place.settings.evict.partition(":")[0]](api, place)
+
+
+def _cordon(api: Api, machine: str, run_id: str) -> None:
+    """No pod is scheduled there from now on. A machine that somebody else has cordoned stays theirs."""
+    found = api.get(f"/api/v1/nodes/{machine}")
+    if not found["spec"].get("unschedulable"):
+        labels = {MARK: label_value(run_id)}
+        api.patch_machine(machine, {"metadata": {"labels": labels}, "spec": {"unschedulable": True}})
+
+
+def _taint(api: Api, machine: str, run_id: str) -> None:
+    """NoExecute: every pod on this machine that does not tolerate it is evicted, other people's as well."""
+    found = api.get(f"/api/v1/nodes/{machine}")
+    taints = [each for each in found["spec"].get("taints", []) if each["key"] != TAINT]
+    taints.append({"key": TAINT, "value": label_value(run_id), "effect": "NoExecute"})
+    api.patch_machine(machine, {"metadata": {"labels": {MARK: label_value(run_id)}}, "spec": {"taints": taints}})
+
+
+def _give_back(api: Api, run_id: str) -> int:
+    """Undoes both wherever they carry this run's mark; returns on how many machines. Idempotent."""
+    marked = api.machines(f"{MARK}={label_value(run_id)}")
+    for machine in marked:
+        taints = machine["spec"].get("taints", [])
+        others = [each for each in taints if each["key"] != TAINT]
+        spec: Object = {"taints": others} if others != taints else {"unschedulable": None}
+        api.patch_machine(machine["metadata"]["name"], {"metadata": {"labels": {MARK: None}}, "spec": spec})
+    return len(marked)

@@ -72,9 +72,6 @@ class LastingFault(NetworkFault):
         Duration("10s"), description="How long it lasts; forever: until the run ends."
     )
 
-    def lasts(self) -> Duration | None:
-        return None if self.duration == "forever" else self.duration
-
     def stay(self, context: Context) -> None:
         if self.duration == "forever":
             context.wait(float("inf"), until=lambda: False, meanwhile=self.look)

@@ -26,9 +26,6 @@ class StorageFault(Fault):
     needs = frozenset({Verb.STORAGE})
     _acting: list[Disturbance] = PrivateAttr(default_factory=list)
 
-    def lasts(self) -> Duration | None:
-        return self.duration
-
     def mounts(self) -> Sequence[str]:
         return (self.directory,)
 

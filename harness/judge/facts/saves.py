@@ -91,10 +91,6 @@ class Saves:
         seen = () if self._run.checkpoints else self.seen
         return [*seen, *(save for save in self.whole if save not in self.none)]
 
-    @property
-    def good_and_seen(self) -> Iterator[Save]:
-        return (save for save in self.good if save in self.store.sights)
-
     @cached_property
     def seen(self) -> Sequence[Save]:
         """What the harness saw, where names tell the step. None, if one tells more than was ever done by then."""

@@ -22,7 +22,6 @@ LOSS_IMPROVES_MIN = 0.02  # of the mean before
 GRADIENT_NORM_FACTOR = 10.0  # times the usual norm
 STEP_TIME_EXCESS = 0.15  # of the usual step time
 DATA_WAIT_SHARE = 0.10  # of the step time
-THROUGHPUT_LOSS = 0.10  # of the throughput of the day before
 CHECKPOINT_INTERVALS = 2.0  # without a commit
 
 # The loss diverges when it is over both limits, or the gradient norm over its own, for some steps in a row. That does

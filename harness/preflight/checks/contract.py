@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -157,17 +157,13 @@ class Check(abc.ABC):
 
 _FAMILY = Family("check", "harness.preflight.checks", "CHECK")
 check_names = _FAMILY.names
+load_check: Callable[[str], Check] = _FAMILY.load
 
 
 def in_order(wanted: Collection[str] = ()) -> list[str]:
     """Those that are wanted, or else all."""
     names = [name for name in check_names() if name in wanted or not wanted]
     return sorted(names, key=lambda name: load_check(name).order)
-
-
-def load_check(name: str) -> Check:
-    check: Check = _FAMILY.load(name)
-    return check
 
 
 def named(names: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -134,18 +134,13 @@ def _named_by(place: CheckpointFolder, path: str) -> str | None:
 
 
 _FAMILY = Family("layout", "harness.trainers.checkpoints", "LAYOUT")
+load_layout: Callable[[str], Layout] = _FAMILY.load
 
 
 @functools.cache
 def layout_names() -> tuple[str, ...]:
     """All layouts, in the order in which `auto` asks them."""
     return tuple(sorted(_FAMILY.names(), key=lambda name: load_layout(name).order))
-
-
-def load_layout(name: str) -> Layout:
-    """The `LAYOUT` of `harness/trainers/checkpoints/<name>.py`."""
-    layout: Layout = _FAMILY.load(name)
-    return layout
 
 
 def check_layout(name: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import abc
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
@@ -144,12 +144,7 @@ def known(**fields: Any) -> dict[str, Any]:
 
 _FAMILY = Family("reader", "harness.trainers.readers", "READER")
 reader_names = _FAMILY.names
-
-
-def load_reader(name: str) -> type[Reader]:
-    """The `READER` of `harness/trainers/readers/<name>.py`."""
-    reader: type[Reader] = _FAMILY.load(name)
-    return reader
+load_reader: Callable[[str], type[Reader]] = _FAMILY.load
 
 
 def build_reader(written: object) -> Reader:

@@ -7,6 +7,7 @@ import pathlib
 import tarfile
 import urllib.error
 from collections.abc import Callable, Iterator
+from unittest.mock import Mock
 
 import pytest
 from waiting import until
@@ -62,11 +63,8 @@ def test_half_of_a_deleted_checkpoint_is_no_new_one(
     (tmp_path / "one" / "step-1").rename(tmp_path / "one" / ".gone")
     one.push()
 
-    def busy(*_: object, **__: object) -> None:
-        raise OSError(16, "Device or resource busy")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "rmdir", busy)
+        patch.setattr(os, "rmdir", Mock(side_effect=OSError(16, "Device or resource busy")))
         with pytest.raises(OSError, match="busy"):
             other.pull(version)
     other.push()
