@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judging import Bend, struck, verdict
+from judging import Bend, bent, struck, verdict
 from simulator import Job, Logs, change, clocks, simulate, steps
 
-from harness.judge.facts.alarms import Said
+from harness.judge.facts.alarms import Said, contradicted
 from harness.judge.verdict import Verdict
 
 QUIET = Job(nodes=2, ranks_per_node=2, steps=60, every=8)
@@ -137,3 +137,23 @@ def test_what_was_never_said_answers_nothing_however_early_it_was() -> None:
     assert said.of(0, (7, 9)) and not said.of(0, (7, 8)) and not said.of(106, (7, 9))
     run.anomalies.append({"kind": "divergence", "at": 50})
     assert Said(run, "divergence").of(150, (7, 8)), "of any step"
+
+
+@pytest.mark.parametrize(
+    ("told", "loss", "wrong"),
+    [
+        ({"kind": "nonfinite", "at_step": 30}, 1.0, True),
+        ({"kind": "nonfinite", "at_step": 30}, "nan", False),
+        ({"kind": "nonfinite", "at_step": 31}, 1.0, False),  # of a step that is not told
+        ({"kind": "divergence", "at_step": 30}, 1.0, True),
+        ({"kind": "hang"}, 1.0, False),  # no step shows it
+    ],
+)
+def test_steps_contradict_an_alarm_only_where_they_would_show_it(told: dict[str, Any], loss: Any, wrong: bool) -> None:
+    def bend(logs: Logs) -> None:
+        alarm(logs, 0, 30, **told)
+        change(logs.steps(30, 30, rank=0), loss=loss)
+        for lines in logs.trainers(rank=0):
+            lines[:] = [line for line in lines if line.get("event") != "step" or line["step"] != 31]
+
+    assert bool(contradicted(bent(QUIET, bend), [])) == wrong

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.judge.facts import alarms
 from harness.judge.questions.restarts import _further_than_planned, _of_no_save, _without_reason
 from harness.judge.verdict import Code
 
@@ -114,16 +115,25 @@ class _Progress:
     ],
 )
 def test_who_goes_back_by_itself_says_why(
-    own_decision: bool, alarm: int | None, fault: tuple[int, int | None] | None, told: bool
+    own_decision: bool,
+    alarm: int | None,
+    fault: tuple[int, int | None] | None,
+    told: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(alarms, "contradicted", lambda run, spikes: [])
     faults = [SimpleNamespace(may={"stop"}, injected=fault[0], healed=fault[1])] if fault else []
     faults.append(SimpleNamespace(may=frozenset(), injected=35, healed=None))  # leads to nothing of the kind
     run = SimpleNamespace(anomalies=[{"at": alarm}] if alarm else [], faults=faults, end=99, uncertainty_ns=0)
     run.beside = SimpleNamespace(earlier=())
     first = SimpleNamespace(epoch=SimpleNamespace(begin=10, last=150))
     back = SimpleNamespace(epoch=SimpleNamespace(begin=41, first=141), moment=40, own_decision=own_decision)
-    evidence: Any = SimpleNamespace(run=run, restarts=[first, back])
+    evidence: Any = SimpleNamespace(run=run, restarts=[first, back], spikes=())
     text = "the job went back from step 150 to step 140 by its own decision, and nobody told why"
     assert [each.words for each in _without_reason(evidence)] == [text] * told
+    if alarm == 35:
+        monkeypatch.setattr(alarms, "contradicted", lambda run, spikes: run.anomalies)
+        [claim] = _without_reason(evidence)
+        assert claim.words.endswith("by its own decision, and its steps do not show what it said")
     run.beside.earlier = [SimpleNamespace(may={"stop"}, injected=5, healed=None)]  # of another rehearsal, still at work
     assert not [*_without_reason(evidence)]

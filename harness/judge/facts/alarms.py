@@ -268,6 +268,16 @@ def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Seque
     return [alarm for alarm in outside if not (steps.slow_indeed(alarm) or steps.by_the_rules(alarm))]
 
 
+def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Alarm]:
+    """Anomalies that steps would show, and do not; of figures that are not finite, where the step tells finite ones."""
+    shown = (abnormal.DIVERGENCE, *abnormal.OF_STEPS)
+    rows = np.flatnonzero(np.isfinite(run.steps.loss) & np.isfinite(run.steps.grad_norm))
+    finite = set(zip(run.steps.process[rows].tolist(), run.steps.step[rows].tolist(), strict=True))
+    told = [alarm for alarm in run.anomalies if alarm.get("kind") == "nonfinite"]
+    wrong = [alarm for alarm in told if (alarm["process"], alarm.get("at_step")) in finite]
+    return wrong + [alarm for alarm in false_alarms(run, (), found) if alarm.get("kind") in shown]
+
+
 def _about(alarm: Alarm) -> int:
     """The rank that it is about: any rank may tell of another one."""
     return int(alarm["rank"] if alarm.get("suspect") is None else alarm["suspect"])

@@ -11,6 +11,7 @@ import bisect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
+from harness.judge.facts import alarms
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import touches, union
 from harness.judge.facts.deaths import listed
@@ -257,15 +258,18 @@ def _without_reason(evidence: Analysis) -> Iterator[Claim]:
     """A world that goes back without forming anew throws its work away. It says first what is wrong, or a fault is at
     work that may bring it to that."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
-    said = [(alarm["at"], alarm["at"]) for alarm in run.anomalies]
+    if not any(restart.own_decision for restart in evidence.restarts[1:]):
+        return
+    not_borne_out = {id(alarm) for alarm in alarms.contradicted(run, evidence.spikes)}
+    said = [(alarm["at"], alarm["at"]) for alarm in run.anomalies if id(alarm) not in not_borne_out]
     faults = (*run.beside.earlier, *run.faults)
     at_work = [(fault.injected, fault.healed or run.end) for fault in faults if fault.may and fault.injected]
     reasons = union((begin - margin, end + margin) for begin, end in (*said, *at_work))
     for before, restart in itertools.pairwise(evidence.restarts):
         if restart.own_decision and not touches(reasons, before.epoch.begin, restart.moment):
             went = f"from step {before.epoch.last} to step {restart.epoch.first - 1}"
-            text = f"the job went back {went} by its own decision, and nobody told why"
-            yield unknown(Code.RESTART_NO_REASON, text)
+            why = "its steps do not show what it said" if not_borne_out else "nobody told why"
+            yield unknown(Code.RESTART_NO_REASON, f"the job went back {went} by its own decision, and {why}")
 
 
 def _contradicted(evidence: Analysis) -> Iterator[Claim]:
