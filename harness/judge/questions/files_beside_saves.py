@@ -11,10 +11,10 @@ from typing import Any
 
 from harness.judge.bounds import FilesBounds
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.files_left import listings
 from harness.judge.score import Score, ScoreResult, left_open, line
 from harness.judge.verdict import Doubt
 from harness.log.numbered_names import absent
-from harness.timeline.timeline import Timeline
 
 NAME = "files_beside_saves.max_missing"
 NAMED_MAX, NAME_CHARS_MAX = 5, 100  # in a sentence
@@ -53,35 +53,6 @@ def _missing(evidence: Analysis) -> tuple[list[str], int] | str:
         return found
     due, there = found
     return (absent(due, there), len(due)) if due else "the harness saw no file beside the saves of the fault-free run"
-
-
-def listings(evidence: Analysis) -> tuple[frozenset[str], frozenset[str]] | str:
-    """The names of the fault-free run's files, and of the run's; or why they cannot be compared."""
-    run, usual = evidence.run, evidence.fault_free
-    if run.beside.job_goes_on:
-        return "the job goes on after this rehearsal"
-    if run.outcome != "completed":
-        return "the job did not complete"
-    if usual is None:
-        return "there is no fault-free run to compare with"
-    if flaw := evidence.flaw(usual):
-        return f"the fault-free run cannot be used: {flaw}"
-    if run.epochs and run.epochs[-1].size != usual.epochs[-1].size:
-        return f"it ended on {run.epochs[-1].size} ranks, and without faults on {usual.epochs[-1].size}"
-    due, there = _listed(usual), _listed(run)
-    if isinstance(due, str):
-        return f"of the fault-free run, {due}"
-    return there if isinstance(there, str) else (due, there)
-
-
-def _listed(run: Timeline) -> frozenset[str] | str:
-    """What the harness saw; or why it does not know all of it."""
-    if run.unseen:
-        return f"the harness did not see all files: {run.unseen[0]}"
-    if run.files_left is None:
-        return "the log does not tell which files it left: another version made it, or it was cut"
-    files, count = run.files_left["files"], run.files_left["count"]
-    return frozenset(files) if len({*files}) == count else f"only {len(files)} of {count} files are told"
 
 
 def _not_written(missing: Sequence[str]) -> str:

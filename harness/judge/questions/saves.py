@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from harness.judge.facts import by_time
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.files_left import listings
 from harness.judge.facts.missing_or_bad_saves import Save, Store
 from harness.judge.facts.reported import blindness
-from harness.judge.questions.files_beside_saves import listings
 from harness.judge.score import Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
 from harness.timeline.lineage import NEVER
