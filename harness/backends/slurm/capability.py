@@ -57,8 +57,7 @@ def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
             # From the harness's own source: nothing of a run is there that could hold what is delivered.
             line = StepLine(slurm, where, boot.place(), SIDECAR, (), folder / "probe.log")
             with contextlib.closing(line):
-                storage: str = line.call("storage.examine", PROBE_S)
-                return _network_refusals(line) | ({Verb.STORAGE: storage} if storage else {})
+                return _network_refusals(line) | _storage_refusals(line)
     except BackendError as error:
         reason = f"no node was free to find out whether it can be done there ({error})"
         return dict.fromkeys((*VERBS, Verb.STORAGE), reason)
@@ -70,3 +69,8 @@ def _network_refusals(line: StepLine) -> dict[Verb, str]:
     place = {"address": "127.0.0.1", "control": "", "others": []}
     refused: dict[str, str] = line.call("examine", PROBE_S, place=place)
     return {Verb(verb): reason for verb, reason in refused.items()}
+
+
+def _storage_refusals(line: StepLine) -> dict[Verb, str]:
+    reason: str = line.call("storage.examine", PROBE_S)
+    return {Verb.STORAGE: reason} if reason else {}
