@@ -35,7 +35,7 @@ PHASE_MEANING = {
     "detect": "from the injection to the first evidence of it",
     "drain": "save and leave within the notice",
     "teardown": "stop what is left of the job",
-    "reschedule": "wait for capacity",
+    "reschedule": "until the nodes are there that it needs",
     "startup": "processes start and import",
     "rendezvous": "the process group forms",
     "restore": "set up model and data, load the checkpoint",
