@@ -98,7 +98,7 @@ COMMANDS = {
             "harness.forecast.forecast_command:forecast",
             "Say what this stack will cost at scale, from what runs measured and what others published of failures.",
         ),
-        "heal": ("harness.cli.machine:heal", "Undo what killed runs left behind. Touches only what this harness made."),
+        "heal": ("harness.cli.machine:heal", "Undo what killed runs left behind on this machine, and name it."),
     },
     "More": {
         "history": (

@@ -49,15 +49,19 @@ class Preemption(TakesNodes):
         if self.notice_s > 0:
             for node in nodes:
                 self._give_notice(node, context)
-            try:
-                context.wait(self.notice_s)
-            except Cancelled:  # a notice cannot be taken back: the node is taken and replaced at once
-                if not context.job_goes_on or self.replacement == "none":
-                    raise
+            self._wait_for_deadline(context)
             # A trainer that never looks at the endpoint is the trainer's failing, not the fault's: logged, not judged.
             for node in nodes if self.via != "signal" else ():
                 context.log("fault.notice_read", node=node.name, times=node.notice_seen())
         self.take(nodes, "reclaimed", context)
+
+    def _wait_for_deadline(self, context: Context) -> None:
+        """A notice cannot be taken back: where a person stops the fault, the node is taken and replaced at once."""
+        try:
+            context.wait(self.notice_s)
+        except Cancelled:
+            if not context.job_goes_on or self.replacement == "none":
+                raise
 
     def _evict(self, nodes: Sequence[Node], context: Context) -> None:
         for node in nodes:

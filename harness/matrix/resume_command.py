@@ -36,11 +36,7 @@ def sweep(
     """Makes it, and says what it showed. Returns the exit code."""
     _check_heard(plan, "--ranks-per-node", "{ranks_per_node}", _with(plan, ranks_per_node=ranks_per_node))
     further = [*dict.fromkeys(_words(plan, each) for each in also_with)]
-    try:
-        budget_s = TypeAdapter(Duration).validate_python(budget).ns / 1e9
-    except ValidationError as error:
-        raise UsageError(f"--budget {budget}: {error.errors(include_url=False)[0]['msg']}") from error
-    setting = Setting(reports, engine, stop, note, budget_s, files, ranks_per_node, further)
+    setting = Setting(reports, engine, stop, note, _seconds(budget), files, ranks_per_node, further)
     found = run_sweep(_changed(plan, steps, save_every), setting)
     resume_report.write(found, reports / found.name)
     if json:
@@ -48,6 +44,13 @@ def sweep(
     else:
         _print(found, reports / found.name)
     return INTERRUPTED if found.interrupted else EXIT_CODES[found.verdict]
+
+
+def _seconds(text: str) -> float:
+    try:
+        return TypeAdapter(Duration).validate_python(text).ns / 1e9
+    except ValidationError as error:
+        raise UsageError(f"--budget {text}: {error.errors(include_url=False)[0]['msg']}") from error
 
 
 def _words(plan: Plan, given: str) -> tuple[str, ...]:

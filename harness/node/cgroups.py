@@ -12,6 +12,7 @@ import errno
 import os
 import pathlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from harness.errors import BackendError, FaultError
@@ -171,15 +172,19 @@ def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
     """Groups of the run; without it, those whose harness is dead. Changes nothing."""
     # Looked for everywhere: who sweeps may itself be in another group than the harness was.
     roots = {m.point for m in groups.mounts(SELF / "mountinfo") if m.version == 2 or m.options & set(CONTROLLERS)}
-    # A group that vanishes meanwhile is skipped: `os.walk` leaves out what it cannot list.
-    walked = ((folder, name) for root in roots for folder, below, _ in os.walk(root) for name in below)
-    found = {pathlib.Path(*each) for each in walked if each[1].startswith(PREFIX) and each[1].count("@") >= 2}
+    found = {path for root in roots for path in _groups_below(root) if path.name.startswith(PREFIX)}
     ours = []
-    for path in sorted(found):
+    for path in sorted(path for path in found if path.name.count("@") >= 2):
         owner, run, _ = path.name.removeprefix(PREFIX).split("@", 2)
         if run == run_id if run_id is not None else processes.owner_is_dead(owner):
             ours.append(path)
     return ours
+
+
+def _groups_below(root: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Every group; one that vanishes while it is looked for is skipped (`os.walk` leaves out what it cannot list)."""
+    for folder, below, _ in os.walk(root):
+        yield from (pathlib.Path(folder, name) for name in below)
 
 
 def sweep(run_id: str | None = None) -> int:

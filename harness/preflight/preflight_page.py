@@ -85,7 +85,7 @@ def page(found: Preflight) -> str:
         verdict=found.verdict.value,
         run_id=found.run_id,
         drill=found.drill,
-        at=minute(datetime.datetime.fromtimestamp(found.at_s, datetime.UTC).isoformat(timespec="seconds")),
+        at=minute(_iso(found.at_s)),
         summary=found.why,
         facts=about(found),
         findings=[(_verdict(one), one.words, where(one), one.cause) for _, one in found.findings],
@@ -106,6 +106,10 @@ def _shown(name: str, value: float) -> tuple[str, str]:
 
 def _verdict(finding: Finding) -> str:
     return (Verdict.FAIL if finding.certain else Verdict.INCONCLUSIVE).value
+
+
+def _iso(at_s: float) -> str:
+    return datetime.datetime.fromtimestamp(at_s, datetime.UTC).isoformat(timespec="seconds")
 
 
 def _ends(figure: str) -> tuple[str, str] | None:

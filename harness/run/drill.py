@@ -195,16 +195,16 @@ def rehearse_restore(again: Again) -> None:
 
 
 def _drill(again: Again, step: int) -> DrillOutcome:
-    watch = Watch(again.stop, lambda watch: again.speakers <= watch.restored(step).keys() or watch.goes_on)
+    def enough(watch: Watch) -> bool:
+        return again.speakers <= watch.restored(step).keys() or watch.goes_on
+
+    watch = Watch(again.stop, enough)
     again.observer.starts_again("restore drill: the job must restore its last save", again.start_s + OTHERS_TELL_S)
     ended = again.start(FOLDER, again.start_limit_s, watch)
     found = DrillOutcome("timeout", step)
     steps = list(watch.restored(step).values())
     if steps and not watch.ended_badly:
-        restored = sorted(set(steps))
-        if len(restored) > 1:
-            return replace(found, outcome="failed", reason=f"the ranks restored different steps: {restored}")
-        return replace(found, outcome="restored" if restored[0] else "scratch", restored_step=restored[0])
+        return _restored(found, steps)
     if watch.ended_badly or ended.outcome == "failed":
         return replace(found, outcome="failed", reason=ended.reason)
     if ended.outcome == "completed":
@@ -215,6 +215,13 @@ def _drill(again: Again, step: int) -> DrillOutcome:
         return replace(found, outcome="error", reason=reason)
     limit = f"{again.start_limit_s:.3g} s"
     return replace(found, reason=f"nothing was restored within {limit}: stuck in {watch.progress.phase}")
+
+
+def _restored(found: DrillOutcome, told: list[int]) -> DrillOutcome:
+    steps = sorted(set(told))
+    if len(steps) > 1:
+        return replace(found, outcome="failed", reason=f"the ranks restored different steps: {steps}")
+    return replace(found, outcome="restored" if steps[0] else "scratch", restored_step=steps[0])
 
 
 def _check_room(names: list[str], run_dir: pathlib.Path, folder: pathlib.Path) -> None:

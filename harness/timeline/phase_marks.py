@@ -14,11 +14,7 @@ from harness.timeline.sorted_events import CLEAN_CODES, OUTCOMES, Story, key_of
 
 def of(story: Story) -> Iterator[Event]:
     """All that can change the phase of the job."""
-    for fault in story.faults:
-        if fault.injected is not None:
-            yield Event(fault.injected, Mark.KILL_STRIKE if fault.kills else Mark.STRIKE)
-    if story.abort:
-        yield Event(story.abort["at"], Mark.ABORT)
+    yield from _fault_marks(story)
     yield from _node_marks(story)
     yield from _agent_marks(story)
     yield from _world_marks(story.lives, story.worlds)
@@ -35,6 +31,14 @@ def noticed(story: Story) -> list[int]:
 
 def begins(event: Mapping[str, Any], phase: str) -> bool:
     return (event.get("event"), event.get("name"), event.get("edge")) == ("phase", phase, "begin")
+
+
+def _fault_marks(story: Story) -> Iterator[Event]:
+    for fault in story.faults:
+        if fault.injected is not None:
+            yield Event(fault.injected, Mark.KILL_STRIKE if fault.kills else Mark.STRIKE)
+    if story.abort:
+        yield Event(story.abort["at"], Mark.ABORT)
 
 
 def _node_marks(story: Story) -> Iterator[Event]:

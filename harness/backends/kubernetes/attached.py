@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from harness.backends.attached import NEEDS_KILL, OPT_IN, RUNNING, AttachedJob, Seen, Undo, all_stopped, refuse_unasked
@@ -160,9 +160,7 @@ class KubernetesJob(AttachedJob):
             after = others.seen(self.api.pod(others.name_of(pod)), pod)  # it may have ended meanwhile
             return after if after != found else replace(found, state=UNREACHABLE)
         left = self._left[node] = {each for each in self._signalled[node] if each in rows}
-        # One may have forked after it was looked at, and wait in the kernel for that child, which is stopped.
-        beside = {"T", "t"} & set(rows.values())
-        stopped = bool(left) and all_stopped([*(rows[each] for each in left), *beside])
+        stopped = _run_no_more(left, rows)
         return Seen("stopped", found.life, told=found.told) if stopped else found
 
     def _allowed_still(self, node: str) -> Object:
@@ -229,6 +227,12 @@ def _shell_for(api: Api, pod: Object, verb: str) -> str:
         more = "start the job through an init or a shell, or set shareProcessNamespace: true"
         raise UsageError(f"{verb} of pod {name}: {why}; {more}; {instead}")
     return container
+
+
+def _run_no_more(left: Collection[str], rows: Mapping[str, str]) -> bool:
+    """A process may have forked after it was looked at, and wait in the kernel for that child, which is stopped."""
+    beside = {"T", "t"} & set(rows.values())
+    return bool(left) and all_stopped([*(rows[each] for each in left), *beside])
 
 
 def _signal(api: Api, pod: str, container: str, what: str) -> dict[str, str]:
