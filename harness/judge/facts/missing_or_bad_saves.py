@@ -402,7 +402,7 @@ class Store:
         usual, run = self._usual, self._run
         if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual._run.epochs}:
             return
-        theirs, mine, kinds = usual._alike, self._alike, {save.kind for save in usual._whole}
+        theirs, mine, kinds = usual.alike, self.alike, {save.kind for save in usual._whole}
         for (series, words), told in mine.items():
             known = list(theirs.get((series, words), {}).values())[1:]
             if len(known) >= STEADY_SAVES and len(set(known)) == 1:
@@ -418,7 +418,7 @@ class Store:
         return 1.0 if usual and mine and np.median(mine) >= STEADY * min(usual) else ranks
 
     @cached_property
-    def _alike(self) -> Mapping[tuple[str, str], Mapping[Save, str]]:
+    def alike(self) -> Mapping[tuple[str, str], Mapping[Save, str]]:
         """By series and what it is: of each save what may be the same in all."""
         found: dict[tuple[str, str], dict[Save, str]] = {}
         for save in self._whole:

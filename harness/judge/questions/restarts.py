@@ -301,8 +301,7 @@ def _untold(evidence: Analysis) -> Iterator[Claim]:
     """Ranks that tell in one life what they restored and not in another; worlds that go back without a word."""
     tellers = {each.rank for restart in evidence.restarts for each, _ in restart.states}
     for restart in evidence.restarts[1:]:
-        alive = restart.from_a_member >= restart.epoch.first - 1
-        for each in () if alive and not restart.own_decision else restart.members:
+        for each in restart.members:
             untold = each.restored is None or each.restored.step is None
             silent = untold and (each.before is None or restart.own_decision)
             if silent and each.rank in tellers and not each.dropped:

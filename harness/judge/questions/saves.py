@@ -14,17 +14,20 @@ from typing import TypeVar
 from harness.judge.facts import by_time
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.files_left import listings
-from harness.judge.facts.missing_or_bad_saves import Save, Store
+from harness.judge.facts.missing_or_bad_saves import STEADY_SAVES, Save, Store
 from harness.judge.facts.reported import blindness
+from harness.judge.facts.saves import Saves
 from harness.judge.score import Score, ScoreResult
 from harness.judge.verdict import Claim, Code, failed, unknown
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import COMMITTED
+from harness.timeline.timeline import Timeline
 
 K = TypeVar("K", bound=tuple[object, ...])
 SIZES_MIN = 3  # saves after a restart, from which on it shows that their size stays
 EARLY_MIN = 2  # once may be a line that was lost
+OF_TENSORS = ("tensors", "bytes of tensors")
 BARE_MIN = 2  # once may be the harness's sight, which is that of two looks
 PILED_UP = 2  # checkpoints that may be left for each fault
 SIZE_FACTOR = 8  # so much more do sizes spread without a fault
@@ -62,6 +65,7 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
         yield from _same_size(evidence)
         yield from _piled_up(evidence)
         yield from _beside_missing(evidence)
+        yield from _of_another_size(evidence)
 
 
 def _beside_missing(evidence: Analysis) -> Iterator[Claim]:
@@ -78,6 +82,30 @@ def _beside_missing(evidence: Analysis) -> Iterator[Claim]:
         text = f"beside the checkpoint of step {newest}, {name} is missing, which is there without a fault"
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         yield unknown(Code.SAVE_BESIDE_MISSING, f"{text}{more}: a part of the state may no longer be saved")
+
+
+def _of_another_size(evidence: Analysis) -> Iterator[Claim]:
+    """In a world that changed its size: what all saves of fault-free runs of several sizes have alike, but for the
+    first of each. Where the run has one size, the store is held against the fault-free run alone."""
+    run, usual = evidence.run, evidence.fault_free
+    others = [each for each in evidence.calibration if not evidence.flaw(each)]
+    if usual is None or len(_sizes(run)) < 2 or all(_sizes(each) == _sizes(usual) for each in others):
+        return
+    without = [Saves(each).store.alike for each in (usual, *others)]
+    for key, told in evidence.saves.store.alike.items():
+        known = [{save.step: what for save, what in alike.get(key, {}).items()} for alike in without]
+        first = max((min(each, default=0) for each in known), default=0)
+        values = {what for each in known for step, what in each.items() if step > first}
+        if key[1] not in OF_TENSORS or len(values) != 1 or any(len(each) <= STEADY_SAVES for each in known):
+            continue
+        [usually] = values
+        for save in [save for save, what in told.items() if what != usually and save.step > first][:1]:
+            text = f"the checkpoint of step {save.step} has {told[save]} {key[1]}, and {usually} without a fault"
+            yield unknown(Code.SAVE_OTHER_TENSORS, f"{text}, on whatever number of ranks")
+
+
+def _sizes(run: Timeline) -> set[int]:
+    return {int(epoch.size) for epoch in run.epochs}
 
 
 def _told_early(evidence: Analysis) -> list[tuple[Save, bool]]:
