@@ -88,6 +88,14 @@ def test_ranks_may_be_given_anew_to_survivors(told: bool) -> None:
     assert [len(epoch.processes) for epoch in card.evidence.run.epochs] == [2, 2]
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_newcomer_tells_what_it_took_from_a_peer_as_it_told_its_start(told: bool) -> None:
+    history = simulate(Job(nodes=2, steps=40, every=10), [Outage(17, "replica", victim=1)], 3)
+    card = verdict(history, lambda logs: None if told else logs.lose("restored", rank=1, life=-1), EXPECT)
+    assert card.verdict is (Verdict.PASS if told else Verdict.INCONCLUSIVE), card.reasons
+    assert told or "rank 1 began again with step 18 and did not report what it restored" in card.reasons[0]
+
+
 def test_a_job_that_shrinks_and_grows_without_a_word() -> None:
     """Told are steps alone: a rank is gone for good, and a newcomer joins the survivor after a while."""
     history = simulate(Job(nodes=2, steps=60, every=10), [Outage(21, "replica", victim=1)], 3)

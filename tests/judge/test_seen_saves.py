@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judging import EXACT, SAVES, Bend, bending, bent, by_a_command, load, struck, together, verdict
+from judging import ENVELOPE, EXACT, SAVES, Bend, bending, bent, by_a_command, load, struck, together, verdict
 from scorecards import assert_verdict
 from simulator import Job, Line, Logs, Outage, change, clocks, put, remove, simulate, steps
 
@@ -568,6 +568,16 @@ def test_a_checkpoint_that_nobody_told_of_is_one_unless_it_is_so_without_a_fault
     assert_verdict(
         card, verdict_, "" if usual else "the harness saw a checkpoint of step 60 in the store, and no rank told"
     )
+
+
+@pytest.mark.parametrize(("bends", "told"), [((), False), ((with_seen(50, 50, tensor_count=2),), True)])
+def test_saves_keep_their_tensors_when_the_world_changes_its_size(bends: tuple[Bend, ...], told: bool) -> None:
+    """As many are in those of fault-free runs of either size. Else their number may hang on the size."""
+    small, history = bent(replace(JOB, nodes=1), watched), simulate(JOB, [Outage(35, "shrink", victim=1)], seed=5)
+    text = "the checkpoint of step 50 has 2 tensors, and 3 without a fault, on whatever number of ranks"
+    for calibration, known in (((small,), told), ((), False)):
+        card = verdict(history, together(watched, *bends), ENVELOPE, bent(JOB, watched), calibration)
+        assert (text in said(card)) == known, card.reasons
 
 
 def exporting(step: int, **others: int) -> Bend:

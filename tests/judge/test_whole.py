@@ -162,7 +162,7 @@ def test_why_nothing_follows_from_a_pace(pace: Pace, doubt: Doubt | None) -> Non
 
 
 @pytest.mark.parametrize(
-    ("slowest", "before", "code"), [(1.6, 0.5, Code.PACE_SLOW_AGAIN), (1.5, 0.5, ""), (1.6, 0.7, ""), (1.6, 1, "")]
+    ("slowest", "before", "code"), [(1.6, 0.5, Code.PACE_SLOW_AGAIN), (1.6, 0.7, ""), (1.6, 1, "")]
 )
 def test_a_pace_lost_now_and_then_does_not_hide_behind_a_slow_fault_free_run(
     slowest: float, before: float, code: str
@@ -172,6 +172,16 @@ def test_a_pace_lost_now_and_then_does_not_hide_behind_a_slow_fault_free_run(
     assert isinstance(told, Expectation)
     assert (told.code, told.verdict) == (code, Verdict.INCONCLUSIVE if code else Verdict.PASS)
     assert not code or (told.doubt == Doubt.FAULT_FREE_SLOW and "3.20 times slower than before" in told.reason)
+
+
+@pytest.mark.parametrize(("median", "judged"), [(0.75, True), (0.76, False)])
+def test_a_job_that_is_slower_than_before_but_not_than_a_slow_fault_free_run_is_not_judged(
+    median: float, judged: bool
+) -> None:
+    evidence: Any = SimpleNamespace(pace=replace(FAST, median=median, before=0.5))
+    found = PaceScore().lines(evidence, {}, PaceBounds(max_slowdown=1.5))
+    faster = "the job was 2.00 times faster than its fault-free run before the first fault, and 1.52 times slower since"
+    assert (found == faster) is not judged
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,9 @@ class PaceScore(Measured):
             reason = f"{_figures(pace)} times slower, but now and then {times:.2f} times slower than before the fault"
             doubtful = replace(told, verdict=Verdict.INCONCLUSIVE, reason=reason, doubt=Doubt.FAULT_FREE_SLOW)
             return [replace(doubtful, code=Code.PACE_SLOW_AGAIN)]
+        if not reason and pace.before < FAST_BEFORE and pace.median > bound * pace.before:
+            faster = f"{1 / pace.before:.2f} times faster than its fault-free run before the first fault"
+            return f"the job was {faster}, and {pace.median / pace.before:.2f} times slower since"
         return [replace(told, code=code)]
 
     def claims(self, evidence: Analysis) -> Iterator[Claim]:
