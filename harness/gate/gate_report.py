@@ -94,6 +94,7 @@ def next_steps(answer: GateResult) -> list[str]:
     unclear = [row for row in answer.rows if row.result.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID)]
     if unclear and not answer.part.shard:
         more = f" --backend {answer.part.backend}" if answer.part.backend not in ("", "local") else ""
+        more += f" --against {shlex.quote(answer.held.baseline)}" if answer.held is not None else ""
         again = f"chaos gate {answer.suite} --add last --last-failed{more}"
         steps.append(f"Run again what did not pass, on a quiet host: {again}")
     if answer.held is not None and (runs := max((each.more or 0 for each in answer.held.answers), default=0)):

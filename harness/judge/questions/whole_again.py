@@ -71,9 +71,9 @@ class PaceScore(Measured):
         elif pace.at_least > bound and pace.before > bound:
             return f"the job was already {pace.before:.2f} times slower than its fault-free run before the first fault"
         observed = f"{pace.slowdown:.2f} ×, at least {pace.at_least:.2f} ×"
-        told = line(
-            "pace.max_slowdown", f"≤ {bound:g} ×", observed, reason, Ground(Kind.DURATION, of=pace, bound=bound)
-        )
+        before = f" of {pace.before:.2f} × before the fault" if bound < pace.at_least <= pace.allowed(bound) else ""
+        grounds = Ground(Kind.DURATION, of=pace, bound=bound)
+        told = line("pace.max_slowdown", f"≤ {bound:g} ×{before}", observed, reason, grounds)
         if not reason and pace.is_slower_than_before(pace.slowest, bound):
             times = pace.slowest / pace.before
             reason = f"{_figures(pace)} times slower, but now and then {times:.2f} times slower than before the fault"
