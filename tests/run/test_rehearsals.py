@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import time
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import small_jobs
@@ -204,9 +203,10 @@ def test_what_is_shown_counts_from_the_same_moment_as_the_report(
 def test_a_cleanup_that_fails_is_told_beside_the_result(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "harness.backends.local.backend.UNDO", Mock(side_effect=FaultError("the engine does not answer"))
-    )
+    def fails(**_: object) -> None:
+        raise FaultError("the engine does not answer")
+
+    monkeypatch.setattr("harness.backends.local.backend.UNDO", fails)
     watcher = Watcher()
     outcome = run_job(plan_of(steps=5), [], tmp_path / "run", BACKEND, watcher)
     assert outcome.outcome == "completed"
