@@ -129,9 +129,9 @@ def _told_early(evidence: Analysis) -> list[tuple[Save, bool]]:
 def _untold(evidence: Analysis) -> Iterator[Claim]:
     """What appears in the store while nothing disturbs the job, and without a word of it: somebody else saves there."""
     run, saves, usual = evidence.run, evidence.saves, evidence.fault_free_saves
-    if usual is not None and {save.step for save in usual.seen} - {save.step for save in usual.all}:
-        return  # nor without a fault
     told, told_all = {save.step for save in saves.all}, not (run.dropped or run.torn) and bool(saves.store.sights)
+    if usual is not None:  # of those that nobody tells without a fault, either, nothing is expected
+        told |= {save.step for save in usual.seen} - {save.step for save in usual.all}
     there = next((each.restored_step or 0 for each in run.processes if each.restored is not None), 0)  # before the job
     new = (save for save in saves.seen if save.step not in told and (save.step or 0) > there and save.at > run.begin)
     untold = [save for save in new if not by_time.touches(evidence.disturbed, save.at, save.at)] if told_all else []
