@@ -44,6 +44,7 @@ class Result:
     verdict: Verdict
     reasons: Sequence[str]
     parts: Sequence[Part]
+    next_steps: Sequence[str] = ()
 
 
 class StoredKind(Protocol):

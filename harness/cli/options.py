@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import pathlib
+import shlex
 from typing import Annotated
 
 import typer
@@ -28,6 +30,13 @@ def _note_reports(folder: pathlib.Path) -> pathlib.Path:
     global in_use
     in_use = path_arguments.folder("--reports")(folder)
     return folder
+
+
+def where_kept() -> str:
+    """What commands that this one prints need so that they find its runs; empty where they find them by themselves."""
+    if in_use.absolute() == REPORTS or os.environ.get("CHAOS_REPORTS"):
+        return ""
+    return f"Its runs are found with --reports {shlex.quote(str(in_use))}, or with CHAOS_REPORTS set to that."
 
 
 ReportsOption = Annotated[

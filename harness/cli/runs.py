@@ -53,7 +53,7 @@ def show(
             judged = [each.run_id for each in Store(reports).runs() if each.verdict]
             before = f"; the newest that was judged: chaos show {judged[0]}" if judged else ""
             raise UsageError(f"{folder} is at work, and is judged at its end{before}")
-        raise UsageError(f"{folder} was not judged yet; judge it with: chaos score {folder.name}")
+        raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
     report = model.read(folder / "report.json")
     if json:
         print_json(report.to_json())

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.campaign.wings import Result
+from harness.cli.options import where_kept
 from harness.cli.output import SIGNS, STYLES, out, safe, say, unwrapped
 from harness.judge.verdict import Verdict
 from harness.report import view
@@ -27,6 +28,8 @@ def summary(report: Report, page: pathlib.Path | None = None) -> Group:
     if left_open := " ".join(view.beyond(report)):
         parts.append(Text(left_open, style="dim"))
     parts += [Text(f"Next: {one_line(step)}") for step in report.next_steps]
+    if report.next_steps and (where := where_kept()):
+        parts.append(Text(where, style="dim"))
     if page is not None:
         parts.append(Text(f"Report: {page}", style="dim"))
     return Group(*parts)
@@ -59,6 +62,10 @@ def print_result(result: Result, folder: pathlib.Path | None = None) -> Verdict:
         out.print(f"  {sign} {safe(part.name)}: {safe((part.reasons or [''])[0])}", soft_wrap=True)
     reason = safe((result.reasons or [""])[0])
     out.print(f"[{STYLES[result.verdict]}]{result.verdict.value.upper()}[/]  {reason}", soft_wrap=True)
+    for step in result.next_steps:
+        say(f"Next: {one_line(step)}")
+    if result.next_steps and (where := where_kept()):
+        say(where, "dim")
     if folder is not None:
         say(f"Report: {folder / 'report.html'}", "dim")
     return result.verdict

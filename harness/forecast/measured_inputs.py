@@ -80,7 +80,7 @@ def read_runs(names: Sequence[str], reports: pathlib.Path) -> Measured:
         if stored_kind_of(folder):
             raise UsageError(f"{folder.name} is no run of one scenario; name its runs one by one")
         if not (folder / "report.json").exists():
-            raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder.name}")
+            raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
         report = model.read(folder / "report.json")
         if report.verdict is not Verdict.PASS:
             why = one_line(report.reasons[0] if report.reasons else "no reason is given")

@@ -50,6 +50,7 @@ from harness.gameday.starts_and_stops import Director
 from harness.gameday.wing import WING
 from harness.judge.verdict import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
+from harness.report.words import one_line
 from harness.run.injection import LiveJob
 from harness.run.observers import Status
 from harness.run.stop import stop
@@ -168,7 +169,8 @@ Where = tuple[str, int, pathlib.Path | None, pathlib.Path | None]
 
 
 class Shown(CampaignObserver):
-    """Shows a page the day as it goes on, then that the job is over, then the verdict. Tells the terminal of pauses."""
+    """Shows a page the day as it goes on, then that the job is over, then the verdict. Tells the terminal of pauses, and
+    of what people and alerts said. Times count from the start of the job; before it, from that of the fault-free run."""
 
     def __init__(
         self, publish: Callable[[DayView, Sequence[NewsView]], None], url: str = "", director: Director | None = None
@@ -178,6 +180,11 @@ class Shown(CampaignObserver):
         self.stopped = False  # the day, by the user
         self._newest: tuple[Director, LiveJob] | None = None
         self._pauses_told = set[int]()
+        self._told_ns = 0
+
+    def stage(self, stage: Stage) -> None:
+        if stage.kind == "run with faults":
+            self._begin_ns = time.monotonic_ns()
 
     def watch(self, director: Director, job: LiveJob, now_ns: int) -> None:
         self._newest = director, job
@@ -185,6 +192,9 @@ class Shown(CampaignObserver):
             self._pauses_told.add(director.scene)
             say(f"  pause: {director.day.scenes[director.scene].what}")
             say(f"  waiting for a person to press Continue: {self._url}")
+        for news in [each for each in director.feed if each.at_ns > self._told_ns]:
+            say(f"  {one_line(news.text)}")
+            self._told_ns = news.at_ns
         self._show(lambda view: view)
 
     def status(self, status: Status) -> None:
@@ -224,6 +234,7 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
         director.watcher = shown.watch
         for role, words in (("master", "game master"), ("participant", "participants"), ("observer", "observers")):
             say(f"  page for the {words}: {served.url(role)}")
+        say("  to stop: Stop on the page of the game master, or Ctrl-C here; what was injected is undone either way")
         say(f"  alerts: POST {served.address}/alerts with Authorization: Bearer {served.access.tokens['alerts']}")
         found = {
             "address": served.address,

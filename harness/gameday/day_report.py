@@ -13,10 +13,9 @@ import msgspec
 from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import ActResult, DayResult
 from harness.judge.verdict import Verdict
-from harness.report import html_page, markdown, model
+from harness.report import html_page, markdown, model, next_steps, view
 from harness.report.strict_json import json_text
-from harness.report.view import in_words
-from harness.report.words import DASH, gpu_seconds, minute, percent, short, words
+from harness.report.words import DASH, clock_time, gpu_seconds, minute, percent, short, words
 from harness.units import counted, format_duration
 
 PLAN, REPORT = "gameday.json", "gameday-report.json"
@@ -24,6 +23,8 @@ REHEARSALS = "rehearsals"  # the reports of each, in the day's folder
 
 SCHEMA = 1
 MOMENTS_MAX = 400  # shown
+STEPS_MAX = 2  # of each rehearsal
+MOMENT = ("After", "At, UTC", "What kind", "What")
 HEAD = ("Verdict", "Rehearsal", "Recovery", "Wasted by its faults", "Detected", "Acknowledged", "Mitigated", "Why")
 
 
@@ -41,14 +42,17 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         after = [self.act.reactions.get(name) for name in ("detect", "acknowledge", "mitigate")]
         took = [DASH if ns is None else format_duration(ns) for ns in after]
+        lines = self.act.card.expectations if self.act.card else ()
+        bounds = [line.observed for line in lines if line.name == "recovery_time.max"]
         recovery = DASH if self.act.recovery_s is None else format_duration(round(self.act.recovery_s * 1e9))
+        recovery = next((told for told in bounds if told.startswith(">")), recovery)  # not over
         wasted = gpu_seconds(self.act.wasted_gpu_s) if self.act.card else DASH
         return self.act.verdict.value, self.name, recovery, wasted, *took, self.why
 
     @property
     def why(self) -> str:
         said = [watch.reason for watch in self.act.watches if watch.reason]
-        said = [*map(in_words, self.act.reasons[:1]), *said]
+        said = [*map(view.in_words, self.act.reasons[:1]), *said]
         return "; ".join(said)
 
     @property
@@ -77,8 +81,14 @@ def _sentences(result: DayResult) -> list[str]:
     found = []
     for reason in _reasons(result):
         name, _, rest = reason.partition(": ")
-        found.append(f"{name}: {in_words(rest)}" if rest and name in names else in_words(reason))
+        found.append(f"{name}: {view.in_words(rest)}" if rest and name in names else view.in_words(reason))
     return found
+
+
+def to_do(result: DayResult) -> list[str]:
+    """What to do about each rehearsal that did not pass."""
+    cards = [(act.expected.name, act.card) for act in result.acts if act.card]
+    return [f"{name}: {step}" for name, card in cards for step in next_steps.next_steps(card)[:STEPS_MAX]]
 
 
 class StoredAct(msgspec.Struct):
@@ -95,12 +105,13 @@ class StoredDay(msgspec.Struct):
     reasons: list[str]
     rehearsals: list[StoredAct]
     sides: dict[str, Verdict | None] = {}
+    next_steps: list[str] = []
 
 
 def read(folder: pathlib.Path) -> StoredDay:
     """Raises `ReportError` where the day was not judged, or its report cannot be read."""
     if not os.path.lexists(folder / REPORT):
-        raise model.ReportError(f"{folder} was not judged yet; judge it with: chaos score {folder.name}")
+        raise model.ReportError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
     return model.read_as(folder / REPORT, StoredDay)
 
 
@@ -110,7 +121,8 @@ def render(day: DayPlan, result: DayResult) -> dict[str, str]:
     reasons = _sentences(result)
     shown: dict[str, Any] = {"day": day, "result": result, "rows": rows, "to_fix": to_fix, "head": HEAD}
     shown |= {"reasons": reasons, "wasted": _wasted(day, result), "crumbs": _crumbs(day, result)}
-    moments = [(_clock(each.at_ns), each.kind, each.what) for each in result.moments]
+    shown |= {"next_steps": to_do(result)}
+    moments = _moments(result)
     return {
         REPORT: _json(day, result),
         "report.html": html_page.fill(
@@ -147,9 +159,15 @@ def _wasted(day: DayPlan, result: DayResult) -> str:
     return f"{said} The budget from its first steady steps on: {budget}." if budget else said
 
 
-def _clock(at_ns: int) -> str:
-    minutes, seconds = divmod(at_ns / 1e9, 60)
-    return f"{int(minutes)}:{seconds:04.1f}"
+def _moments(result: DayResult) -> list[tuple[str, str, str, str]]:
+    """Each since the job began, by the clock of the wall, of what kind, and what."""
+    begun = str(result.job.environment.get("begun_at") or "") if result.job else ""
+    found = []
+    for each in result.moments:
+        minutes, seconds = divmod(each.at_ns / 1e9, 60)
+        told = f"{int(minutes)}:{seconds:04.1f}", clock_time(begun, each.at_ns / 1e9) or DASH
+        found.append((*told, each.kind, each.what))
+    return found
 
 
 def _json(day: DayPlan, result: DayResult) -> str:
@@ -163,6 +181,7 @@ def _json(day: DayPlan, result: DayResult) -> str:
         "reasons": _reasons(result),
         "sides": {name: side and side.value for name, side in result.sides.items()},
         "outcome": result.outcome,
+        "next_steps": to_do(result),
         "rehearsals": [_json_act(act) for act in result.acts],
         "timeline": [{"at_s": each.at_ns / 1e9, "kind": each.kind, "what": each.what} for each in result.moments],
     }
@@ -196,17 +215,18 @@ def _markdown(day: DayPlan, result: DayResult, reasons: Sequence[str], rows: Seq
     for row in rows:
         if runbook := row.act.expected.runbook:
             questions.append(f"- Did the runbook of {text(row.name)} help? {text(runbook)}")
-    moments = [(_clock(each.at_ns), each.kind, each.what) for each in result.moments[:MOMENTS_MAX]]
     parts = [
         f"# {markdown.SIGNS[result.verdict]} {result.verdict.value.capitalize()}: {text(reasons[0])}",
         f"**{text(day.title)}** · game day {markdown.code(day.name)} · backend {markdown.code(day.job.backend)} · seed "
         f"{markdown.code(str(day.seed))} · run {markdown.code(day.job.run_id)}",
+        text(" · ".join(_crumbs(day, result))),
         "\n".join(f"- {text(reason)}" for reason in reasons[1:]),
+        "\n".join(f"- Next: {text(step)}" for step in to_do(result)),
         "## Scorecard\n\n" + " · ".join(f"{name}: {side or 'not judged'}" for name, side in result.sides.items()),
         markdown.table(HEAD, [row.cells for row in rows]),
         text(_wasted(day, result)),
         "## What to fix, then what cost most\n\n" + _fixes([Row(act) for act in result.to_fix]),
-        "## Timeline\n\n" + markdown.table(("At", "What kind", "What"), moments),
+        "## Timeline\n\n" + markdown.table(MOMENT, _moments(result)[:MOMENTS_MAX]),
         "## Post-mortem\n\n" + "\n".join(questions),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

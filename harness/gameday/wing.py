@@ -31,7 +31,8 @@ class _Days:
 
     def read(self, folder: pathlib.Path) -> Result:
         day = day_report.read(folder)
-        return Result(day.verdict, day.reasons, [Part(act.name, act.verdict, act.reasons) for act in day.rehearsals])
+        parts = [Part(act.name, act.verdict, act.reasons) for act in day.rehearsals]
+        return Result(day.verdict, day.reasons, parts, day.next_steps)
 
     def values(self, folder: pathlib.Path) -> Any:
         return msgspec.to_builtins(day_report.read(folder))
@@ -41,7 +42,8 @@ class _Days:
 
         result, cards = judge_stored(folder)
         parts = [Part(act.expected.name, act.verdict, act.reasons) for act in result.acts]
-        return Result(result.verdict, result.reasons, parts), functools.partial(write_day, folder, result, cards)
+        told = Result(result.verdict, result.reasons, parts, day_report.to_do(result))
+        return told, functools.partial(write_day, folder, result, cards)
 
 
 def _proofs(reports: pathlib.Path) -> Iterator[Proof]:

@@ -20,6 +20,7 @@ from harness.cli.options import (
     ReportsOption,
     ScenariosOption,
     SeedOption,
+    where_kept,
 )
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
 from harness.errors import UsageError
@@ -173,6 +174,8 @@ def _print(answer: GateResult, reports: pathlib.Path) -> None:
     say(f"Report: {reports / answer.run_id / 'report.html'}", "dim")
     for step in next_steps(answer):
         say(f"  {step}")
+    if next_steps(answer) and (where := where_kept()):
+        say(f"  {where}", "dim")
     out.print(f"[{STYLES[answer.verdict]}]{safe(yes_or_no(answer))}[/]", soft_wrap=True)
 
 

@@ -63,6 +63,7 @@ class GateResult:
     rows: Sequence[SuiteRow] = ()
     held: Regressions | None = None  # against a baseline
     part: Part = NO_PART
+    path: str = ""  # of its file, where its name alone does not find it
 
 
 def yes_or_no(answer: GateResult) -> str:
@@ -92,14 +93,14 @@ def next_steps(answer: GateResult) -> list[str]:
             look = f"open {run_id}/report.html in the reports" if row.swept else f"chaos show {run_id}"
             steps.append(f"{row.name} failed: {look}")
     unclear = [row for row in answer.rows if row.result.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID)]
+    again = ["chaos", "gate", answer.path or answer.suite, "--add", "last"]
+    again += ["--backend", answer.part.backend] if answer.part.backend not in ("", "local") else []
+    again += ["--seed", str(answer.part.seed)] if answer.part.seed != 1 else []
+    again += ["--against", answer.held.baseline] if answer.held is not None else []
     if unclear and not answer.part.shard:
-        more = f" --backend {answer.part.backend}" if answer.part.backend not in ("", "local") else ""
-        more += f" --against {shlex.quote(answer.held.baseline)}" if answer.held is not None else ""
-        again = f"chaos gate {answer.suite} --add last --last-failed{more}"
-        steps.append(f"Run again what did not pass, on a quiet host: {again}")
+        steps.append(f"Run again what did not pass, on a quiet host: {shlex.join([*again, '--last-failed'])}")
     if answer.held is not None and (runs := max((each.more or 0 for each in answer.held.answers), default=0)):
-        command = ["chaos", "gate", answer.suite, "--against", answer.held.baseline, "--add", "last", "--repeat"]
-        steps.append(f"To settle the comparison: {shlex.join([*command, str(runs)])}")
+        steps.append(f"To settle the comparison: {shlex.join([*again, '--repeat', str(runs)])}")
     return steps
 
 

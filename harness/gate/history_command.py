@@ -140,9 +140,9 @@ def compare_runs(first: str, second: str, reports: pathlib.Path) -> two_runs_rep
         raise UsageError(f"both are run {folders[0].name}; name two runs")
     for folder in folders:
         if stored_kind_of(folder):
-            raise UsageError(f"{folder} is no run of one scenario; see chaos show {folder.name}")
+            raise UsageError(f"{folder} is no run of one scenario; see chaos show {folder}")
         if not (folder / "report.json").exists():
-            raise UsageError(f"{folder} was not judged yet; judge it with: chaos score {folder.name}")
+            raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
     before, after = (model.read(folder / "report.json") for folder in folders)
     try:
         ranks = starts_by_rank(timeline.load(folders[0])), starts_by_rank(timeline.load(folders[1]))

@@ -135,7 +135,8 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     gate.observer.begins(suite.name, f"{suite.title} · {size} · seed {gate.seed}")
     check_row = _blindness_check(broken, gate, backend)
     blind = _blind(check_row, suite.blindness_reason)
-    answer = GateResult(suite.name, suite.title, run_id, Verdict.INVALID, blind, check_row, part=part)
+    elsewhere = "" if path.parent == gate.scenarios / "suites" else str(path)
+    answer = GateResult(suite.name, suite.title, run_id, Verdict.INVALID, blind, check_row, part=part, path=elsewhere)
     if blind:
         return _report(answer, gate)
     rows, left_out = _run_rows(specs, gate, backend, begun, added_to)

@@ -53,6 +53,8 @@ def next_steps(card: Scorecard) -> list[str]:
         return []
     if card.evidence.run.outcome == "interrupted" and card.verdict is not Verdict.FAIL:
         return [f"It was stopped before its end; run it again: {_again(card)}"]
+    if card.evidence.run.outcome is None and card.verdict is not Verdict.FAIL:
+        return ["Undo what the run may have left, as its harness did not: chaos heal", f"Run it again: {_again(card)}"]
     return list(dict.fromkeys(map(one_line, found[card.verdict](card))))[:STEPS_MAX]
 
 

@@ -152,6 +152,8 @@ def _recovery(report: Report) -> Figure:
     episodes, slow = values.episodes, values.degraded
     expectation = _bound(report, "recovery_time", lacking="first_step")
     if values.seconds is None and episodes and episodes[-1].seconds is None:
+        if report.run.outcome in (None, "interrupted"):
+            return _figure("Recovery time", "Not over", "when the run was stopped", expectation)
         last = report.run.stuck_in
         detail = f"at the end in {words(last).lower()}" if last not in ("", "unknown") else "no step came after"
         return _figure("Recovery time", "Never", detail, expectation)
@@ -165,6 +167,8 @@ def _recovery(report: Report) -> Figure:
         detail = f"the longest of {len(episodes)} recoveries"
     elif not episodes:
         detail = "from the fault until back at its usual speed"
+    if expectation and expectation.verdict is not Verdict.PASS and expectation.observed.startswith(">"):
+        return _figure("Recovery time", expectation.observed, expectation.reason, expectation)
     return _figure("Recovery time", seconds(values.seconds), detail, expectation, measured=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 import sys
@@ -71,6 +72,14 @@ def short(text: str, most: int) -> str:
 def minute(iso: str) -> str:
     """`2026-11-27 06:43 UTC` from a moment in UTC, ISO 8601."""
     return f"{iso[:16].replace('T', ' ')} UTC"
+
+
+def clock_time(iso: str, after_s: float) -> str:
+    """`06:43:17`, so long after a moment that `minute` takes; empty where it is none."""
+    try:
+        return f"{datetime.datetime.fromisoformat(iso) + datetime.timedelta(seconds=after_s):%H:%M:%S}"
+    except (ValueError, OverflowError):
+        return ""
 
 
 def one_line(value: object) -> str:

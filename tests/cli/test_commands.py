@@ -159,7 +159,7 @@ def test_one_rehearsal_of_a_job_can_be_judged(tmp_path: pathlib.Path) -> None:
 def test_a_run_that_was_not_judged_says_how_to(reports: pathlib.Path) -> None:
     (reports / "a-1" / "report.json").unlink()
     found = chaos("show", "a-1", "--reports", reports)
-    assert isinstance(found.exception, UsageError) and "chaos score a-1" in str(found.exception)
+    assert isinstance(found.exception, UsageError) and f"chaos score {reports}/a-1" in str(found.exception)
     journal = Journal(reports / "a-1")
     found = chaos("show", "a-1", "--reports", reports)
     journal.release()
@@ -600,7 +600,7 @@ def test_a_day_is_shown_and_listed_as_its_own_report_says(reports: pathlib.Path)
     (folder / "gameday.json").write_text("{}")
     (folder / "report.html").write_text("kept")
     unjudged = chaos("show", folder.name, "--reports", reports)
-    assert "judge it with: chaos score day-" in str(unjudged.exception)
+    assert f"judge it with: chaos score {folder}" in str(unjudged.exception)
     told = {"verdict": "inconclusive", "reasons": ["kill: \x1b[2Jwhy"], "rehearsals": []}
     (folder / "gameday-report.json").write_text(json.dumps(told))
     shown = chaos("show", folder.name, "--reports", reports)

@@ -209,8 +209,11 @@ def test_the_terminal_tells_once_that_a_pause_waits_for_a_press(
     shown = Shown(lambda view, feed: None, "http://127.0.0.1:1/?token=t")
     for director.state, director.scene in (("steadying", 0), ("paused", 0), ("paused", 0), ("paused", 1)):
         shown.watch(director, cast(Any, job), 0)
+    for _ in range(2):
+        director.feed.append(News(len(director.feed) + 1, "person", "ada: stop", "participant"))
+        shown.watch(director, cast(Any, job), 0)
     waits = "  waiting for a person to press Continue: http://127.0.0.1:1/?token=t"
-    told = ["  pause: Is everybody there?", waits, "  pause: Still there?", waits]
+    told = ["  pause: Is everybody there?", waits, "  pause: Still there?", waits, *["  ada: stop"] * 2]
     assert capsys.readouterr().out.splitlines() == told
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import report_runs
 import small_jobs
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +28,8 @@ Event = dict[str, Any]
 
 def card(verdict: Verdict = Verdict.PASS, wasted: float = 1.0) -> Scorecard:
     scores = {"wasted_gpu_hours": {"gpu_seconds_wasted_by_faults": wasted}, "recovery_time": {"seconds": 2.0}}
-    return Scorecard("r", "s", "t", "local", 1, verdict, [f"it is {verdict}"], [], scores, {}, [], {}, None)  # type: ignore[arg-type]
+    told = verdict, [f"it is {verdict}"], [], scores, {}, [], {}
+    return Scorecard("r", "s", "t", "local", 1, *told, report_runs.spot_evict().evidence)
 
 
 def rehearsed(name: str, at_s: float, took_s: float = 10.0, outcome: str = "settled", acts: bool = True) -> list[Event]:
@@ -410,6 +412,17 @@ def test_a_day_that_failed_names_it_below_its_headline() -> None:
     text = Page(files["report.html"]).text
     assert text.count("Loss continuity, mode: 3 steps differ") == 2, "the headline and the scorecard"
     assert "loss_continuity" not in text
+    assert "- Next: b: Once it is mended" in files["report.md"] and "b: Once it is mended" in text
+    assert any("b: Once" in step for step in json.loads(files["gameday-report.json"])["next_steps"])
+
+
+def test_a_day_tells_the_time_on_the_wall_and_what_is_not_over() -> None:
+    late = Expectation("recovery_time.max", "≤ 9.00 s", "> 4.57 s, not over", Verdict.INCONCLUSIVE)
+    result = verdict_of(day(rehearsed("a", 10)), Expected("a", 0), cards={"a": replace(card(), expectations=[late])})
+    job = replace(card(), environment={"begun_at": "2026-11-27T23:59:55+00:00"})
+    files = day_report.render(DAY, replace(result, job=job))
+    assert "| 0:12.0 | 00:00:07 | fault |" in files["report.md"] and "2026-11-27 23:59 UTC" in files["report.md"]
+    assert "> 4.57 s, not over" in files["report.html"].replace("\u00a0", " ").replace("&gt;", ">")
 
 
 @pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.FAIL])

@@ -402,10 +402,12 @@ def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Score
     assert yes_or_no(no) == "NO: of 3 scenarios, 1 failed, 1 could not be judged, 1 passed."
     assert next_steps(no) == [
         f"rank-kill failed: chaos show {no.rows[0].runs[0].run_id}",
-        "Run again what did not pass, on a quiet host: chaos gate small --add last --last-failed",
+        f"Run again what did not pass, on a quiet host: chaos gate {no.path} --add last --last-failed",
     ]
-    compared = next_steps(replace(no, held=Regressions("last week", [])))
-    assert compared[-1].endswith("--add last --last-failed --against 'last week'"), "else nothing is compared"
+    assert no.path.endswith("small.yaml"), "a name finds only what lies among the shipped suites"
+    compared = next_steps(replace(no, held=Regressions("last week", []), path=""))
+    again = "chaos gate small --add last --against 'last week' --last-failed"
+    assert compared[-1].endswith(again), "else nothing is compared"
     page = (rehearse.folder(no) / "report.html").read_text()
     box = page[page.index('class="verdict fail"') : page.index("<main>")]
     assert yes_or_no(no) in box and box.index("What to do next") < box.index("--last-failed")

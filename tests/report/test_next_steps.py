@@ -72,6 +72,9 @@ def test_a_phase_is_named_only_where_the_recovery_is_what_failed_and_a_stopped_r
     stopped = replace(card, verdict=Verdict.INVALID, evidence=replace(card.evidence, run=run))
     (step,) = next_steps(stopped)
     assert step.startswith("It was stopped before its end; run it again: chaos run ")
+    killed = replace(stopped, evidence=replace(card.evidence, run=replace(card.evidence.run, outcome=None)))
+    heal, again = next_steps(killed)
+    assert heal.endswith(": chaos heal") and again.startswith("Run it again: chaos run ")
 
 
 def test_a_missing_file_has_no_runbook_of_a_fault() -> None:

@@ -195,6 +195,9 @@ def test_a_run_that_never_recovered_names_the_phase_it_ended_in() -> None:
     text = Page(page_of(report_runs.never_recovered())).text
     assert "Never at the end in rendezvous" in " ".join(text.split())
     assert "never came back" in text
+    card = report_runs.never_recovered()
+    killed = replace(card, evidence=replace(card.evidence, run=replace(card.evidence.run, outcome=None)))
+    assert "Not over when the run was stopped" in " ".join(Page(page_of(killed)).text.split())
 
 
 def test_without_a_fault_free_run_or_steps_the_page_says_so() -> None:
