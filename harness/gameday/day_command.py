@@ -169,8 +169,10 @@ Where = tuple[str, int, pathlib.Path | None, pathlib.Path | None]
 
 
 class Shown(CampaignObserver):
-    """Shows a page the day as it goes on, then that the job is over, then the verdict. Tells the terminal of pauses, and
-    of what people and alerts said. Times count from the start of the job; before it, from that of the fault-free run."""
+    """Shows a page the day as it goes on, then that the job is over, then the verdict.
+
+    Tells the terminal of pauses, and of what people and alerts said. Times count from the start of the job.
+    """
 
     def __init__(
         self, publish: Callable[[DayView, Sequence[NewsView]], None], url: str = "", director: Director | None = None
