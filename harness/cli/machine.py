@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from typing import Annotated
 
 import typer
@@ -30,11 +31,13 @@ def doctor(
         bool, typer.Option("--all", help="Also each fault, and the programs that only the harness's own tests need.")
     ] = False,
     json: JsonOption = False,
+    reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
     """Say which backends, faults and scenarios work on this machine, and what is missing for the rest.
 
-    What is missing comes first, of each kind. The last line says whether this machine is ready.
+    What is missing comes first, of each kind, then what killed runs left. The last line says whether this machine is
+    ready.
 
     Exits with 4 when no scenario can run here, or one that is named can run on no backend here.
 
@@ -44,6 +47,7 @@ def doctor(
     faults = examination.fault_table(capabilities)
     found = examination.scenarios_here(names or (), scenarios, capabilities)
     stuck = [name for name, why in found if all(why.values())]
+    left, _ = _undone(reports, dry_run=True)
     if json:
         print_json(
             {
@@ -51,6 +55,7 @@ def doctor(
                 "backends": {name: _values(capability) for name, capability in capabilities.items()},
                 "faults": [{"name": name, "backends": can} for name, _, can in faults],
                 "scenarios": [{"name": name, "runs": name not in stuck, "why_not": why} for name, why in found],
+                "left_by_killed_runs": left,
             }
         )
     else:
@@ -61,6 +66,9 @@ def doctor(
         _print_backends(capabilities)
         stopped = [fault for fault in faults if "yes" not in fault[2].values()]
         _print_faults(faults if every else stopped, capabilities)
+        if left:
+            things = f"{counted(len(left), 'thing')} of killed runs"
+            out.print(f"{mark(False)} {things}: chaos heal --dry-run names, chaos heal undoes", soft_wrap=True)
     fit = all(finding.ok for finding in findings if finding.needed)
     if not json and fit and not stuck:
         out.print(f"Ready: chaos run {safe(names[0] if names else 'spot-evict')}")
@@ -127,16 +135,22 @@ def heal(
 
     Example: chaos heal --dry-run
     """
-    runs, failed = undo.heal(reports, dry_run)
-    strays, problems = undo.heal_strays(dry_run)
-    unfinished, left = fault_free.sweep(reports, dry_run)
-    found = [f"run {run}: what its {JOURNAL} says" for run in runs]
-    found += [*strays, *(f"folder of a run that never ended: {name}" for name in unfinished)]
+    found, problems = _undone(reports, dry_run)
     say(f"{'would heal' if dry_run else 'healed'} {counted(len(found), 'thing')}:" if found else "nothing to heal")
     shown = found if dry_run else found[:NAMED_MAX]
     for line in shown:
         say(f"  {short(one_line(line), LINE_MAX)}")
     if len(found) > len(shown):
         say(f"  and {len(found) - len(shown):,} more")
-    if problems or failed or left:
-        raise ChaosError("\n".join([*failed, *problems, *left]))
+    if problems:
+        raise ChaosError("\n".join(problems))
+
+
+def _undone(reports: pathlib.Path, dry_run: bool) -> tuple[list[str], list[str]]:
+    """What killed runs left, each in words, and why something of it could not be undone."""
+    runs, failed = undo.heal(reports, dry_run)
+    strays, problems = undo.heal_strays(dry_run)
+    unfinished, left = fault_free.sweep(reports, dry_run)
+    found = [f"run {run}: what its {JOURNAL} says" for run in runs]
+    found += [*strays, *(f"folder of a run that never ended: {name}" for name in unfinished)]
+    return found, [*failed, *problems, *left]

@@ -37,11 +37,11 @@ MlflowOption = Annotated[
 SummaryOption = Annotated[
     pathlib.Path | None,
     typer.Option(
-        help="Append the report of each run to this file as Markdown, e.g. $GITHUB_STEP_SUMMARY.",
+        help="Append the report to this file as Markdown, e.g. $GITHUB_STEP_SUMMARY.",
         callback=path_arguments.file_to_write("--summary"),
     ),
 ]
-SUMMARY_BYTES_MAX = 1_000_000  # of one run; GitHub takes 1 MiB of a step
+SUMMARY_BYTES_MAX = 1_000_000  # of one report; GitHub takes 1 MiB of a step
 
 
 class Telling(CampaignObserver):
@@ -55,7 +55,7 @@ class Telling(CampaignObserver):
     def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
         folder = files["report.json"].parent
         if self._summary is not None:
-            self._try(lambda path: append_summary(path, card), self._summary)
+            self._try(lambda path: append_summary(path, markdown.render(model.from_scorecard(card))), self._summary)
         if self._send is not None:
             self._try(self._send, folder, "Trace")
         if self._log is not None:
@@ -92,11 +92,11 @@ def logger(uri: str) -> Callable[[pathlib.Path], str]:
     return lambda run_dir: mlflow.log(run_dir, uri)
 
 
-def append_summary(path: pathlib.Path, card: Scorecard) -> None:
-    """Appends a run's report as Markdown, cut where it is too long for a job summary."""
-    text = markdown.render(model.from_scorecard(card)).encode()
+def append_summary(path: pathlib.Path, report: str) -> None:
+    """Appends a report in Markdown, cut where it is too long for a job summary."""
+    text = report.encode()
     if len(text) > SUMMARY_BYTES_MAX:
-        text = text[:SUMMARY_BYTES_MAX].rpartition(b"\n")[0] + b"\n\n(cut: the whole report is in the run's folder)\n"
+        text = text[:SUMMARY_BYTES_MAX].rpartition(b"\n")[0] + b"\n\n(cut: the whole report is in its folder)\n"
     with path.open("ab") as file:
         file.write(text + b"\n")
 

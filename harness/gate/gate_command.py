@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import sys
 from typing import Annotated, Any, NoReturn
@@ -12,6 +13,7 @@ from typer.core import TyperCommand
 
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN
 from harness.cli.display import Display
+from harness.cli.monitoring import SummaryOption, append_summary
 from harness.cli.options import (
     REPORTS,
     SCENARIOS,
@@ -25,6 +27,7 @@ from harness.cli.options import (
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
 from harness.errors import UsageError
 from harness.gate import baseline as baselines
+from harness.gate import stored_gate
 from harness.gate.baseline_comparison import FIGURES as COMPARED
 from harness.gate.baseline_comparison import RUNS_MIN, RUNS_USUAL, title
 from harness.gate.gate_report import (
@@ -73,6 +76,7 @@ def gate(
     shard: Annotated[str, typer.Option(help="One of several machines' part, like 2/4; 'merge' joins them.")] = "",
     backend: BackendOption = "local",
     seed: SeedOption = 1,
+    summary: SummaryOption = None,
     json: JsonOption = False,
     reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
@@ -110,14 +114,16 @@ def gate(
             answer = run_gate(find_suite(suite, scenarios), setting)
         except Stopped as stopped:
             raise KeyboardInterrupt from stopped
-    _end(answer, json, reports)
+    _end(answer, json, reports, summary)
 
 
 def merge(
     shards: Annotated[
-        list[str] | None, typer.Argument(help="The gates of all shards, by folder or id.", metavar="GATE…")
+        list[str] | None,
+        typer.Argument(help="The gates of all shards: folders, their suite.json, or ids.", metavar="GATE…"),
     ] = None,
     against: AgainstOption = "",
+    summary: SummaryOption = None,
     json: JsonOption = False,
     reports: ReportsOption = REPORTS,
 ) -> None:
@@ -126,9 +132,9 @@ def merge(
     Example: chaos gate merge part-1 part-2 --against last-week
     """
     reports = reports.resolve()
-    given = [pathlib.Path(name) for name in shards or []]
+    given = [path.parent if path.name == "suite.json" else path for path in map(pathlib.Path, shards or [])]
     folders = [each if (each / "suite.json").exists() else reports / each for each in given]
-    _end(merge_gates(folders, reports, against), json, reports)
+    _end(merge_gates(folders, reports, against), json, reports, summary)
 
 
 class GateCommand(TyperCommand):
@@ -145,7 +151,9 @@ class GateCommand(TyperCommand):
 PARSED_BY = {"gate": GateCommand}
 
 
-def _end(answer: GateResult, json: bool, reports: pathlib.Path) -> NoReturn:
+def _end(answer: GateResult, json: bool, reports: pathlib.Path, summary: pathlib.Path | None) -> NoReturn:
+    if summary is not None:
+        append_summary(summary, (reports / answer.run_id / "report.md").read_text())
     if json:
         print_json(suite_json(answer))
     else:
@@ -196,6 +204,9 @@ def set_(
     for line in _in_words(figures):
         say(line)
     say(f"Kept as {name}: {path}")
+    with contextlib.suppress(UsageError, OSError, ValueError):  # it is of no gate, or of one that is not here
+        if (verdict := stored_gate.read(reports / figures.source).verdict) is not Verdict.PASS:
+            note(f"This gate was {verdict}: keep its figures only if you trust this stack.")
     judged = {each.identity.name: [run.verdict in baselines.JUDGED for run in each.runs] for each in figures.scenarios}
     if few := [name for name, runs in judged.items() if sum(runs) < RUNS_MIN]:
         note(

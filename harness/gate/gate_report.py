@@ -15,7 +15,7 @@ from harness.gate.baseline_comparison import Answer as Comparison
 from harness.gate.baseline_comparison import Question, Regressions, title
 from harness.gate.stored_gate import Part, Run
 from harness.judge.repeats import RepeatVerdict
-from harness.judge.score import Scorecard
+from harness.judge.score import S, Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import html_page, junit, markdown, model
 from harness.report.strict_json import json_text, strict
@@ -43,6 +43,11 @@ class SuiteRow:
     @property
     def runs(self) -> Sequence[Run]:
         return self.stored or [Run(card.run_id, card.verdict) for card in self.cards]
+
+    @property
+    def took_s(self) -> float:
+        """Of its runs that were judged here."""
+        return sum(card.evidence.run.end - card.evidence.run.begin for card in self.cards) / S
 
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
@@ -226,18 +231,19 @@ def _junit(answer: GateResult) -> str:
     """One suite for the gate itself, with the blindness check and every scenario, and one for each run."""
     caught = bool(answer.rows)
     check = (Verdict.PASS, answer.blindness_check.result.reasons) if caught else (Verdict.INVALID, (answer.reason,))
-    cases: list[tuple[str, Verdict, Sequence[str]]] = [("blindness check", *check)]
-    cases += [(row.name, row.result.verdict, row.result.reasons) for row in answer.rows]
+    cases: list[tuple[str, Verdict, Sequence[str], float]] = [("blindness check", *check, 0)]
+    cases += [(row.name, row.result.verdict, row.result.reasons, row.took_s) for row in answer.rows]
     left_out = [each for each in answer.part.left_out if each.required]
-    cases += [(each.scenario, Verdict.INCONCLUSIVE, (f"left out: {each.why}",)) for each in left_out]
+    cases += [(each.scenario, Verdict.INCONCLUSIVE, (f"left out: {each.why}",), 0) for each in left_out]
     if held := answer.held:
         for each in held.answers:
             name = f"{each.question.scenario}, {title(each.question.figure)} against {held.baseline}"
-            cases.append((name, each.verdict, (each.reason or "as before",)))
-        cases += [(f"{name} against {held.baseline}", Verdict.INCONCLUSIVE, ("not in it",)) for name in held.missing]
-    gate = junit.empty_suite(answer.suite, [verdict for _, verdict, _ in cases])
-    for name, verdict, reasons in cases:
-        junit.case(gate, answer.suite, name, verdict, reasons[0], "\n".join(reasons))
+            cases.append((name, each.verdict, (each.reason or "as before",), 0))
+        cases += [(f"{name} against {held.baseline}", Verdict.INCONCLUSIVE, ("not in it",), 0) for name in held.missing]
+    verdicts = [verdict for _, verdict, *_ in cases]
+    gate = junit.empty_suite(answer.suite, verdicts, time=f"{sum(took_s for *_, took_s in cases):.3f}")
+    for name, verdict, reasons, took_s in cases:
+        junit.case(gate, answer.suite, name, verdict, reasons[0], "\n".join(reasons), took_s)
     ElementTree.SubElement(gate, "system-out").text = junit.clean("\n".join([yes_or_no(answer), *next_steps(answer)]))
     return junit.document(
         [gate, *(junit.suite_of(model.from_scorecard(card)) for row in answer.rows for card in row.cards)]

@@ -31,7 +31,7 @@ def suite_of(report: Report) -> ElementTree.Element:
     suite = empty_suite(report.scenario, verdicts, time=f"{report.run.duration_s or 0:.3f}")
     _properties(suite, report)
     told = "\n".join([*report.reasons, *(f"Next: {step}" for step in report.next_steps)])
-    case(suite, report.scenario, "verdict", report.verdict, view.headline(report), told)
+    case(suite, report.scenario, "verdict", report.verdict, view.headline(report), told, report.run.duration_s)
     for e in report.expectations:
         message = f"{e.name}: observed {e.observed}, bound {e.bound}"
         case(suite, report.scenario, e.name, e.verdict, message, e.reason)
@@ -68,9 +68,18 @@ def _properties(suite: ElementTree.Element, report: Report) -> None:
         ElementTree.SubElement(properties, "property", name=clean(name), value=clean(value))
 
 
-def case(suite: ElementTree.Element, scenario: str, name: str, verdict: Verdict, message: str, body: str) -> None:
+def case(
+    suite: ElementTree.Element,
+    scenario: str,
+    name: str,
+    verdict: Verdict,
+    message: str,
+    body: str,
+    took_s: float | None = None,
+) -> None:
     """Adds one test case: what fails is a failure, what cannot be told an error."""
-    made = ElementTree.SubElement(suite, "testcase", classname=f"chaos.{clean(scenario)}", name=clean(name), time="0")
+    named = {"classname": f"chaos.{clean(scenario)}", "name": clean(name), "time": f"{took_s or 0:.3f}"}
+    made = ElementTree.SubElement(suite, "testcase", named)
     if verdict is Verdict.PASS:
         return
     kind = "failure" if verdict is Verdict.FAIL else "error"

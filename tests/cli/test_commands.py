@@ -467,6 +467,7 @@ def test_doctor_says_first_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
     lacking = doctor.Finding("programs", False, "one is missing", needed=False)
     facts = [doctor.Finding("Python", True, ""), lacking, doctor.Finding("torch", False, "not installed")]
     monkeypatch.setattr(doctor, "examine", lambda: (facts, able))
+    monkeypatch.setattr(machine, "_undone", lambda reports, dry_run: ([], []))
     lines = chaos("doctor", "rank-kill", "--all").output.splitlines()
     assert lines[0] == "✗ 0 of 1 scenarios can run here on one backend or more"
     begun = [line.split(":")[0] for line in lines if line[0] in "✓✗" and "fault" not in line and "scenario" not in line]
@@ -479,6 +480,9 @@ def test_doctor_ends_with_whether_this_machine_is_ready(monkeypatch: pytest.Monk
     assert chaos("doctor", "rank-kill").output.splitlines()[-1] == "Ready: chaos run rank-kill"
     assert chaos("doctor").output.splitlines()[-1].startswith("Ready for ")
     assert "fault rank_kill" not in chaos("doctor").output and "fault rank_kill" in chaos("doctor", "--all").output
+    monkeypatch.setattr(machine, "_undone", lambda reports, dry_run: (["run a"] * dry_run, []))
+    told, ready = chaos("doctor", "rank-kill").output.splitlines()[-2:]
+    assert told.startswith("✗ 1 thing of killed runs: chaos heal --dry-run") and ready.startswith("Ready")
     here(monkeypatch)
     assert chaos("doctor", "rank-kill").exit_code == 4, "nothing can run"
 

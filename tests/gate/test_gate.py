@@ -39,6 +39,8 @@ def test_all_passed_and_the_blindness_check_was_caught(rehearse: Any, good: Scor
     gate, *runs = ElementTree.parse(folder / "junit.xml").getroot()
     assert [case.get("name") for case in gate.iter("testcase")] == ["blindness check", "rank-kill", "spot-evict"]
     assert gate.get("failures") == gate.get("errors") == "0"
+    took = [float(case.get("time") or 0) for case in gate.iter("testcase")]
+    assert took[0] == 0 < took[1] < took[2] and sum(took) == pytest.approx(float(gate.get("time") or 0), abs=0.01)
     assert [len(run.findall("testcase")) for run in runs] == [1 + len(good.expectations)] * 4
 
 

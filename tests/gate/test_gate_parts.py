@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from scorecards import assert_verdict
+from typer.testing import CliRunner
 
 from harness.campaign.campaign_observers import CampaignObserver
+from harness.cli import main
 from harness.errors import ScenarioError, UsageError
 from harness.gate import gate_command, merging, run_figures, selection
 from harness.gate import suite_run as module
@@ -273,6 +275,16 @@ def test_shards_together_are_the_whole_gate(rehearse: Any, tmp_path: pathlib.Pat
     ]
     assert "all 3 scenarios passed" in merged.reason
     assert json.loads((tmp_path / merged.run_id / "suite.json").read_text())["verdict"] == "pass"
+
+
+def test_shards_are_joined_by_their_files_and_the_answer_goes_into_a_summary(
+    rehearse: Any, tmp_path: pathlib.Path
+) -> None:
+    files = [str(part / "suite.json") for part in shards(rehearse, 2)]
+    summary = tmp_path / "summary.md"
+    command = ["gate", "merge", *files, "--reports", str(tmp_path / "answer"), "--summary", str(summary)]
+    assert CliRunner().invoke(main.make_app(), command).exit_code == 0
+    assert "YES: all 3 scenarios passed" in summary.read_text()
 
 
 def test_a_missing_shard_is_no_full_pass(rehearse: Any, tmp_path: pathlib.Path) -> None:
