@@ -18,6 +18,7 @@ from harness.cli import main
 
 CI = pathlib.Path(__file__).resolve().parents[2] / "examples" / "ci"
 VALUES = {"SUITE": "ci/suites/mine.yaml", "BASELINE": "ci/baseline.json", "CI_NODE_INDEX": "2", "CI_NODE_TOTAL": "4"}
+VALUES["GITHUB_STEP_SUMMARY"] = "summary.md"
 
 
 def read(name: str) -> list[Any]:
