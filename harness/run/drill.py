@@ -35,6 +35,7 @@ LEDGER = "checkpoints.ledger"  # of the observer: see `harness.node.observer.led
 LIMIT_S = 60.0  # and three times what the run's own start took
 START_TIMES = 3
 OTHERS_TELL_S = 2.0  # once a rank has gone on with its steps
+LEFT_TO_DO = "the last save is of the last step: with steps that are no multiple of its interval, some would be left to do"
 COPY_S_MAX = 600.0
 FREE_BYTES_MIN = 200 * 2**20  # what is left on the disk beside the copy
 REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints in the run's folder
@@ -209,6 +210,7 @@ def _drill(again: Again, step: int) -> DrillOutcome:
         return replace(found, outcome="failed", reason=ended.reason)
     if ended.outcome == "completed":
         reason = "the job's commands ended with 0, and nothing told what they had restored"
+        reason += f"; {LEFT_TO_DO}" if step and step == again.progress.furthest_step else ""
         return replace(found, outcome="untold", reason=reason)
     if ended.outcome != "aborted":
         reason = "no rank told what it had restored, and each began with step 1" if watch.goes_on else ended.reason

@@ -120,6 +120,7 @@ def test_where_no_restore_is_told_the_first_step_tells_it(
 ) -> None:
     _, finished = drilled(plan_of(tmp_path, bug), tmp_path / "run")
     assert (finished["outcome"], finished.get("restored_step")) == (outcome, restored), finished
+    assert ("no multiple of its interval" in finished.get("reason", "")) is (outcome == "untold")
 
 
 def test_trouble_of_the_drill_itself_never_hides_the_result(
