@@ -34,11 +34,11 @@ EXTRAS := trainer,docker,kubernetes,load,s3,gameday,metrics,otel,mlflow,gpu
 MADE_IN := $(shell cat $(VENV)/.ready 2>/dev/null)
 
 $(VENV)/.ready: pyproject.toml constraints.txt requirements.txt $(if $(filter $(CURDIR),$(MADE_IN)),,another-place)
+	@echo "Setting up $(VENV) (once; some minutes, as PyTorch is large)"
 	@$(PIP) --version >/dev/null 2>&1 || { \
 		$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || \
 			{ echo "Python 3.11, 3.12 or 3.13 is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Say which: make PYTHON=python3.12 …"; exit 4; }; \
 		$(PYTHON) -m venv --clear $(VENV); }
-	@echo "Setting up $(VENV) (once; PyTorch is large)"
 	@[ -z "$(MADE_IN)" ] || grep -lIrF '$(MADE_IN)/$(VENV)' $(VENV)/bin | xargs --no-run-if-empty sed -i 's|$(MADE_IN)/$(VENV)|$(CURDIR)/$(VENV)|'
 	@$(PIP) install --require-hashes -r requirements.txt
 	@$(PIP) install -c constraints.txt -e '.[$(EXTRAS)]'

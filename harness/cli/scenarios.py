@@ -95,12 +95,13 @@ def plan_of(name: str, backend: str, seed: int, profile: str | None, scenarios: 
 
 def explanation(spec: Scenario, plan: Plan) -> list[str]:
     work = plan.workload
+    fewest = "needs all of them" if work.min_nodes == work.nodes else f"may go on with {work.min_nodes}"
     steps = "as many steps as the fault-free run does" if work.steps is None else counted(work.steps, "step")
     lines = [
         f"{spec.name}: {spec.title}",
         f"{work.trainer.in_words()} runs {steps} on {counted(work.nodes, 'node')} with "
         f"{counted(work.ranks_per_node, 'rank')} each ({counted(work.world_size, 'rank')}); "
-        f"it may go on with {work.min_nodes}. {_saves_in_words(spec.workload)}",
+        f"it {fewest}. {_saves_in_words(spec.workload)}",
         "First the same run without any fault, unless one with this seed is cached.",
     ]
     for planned in plan.faults:

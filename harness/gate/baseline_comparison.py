@@ -241,7 +241,7 @@ def _lacking(question: Question) -> str:
         return question.doubt
     if min(len(question.before), len(question.now)) < RUNS_MIN:
         before = counted(len(question.before), "run")
-        return f"{before} in the baseline and {len(question.now)} here; each needs {RUNS_MIN}"
+        return f"{before} in the baseline and {len(question.now)} here; each side needs {RUNS_MIN}"
     values = [value + question.offset for value in (*question.before, *question.now)]
     return "" if all(math.isfinite(value) and value > 0 for value in values) else "not all values are positive numbers"
 
@@ -260,7 +260,7 @@ def _of_success(counts: Success, worse: bool) -> Answer:
     said += f", in the baseline {counts.failed_before} of {counts.runs_before}"
     more_often = counts.failed_now * counts.runs_before > counts.failed_before * counts.runs_now
     few = min(counts.runs_before, counts.runs_now) < RUNS_MIN
-    said += f"; each needs {RUNS_MIN} judged runs" if few else ""
+    said += f"; each side needs {RUNS_MIN} judged runs" if few else ""
     verdict = Verdict.FAIL if worse else Verdict.INCONCLUSIVE if more_often or few else Verdict.PASS
     return Answer(counts, verdict, said)
 

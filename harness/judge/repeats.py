@@ -96,7 +96,7 @@ def _assessments(cards: Sequence[Scorecard]) -> dict[str, Assessment]:
 
 
 def _doubt(name: str, found: Assessment) -> str:
-    tail = f"90 % of runs use up to {100 * found.tail:.0f} % of the bound, with 95 % confidence"
+    tail = f"with 95 % confidence 9 of 10 runs use at most {100 * found.tail:.0f} % of the bound, not 100 %"
     typical = f"median: {100 * found.median:.0f} %"
     if found.more is None:
         return f"{name}: {tail} ({typical}); more runs would not help: the values scatter too close to the bound"

@@ -76,7 +76,7 @@ def test_a_comparison_with_nothing_is_no_pass(before: tuple[RunFigures, ...], re
     silent = {"wasted_gpu_seconds": None, "checkpoint_stall": 0.0}
     few = tuple(msgspec.structs.replace(each, recovery_time=recovery, **silent) for each in before)
     found = held(runs([recovery] * 5, "new", **silent), few)
-    assert_verdict(found, Verdict.INCONCLUSIVE, "each needs 3 judged runs; about")
+    assert_verdict(found, Verdict.INCONCLUSIVE, "each side needs 3 judged runs; about")
     assert held(runs([recovery], "new", **silent), runs([recovery] * 5, **silent)).verdict is not Verdict.PASS
 
 

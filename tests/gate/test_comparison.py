@@ -117,7 +117,7 @@ def answer(before: list[float], now: list[float], **more: object) -> Answer:
 def test_too_few_runs_are_never_green() -> None:
     found = answer([7.0, 7.1], [7.0, 7.1, 7.2])
     assert found.verdict is Verdict.INCONCLUSIVE and found.more == 3
-    assert "2 runs in the baseline and 3 here; each needs 3; about 3 more runs" in found.reason
+    assert "2 runs in the baseline and 3 here; each side needs 3; about 3 more runs" in found.reason
     assert answer([], []).verdict is Verdict.INCONCLUSIVE
 
 
