@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -134,8 +135,13 @@ def run_ids(reports: pathlib.Path) -> set[str]:
     found = set()
     for plan in [*reports.glob("*/plan.json"), *reports.glob(".*/*/plan.json")]:
         with contextlib.suppress(OSError, ValueError, KeyError):  # it is being written
-            found.add(str(json.loads(plan.read_text())["run_id"]))
+            found.add(_run_id(plan))
     return found
+
+
+@functools.cache
+def _run_id(plan: pathlib.Path) -> str:
+    return str(json.loads(plan.read_text())["run_id"])
 
 
 def heal(reports: pathlib.Path) -> None:
