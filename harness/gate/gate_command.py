@@ -152,12 +152,15 @@ PARSED_BY = {"gate": GateCommand}
 
 
 def _end(answer: GateResult, json: bool, reports: pathlib.Path, summary: pathlib.Path | None) -> NoReturn:
-    if summary is not None:
-        append_summary(summary, (reports / answer.run_id / "report.md").read_text())
     if json:
         print_json(suite_json(answer))
     else:
         _print(answer, reports)
+    if summary is not None:
+        try:
+            append_summary(summary, (reports / answer.run_id / "report.md").read_text())
+        except OSError as error:
+            note(f"The answer stands, but {summary} could not be written: {error.strerror}")
     raise typer.Exit(EXIT_CODES[answer.verdict])
 
 
