@@ -36,8 +36,6 @@ LIMIT_S = 60.0  # and three times what the run's own start took
 START_TIMES = 3
 OTHERS_TELL_S = 2.0  # once a rank has gone on with its steps
 LEFT_TO_DO = "the last save is of the last step: steps that are no multiple of its interval would leave some to do"
-    "the last save is of the last step: with steps that are no multiple of its interval, some would be left to do"
-)
 COPY_S_MAX = 600.0
 FREE_BYTES_MIN = 200 * 2**20  # what is left on the disk beside the copy
 REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints in the run's folder
