@@ -18,7 +18,7 @@ import msgspec
 from harness.errors import FaultError
 from harness.log import untrusted_files
 from harness.preflight import manifest, siblings
-from harness.preflight.content import Part, Unreadable, parts
+from harness.preflight.file_content import Part, Unreadable, parts
 from harness.trainers.checkpoints.contract import AUTO, FoundCheckpoint, Listing, layout_names, load_layout
 from harness.trainers.checkpoints.shared import formats, grouping, names
 from harness.trainers.checkpoints.shared.formats import METADATA, Inside, Span

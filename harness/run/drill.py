@@ -31,7 +31,7 @@ from harness.run.undo import DRILL
 
 FOLDER = "drill"
 SECOND = "second-restart"
-LEDGER = "checkpoints.ledger"  # of the observer: see `harness.node.observer.ledger`
+LEDGER = "checkpoints.ledger"  # of the observer: see `harness.node.observer.checkpoint_ledger`
 LIMIT_S = 60.0  # and three times what the run's own start took
 START_TIMES = 3
 OTHERS_TELL_S = 2.0  # once a rank has gone on with its steps

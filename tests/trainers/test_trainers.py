@@ -65,7 +65,7 @@ def test_a_checkpoint_store_of_its_own_is_started_before_the_rendezvous_store() 
     launch = given.trainer.launch(given, "run-1", 7)
     assert launch.command[0] == "env" and "s3://checkpoints/job" in launch.command and "--data" in launch.command
     assert launch.control is not None
-    assert launch.control.index("harness.node.object_store") < launch.control.index("reference_trainer.store")
+    assert launch.control.index("harness.node.s3_store") < launch.control.index("reference_trainer.store")
 
 
 def test_a_command_of_ones_own_is_taken_as_it_is() -> None:
