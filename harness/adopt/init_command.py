@@ -21,8 +21,8 @@ from harness.backends.contract import load_backend
 from harness.campaign.experiment import new_run_id
 from harness.cli import path_arguments
 from harness.cli.display import Display
-from harness.cli.options import REPORTS, BackendOption, ReportsOption, SeedOption
 from harness.cli.output import out, safe, say
+from harness.cli.shared_options import REPORTS, BackendOption, ReportsOption, SeedOption
 from harness.errors import UsageError
 from harness.judge.facts.reported import BY_FAULT, ITEMS, stood_in_for
 from harness.plan.making import make_plan

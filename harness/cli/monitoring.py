@@ -14,7 +14,7 @@ from harness.cli import path_arguments
 from harness.cli.output import say
 from harness.extras import needed
 from harness.judge.score import Scorecard
-from harness.report import markdown, model
+from harness.report import markdown, run_report
 
 MetricsOption = Annotated[
     str,
@@ -77,9 +77,9 @@ def sender(url: str) -> Callable[[pathlib.Path], str]:
     Raises `UsageError` for a URL that is none, `CannotRunError` without the extra.
     """
     with needed("--otlp", "otel"):
-        from harness.monitoring import traces
-    traces.endpoint(url)
-    return lambda run_dir: traces.send(run_dir, url)
+        from harness.monitoring import opentelemetry_spans
+    opentelemetry_spans.endpoint(url)
+    return lambda run_dir: opentelemetry_spans.send(run_dir, url)
 
 
 def logger(uri: str) -> Callable[[pathlib.Path], str]:
@@ -94,7 +94,7 @@ def logger(uri: str) -> Callable[[pathlib.Path], str]:
 
 def append_summary(path: pathlib.Path, card: Scorecard) -> None:
     """Appends a run's report as Markdown, cut where it is too long for a job summary."""
-    text = markdown.render(model.from_scorecard(card)).encode()
+    text = markdown.render(run_report.from_scorecard(card)).encode()
     if len(text) > SUMMARY_BYTES_MAX:
         text = text[:SUMMARY_BYTES_MAX].rpartition(b"\n")[0] + b"\n\n(cut: the whole report is in the run's folder)\n"
     with path.open("ab") as file:

@@ -36,7 +36,7 @@ from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict, merge
 from harness.plan.capabilities import check_capabilities
 from harness.plan.making import make_plan
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.report import write_files, write_reports
 from harness.report.view import in_words
 from harness.report.words import one_line

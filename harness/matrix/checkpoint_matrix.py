@@ -20,7 +20,7 @@ from harness.log.journal import JOURNAL
 from harness.matrix import restart_log
 from harness.matrix.cells import Cell, cells
 from harness.matrix.restart_log import Answer, Came, Restart
-from harness.plan.model import Abort, Plan
+from harness.plan.run_plan import Abort, Plan
 from harness.run import drill, second_restart
 from harness.run.job import Outcome, execute
 from harness.run.observers import Silent, Status

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from harness.log.numbered_names import absent
 from harness.matrix.sweep import Forgotten
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run.beside_saves import File, beside_the_saves
 from harness.run.drill import written_folders
 from harness.trainers.checkpoints.contract import list_checkpoints

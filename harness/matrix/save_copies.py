@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from harness.errors import ChaosError, FaultError
 from harness.log import untrusted_files
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run import drill
 from harness.trainers.checkpoints.contract import Listing, list_checkpoints
 from harness.trainers.checkpoints.shared.place import CheckpointFolder

@@ -23,7 +23,7 @@ from harness.errors import FaultError
 from harness.log import untrusted_files
 from harness.log.journal import Journal
 from harness.node.emitter import EXIT_LEFT, Emitter
-from harness.plan.model import Abort, Plan
+from harness.plan.run_plan import Abort, Plan
 from harness.run.live import LiveProgress
 from harness.run.observers import Heard, Observer, Silent, Status
 from harness.run.stop import StopRequest

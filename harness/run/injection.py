@@ -16,7 +16,7 @@ from harness.errors import ChaosError, FaultError, NodeGone
 from harness.faults.contract import Cancelled, CheckpointPlace, Figures, Target
 from harness.log.journal import Journal
 from harness.node.emitter import Emitter
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run.holds import TriggerHolds
 from harness.run.live import LiveProgress
 from harness.run.trigger import Firing

@@ -17,10 +17,10 @@ from typing import Protocol
 from harness.backends.contract import Backend, Cluster, Launch
 from harness.errors import BackendError, ChaosError, FaultError
 from harness.faults.contract import CheckpointPlace
-from harness.log.events import Tail
+from harness.log.event_log import Tail
 from harness.log.journal import Journal
 from harness.node.emitter import EXIT_LEFT, Emitter, clock_id
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run import drill, provenance, second_restart
 from harness.run.gpu_hours import GpuCap
 from harness.run.holds import TriggerHolds

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from harness.backends.contract import Backend
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.trainers.shared import checkout
 from harness.trainers.shared.outcome import data_digest
 

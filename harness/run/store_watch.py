@@ -20,7 +20,7 @@ from harness.log import untrusted_files
 from harness.log.journal import Journal
 from harness.log.vocabulary import NAME_CHARS_MAX
 from harness.node.emitter import Emitter
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run.beside_saves import beside_the_saves, holding_tensors
 from harness.trainers.checkpoints.contract import AUTO, FoundCheckpoint, Listing, list_checkpoints
 from harness.trainers.checkpoints.shared import digests

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from harness.plan.model import Limits, PlannedFault
+from harness.plan.run_plan import Limits, PlannedFault
 from harness.run.live import LiveProgress
 
 

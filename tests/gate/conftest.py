@@ -18,7 +18,7 @@ from harness.gate.gate_report import GateResult
 from harness.gate.run_figures import RunFigures, ScenarioFigures, identity_of
 from harness.gate.suite_run import Gate, run_gate
 from harness.judge.score import Scorecard
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run.job import Outcome
 from harness.trainers.shared.outcome import environment_facts
 

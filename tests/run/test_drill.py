@@ -15,9 +15,9 @@ from waiting import HANG_S
 
 from harness.backends.local.backend import BACKEND
 from harness.errors import FaultError
-from harness.log.events import Tail, read_log
+from harness.log.event_log import Tail, read_log
 from harness.node.observer import checkpoint_ledger
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run import drill, job, undo
 from harness.run.job import execute
 from harness.run.observers import SILENT, Observer, Silent, Status

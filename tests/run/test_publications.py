@@ -22,7 +22,7 @@ from harness.backends.contract import backend_names, load_backend
 from harness.backends.local.backend import BACKEND as LOCAL
 from harness.faults.contract import CheckpointPlace
 from harness.log import untrusted_files
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run import store_watch
 from harness.run.job import execute
 from harness.run.store_watch import Publications, hidden

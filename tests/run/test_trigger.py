@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.plan.model import Limits, PlannedFault
+from harness.plan.run_plan import Limits, PlannedFault
 from harness.run.holds import TriggerHolds
 from harness.run.live import FAILPOINTS_REMEMBERED, NAME_LENGTH_MAX, PHASES_REMEMBERED, LiveProgress
 from harness.run.trigger import Firing, obstacle
