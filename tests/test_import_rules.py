@@ -90,7 +90,7 @@ PLUGINS = {
     "harness.trainers.checkpoints": {"contract", "shared"},
     "harness.preflight.checks": {"contract"},
     "harness.backends": {
-        *("contract", "clocks", "caller", "network_calls", "storage_calls", "sidecar_network"),
+        *("contract", "clock_offset", "caller", "network_calls", "storage_calls", "sidecar_network"),
         "attached",
         *("site_commands", "delivery", "run_folder", "cluster_base", "node_base"),
     },

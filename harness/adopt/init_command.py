@@ -28,7 +28,7 @@ from harness.judge.facts.reported import BY_FAULT, ITEMS, stood_in_for
 from harness.plan.making import make_plan
 from harness.run.stop import stop
 from harness.spec.scenario import parse_scenario
-from harness.trainers.shared.rendezvous import USUAL_RESTARTS
+from harness.trainers.shared.rendezvous_settings import USUAL_RESTARTS
 from harness.units import counted
 
 

@@ -44,7 +44,7 @@ from harness.run import provenance
 from harness.run.job import execute
 from harness.run.stop import StopRequest
 from harness.spec.scenario import Scenario, find_beside
-from harness.trainers.shared.outcome import environment_facts
+from harness.trainers.shared.outcome_inputs import environment_facts
 from harness.units import counted
 
 SAME_CODE = ("trainer_commit", "trainer_diff", "data_digest", "image_digest")  # what tells whether two runs had it

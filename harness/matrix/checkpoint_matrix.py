@@ -27,7 +27,7 @@ from harness.run.observers import Silent, Status
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
 from harness.trainers.checkpoints.contract import Listing, list_checkpoints
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 FOLLOWED_STEPS = 5  # so many steps after a restore are compared
 LOOK_S = 0.3

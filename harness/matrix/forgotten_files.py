@@ -15,7 +15,7 @@ from harness.plan.run_plan import Plan
 from harness.run.beside_saves import File, beside_the_saves
 from harness.run.drill import written_folders
 from harness.trainers.checkpoints.contract import list_checkpoints
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 NAMED_MAX = 5
 

@@ -14,7 +14,7 @@ from harness.log import untrusted_files
 from harness.plan.run_plan import Plan
 from harness.run import drill
 from harness.trainers.checkpoints.contract import Listing, list_checkpoints
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 LOOK_S = 0.03
 STILL_S = 0.1  # so long the newest save alone must lie still, where a file beside it never does

@@ -24,7 +24,7 @@ from harness.log import untrusted_files
 from harness.log.journal import Journal
 from harness.node.emitter import EXIT_LEFT, Emitter
 from harness.plan.run_plan import Abort, Plan
-from harness.run.live import LiveProgress
+from harness.run.live_progress import LiveProgress
 from harness.run.observers import Heard, Observer, Silent, Status
 from harness.run.stop import StopRequest
 from harness.run.undo import DRILL

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from harness.plan.run_plan import Limits, PlannedFault
-from harness.run.live import LiveProgress
+from harness.run.live_progress import LiveProgress
 
 
 @dataclass

@@ -25,8 +25,8 @@ from harness.log import untrusted_files
 from harness.log.event_log import read_log
 from harness.node import skew, throttle
 from harness.plan.run_plan import PlannedFault, When
-from harness.run.holds import TriggerHolds
-from harness.run.live import LiveProgress
+from harness.run.live_progress import LiveProgress
+from harness.run.trigger_holds import TriggerHolds
 
 
 @given(

@@ -34,7 +34,7 @@ from harness.judge.score import Evidence, judge
 from harness.judge.verdict import Verdict
 from harness.log.event_log import Tail
 from harness.report.run_report import from_scorecard
-from harness.run.live import LiveProgress
+from harness.run.live_progress import LiveProgress
 from harness.timeline import timeline, window
 from harness.timeline.timeline import Timeline
 

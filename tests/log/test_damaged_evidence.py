@@ -24,7 +24,7 @@ from harness.log import checked_lines, event_log, files, reading, vocabulary
 from harness.log.event_log import Tail, read_log
 from harness.log.events_as_json_schema import json_schema
 from harness.report.run_report import from_scorecard
-from harness.run.live import LiveProgress
+from harness.run.live_progress import LiveProgress
 from harness.timeline import timeline
 
 HEADER = {"schema": 1, "role": "trainer", "host": "a", "clock": "boot", "rank": 0, "world_size": 1, "wall_ns": 1}

@@ -22,7 +22,7 @@ from harness.run import job, second_restart, undo
 from harness.run.job import execute
 from harness.run.second_restart import NothingToShow, last_two, set_back
 from harness.trainers.checkpoints.contract import list_checkpoints
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 from harness.trainers.contract import Checkpoint
 
 pytestmark = pytest.mark.usefixtures("plain")

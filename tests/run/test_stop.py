@@ -28,7 +28,7 @@ from harness.plan.run_plan import Abort, Plan
 from harness.run import stop as module
 from harness.run.gpu_hours import GpuCap
 from harness.run.job import Outcome, RunningJob
-from harness.run.live import LiveProgress
+from harness.run.live_progress import LiveProgress
 from harness.run.stop import StopRequest
 from harness.spec.scenario import parse_scenario
 

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.plan.run_plan import Limits, PlannedFault
-from harness.run.holds import TriggerHolds
-from harness.run.live import FAILPOINTS_REMEMBERED, NAME_LENGTH_MAX, PHASES_REMEMBERED, LiveProgress
+from harness.run.live_progress import FAILPOINTS_REMEMBERED, NAME_LENGTH_MAX, PHASES_REMEMBERED, LiveProgress
 from harness.run.trigger import Firing, obstacle
+from harness.run.trigger_holds import TriggerHolds
 
 SECOND = 10**9
 

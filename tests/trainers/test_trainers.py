@@ -21,7 +21,7 @@ from harness.errors import ScenarioError, UsageError
 from harness.spec.scenario import parse_scenario
 from harness.trainers import reference
 from harness.trainers.contract import NODES_MAX, RANKS_PER_NODE_MAX, Workload, load_trainer, trainer_names
-from harness.trainers.shared import placeholders, rendezvous
+from harness.trainers.shared import placeholders, rendezvous_settings
 from reference_trainer.options import Options
 
 ECHO = """
@@ -337,4 +337,4 @@ def test_only_placeholders_are_filled(parts: list[str]) -> None:
 
 
 def test_every_option_of_the_rendezvous_is_one_word() -> None:
-    assert rendezvous.options({}).count(",") == len(rendezvous.OPTIONS) - 1
+    assert rendezvous_settings.options({}).count(",") == len(rendezvous_settings.OPTIONS) - 1
