@@ -90,7 +90,7 @@ def test_hostile_runs_are_refused_with_their_line(tmp_path: pathlib.Path, told: 
     write(tmp_path, [{}, {"samples": told}])
     with pytest.raises(EventLogError, match=rf"w\.jsonl:3: .*({message})"):
         reading.read(tmp_path)
-    assert reading.events.Tail(tmp_path).poll()[0][1]["step"] == 1  # following stops for nothing
+    assert reading.event_log.Tail(tmp_path).poll()[0][1]["step"] == 1  # following stops for nothing
 
 
 @pytest.mark.parametrize("odd", [{"epoch": -7}, {"epoch": "one"}, {"applied": 1}, {"applied": "no"}])
