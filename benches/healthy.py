@@ -26,7 +26,7 @@ from typing import Any
 
 import league
 
-from harness.report.model import read
+from harness.report.run_report import read
 
 ROOT = league.ROOT
 PAGE = ROOT / "docs" / "healthy.md"

@@ -5,6 +5,7 @@ places that decide   each mention of `Verdict.FAIL`, `.INCONCLUSIVE` or `.INVALI
                      as a string; and each call that makes a finding, a claim or a doubt and names no verdict itself
 small helpers        private functions and methods of a body of five lines or less that one other function mentions
 renamed imports      `from a import b as c` and `import a as b` of our own modules
+file names           those that stand twice, unless each is a plug-in, or families, engines or wings share the name
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DECIDING = {"FAIL", "INCONCLUSIVE", "INVALID"}
+PLUGINS = {"faults", "trainers", "checkpoints", "readers", "checks", "questions", "signals"}  # folders
+SHARED = {"__init__", "contract", "wing", "attached", "backend", "capability", "engine", "stream"}  # file names
 MAKERS = {"Finding", "Claim", "Doubt", "Row", "failed", "unknown", "not_as_planned", "finding", "claim", "doubt"}
 SMALL = 5
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -179,8 +182,10 @@ def show(checkout: pathlib.Path) -> None:
     alone = list(helpers(files))
     small = sum(body_lines(function) <= SMALL for _, function in alone)
     judging = sum(file.room == "judge" for file, _ in alone)
-    names = Counter(file.path.name for file in files if file.path.name != "__init__.py")
-    twice = sorted(name for name, count in names.items() if count > 1)
+    folders: dict[str, list[str]] = defaultdict(list)
+    for file in files:
+        folders[file.path.stem].append(file.path.parent.name)
+    twice = [n for n, found in folders.items() if len(found) > 1 and n not in SHARED and not PLUGINS.issuperset(found)]
     deepest = max(((depth(f), file, f) for file in files for f in file.functions), key=lambda item: item[0])
     judge = rooms["judge"]
     print(f"\njudge: {len(judge)} files, {sum(f.lines for f in judge)} lines,", end=" ")
@@ -189,7 +194,7 @@ def show(checkout: pathlib.Path) -> None:
         f"helpers with one call site: {small} of {SMALL} lines or less, {len(alone)} of any length ({judging} in judge)"
     )
     print(f"imports under another name: {sum(map(renamed, files))}")
-    print(f"file names that stand twice: {len(twice)} ({', '.join(twice)})")
+    print(f"file names that stand twice, but for plug-ins and shared ones: {', '.join(sorted(twice)) or 'none'}")
     print(f"import circles: {'; '.join(' <-> '.join(each) for each in circles(files)) or 'none'}")
     place = f"{deepest[1].path.relative_to(checkout)}:{deepest[2].lineno}"
     print(f"deepest nesting: {deepest[0]}, {place} {deepest[2].name}\n")

@@ -30,7 +30,7 @@ from harness.adopt.first_look import Facts
 from harness.adopt.proposal import REHEARSALS, propose
 from harness.node.emitter import TELLS
 from harness.report.html_page import resource
-from harness.report.model import Report, read
+from harness.report.run_report import Report, read
 from harness.report.view import in_words
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

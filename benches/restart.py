@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from harness.log.events import WriterLog, read_log
+from harness.log.event_log import WriterLog, read_log
 
 TRAINER = ["--steps", "1000000", "--metadata", "off", "--device", "cpu"]
 LAUNCH = ["reference_trainer.launch"]

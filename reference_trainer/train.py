@@ -41,7 +41,7 @@ from reference_trainer.damage import Damage
 from reference_trainer.data import BadShard, Loader, Samples, load_corpus, share
 from reference_trainer.divergence import Divergence, Spike
 from reference_trainer.layers import LayerNorms
-from reference_trainer.memory import MemoryWatch
+from reference_trainer.memory_watch import MemoryWatch
 from reference_trainer.model import GPT, Shape, build_model, loss_per_sequence
 from reference_trainer.options import EXIT_USAGE, BadInput, Options, parse
 from reference_trainer.pieces import Pieces

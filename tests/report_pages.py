@@ -11,7 +11,7 @@ import report_runs
 from harness.gate.history_report import Moment
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
-from harness.report import html_page, model
+from harness.report import html_page, run_report
 
 CARDS: list[Callable[[], Scorecard]] = [  # of every kind of run
     report_runs.spot_evict,
@@ -27,7 +27,7 @@ VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
 def page_of(card: Scorecard) -> str:
-    return html_page.render(model.from_scorecard(card), card.evidence)
+    return html_page.render(run_report.from_scorecard(card), card.evidence)
 
 
 class Page(HTMLParser):

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.faults.contract import load_fault
-from harness.log.events import read_log
-from harness.plan.model import Plan
+from harness.log.event_log import read_log
+from harness.plan.run_plan import Plan
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 

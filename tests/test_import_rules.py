@@ -90,7 +90,7 @@ PLUGINS = {
     "harness.trainers.checkpoints": {"contract", "shared"},
     "harness.preflight.checks": {"contract"},
     "harness.backends": {
-        *("contract", "clocks", "caller", "network_calls", "storage_calls", "sidecar_network"),
+        *("contract", "clock_offset", "caller", "network_calls", "storage_calls", "sidecar_network"),
         "attached",
         *("site_commands", "delivery", "run_folder", "cluster_base", "node_base"),
     },
@@ -185,7 +185,7 @@ def test_a_violation_is_seen() -> None:
     assert violations("harness.backends.slurm.place", {"harness.backends.docker.container"})
     assert violations("harness.node.rpc", {"harness.backends.contract"})
     assert violations("harness.spec.scenario", {"harness.plan.making"})
-    assert violations("harness.report.charts.loss", {"harness.timeline.timeline"})
+    assert violations("harness.report.charts.loss_curves", {"harness.timeline.timeline"})
     assert violations("harness.run.job", {"torch"})
     assert violations("reference_trainer.train", {"harness.plan.making"})
     assert not violations("reference_trainer.train", {"harness.events", "torch"})

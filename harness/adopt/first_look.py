@@ -14,8 +14,8 @@ from harness.backends.contract import Backend
 from harness.campaign.campaign_observers import CampaignObserver, Stage, Together, staged
 from harness.errors import ChaosError
 from harness.judge.facts import reported, samples
-from harness.log.events import Tail
-from harness.plan.model import Plan
+from harness.log.event_log import Tail
+from harness.plan.run_plan import Plan
 from harness.run.job import run_job
 from harness.run.observers import Status
 from harness.run.stop import StopRequest

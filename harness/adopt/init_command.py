@@ -21,14 +21,14 @@ from harness.backends.contract import load_backend
 from harness.campaign.experiment import new_run_id
 from harness.cli import path_arguments
 from harness.cli.display import Display
-from harness.cli.options import REPORTS, BackendOption, ReportsOption, SeedOption
 from harness.cli.output import out, safe, say
+from harness.cli.shared_options import REPORTS, BackendOption, ReportsOption, SeedOption
 from harness.errors import UsageError
 from harness.judge.facts.reported import BY_FAULT, ITEMS, stood_in_for
 from harness.plan.making import make_plan
 from harness.run.stop import stop
 from harness.spec.scenario import parse_scenario
-from harness.trainers.shared.rendezvous import USUAL_RESTARTS
+from harness.trainers.shared.rendezvous_settings import USUAL_RESTARTS
 from harness.units import counted
 
 

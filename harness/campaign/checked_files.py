@@ -9,9 +9,9 @@ from typing import Any
 from harness.judge.bounds import BOUNDS
 from harness.plan import stored
 from harness.plan.making import make_plan
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.spec import scenario, schema
-from harness.spec.bounds import Allowed, ScoreBounds
+from harness.spec.expected_scores import Allowed, ScoreBounds
 from harness.spec.scenario import Scenario
 
 
@@ -48,6 +48,6 @@ def find_plan(name: str, reports: pathlib.Path) -> pathlib.Path:
         return given
     if (given / "plan.json").exists():
         return given / "plan.json"
-    from harness.campaign.store import Store
+    from harness.campaign.run_store import Store
 
     return Store(reports).find(name) / "plan.json"

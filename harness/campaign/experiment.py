@@ -28,7 +28,7 @@ from harness.judge.facts.evidence import FAULT_FREE, load_evidence
 from harness.judge.facts.usual import Slowed, Usual
 from harness.judge.score import Scorecard, judge
 from harness.log import untrusted_files
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.report import write_reports
 from harness.run.drill import CannotDrill
 from harness.run.job import Outcome, execute

@@ -24,7 +24,7 @@ from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE
 from harness.log import files, untrusted_files
 from harness.log.journal import is_closed, is_running
 from harness.node.run_folder_view import KEPT as CACHE
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run.job import Outcome, execute
 from harness.run.observers import SILENT, Observer
 from harness.run.stop import StopRequest

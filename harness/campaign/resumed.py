@@ -30,7 +30,7 @@ from harness.errors import ChaosError, FaultError
 from harness.judge.facts.evidence import BEFORE, RESUMED, SAME
 from harness.judge.facts.losses import compare, surviving
 from harness.log import untrusted_files
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run import drill
 from harness.run.job import execute
 from harness.run.stop import StopRequest

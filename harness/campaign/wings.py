@@ -19,9 +19,9 @@ import msgspec
 
 from harness.backends.contract import Backend
 from harness.judge.verdict import Verdict
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.plugins import Family
-from harness.report.model import Report, read_regular
+from harness.report.run_report import Report, read_regular
 from harness.report.section import Section
 from harness.run.stop import StopRequest
 from harness.trainers.contract import build_trainer

@@ -14,7 +14,7 @@ from harness.campaign.campaign_observers import CampaignObserver, Stage
 from harness.cli.output import safe
 from harness.cli.terminal import print_report
 from harness.judge.score import Scorecard
-from harness.report import model
+from harness.report import run_report
 from harness.report.words import plain
 from harness.run.observers import Status
 
@@ -108,7 +108,7 @@ class Display(CampaignObserver):
         self._say(text)
 
     def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
-        print_report(model.from_scorecard(card), files.get("report.html"), self.console)
+        print_report(run_report.from_scorecard(card), files.get("report.html"), self.console)
 
     def begins(self, name: str, about: str) -> None:
         self.console.print(f"[bold]{safe(name)}[/] · {safe(about)}")

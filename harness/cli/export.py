@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from harness.campaign.store import Store
+from harness.campaign.run_store import Store
 from harness.campaign.wings import stored_kind_of
 from harness.cli import path_arguments
 from harness.cli.monitoring import MlflowOption, OtlpOption, logger, sender
-from harness.cli.options import REPORTS, ReportsOption, RunArg
 from harness.cli.output import say
+from harness.cli.shared_options import REPORTS, ReportsOption, RunArg
 from harness.errors import UsageError
 from harness.report import perfetto
 from harness.timeline import timeline

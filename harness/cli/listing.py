@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 import typer
 from rich.table import Table
 
-from harness.cli.options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
+from harness.cli.shared_options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
 from harness.errors import UsageError, choice
 from harness.faults.contract import fault_names, load_fault
 from harness.judge.verdict import Verdict
@@ -23,7 +23,7 @@ from harness.spec.document import short
 from harness.spec.scenario import OTHERS, has_key, load_header
 
 if TYPE_CHECKING:  # what is heavy is imported by the command that needs it
-    from harness.campaign.store import StoredRun
+    from harness.campaign.run_store import StoredRun
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])\Z")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -220,7 +220,7 @@ def runs(
 
     Example: chaos runs --scenario spot-evict --verdict fail --since 7d
     """
-    from harness.campaign.store import Store, Wanted
+    from harness.campaign.run_store import Store, Wanted
 
     store, wanted = Store(reports), Wanted(scenario, backend, commit, verdict, since)
     found = store.runs(wanted)

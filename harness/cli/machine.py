@@ -11,8 +11,8 @@ import typer
 from harness.backends.contract import Capability, Verb, load_backend
 from harness.campaign import fault_free
 from harness.cli import doctor as examination
-from harness.cli.options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
 from harness.cli.output import mark, out, print_json, safe, say
+from harness.cli.shared_options import REPORTS, SCENARIOS, JsonOption, ReportsOption, ScenariosOption
 from harness.errors import ChaosError
 from harness.log.journal import JOURNAL
 from harness.report.words import one_line, short

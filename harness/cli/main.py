@@ -237,11 +237,11 @@ def _exit_code(error: BaseException) -> int:
         _say(f"error: {error.strerror}: {os.fsdecode(error.filename or '')}; {NAMES_IN_WORDS}")
         return UsageError.exit_code
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        from harness.cli import options
+        from harness.cli import shared_options
 
         named = pathlib.Path(os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else "")
         # A write itself does not tell what could not be written; then it is the folder of the runs.
-        place = named if named.is_absolute() else options.in_use.absolute()
+        place = named if named.is_absolute() else shared_options.in_use.absolute()
         _say(f"error: {error.strerror}: {place} ({_free(place)} free on its disk)")
         return UNEXPECTED
     if isinstance(error, OSError) and error.strerror and isinstance(error.filename, (str, bytes)):

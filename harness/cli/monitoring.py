@@ -14,7 +14,7 @@ from harness.cli import path_arguments
 from harness.cli.output import say
 from harness.extras import needed
 from harness.judge.score import Scorecard
-from harness.report import markdown, model
+from harness.report import markdown, run_report
 
 MetricsOption = Annotated[
     str,
@@ -55,7 +55,9 @@ class Telling(CampaignObserver):
     def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
         folder = files["report.json"].parent
         if self._summary is not None:
-            self._try(lambda path: append_summary(path, markdown.render(model.from_scorecard(card))), self._summary)
+            self._try(
+                lambda path: append_summary(path, markdown.render(run_report.from_scorecard(card))), self._summary
+            )
         if self._send is not None:
             self._try(self._send, folder, "Trace")
         if self._log is not None:
@@ -77,9 +79,9 @@ def sender(url: str) -> Callable[[pathlib.Path], str]:
     Raises `UsageError` for a URL that is none, `CannotRunError` without the extra.
     """
     with needed("--otlp", "otel"):
-        from harness.monitoring import traces
-    traces.endpoint(url)
-    return lambda run_dir: traces.send(run_dir, url)
+        from harness.monitoring import opentelemetry_spans
+    opentelemetry_spans.endpoint(url)
+    return lambda run_dir: opentelemetry_spans.send(run_dir, url)
 
 
 def logger(uri: str) -> Callable[[pathlib.Path], str]:

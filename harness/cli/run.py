@@ -15,7 +15,9 @@ from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.campaign.fault_free import forget_fault_free
 from harness.cli.display import Display
 from harness.cli.monitoring import MetricsOption, MlflowOption, OtlpOption, SummaryOption, Telling, watched
-from harness.cli.options import (
+from harness.cli.output import out, safe, say
+from harness.cli.scenarios import plan_of
+from harness.cli.shared_options import (
     REPORTS,
     SCENARIOS,
     BackendOption,
@@ -28,13 +30,11 @@ from harness.cli.options import (
     cap_of,
     labels_of,
 )
-from harness.cli.output import out, safe, say
-from harness.cli.scenarios import plan_of
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.repeats import repeat_verdict
 from harness.judge.verdict import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.report.view import in_words
 from harness.run.stop import stop
 

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.campaign.store import Store
+from harness.campaign.run_store import Store
 from harness.campaign.wings import sections_of, stored_kind_of
-from harness.cli.options import REPORTS, JsonOption, ReportsOption, RunArg
 from harness.cli.output import SIGNS, note, out, print_json, say
+from harness.cli.shared_options import REPORTS, JsonOption, ReportsOption, RunArg
 from harness.cli.terminal import print_report, print_result
 from harness.errors import UsageError
 from harness.judge.facts import repeated_steps
@@ -23,7 +23,7 @@ from harness.judge.score import judge
 from harness.judge.verdict import EXIT_CODES, Verdict, merge
 from harness.log import untrusted_files
 from harness.log.journal import is_running
-from harness.report import markdown, model, write_reports
+from harness.report import markdown, run_report, write_reports
 from harness.units import counted
 
 
@@ -44,7 +44,7 @@ def show(
         if json:
             print_json(kind.values(folder))
         elif as_markdown:
-            out.file.write(model.read_regular(folder / "report.md").decode(errors="replace"))
+            out.file.write(run_report.read_regular(folder / "report.md").decode(errors="replace"))
         else:
             print_result(kind.read(folder), folder)
         return
@@ -54,7 +54,7 @@ def show(
             before = f"; the newest that was judged: chaos show {judged[0]}" if judged else ""
             raise UsageError(f"{folder} is at work, and is judged at its end{before}")
         raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
-    report = model.read(folder / "report.json")
+    report = run_report.read(folder / "report.json")
     if json:
         print_json(report.to_json())
     elif as_markdown:
@@ -164,7 +164,7 @@ def _judge(folder: pathlib.Path, rehearsal: str | None = None, must_write: bool 
             untrusted_files.make_folder(folder, name)
             target = folder / name
         page = write_reports(card, target, sections_of)["report.html"]
-    print_report(model.from_scorecard(card), page, out)
+    print_report(run_report.from_scorecard(card), page, out)
     return card.verdict
 
 

@@ -14,13 +14,13 @@ import yaml
 from harness.backends.contract import load_backend
 from harness.campaign.checked_files import load_scenario
 from harness.campaign.experiment import new_run_id
-from harness.cli.options import SCENARIOS, BackendOption, ProfileOption, ScenarioArg, ScenariosOption, SeedOption
 from harness.cli.output import say
+from harness.cli.shared_options import SCENARIOS, BackendOption, ProfileOption, ScenarioArg, ScenariosOption, SeedOption
 from harness.errors import UsageError
 from harness.judge.facts import reported
 from harness.plan.capabilities import never_here
 from harness.plan.making import make_plan
-from harness.plan.model import WIDENED_TIMES, Abort, Plan, When
+from harness.plan.run_plan import WIDENED_TIMES, Abort, Plan, When
 from harness.run import drill
 from harness.spec.scenario import Scenario, find_scenario
 from harness.trainers.contract import Workload

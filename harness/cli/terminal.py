@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.campaign.wings import Result
-from harness.cli.options import where_kept
 from harness.cli.output import SIGNS, STYLES, out, safe, say, unwrapped
+from harness.cli.shared_options import where_kept
 from harness.judge.verdict import Verdict
 from harness.report import view
-from harness.report.model import Report
+from harness.report.run_report import Report
 from harness.report.words import one_line
 
 

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from harness.campaign.checked_files import check_plan, json_schema, load_scenario
-from harness.cli.options import SCENARIOS, ScenariosOption
 from harness.cli.output import say
+from harness.cli.shared_options import SCENARIOS, ScenariosOption
 from harness.errors import UsageError
 from harness.judge.bounds import expects_something
 from harness.spec.document import Document, read_text

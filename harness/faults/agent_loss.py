@@ -9,7 +9,7 @@ from pydantic import Field
 
 from harness.backends.contract import Node, Verb
 from harness.faults.contract import Context, TakesNodes, Target, name_nodes
-from harness.faults.shared.launchers import launcher_of
+from harness.faults.shared.rank_launcher import launcher_of
 from harness.units import Duration
 
 GONE_WITHIN_S = 5.0

@@ -25,8 +25,8 @@ from harness.log import untrusted_files
 from harness.log.consequences import May
 from harness.trainers.checkpoints.contract import Listing, list_checkpoints
 from harness.trainers.checkpoints.shared import digests
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 from harness.trainers.checkpoints.shared.names import is_temporary
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 APPEARS_S_MAX = 30.0
 LOOK_S = 0.1

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from harness.backends.contract import Node
 from harness.faults.contract import Context, Folder, Target
-from harness.faults.shared.storage import StorageFault
+from harness.faults.shared.storage_faults import StorageFault
 from harness.node.emitter import abnormal
 from harness.node.types import StorageRule
 from harness.units import Duration

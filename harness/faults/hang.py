@@ -14,7 +14,7 @@ from harness.backends.contract import Node, Verb
 from harness.errors import NodeGone
 from harness.faults.contract import Context, Hold, Target, name_ranks
 from harness.faults.shared import inside
-from harness.faults.shared.launchers import launcher_of
+from harness.faults.shared.rank_launcher import launcher_of
 from harness.node.types import ProcessState
 from harness.units import Duration
 

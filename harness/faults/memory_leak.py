@@ -12,7 +12,7 @@ from harness.backends.contract import Node, Verb
 from harness.errors import FaultError, NodeGone
 from harness.faults.contract import Context, Hold, Target, name_ranks
 from harness.faults.shared import inside
-from harness.faults.shared.memory import see_memory_end
+from harness.faults.shared.memory_faults import see_memory_end
 from harness.log.consequences import May
 from harness.node.emitter.strikes import LEAKING
 from harness.units import Duration, Size

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from harness.faults.contract import Context, Target, name_nodes
-from harness.faults.shared.memory import BEYOND_BYTES, LimitedMemory
+from harness.faults.shared.memory_faults import BEYOND_BYTES, LimitedMemory
 from harness.log.consequences import May
 from harness.units import Duration, Size
 

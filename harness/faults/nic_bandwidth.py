@@ -8,7 +8,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from harness.backends.contract import Node, Verb
 from harness.faults.contract import Context, Target, name_nodes
-from harness.faults.shared.network import TOLERANCE, NicFault, near, way
+from harness.faults.shared.network_faults import TOLERANCE, NicFault, near, way
 from harness.parameters import Percentage
 from harness.units import Rate
 

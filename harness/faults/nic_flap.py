@@ -9,7 +9,7 @@ from pydantic import Field
 
 from harness.backends.contract import Disturbance, Node, Traffic, Verb
 from harness.faults.contract import Context, Target, name_nodes
-from harness.faults.shared.network import INTERVAL_S, PACKETS, NetworkFault, way
+from harness.faults.shared.network_faults import INTERVAL_S, PACKETS, NetworkFault, way
 from harness.log.consequences import May
 from harness.units import Duration
 

@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from harness.backends.contract import Node, Verb
 from harness.errors import FaultError
 from harness.faults.contract import Context, Target, name_nodes
-from harness.faults.shared.network import NicFault, median_ms, near, way
+from harness.faults.shared.network_faults import NicFault, median_ms, near, way
 from harness.node.types import Arrivals, Impairment
 from harness.parameters import Percentage
 from harness.units import Duration

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from harness.backends.contract import Node, Verb
 from harness.faults.contract import Context, Target, name_nodes
-from harness.faults.shared.network import NicFault, near, way
+from harness.faults.shared.network_faults import NicFault, near, way
 from harness.log.consequences import May
 from harness.node.types import Impairment
 from harness.parameters import Percentage

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from harness.faults.contract import Context, Target, name_ranks, ranks_of
 from harness.faults.shared.inside import is_gone
-from harness.faults.shared.memory import LimitedMemory
+from harness.faults.shared.memory_faults import LimitedMemory
 from harness.log.consequences import May
 from harness.units import Duration, Size
 

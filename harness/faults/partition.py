@@ -10,7 +10,7 @@ from pydantic import Field
 
 from harness.backends.contract import Node, Traffic, Verb
 from harness.faults.contract import Context, Target, name_nodes
-from harness.faults.shared.network import INTERVAL_S, PACKETS, LastingFault, way
+from harness.faults.shared.network_faults import INTERVAL_S, PACKETS, LastingFault, way
 from harness.log.consequences import May
 
 _WORDS = {"nodes": "the other nodes", "control": "the rendezvous store", "all": "everything"}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from harness.faults.contract import Context, Target
-from harness.faults.shared.storage import StorageFault
+from harness.faults.shared.storage_faults import StorageFault
 from harness.log.consequences import May
 from harness.node.types import StorageRule
 from harness.units import Size

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import Field, model_validator
 
 from harness.faults.contract import Context, Target
-from harness.faults.shared.storage import TOLERANCE, StorageFault
+from harness.faults.shared.storage_faults import TOLERANCE, StorageFault
 from harness.node.types import StorageRule
 from harness.units import Duration, Rate
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from harness.cli.options import REPORTS, JsonOption, PageOption, ReportsOption, SeedOption
 from harness.cli.output import print_json, print_table, safe, say, write_page
+from harness.cli.shared_options import REPORTS, JsonOption, PageOption, ReportsOption, SeedOption
 from harness.errors import UsageError
 from harness.forecast import answer, forecast_page
 from harness.forecast.failure_rates import DEFAULT, load_gaps, load_rates

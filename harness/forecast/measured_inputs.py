@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
-from harness.campaign.store import Store
+from harness.campaign.run_store import Store
 from harness.campaign.wings import stored_kind_of
 from harness.errors import ChaosError, UsageError
 from harness.forecast.failure_rates import CauseRate, RateTable
 from harness.forecast.job_model import Cause, Gaps, Job, Origin, Value, default_settings
 from harness.judge.verdict import Verdict
-from harness.report import model
-from harness.report.model import Episode, Report
+from harness.report import run_report
+from harness.report.run_report import Episode, Report
 from harness.report.words import is_number, one_line
 from harness.timeline import timeline
 from harness.timeline.phase_names import PHASES
@@ -81,7 +81,7 @@ def read_runs(names: Sequence[str], reports: pathlib.Path) -> Measured:
             raise UsageError(f"{folder.name} is no run of one scenario; name its runs one by one")
         if not (folder / "report.json").exists():
             raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
-        report = model.read(folder / "report.json")
+        report = run_report.read(folder / "report.json")
         if report.verdict is not Verdict.PASS:
             why = one_line(report.reasons[0] if report.reasons else "no reason is given")
             raise UsageError(f"{folder.name} is no ground for a forecast, its verdict is {report.verdict}: {why}")
@@ -147,7 +147,7 @@ class _Plan(msgspec.Struct):
 
 def _may_shrink(folder: pathlib.Path) -> bool:
     try:
-        workload = msgspec.json.decode(model.read_regular(folder / "plan.json"), type=_Plan).workload
+        workload = msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan).workload
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     return workload.min_nodes is not None and workload.min_nodes < workload.nodes

@@ -10,7 +10,7 @@ from harness.forecast.measured_inputs import RECOVERIES_MAX, Measured, add_repor
 from harness.forecast.outcome import Question, outcome_of
 from harness.forecast.simulator import simulate
 from harness.judge.verdict import Verdict
-from harness.report.model import Report
+from harness.report.run_report import Report
 from harness.report.section import Section
 from harness.report.words import DASH, percent
 from harness.units import counted

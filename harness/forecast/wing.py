@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.campaign.wings import Wing
-from harness.report.model import Report
+from harness.report.run_report import Report
 from harness.report.section import Section
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from harness.backends.contract import Backend
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage, staged
 from harness.campaign.fault_free import copy_fault_free, ensure_fault_free, expects_band, fault_free_plans
-from harness.campaign.store import picked
+from harness.campaign.run_store import picked
 from harness.errors import ChaosError, EventLogError, FaultError, UsageError
 from harness.gameday import day_report
 from harness.gameday.day_plan import DayPlan
@@ -29,7 +29,7 @@ from harness.judge.facts.evidence import FAULT_FREE, Evidence, beside, part_of
 from harness.judge.score import Scorecard, judge
 from harness.log import journal, reading, untrusted_files
 from harness.report import write_files, write_reports
-from harness.report.charts.loss import Series
+from harness.report.charts.loss_curves import Series
 from harness.report.drawing import line
 from harness.run.job import run_job
 from harness.run.stop import StopRequest

@@ -22,7 +22,8 @@ from harness.campaign.campaign_observers import CampaignObserver, Stage, Togethe
 from harness.campaign.experiment import new_run_id
 from harness.cli.display import Display
 from harness.cli.monitoring import MetricsOption, watched
-from harness.cli.options import (
+from harness.cli.output import out, safe, say
+from harness.cli.shared_options import (
     REPORTS,
     SCENARIOS,
     BackendOption,
@@ -35,7 +36,6 @@ from harness.cli.options import (
     cap_of,
     labels_of,
 )
-from harness.cli.output import out, safe, say
 from harness.cli.terminal import print_result
 from harness.errors import INTERRUPTED, UsageError
 from harness.extras import needed

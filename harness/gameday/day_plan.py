@@ -20,7 +20,7 @@ from harness.campaign.checked_files import load_scenario
 from harness.errors import ScenarioError, UsageError
 from harness.gameday.day_file import Alert, Budget, DayEntry, People, Probe, Rehearse, Replay, Steady, load_gameday
 from harness.plan.making import make_plan
-from harness.plan.model import Plan, PlannedFault, When
+from harness.plan.run_plan import Plan, PlannedFault, When
 from harness.run.rehearsal import named
 from harness.spec.document import Path
 from harness.spec.scenario import Scenario, find_beside

@@ -13,7 +13,7 @@ import msgspec
 from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import ActResult, DayResult
 from harness.judge.verdict import Verdict
-from harness.report import html_page, markdown, model, next_steps, view
+from harness.report import html_page, markdown, next_steps, run_report, view
 from harness.report.strict_json import json_text
 from harness.report.words import DASH, clock_time, gpu_seconds, minute, percent, short, words
 from harness.units import counted, format_duration
@@ -111,8 +111,8 @@ class StoredDay(msgspec.Struct):
 def read(folder: pathlib.Path) -> StoredDay:
     """Raises `ReportError` where the day was not judged, or its report cannot be read."""
     if not os.path.lexists(folder / REPORT):
-        raise model.ReportError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
-    return model.read_as(folder / REPORT, StoredDay)
+        raise run_report.ReportError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
+    return run_report.read_as(folder / REPORT, StoredDay)
 
 
 def render(day: DayPlan, result: DayResult) -> dict[str, str]:

@@ -15,7 +15,7 @@ from harness.gameday.outage_phases import phase_now, phases_of
 from harness.gameday.starts_and_stops import Director, News
 from harness.gameday.steady import step_times_ns
 from harness.run.injection import LiveJob
-from harness.run.live import LiveProgress
+from harness.run.live_progress import LiveProgress
 from harness.run.observers import Status
 
 RANKS_LISTED_MAX = 64

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.run.live import LiveProgress
+from harness.run.live_progress import LiveProgress
 
 STANDING = "standing_still"  # no word of the report: nobody knows yet why no step is done
 RESTARTING = "restarting"  # nor this: whether a node is missing only the faults tell

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from harness.gameday.day_file import Steady
 from harness.gameday.outage_phases import Span, newest_word
-from harness.run.live import LiveProgress
+from harness.run.live_progress import LiveProgress
 
 KEPT = 100_000
 SPANS_MAX = 100

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from harness.campaign.store import Store, Wanted
+from harness.campaign.run_store import Store, Wanted
 from harness.errors import UsageError, choice
 from harness.gate.baseline_comparison import FIGURES as COMPARED
 from harness.gate.baseline_comparison import Question, Regressions, Success, compare, title
 from harness.gate.run_figures import Figures, Identity, RunFigures, ScenarioFigures, figures_of, gathered, identity_of
 from harness.gate.run_figures import read as read_figures
 from harness.judge.verdict import Verdict
-from harness.report import model, write_files
+from harness.report import run_report, write_files
 
 FOLDER = ".baselines"
 FIGURES = "figures.json"  # in the folder of a gate
@@ -96,15 +96,15 @@ def _stored(commit: str, reports: pathlib.Path) -> Iterator[tuple[Identity, RunF
     for run in runs:
         try:
             yield read_run(reports / run.run_id)
-        except (UsageError, ValueError, model.ReportError):
+        except (UsageError, ValueError, run_report.ReportError):
             continue
 
 
 def read_run(folder: pathlib.Path) -> tuple[Identity, RunFigures]:
     """A stored run. Raises `ReportError`, and `ValueError` for a plan that cannot be read."""
-    report = model.read(folder / "report.json")
+    report = run_report.read(folder / "report.json")
     try:
-        plan = msgspec.json.decode(model.read_regular(folder / "plan.json"))
+        plan = msgspec.json.decode(run_report.read_regular(folder / "plan.json"))
     except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"{folder}: plan.json: {error}") from error
     return identity_of(plan, report.environment), figures_of(report)

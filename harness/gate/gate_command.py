@@ -14,7 +14,8 @@ from typer.core import TyperCommand
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN
 from harness.cli.display import Display
 from harness.cli.monitoring import SummaryOption, append_summary
-from harness.cli.options import (
+from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
+from harness.cli.shared_options import (
     REPORTS,
     SCENARIOS,
     BackendOption,
@@ -24,7 +25,6 @@ from harness.cli.options import (
     SeedOption,
     where_kept,
 )
-from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
 from harness.errors import UsageError
 from harness.gate import baseline as baselines
 from harness.gate import stored_gate

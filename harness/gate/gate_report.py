@@ -17,7 +17,7 @@ from harness.gate.stored_gate import Part, Run
 from harness.judge.repeats import RepeatVerdict
 from harness.judge.score import S, Scorecard
 from harness.judge.verdict import Verdict
-from harness.report import html_page, junit, markdown, model
+from harness.report import html_page, junit, markdown, run_report
 from harness.report.strict_json import json_text, strict
 from harness.report.view import in_words
 from harness.report.words import gpu_seconds, minute, seconds
@@ -246,5 +246,5 @@ def _junit(answer: GateResult) -> str:
         junit.case(gate, answer.suite, name, verdict, reasons[0], "\n".join(reasons), took_s)
     ElementTree.SubElement(gate, "system-out").text = junit.clean("\n".join([yes_or_no(answer), *next_steps(answer)]))
     return junit.document(
-        [gate, *(junit.suite_of(model.from_scorecard(card)) for row in answer.rows for card in row.cards)]
+        [gate, *(junit.suite_of(run_report.from_scorecard(card)) for row in answer.rows for card in row.cards)]
     )

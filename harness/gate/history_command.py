@@ -9,17 +9,17 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from harness.campaign.store import Store, Wanted
+from harness.campaign.run_store import Store, Wanted
 from harness.campaign.wings import stored_kind_of
 from harness.cli.listing import OfBackend, OfCommit, OfVerdict, Since, print_runs
-from harness.cli.options import REPORTS, JsonOption, PageOption, ReportsOption
 from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say, write_page
+from harness.cli.shared_options import REPORTS, JsonOption, PageOption, ReportsOption
 from harness.errors import ChaosError, UsageError, choice
 from harness.gate import history_report, slo, two_runs_report
 from harness.gate.slo_file import load_slo
 from harness.gate.two_runs_difference import starts_by_rank
 from harness.judge.verdict import EXIT_CODES, Verdict, merge
-from harness.report import model
+from harness.report import run_report
 from harness.report.words import one_line, percent, seconds
 from harness.timeline import timeline
 
@@ -143,7 +143,7 @@ def compare_runs(first: str, second: str, reports: pathlib.Path) -> two_runs_rep
             raise UsageError(f"{folder} is no run of one scenario; see chaos show {folder}")
         if not (folder / "report.json").exists():
             raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
-    before, after = (model.read(folder / "report.json") for folder in folders)
+    before, after = (run_report.read(folder / "report.json") for folder in folders)
     try:
         ranks = starts_by_rank(timeline.load(folders[0])), starts_by_rank(timeline.load(folders[1]))
     except (ChaosError, OSError) as error:

@@ -10,10 +10,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from harness.campaign.store import Store, StoredRun, Wanted
+from harness.campaign.run_store import Store, StoredRun, Wanted
 from harness.gate.change_points import Change, changes
 from harness.judge.verdict import Verdict
-from harness.report import html_page, model
+from harness.report import html_page, run_report
 from harness.report.charts.trend import Point, Step, sparkline, trend_chart
 from harness.report.view import wasted_percent
 from harness.report.words import DASH, percent, plain, seconds, short_commit
@@ -41,7 +41,7 @@ def moments(reports: pathlib.Path, wanted: Wanted) -> tuple[list[Moment], list[s
     return [_moment(run, report) for run, report in store.judged(wanted, READ_MAX)], store.notes
 
 
-def _moment(run: StoredRun, report: model.Report) -> Moment:
+def _moment(run: StoredRun, report: run_report.Report) -> Moment:
     """Where no step was done, there was nothing to recover or to waste: neither figure means anything."""
     time, worked = report.recovery_time, report.run.furthest_step != 0
     never = time.seconds is None and any(episode.seconds is None for episode in time.episodes)

@@ -19,8 +19,8 @@ import msgspec
 from harness.errors import UsageError
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
-from harness.report import model
-from harness.report.model import Report
+from harness.report import run_report
+from harness.report.run_report import Report
 from harness.report.strict_json import json_text, strict
 from harness.report.words import one_line
 
@@ -100,7 +100,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def read(path: pathlib.Path) -> Figures:
     """Raises `UsageError` for a file that is not one of ours, says why."""
     try:
-        data = model.read_regular(path)
+        data = run_report.read_regular(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if len(data) > BYTES_MAX:
@@ -188,5 +188,5 @@ def figures_of_cards(cards: Sequence[Scorecard]) -> tuple[ScenarioFigures, ...]:
         plan = card.evidence.run.plan
         if plan.get("faults") or plan.get("expect"):
             with contextlib.suppress(ValueError):
-                found.append((identity_of(plan, card.environment), figures_of(model.from_scorecard(card))))
+                found.append((identity_of(plan, card.environment), figures_of(run_report.from_scorecard(card))))
     return tuple(sorted(gathered(found), key=lambda each: -len(each.runs))[:1])

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.campaign.store import Store, Wanted
+from harness.campaign.run_store import Store, Wanted
 from harness.errors import UsageError
 from harness.gate.stored_gate import Stored
 from harness.gate.suite_file import SuiteEntry

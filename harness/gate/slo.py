@@ -7,12 +7,12 @@ import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.campaign.store import Store, Wanted
+from harness.campaign.run_store import Store, Wanted
 from harness.gate import objectives
 from harness.gate.objectives import Answer, Past
 from harness.gate.slo_file import RUNS_MIN, Objective, Slo
 from harness.judge.verdict import Verdict, merge
-from harness.report import model
+from harness.report import run_report
 
 READ_MAX = 5000  # the newest runs
 
@@ -36,7 +36,7 @@ def hold(slo: Slo, reports: pathlib.Path, wanted: Wanted, now_s: float) -> tuple
     return [_held(objective, found, now_s) for objective in slo.objectives], store.notes
 
 
-def _held(objective: Objective, found: Sequence[tuple[float, model.Report]], now_s: float) -> Held:
+def _held(objective: Objective, found: Sequence[tuple[float, run_report.Report]], now_s: float) -> Held:
     since_s = now_s - objective.window.s
     scope = objective.waste.scope if objective.waste else "faults"
     runs = [
@@ -59,7 +59,7 @@ def _held(objective: Objective, found: Sequence[tuple[float, model.Report]], now
     return Held(objective, answers)
 
 
-def _past(begun_s: float, report: model.Report, scope: str) -> Past:
+def _past(begun_s: float, report: run_report.Report, scope: str) -> Past:
     time, spent = report.recovery_time, report.wasted_gpu_hours
     return Past(
         report.run_id,

@@ -11,7 +11,7 @@ from harness.errors import UsageError
 from harness.gate import run_figures
 from harness.gate.run_figures import Count, Short, Text
 from harness.judge.verdict import Verdict
-from harness.report import model
+from harness.report import run_report
 from harness.report.words import one_line
 from harness.units import counted
 
@@ -97,7 +97,7 @@ def read(folder: pathlib.Path) -> Stored:
     """Raises `UsageError` for a folder that holds no gate of this version."""
     path = folder / "suite.json"
     try:
-        data = model.read_regular(path)
+        data = run_report.read_regular(path)
         if len(data) > run_figures.BYTES_MAX:
             raise UsageError(f"{path}: larger than {run_figures.BYTES_MAX // 2**20} MiB")
         values = msgspec.json.decode(data)

@@ -36,7 +36,7 @@ from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict, merge
 from harness.plan.capabilities import check_capabilities
 from harness.plan.making import make_plan
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.report import write_files, write_reports
 from harness.report.view import in_words
 from harness.report.words import one_line
@@ -44,7 +44,7 @@ from harness.run import provenance
 from harness.run.job import execute
 from harness.run.stop import StopRequest
 from harness.spec.scenario import Scenario, find_beside
-from harness.trainers.shared.outcome import environment_facts
+from harness.trainers.shared.outcome_inputs import environment_facts
 from harness.units import counted
 
 SAME_CODE = ("trainer_commit", "trainer_diff", "data_digest", "image_digest")  # what tells whether two runs had it

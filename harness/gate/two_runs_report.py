@@ -9,7 +9,7 @@ from typing import Any
 from harness.gate.two_runs_difference import Line, lines, rank_lines
 from harness.report import html_page, view
 from harness.report.charts.beside import beside_chart
-from harness.report.model import Report
+from harness.report.run_report import Report
 from harness.report.words import DASH, gpu_seconds, is_number, seconds, words
 
 SCHEMA = 1

@@ -11,7 +11,7 @@ from harness.errors import UsageError
 from harness.gate import stored_gate
 from harness.gate.suite_file import find_blindness_check, load_suite
 from harness.gate.suite_run import load_entries
-from harness.report import model
+from harness.report import run_report
 from harness.units import counted
 
 
@@ -35,7 +35,7 @@ def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
         if not (gate.part.shard or gate.part.tag or (gate.part.again and not gate.part.added)):
             names = [run.run_id for row in gate.scenarios if not row.swept for run in row.runs]
             runs = [reports / pathlib.PurePath(name).name for name in names]
-            told = [model.commit_in(run / "report.json") for run in runs]
+            told = [run_report.commit_in(run / "report.json") for run in runs]
             commits = frozenset(each for each in told if each) if all(told) else frozenset()
             words = f"{gate.suite} on {gate.part.backend}: {gate.reason}"
             trainers = trainers_of(*(run / "plan.json" for run in runs))

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from harness.log import samples, vocabulary
+from harness.log import sample_indices, vocabulary
 from harness.log.files import visible
 from harness.log.planned_size import PlannedSize
 from harness.log.vocabulary import Event, Field
@@ -117,7 +117,7 @@ def event(record: Record, role: str) -> Record:
         raise Damaged(f"plan event: a job of {ranks} ranks; at most {vocabulary.RANKS_MAX} can be judged")
     if name == "step" and record.get("samples") is not None:
         try:
-            samples.checked(record["samples"])
+            sample_indices.checked(record["samples"])
         except ValueError as error:
             raise Damaged(f"step event: samples: {error}") from None
     if None not in record.values():

@@ -34,10 +34,10 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.errors import EventLogError
-from harness.log import checked_lines, events, files, samples, vocabulary
+from harness.log import checked_lines, event_log, files, sample_indices, vocabulary
 from harness.log.checked_lines import Record
 from harness.log.files import EventFile
-from harness.log.samples import Samples
+from harness.log.sample_indices import Samples
 from harness.log.vocabulary import Field
 
 Column = npt.NDArray[Any]
@@ -92,7 +92,7 @@ class Writer:
 
     @property
     def role(self) -> str:
-        return events.role_of(self.header)
+        return event_log.role_of(self.header)
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class _Table:
                 # Room is made in steps of an eighth. Large arrays grow in place: their pages are moved and not copied.
                 for column in self._columns.values():
                     column.resize(self.rows + self.rows // 8, refcheck=False)
-            steps["samples"] = samples.renumbered(steps["samples"], self._told)
+            steps["samples"] = sample_indices.renumbered(steps["samples"], self._told)
             self._samples += [writer.samples] if len(writer.samples) else []
             self._told += len(writer.samples)
             for name, column in self._columns.items():
@@ -160,7 +160,7 @@ class _Table:
         return start
 
     def samples(self) -> Samples:
-        return samples.joined(self._samples)
+        return sample_indices.joined(self._samples)
 
     def whole(self) -> dict[str, Column]:
         for column in self._columns.values():
@@ -202,18 +202,20 @@ def read_source(source: EventFile) -> Writer | None:
     part, header, number, blocks = _Part(), None, 1, files.Blocks(source)
     for lines in blocks:
         if header is None and lines:
-            header, lines, number = events.read_header(source, lines[0]), lines[1:], 2
+            header, lines, number = event_log.read_header(source, lines[0]), lines[1:], 2
         if header is not None:
-            part.add(_read_block(source, number, lines, events.role_of(header)))
+            part.add(_read_block(source, number, lines, event_log.role_of(header)))
         number += len(lines)
     if header is None:
         return None
     header["event"] = ""
-    rest = sorted(_kept(part.events, events.role_of(header)), key=operator.itemgetter("mono_ns"))
+    rest = sorted(_kept(part.events, event_log.role_of(header)), key=operator.itemgetter("mono_ns"))
     for record in (header, *rest):
         record["at"] = record["mono_ns"]
     dropped = max(part.dropped, header.get("dropped", 0))
-    return Writer(source.name, header, rest, part.steps(), blocks.torn, dropped, samples=samples.joined(part.samples))
+    return Writer(
+        source.name, header, rest, part.steps(), blocks.torn, dropped, samples=sample_indices.joined(part.samples)
+    )
 
 
 @dataclass
@@ -228,7 +230,7 @@ class _Part:
     def add(self, other: _Part) -> None:
         self.events += other.events
         base = sum(map(len, self.samples))
-        self.columns += [c | {"samples": samples.renumbered(c["samples"], base)} for c in other.columns]
+        self.columns += [c | {"samples": sample_indices.renumbered(c["samples"], base)} for c in other.columns]
         self.samples += other.samples
         self.dropped = max(self.dropped, other.dropped)
 
@@ -259,14 +261,14 @@ def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str)
             others = [index for index, line in enumerate(lines) if line.event != "step"]
             dropped = max(map(operator.attrgetter("dropped"), lines), default=0)
             del lines
-            rest = [events.read_event(source, number + index, raw[index], role) for index in others]
+            rest = [event_log.read_event(source, number + index, raw[index], role) for index in others]
             return _Part(_kept(rest, role), [columns], dropped, [consumed])
     return _read_slowly(source, number, raw, role)
 
 
 def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str) -> _Part:
     """Line by line, by the whole vocabulary. Raises `EventLogError` with the line's number."""
-    found = [events.read_event(source, number + index, line, role) for index, line in enumerate(raw)]
+    found = [event_log.read_event(source, number + index, line, role) for index, line in enumerate(raw)]
     steps = [record for record in found if record["event"] == "step" and role == "trainer"]
     rest = [record for record in found if record["event"] != "step" or role != "trainer"]
     dropped = max((record.get("dropped", 0) for record in found), default=0)
@@ -302,7 +304,7 @@ def _columns(lines: Sequence[Any]) -> tuple[dict[str, Column], Samples]:
         columns |= zip(names, values.reshape(-1, len(names)).T, strict=True)
     if lacking := [name for name in columns if not _STEP[name].optional and NOT_TOLD in columns[name]]:
         raise ValueError(lacking[0])
-    numbers, consumed = samples.read(list(map(operator.attrgetter("samples"), lines)))
+    numbers, consumed = sample_indices.read(list(map(operator.attrgetter("samples"), lines)))
     return columns | {"samples": numbers}, consumed
 
 
@@ -320,8 +322,8 @@ def _fingerprint(text: str | int | None) -> int:
 
 
 def _on_one_clock(writers: Sequence[Writer], steps: dict[str, Column], problems: list[str]) -> Log:
-    harness = next((writer for writer in writers if writer.role == events.HARNESS), None)
-    judges = sum(writer.role in (events.HARNESS, events.NOT_BELIEVED) for writer in writers)
+    harness = next((writer for writer in writers if writer.role == event_log.HARNESS), None)
+    judges = sum(writer.role in (event_log.HARNESS, event_log.NOT_BELIEVED) for writer in writers)
     if harness is None:
         problems.append("the harness wrote nothing into this log")
     elif judges > 1:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.faults.shared.checkpoint_damage import CHECKSUMS_BYTES_MAX, Kind, Order, Part, holds_checksum
 from harness.trainers.checkpoints.contract import Listing
 from harness.trainers.checkpoints.shared import formats
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 IN_PLACE: tuple[Kind, ...] = ("bit_flip", "zero_page")
 WHOLE: tuple[Kind, ...] = ("truncate", "empty", "missing")

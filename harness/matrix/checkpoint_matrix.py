@@ -20,14 +20,14 @@ from harness.log.journal import JOURNAL
 from harness.matrix import restart_log
 from harness.matrix.cells import Cell, cells
 from harness.matrix.restart_log import Answer, Came, Restart
-from harness.plan.model import Abort, Plan
+from harness.plan.run_plan import Abort, Plan
 from harness.run import drill, second_restart
 from harness.run.job import Outcome, execute
 from harness.run.observers import Silent, Status
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
 from harness.trainers.checkpoints.contract import Listing, list_checkpoints
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 FOLLOWED_STEPS = 5  # so many steps after a restore are compared
 LOOK_S = 0.3

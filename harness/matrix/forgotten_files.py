@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 
 from harness.log.numbered_names import absent
 from harness.matrix.sweep import Forgotten
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run.beside_saves import File, beside_the_saves
 from harness.run.drill import written_folders
 from harness.trainers.checkpoints.contract import list_checkpoints
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 NAMED_MAX = 5
 

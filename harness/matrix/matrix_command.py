@@ -11,7 +11,9 @@ import typer
 from rich.table import Table
 
 from harness.backends.contract import Backend, load_backend
-from harness.cli.options import (
+from harness.cli.output import note, out, print_json, print_table, safe, say
+from harness.cli.scenarios import plan_of
+from harness.cli.shared_options import (
     REPORTS,
     SCENARIOS,
     BackendOption,
@@ -20,15 +22,13 @@ from harness.cli.options import (
     ScenariosOption,
     SeedOption,
 )
-from harness.cli.output import note, out, print_json, print_table, safe, say
-from harness.cli.scenarios import plan_of
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.verdict import EXIT_CODES, Verdict
 from harness.matrix import resume_command
 from harness.matrix.checkpoint_matrix import DamageRow, Matrix, run_matrix
 from harness.matrix.restart_log import Came
 from harness.plan.capabilities import check_capabilities
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.report import write_files
 from harness.report.strict_json import json_text
 from harness.report.words import one_line

@@ -16,7 +16,7 @@ from harness.judge.verdict import EXIT_CODES
 from harness.matrix import resume_report
 from harness.matrix.resume_matrix import Setting, run_sweep
 from harness.matrix.sweep import Sweep
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run.stop import stop
 from harness.units import Duration
 

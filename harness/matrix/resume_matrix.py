@@ -47,7 +47,7 @@ from harness.matrix.sweep import (
     stored,
 )
 from harness.matrix.told_saves import told_saves
-from harness.plan.model import Abort, Plan, PlannedFault
+from harness.plan.run_plan import Abort, Plan, PlannedFault
 from harness.report import write_files
 from harness.run import drill, provenance
 from harness.run.job import Outcome, execute

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from harness.errors import ChaosError, FaultError
 from harness.log import untrusted_files
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run import drill
 from harness.trainers.checkpoints.contract import Listing, list_checkpoints
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 LOOK_S = 0.03
 STILL_S = 0.1  # so long the newest save alone must lie still, where a file beside it never does

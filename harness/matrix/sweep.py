@@ -14,7 +14,7 @@ from harness.judge.verdict import Verdict
 from harness.matrix.moments import Moment
 from harness.matrix.resume_comparison import Finding, Kind
 from harness.report import write_files
-from harness.report.model import read_regular
+from harness.report.run_report import read_regular
 from harness.units import counted
 
 KNOWN = "resume.json"

@@ -14,8 +14,8 @@ from harness.errors import UsageError
 from harness.judge.verdict import Verdict
 from harness.log.journal import is_running
 from harness.matrix import sweep
-from harness.plan.model import Plan
-from harness.report.model import ReportError
+from harness.plan.run_plan import Plan
+from harness.report.run_report import ReportError
 from harness.run.stop import StopRequest
 from harness.units import counted
 

@@ -12,8 +12,8 @@ from mlflow.exceptions import MlflowException
 
 from harness.errors import ChaosError
 from harness.judge.facts import losses
-from harness.report import model
-from harness.report.model import Report
+from harness.report import run_report
+from harness.report.run_report import Report
 from harness.report.words import one_line
 from harness.timeline import timeline
 
@@ -28,7 +28,7 @@ def log(run_dir: pathlib.Path, uri: str) -> str:
 
     Raises `ChaosError` where there is no report, or MLflow does not take it.
     """
-    report = model.read(run_dir / "report.json")
+    report = run_report.read(run_dir / "report.json")
     curve = losses.surviving(timeline.load(run_dir).steps)
     now_ms = int(time.time() * 1000)
     every = max(1, math.ceil(len(curve.step) / LOSSES_MAX))

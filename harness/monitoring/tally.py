@@ -17,7 +17,7 @@ from harness.monitoring.board import Board
 from harness.monitoring.live_saves import Saves
 from harness.monitoring.metrics import ANOMALIES, OTHER, PHASES, RANKS_SHOWN
 from harness.node.emitter import abnormal
-from harness.run.live import ODD, LiveProgress
+from harness.run.live_progress import ODD, LiveProgress
 from harness.run.observers import Status
 
 STEP_TIMES_KEPT = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.backends.contract import Capability, Verb, backend_names, load_backend
 from harness.errors import CannotRunError
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 
 
 def check_capabilities(plan: Plan, capability: Capability) -> None:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from harness import units
 from harness.errors import ScenarioError
 from harness.faults.contract import Target
-from harness.plan.model import (
+from harness.plan.run_plan import (
     NS_MAX,
     OCCURRENCES_MAX,
     TARGETS_MAX,

@@ -7,9 +7,9 @@ import pathlib
 from typing import NoReturn
 
 from harness.errors import ScenarioError
-from harness.plan.model import Plan
-from harness.spec.bounds import ScoreBounds, wrong_expectations
+from harness.plan.run_plan import Plan
 from harness.spec.document import PROBLEMS_MAX, checked, dotted, printable, read_text
+from harness.spec.expected_scores import ScoreBounds, wrong_expectations
 
 BYTES_MAX = 32 * 2**20
 VALUES_MAX = 2_000_000  # keys and values, counted by what separates them

@@ -6,10 +6,10 @@ import pathlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.campaign.store import Store
+from harness.campaign.run_store import Store
 from harness.campaign.wings import Item, Proof, latest_s, stored_kind_of, trainers_of, wings
 from harness.judge.verdict import Verdict, merge
-from harness.report import model
+from harness.report import run_report
 from harness.report.words import short_commit
 from harness.trainers.shared import checkout
 
@@ -74,8 +74,8 @@ def _of_runs(reports: pathlib.Path) -> Iterator[Proof]:
         if not known or not untold or stored_kind_of(folder) is not None:
             continue
         try:
-            report = model.read(folder / "report.json")
-        except model.ReportError:
+            report = run_report.read(folder / "report.json")
+        except run_report.ReportError:
             continue
         for item, verdict, words in (*_resumes(report), *_data(report), *_dry_run(report)):
             commits = frozenset({report.commit} if report.commit else ())
@@ -86,7 +86,7 @@ def _of_runs(reports: pathlib.Path) -> Iterator[Proof]:
 Told = Iterator[tuple[Item, Verdict, str]]
 
 
-def _resumes(report: model.Report) -> Told:
+def _resumes(report: run_report.Report) -> Told:
     """By the restore drill, which starts the job from its last save. In a run that is no pass, what the second restart
     or the judge found may be about resumes, too."""
     for line in report.expectations:
@@ -95,7 +95,7 @@ def _resumes(report: model.Report) -> Told:
             yield Item.RESUMES, merge((line.verdict, report.verdict)), f"restore drill: {line.observed}{of_run}"
 
 
-def _data(report: model.Report) -> Told:
+def _data(report: run_report.Report) -> Told:
     """The judge compares the parts of the ranks with the fault-free run's, which may be as uneven."""
     least, most = (report.metrics.get(f"rank_samples_{which}") for which in ("min", "max"))
     if isinstance(least, int) and isinstance(most, int) and "samples of each rank" not in report.not_judged:
@@ -111,7 +111,7 @@ def _data(report: model.Report) -> Told:
             yield Item.DATA, Verdict.PASS, told
 
 
-def _dry_run(report: model.Report) -> Told:
+def _dry_run(report: run_report.Report) -> Told:
     """A run without faults, or the fault-free run that a run with faults was compared with."""
     if not report.faults and report.run.outcome is not None:
         yield Item.DRY_RUN, report.verdict, f"without faults: {(report.reasons or ('no reason is told',))[0]}"

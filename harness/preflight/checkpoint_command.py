@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from harness.campaign.store import Store
-from harness.cli.options import REPORTS, JsonOption, ReportsOption
+from harness.campaign.run_store import Store
 from harness.cli.output import STYLES, note, print_json, print_table, safe, say
+from harness.cli.shared_options import REPORTS, JsonOption, ReportsOption
 from harness.errors import INTERRUPTED, UsageError
 from harness.judge.verdict import EXIT_CODES, Verdict
 from harness.preflight.preflight_command import JunitOption

@@ -14,7 +14,7 @@ from harness.errors import UsageError, choice
 from harness.judge.verdict import Verdict, merge
 from harness.preflight.checks.contract import Finding, Judged, load_check
 from harness.report import write_files
-from harness.report.model import ReportError, read_as
+from harness.report.run_report import ReportError, read_as
 
 SCHEMA = 1
 ASKED, KNOWN = "asked.json", "preflight.json"  # what was asked for, and what it came to

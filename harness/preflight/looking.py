@@ -24,7 +24,7 @@ from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Evidence, judge
 from harness.log import untrusted_files
 from harness.plan.capabilities import lacking
-from harness.plan.model import Abort, Plan, PlannedFault, When
+from harness.plan.run_plan import Abort, Plan, PlannedFault, When
 from harness.preflight.checks.contract import load_check
 from harness.preflight.fitness import ASKED, Asked, store
 from harness.preflight.stored_evidence import CANARY

@@ -11,7 +11,7 @@ import msgspec
 
 from harness.errors import FaultError
 from harness.log import untrusted_files
-from harness.preflight.content import Part
+from harness.preflight.file_content import Part
 
 FOLDER = ".chaos-manifests"
 BYTES_MAX = 64 * 2**20

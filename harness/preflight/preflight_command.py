@@ -15,7 +15,9 @@ from harness.campaign.experiment import new_run_id
 from harness.campaign.wings import Proof, newest
 from harness.cli import path_arguments
 from harness.cli.display import Display
-from harness.cli.options import (
+from harness.cli.output import SIGNS, STYLES, err, note, out, print_json, print_table, safe, say
+from harness.cli.scenarios import plan_of
+from harness.cli.shared_options import (
     REPORTS,
     SCENARIOS,
     BackendOption,
@@ -25,18 +27,16 @@ from harness.cli.options import (
     ScenariosOption,
     SeedOption,
 )
-from harness.cli.output import SIGNS, STYLES, err, note, out, print_json, print_table, safe, say
-from harness.cli.scenarios import plan_of
 from harness.errors import INTERRUPTED, UsageError, choice
 from harness.judge.verdict import EXIT_CODES, Verdict, merge
 from harness.plan.capabilities import check_capabilities
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.preflight import fitness, preflight_page, stored_evidence
 from harness.preflight.checklist import VERDICTS, Answer, checklist
 from harness.preflight.checks.contract import check_names, in_order, load_check
 from harness.preflight.looking import Setting, look
 from harness.preflight.wing import plain
-from harness.report import model, write_files
+from harness.report import run_report, write_files
 from harness.report.strict_json import strict
 from harness.report.words import one_line, short, short_commit
 from harness.run.stop import stop
@@ -95,7 +95,7 @@ def preflight(
     if not from_stored:
         chosen, given = _chosen(only or [], faults), (keep, against, faults, json, junit)
         if not scenario:
-            fitness.keep(keep, model.read_as(_newest(reports) / fitness.KNOWN, fitness.Preflight), reports)
+            fitness.keep(keep, run_report.read_as(_newest(reports) / fitness.KNOWN, fitness.Preflight), reports)
             return
         raise typer.Exit(_look(plan_of(scenario, backend, seed, profile, scenarios)[1], reports, chosen, *given))
     commit, answers = checklist(reports, pathlib.Path.cwd())

@@ -15,7 +15,7 @@ from harness.preflight.checks.links import SLOW
 from harness.preflight.fitness import KNOWN, Answer, Curve, Preflight, store
 from harness.report import html_page, junit, markdown, write_files
 from harness.report.charts import svg
-from harness.report.charts.loss import Curves, Series, loss_chart
+from harness.report.charts.loss_curves import Curves, Series, loss_chart
 from harness.report.words import minute, one_line, quantity, size, words
 from harness.units import counted
 

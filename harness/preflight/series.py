@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 
-from harness.preflight.content import Part
+from harness.preflight.file_content import Part
 from harness.preflight.verification import Save, State
 from harness.timeline.save_events import family
 from harness.trainers.checkpoints.contract import Listing, load_layout

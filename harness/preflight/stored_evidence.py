@@ -11,11 +11,11 @@ from pydantic import ValidationError
 from harness.errors import EventLogError
 from harness.judge.facts.evidence import Evidence, load_evidence
 from harness.judge.score import Scorecard, judge
-from harness.log.events import HARNESS, Tail
-from harness.plan.model import Plan
+from harness.log.event_log import HARNESS, Tail
+from harness.plan.run_plan import Plan
 from harness.preflight.checks.contract import Judged, Seen, Told, doubt, load_check
 from harness.preflight.fitness import ASKED, Asked, Curve, Preflight, answers, held_against
-from harness.report.model import ReportError, read_as
+from harness.report.run_report import ReportError, read_as
 from harness.timeline import timeline
 
 CANARY = "canary"

@@ -14,7 +14,7 @@ from harness.preflight.verification import Save, State
 from harness.timeline import timeline
 from harness.trainers.checkpoints.contract import FoundCheckpoint
 from harness.trainers.checkpoints.shared import digests
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 
 class StoredSaves:

@@ -18,11 +18,11 @@ import msgspec
 from harness.errors import FaultError
 from harness.log import untrusted_files
 from harness.preflight import manifest, siblings
-from harness.preflight.content import Part, Unreadable, parts
+from harness.preflight.file_content import Part, Unreadable, parts
 from harness.trainers.checkpoints.contract import AUTO, FoundCheckpoint, Listing, layout_names, load_layout
 from harness.trainers.checkpoints.shared import formats, grouping, names
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 from harness.trainers.checkpoints.shared.formats import METADATA, Inside, Span
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 FINDINGS_MAX = 100  # of one save that are kept
 STRUCTURE, CHECKSUMS, MANIFEST = "structure", "checksums", "manifest"

@@ -15,7 +15,7 @@ from harness.preflight.stored_saves import StoredSaves
 from harness.preflight.verification import MANIFEST, Place, Save, State, begun, verify
 from harness.run.stop import StopRequest
 from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing
-from harness.trainers.checkpoints.shared.place import ENTRIES_MAX, CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import ENTRIES_MAX, CheckpointFolder
 from harness.units import counted
 
 LOOK_S, REST_FACTOR, LOOK_S_MAX = 1.0, 10, 30.0

@@ -14,7 +14,7 @@ from harness.campaign.wings import Item, Part, Proof, Result, Wing, newest, trai
 from harness.judge.verdict import Verdict
 from harness.preflight.checks.contract import check_names
 from harness.preflight.fitness import ASKED, KNOWN, Asked, Preflight, kept
-from harness.report.model import ReportError, read_as
+from harness.report.run_report import ReportError, read_as
 
 
 class _Preflights:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from harness.judge.score import Scorecard
-    from harness.report.model import Report
+    from harness.report.run_report import Report
     from harness.report.section import Section
 
 
@@ -23,10 +23,10 @@ def write_reports(
     Each file is replaced as a whole: a reader sees the old one or the new one. All are rendered before the
     first one is written, so that an error leaves the earlier set untouched.
     """
-    from harness.report import html_page, junit, markdown, model  # which the names of things do without
+    from harness.report import html_page, junit, markdown, run_report  # which the names of things do without
     from harness.report.strict_json import json_text
 
-    report = model.from_scorecard(scorecard)
+    report = run_report.from_scorecard(scorecard)
     sections = sections_of(report)
     contents = {
         "report.json": json_text(report.to_json()),

@@ -11,7 +11,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.losses import Curve
 from harness.report.charts.gantt import CheckpointMark, Chronicle, Fault, Phase, Recovery
 from harness.report.charts.lanes import AllSteps, Cast, Lane, WorkerBar
-from harness.report.charts.loss import Curves, RolledBack, Series
+from harness.report.charts.loss_curves import Curves, RolledBack, Series
 from harness.report.view import target_text
 from harness.report.words import DASH, NAMES, PHASE_MEANING, plain, quantity, seconds, short, short_path, size, words
 from harness.timeline.sorted_events import CLEAN_CODES

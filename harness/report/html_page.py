@@ -16,8 +16,8 @@ from markupsafe import Markup
 
 from harness.judge.facts.analysis import Analysis
 from harness.report import drawing, view
-from harness.report.charts import gantt, loss, svg
-from harness.report.model import NOT_HERE, Episode, Report
+from harness.report.charts import gantt, loss_curves, svg
+from harness.report.run_report import NOT_HERE, Episode, Report
 from harness.report.section import Section
 from harness.report.words import (
     DASH,
@@ -168,8 +168,8 @@ def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
         "checkpoints": {mark.result for mark in run.checkpoints},
         "has_deaths": any(life.died for lane in lanes.lanes for life in lane.lives),
         "recoveries": {n + 1: _wide_and_narrow(gantt.recovery_chart, run, run.recoveries[n], few) for n in drawn},
-        "loss": _wide_and_narrow(loss.loss_chart, shown),
-        "step_time": _wide_and_narrow(loss.step_time_chart, shown),
+        "loss": _wide_and_narrow(loss_curves.loss_chart, shown),
+        "step_time": _wide_and_narrow(loss_curves.step_time_chart, shown),
         "resumes": bool(shown.resumes),
     }
     plan = json.dumps(analysis.run.plan, indent=2, ensure_ascii=False, default=str)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.judge.verdict import Verdict
 from harness.report import view
-from harness.report.model import Report
+from harness.report.run_report import Report
 from harness.report.words import plain
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML 1.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.judge.verdict import Verdict
 from harness.report import view
-from harness.report.model import Report
+from harness.report.run_report import Report
 from harness.report.section import Section
 from harness.report.words import DASH, one_line, seconds, words
 

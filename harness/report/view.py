@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.judge.bounds import BOUNDS, WASTED_BY_FAULTS
 from harness.judge.verdict import Verdict
-from harness.report.model import NOT_HERE, Episode, Expectation, LossContinuity, Report
+from harness.report.run_report import NOT_HERE, Episode, Expectation, LossContinuity, Report
 from harness.report.words import (
     BEYOND,
     DASH,

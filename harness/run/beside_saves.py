@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from harness.errors import FaultError
 from harness.trainers.checkpoints.contract import Listing
 from harness.trainers.checkpoints.shared import digests, formats
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 from harness.trainers.checkpoints.shared.names import is_temporary
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 READ_MAX, TENSORS_MAX = 20, 64  # files with tensors, and the largest tensors of each
 

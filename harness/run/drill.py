@@ -23,15 +23,15 @@ from harness.errors import FaultError
 from harness.log import untrusted_files
 from harness.log.journal import Journal
 from harness.node.emitter import EXIT_LEFT, Emitter
-from harness.plan.model import Abort, Plan
-from harness.run.live import LiveProgress
+from harness.plan.run_plan import Abort, Plan
+from harness.run.live_progress import LiveProgress
 from harness.run.observers import Heard, Observer, Silent, Status
 from harness.run.stop import StopRequest
 from harness.run.undo import DRILL
 
 FOLDER = "drill"
 SECOND = "second-restart"
-LEDGER = "checkpoints.ledger"  # of the observer: see `harness.node.observer.ledger`
+LEDGER = "checkpoints.ledger"  # of the observer: see `harness.node.observer.checkpoint_ledger`
 LIMIT_S = 60.0  # and three times what the run's own start took
 START_TIMES = 3
 OTHERS_TELL_S = 2.0  # once a rank has gone on with its steps

@@ -16,10 +16,10 @@ from harness.errors import ChaosError, FaultError, NodeGone
 from harness.faults.contract import Cancelled, CheckpointPlace, Figures, Target
 from harness.log.journal import Journal
 from harness.node.emitter import Emitter
-from harness.plan.model import Plan
-from harness.run.holds import TriggerHolds
-from harness.run.live import LiveProgress
+from harness.plan.run_plan import Plan
+from harness.run.live_progress import LiveProgress
 from harness.run.trigger import Firing
+from harness.run.trigger_holds import TriggerHolds
 
 POLL_S = 0.002
 MEANWHILE_S = 1.0

@@ -17,25 +17,25 @@ from typing import Protocol
 from harness.backends.contract import Backend, Cluster, Launch
 from harness.errors import BackendError, ChaosError, FaultError
 from harness.faults.contract import CheckpointPlace
-from harness.log.events import Tail
+from harness.log.event_log import Tail
 from harness.log.journal import Journal
 from harness.node.emitter import EXIT_LEFT, Emitter, clock_id
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run import drill, provenance, second_restart
 from harness.run.gpu_hours import GpuCap
-from harness.run.holds import TriggerHolds
 from harness.run.host_load import HostLoad
 from harness.run.injection import LiveJob
 from harness.run.last_words import first_error
-from harness.run.live import LiveProgress
+from harness.run.live_progress import LiveProgress
 from harness.run.observers import SILENT, Observer, Status
 from harness.run.rehearsal import Rehearsal, all_faults
 from harness.run.stop import StopRequest
 from harness.run.store_watch import Publications, hidden
 from harness.run.trainer_output import Readings
+from harness.run.trigger_holds import TriggerHolds
 from harness.run.undo import SECRETS, close, start_reverter
 from harness.spec import secrets
-from harness.trainers.shared.outcome import environment_facts, write_data
+from harness.trainers.shared.outcome_inputs import environment_facts, write_data
 
 TICK_S = 0.004
 REST_FACTOR = 10  # times as long as a look at the event log took, the loop rests: it takes a tenth of a core at most

@@ -8,9 +8,9 @@ import re
 from typing import Any
 
 from harness.backends.contract import Backend
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.trainers.shared import checkout
-from harness.trainers.shared.outcome import data_digest
+from harness.trainers.shared.outcome_inputs import data_digest
 
 _CUDA = re.compile(r"^cuda\b[^=]*=\s*['\"]([0-9.]{1,12})['\"]", re.MULTILINE)
 _HERE = ("local",)  # backends whose workers use this machine's software

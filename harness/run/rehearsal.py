@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from harness.errors import UsageError
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run.injection import Injection, LiveJob
 from harness.run.observers import FaultStatus
 from harness.run.trigger import Firing, obstacle

@@ -18,7 +18,7 @@ from harness.log import untrusted_files
 from harness.run.drill import SECOND, Again, CannotDrill, Watch
 from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing, Pointer, list_checkpoints
 from harness.trainers.checkpoints.shared import names
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 from harness.trainers.contract import Checkpoint
 from harness.units import counted
 

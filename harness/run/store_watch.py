@@ -20,11 +20,11 @@ from harness.log import untrusted_files
 from harness.log.journal import Journal
 from harness.log.vocabulary import NAME_CHARS_MAX
 from harness.node.emitter import Emitter
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run.beside_saves import beside_the_saves, holding_tensors
 from harness.trainers.checkpoints.contract import AUTO, FoundCheckpoint, Listing, list_checkpoints
 from harness.trainers.checkpoints.shared import digests
-from harness.trainers.checkpoints.shared.place import ENTRIES_MAX, CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import ENTRIES_MAX, CheckpointFolder
 
 LOOK_S, LOOK_S_MAX = 0.1, 5.0
 REST_FACTOR = 10  # times as long as a look at the folder took, it is left alone

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from harness.plan.model import Limits, PlannedFault
-from harness.run.live import LiveProgress
+from harness.plan.run_plan import Limits, PlannedFault
+from harness.run.live_progress import LiveProgress
 
 
 @dataclass

@@ -26,8 +26,8 @@ from harness import units
 from harness.errors import ScenarioError, UsageError, choice
 from harness.faults.contract import NamedFault, fault_names, load_fault
 from harness.parameters import Parameters, Percentage
-from harness.spec.bounds import ScoreBounds, check_expectations
 from harness.spec.document import Document, Path, keys_at, read_text, short
+from harness.spec.expected_scores import ScoreBounds, check_expectations
 from harness.spec.profile import lay_profile
 from harness.spec.replay import Replay, ReplaySpec
 from harness.spec.secrets import refuse_literals

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.faults.contract import fault_names, load_fault
-from harness.spec.bounds import ScoreBounds, bounds_schema
+from harness.spec.expected_scores import ScoreBounds, bounds_schema
 from harness.spec.scenario import Scenario
 
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from harness.log import reading
 from harness.log.planned_size import PlannedSize
-from harness.log.samples import Samples
+from harness.log.sample_indices import Samples
 from harness.timeline import lineage, phase_marks, save_events
 from harness.timeline.lineage import NEVER, Epoch, Key, Life, Progress, Stretch
 from harness.timeline.lookups import grouped

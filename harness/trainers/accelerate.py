@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from harness.trainers.contract import WORDS_MAX, Path, Word, Workload
-from harness.trainers.shared import rendezvous
+from harness.trainers.shared import rendezvous_settings
 from harness.trainers.shared.custom import Command, numbered
 from harness.trainers.shared.scripted import ScriptTrainer
 
@@ -23,8 +23,8 @@ class AccelerateTrainer(ScriptTrainer):
         max_length=WORDS_MAX,
         description="More for accelerate launch itself: --use_fsdp, --config_file, …",
     )
-    max_restarts: int = rendezvous.MAX_RESTARTS
-    rdzv_conf: dict[rendezvous.Option, int | float] = Field({}, description="More of --rdzv_conf, in seconds.")
+    max_restarts: int = rendezvous_settings.MAX_RESTARTS
+    rdzv_conf: dict[rendezvous_settings.Option, int | float] = Field({}, description="More of --rdzv_conf, in seconds.")
 
     def commands(self, workload: Workload, run_id: str) -> tuple[Command, Command]:
         command = (
@@ -33,18 +33,18 @@ class AccelerateTrainer(ScriptTrainer):
             *("--num_machines", str(workload.nodes), "--machine_rank", "{index}"),
             *("--num_processes", str(workload.world_size)),
             *("--rdzv_backend", "c10d", "--main_process_ip", "{control}"),
-            *("--main_process_port", str(rendezvous.PORT)),
-            *("--rdzv_conf", rendezvous.options(self.rdzv_conf)),
-            *("--max_restarts", str(self.max_restarts), "--monitor_interval", rendezvous.MONITOR_INTERVAL_S),
-            *("--log_dir", rendezvous.LOGS),
+            *("--main_process_port", str(rendezvous_settings.PORT)),
+            *("--rdzv_conf", rendezvous_settings.options(self.rdzv_conf)),
+            *("--max_restarts", str(self.max_restarts), "--monitor_interval", rendezvous_settings.MONITOR_INTERVAL_S),
+            *("--log_dir", rendezvous_settings.LOGS),
             *self.launch_args,
             *self.script(),
         )
-        return command, rendezvous.store(self.interpreter)
+        return command, rendezvous_settings.store(self.interpreter)
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
         """What accelerate has no option for, by the variables that torch's launcher reads."""
-        return {**rendezvous.ENVIRONMENT, "PET_LOCAL_ADDR": "{address}", "PET_RDZV_ID": "{run_id}"}
+        return {**rendezvous_settings.ENVIRONMENT, "PET_LOCAL_ADDR": "{address}", "PET_RDZV_ID": "{run_id}"}
 
     def words(self) -> dict[Path, str]:
         return super().words() | numbered("launch_args", self.launch_args)

@@ -37,7 +37,7 @@ class ReferenceTrainer(Trainer):
         keys = f'AWS_ACCESS_KEY_ID={KEY_NAME} AWS_SECRET_ACCESS_KEY=${KEY_ENV} AWS_DEFAULT_REGION=us-east-1 exec "$@"'
         settings = ("env", f"FSSPEC_S3_ENDPOINT_URL=http://{{control}}:{S3_PORT}", "sh", "-c", keys, "sh")
         where = ("{control}", str(S3_PORT), "{run_dir}/object_store", S3_BUCKET)
-        server = ("{python}", "-m", "harness.node.object_store", *where)
+        server = ("{python}", "-m", "harness.node.s3_store", *where)
         control = (*server, *store)
         return Launch((*settings, *command), workload.nodes, workload.ranks_per_node, workload.env, control=control)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from harness.trainers.contract import Word, Workload
-from harness.trainers.shared import rendezvous
+from harness.trainers.shared import rendezvous_settings
 from harness.trainers.shared.custom import Command
 from harness.trainers.shared.scripted import ScriptTrainer
 
@@ -16,8 +16,8 @@ class TorchrunTrainer(ScriptTrainer):
     """A script under the torchrun of its own torch, with the rendezvous store beside the nodes."""
 
     torchrun: Word = Field(min_length=1, description="A script beside the scenario, or a module: -m package.train")
-    max_restarts: int = rendezvous.MAX_RESTARTS
-    rdzv_conf: dict[rendezvous.Option, int | float] = Field({}, description="More of --rdzv-conf, in seconds.")
+    max_restarts: int = rendezvous_settings.MAX_RESTARTS
+    rdzv_conf: dict[rendezvous_settings.Option, int | float] = Field({}, description="More of --rdzv-conf, in seconds.")
 
     def commands(self, workload: Workload, run_id: str) -> tuple[Command, Command]:
         command = (
@@ -25,19 +25,19 @@ class TorchrunTrainer(ScriptTrainer):
             *("--nnodes", f"{workload.min_nodes}:{workload.nodes}"),
             *("--nproc-per-node", str(workload.ranks_per_node)),
             *("--max-restarts", str(self.max_restarts)),
-            *("--monitor-interval", rendezvous.MONITOR_INTERVAL_S),
-            *("--rdzv-backend", "c10d", "--rdzv-endpoint", rendezvous.ENDPOINT, "--rdzv-id", run_id),
-            *("--rdzv-conf", rendezvous.options(self.rdzv_conf)),
+            *("--monitor-interval", rendezvous_settings.MONITOR_INTERVAL_S),
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", rendezvous_settings.ENDPOINT, "--rdzv-id", run_id),
+            *("--rdzv-conf", rendezvous_settings.options(self.rdzv_conf)),
             # Its own address: in a process table of its own every agent has the same number, and a node is told from
             # another by address and number alone. The others reach the store of the workers there.
             *("--local-addr", "{address}"),
-            *("--log-dir", rendezvous.LOGS),
+            *("--log-dir", rendezvous_settings.LOGS),
             *self.script(),
         )
-        return command, rendezvous.store(self.interpreter)
+        return command, rendezvous_settings.store(self.interpreter)
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
-        return rendezvous.ENVIRONMENT
+        return rendezvous_settings.ENVIRONMENT
 
 
 TRAINER = TorchrunTrainer

@@ -20,7 +20,7 @@ from waiting import HANG_S
 
 from harness.backends import delivery
 from harness.backends.contract import Launch
-from harness.log.events import read_log
+from harness.log.event_log import read_log
 from harness.node import boot, rpc
 
 OLDEST = (3, 9)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.backends import clocks
+from harness.backends import clock_offset
 from harness.node import kernel, spawn
 from harness.node.net import net_probe
 
@@ -31,14 +31,14 @@ def test_the_true_offset_is_within_the_uncertainty(offset_ns: int, trips: list[t
         now[0] += next(ways)
         return theirs
 
-    reading = clocks.compare("far", ask, len(trips), lambda: now[0])
+    reading = clock_offset.compare("far", ask, len(trips), lambda: now[0])
     assert abs(reading.offset_ns - offset_ns) <= reading.uncertainty_ns
     assert reading.uncertainty_ns <= min(there + back for there, back in trips) // 2 + 2
     assert reading.host == "far"
 
 
 def test_our_own_clock_is_not_off() -> None:
-    reading = clocks.compare("here", time.time_ns)
+    reading = clock_offset.compare("here", time.time_ns)
     assert abs(reading.offset_ns) <= reading.uncertainty_ns < 10**8
 
 

@@ -20,7 +20,7 @@ from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import judge
 from harness.judge.verdict import Verdict
 from harness.plan.making import make_plan
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run.job import Outcome
 from harness.spec.scenario import parse_scenario
 

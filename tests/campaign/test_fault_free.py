@@ -17,7 +17,7 @@ from harness.campaign.fault_free import CACHE, ensure_fault_free, fault_free_pla
 from harness.errors import ChaosError, UsageError
 from harness.log.journal import Journal
 from harness.plan.making import make_plan
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run.job import Outcome
 from harness.spec.scenario import parse_scenario
 

@@ -23,7 +23,7 @@ from harness.errors import ChaosError
 from harness.judge.facts.evidence import BEFORE, SAME
 from harness.log.journal import Journal
 from harness.plan.making import make_plan
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run.job import Outcome
 from harness.run.stop import StopRequest
 from harness.spec.scenario import parse_scenario

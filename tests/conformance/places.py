@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from waiting import until
 
 from harness.backends.contract import Backend, Capability, Cluster, Launch, Node, backend_names, load_backend
-from harness.log.events import read_log
+from harness.log.event_log import read_log
 from harness.node import cgroups, processes
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from waiting import until
 
 from harness.backends.contract import Verb
 from harness.errors import NodeGone, UsageError
-from harness.log.events import read_log
+from harness.log.event_log import read_log
 from harness.node.emitter import clock_id
 from harness.run.undo import heal
 

@@ -18,7 +18,7 @@ from harness.errors import CannotRunError, ScenarioError
 from harness.faults.contract import Fault, fault_names, load_fault
 from harness.plan.capabilities import check_capabilities
 from harness.plan.making import make_plan
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.spec.scenario import load_scenario, parse_scenario
 
 REQUIRED = {

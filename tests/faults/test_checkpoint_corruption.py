@@ -20,7 +20,7 @@ from harness.faults import checkpoint_corruption as corruption
 from harness.faults.contract import CheckpointPlace, Target, build_fault
 from harness.trainers.checkpoints.contract import list_checkpoints
 from harness.trainers.checkpoints.shared import formats
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 TARGETS = [Target(0)]
 

@@ -12,7 +12,7 @@ from harness.faults.contract import Cancelled, Context, Target, build_fault
 from harness.faults.straggler import Brake, Hold, NoisyNeighbour, Quota
 from harness.node.types import Arrivals, CpuUse, MemoryUse, ProcessState, StorageAnswers, StorageRule
 from harness.run.injection import Injection
-from harness.run.live import LiveProgress
+from harness.run.live_progress import LiveProgress
 
 MIB = 2**20
 

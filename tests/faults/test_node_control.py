@@ -22,11 +22,11 @@ from harness.errors import FaultError
 from harness.faults.contract import build_fault
 from harness.faults.straggler import BASELINE_STEPS_MIN, EXTRA_MAX, EXTRA_MIN, GAIN, baseline_ns, corrected
 from harness.log import untrusted_files
-from harness.log.events import read_log
+from harness.log.event_log import read_log
 from harness.node import skew, throttle
-from harness.plan.model import PlannedFault, When
-from harness.run.holds import TriggerHolds
-from harness.run.live import LiveProgress
+from harness.plan.run_plan import PlannedFault, When
+from harness.run.live_progress import LiveProgress
+from harness.run.trigger_holds import TriggerHolds
 
 
 @given(

@@ -17,7 +17,7 @@ from waiting import until
 
 from harness.backends.local.backend import BACKEND
 from harness.node import cgroups, leftovers, skew
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run.job import execute
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -31,7 +31,7 @@ import botocore.exceptions
 import botocore.session
 from botocore.config import Config
 
-from harness.node import object_store
+from harness.node import s3_store
 
 SECRET = "the key of this run"
 
@@ -52,9 +52,9 @@ class Store:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     run_dir = tmp_path_factory.mktemp("run")
     (run_dir / "object_store").mkdir()
-    listening, behind = object_store.listen()
+    listening, behind = s3_store.listen()
     server = subprocess.Popen(
-        [sys.executable, "-c", object_store.SERVER, str(listening.fileno())],
+        [sys.executable, "-c", s3_store.SERVER, str(listening.fileno())],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         pass_fds=[listening.fileno()],
@@ -66,7 +66,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         "harness.node.s3_proxy",
         "127.0.0.1",
         "0",
-        object_store.way_to(behind),
+        s3_store.way_to(behind),
         str(run_dir / "object_store"),
     ]
     env = os.environ | {KEY_ENV: SECRET}
@@ -224,7 +224,7 @@ def test_a_killed_store_leaves_no_file(tmp_path: pathlib.Path) -> None:
     up = "import time; print('up', flush=True); time.sleep(600)"
     command = [*("127.0.0.1", "0"), str(folders[1]), "checkpoints", sys.executable, "-c", up]
     running = subprocess.Popen(
-        [sys.executable, "-m", "harness.node.object_store", *command],
+        [sys.executable, "-m", "harness.node.s3_store", *command],
         stdout=subprocess.PIPE,
         env=os.environ | {KEY_ENV: SECRET, "TMPDIR": str(folders[0])},
         start_new_session=True,

@@ -21,7 +21,7 @@ import numpy as np
 
 from harness.backends.contract import load_backend
 from harness.campaign.experiment import new_run_id
-from harness.campaign.store import Store
+from harness.campaign.run_store import Store
 from harness.forecast.failure_rates import CauseRate, RateTable
 from harness.forecast.job_model import DAY_S, Gaps
 from harness.forecast.measured_inputs import Measured, job_of, read_runs
@@ -30,9 +30,9 @@ from harness.forecast.simulator import simulate
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import judge
 from harness.plan.making import make_plan
-from harness.plan.model import Plan
-from harness.report import model, write_reports
-from harness.report.model import Report
+from harness.plan.run_plan import Plan
+from harness.report import run_report, write_reports
+from harness.report.run_report import Report
 from harness.run.job import execute
 from harness.spec.scenario import parse_scenario
 
@@ -100,7 +100,7 @@ def goodput(report: Report) -> float:
 
 def step_of(run: pathlib.Path) -> float:
     """Seconds of a usual step."""
-    interval_s = model.read(run / "report.json").wasted_gpu_hours.closed_forms.interval_s
+    interval_s = run_report.read(run / "report.json").wasted_gpu_hours.closed_forms.interval_s
     assert interval_s is not None, "it was recovered from"
     return interval_s / json.loads((run / "plan.json").read_text())["workload"]["checkpoint"]["every_steps"]
 
@@ -125,7 +125,7 @@ def main() -> None:
         execute(plan, folder, load_backend(given.backend))
         card = judge(load_evidence(folder), folder.name)
         write_reports(card, folder)
-        value = goodput(model.from_scorecard(card))
+        value = goodput(run_report.from_scorecard(card))
         said = "inside" if wanted.low <= value <= wanted.high else "OUTSIDE"
         print(f"seed {seed}: {len(plan.faults)} faults, {value:.1%}, {said}; {card.verdict}: {folder}", flush=True)
 

@@ -18,8 +18,8 @@ from stored_runs import store
 from harness.campaign.wings import sections_of
 from harness.forecast.run_section import section_of
 from harness.judge.verdict import Verdict
-from harness.report import html_page, markdown, model, write_reports
-from harness.report.model import Report
+from harness.report import html_page, markdown, run_report, write_reports
+from harness.report.run_report import Report
 
 PHASES = {"detect": 30.0, "startup": 200.0}
 
@@ -29,7 +29,7 @@ def report(tmp_path: pathlib.Path, price: float | None = None, **changes: Any) -
     values = json.loads((tmp_path / "run" / "report.json").read_text())
     waste = values["scores"]["wasted_gpu_hours"]
     waste["dollars_wasted"] = price and price * waste["gpu_seconds_wasted"] / 3600
-    return model.Report.from_json(values)
+    return run_report.Report.from_json(values)
 
 
 def test_a_price_makes_a_sentence_in_dollars_a_week(tmp_path: pathlib.Path) -> None:

@@ -32,9 +32,9 @@ from harness.errors import EventLogError
 from harness.judge.facts.evidence import part_of
 from harness.judge.score import Evidence, judge
 from harness.judge.verdict import Verdict
-from harness.log.events import Tail
-from harness.report.model import from_scorecard
-from harness.run.live import LiveProgress
+from harness.log.event_log import Tail
+from harness.report.run_report import from_scorecard
+from harness.run.live_progress import LiveProgress
 from harness.timeline import timeline, window
 from harness.timeline.timeline import Timeline
 

@@ -21,7 +21,7 @@ from harness.campaign.checked_files import score_bounds
 from harness.errors import ScenarioError, UsageError
 from harness.gate.suite_file import parse_suite
 from harness.plan.making import make_plan
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.plan.stored import parse_plan
 from harness.spec.scenario import parse_scenario
 

@@ -23,7 +23,7 @@ from harness.gameday.starts_and_stops import Director, News
 from harness.gameday.steady import Course, Waste
 from harness.report.words import PHASE_MEANING
 from harness.run.injection import LiveJob
-from harness.run.live import LiveProgress, Worker
+from harness.run.live_progress import LiveProgress, Worker
 from harness.run.observers import Status
 from harness.run.trigger import Firing
 

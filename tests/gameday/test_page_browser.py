@@ -23,7 +23,7 @@ from harness.gameday.page.chart import drawing
 from harness.gameday.page.page_server import PageAddress, Served, serving
 from harness.gameday.requests import Ask, Desk
 from harness.gameday.steady import Course
-from harness.report.charts.loss import Series
+from harness.report.charts.loss_curves import Series
 
 WIDTHS = (1920, 1440, 390)
 

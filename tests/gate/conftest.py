@@ -18,9 +18,9 @@ from harness.gate.gate_report import GateResult
 from harness.gate.run_figures import RunFigures, ScenarioFigures, identity_of
 from harness.gate.suite_run import Gate, run_gate
 from harness.judge.score import Scorecard
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run.job import Outcome
-from harness.trainers.shared.outcome import environment_facts
+from harness.trainers.shared.outcome_inputs import environment_facts
 
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 CODE = {"trainer_commit": "c" * 40, "trainer_diff": "clean"}

@@ -22,7 +22,7 @@ from harness.gate import baseline, run_figures
 from harness.gate.run_figures import Figures, Identity, RunFigures, ScenarioFigures
 from harness.judge.verdict import Verdict
 from harness.plan.making import make_plan
-from harness.report import model
+from harness.report import run_report
 from harness.report.strict_json import json_text
 from harness.spec.scenario import parse_scenario
 
@@ -283,7 +283,7 @@ def test_figures_come_from_the_report_and_what_they_are_from_the_plan() -> None:
 def store(reports: pathlib.Path, commits: list[str]) -> None:
     card = verdict(simulate(JOB, KILL, seed=5))
     for i, commit in enumerate(commits):
-        report = model.from_scorecard(replace(card, environment={"commit": commit, "cpus": 2}))
+        report = run_report.from_scorecard(replace(card, environment={"commit": commit, "cpus": 2}))
         folder = reports / f"run-{i}"
         (folder / "events").mkdir(parents=True)
         (folder / "plan.json").write_text(json.dumps(card.evidence.run.plan, default=str))

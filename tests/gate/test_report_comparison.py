@@ -23,7 +23,7 @@ from harness.gate.two_runs_difference import Line, lines, rank_lines, starts_by_
 from harness.gate.two_runs_report import Section, compare, render, sentences
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Scorecard, judge
-from harness.report import model, view
+from harness.report import run_report, view
 from harness.report.charts.beside import beside_chart
 from harness.report.words import seconds
 
@@ -63,7 +63,7 @@ def test_the_slow_restore_is_named(runs: pathlib.Path) -> None:
 
 
 def test_a_part_below_half_of_the_difference_is_not_most_of_it() -> None:
-    before = model.from_scorecard(report_runs.spot_evict())
+    before = run_report.from_scorecard(report_runs.spot_evict())
     slower = before.metrics["step_seconds_p50"] * 1.34
     recovery = before.scores["recovery_time"] | {"seconds": before.scores["recovery_time"]["seconds"] + 0.65}
     after = msgspec.structs.replace(
@@ -97,8 +97,8 @@ def test_without_a_log_the_ranks_are_not_known(runs: pathlib.Path) -> None:
 
 
 def test_other_circumstances_are_cautions() -> None:
-    before = model.from_scorecard(report_runs.spot_evict())
-    after = model.from_scorecard(report_runs.never_recovered())
+    before = run_report.from_scorecard(report_runs.spot_evict())
+    after = run_report.from_scorecard(report_runs.never_recovered())
     found = compare(before, after, None, "gone")
     assert any(caution.startswith("scenario: ") for caution in found.cautions) or before.scenario == after.scenario
     assert Page(render(found)).open == []
@@ -122,13 +122,13 @@ def test_ranks_that_kept_their_process_have_no_start() -> None:
 def test_the_page_is_whole_and_escapes(runs: pathlib.Path) -> None:
     page = Page(render(compare_runs("fast", "slow", runs)))
     assert page.open == [] and "What explains the difference" in page.text
-    hostile = model.from_scorecard(report_runs.hostile())
+    hostile = run_report.from_scorecard(report_runs.hostile())
     source = two_runs_report.render(compare(hostile, hostile, None, "<script>alert"))
     assert "<script>alert" not in source and not {"\x1b", "\u202e"} & set(source)
 
 
 def test_a_run_with_more_than_the_lasting_figures_has_a_page() -> None:
-    before = model.from_scorecard(report_runs.spot_evict())
+    before = run_report.from_scorecard(report_runs.spot_evict())
     again = {"outcome": "restored", "seconds": 12.0, "gpu_seconds": 24.0}
     after = msgspec.structs.replace(before, scores={**before.scores, "last_checkpoint": again})
     assert len(view.figures(after)) > len(view.figures(before))
@@ -141,7 +141,7 @@ def test_only_what_took_time_has_a_bar() -> None:
 
 
 def test_a_run_without_an_outage_is_not_compared_phase_by_phase() -> None:
-    before, after = (model.from_scorecard(make()) for make in (report_runs.spot_evict, report_runs.no_outage))
+    before, after = (run_report.from_scorecard(make()) for make in (report_runs.spot_evict, report_runs.no_outage))
     found = compare(before, after, ({"rank 0, restore": 1.0}, {}))
     said = " ".join(sentences(found))
     assert "Recovery time: 3.04 s in the first run, progress never stopped in the second." in said
@@ -152,15 +152,15 @@ def test_a_run_without_an_outage_is_not_compared_phase_by_phase() -> None:
 
 def test_a_run_that_never_recovered_is_told_so() -> None:
     found = compare(
-        *(model.from_scorecard(make()) for make in (report_runs.never_recovered, report_runs.spot_evict)), None
+        *(run_report.from_scorecard(make()) for make in (report_runs.never_recovered, report_runs.spot_evict)), None
     )
     assert sentences(found)[0] == "Recovery time: never in the first run, 3.04 s in the second."
     assert "Never" in Page(render(found)).text
 
 
 def test_other_circumstances_are_a_neutral_note_with_both_backends() -> None:
-    before = model.from_scorecard(report_runs.spot_evict())
-    after = model.from_scorecard(replace(report_runs.spot_evict(), backend="docker"))
+    before = run_report.from_scorecard(report_runs.spot_evict())
+    after = run_report.from_scorecard(replace(report_runs.spot_evict(), backend="docker"))
     source = render(compare(before, after, None))
     assert "backend local and docker" in Page(source).text
     assert '<p class="note">' in source and "inconclusive" not in Page(source).text
@@ -172,7 +172,7 @@ def test_what_rounds_to_nothing_is_not_shown() -> None:
 
 
 def test_a_change_beyond_all_numbers_is_null_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    before = model.from_scorecard(report_runs.spot_evict())
+    before = run_report.from_scorecard(report_runs.spot_evict())
     found = compare(before, before, ({"rank 0": -1.7e308}, {"rank 0": 1.7e308}))
     print_json(two_runs_report.to_json(found))
     assert json.loads(capsys.readouterr().out)["ranks"]["lines"][0]["change"] is None

@@ -13,7 +13,7 @@ from simulator import Job, Line, Logs, Outage, change, clocks, find, put, remove
 
 from harness.judge.facts import restarts
 from harness.judge.facts.saves import Saves
-from harness.judge.questions.steps import _in_parts
+from harness.judge.questions.steps_done import _in_parts
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.timeline import lineage

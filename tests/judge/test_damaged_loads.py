@@ -12,7 +12,7 @@ from simulator import Job, Logs, Outage, change, clocks, put, simulate
 
 from harness.judge.facts.restarts import PassedOver
 from harness.judge.facts.saves import Damage
-from harness.judge.questions.restarts import _damage_never_met
+from harness.judge.questions.restored_state import _damage_never_met
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Code, Verdict
 from harness.timeline.lineage import NEVER

@@ -13,7 +13,7 @@ from judging import Bend, bending, struck, together, verdict
 from simulator import Job, Logs, Outage, change, clocks, find, put, remove, simulate
 
 from harness.judge.facts import deaths
-from harness.judge.questions.job import _unexplained
+from harness.judge.questions.job_outcome import _unexplained
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 

@@ -25,7 +25,7 @@ from harness.judge.questions.faults import (
     _wrong_target,
 )
 from harness.judge.questions.figures import _detection, _episode_ends
-from harness.judge.questions.job import _left_without_notice
+from harness.judge.questions.job_outcome import _left_without_notice
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Code, Verdict
 from harness.units import Duration

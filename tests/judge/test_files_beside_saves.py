@@ -12,7 +12,7 @@ from simulator import Job, Logs, Outage, clocks, simulate
 
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
-from harness.report import model, view
+from harness.report import run_report, view
 
 JOB = Job(nodes=2, steps=40)
 LEFT = ["checkpoints/best.json", "checkpoints/eval/40.json", "checkpoints/log.txt"]
@@ -78,7 +78,7 @@ def test_who_does_not_ask_is_told_and_not_judged() -> None:
 def test_missing_evidence_is_not_judged(bend: Bend, usual: Bend, why: str) -> None:
     card = judged(bend, ASKED, usual)
     assert card.verdict is Verdict.INCONCLUSIVE and why in said(card)
-    assert view.figures(model.from_scorecard(card))[-1].value == "–"
+    assert view.figures(run_report.from_scorecard(card))[-1].value == "–"
 
 
 def test_without_a_fault_free_run_or_the_ranks_that_it_ended_on_nothing_is_judged() -> None:
@@ -91,14 +91,14 @@ def test_hostile_names_stay_short_and_on_one_line() -> None:
     names = [f"checkpoints/{letter * 900}\n\x1b[31m" for letter in "abcdefgh"]
     card = judged(leaving(LEFT), ASKED, leaving([*LEFT, *names]))
     assert card.verdict is Verdict.FAIL and len(said(card)) < 700 and "and 3 more were not written" in said(card)
-    shown = view.figures(model.from_scorecard(card))[-1]
+    shown = view.figures(run_report.from_scorecard(card))[-1]
     assert (shown.name, shown.value) == ("Beside the saves", "3 of 11 files")
     assert "\n" not in shown.detail and "\x1b" not in shown.detail
 
 
 def test_the_report_shows_it() -> None:
     as_before, missing = (
-        view.figures(model.from_scorecard(judged(leaving(left), {})))[-1] for left in (LEFT, LEFT[:2])
+        view.figures(run_report.from_scorecard(judged(leaving(left), {})))[-1] for left in (LEFT, LEFT[:2])
     )
     assert (as_before.value, as_before.detail, as_before.verdict) == ("3 of 3 files", "as without faults", None)
     assert (missing.value, missing.detail) == ("2 of 3 files", f"{LEFT[2]} was not written")

@@ -10,7 +10,7 @@ from judging import fault_free_of, verdict
 from simulator import Job, Logs, Outage, remove, simulate, steps
 
 from harness.judge.score import Scorecard
-from harness.report import html_page, markdown, model
+from harness.report import html_page, markdown, run_report
 from harness.theory import closed_forms
 
 JOB = Job(nodes=2, steps=600, every=30)
@@ -57,7 +57,7 @@ def test_who_tells_no_wait_for_a_save_gets_no_best_interval() -> None:
     values = found(card)
     assert values["ettr_expected"] is not None
     assert [values[name] for name in ("checkpoint_s", "interval_s_young", "interval_s_daly")] == [None, None, None]
-    text = markdown.render(model.from_scorecard(card))
+    text = markdown.render(run_report.from_scorecard(card))
     assert "a checkpoint that stops training for an unknown time" in text and "Young 0" not in text
 
 
@@ -82,12 +82,12 @@ def test_many_random_failures_cost_what_the_closed_form_says() -> None:
 def test_without_a_failure_nothing_is_expected() -> None:
     card = run([])
     assert found(card)["failures"] == 0 and found(card)["ettr_expected"] is None
-    assert "closed form" not in markdown.render(model.from_scorecard(card))
+    assert "closed form" not in markdown.render(run_report.from_scorecard(card))
 
 
 def test_the_reports_show_both() -> None:
     card = run([Outage(47, "rank")])
-    for text in (markdown.render(model.from_scorecard(card)), html_page.render(model.from_scorecard(card))):
+    for text in (markdown.render(run_report.from_scorecard(card)), html_page.render(run_report.from_scorecard(card))):
         assert "Compared with closed forms" in text and "half an interval" in text
         assert "fault-free run at 2 ranks" in text.replace("\xa0", " ")
 

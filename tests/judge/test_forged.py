@@ -21,7 +21,7 @@ from judge.test_golden import differences
 from harness.errors import EventLogError
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Scorecard, judge
-from harness.report import model
+from harness.report import run_report
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 REPORTS = GOLDEN / "forged_reports.json.xz"
@@ -59,7 +59,7 @@ def judged(run_dir: pathlib.Path) -> Scorecard | str:
 def reported(card: Scorecard | str) -> dict[str, Any]:
     if isinstance(card, str):
         return {"verdict": "inconclusive", "reasons": [card]}
-    whole = model.from_scorecard(card).to_json()
+    whole = run_report.from_scorecard(card).to_json()
     return {key: whole[key] for key in KEPT}
 
 

@@ -22,7 +22,7 @@ from simulator import Job, Logs, Outage, change, clocks, find, put, simulate, st
 from harness.campaign.fault_free import fault_free_plans
 from harness.judge.score import Evidence, Scorecard, judge
 from harness.plan.making import make_plan
-from harness.report import model
+from harness.report import run_report
 from harness.spec.scenario import parse_scenario
 from harness.timeline import timeline
 
@@ -155,7 +155,7 @@ def report(name: str) -> dict[str, Any]:
     if name == "planned":
         return planned()
     card = CASES[name]()
-    whole = model.from_scorecard(card).to_json()
+    whole = run_report.from_scorecard(card).to_json()
     if name.startswith("broken"):
         return {key: whole[key] for key in ("verdict", "reasons")} | {"metrics": whole["metrics"]}
     run = card.evidence.run

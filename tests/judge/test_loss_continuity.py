@@ -20,8 +20,7 @@ from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.envelope import Sight
 from harness.judge.facts.evidence import Evidence, no_comparison
 from harness.judge.facts.losses import Curve, compare
-from harness.judge.questions import loss_continuity
-from harness.judge.questions import steps as steps_done
+from harness.judge.questions import loss_continuity, steps_done
 from harness.judge.score import Expectation
 from harness.judge.verdict import Code, Doubt, Verdict
 from harness.timeline.lineage import Epoch

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.judge.facts import alarms
-from harness.judge.questions.restarts import _further_than_planned, _of_no_save, _without_reason
+from harness.judge.questions.restored_state import _further_than_planned, _of_no_save, _without_reason
 from harness.judge.verdict import Code
 
 S = 10**9

@@ -14,7 +14,7 @@ from scorecards import assert_verdict
 from simulator import Job, Line, Logs, Outage, change, clocks, put, remove, simulate, steps
 
 from harness.judge.questions.drills import _holds_less
-from harness.judge.questions.saves import _piled_up
+from harness.judge.questions.told_checkpoints import _piled_up
 from harness.judge.score import Evidence, Scorecard, judge
 from harness.judge.verdict import Verdict
 

@@ -19,7 +19,7 @@ from harness.judge.facts import ledger
 from harness.judge.facts.usual import Slowed, Usual
 from harness.judge.score import Evidence, Scorecard, judge
 from harness.judge.verdict import Verdict
-from harness.report import model
+from harness.report import run_report
 from harness.report.view import figures
 from harness.timeline.timeline import Beside, Timeline
 
@@ -132,7 +132,7 @@ def test_a_job_that_was_as_slow_before_the_fault_is_not_accused(last: int, recov
     assert re.search(r"was [23]\.\d\d times slower than its fault-free runs before slow struck", card.reasons[0])
     (interval,) = card.scores["recovery_time"]["degraded"]
     assert interval["recovered"] is recovered and 2 < interval["slowdown_before"] < 4
-    shown = next(figure for figure in figures(model.from_scorecard(card)) if figure.name == "Recovery time")
+    shown = next(figure for figure in figures(run_report.from_scorecard(card)) if figure.name == "Recovery time")
     assert shown.value != "Never", "that would accuse it"
     assert {line.name: line.verdict for line in card.expectations if line.verdict is not Verdict.PASS} == {
         "recovery_time.max": Verdict.INCONCLUSIVE,

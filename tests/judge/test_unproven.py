@@ -16,7 +16,7 @@ from simulator import Line, Logs, Outage, change, clocks, find, remove, simulate
 from harness.judge.facts import ranks
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
-from harness.report import model, view
+from harness.report import run_report, view
 from harness.timeline.timeline import Timeline
 
 
@@ -112,7 +112,7 @@ def test_a_slow_job_is_not_hidden_by_one_pause_of_the_fault_free_run() -> None:
         "recovery_time.max",
         "wasted_gpu_hours.max_percent_by_faults",
     ]
-    (waste,) = (each for each in view.figures(model.from_scorecard(card)) if each.name == "Wasted by faults")
+    (waste,) = (each for each in view.figures(run_report.from_scorecard(card)) if each.name == "Wasted by faults")
     assert (waste.value, waste.verdict) == ("–", Verdict.INCONCLUSIVE), "no figure and no tick where nothing is known"
 
     def unharmed(logs: Logs) -> None:

@@ -16,10 +16,10 @@ from mutants.bent import JOB, KILL, loss_is_nan, starts_from_scratch, starts_fro
 from scorecards import assert_verdict
 from simulator import KINDS, Job, Line, Logs, Outage, clocks, find, remove, simulate, steps
 
-from harness.judge.questions.job import _worlds
+from harness.judge.questions.job_outcome import _worlds
 from harness.judge.score import Expectation, Scorecard
 from harness.judge.verdict import Verdict
-from harness.report import model
+from harness.report import run_report
 
 
 def judged(*bends: Bend, outages: list[Outage] = KILL, expect: dict[str, Any] | None = None) -> Scorecard:
@@ -370,7 +370,7 @@ def test_the_clocks_decide_about_waste_when_it_matters() -> None:
 
 
 def test_report_json_is_what_the_contract_says() -> None:
-    report = model.from_scorecard(verdict(simulate(JOB, KILL, seed=5), loss_is_nan)).to_json()
+    report = run_report.from_scorecard(verdict(simulate(JOB, KILL, seed=5), loss_is_nan)).to_json()
     assert list(report) == [
         *("schema", "run_id", "scenario", "title", "backend", "seed", "profile", "commit", "begun_at", "verdict"),
         *("reasons", "run", "faults", "scores", "metrics", "expectations", "environment"),

@@ -20,11 +20,11 @@ from simulator import Job, Outage, simulate
 
 from harness.errors import EventLogError
 from harness.judge.score import Evidence, judge
-from harness.log import checked_lines, events, files, reading, vocabulary
-from harness.log.events import Tail, read_log
+from harness.log import checked_lines, event_log, files, reading, vocabulary
+from harness.log.event_log import Tail, read_log
 from harness.log.events_as_json_schema import json_schema
-from harness.report.model import from_scorecard
-from harness.run.live import LiveProgress
+from harness.report.run_report import from_scorecard
+from harness.run.live_progress import LiveProgress
 from harness.timeline import timeline
 
 HEADER = {"schema": 1, "role": "trainer", "host": "a", "clock": "boot", "rank": 0, "world_size": 1, "wall_ns": 1}
@@ -338,7 +338,7 @@ def test_a_log_that_was_read_is_read_the_same_again(tmp_path: pathlib.Path) -> N
 
 
 def test_the_live_reader_takes_a_flood_in_parts(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "POLL_BYTES_MAX", 1)
+    monkeypatch.setattr(event_log, "POLL_BYTES_MAX", 1)
     write(tmp_path / "a.jsonl", HEADER, STEP)
     write(tmp_path / "b.jsonl", HEADER | {"rank": 1}, STEP)
     tail = Tail(tmp_path)

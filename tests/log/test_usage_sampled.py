@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from log.test_nvml import library
 
-from harness.log.events import read_log
+from harness.log.event_log import read_log
 from harness.node.emitter import Emitter, usage
 
 TABLE = """Inter-|   Receive                                                |  Transmit

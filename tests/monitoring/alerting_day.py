@@ -25,7 +25,7 @@ from harness.gameday.day_verdict import DayResult
 from harness.gameday.page.page_server import PageAddress
 from harness.gameday.page.page_server import serving as page_serving
 from harness.gameday.starts_and_stops import Director
-from harness.log.events import read_log
+from harness.log.event_log import read_log
 from harness.monitoring.metrics_server import serving
 from harness.run.injection import LiveJob
 from harness.run.stop import StopRequest

@@ -33,7 +33,7 @@ from harness.gameday.day_plan import plan_day
 from harness.gameday.day_verdict import DayResult
 from harness.gameday.starts_and_stops import Director
 from harness.judge.facts.ledger import ACCOUNTS
-from harness.log.events import read_log
+from harness.log.event_log import read_log
 from harness.monitoring.metrics_server import serving
 from harness.monitoring.monitor import Monitor, show_ledger
 from harness.node.emitter import abnormal

@@ -28,7 +28,7 @@ from harness.judge.facts.evidence import FAULT_FREE, attach, load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.plan.making import make_plan
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run.job import execute
 from harness.run.stop import StopRequest
 from harness.spec.scenario import parse_scenario

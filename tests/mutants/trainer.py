@@ -38,7 +38,7 @@ from reference_trainer.agent import ForkingAgent
 from reference_trainer.checkpoint import Checkpoints, Metrics, Restored, State, folder_name, published, read, step_of
 from reference_trainer.data import BadShard, Batch, Shard
 from reference_trainer.divergence import Divergence, Spike
-from reference_trainer.memory import MemoryWatch
+from reference_trainer.memory_watch import MemoryWatch
 from reference_trainer.pieces import Pieces
 from reference_trainer.preemption import Preemption
 from reference_trainer.rendezvous import Rendezvous

@@ -350,9 +350,9 @@ def saved_to_a_pipe() -> Any:
 @case
 def hook_fails() -> Any:
     """Breaks the observer on purpose, where there is one."""
-    content = sys.modules.get("harness.node.observer.content")
-    if content is not None:
-        content.tensors = None  # type: ignore[attr-defined]
+    fingerprint = sys.modules.get("harness.node.observer.tensor_fingerprint")
+    if fingerprint is not None:
+        fingerprint.tensors = None  # type: ignore[attr-defined]
     return train(DataLoader(dataset(), batch_size=4))
 
 

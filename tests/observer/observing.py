@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.backends import delivery
-from harness.log.events import WriterLog, read_log
+from harness.log.event_log import WriterLog, read_log
 from harness.node.boot import OBSERVE_ENV, with_delivered
 
 LIMIT_S = 250

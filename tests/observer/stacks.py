@@ -20,7 +20,7 @@ from typing import Any
 
 from observer import observing
 
-from harness.log.events import WriterLog, read_log
+from harness.log.event_log import WriterLog, read_log
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "trainers"
 NAMES = ("dcp", "fsdp2", "hugging_face", "lightning", "accelerate")

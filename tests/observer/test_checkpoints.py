@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from observer import observing
 
-from harness.log.events import WriterLog, read_log
-from harness.node.observer.ledger import NAME
+from harness.log.event_log import WriterLog, read_log
+from harness.node.observer.checkpoint_ledger import NAME
 
 CASES = pathlib.Path(__file__).with_name("checkpoint_cases.py")
 

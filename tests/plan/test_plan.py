@@ -11,7 +11,7 @@ from harness.errors import CannotRunError, ScenarioError
 from harness.faults.contract import Target
 from harness.plan.capabilities import check_capabilities
 from harness.plan.making import make_plan
-from harness.plan.model import Plan, When
+from harness.plan.run_plan import Plan, When
 from harness.spec.scenario import Scenario, parse_scenario
 
 ALL_VERBS = Capability(True, "", frozenset(Verb))

@@ -18,7 +18,7 @@ from harness.cli import main as cli
 from harness.cli import run as runs
 from harness.errors import INTERRUPTED, ScenarioError, UsageError
 from harness.plan.making import make_plan
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.plan.stored import VALUES_MAX, parse_plan
 
 SCENARIOS = sorted((pathlib.Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))

@@ -32,7 +32,7 @@ from harness.preflight.verifier import Verifier
 from harness.run.stop import StopRequest
 from harness.trainers.checkpoints.contract import list_checkpoints
 from harness.trainers.checkpoints.shared import digests
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 
 def chaos(*words: object, code: int) -> str:

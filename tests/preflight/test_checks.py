@@ -16,7 +16,7 @@ from simulator import Line, Logs, Outage, simulate
 from harness.faults.contract import Target
 from harness.judge.score import Evidence, judge
 from harness.judge.verdict import Verdict
-from harness.plan.model import Plan, PlannedFault, When
+from harness.plan.run_plan import Plan, PlannedFault, When
 from harness.preflight.checks.contract import Judged, Reduced, Seen, Told, check_names, load_check, odd_ones
 
 GBIT = 1e9 / 8

@@ -20,7 +20,7 @@ import torch
 from checkpoint_files import save, save_safetensors
 from damages import WRITERS, edit_metadata
 
-from harness.preflight import content, manifest
+from harness.preflight import file_content, manifest
 from harness.preflight.verification import Place, Save, State
 from harness.preflight.verifier import Verifier
 from harness.trainers.checkpoints.shared import formats, pickles
@@ -176,7 +176,7 @@ def test_each_byte_is_read_once(tmp_path: pathlib.Path) -> None:
             return found
 
     with path.open("rb") as file:
-        parts = list(content.parts(Counted(file), formats.look(file, path.name).spans))  # type: ignore[arg-type]
+        parts = list(file_content.parts(Counted(file), formats.look(file, path.name).spans))  # type: ignore[arg-type]
     assert read == path.stat().st_size
     assert sum(bool(part.span.name) for part in parts) == 50
     assert all(part.sound for part in parts)

@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 
 from harness.backends.contract import load_backend
 from harness.campaign.campaign_observers import CampaignObserver
-from harness.campaign.store import Store
+from harness.campaign.run_store import Store
 from harness.campaign.wings import Item, stored_kind_of
 from harness.cli.main import make_app
 from harness.errors import UsageError
 from harness.judge.verdict import Verdict
 from harness.node.emitter import Emitter
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.preflight import fitness, looking, preflight_page, stored_evidence
 from harness.preflight.checklist import YES, checklist
 from harness.preflight.checks.contract import check_names

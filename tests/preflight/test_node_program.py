@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from fake_torch import torch
 
-from harness.log.events import read_log
+from harness.log.event_log import read_log
 from harness.preflight.checks import environment
 from harness.preflight.node_program import probe
 

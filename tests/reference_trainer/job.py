@@ -17,7 +17,7 @@ from typing import Any
 from torch.distributed import TCPStore
 from waiting import HANG_S, until
 
-from harness.log.events import Tail
+from harness.log.event_log import Tail
 from harness.node.emitter import HOLDS_ENV
 
 ROOT = pathlib.Path(__file__).parents[2]

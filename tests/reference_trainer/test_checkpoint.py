@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from waiting import HANG_S
 
-from harness.log.events import read_log
+from harness.log.event_log import read_log
 from harness.node.emitter import Emitter
 from reference_trainer import checkpoint
 from reference_trainer.checkpoint import Checkpoints, DamagedCheckpoint

@@ -13,7 +13,7 @@ import pytest
 from job import QUICK, ROOT, Job, Nursery, completed, hold_after, let_go
 from waiting import until
 
-from harness.log.events import read_log
+from harness.log.event_log import read_log
 from harness.node.emitter import Emitter
 from reference_trainer import train
 from reference_trainer.options import Options, parse

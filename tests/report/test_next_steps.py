@@ -8,7 +8,7 @@ import pytest
 import report_runs
 
 from harness.judge.verdict import Code, Doubt, Finding, Verdict
-from harness.report import html_page, junit, markdown, model
+from harness.report import html_page, junit, markdown, run_report
 from harness.report.next_steps import SETTLES, STEPS_MAX, next_steps
 
 
@@ -98,7 +98,7 @@ def test_what_is_to_be_copied_into_a_shell_runs_nothing_else() -> None:
 def test_every_report_tells_the_next_steps_and_a_pass_has_none() -> None:
     passed = report_runs.spot_evict()
     assert next_steps(replace(passed, verdict=Verdict.PASS)) == []
-    report = model.from_scorecard(replace(report_runs.never_recovered(), verdict=Verdict.FAIL))
-    assert report.next_steps and model.Report.from_json(report.to_json()) == report
+    report = run_report.from_scorecard(replace(report_runs.never_recovered(), verdict=Verdict.FAIL))
+    assert report.next_steps and run_report.Report.from_json(report.to_json()) == report
     for text in (html_page.render(report), markdown.render(report), junit.render(report)):
         assert "run the same again: chaos run " in text.replace("<code>", "")

@@ -23,11 +23,13 @@ from harness.gate.two_runs_report import compare as compare_runs
 from harness.gate.two_runs_report import render as render_comparison
 from harness.judge.repeats import repeat_verdict
 from harness.judge.verdict import Verdict
-from harness.report import model
+from harness.report import run_report
 
 
 def compared() -> str:
-    before, after = (model.from_scorecard(make()) for make in (report_runs.spot_evict, report_runs.never_recovered))
+    before, after = (
+        run_report.from_scorecard(make()) for make in (report_runs.spot_evict, report_runs.never_recovered)
+    )
     ranks = {"rank 0, restore": 0.1, "rank 1, startup": 0.8}, {"rank 0, restore": 2.5, "rank 1, startup": 0.9}
     return render_comparison(compare_runs(before, after, ranks))
 

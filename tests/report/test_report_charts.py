@@ -16,7 +16,7 @@ from simulator import Job, Logs, change, loss_at
 
 from harness.judge.facts import losses
 from harness.report import drawing
-from harness.report.charts import gantt, lanes, loss, svg
+from harness.report.charts import gantt, lanes, loss_curves, svg
 
 finite = st.floats(0, 1e5, allow_nan=False)
 
@@ -162,7 +162,9 @@ def test_a_logarithmic_axis_says_so() -> None:
     steps = np.arange(1.0, 9.0)
     for highest, told in ((2.0, False), (1000.0, True)):
         losses = np.linspace(highest, 1.0, 8)
-        drawn = str(loss.loss_chart(loss.Curves(loss.Series(steps, losses, losses), None, None, 8)))
+        drawn = str(
+            loss_curves.loss_chart(loss_curves.Curves(loss_curves.Series(steps, losses, losses), None, None, 8))
+        )
         assert (">Loss, log scale<" in drawn) is told and (">Loss<" in drawn) is not told
 
 

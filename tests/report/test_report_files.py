@@ -19,19 +19,19 @@ import harness.report
 from harness.cli import terminal
 from harness.judge.score import Expectation
 from harness.judge.verdict import Verdict
-from harness.report import html_page, junit, markdown, model, view
+from harness.report import html_page, junit, markdown, run_report, view
 from harness.report.words import BEYOND
 
 FOUR = [Expectation(f"score.{verdict}", "1 s", "2 s", verdict, f"it is {verdict}") for verdict in Verdict]
 
 
-def hostile() -> model.Report:
-    return model.from_scorecard(report_runs.hostile())
+def hostile() -> run_report.Report:
+    return run_report.from_scorecard(report_runs.hostile())
 
 
 def test_junit_has_a_case_for_the_verdict_and_for_each_expectation() -> None:
     card = replace(report_runs.spot_evict(), verdict=Verdict.FAIL, expectations=FOUR)
-    suite = ElementTree.fromstring(junit.render(model.from_scorecard(card)).split("\n", 1)[1]).find("testsuite")
+    suite = ElementTree.fromstring(junit.render(run_report.from_scorecard(card)).split("\n", 1)[1]).find("testsuite")
     assert suite is not None
     outcome = {case.get("name"): [child.tag for child in case] for case in suite.findall("testcase")}
     assert outcome == {
@@ -56,7 +56,7 @@ def test_junit_of_hostile_text_is_well_formed() -> None:
 
 
 def test_markdown_has_everything_a_ci_summary_needs() -> None:
-    text = markdown.render(model.from_scorecard(report_runs.never_recovered()))
+    text = markdown.render(run_report.from_scorecard(report_runs.never_recovered()))
     assert text.startswith("# ❌ Fail: ")
     for e in report_runs.never_recovered().expectations:
         assert markdown.text(e.name) in text
@@ -87,7 +87,7 @@ def test_a_ledger_that_does_not_add_up_is_not_made_to() -> None:
 
 def test_the_terminal_summary_is_plain_when_not_on_a_terminal() -> None:
     out = io.StringIO()
-    report = model.from_scorecard(report_runs.spot_evict())
+    report = run_report.from_scorecard(report_runs.spot_evict())
     terminal.print_report(report, pathlib.Path("/r/report.html"), Console(file=out))
     text = out.getvalue()
     assert "\x1b" not in text
@@ -130,7 +130,7 @@ def test_the_json_is_strict(tmp_path: pathlib.Path) -> None:
 def test_what_was_not_judged_is_named_everywhere(verdict: Verdict) -> None:
     untold = {"sample order": "the log does not report it", "<b>pace</b>": "a `reason`"}
     card = replace(report_runs.spot_evict(), verdict=verdict, not_judged=untold)
-    report = model.from_scorecard(card)
+    report = run_report.from_scorecard(card)
     assert "Not judged: sample order (the log does not report it)" in markdown.render(report)
     page = html_page.render(report, card.evidence)
     assert "Not judged: sample order (the log does not report it); &lt;b&gt;pace&lt;/b&gt;" in page
@@ -147,7 +147,7 @@ def test_what_was_not_judged_is_named_everywhere(verdict: Verdict) -> None:
 @pytest.mark.parametrize("untold", [{}, {"pace": "nothing was slow"}], ids=["all-judged", "not-all"])
 def test_a_pass_says_once_what_it_leaves_open(verdict: Verdict, untold: dict[str, str]) -> None:
     card = replace(report_runs.spot_evict(), verdict=verdict, not_judged=untold)
-    report, console = model.from_scorecard(card), Console(file=io.StringIO(), width=300)
+    report, console = run_report.from_scorecard(card), Console(file=io.StringIO(), width=300)
     console.print(terminal.summary(report))
     assert isinstance(console.file, io.StringIO)
     for text in (html_page.render(report), markdown.render(report), console.file.getvalue()):
@@ -159,7 +159,7 @@ def test_a_restore_drill_that_told_nothing_is_called_not_judged() -> None:
     card = report_runs.spot_evict()
     scores = {**card.scores, "last_checkpoint": {"outcome": "untold", "seconds": 3.0, "gpu_seconds": 6.0}}
     untold = {"last checkpoint": "nothing told what they had restored"}
-    report = model.from_scorecard(replace(card, scores=scores, not_judged=untold))
+    report = run_report.from_scorecard(replace(card, scores=scores, not_judged=untold))
     (drill,) = (each for each in view.figures(report) if each.name == "Restore drill")
     assert drill.value == "Not judged"
     assert drill.detail == "nothing told what they had restored; took 3.00 s and 6.0 GPU-s after the run"
@@ -172,7 +172,7 @@ def test_a_difference_says_whose_loss_it_is_of() -> None:
         return lambda logs: change(logs.steps(200, rank=rank), loss=lambda line: line["loss"] + by)
 
     card = report_runs.judged(report_runs.JOB, [report_runs.LOST], off(0, 0.25), off(1, 0.75))
-    page = html_page.render(model.from_scorecard(card), card.evidence)
+    page = html_page.render(run_report.from_scorecard(card), card.evidence)
     assert "largest difference, of the lowest rank that tells a loss; differs from step 200" in page
     assert "the largest difference, of the lowest rank that tells a loss, is 0.25, the first one at step 200" in page
     assert "Largest difference of any rank, log scale" in page

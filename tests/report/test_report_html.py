@@ -18,9 +18,9 @@ from harness.judge import score
 from harness.judge.bounds import WASTED_BY_FAULTS
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Doubt, Verdict
-from harness.report import drawing, html_page, markdown, model, view, words
+from harness.report import drawing, html_page, markdown, run_report, view, words
 from harness.report.charts import svg
-from harness.report.charts.loss import Curves, Series, step_time_chart
+from harness.report.charts.loss_curves import Curves, Series, step_time_chart
 
 LIMIT_BYTES = 1_000_000
 
@@ -147,7 +147,7 @@ def test_the_phases_of_a_recovery_carry_their_seconds() -> None:
     card = report_runs.spot_evict()
     source = page_of(card)
     text = Page(source).text
-    for phase, amount in model.from_scorecard(card).recovery_time.episodes[0].phases.items():
+    for phase, amount in run_report.from_scorecard(card).recovery_time.episodes[0].phases.items():
         took = svg.seconds_text(amount)
         assert f"{words.words(phase)}: {took}" in text
         assert re.search(rf'class="(seconds|on .*)" text-anchor="\w+">{took}<', source), phase
@@ -216,7 +216,7 @@ def test_figures_are_words() -> None:
         "time_to_complete_seconds": 4.0,
         "checkpoint_seconds_max_by_kind": {"periodic": 0.02, "untold": 0.029},
     }
-    report = model.Report(run_id="a", scenario="b", backend="local", seed=1, verdict=Verdict.PASS, metrics=values)
+    report = run_report.Report(run_id="a", scenario="b", backend="local", seed=1, verdict=Verdict.PASS, metrics=values)
     assert view.metric_rows(report) == [
         ("Kinds of evidence", "steps, loss"),
         ("Time to complete", "4.00 s"),
@@ -236,9 +236,13 @@ def test_events_are_words() -> None:
 
 def test_only_what_can_be_undone_is() -> None:
     faults = [
-        model.Fault(id="a", kind="b", healed=healed, kills=kills) for healed in (True, False) for kills in (True, False)
+        run_report.Fault(id="a", kind="b", healed=healed, kills=kills)
+        for healed in (True, False)
+        for kills in (True, False)
     ]
-    report = model.Report(run_id="a", scenario="b", backend="local", seed=1, verdict=Verdict.PASS, faults=tuple(faults))
+    report = run_report.Report(
+        run_id="a", scenario="b", backend="local", seed=1, verdict=Verdict.PASS, faults=tuple(faults)
+    )
     assert [row["undone"] for row in view.fault_rows(report)] == ["nothing to undo", "yes", "no", "no"]
     text = Page(page_of(report_runs.spot_evict())).text
     assert "Struck at" in text and "Injected" not in text and "Fault struck" in text
@@ -250,7 +254,9 @@ def test_the_band_is_told_only_where_drag_exceeds_it() -> None:
         accounts = {"productive": 9.0, "straggler_drag": drag}
         waste = {"gpu_seconds_allocated": 9.0 + drag, "accounts": accounts, "baseline": "398 steps"}
         scores = {"wasted_gpu_hours": waste}
-        report = model.Report(run_id="a", scenario="b", backend="local", seed=1, verdict=Verdict.PASS, scores=scores)
+        report = run_report.Report(
+            run_id="a", scenario="b", backend="local", seed=1, verdict=Verdict.PASS, scores=scores
+        )
         told.append(
             ["Straggler drag: step time above" in text for text in (html_page.render(report), markdown.render(report))]
         )
@@ -261,7 +267,7 @@ def test_what_was_not_judged_is_told_once_grouped_by_why() -> None:
     untold = {"loss": "the log does not report it", "pace": "nothing was slow", "exits": "the log does not report it"}
     reasons = [f"recovered in 4.78 s; not judged: {', '.join(untold)}"]
     card = replace(report_runs.spot_evict(), not_judged=untold, reasons=reasons)
-    report = model.from_scorecard(card)
+    report = run_report.from_scorecard(card)
     for text in (Page(html_page.render(report)).text, markdown.render(report)):
         assert text.lower().count("not judged") == 1
         assert "Not judged: loss, exits (the log does not report it); pace (nothing was slow)." in text
@@ -298,7 +304,7 @@ def test_the_head_says_when_and_what_ran_and_the_ledger_what_a_gpu_is() -> None:
 
 def test_a_run_without_a_step_has_no_waste_and_no_slow_step() -> None:
     card = report_runs.empty()
-    report = model.from_scorecard(card)
+    report = run_report.from_scorecard(card)
     assert report.run.furthest_step == 0
     waste = view.figures(report)[2]
     assert (waste.value, waste.detail) == (words.DASH, "no step was completed")
@@ -314,7 +320,7 @@ def test_a_waste_that_was_not_measured_has_neither_a_number_nor_a_tick(bounded: 
     told: dict[str, Any] = (
         {"expectations": [line]} if bounded else {"expectations": (), "not_judged": {WASTED_BY_FAULTS: why}}
     )
-    report = model.from_scorecard(replace(card, **told))
+    report = run_report.from_scorecard(replace(card, **told))
     waste = view.figures(report)[2]
     assert (waste.name, waste.value, waste.detail) == ("Wasted by faults", words.DASH, why)
     assert waste.verdict is (Verdict.INCONCLUSIVE if bounded else None) and waste.share is None

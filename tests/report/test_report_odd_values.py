@@ -22,7 +22,7 @@ from harness.judge.score import judge
 from harness.report import charts, write_reports
 from harness.report.charts import gantt, lanes, svg
 from harness.report.charts.beside import beside_chart
-from harness.report.charts.loss import Curves, RolledBack, Series, loss_chart, step_time_chart
+from harness.report.charts.loss_curves import Curves, RolledBack, Series, loss_chart, step_time_chart
 from harness.report.charts.trend import Point, Step, trend_chart
 
 ELEMENTS_MAX = 400  # of a chart of a few rows

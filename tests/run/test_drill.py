@@ -15,9 +15,9 @@ from waiting import HANG_S
 
 from harness.backends.local.backend import BACKEND
 from harness.errors import FaultError
-from harness.log.events import Tail, read_log
-from harness.node.observer import ledger
-from harness.plan.model import Plan
+from harness.log.event_log import Tail, read_log
+from harness.node.observer import checkpoint_ledger
+from harness.plan.run_plan import Plan
 from harness.run import drill, job, undo
 from harness.run.job import execute
 from harness.run.observers import SILENT, Observer, Silent, Status
@@ -249,9 +249,9 @@ def test_what_was_restored_is_told_or_seen_by_the_first_step() -> None:
 
 
 def test_the_ledger_of_the_observer_is_the_one_that_is_copied(tmp_path: pathlib.Path) -> None:
-    assert drill.LEDGER == ledger.NAME
+    assert drill.LEDGER == checkpoint_ledger.NAME
     (tmp_path / "events" / "node0").mkdir(parents=True)
-    (tmp_path / "events" / "node0" / ledger.NAME).write_text("known")
+    (tmp_path / "events" / "node0" / checkpoint_ledger.NAME).write_text("known")
     (tmp_path / "drill").mkdir()
     drill.copy_ledgers(tmp_path, tmp_path / "drill")
-    assert (tmp_path / "drill" / "events" / "node0" / ledger.NAME).read_text() == "known"
+    assert (tmp_path / "drill" / "events" / "node0" / checkpoint_ledger.NAME).read_text() == "known"

@@ -11,9 +11,9 @@ import pytest
 from harness.errors import NodeGone
 from harness.faults.contract import Target
 from harness.node.types import MemoryUse, ProcessState
-from harness.plan.model import Plan, PlannedFault, When
+from harness.plan.run_plan import Plan, PlannedFault, When
 from harness.run.injection import Injection, LiveJob
-from harness.run.live import LiveProgress
+from harness.run.live_progress import LiveProgress
 from harness.run.trigger import Firing
 
 

@@ -22,12 +22,12 @@ from harness.backends.contract import backend_names, load_backend
 from harness.backends.local.backend import BACKEND as LOCAL
 from harness.faults.contract import CheckpointPlace
 from harness.log import untrusted_files
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run import store_watch
 from harness.run.job import execute
 from harness.run.store_watch import Publications, hidden
 from harness.trainers.checkpoints.contract import AUTO, Listing
-from harness.trainers.checkpoints.shared import digests, place
+from harness.trainers.checkpoints.shared import checkpoint_folder, digests
 
 PUBLISHED, REMOVED, LEFT, UNSEEN = (f"checkpoint.{each}" for each in ("published", "removed", "left", "unseen"))
 
@@ -137,7 +137,7 @@ def test_what_changes_while_it_is_read_is_noted_later(tmp_path: pathlib.Path, mo
 
     monkeypatch.setattr(digests, "content", changing)
     assert noted.look() == [] and noted.look() == [20]
-    saved = place.CheckpointFolder.look(tmp_path, "checkpoints")
+    saved = checkpoint_folder.CheckpointFolder.look(tmp_path, "checkpoints")
     assert noted.events[0]["sha256"] == digests.content(saved, saved.files).sha256
 
 
@@ -214,7 +214,7 @@ def test_files_of_no_known_layout_are_told(tmp_path: pathlib.Path) -> None:
 
 
 def test_more_files_than_are_looked_at_are_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "ENTRIES_MAX", 3)
+    monkeypatch.setattr(checkpoint_folder, "ENTRIES_MAX", 3)
     noted = Noted(tmp_path)
     write(tmp_path / "checkpoints", "torch_file", 1, 2, 3)
     noted.look(4)
@@ -365,7 +365,7 @@ def test_what_lies_beside_the_saves_at_the_end_is_told(tmp_path: pathlib.Path, m
     noted.left()
     told = noted.of("files.left")[-1]
     assert (len(told["files"]), told["count"]) == (2, 5)
-    for part, limit, most in ((place, "ENTRIES_MAX", 1), (untrusted_files, "DEPTH_MAX", 0)):
+    for part, limit, most in ((checkpoint_folder, "ENTRIES_MAX", 1), (untrusted_files, "DEPTH_MAX", 0)):
         with monkeypatch.context() as less:
             less.setattr(part, limit, most)
             noted.left()

@@ -17,7 +17,7 @@ from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.log.journal import is_closed
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run.job import Outcome, execute, run_job
 from harness.run.observers import Silent, Status
 from harness.run.rehearsal import SETTLED_STEPS, Rehearsal, named

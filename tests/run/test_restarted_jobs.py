@@ -17,12 +17,12 @@ from harness.backends.local.backend import BACKEND
 from harness.judge.facts import evidence
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.run import job, second_restart, undo
 from harness.run.job import execute
 from harness.run.second_restart import NothingToShow, last_two, set_back
 from harness.trainers.checkpoints.contract import list_checkpoints
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 from harness.trainers.contract import Checkpoint
 
 pytestmark = pytest.mark.usefixtures("plain")

@@ -19,16 +19,16 @@ from simulator import simulate
 
 from harness.backends.contract import load_backend
 from harness.campaign import experiment
-from harness.cli.options import cap_of, labels_of
+from harness.cli.shared_options import cap_of, labels_of
 from harness.errors import ScenarioError, UsageError
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.plan.making import make_plan
-from harness.plan.model import Abort, Plan
+from harness.plan.run_plan import Abort, Plan
 from harness.run import stop as module
 from harness.run.gpu_hours import GpuCap
 from harness.run.job import Outcome, RunningJob
-from harness.run.live import LiveProgress
+from harness.run.live_progress import LiveProgress
 from harness.run.stop import StopRequest
 from harness.spec.scenario import parse_scenario
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.plan.model import Limits, PlannedFault
-from harness.run.holds import TriggerHolds
-from harness.run.live import FAILPOINTS_REMEMBERED, NAME_LENGTH_MAX, PHASES_REMEMBERED, LiveProgress
+from harness.plan.run_plan import Limits, PlannedFault
+from harness.run.live_progress import FAILPOINTS_REMEMBERED, NAME_LENGTH_MAX, PHASES_REMEMBERED, LiveProgress
 from harness.run.trigger import Firing, obstacle
+from harness.run.trigger_holds import TriggerHolds
 
 SECOND = 10**9
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.errors import ScenarioError
 from harness.plan.making import make_plan
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.spec.replay import Replay
 from harness.spec.scenario import parse_scenario
 from harness.spec.traces import parse_trace

@@ -21,7 +21,7 @@ from judging import expecting, fault_free_of, load
 from simulator import Job, Logs, Outage, clocks, remove, simulate, steps
 
 from harness.judge.score import Evidence, judge
-from harness.report import model
+from harness.report import run_report
 from harness.timeline.timeline import Episode, Epoch, FaultRecord, Process, Progress, Segment, Slot, Steps, Timeline
 
 pytestmark = pytest.mark.slow  # many histories
@@ -177,7 +177,7 @@ def record(seed: int) -> dict[str, Any]:
     plain = dataclasses.replace(job, foreign_clocks=False)
     calibration = [fault_free_of(plain, 7)] if seed % 2 else []
     card = judge(Evidence(run, fault_free_of(plain) if seed % 5 else None, calibration), "coarse")
-    report = model.from_scorecard(card).to_json()
+    report = run_report.from_scorecard(card).to_json()
     kept = {key: value for key, value in report.items() if key in ("verdict", "reasons")}
     return kept | {"parts": {name: fingerprint(value) for name, value in parts(run, report)}}
 

@@ -13,7 +13,7 @@ from simulator import KINDS, History, Job, Logs, Outage, change, simulate, steps
 
 from harness.judge.facts import ledger
 from harness.judge.verdict import Verdict
-from harness.report import model
+from harness.report import run_report
 from harness.timeline.timeline import Timeline
 
 pytestmark = pytest.mark.slow  # hundreds of histories
@@ -112,7 +112,7 @@ def test_a_stricter_bound_never_turns_a_failure_into_a_pass(history: History, on
 @settings(max_examples=15, deadline=None)
 @given(HISTORIES)
 def test_the_recovery_is_the_sum_of_its_phases(history: History) -> None:
-    report = model.from_scorecard(verdict(history, expect=EXPECT, fault_free=fault_free_of(history.job))).to_json()
+    report = run_report.from_scorecard(verdict(history, expect=EXPECT, fault_free=fault_free_of(history.job))).to_json()
     for episode in report["scores"]["recovery_time"]["episodes"]:
         assert sum(episode["phases"].values()) == pytest.approx(episode["seconds"], abs=1e-6)
 

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from harness.trainers.checkpoints.contract import list_checkpoints
 from harness.trainers.checkpoints.shared import digests
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 from harness.trainers.checkpoints.shared.digests import Content
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 Tensors = dict[str, torch.Tensor]
 FOLDER = "checkpoints"

@@ -21,7 +21,7 @@ from harness.errors import UsageError
 from harness.log import untrusted_files
 from harness.trainers.checkpoints.contract import AUTO, Listing, layout_names, list_checkpoints, load_layout
 from harness.trainers.checkpoints.shared import formats, names
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 FOLDER = "checkpoints"
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from harness.log import reading
-from harness.log.events import Tail
+from harness.log.event_log import Tail
 from harness.node.emitter import TELLS
 from harness.run import trainer_output
 from harness.run.trainer_output import Readings

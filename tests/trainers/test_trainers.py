@@ -21,7 +21,7 @@ from harness.errors import ScenarioError, UsageError
 from harness.spec.scenario import parse_scenario
 from harness.trainers import reference
 from harness.trainers.contract import NODES_MAX, RANKS_PER_NODE_MAX, Workload, load_trainer, trainer_names
-from harness.trainers.shared import placeholders, rendezvous
+from harness.trainers.shared import placeholders, rendezvous_settings
 from reference_trainer.options import Options
 
 ECHO = """
@@ -65,7 +65,7 @@ def test_a_checkpoint_store_of_its_own_is_started_before_the_rendezvous_store() 
     launch = given.trainer.launch(given, "run-1", 7)
     assert launch.command[0] == "env" and "s3://checkpoints/job" in launch.command and "--data" in launch.command
     assert launch.control is not None
-    assert launch.control.index("harness.node.object_store") < launch.control.index("reference_trainer.store")
+    assert launch.control.index("harness.node.s3_store") < launch.control.index("reference_trainer.store")
 
 
 def test_a_command_of_ones_own_is_taken_as_it_is() -> None:
@@ -337,4 +337,4 @@ def test_only_placeholders_are_filled(parts: list[str]) -> None:
 
 
 def test_every_option_of_the_rendezvous_is_one_word() -> None:
-    assert rendezvous.options({}).count(",") == len(rendezvous.OPTIONS) - 1
+    assert rendezvous_settings.options({}).count(",") == len(rendezvous_settings.OPTIONS) - 1

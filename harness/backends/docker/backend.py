@@ -26,7 +26,7 @@ from harness.backends.contract import (
     fill_placeholders,
     refuse_replacement,
 )
-from harness.backends.docker import probe, request
+from harness.backends.docker import container_probe, request
 from harness.backends.docker.container import DockerNode
 from harness.backends.docker.container_line import ContainerLine
 from harness.backends.docker.engine import ENGINES_DIR_ENV, Engine, address, each
@@ -40,7 +40,7 @@ IMAGE_ENV, GPUS_ENV, EGRESS_ENV = "CHAOS_DOCKER_IMAGE", "CHAOS_DOCKER_GPUS", "CH
 PROBE = "probe"  # the kind of name that what a probe makes has
 
 
-class DockerCluster(probe.ProbedCluster):
+class DockerCluster(container_probe.ProbedCluster):
     def __init__(self, engine: Engine, workload: Launch, place: request.DockerRun):
         super().__init__(workload)
         self._engine, self._workload, self._place = engine, workload, place
@@ -184,7 +184,7 @@ class DockerBackend(Backend):
 
     def image_digest(self) -> str | None:
         try:
-            engine = Engine(probe.PROBE_S_MAX)
+            engine = Engine(container_probe.PROBE_S_MAX)
         except ChaosError:
             return None
         with contextlib.closing(engine):
@@ -207,7 +207,7 @@ class DockerBackend(Backend):
 
     def sweep(self, dry_run: bool = False) -> list[str]:
         try:
-            engine = Engine(probe.PROBE_S_MAX)
+            engine = Engine(container_probe.PROBE_S_MAX)
         except CannotRunError:
             return []
         with contextlib.closing(engine):
@@ -247,9 +247,9 @@ def _flag(name: str) -> bool:
 
 def _try_out() -> tuple[str, dict[Verb, str]]:
     """One line about the engine, and for each verb that is refused here the reason."""
-    with contextlib.closing(Engine(probe.PROBE_S_MAX)) as engine:
+    with contextlib.closing(Engine(container_probe.PROBE_S_MAX)) as engine:
         run_id = owner_names.new_name(PROBE)
-        refused = probe.try_out(
+        refused = container_probe.try_out(
             lambda workload, folder: DockerCluster(engine, workload, _place(engine, workload, folder, run_id)),
             container_storage.why_not(engine.address, engine.user),
         )

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.backends import clocks
+from harness.backends import clock_offset
 from harness.backends.cluster_base import Box
 from harness.backends.contract import ClockReading, Exit
 from harness.backends.docker import request
@@ -163,7 +163,7 @@ class DockerNode(NetworkedNode, StoringNode):
 
     def clock(self) -> ClockReading:
         """Of the daemon's host. Processes of the node that were given another clock are not asked."""
-        return clocks.compare(self.name, lambda: int(self._call("clock")))
+        return clock_offset.compare(self.name, lambda: int(self._call("clock")))
 
     def _update(self, **limits: int) -> None:
         self._must_be_there()

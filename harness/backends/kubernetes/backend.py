@@ -23,7 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace as replaced
 from typing import Any
 
-from harness.backends import clocks, delivery, run_folder
+from harness.backends import clock_offset, delivery, run_folder
 from harness.backends.cluster_base import ControlledCluster
 from harness.backends.contract import (
     Backend,
@@ -376,8 +376,8 @@ class KubeCluster(ControlledCluster):
         if pod.hello["clock"] == clock_id():
             return
         host = pod.hello["host"]
-        self.readings.append(clocks.compare(host, lambda: int(pod.call("clock")["wall_ns"])))
-        ahead = clocks.compare(host, lambda: int(pod.call("clock")["mono_ns"]), now_ns=time.monotonic_ns)
+        self.readings.append(clock_offset.compare(host, lambda: int(pod.call("clock")["wall_ns"])))
+        ahead = clock_offset.compare(host, lambda: int(pod.call("clock")["mono_ns"]), now_ns=time.monotonic_ns)
         pod.mono_offset_ns = ahead.offset_ns
 
     # What runs

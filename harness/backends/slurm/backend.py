@@ -43,7 +43,7 @@ from harness.backends.slurm import script
 from harness.backends.slurm.capability import LACKS, PROBE, capability_of
 from harness.backends.slurm.engine import ENGINES_ENV, POWER_ENV, Slurm, SlurmJob, find_slurm
 from harness.backends.slurm.eviction import EVICTOR, Evictions, site_options
-from harness.backends.slurm.network import SIDECAR, JobNetwork
+from harness.backends.slurm.job_network import SIDECAR, JobNetwork
 from harness.backends.slurm.place import SlurmNode
 from harness.backends.slurm.step_line import READY_S_MAX, StepLine
 from harness.errors import BackendError, CannotRunError, FaultError, NodeGone, UsageError

@@ -10,7 +10,7 @@ from harness.backends.network_calls import VERBS
 from harness.backends.slurm import eviction
 from harness.backends.slurm.engine import Slurm
 from harness.backends.slurm.eviction import site_options
-from harness.backends.slurm.network import SIDECAR, TAKES_ROOT
+from harness.backends.slurm.job_network import SIDECAR, TAKES_ROOT
 from harness.backends.slurm.step_line import StepLine
 from harness.errors import BackendError
 from harness.node import boot, owner_names, skew

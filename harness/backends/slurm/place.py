@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from harness.backends import clocks
+from harness.backends import clock_offset
 from harness.backends.contract import ClockReading, Node
 from harness.backends.network_calls import NetworkedNode
 from harness.backends.node_base import CALL_S_MAX
-from harness.backends.slurm.network import JobNetwork
+from harness.backends.slurm.job_network import JobNetwork
 from harness.backends.slurm.step_line import StepLine
 from harness.backends.storage_calls import StoringNode
 from harness.errors import BackendError, NodeGone, UsageError
@@ -74,7 +74,7 @@ class SlurmNode(NetworkedNode, StoringNode):
         ask: Callable[[], int] = lambda: int(self._call("clock"))  # noqa: E731 (its type is the point)
         ask()  # the first one starts the helper
         assert self._line is not None
-        return clocks.compare(str(self._line.ready["host"]), ask)
+        return clock_offset.compare(str(self._line.ready["host"]), ask)
 
     def _storage(self) -> StorageHelper:
         with self.there():

@@ -16,8 +16,8 @@ from harness.errors import FaultError
 from harness.log import untrusted_files
 from harness.trainers.checkpoints.contract import FoundCheckpoint, Listing
 from harness.trainers.checkpoints.shared import formats
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 from harness.trainers.checkpoints.shared.formats import Extent
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 PAGE_BYTES = 4096
 CHUNK_BYTES = 1 << 20

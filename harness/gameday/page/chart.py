@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from harness.gameday.steady import Course
-from harness.report.charts.loss import Curves, Series, loss_chart
+from harness.report.charts.loss_curves import Curves, Series, loss_chart
 
 
 def drawing(course: Course, fault_free: Callable[[], Series | None]) -> Callable[[bool], str]:

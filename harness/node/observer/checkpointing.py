@@ -8,10 +8,10 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.node.observer.ledger import Ledger
-from harness.node.observer.live import Live
-from harness.node.observer.restores import Restores
-from harness.node.observer.saves import Saves
+from harness.node.observer.checkpoint_ledger import Ledger
+from harness.node.observer.live_state import Live
+from harness.node.observer.observed_restores import Restores
+from harness.node.observer.observed_saves import Saves
 from harness.node.observer.watch import Watch
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict, merge
-from harness.plan.model import Plan
+from harness.plan.run_plan import Plan
 from harness.plugins import Family
 
 Run = Literal["nodes", "canary", "drill"]

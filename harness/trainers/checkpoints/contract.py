@@ -18,7 +18,7 @@ import msgspec
 
 from harness.plugins import Family
 from harness.trainers.checkpoints.shared import formats, names
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 AUTO = "auto"
 POINTER_BYTES_MAX = 4096

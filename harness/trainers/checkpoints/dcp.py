@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import grouping
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 from harness.trainers.checkpoints.shared.formats import METADATA
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 
 class Dcp(Layout):

@@ -9,7 +9,7 @@ import msgspec
 
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import grouping
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 STATE = "trainer_state.json"
 _FOLDER = re.compile(r"checkpoint-\d+")

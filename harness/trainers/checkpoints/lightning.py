@@ -6,7 +6,7 @@ import re
 
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import grouping
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 _NAME = re.compile(r".*\.ckpt")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness.trainers.checkpoints.contract import FoundCheckpoint, Layout, Pointer
 from harness.trainers.checkpoints.shared import grouping, names
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 TRACKER = "latest_checkpointed_iteration.txt"
 _FOLDER = re.compile(r"iter_\d{7,}")

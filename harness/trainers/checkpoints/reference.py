@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import grouping
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 _FOLDER = re.compile(r"step-\d+")
 

@@ -8,8 +8,8 @@ import msgspec
 
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import grouping
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 from harness.trainers.checkpoints.shared.formats import Index
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 INDEX_BYTES_MAX = 16 * 2**20  # that of a model of 670 billion parameters has 9
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import formats, names
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 
 class TorchFile(Layout):

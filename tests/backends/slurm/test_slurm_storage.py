@@ -23,7 +23,7 @@ from harness.backends import delivery
 from harness.backends.contract import Verb
 from harness.backends.slurm import capability
 from harness.backends.slurm.engine import Slurm
-from harness.backends.slurm.network import SIDECAR
+from harness.backends.slurm.job_network import SIDECAR
 from harness.backends.slurm.step_line import StepLine
 from harness.node import boot, processes
 from harness.node.types import StorageRule

@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from harness.node.observer import content
+from harness.node.observer import tensor_fingerprint
 from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
 
@@ -35,16 +35,16 @@ class Batch:
     """One batch as it left its loader."""
 
     def __init__(self, source: Any, indices: list[int] | None, epoch: int | None, data: Any):
-        tensors = content.tensors(data)
+        tensors = tensor_fingerprint.tensors(data)
         self.source, self.indices, self.epoch = source, indices, epoch
         self.alive = [weakref.ref(tensor) for tensor in tensors]
-        self.prints = {mark for mark in map(content.fingerprint, tensors) if mark is not None}
-        self.digest = content.digest(tensors) if indices is None else None
+        self.prints = {mark for mark in map(tensor_fingerprint.fingerprint, tensors) if mark is not None}
+        self.digest = tensor_fingerprint.digest(tensors) if indices is None else None
 
     def likeness(self, inputs: list[Any], prints: set[Any]) -> int:
         """How many of these tensors it holds; the same memory counts for more than the same content."""
-        mine = {content.memory(tensor) for tensor in (ref() for ref in self.alive) if tensor is not None}
-        same = sum(1 for tensor in inputs if content.memory(tensor) in mine)
+        mine = {tensor_fingerprint.memory(tensor) for tensor in (ref() for ref in self.alive) if tensor is not None}
+        same = sum(1 for tensor in inputs if tensor_fingerprint.memory(tensor) in mine)
         return 1000 * same + len(self.prints & prints)
 
 
@@ -126,15 +126,15 @@ class Batches:
     def _given(self, module: Any, args: Any, kwargs: Any) -> None:
         if not module.training or not self._torch.is_grad_enabled():
             return
-        inputs = content.tensors((args, kwargs))
-        prints = {mark for mark in map(content.fingerprint, inputs) if mark is not None}
+        inputs = tensor_fingerprint.tensors((args, kwargs))
+        prints = {mark for mark in map(tensor_fingerprint.fingerprint, inputs) if mark is not None}
         if any(batch.likeness(inputs, prints) for batch in self._consumed):
             return
         best = max(self._waiting, key=lambda batch: batch.likeness(inputs, prints), default=None)
         if best is not None and best.likeness(inputs, prints):
             self._consume(best)
         elif not self._waiting:
-            digest = content.digest(inputs) or ""
+            digest = tensor_fingerprint.digest(inputs) or ""
             if self._digests[-1:] != [digest]:  # a module and the one that wraps it are given the same
                 self._digests.append(digest)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.node.observer import checkpointing, identity
 from harness.node.observer.checkpointing import Checkpointing, path_of
-from harness.node.observer.saves import Save
+from harness.node.observer.observed_saves import Save
 from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
 

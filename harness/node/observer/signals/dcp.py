@@ -9,8 +9,8 @@ from typing import Any
 
 from harness.node.observer import checkpointing
 from harness.node.observer.checkpointing import Checkpointing, path_of
-from harness.node.observer.restores import Load
-from harness.node.observer.saves import Save
+from harness.node.observer.observed_restores import Load
+from harness.node.observer.observed_saves import Save
 from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
 

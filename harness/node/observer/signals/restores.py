@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from harness.node.observer import checkpointing
-from harness.node.observer.restores import MODEL, OPTIMIZER
+from harness.node.observer.observed_restores import MODEL, OPTIMIZER
 from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
 

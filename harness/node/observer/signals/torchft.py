@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.node.observer import checkpointing
 from harness.node.observer.checkpointing import Checkpointing
-from harness.node.observer.restores import Load
+from harness.node.observer.observed_restores import Load
 from harness.node.observer.watch import Watch
 from harness.node.observer.wrapping import around
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import IO
 
 from harness.trainers.checkpoints.shared import formats
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 from harness.trainers.checkpoints.shared.formats import Extent
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 BYTES_MAX = 256 * 2**20  # larger ones are sampled
 BLOCK_BYTES = 2**20

@@ -23,9 +23,9 @@ import msgspec
 from harness.errors import FaultError
 from harness.trainers.checkpoints.shared import archives, pickles
 from harness.trainers.checkpoints.shared.archives import BEGIN, Member, TooLarge
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 from harness.trainers.checkpoints.shared.names import STEP_MAX
 from harness.trainers.checkpoints.shared.pickles import Made, fields
-from harness.trainers.checkpoints.shared.place import CheckpointFolder
 
 HEADER_BYTES_MAX = JSON_BYTES_MAX = 16 * 2**20  # the names of 150,000 tensors
 METADATA = ".metadata"

@@ -23,7 +23,7 @@ import msgspec
 from harness.campaign.wings import stored_kind_of, stored_kinds
 from harness.errors import UsageError
 from harness.judge.verdict import Verdict
-from harness.report import model, write_files
+from harness.report import run_report, write_files
 from harness.report.strict_json import strict
 from harness.report.words import one_line
 from harness.spec.document import short
@@ -95,7 +95,7 @@ class Store:
         fitting = [each.run for each in entries.values() if each.run and (wanted or Wanted()).fits(each.run)]
         return sorted(fitting, key=lambda run: (run.begun_s, run.run_id), reverse=True)
 
-    def judged(self, wanted: Wanted, most: int) -> list[tuple[StoredRun, model.Report]]:
+    def judged(self, wanted: Wanted, most: int) -> list[tuple[StoredRun, run_report.Report]]:
         """The judged ones of the newest `most` runs that fit, with their reports."""
         runs = self.runs(wanted)
         if len(runs) > most:
@@ -104,8 +104,8 @@ class Store:
         for run in runs[:most]:
             if run.verdict is not None and stored_kind_of(self.reports / run.run_id) is None:
                 try:
-                    found.append((run, model.read(self.reports / run.run_id / "report.json")))
-                except model.ReportError as error:
+                    found.append((run, run_report.read(self.reports / run.run_id / "report.json")))
+                except run_report.ReportError as error:
                     self.notes.append(str(error))
         return found
 
@@ -121,7 +121,7 @@ class Store:
     def _entries(self) -> dict[str, _Entry]:
         """Of each folder with a plan, by its name. Only what changed since it was kept is read."""
         try:
-            kept = msgspec.json.decode(model.read_regular(self.reports / INDEX), type=dict[str, _Entry])
+            kept = msgspec.json.decode(run_report.read_regular(self.reports / INDEX), type=dict[str, _Entry])
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             kept = {}
         found = {}
@@ -192,11 +192,11 @@ def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
             parts = kind.read(folder)
             headline = (parts.reasons or [""])[0]
             return dataclasses.replace(_planned(folder), verdict=parts.verdict, headline=headline), ""
-        report = model.read(folder / "report.json")
+        report = run_report.read(folder / "report.json")
         begun_s, headline = _begun_s(report.begun_at, folder), report.reasons[0] if report.reasons else ""
         told = (report.scenario, report.backend, str(report.seed), report.commit or "", report.verdict, headline)
         return StoredRun(folder.name, begun_s, *told), ""
-    except model.ReportError as error:
+    except run_report.ReportError as error:
         return _planned(folder), str(error)
 
 
@@ -214,7 +214,7 @@ class _Plan(msgspec.Struct):
 
 def _planned(folder: pathlib.Path) -> StoredRun:
     try:
-        plan = msgspec.json.decode(model.read_regular(folder / "plan.json"), type=_Plan)
+        plan = msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotARun(f"its plan.json cannot be read: {error}") from error
     begun_s = _begun_s(None, folder)
@@ -226,7 +226,7 @@ def _begun_s(told: str | None, folder: pathlib.Path) -> float:
     with contextlib.suppress(ValueError, OverflowError):
         moment = datetime.datetime.fromisoformat(told or "").timestamp()
         if not _in_calendar(moment):
-            raise model.ReportError(f"report.json: begun_at is {told}, not a date in UTC like {_DATE}")
+            raise run_report.ReportError(f"report.json: begun_at is {told}, not a date in UTC like {_DATE}")
         return moment
     try:
         moment = os.stat(folder / "plan.json", follow_symlinks=False).st_mtime

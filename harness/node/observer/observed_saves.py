@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.node.observer import identity
-from harness.node.observer.ledger import Committed, Ledger, Saved
-from harness.node.observer.live import Live
+from harness.node.observer.checkpoint_ledger import Committed, Ledger, Saved
+from harness.node.observer.live_state import Live
 from harness.node.observer.next_step import Next
 from harness.node.observer.watch import Watch
 

@@ -20,7 +20,7 @@ from harness.faults.contract import Hold
 from harness.log import untrusted_files
 from harness.node.emitter import HOLDS_ENV
 from harness.node.emitter.holds import granted
-from harness.plan.model import PlannedFault
+from harness.plan.run_plan import PlannedFault
 
 
 @dataclass(frozen=True)

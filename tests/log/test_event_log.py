@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.log import events, files
-from harness.log.events import Tail, WriterLog, read_log, read_writer
+from harness.log import event_log, files
+from harness.log.event_log import Tail, WriterLog, read_log, read_writer
 from harness.node.emitter import Emitter
 
 FIELDS = st.dictionaries(
@@ -140,8 +140,8 @@ def test_the_tail_yields_whole_lines_once(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_rest_is_all_that_is_there(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "FILE_BYTES_A_POLL", 100)
-    monkeypatch.setattr(events, "POLL_BYTES_MAX", 100)
+    monkeypatch.setattr(event_log, "FILE_BYTES_A_POLL", 100)
+    monkeypatch.setattr(event_log, "POLL_BYTES_MAX", 100)
     monkeypatch.setattr(files, "LINE_BYTES_MAX", 200)
     for writer in range(3):
         emit = Emitter(tmp_path / f"{writer}.jsonl", {"rank": writer})

@@ -17,7 +17,7 @@ from harness.cli.monitoring import SUMMARY_BYTES_MAX, Telling, append_summary
 from harness.errors import ChaosError, UsageError
 from harness.judge.facts.evidence import load_evidence
 from harness.judge.score import Scorecard, judge
-from harness.monitoring import traces
+from harness.monitoring import opentelemetry_spans
 from harness.report import write_reports
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -59,7 +59,7 @@ def card(run_dir: pathlib.Path) -> Scorecard:
 
 def sent(run_dir: pathlib.Path) -> list[Span]:
     with collector() as (url, got):
-        told = traces.send(run_dir, url)
+        told = opentelemetry_spans.send(run_dir, url)
     spans = [span for each in got for resource in each.resource_spans for scope in resource.scope_spans for span in scope.spans]  # fmt: skip
     assert {span.trace_id.hex() for span in spans} == {told}
     (service,) = {a.value.string_value for e in got for r in e.resource_spans for a in r.resource.attributes if a.key == "service.name"}  # fmt: skip
@@ -94,20 +94,20 @@ def test_a_run_that_is_sent_twice_is_the_same_trace(run_dir: pathlib.Path) -> No
 
 def test_many_spans_are_sent_in_parts(run_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = len(sent(run_dir))
-    monkeypatch.setattr(traces, "SPANS_AT_ONCE", 3)
+    monkeypatch.setattr(opentelemetry_spans, "SPANS_AT_ONCE", 3)
     assert len(sent(run_dir)) == whole
 
 
 def test_a_collector_that_refuses_is_an_error(run_dir: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
     with collector(400) as (url, _), pytest.raises(ChaosError, match="did not take the spans"):
-        traces.send(run_dir, url)
+        opentelemetry_spans.send(run_dir, url)
     assert capfd.readouterr().err == "", "one message is enough"
 
 
 def test_nobody_there_is_an_error(run_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "ANSWERED_WITHIN_S", 0.5)
+    monkeypatch.setattr(opentelemetry_spans, "ANSWERED_WITHIN_S", 0.5)
     with pytest.raises(ChaosError, match="is an OTLP/HTTP collector there"):
-        traces.send(run_dir, "http://127.0.0.1:9")
+        opentelemetry_spans.send(run_dir, "http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_nobody_there_is_an_error(run_dir: pathlib.Path, monkeypatch: pytest.Mon
     ],
 )
 def test_the_path_of_the_collector(given: str, found: str) -> None:
-    assert traces.endpoint(given) == found
+    assert opentelemetry_spans.endpoint(given) == found
 
 
 @pytest.mark.parametrize("given", ["h:4318", "grpc://h", "http://", "file:///etc/passwd"])
 def test_what_is_no_address_is_refused(given: str) -> None:
     with pytest.raises(UsageError, match="--otlp"):
-        traces.endpoint(given)
+        opentelemetry_spans.endpoint(given)
 
 
 def test_a_judged_run_is_told_to_both(card: Scorecard, run_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:

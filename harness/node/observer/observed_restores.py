@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.node.observer import identity, tensors
-from harness.node.observer.ledger import Began, Committed, Ledger, Saved
-from harness.node.observer.live import Live
+from harness.node.observer.checkpoint_ledger import Began, Committed, Ledger, Saved
+from harness.node.observer.live_state import Live
 from harness.node.observer.next_step import Next
 from harness.node.observer.watch import Watch
 

@@ -29,7 +29,7 @@ from harness.faults.contract import Fault, NamedFault, Target
 from harness.log.consequences import May
 from harness.spec.secrets import refuse_literals
 from harness.trainers.contract import Workload
-from harness.trainers.shared.outcome import outcome_digest
+from harness.trainers.shared.outcome_inputs import outcome_digest
 
 Path = tuple[str | int, ...]
 NS_MAX = 2**63 - 1  # 292 years

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import EventLogError
-from harness.log import files, reading, samples
+from harness.log import files, reading, sample_indices
 
 HEADER = {"schema": 1, "writer": "w", "role": "trainer", "host": "a", "clock": "boot", "rank": 0, "world_size": 1}
 RUNS = st.lists(
@@ -36,8 +36,8 @@ def write(folder: pathlib.Path, steps: list[dict[str, Any]], name: str = "w") ->
 
 @given(st.lists(st.none() | RUNS, min_size=1, max_size=6))
 def test_what_was_written_is_read_back(told: list[list[list[int]] | None]) -> None:
-    numbers, table = samples.read([None if runs is None else json.dumps(runs).encode() for runs in told])
-    assert [number == samples.UNTOLD for number in numbers.tolist()] == [runs is None for runs in told]
+    numbers, table = sample_indices.read([None if runs is None else json.dumps(runs).encode() for runs in told])
+    assert [number == sample_indices.UNTOLD for number in numbers.tolist()] == [runs is None for runs in told]
     for number, runs in zip(numbers.tolist(), told, strict=True):
         if runs is not None:
             assert table.expanded(np.array([number])).tolist() == indices(runs)
@@ -46,8 +46,8 @@ def test_what_was_written_is_read_back(told: list[list[list[int]] | None]) -> No
 
 @given(st.lists(st.lists(RUNS, max_size=3), max_size=3))
 def test_parts_are_joined_in_order(parts: list[list[list[list[int]]]]) -> None:
-    tables = [samples.read([json.dumps(runs).encode() for runs in part])[1] for part in parts]
-    whole = samples.joined(tables)
+    tables = [sample_indices.read([json.dumps(runs).encode() for runs in part])[1] for part in parts]
+    whole = sample_indices.joined(tables)
     everything = [runs for part in parts for runs in part]
     assert whole.expanded(np.arange(len(everything))).tolist() == [i for runs in everything for i in indices(runs)]
 
@@ -63,8 +63,8 @@ def test_a_log_keeps_them_in_one_table(tmp_path: pathlib.Path) -> None:
 
 
 def test_numbers_that_fit_32_bits_take_no_more() -> None:
-    assert samples.read([b"[[5,3]]"])[1].runs.dtype == np.int32
-    assert samples.read([b"[[5000000000,3]]"])[1].runs.dtype == np.int64
+    assert sample_indices.read([b"[[5,3]]"])[1].runs.dtype == np.int32
+    assert sample_indices.read([b"[[5000000000,3]]"])[1].runs.dtype == np.int64
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_hostile_runs_are_refused_with_their_line(tmp_path: pathlib.Path, told: 
     write(tmp_path, [{}, {"samples": told}])
     with pytest.raises(EventLogError, match=rf"w\.jsonl:3: .*({message})"):
         reading.read(tmp_path)
-    assert reading.events.Tail(tmp_path).poll()[0][1]["step"] == 1  # following stops for nothing
+    assert reading.event_log.Tail(tmp_path).poll()[0][1]["step"] == 1  # following stops for nothing
 
 
 @pytest.mark.parametrize("odd", [{"epoch": -7}, {"epoch": "one"}, {"applied": 1}, {"applied": "no"}])
@@ -108,7 +108,7 @@ def test_where_a_block_ends_does_not_matter(
     whole = reading.read(tmp_path)
     monkeypatch.setattr(files, "BLOCK_BYTES", block)
     cut = reading.read(tmp_path)
-    told = whole.steps["samples"] != samples.UNTOLD
-    assert (cut.steps["samples"] != samples.UNTOLD).tolist() == told.tolist()
+    told = whole.steps["samples"] != sample_indices.UNTOLD
+    assert (cut.steps["samples"] != sample_indices.UNTOLD).tolist() == told.tolist()
     numbers = [log.samples.expanded(log.steps["samples"][told]).tolist() for log in (whole, cut)]
     assert numbers[0] == numbers[1] == [10 * n + i for n in range(30) if n % 4 for i in range(2)]

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.campaign.store import INDEX, Store, Wanted
+from harness.campaign.run_store import INDEX, Store, Wanted
 from harness.errors import UsageError
 from harness.gate import history_report
 from harness.gate.history_report import moments
 from harness.judge.verdict import Verdict
-from harness.report import model
+from harness.report import run_report
 from harness.report.strict_json import json_text
 
 PLAN: dict[str, Any] = {"scenario": {"name": "spot-evict"}, "backend": "local", "seed": 7}
@@ -33,7 +33,7 @@ def write(reports: pathlib.Path, run_id: str, begun_s: int = 0, **values: Any) -
     os.utime(folder / "plan.json", (begun_s, begun_s))
     if "verdict" in values:
         known = {"run_id": run_id, "scenario": "spot-evict", "backend": "local", "seed": 7}
-        report = model.Report(**{**known, **values})
+        report = run_report.Report(**{**known, **values})
         (folder / "report.json").write_text(json_text(report.to_json()))
     return folder
 
@@ -88,7 +88,7 @@ def test_a_date_outside_the_calendar_is_named_and_hides_no_other_run(reports: pa
 def test_a_run_without_a_step_has_neither_a_recovery_nor_a_waste(tmp_path: pathlib.Path) -> None:
     waste = {"wasted_gpu_hours": {"percent_by_faults": 0.0}}
     over, never = ({"recovery_time": {"seconds": took, "episodes": [{"seconds": took}]}} for took in (3.0, None))
-    steps, none = model.Run(furthest_step=9), model.Run(furthest_step=0)
+    steps, none = run_report.Run(furthest_step=9), run_report.Run(furthest_step=0)
     write(tmp_path, "a", 300, verdict=Verdict.FAIL, run=none, scores=waste)
     write(tmp_path, "b", 200, verdict=Verdict.FAIL, run=steps, scores=waste | never)
     write(tmp_path, "c", 100, verdict=Verdict.FAIL, run=steps, scores=waste | over)
@@ -125,7 +125,7 @@ def test_the_index_follows_the_folder(reports: pathlib.Path) -> None:
 
 def test_what_is_indexed_is_not_read_again(reports: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(ids(Store(reports))) == 4
-    monkeypatch.setattr(model, "read", lambda path: pytest.fail(f"{path} was read again"))
+    monkeypatch.setattr(run_report, "read", lambda path: pytest.fail(f"{path} was read again"))
     assert len(ids(Store(reports))) == 4
 
 

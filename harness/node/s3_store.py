@@ -1,6 +1,6 @@
 """An S3-compatible object store behind our proxy, and a command that runs beside it.
 
-    object_store HOST PORT FOLDER BUCKET COMMAND…
+    s3_store HOST PORT FOLDER BUCKET COMMAND…
 
 The proxy listens at HOST and PORT, and asks for the run's key; only it reaches the store. The store keeps everything in
 memory; it is there when COMMAND starts. The three live and die together. What the proxy is to do is in FOLDER (see

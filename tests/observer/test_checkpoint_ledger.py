@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.node.observer import identity
-from harness.node.observer.ledger import NAME, Began, Committed, Ledger, Saved
+from harness.node.observer.checkpoint_ledger import NAME, Began, Committed, Ledger, Saved
 
 
 def archive(path: pathlib.Path, data: bytes, top: str = "archive") -> pathlib.Path:

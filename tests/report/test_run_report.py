@@ -20,8 +20,8 @@ from report_pages import CARDS
 import harness.report
 from harness.judge.score import Expectation, Scorecard, at_least, at_most
 from harness.judge.verdict import Verdict
-from harness.report import html_page, junit, markdown, model, view
-from harness.report.model import Report, ReportError
+from harness.report import html_page, junit, markdown, run_report, view
+from harness.report.run_report import Report, ReportError
 from harness.report.strict_json import json_text, strict
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -36,7 +36,7 @@ scalar = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | number | tex
 
 
 episodes = st.builds(
-    model.Episode,
+    run_report.Episode,
     t_stop=number,
     seconds=maybe,
     first_step_seconds=maybe,
@@ -68,16 +68,16 @@ reports = st.builds(
     verdict=st.sampled_from(Verdict),
     reasons=st.lists(text, max_size=3).map(tuple),
     run=st.builds(
-        model.Run, duration_s=number, ranks=st.integers(0, 9), problems=st.lists(text, max_size=2).map(tuple)
+        run_report.Run, duration_s=number, ranks=st.integers(0, 9), problems=st.lists(text, max_size=2).map(tuple)
     ),
     faults=st.lists(
         st.builds(
-            model.Fault,
+            run_report.Fault,
             id=text,
             kind=text,
             target=st.lists(st.dictionaries(text, anything, max_size=2), max_size=2).map(tuple),
             t_injected=maybe,
-            effect=st.builds(model.Effect, measured=scalar, expected=scalar, unit=st.none() | text),
+            effect=st.builds(run_report.Effect, measured=scalar, expected=scalar, unit=st.none() | text),
             error=text,
         ),
         max_size=2,
@@ -86,7 +86,7 @@ reports = st.builds(
     metrics=st.dictionaries(text, anything, max_size=3),
     expectations=st.lists(
         st.builds(
-            model.Expectation,
+            run_report.Expectation,
             name=text,
             bound=text,
             observed=text,
@@ -118,21 +118,21 @@ def test_every_report_can_be_drawn(report: Report) -> None:
 def test_a_stored_report_is_the_one_that_was_judged(make: Any, tmp_path: pathlib.Path) -> None:
     card: Scorecard = make()
     harness.report.write_reports(card, tmp_path)
-    stored = model.read(tmp_path / "report.json")
-    assert stored == model.from_scorecard(card)
+    stored = run_report.read(tmp_path / "report.json")
+    assert stored == run_report.from_scorecard(card)
     assert markdown.render(stored) == (tmp_path / "report.md").read_text()
     assert junit.render(stored) == (tmp_path / "junit.xml").read_text()
     assert html_page.render(stored, card.evidence) == (tmp_path / "report.html").read_text()
 
 
 def test_without_the_log_the_page_has_all_but_the_charts() -> None:
-    page = html_page.render(model.from_scorecard(report_runs.spot_evict()))
+    page = html_page.render(run_report.from_scorecard(report_runs.spot_evict()))
     assert "Progress stopped after step 90" in page and "chaos report" in page
     assert 'class="chart wide"' not in page
 
 
 def test_an_unknown_key_is_ignored_and_a_missing_one_has_a_default() -> None:
-    values = model.from_scorecard(report_runs.spot_evict()).to_json()
+    values = run_report.from_scorecard(report_runs.spot_evict()).to_json()
     del values["run"], values["title"]
     assert Report.from_json(values | {"of": "tomorrow"}).title == ""
 
@@ -148,7 +148,7 @@ def test_an_unknown_key_is_ignored_and_a_missing_one_has_a_default() -> None:
     ],
 )
 def test_a_report_of_another_kind_is_refused_by_name(spoil: dict[str, Any], named: str) -> None:
-    values = model.from_scorecard(report_runs.spot_evict()).to_json()
+    values = run_report.from_scorecard(report_runs.spot_evict()).to_json()
     with pytest.raises(ReportError, match=named.replace("[", r"\[")):
         Report.from_json(values | spoil)
 
@@ -157,11 +157,11 @@ def test_a_report_of_another_kind_is_refused_by_name(spoil: dict[str, Any], name
 def test_a_file_that_is_no_report_is_one_clear_error(content: bytes, tmp_path: pathlib.Path) -> None:
     (tmp_path / "report.json").write_bytes(content)
     with pytest.raises(ReportError):
-        model.read(tmp_path / "report.json")
+        run_report.read(tmp_path / "report.json")
 
 
 def test_a_report_of_an_earlier_version_is_read() -> None:
-    earlier = model.read(pathlib.Path(__file__).resolve().parents[1] / "golden" / "earlier_report.json")
+    earlier = run_report.read(pathlib.Path(__file__).resolve().parents[1] / "golden" / "earlier_report.json")
     assert earlier.verdict is Verdict.PASS and earlier.recovery_time.seconds
     assert earlier.run.duration_s is None, "it was not kept then"
     for drawn in (html_page.render(earlier), markdown.render(earlier), junit.render(earlier)):
@@ -172,13 +172,13 @@ def test_numbers_stand_beside_the_texts() -> None:
     most = at_most("a.max", 1.5, 3.0, lambda value: f"{value} s", unit="s")
     least = at_least("b.min", None, 90.0, str, "%")
     card = replace(report_runs.spot_evict(), expectations=[most, least])
-    first, second = model.from_scorecard(card).expectations
+    first, second = run_report.from_scorecard(card).expectations
     assert (first.bound_value, first.observed_value, first.unit, first.share) == (3.0, 1.5, "s", 0.5)
     assert (second.bound_value, second.observed_value, second.unit, second.share) == (90.0, None, "%", None)
 
 
 def test_how_much_of_a_bound_was_used_comes_from_the_numbers() -> None:
-    figures = {figure.name: figure for figure in view.figures(model.from_scorecard(report_runs.spot_evict()))}
+    figures = {figure.name: figure for figure in view.figures(run_report.from_scorecard(report_runs.spot_evict()))}
     assert figures["Recovery time"].share == pytest.approx(3.04 / 60, rel=0.01)
     assert figures["Wasted by faults"].share == pytest.approx(12.6 / 25, rel=0.01)
 
@@ -187,7 +187,7 @@ def test_a_bound_that_is_a_figure_alone_is_said_to_be_allowed() -> None:
     card = replace(
         report_runs.spot_evict(), expectations=[Expectation("recovery_time.max", "3 s", "2 s", Verdict.PASS)]
     )
-    assert view.figures(model.from_scorecard(card))[0].bound == "allowed 3 s"
+    assert view.figures(run_report.from_scorecard(card))[0].bound == "allowed 3 s"
 
 
 def test_the_report_is_strict_json() -> None:
