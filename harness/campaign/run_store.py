@@ -128,7 +128,11 @@ class Store:
         for name, stamp in _folders(self.reports):
             known = kept.get(name)
             if known is None or known.stamp != stamp or (known.run and known.run.run_id != name):
-                known = _entry(self.reports / name, stamp)
+                try:
+                    run, note = _read(self.reports / name)
+                    known = _Entry(stamp, note, run)
+                except NotARun as reason:
+                    known = _Entry(stamp, str(reason), None)
             found[name] = known
         if found != kept:
             with contextlib.suppress(OSError):
@@ -167,15 +171,6 @@ def _stamp(path: str) -> str:
     except OSError:
         return ""
     return f"{status.st_mtime_ns}.{status.st_size}.{status.st_ino}.{stat.S_IFMT(status.st_mode)}"
-
-
-def _entry(folder: pathlib.Path, stamp: str) -> _Entry:
-    """What is kept of a folder: nothing but a note where it is no run."""
-    try:
-        run, note = _read(folder)
-    except NotARun as reason:
-        return _Entry(stamp, str(reason), None)
-    return _Entry(stamp, note, run)
 
 
 def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:

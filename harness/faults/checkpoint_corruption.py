@@ -116,7 +116,10 @@ class CheckpointCorruption(Fault):
             quiet = quiet + 1 if place == before else 0
         listing = self._wanted(list_checkpoints(place, context.checkpoints.layout))
         if not listing.finished:
-            raise FaultError(f"{folder}/: no finished checkpoint to damage; {_seen(place, listing)}")
+            seen = f"none is recognised in {len(place.files)} files there; say workload.checkpoint.layout and .path"
+            if listing.checkpoints:
+                seen = f"{len(listing.checkpoints)} of layout {listing.layout} are not finished"
+            raise FaultError(f"{folder}/: no finished checkpoint to damage; {seen}")
         return place, listing
 
     def _wanted(self, listing: Listing) -> Listing:
@@ -155,12 +158,6 @@ def _names(damage: Damage, listing: Listing) -> dict[str, Any]:
     if found.step is None:
         return told
     return told | {"step": found.step, "copies": sum(each.step == found.step for each in listing.finished) - 1}
-
-
-def _seen(place: CheckpointFolder, listing: Listing) -> str:
-    if listing.checkpoints:
-        return f"{len(listing.checkpoints)} of layout {listing.layout} are not finished"
-    return f"none is recognised in {len(place.files)} files there; say workload.checkpoint.layout and .path"
 
 
 def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath, left: str | None) -> None:

@@ -36,18 +36,18 @@ class DataStarved(StorageFault):
 
     def cost(self, node: Node, since_ns: int, context: Context) -> str:
         """The share of the step time that each rank waited for data meanwhile. It may be none: that is a result."""
-        return "".join(_in_words(rank, context.data_wait_share(rank, since_ns)) for rank in context.ranks_on(node))
+        text = ""
+        for rank in context.ranks_on(node):
+            share = context.data_wait_share(rank, since_ns)
+            if share is None:
+                text += f"; rank {rank} ended no step that tells its wait for data"
+                continue
+            hidden = ": its loader hid the delay" if share <= abnormal.DATA_WAIT_SHARE else ""
+            text += f"; rank {rank} waited for data {share:.1%} of its step time{hidden}"
+        return text
 
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
         self.judge_delay(counts, self.latency.s, context, f"{detail}; {counts['waits']} reads waited")
-
-
-def _in_words(rank: int, share: float | None) -> str:
-    if share is None:
-        return f"; rank {rank} ended no step that tells its wait for data"
-    hidden = share <= abnormal.DATA_WAIT_SHARE
-    text = f"; rank {rank} waited for data {share:.1%} of its step time"
-    return f"{text}: its loader hid the delay" if hidden else text
 
 
 FAULT = DataStarved

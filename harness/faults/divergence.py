@@ -53,7 +53,10 @@ class Divergence(orders.OrderedFault):
 
     def inject(self, targets: Sequence[Target], context: Context) -> None:
         ranks = sorted(ranks_of(targets))
-        self._must_be_all(ranks, context)
+        # Ranks with different learning rates would have different weights, which is another fault.
+        world = {rank for node in context.cluster.nodes for rank in context.ranks_on(node)}
+        if self.kind == "learning_rate" and world - set(ranks):
+            raise FaultError(f"a learning rate is that of all ranks: target {{rank: all}}, not ranks {ranks}")
         self._usual = {rank: usual(context.figures(rank), self._name) for rank in ranks}
         self._first = self._begin(ranks, context)
         kind = {"gradient": "gradient_factor"}.get(self.kind, self.kind)
@@ -70,12 +73,6 @@ class Divergence(orders.OrderedFault):
     def _name(self) -> Name:
         """What the trainer tells that shows it."""
         return TOLD_BY[self.kind]
-
-    def _must_be_all(self, ranks: Sequence[int], context: Context) -> None:
-        """Ranks with different learning rates would have different weights, which is another fault."""
-        world = {rank for node in context.cluster.nodes for rank in context.ranks_on(node)}
-        if self.kind == "learning_rate" and world - set(ranks):
-            raise FaultError(f"a learning rate is that of all ranks: target {{rank: all}}, not ranks {list(ranks)}")
 
     def _begin(self, ranks: Sequence[int], context: Context) -> int:
         """A step that no rank has begun when the order comes. A trainer that is held at the trigger does not move."""

@@ -79,7 +79,8 @@ class Hang(inside.InsideFault):
             return super().see_end(targets, context)
         for node in {context.node(target) for target in targets}:
             context.wait(STOPS_WITHIN_S, until=lambda n=node: not _stopped(n))  # type: ignore[misc]
-            context.ended(_stopped(node), 0, "processes stopped", ok=not _stopped(node), detail=node.name)
+            left = _stopped(node)
+            context.ended(left, 0, "processes stopped", ok=not left, detail=node.name)
 
     def _see_frozen(self, rank: int, node: Node, pid: int, context: Context) -> None:
         """All of it in the state T, no CPU time used, no step of this rank."""

@@ -83,10 +83,15 @@ class NicLatency(NicFault):
     def _measure(self, where: str, usual_ms: float, look: Callable[[], Arrivals], context: Context) -> None:
         """Reports the first look as near as on a quiet machine, else the last: a busy moment holds packets up, too."""
         delay_ms, seen = self.delay.s * 1e3, list[float]()
+        average = statistics.mean if self.jitter.s else statistics.median
         overtaken = quiet = False
         while not (overtaken and quiet) and len(seen) < LOOKS:
             during = look()
-            seen.append(self._added_ms(where, usual_ms, during))
+            added_ms = [delay_s * 1e3 - usual_ms for delay_s in during.delays_s]
+            held = [ms for ms in added_ms if ms > delay_ms / 4]  # of the packets that were held at all
+            if not held and self.reorder_percent < 99:
+                raise FaultError(f"{where}: no packet was delayed")
+            seen.append(average(held or [0.0]))
             overtaken = self.reorder_percent == 0 or during.late > 0
             quiet = near(seen[-1], delay_ms, SLACK_MS, QUIET)
         *earlier, added = seen
@@ -94,14 +99,6 @@ class NicLatency(NicFault):
         looks = f"; looked again, as it was {', '.join(f'{ms:.2f}' for ms in earlier)} ms" if earlier else ""
         ok = overtaken and near(added, delay_ms, SLACK_MS)
         context.effect(added, delay_ms, "ms added one way", ok=ok, detail=detail + looks)
-
-    def _added_ms(self, where: str, usual_ms: float, during: Arrivals) -> float:
-        """Of the packets that were held at all."""
-        least_ms = self.delay.s * 1e3 / 4
-        held = [delay * 1e3 - usual_ms for delay in during.delays_s if delay * 1e3 - usual_ms > least_ms]
-        if not held and self.reorder_percent < 99:
-            raise FaultError(f"{where}: no packet was delayed")
-        return statistics.mean(held or [0.0]) if self.jitter.s else statistics.median(held or [0.0])
 
 
 FAULT = NicLatency

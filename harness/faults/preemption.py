@@ -48,20 +48,21 @@ class Preemption(TakesNodes):
             return self._evict(nodes, context)
         if self.notice_s > 0:
             for node in nodes:
-                self._give_notice(node, context)
-            self._wait_for_deadline(context)
+                if self.via == "signal":
+                    told = node.signal(signal.SIGTERM)
+                    context.effect(told, told, "processes given notice", ok=told > 0, detail=f"SIGTERM on {node.name}")
+                else:
+                    node.notice(self.via, self.notice_s)
+            # A notice cannot be taken back: where a person stops the fault, the node is taken and replaced at once.
+            try:
+                context.wait(self.notice_s)
+            except Cancelled:
+                if not context.job_goes_on or self.replacement == "none":
+                    raise
             # A trainer that never looks at the endpoint is the trainer's failing, not the fault's: logged, not judged.
             for node in nodes if self.via != "signal" else ():
                 context.log("fault.notice_read", node=node.name, times=node.notice_seen())
         self.take(nodes, "reclaimed", context)
-
-    def _wait_for_deadline(self, context: Context) -> None:
-        """A notice cannot be taken back: where a person stops the fault, the node is taken and replaced at once."""
-        try:
-            context.wait(self.notice_s)
-        except Cancelled:
-            if not context.job_goes_on or self.replacement == "none":
-                raise
 
     def _evict(self, nodes: Sequence[Node], context: Context) -> None:
         for node in nodes:
@@ -77,13 +78,6 @@ class Preemption(TakesNodes):
     @property
     def notice_s(self) -> float:
         return self.notice.s
-
-    def _give_notice(self, node: Node, context: Context) -> None:
-        if self.via == "signal":
-            told = node.signal(signal.SIGTERM)
-            context.effect(told, told, "processes given notice", ok=told > 0, detail=f"SIGTERM on {node.name}")
-        else:
-            node.notice(self.via, self.notice_s)
 
 
 FAULT = Preemption

@@ -145,7 +145,8 @@ def inputs(found: Forecast) -> list[Input]:
             if silent in (None, cause.silent):
                 values.setdefault(getattr(cause, part), []).append(cause.name)
         for value, causes in values.items():
-            which = "" if len(values) == 1 else f", of {_some(causes)}"
+            more = f" and {len(causes) - NAMES_SHOWN} more" if len(causes) > NAMES_SHOWN else ""
+            which = "" if len(values) == 1 else f", of {', '.join(causes[:NAMES_SHOWN])}{more}"
             rows.append(Input(name, SETTINGS[name].about + which, _shown(name, value), value.origin, value.source))
     unused = set(OF_CAUSES)
     unused |= set() if job.losses_per_s else {"spares", "repair", "queue", "smallest", "together", "together_nodes"}
@@ -157,11 +158,6 @@ def inputs(found: Forecast) -> list[Input]:
         if name not in unused:
             rows.append(Input(name, SETTINGS[name].about, _shown(name, value), value.origin, value.source))
     return rows
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - NAMES_SHOWN
-    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _shown(name: str, value: Value) -> str:

@@ -4,6 +4,7 @@ the pace of a smaller world. Only runs that passed count: what failed, or could 
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import statistics
 from collections import defaultdict
@@ -89,7 +90,9 @@ def read_runs(names: Sequence[str], reports: pathlib.Path) -> Measured:
             raise UsageError(f"{folder.name} is given twice")
         add_report(found, report)
         if _may_shrink(folder):
-            _add_pace(found, folder)
+            with contextlib.suppress(ChaosError, OSError):  # its log is gone; the report is not
+                pace = pace_of_smaller_world(timeline.load(folder))
+                found.paces += [pace] if pace is not None else []
         if len(found.recoveries) > RECOVERIES_MAX:
             raise UsageError(f"the runs have more than {RECOVERIES_MAX:,} recoveries; name fewer runs")
     return found
@@ -112,14 +115,6 @@ def add_report(found: Measured, report: Report) -> None:
         rate = report.metrics.get("samples_per_second")
         if is_number(rate) and 0 < rate < RATE_MAX:
             found.samples_per_gpu_s.append(rate / ranks)
-
-
-def _add_pace(found: Measured, folder: pathlib.Path) -> None:
-    try:
-        pace = pace_of_smaller_world(timeline.load(folder))
-    except (ChaosError, OSError):
-        return  # its log is gone; the report is not
-    found.paces += [pace] if pace is not None else []
 
 
 def _recovery(report: Report, episode: Episode, kind: str) -> Recovery:

@@ -135,21 +135,17 @@ def middle(figure: str, values: Sequence[float]) -> str:
 def render(answer: GateResult) -> dict[str, str]:
     compared = [compared_cells(each) for each in answer.held.answers] if answer.held else []
     told: dict[str, Any] = {"answer": answer, "compared": compared, "in_words": in_words}
-    told |= {"yes_or_no": yes_or_no(answer), "next_steps": next_steps(answer), "crumbs": _crumbs(answer)}
+    begun = [str(card.environment.get("begun_at") or "") for row in answer.rows for card in row.cards]
+    first = min(filter(None, begun), default="")  # as far as its runs are judged here
+    runs = sum(len(row.runs) for row in answer.rows)
+    crumbs = [*([minute(first)] if first else []), *([counted(runs, "run")] if runs else [])]
+    told |= {"yes_or_no": yes_or_no(answer), "next_steps": next_steps(answer), "crumbs": crumbs}
     return {
         "suite.json": json_text(strict(suite_json(answer))),
         "report.md": _markdown(answer),
         "report.html": html_page.fill(f"{__package__}/suite.jinja", **told),
         "junit.xml": _junit(answer),
     }
-
-
-def _crumbs(answer: GateResult) -> list[str]:
-    """When its first run began, as far as its runs are judged here, and how many it made."""
-    begun = [str(card.environment.get("begun_at") or "") for row in answer.rows for card in row.cards]
-    first = min(filter(None, begun), default="")
-    runs = sum(len(row.runs) for row in answer.rows)
-    return [*([minute(first)] if first else []), *([counted(runs, "run")] if runs else [])]
 
 
 def suite_json(answer: GateResult) -> dict[str, object]:

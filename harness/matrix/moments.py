@@ -6,7 +6,7 @@ of a gradient accumulation, the first save, the second and the third resume in a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -105,7 +105,11 @@ def moments(saves: Saves, ends: Sequence[int] | None, last: int) -> list[Moment]
     """In the order in which they are tried. `ends`: of passes; `last`: the last step of the job. Moments with the same
     save are one restart."""
     found = [*_at_ends(saves, ends, last), _amid(saves), *_in_a_row(saves), *_at_the_end(saves, last)]
-    return _merged(map(saves.placed, found))
+    kept: dict[object, Moment] = {}  # by the save, the number of resumes and of nodes, where the first of them stood
+    for each in map(saves.placed, found):
+        key = each.words if each.save is None else (each.save, each.resume, each.notice)
+        kept[key] = replace(kept[key], words=f"{kept[key].words}; {each.words}") if key in kept else each
+    return list(kept.values())
 
 
 def _at_ends(saves: Saves, ends: Sequence[int] | None, last: int) -> Iterator[Moment]:
@@ -158,12 +162,3 @@ def _at_the_end(saves: Saves, last: int) -> Iterator[Moment]:
     yield saves.moment(found, "the last save of the finished job", f"the job saved nothing at step {last}")
     first = saves.first if saves.first in saves.copied else None
     yield Moment(NOTICE, first, notice=True, why="there is no copy of the first save")
-
-
-def _merged(found: Iterable[Moment]) -> list[Moment]:
-    """Those with the same save, the same number of resumes and of nodes are one, where the first of them stood."""
-    kept: dict[object, Moment] = {}
-    for each in found:
-        key = each.words if each.save is None else (each.save, each.resume, each.notice)
-        kept[key] = replace(kept[key], words=f"{kept[key].words}; {each.words}") if key in kept else each
-    return list(kept.values())

@@ -142,13 +142,9 @@ def held_against(before: Preflight, name: str, judged: Judged) -> Iterator[Findi
         more = check.most is not None and 0 < check.most * was < value
         if less or more:
             words = f"{figure}: {100 * value / was:.0f} % of what it was when the baseline was kept"
-            yield Finding(words, check.cause, _nodes(figure, before.nodes), figure=value, usual=was)
-
-
-def _nodes(figure: str, nodes: list[str]) -> list[str]:
-    """Those that are named in it."""
-    words = set(re.split(r"[ ,/]+", figure))
-    return [node for node in nodes if node in words]
+            in_name = set(re.split(r"[ ,/]+", figure))
+            named = [node for node in before.nodes if node in in_name]
+            yield Finding(words, check.cause, named, figure=value, usual=was)
 
 
 def answers(checks: Mapping[str, Judged]) -> list[Answer]:

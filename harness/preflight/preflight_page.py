@@ -29,14 +29,12 @@ DARKEST = 0.6
 
 def write(found: Preflight, folder: pathlib.Path) -> None:
     store(KNOWN, found, folder)
-    suite = in_junit(f"preflight {found.scenario}", _cases(found))
-    write_files({"report.html": page(found), "report.md": text(found), "junit.xml": suite}, folder)
-
-
-def _cases(found: Preflight) -> Iterator[tuple[str, Verdict, str]]:
+    cases = []
     for each in found.checks:
         told = "\n".join(f"{one.words} ({one.cause})" if one.cause else one.words for one in each.judged.findings)
-        yield each.title, each.verdict, told or in_words(each)
+        cases.append((each.title, each.verdict, told or in_words(each)))
+    suite = in_junit(f"preflight {found.scenario}", cases)
+    write_files({"report.html": page(found), "report.md": text(found), "junit.xml": suite}, folder)
 
 
 def in_junit(name: str, cases: Iterable[tuple[str, Verdict, str]]) -> str:
@@ -85,7 +83,7 @@ def page(found: Preflight) -> str:
         verdict=found.verdict.value,
         run_id=found.run_id,
         drill=found.drill,
-        at=minute(_iso(found.at_s)),
+        at=minute(datetime.datetime.fromtimestamp(found.at_s, datetime.UTC).isoformat(timespec="seconds")),
         summary=found.why,
         facts=about(found),
         findings=[(_verdict(one), one.words, where(one), one.cause) for _, one in found.findings],
@@ -106,10 +104,6 @@ def _shown(name: str, value: float) -> tuple[str, str]:
 
 def _verdict(finding: Finding) -> str:
     return (Verdict.FAIL if finding.certain else Verdict.INCONCLUSIVE).value
-
-
-def _iso(at_s: float) -> str:
-    return datetime.datetime.fromtimestamp(at_s, datetime.UTC).isoformat(timespec="seconds")
 
 
 def _ends(figure: str) -> tuple[str, str] | None:

@@ -132,7 +132,11 @@ class LiveProgress:
             self.world_size = _whole(event.get("world_size", header.get("world_size", self.world_size)))
             self._behind.clear()
         elif kind == "restored":
-            self._absorb_restore(rank, event.get("step", 0 if event.get("source") == "scratch" else None))
+            self.phase = "restored"
+            step = event.get("step", 0 if event.get("source") == "scratch" else None)
+            if step is not None:  # else nobody knows of which step the state is
+                self.workers[rank].last_step = self.workers[rank].restored_step = _whole(step)
+            self._find_complete()
         elif kind == "checkpoint.committed":
             if event.get("holds") != ["model"]:  # weights alone are no state to go on from
                 self.committed_step = max(self.committed_step, _whole(event["step"]))
@@ -158,13 +162,6 @@ class LiveProgress:
         self._find_complete()
         self.phase = "startup"
         return who
-
-    def _absorb_restore(self, rank: int, step: int | None) -> None:
-        """`step` `None`: nobody knows of which step the state is."""
-        self.phase = "restored"
-        if step is not None:
-            self.workers[rank].last_step = self.workers[rank].restored_step = _whole(step)
-        self._find_complete()
 
     def _absorb_phase(self, rank: int, event: Mapping[str, Any], now_ns: int) -> None:
         name = event["name"][:NAME_LENGTH_MAX]

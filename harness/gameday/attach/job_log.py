@@ -20,24 +20,21 @@ class JobLog:
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
-        self._before: dict[str, Sequence[str]] = {}
+        self._before: dict[str, list[str]] = {}
 
     def add(self, tails: Mapping[str, Sequence[str]], last: bool = False) -> None:
         """The newest line may be half written. It is taken with the next look, or with the last one."""
         for node, tail in tails.items():
-            lines = tail if last else tail[:-1]
-            new = lines[_overlap(self._before.get(node, ()), lines) :]
+            lines = list(tail if last else tail[:-1])
+            before = self._before.get(node, [])
+            longest = min(len(before), len(lines))  # with so many lines at the most `before` ends and these begin
+            known = next((count for count in range(longest, 0, -1) if before[-count:] == lines[:count]), 0)
+            new = lines[known:]
             self._before[node] = lines
             path = self._folder / f"{urllib.parse.quote(node or 'job', safe=' ')}.log"
             if new and not (path.exists() and path.stat().st_size > BYTES_MAX):
                 with path.open("a") as file:
                     file.writelines(f"{line}\n" for line in new)
-
-
-def _overlap(before: Sequence[str], now: Sequence[str]) -> int:
-    """With so many lines at the most `before` ends and `now` begins."""
-    longest = min(len(before), len(now))
-    return next((count for count in range(longest, 0, -1) if list(before[-count:]) == list(now[:count])), 0)
 
 
 def done_again(folder: pathlib.Path, reader: Reader) -> Iterator[dict[str, Any]]:

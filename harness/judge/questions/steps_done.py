@@ -198,13 +198,10 @@ def _parts(run: Timeline) -> Iterator[Claim]:
             text = f"rank {process.rank} began step {each.first} in a group of {process.world_size}"
             yield unknown(Code.WORLD_IN_PARTS, f"{text}, and others did it in a group of {epoch.size}")
     for epoch in run.epochs:
-        if _absentees(epoch) and epoch.kept - epoch.first >= epoch.size and not run.dropped:
-            text = f"{_absentees(epoch)} of {epoch.size} ranks did none of the steps {epoch.first} to {epoch.kept}"
+        absent = epoch.size - len(epoch.processes) - epoch.unheard
+        if absent > 0 and epoch.kept - epoch.first >= epoch.size and not run.dropped:
+            text = f"{absent} of {epoch.size} ranks did none of the steps {epoch.first} to {epoch.kept}"
             yield unknown(Code.WORLD_IN_PARTS, f"{text}, though they have logs: the group was not one")
-
-
-def _absentees(epoch: Epoch) -> int:
-    return max(0, epoch.size - len(epoch.processes) - epoch.unheard)
 
 
 def _other_data(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
