@@ -3,7 +3,8 @@
 What is counted, by the syntax tree alone:
 places that decide   each mention of `Verdict.FAIL`, `.INCONCLUSIVE` or `.INVALID`, also by another name or
                      as a string; and each call that makes a finding, a claim or a doubt and names no verdict itself
-small helpers        private functions and methods of a body of five lines or less that one other function mentions
+small helpers        private functions and methods of a body of five lines or less that are called in one place, and
+                     mentioned nowhere else
 renamed imports      `from a import b as c` and `import a as b` of our own modules
 file names           those that stand twice, unless each is a plug-in, or families, engines or wings share the name
 """
@@ -92,38 +93,29 @@ def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
 
 
 def helpers(files: list[File]) -> Iterator[tuple[File, Function]]:
-    """Private functions and methods that exactly one other function mentions: of their file; of all, for methods."""
+    """Private functions and methods that are mentioned once, in a call: of their file; of all files, for methods."""
     here = {file.module: Counter(_mentions(file.tree)) for file in files}
     everywhere = sum(here.values(), Counter[str]())
+    calls = {_name(node.func) for file in files for node in ast.walk(file.tree) if isinstance(node, ast.Call)}
     for file in files:
         defined = Counter(function.name for function in file.functions)
         methods = {id(each) for node in ast.walk(file.tree) if isinstance(node, ast.ClassDef) for each in node.body}
         for function in file.functions:
             name = function.name
-            private = name.startswith("_") and not name.startswith("__") and defined[name] == 1
+            private = name.startswith("_") and not name.startswith("__") and defined[name] == 1 and name in calls
             if private and (everywhere if id(function) in methods else here[file.module])[name] == 1:
                 yield file, function
 
 
 def _mentions(tree: ast.AST) -> Iterator[str]:
-    """Each name once for each function that mentions it, but not for itself."""
-    yield from set(_names_in(tree))
-    for each in ast.walk(tree):
-        if isinstance(each, Function):
-            yield from {name for name in _names_in(each) if name != each.name}
+    return filter(None, map(_name, ast.walk(tree)))
 
 
-def _names_in(node: ast.AST) -> Iterator[str]:
-    """Without those in functions inside."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load):
-            yield child.id
-        elif isinstance(child, ast.Attribute):
-            yield child.attr
-        if not isinstance(child, Function):
-            yield from _names_in(child)
-        else:
-            yield from (name for part in child.decorator_list for name in _names_in(ast.Expr(part)))
+def _name(node: ast.AST) -> str:
+    """Of what is read or called there; empty where it has none."""
+    if isinstance(node, ast.Name):
+        return node.id if isinstance(node.ctx, ast.Load) else ""
+    return node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def renamed(file: File) -> int:
