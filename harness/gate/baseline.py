@@ -151,6 +151,7 @@ def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], with
     questions: list[Question] = []
     successes: list[Success] = []
     missing, silent = list(without), []
+    newest = {each.identity.name: each.runs[-1].run_id for each in before.scenarios if each.runs}
     for each in new:
         old = before.of(each.identity)
         if old is None:
@@ -165,7 +166,7 @@ def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], with
         failed, failed_now = (side.count(Verdict.FAIL) for side in sides)
         runs, runs_now = (sum(verdict in JUDGED for verdict in side) for side in sides)
         successes.append(Success(each.identity.name, failed, runs, failed_now, runs_now))
-    return Regressions(name, compare(questions, successes), missing, silent)
+    return Regressions(name, compare(questions, successes), missing, silent, newest)
 
 
 def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tuple[list[Question], list[str]]:

@@ -15,8 +15,8 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from harness.gate import t_distribution
 from harness.judge.verdict import Verdict, merge
@@ -157,6 +157,7 @@ class Regressions:
     answers: Sequence[Answer]
     missing: Sequence[str] = ()  # scenarios without a counterpart: their absence is doubt
     not_compared: Sequence[str] = ()  # figures that neither side has
+    runs: Mapping[str, str] = field(default_factory=dict)  # the newest of the baseline, by scenario
 
     @property
     def verdict(self) -> Verdict:

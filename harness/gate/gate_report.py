@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import statistics
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from harness.judge.repeats import RepeatVerdict
 from harness.judge.score import S, Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import html_page, junit, markdown, run_report
+from harness.report.next_steps import copied
 from harness.report.strict_json import json_text, strict
 from harness.report.view import in_words
 from harness.report.words import gpu_seconds, minute, seconds
@@ -97,16 +98,35 @@ def next_steps(answer: GateResult) -> list[str]:
         if row.result.verdict is Verdict.FAIL and run_id:
             look = f"open {run_id}/report.html in the reports" if row.swept else f"chaos show {run_id}"
             steps.append(f"{row.name} failed: {look}")
-    unclear = [row for row in answer.rows if row.result.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID)]
-    again = ["chaos", "gate", answer.path or answer.suite, "--add", "last"]
+    return [*steps, *_what_got_worse(answer), *_what_would_settle(answer)]
+
+
+def _what_got_worse(answer: GateResult) -> Iterator[str]:
+    held = answer.held or Regressions("", ())
+    worse = {each.question.scenario for each in held.answers if each.verdict is Verdict.FAIL}
+    for row in answer.rows:
+        if row.name in worse and row.runs and (before := held.runs.get(row.name)):
+            compared = f"chaos compare {copied(before)} {row.runs[-1].run_id}"
+            yield f"{row.name} got worse; which phase, rank or account of GPU time it is: {compared}"
+
+
+def _what_would_settle(answer: GateResult) -> Iterator[str]:
+    codes = [card.environment for row in answer.rows for card in row.cards]
+    known = all(code.get("trainer_diff") or code.get("image_digest") for code in codes)  # else --add is refused
+    again = ["chaos", "gate", answer.path or answer.suite, *(["--add", "last"] if known else [])]
     again += ["--backend", answer.part.backend] if answer.part.backend not in ("", "local") else []
     again += ["--seed", str(answer.part.seed)] if answer.part.seed != 1 else []
     again += ["--against", answer.held.baseline] if answer.held is not None else []
+    steps = []
+    unclear = any(row.result.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) for row in answer.rows)
     if unclear and not answer.part.shard:
         steps.append(f"Run again what did not pass, on a quiet host: {shlex.join([*again, '--last-failed'])}")
     if answer.held is not None and (runs := max((each.more or 0 for each in answer.held.answers), default=0)):
+        runs += 0 if known else max(len(row.runs) for row in answer.rows)
         steps.append(f"To settle the comparison: {shlex.join([*again, '--repeat', str(runs)])}")
-    return steps
+    yield from steps
+    if steps and not known:
+        yield "With the trainer in a git checkout, --add counts the runs of an earlier gate as well"
 
 
 COMPARED_HEAD = ("Verdict", "Scenario", "Figure", "Baseline", "Now", "Ratio", "95 % bounds", "Reason")

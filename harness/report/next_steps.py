@@ -80,7 +80,7 @@ def _of_a_failure(card: Scorecard) -> Iterator[str]:
     struck = [fault.kind for fault in run.faults if fault.injected is not None]
     failed_over = {each.code for each in card.findings if each.verdict is Verdict.FAIL}
     for kind in dict.fromkeys(struck) if failed_over != {FILES} else ():
-        yield f"When this happens for real, its runbook is named by: chaos faults {_word(kind)}"
+        yield f"When this happens for real, its runbook is named by: chaos faults {copied(kind)}"
     yield f"Once it is mended, run the same again: {_again(card)}"
 
 
@@ -97,11 +97,11 @@ def _to_settle(card: Scorecard) -> Iterator[str]:
 def _again(card: Scorecard) -> str:
     """The command for it. A rehearsal of a game day has no plan of its own."""
     own = card.evidence.run.plan.get("run_id") == card.run_id
-    return f"chaos run --plan {_word(card.run_id)}" if own else f"chaos run {_word(card.scenario)}"
+    return f"chaos run --plan {copied(card.run_id)}" if own else f"chaos run {copied(card.scenario)}"
 
 
-def _word(name: str) -> str:
-    """A name out of a log, in a command that people copy: neither an option nor a path nor more than one word."""
+def copied(name: str) -> str:
+    """A name out of a log or a file, in a command that people copy: neither an option nor a path nor several words."""
     return name if _NAME.fullmatch(name) else "…"
 
 
@@ -110,7 +110,7 @@ def _of_an_invalid_run(card: Scorecard) -> Iterator[str]:
     faults = card.evidence.run.faults
     mine = [fault for fault in faults if f"fault {fault.id} " in reasons] or faults
     for fault in mine:
-        yield f"What {_word(fault.id)} reported: the lines fault.effect of events/harness.jsonl in the run's folder"
+        yield f"What {copied(fault.id)} reported: the lines fault.effect of events/harness.jsonl in the run's folder"
     for kind in dict.fromkeys(fault.kind for fault in mine):
-        yield f"What the fault needs, and which backends can do it here: chaos faults {_word(kind)}"
+        yield f"What the fault needs, and which backends can do it here: chaos faults {copied(kind)}"
     yield "What this machine lacks: chaos doctor"

@@ -74,7 +74,7 @@ def rehearse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, good: Scor
                     environment=environment_facts() | CODE | environment,
                     evidence=replace(each.evidence, run=replace(each.evidence.run, plan=plan.to_json())),
                 )
-            return named, False
+            return [kept[each.run_id] for each in named], False
 
         monkeypatch.setattr(module.provenance, "facts", lambda *_: here)
         monkeypatch.setattr(module, "execute", lambda *_: Outcome("completed", ""))

@@ -202,6 +202,8 @@ def test_a_gate_remembers(rehearse: Any, bad: Scorecard) -> None:
     assert values["against"]["verdict"] == "fail" and values["against"]["comparisons"][0]["ratio"] > 1.5
     page, text, junit = ((folder / name).read_text() for name in ("report.html", "report.md", "junit.xml"))
     assert "Against baseline" in page and "Against baseline" in text and "recovery time against" in junit
+    compare = f"chaos compare {first.rows[0].runs[-1].run_id} {slower.rows[0].runs[-1].run_id}"
+    assert any(compare in step for step in next_steps(slower)) and compare in page
 
 
 class Notes(CampaignObserver):
@@ -420,6 +422,9 @@ def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Score
     compared = next_steps(replace(no, held=Regressions("last week", []), path=""))
     again = "chaos gate small --add last --against 'last week' --last-failed"
     assert compared[-1].endswith(again), "else nothing is compared"
+    unknown = replace(no.rows[2], cards=[replace(card, environment={}) for card in no.rows[2].cards])
+    again, advice = next_steps(replace(no, rows=[*no.rows[:2], unknown], path=""))[1:]
+    assert again.endswith("chaos gate small --last-failed") and "git checkout" in advice, "--add would be refused"
     page = (rehearse.folder(no) / "report.html").read_text()
     box = page[page.index('class="verdict fail"') : page.index("<main>")]
     assert yes_or_no(no) in box and box.index("What to do next") < box.index("--last-failed")
