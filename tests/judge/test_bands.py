@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from judging import ENVELOPE, EXPECT, Bend, bending, bent, load, together, verdict
+from judging import ENVELOPE, EXPECT, Bend, bending, bent, expecting, load, together, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, simulate
 
 from harness.judge.facts.evidence import Evidence
-from harness.judge.score import Scorecard
+from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline
 
@@ -103,6 +103,17 @@ def test_every_rank_that_tells_its_own_loss_is_compared() -> None:
     assert "at step 15 the loss of rank 1 differs from the same rank of the fault-free run" in card.reasons[0]
     final = judged(local, fault_free, {"loss_continuity": {"mode": "final"}})
     assert "(of rank 0; each rank reports its own)" in final.reasons[0]
+
+
+def test_without_a_fault_free_run_the_run_shows_whether_ranks_tell_losses_of_their_own() -> None:
+    def disagreements(bend: Bend) -> list[str]:
+        logs = expecting(simulate(JOB, KILL, seed=5).logs(), EXPECT)
+        bend(logs)
+        card = judge(Evidence(load(simulate(JOB, KILL, seed=5), logs)), "alone")
+        return [reason for reason in card.reasons if "disagree on the loss" in reason]
+
+    assert disagreements(loss(own, rank=1)) == []
+    assert disagreements(loss(own, rank=1, first=25)) != [], "they told the same before the fault"
 
 
 def test_one_step_on_which_ranks_of_the_fault_free_run_differ_switches_no_check_off() -> None:

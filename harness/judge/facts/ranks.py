@@ -204,6 +204,8 @@ def is_local(steps: Steps, name: str, telling: Bools) -> bool:
     rows = np.flatnonzero(_told(steps, name, np.arange(len(steps))))
     lowest = int(steps.rank[rows].min(initial=len(telling)))
     rows = np.intersect1d(rows, _rows_of(steps, telling), assume_unique=True)
+    if not len(rows):
+        return False
     cell, count = cells(steps.step[rows])
     several = np.bincount(cell, minlength=count) > 1
     different = np.zeros(count, np.bool_)

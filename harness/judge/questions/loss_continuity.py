@@ -24,6 +24,7 @@ from harness.judge.facts.samples import Consumed
 from harness.judge.score import Expectation, Score, ScoreResult, at_most, left_open, line
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, Verdict, failed, unknown
 from harness.log.reading import is_told
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Timeline
 from harness.units import counted
 
@@ -343,14 +344,17 @@ def _sample_lines(bounds: ContinuityBounds, consumed: Consumed, curve: Verdict) 
 
 def _ranks_agree(evidence: Analysis, bounds: ContinuityBounds, moved: bool, followed: bool) -> Iterator[Claim]:
     """Replicas that drift apart are broken, whatever rank 0 says. `moved`: samples may be others than in the fault-free
-    run; `followed`: what each rank consumed is judged elsewhere."""
+    run; `followed`: what each rank consumed is judged elsewhere. Whether ranks tell values of their own, the fault-free
+    run shows; without one the run itself does, before its first fault."""
     run, fault_free = evidence.run, evidence.fault_free
+    before = run.steps.survives & (run.steps.end < first_strike(run.faults))
+    usual = fault_free.steps if fault_free else replace(run.steps, survives=before)
     closely = {"exact": 0.0, "ulp": bounds.max_ulp}.get(bounds.mode) if not evidence.never_the_same else None
     for name, words in (*WORDS.items(), *({} if followed else SAMPLES).items()):
         telling = ranks.telling(fault_free.steps if fault_free else run.steps, name)
-        if fault_free is not None and ranks.is_local(fault_free.steps, name, telling):
+        if ranks.is_local(usual, name, telling):
             allowed = closely if name in CURVES else None if moved else 0.0
-            row = None if allowed is None else ranks.off_the_fault_free_run(run.steps, fault_free.steps, name, allowed)
+            row = None if allowed is None else ranks.off_the_fault_free_run(run.steps, usual, name, allowed)
             if row is not None:
                 whose = f"the {words} of rank {run.steps.rank[row]}"
                 text = f"at step {run.steps.step[row]} {whose} differs from the same rank of the fault-free run"
