@@ -1,16 +1,16 @@
 """One verdict for several runs of one scenario, by the tail of their figures. Pure: the bootstrap's dice are seeded.
 
 One run that fails is a failed run, however good the others are: a stack that fails some of its runs is *flaky*. When
-all of them pass, the question is how sure that makes us. For every bound the decision is on the tail: with 95 %
-confidence, 90 % of all runs stay within it. Where that cannot be said, the answer is inconclusive, with the number
-of further runs that would settle it.
+all of them pass, the question is how sure that makes us. For every bound that the scenario sets, the decision is on the
+tail: with 95 % confidence, 90 % of all runs stay within it. Where that cannot be said, the answer is inconclusive, with
+the number of further runs that would settle it.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -90,9 +90,15 @@ def _failures(cards: Sequence[Scorecard]) -> str:
 
 
 def _assessments(cards: Sequence[Scorecard]) -> dict[str, Assessment]:
-    lines = (line for card in cards for line in card.expectations)
+    """Of the bounds that the scenario sets itself: who wrote none asked for no tail of it."""
+    lines = (line for card in cards for line in card.expectations if line.name.partition(".")[0] in _expected(card))
     shares = grouped((line.name, line.share) for line in lines if line.share is not None)
     return {name: assess(values, limit=1.0) for name, values in shares.items() if len(values) == len(cards)}
+
+
+def _expected(card: Scorecard) -> Container[str]:
+    told = card.evidence.run.plan.get("expect")
+    return told if isinstance(told, dict) else ()
 
 
 def _doubt(name: str, found: Assessment) -> str:

@@ -60,6 +60,15 @@ def test_figures_far_from_their_bound_pass(good: Scorecard) -> None:
     assert found.assessments["recovery_time.max"].tail < 0.25
 
 
+def test_a_bound_that_the_scenario_does_not_set_has_no_tail(good: Scorecard) -> None:
+    def leaving(share: float) -> Scorecard:
+        line = Expectation("exit_time.max", "≤ 30 s", f"{30 * share} s", Verdict.PASS, share=share)
+        return replace(good, expectations=[line])
+
+    assert "exit_time" not in good.evidence.run.plan["expect"]
+    assert_verdict(repeat_verdict([leaving(share) for share in (0.1, 0.13, 0.24)]), Verdict.PASS)
+
+
 def test_figures_of_several_runs_are_ranges(good: Scorecard) -> None:
     def run(took_s: float | None, untold: dict[str, str]) -> Scorecard:
         scores = {"recovery_time": {"seconds": took_s}, "wasted_gpu_hours": {"percent_by_faults": 30.04}}
