@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from harness.gate.baseline_comparison import RUNS_MIN, RUNS_USUAL, Question, Regressions, Success, title
 from harness.gate.baseline_comparison import Answer as Comparison
-from harness.gate.baseline_comparison import Question, Regressions, title
 from harness.gate.stored_gate import Part, Run
 from harness.judge.repeats import RepeatVerdict
 from harness.judge.score import S, Scorecard
@@ -53,7 +53,8 @@ class SuiteRow:
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
         newest = self.runs[-1].run_id if self.runs else "—"
-        return self.result.verdict.value, self.name, str(len(self.runs)), in_words(self.result.reasons[0]), newest
+        said = "; ".join(self.result.reasons[: 2 if self.result.verdict is Verdict.FAIL else 1])
+        return self.result.verdict.value, self.name, str(len(self.runs)), in_words(said), newest
 
 
 @dataclass(frozen=True)
@@ -111,22 +112,34 @@ def _what_got_worse(answer: GateResult) -> Iterator[str]:
 
 
 def _what_would_settle(answer: GateResult) -> Iterator[str]:
+    verdicts = {row.result.verdict for row in answer.rows}
+    unclear = bool(verdicts & {Verdict.INCONCLUSIVE, Verdict.INVALID}) and not answer.part.shard
+    compared = answer.held.answers if answer.held is not None and Verdict.FAIL not in verdicts else ()
+    more = max((each.more or 0 for each in compared), default=0)
+    before = [each.question.runs_before for each in compared if isinstance(each.question, Success)]
+    if answer.held is not None and min(before, default=RUNS_MIN) < RUNS_MIN:
+        yield (
+            f"The baseline has too few runs: make a gate with --repeat {RUNS_USUAL} on the stack that you trust, then:"
+            f" {shlex.join(['chaos', 'baseline', 'set', answer.held.baseline])}"
+        )
+        more = 0
+    if any(row.stored for row in answer.rows):
+        if unclear or more:
+            yield "Run the shards again with more runs (--repeat), on quiet hosts; then merge them"
+        return
     codes = [card.environment for row in answer.rows for card in row.cards]
     known = all(code.get("trainer_diff") or code.get("image_digest") for code in codes)  # else --add is refused
     again = ["chaos", "gate", answer.path or answer.suite, *(["--add", "last"] if known else [])]
     again += ["--backend", answer.part.backend] if answer.part.backend not in ("", "local") else []
     again += ["--seed", str(answer.part.seed)] if answer.part.seed != 1 else []
     again += ["--against", answer.held.baseline] if answer.held is not None else []
-    steps = []
-    unclear = any(row.result.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID) for row in answer.rows)
-    if unclear and not answer.part.shard:
-        steps.append(f"Run again what did not pass, on a quiet host: {shlex.join([*again, '--last-failed'])}")
-    if answer.held is not None and (runs := max((each.more or 0 for each in answer.held.answers), default=0)):
-        runs += 0 if known else max(len(row.runs) for row in answer.rows)
-        steps.append(f"To settle the comparison: {shlex.join([*again, '--repeat', str(runs)])}")
-    yield from steps
-    if steps and not known:
-        yield "With the trainer in a git checkout, --add counts the runs of an earlier gate as well"
+    if unclear:
+        yield f"Run again what did not pass, on a quiet host: {shlex.join([*again, '--last-failed'])}"
+    if more:
+        runs = more if known else more + max(len(row.runs) for row in answer.rows)
+        yield f"To settle the comparison: {shlex.join([*again, '--repeat', str(runs)])}"
+    if (unclear or more) and not known:
+        yield "With the trainer in a git checkout, and a commit there, --add counts the runs of an earlier gate as well"
 
 
 COMPARED_HEAD = ("Verdict", "Scenario", "Figure", "Baseline", "Now", "Ratio", "95 % bounds", "Reason")

@@ -65,7 +65,8 @@ def _check(parts: Sequence[Stored]) -> None:
     for stored in parts:
         part = stored.part
         if part.shard is None or part.shards is None or not part.shard <= part.shards <= SHARDS_MAX:
-            raise UsageError(f"gate {stored.run_id} is not a shard; run the gate with --shard 1/{len(parts)}")
+            why = "leave it out if it is a merge itself, or run it with"
+            raise UsageError(f"gate {stored.run_id} is not a shard; {why} --shard 1/{len(parts)}")
         if (stored.suite, part.same) != (first.suite, first.part.same):
             raise UsageError(
                 f"gate {stored.run_id} has another suite, backend, seed or number of shards than {first.run_id}"

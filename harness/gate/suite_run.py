@@ -91,7 +91,8 @@ class Earlier:
                 if (then := card.environment.get(name)) != (now := here.get(name)):
                     raise UsageError(f"--add: {card.run_id} had {name} {then or 'unknown'}, here {now or 'unknown'}")
             if not any(here.get(name) for name in ("trainer_diff", "image_digest")):
-                raise UsageError(f"--add: nobody knows that {card.run_id} had the code of now: use a git checkout")
+                why = "use a git checkout with a commit"
+                raise UsageError(f"--add: nobody knows that {card.run_id} had the code of now: {why}")
 
 
 def _told(plan: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:

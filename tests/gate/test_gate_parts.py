@@ -294,6 +294,22 @@ def test_a_missing_shard_is_no_full_pass(rehearse: Any, tmp_path: pathlib.Path) 
     assert merged.verdict is Verdict.INCONCLUSIVE and "shard 3 of 3 (it was not given)" in merged.reason
 
 
+def test_a_merge_names_no_command_that_nobody_can_run(rehearse: Any, tmp_path: pathlib.Path, good: Scorecard) -> None:
+    unclear = replace(good, verdict=Verdict.INCONCLUSIVE, reasons=["the host was busy"])
+    merged = merging.merge_gates(shards(rehearse, 2, {"node-loss": unclear}), tmp_path)
+    (step,) = next_steps(merged)
+    assert step.startswith("Run the shards again") and "chaos gate" not in step
+
+
+def test_a_baseline_of_one_run_is_what_must_grow(rehearse: Any) -> None:
+    first = rehearse(THREE, recovery=7.0, repeat=1)
+    told = next_steps(rehearse(THREE, recovery=7.1, repeat=3, against=first.run_id))
+    assert told == [
+        "The baseline has too few runs: make a gate with --repeat 5 on the stack that you trust, then: chaos baseline set"
+        f" {first.run_id}"
+    ]
+
+
 def test_one_bad_shard_decides(rehearse: Any, tmp_path: pathlib.Path, bad: Scorecard) -> None:
     assert merging.merge_gates(shards(rehearse, 2, {"spot-evict": bad}), tmp_path).verdict is Verdict.FAIL
 
