@@ -139,19 +139,22 @@ def faults(
         out.print(f"[bold]{safe(name)}[/] — {safe(about)}", soft_wrap=True)
         for parameter in _parameters(name):
             default = "required" if parameter["required"] else f"default {parameter['default']}"
-            say(f"    {parameter['name']}: {parameter['about']} ({default})")
+            choices = f"; one of: {', '.join(parameter['choices'])}" if parameter["choices"] else ""
+            say(f"    {parameter['name']}: {parameter['about']} ({default}{choices})")
         if runbook := load_fault(name).runbook:
             say(f"    runbook: docs/runbooks/{runbook}.md")
         say("    " + "; ".join(f"{backend}: {answer}" for backend, answer in can.items()))
 
 
-def _parameters(name: str) -> list[dict[str, object]]:
+def _parameters(name: str) -> list[dict[str, Any]]:
+    schema = load_fault(name).model_json_schema()["properties"]
     return [
         {
             "name": key,
             "about": field.description or "",
             "required": field.is_required(),
             "default": None if field.is_required() or field.default is None else str(field.default),
+            "choices": [str(each) for each in schema.get(key, {}).get("enum", ())],
         }
         for key, field in load_fault(name).model_fields.items()
     ]

@@ -76,7 +76,7 @@ def test_faults() -> None:
     (fault, *_) = told("list", "--faults", "--json")
     assert sorted(fault) == ["about", "backends", "name", "parameters"]
     assert shape(fault["backends"])["local"] == {"lacking": "str", "works": "bool"}
-    assert sorted(fault["parameters"][0]) == ["about", "default", "name", "required"]
+    assert sorted(fault["parameters"][0]) == ["about", "choices", "default", "name", "required"]
 
 
 def test_doctor() -> None:

@@ -301,6 +301,13 @@ def test_a_merge_names_no_command_that_nobody_can_run(rehearse: Any, tmp_path: p
     assert step.startswith("Run the shards again") and "chaos gate" not in step
 
 
+def test_a_baseline_of_a_busier_host_is_told(rehearse: Any) -> None:
+    first = rehearse(THREE, recovery=7.0, repeat=5)
+    (told,) = next_steps(rehearse(THREE, recovery=3.5, repeat=5, against=first.run_id))
+    assert told.startswith("node-loss, rank-kill, spot-evict did much better") and "chaos baseline set" in told
+    assert next_steps(rehearse(THREE, recovery=6.9, repeat=5, against=first.run_id)) == []
+
+
 def test_a_baseline_of_one_run_is_what_must_grow(rehearse: Any) -> None:
     first = rehearse(THREE, recovery=7.0, repeat=1)
     told = next_steps(rehearse(THREE, recovery=7.1, repeat=3, against=first.run_id))
