@@ -110,12 +110,10 @@ def _what_got_worse(answer: GateResult) -> Iterator[str]:
         if row.name in worse and row.runs and (before := held.runs.get(row.name)):
             compared = f"chaos compare {copied(before)} {row.runs[-1].run_id}"
             yield f"{row.name} got worse; which phase, rank or account of GPU time it is: {compared}"
-    better = {
-        each.question.scenario for each in held.answers if each.bounds is not None and each.bounds[1] < MUCH_BETTER
-    }
+    better = sorted({each.question.scenario for each in held.answers if each.bounds and each.bounds[1] < MUCH_BETTER})
     if better:
         yield (
-            f"{', '.join(sorted(better))} did much better than the baseline, which may be of a busier host and hide what"
+            f"{', '.join(better)} did much better than the baseline, which may be of a busier host and hide what"
             f" gets worse; on a quiet host, make a new one: {shlex.join(['chaos', 'baseline', 'set', held.baseline])}"
         )
 
