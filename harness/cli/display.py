@@ -78,12 +78,12 @@ class Display(CampaignObserver):
         self._shown_at = now
         steps = f" of {status.steps}" if status.steps is not None else ""
         done = f"step {status.step}{steps}{self._left(status)}"
+        phase = PHASES.get(status.phase) or safe(status.phase)
         if self._spinner:
             loss = f" · loss {status.loss:.3f}" if status.loss is not None else ""
-            phase = PHASES.get(status.phase) or safe(status.phase)
             self._spinner.update(f"{phase} · {done}{loss} · {status.elapsed_s:.0f} s so far")
         else:
-            self._say(f"  {status.elapsed_s:6.1f} s  {done}")
+            self._say(f"  {status.elapsed_s:6.1f} s  {done}{f' · {phase}' * (status.phase != 'training')}")
 
     def _left(self, status: Status) -> str:
         """At the pace since the first step, pauses included."""

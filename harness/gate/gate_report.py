@@ -83,13 +83,17 @@ def yes_or_no(answer: GateResult) -> str:
         return f"NO: {answer.reason}."
     verdicts = [row.result.verdict for row in answer.rows]
     failed, passed = verdicts.count(Verdict.FAIL), verdicts.count(Verdict.PASS)
-    whole = counted(len(verdicts), "scenario")
+    absent = max(0, len(answer.part.names) - len(verdicts))
+    whole = counted(len(verdicts) + absent, "scenario")
     if passed == len(verdicts):
         return f"NO: {answer.reason}."
     told = [f"{failed} failed"] if failed else []
     told += [f"{unknown} could not be judged"] if (unknown := len(verdicts) - failed - passed) else []
     told += [f"{passed} passed"] if passed else []
-    return f"NO: of {whole}, {', '.join(told)}."
+    told += [f"{absent} did not run"] if absent else []
+    held = answer.held
+    against = f"; against baseline {held.baseline}: {held.verdict}" if held and held.verdict is not Verdict.PASS else ""
+    return f"NO: of {whole}, {', '.join(told)}{against}."
 
 
 def next_steps(answer: GateResult) -> list[str]:

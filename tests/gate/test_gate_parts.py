@@ -442,6 +442,10 @@ def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Score
         f"Run again what did not pass, on a quiet host: chaos gate {no.path} --add last --last-failed",
     ]
     assert no.path.endswith("small.yaml"), "a name finds only what lies among the shipped suites"
+    doubtful = Regressions("last week", [], missing=["rank-kill"])
+    assert yes_or_no(replace(no, held=doubtful)).endswith("1 passed; against baseline last week: inconclusive.")
+    cut = replace(no, rows=no.rows[:1])
+    assert yes_or_no(cut) == "NO: of 3 scenarios, 1 failed, 2 did not run."
     compared = next_steps(replace(no, held=Regressions("last week", []), path=""))
     again = "chaos gate small --add last --against 'last week' --last-failed"
     assert compared[-1].endswith(again), "else nothing is compared"
