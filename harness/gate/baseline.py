@@ -12,6 +12,7 @@ import msgspec
 
 from harness.campaign.run_store import Store, Wanted
 from harness.errors import UsageError, choice
+from harness.gate import stored_gate
 from harness.gate.baseline_comparison import FIGURES as COMPARED
 from harness.gate.baseline_comparison import Question, Regressions, Success, compare, title
 from harness.gate.run_figures import Figures, Identity, RunFigures, ScenarioFigures, figures_of, gathered, identity_of
@@ -52,6 +53,8 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
     if _NAME.match(name) and (reports / FOLDER / f"{name}.json").exists():
         return read_figures(reports / FOLDER / f"{name}.json")
     gates = sorted(reports.glob(f"*/{FIGURES}"), key=lambda path: path.stat().st_mtime)
+    if name == "last":
+        stored_gate.check_ended(reports, gates[-1].stat().st_mtime if gates else 0.0)
     fitting = gates[-1:] if name == "last" else [path for path in gates if path.parent.name.startswith(name)]
     if len(fitting) > 1:
         raise UsageError(f"{name!r} fits {len(fitting)} gates; write more letters")

@@ -15,6 +15,7 @@ from harness.report import run_report
 from harness.report.words import one_line
 from harness.units import counted
 
+BEGAN = "began"  # a file in a gate's folder until it has ended
 Reason = Annotated[str, msgspec.Meta(max_length=20_000)]
 
 
@@ -110,9 +111,22 @@ def read(folder: pathlib.Path) -> Stored:
         raise UsageError(f"{path}: not a gate of this version: {one_line(error)}") from error
 
 
+def check_ended(reports: pathlib.Path, newest_s: float, suite: str = "") -> None:
+    """Raises `UsageError` where a gate, of this suite, began later and has not ended: `last` would be another one."""
+    for began in reports.glob(f"*/{BEGAN}"):
+        gate = began.parent.name
+        if (began.parent / "plan.json").exists() or not gate.startswith(f"{suite}-" if suite else ""):
+            continue  # a trainer writes what it likes into the folder of a run
+        if began.stat().st_mtime > newest_s:
+            raise UsageError(f"last: gate {gate} began later and has not ended; name the one that you mean")
+
+
 def find(name: str, reports: pathlib.Path, suite: str, backend: str) -> Stored:
     """A gate of this suite on this backend by its id, or `last` for the newest. Raises `UsageError`."""
-    for path in sorted(reports.glob("*/suite.json"), key=lambda path: path.stat().st_mtime, reverse=True):
+    files = sorted(reports.glob("*/suite.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    if name == "last":
+        check_ended(reports, files[0].stat().st_mtime if files else 0.0, suite)
+    for path in files:
         if name != "last" and not path.parent.name.startswith(name):
             continue
         try:

@@ -132,6 +132,8 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     for entry, spec in specs:
         added_to.check(_check_plan(entry, spec, gate), backend)
     run_id = new_run_id(suite.name)
+    (gate.reports / run_id).mkdir(parents=True)
+    (gate.reports / run_id / stored_gate.BEGAN).touch()
     size = counted(len(specs), "scenario")
     gate.observer.begins(suite.name, f"{suite.title} · {size} · seed {gate.seed}")
     check_row = _blindness_check(broken, gate, backend)
@@ -301,10 +303,10 @@ def _held_against(before: Figures, rows: Sequence[SuiteRow], gate: Gate) -> Regr
 
 def _report(answer: GateResult, gate: Gate) -> GateResult:
     folder = gate.reports / answer.run_id
-    folder.mkdir(parents=True)
     sets = tuple(each for row in answer.rows for each in figures_of_cards(row.cards))
     figures = Figures(source=answer.run_id, made_at=baseline.now(), scenarios=sets)
     write_files({**render(answer), baseline.FIGURES: figures.to_text()}, folder)
+    (folder / stored_gate.BEGAN).unlink()
     return answer
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import pathlib
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from harness.campaign.campaign_observers import CampaignObserver
 from harness.cli import main
 from harness.errors import ScenarioError, UsageError
-from harness.gate import gate_command, merging, run_figures, selection
+from harness.gate import baseline, gate_command, merging, run_figures, selection, stored_gate
 from harness.gate import suite_run as module
 from harness.gate.baseline_comparison import Question, Regressions, Success, compare
 from harness.gate.gate_report import against_json, next_steps, yes_or_no
@@ -458,6 +459,22 @@ def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Score
     assert "pace.max_slowdown" not in page
     for name in ("report.md", "junit.xml"):
         assert yes_or_no(no) in (rehearse.folder(no) / name).read_text()
+
+
+def test_the_last_gate_is_none_before_one_that_has_not_ended(rehearse: Any, tmp_path: pathlib.Path) -> None:
+    reports = rehearse.folder(rehearse(THREE)).parent
+    assert not [*reports.glob("*/began")] and baseline.find("last", reports)
+    killed = reports / "small-20990101-000000-0001"
+    killed.mkdir()
+    (killed / "began").touch()
+    os.utime(killed / "began", (2**32, 2**32))
+    for look in (lambda: baseline.find("last", reports), lambda: stored_gate.find("last", reports, "small", "local")):
+        with pytest.raises(UsageError, match="gate small-20990101-000000-0001 began later and has not ended"):
+            look()
+    (killed / "plan.json").touch()
+    assert stored_gate.find("last", reports, "small", "local") and baseline.find("last", reports), (
+        "it is a run's folder"
+    )
 
 
 def test_only_what_did_not_pass_is_run_again(rehearse: Any, bad: Scorecard) -> None:
