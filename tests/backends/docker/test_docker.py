@@ -343,11 +343,11 @@ def test_the_control_command_dies_and_comes_back_at_the_same_address(launch: Any
 
 KILLED_PROBE = """
 import os
-from harness.backends.docker import backend, probe
+from harness.backends.docker import backend, container_probe
 def killed(cluster, log):
     print(cluster._place.run_id, flush=True)
     os.kill(os.getpid(), 9)
-probe._wait_for_time = killed
+container_probe._wait_for_time = killed
 backend.BACKEND.probe()
 """
 
