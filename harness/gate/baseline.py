@@ -71,7 +71,7 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
 
 
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """Every run of one commit that was judged.
+    """All judged runs of one commit.
 
     The runs of a scenario are sorted into sets that may be compared. One set of each scenario counts: the one that fits
     `wanted`, or else the largest.
