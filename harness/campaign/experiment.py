@@ -14,6 +14,7 @@ from harness.campaign import seal
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage, staged
 from harness.campaign.fault_free import (
     FaultFree,
+    another_repeat,
     copy_fault_free,
     ensure_fault_free,
     fault_free_plans,
@@ -24,9 +25,11 @@ from harness.campaign.fault_free import (
 from harness.campaign.resumed import Resumed, resize
 from harness.campaign.wings import sections_of
 from harness.errors import ChaosError, EventLogError, FaultError
-from harness.judge.facts.evidence import FAULT_FREE, load_evidence
+from harness.judge.assumptions.resumed_as_asked import BEFORE, RESUMED, SAME
+from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE, Evidence, load_evidence
 from harness.judge.facts.usual import Slowed, Usual
 from harness.judge.score import Scorecard, judge
+from harness.judge.verdict import Doubt
 from harness.log import untrusted_files
 from harness.plan.run_plan import Plan
 from harness.report import write_reports
@@ -34,8 +37,10 @@ from harness.run.drill import CannotDrill
 from harness.run.job import Outcome, execute
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
+from harness.units import counted
 
 MIN_FREE_BYTES = 200 * 2**20
+REPEATS_MAX = 5  # fault-free runs that a band is drawn from
 COPIES_MAX = 3  # tries to copy what others may be replacing
 
 
@@ -159,16 +164,32 @@ class _Experiment:
         return None
 
     def _resume(self) -> None:
-        """Fault-free runs that change size where the run did. Without them the band is wider."""
-        at = resize(self.plan, timeline.load(self.run_dir))
-        if at is None or self.stop.asked:
-            return
+        """Fault-free runs that change size where the run did, where it did. Then more of all kinds, while the run is
+        outside of the band that they give and too few are there to accuse it."""
+        run, fault_free = timeline.load(self.run_dir), self.run_dir / FAULT_FREE
+        at = resize(self.plan, run, timeline.load(fault_free))
+        resumed = at and Resumed(self.plan, at, run, self.reports, self.backend, self.observer, self.stop)
         try:
-            resumed = Resumed(self.plan, at, self.reports, self.backend, self.observer, self.stop)
-            for name, folder in resumed.runs(self.run_dir / FAULT_FREE).items():
-                copy_fault_free(folder, self.run_dir / name)
+            if resumed and not self.stop.asked:
+                for name, folder in resumed.runs(fault_free).items():
+                    copy_fault_free(folder, self.run_dir / name)
+            while not self.stop.asked and self._another_repeat(resumed, fault_free):
+                pass
         except (ChaosError, OSError, CannotDrill) as error:  # the run itself is complete, whatever becomes of this
-            self.observer.note(f"No fault-free run could change its size at step {at.step}: {error}")
+            self.observer.note(f"Not all fault-free runs that this run is compared with could be made: {error}")
+
+    def _another_repeat(self, resumed: Resumed | None, fault_free: pathlib.Path) -> bool:
+        """Whether one more was needed, and made."""
+        kind = RESUMED if resumed else CALIBRATION
+        known = {path.name for path in self.run_dir.glob(f"{kind}*")} - {BEFORE, SAME}
+        if len(known) >= REPEATS_MAX or not lacks_repeats(load_evidence(self.run_dir)):
+            return False
+        self.observer.note(f"Its losses are outside of the band from {counted(len(known), 'fault-free run')}: one more")
+        if resumed:
+            made = resumed.another(fault_free, known)
+            return made is not None and copy_fault_free(made[1], self.run_dir / made[0])
+        _, outcome = self._hold(another_repeat(self.plan, len(known)), self.run_dir / f"{CALIBRATION}{len(known) + 1}")
+        return outcome is None or outcome.outcome == "completed"
 
     def _exchange(self, copied: pathlib.Path) -> None:
         """Puts it into the run's folder, in the place of the old one if there is one."""
@@ -200,6 +221,11 @@ def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
             "the fault-free run restored an old checkpoint and did no step: the job must begin anew each time"
         )
     return plan.with_steps(alone.reached_step) if alone.reached_step else plan
+
+
+def lacks_repeats(evidence: Evidence) -> bool:
+    """Whether a run is outside of its band, and too few fault-free runs say how wide that is."""
+    return any(finding.doubt == Doubt.FEW_REPEATS for finding in judge(evidence, "").findings)
 
 
 def _at_another_pace(run_dir: pathlib.Path) -> bool:

@@ -20,14 +20,17 @@ from typing import NamedTuple
 from harness.backends.contract import Backend
 from harness.campaign import seal
 from harness.errors import EventLogError, FaultError
+from harness.judge.assumptions.made_as_asked import Asked
 from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE
 from harness.log import files, untrusted_files
 from harness.log.journal import is_closed, is_running
 from harness.node.run_folder_view import KEPT as CACHE
 from harness.plan.run_plan import Plan
+from harness.run import provenance
 from harness.run.job import Outcome, execute
 from harness.run.observers import SILENT, Observer
 from harness.run.stop import StopRequest
+from harness.timeline import timeline
 
 REPEATS = 2  # for a band where all runs have one world size
 YOUNG_S = 60.0  # so young a folder may not have its lock yet
@@ -46,21 +49,35 @@ def ensure_fault_free(
 ) -> tuple[pathlib.Path, Outcome | None]:
     """The folder of a completed run of `plan` (itself without faults), and how it went if it ran now.
 
-    What was kept is used where its seal holds; with `anew` it is replaced once a new run has completed. `repeat` tells
-    runs of one and the same plan apart.
+    What was kept is used where its seal holds and it did what it was asked; with `anew` it is replaced once a new run
+    has completed. One that did something else is made again once. `repeat` tells runs of one and the same plan apart.
     A run that did not complete is not kept: its folder is handed back for the report, with its outcome.
     """
     digest = _key(plan, repeat)
     kept = cache(reports) / digest
-    if not anew and seal.holds(kept):
+    if not anew and seal.holds(kept) and not _flaw(plan, kept):
         return kept, None
-    attempt = own_folder(reports, digest)
-    outcome = execute(plan, attempt, backend, observer, stop)
-    if outcome.outcome == "completed":
+    for last in (False, True):
+        attempt = own_folder(reports, digest)
+        outcome = execute(plan, attempt, backend, observer, stop)
+        if outcome.outcome != "completed":
+            return attempt, outcome
         keep(attempt, kept)
         release(attempt)
-        return kept, outcome
-    return attempt, outcome
+        if last or not _flaw(plan, kept):
+            break
+    return kept, outcome
+
+
+def _flaw(plan: Plan, made: pathlib.Path) -> str:
+    """What a run of `plan` did that it was not asked, if the judge would not use it for that."""
+    try:
+        run = timeline.load(made)
+    except EventLogError as error:
+        return str(error)
+    code = {"source_digest": provenance.source_digest(plan)}
+    asked = Asked(plan.to_json(), code, resumes_at=0)
+    return asked.broken_by(run) or ("it restarted" if len(run.epochs) > 1 else "")
 
 
 def keep(attempt: pathlib.Path, kept: pathlib.Path) -> None:
@@ -96,6 +113,14 @@ def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFre
     return {FAULT_FREE: FaultFree(alone)} | {f"{CALIBRATION}{n}": other for n, other in enumerate(others, 1)}
 
 
+def another_repeat(plan: Plan, known: int) -> FaultFree:
+    """One more of those for calibration, where so many are known: of the same sizes in turn."""
+    first = [other for name, other in fault_free_plans(plan).items() if name != FAULT_FREE]
+    sizes = {other.plan.workload.nodes: other.plan for other in first}
+    chosen = [*sizes.values()][known % len(sizes)]
+    return FaultFree(chosen.again(f"{chosen.run_id}-more{known + 1}"), known + 1)
+
+
 def expects_band(plan: Plan) -> bool:
     bounds = plan.expect.get("loss_continuity")
     return isinstance(bounds, Mapping) and bounds.get("mode") == "envelope"
@@ -110,10 +135,9 @@ def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
 
     Raises `FaultError` for what cannot be removed.
     """
-    for other in fault_free_plans(plan).values():
-        _set_aside(cache(reports) / _key(*other))
-        for resumed in cache(reports).glob(f"{_key(*other)}-at-*"):
-            _set_aside(resumed)
+    for digest in {other.plan.outcome_digest() for other in fault_free_plans(plan).values()}:
+        for kept in (cache(reports) / digest, *cache(reports).glob(f"{digest}-*")):
+            _set_aside(kept)
 
 
 def cache(reports: pathlib.Path) -> pathlib.Path:

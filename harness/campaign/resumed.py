@@ -7,32 +7,36 @@ after the run, once it is known which save its restart took, and kept as other f
     resumed-before    as many nodes as planned, up to that save
     resumed-same      goes on from a copy of it with as many nodes: the resume by itself must change nothing
     resumed-1 … 3     go on from a copy of it with as many nodes as the run had then: how far rounding takes it
+    resumed-at-40     the same from another save, where a repeat from the first one would be the same bit for bit
 
 `resumed-same` is what is judged first: the others resume too, so a resume that goes wrong would widen the band it has
-to be in. There is one of the last kind where the steps before the save are those of the fault-free run bit for bit,
+to be in. There is one of the third kind where the steps before the save are those of the fault-free run bit for bit,
 else three. They cost the steps up to the save once, and those after it two or four times; a drill's cost is less, but
 it looks at no step. That the world grows again is not repeated: it would need a save that only a notice leaves.
+
+Each is checked when it is made and when a kept one is taken (`harness.judge.assumptions.resumed_as_asked`). One that
+did something else is made again once; then the judge names it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from harness.backends.contract import Backend
 from harness.campaign import seal
 from harness.campaign.campaign_observers import CampaignObserver, Stage, staged
 from harness.campaign.fault_free import cache, expects_band, keep, own_folder, release
 from harness.errors import ChaosError, FaultError
-from harness.judge.facts.evidence import BEFORE, RESUMED, SAME
+from harness.judge.assumptions import made_as_asked, resumed_as_asked
+from harness.judge.assumptions.resumed_as_asked import BEFORE, RESUMED, SAME, Resize, asked_of
 from harness.judge.facts.losses import compare, surviving
 from harness.log import untrusted_files
 from harness.plan.run_plan import Plan
 from harness.run import drill
-from harness.run.job import execute
+from harness.run.job import Outcome, execute
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
@@ -40,33 +44,19 @@ from harness.timeline.timeline import Timeline
 REPEATS = 3  # where one and the same job does not compute the same twice
 
 
-class Resize(NamedTuple):
-    """The world goes on from the save of `step` with `nodes` nodes."""
-
-    step: int
-    nodes: int
-
-
-def resize(plan: Plan, run: Timeline) -> Resize | None:
-    """Where the run first went on with another number of nodes, if that is to be judged and can be repeated: from the
-    newest periodic save, as no fault-free run makes another one."""
+def resize(plan: Plan, run: Timeline, fault_free: Timeline | None) -> Resize | None:
+    """Where the run first went on with another number of nodes, if that is to be judged and can be repeated."""
     reached = plan.backend in drill.REACHED and plan.workload.checkpoint.store != "s3"  # a store that ends with the job
-    if not (reached and expects_band(plan)):
-        return None
-    for epoch in run.epochs[1:]:
-        nodes, rest = divmod(epoch.size, plan.workload.ranks_per_node)
-        if epoch.kept >= epoch.first > 1 and epoch.size != plan.workload.world_size and not rest:
-            every, step = plan.workload.checkpoint.every_steps, epoch.first - 1
-            return Resize(step - step % every or step, nodes)
-    return None
+    return resumed_as_asked.resize(run, fault_free) if reached and expects_band(plan) else None
 
 
 @dataclass
 class Resumed:
-    """Makes these runs, or takes those that are kept."""
+    """Makes these runs, or takes those that are kept. `run`: the one that changed its size, at `at`."""
 
     plan: Plan
     at: Resize
+    run: Timeline
     reports: pathlib.Path
     backend: Backend
     observer: CampaignObserver
@@ -75,32 +65,57 @@ class Resumed:
     def runs(self, fault_free: pathlib.Path) -> dict[str, pathlib.Path]:
         """The folder of each by its name. Raises `ChaosError` where one cannot be made."""
         before = self._kept(BEFORE)
-        names = self._names(before, fault_free) if seal.holds(before) else []
-        if not names or not all(seal.holds(self._kept(name)) for name in names):
-            names = self._make(fault_free)
+        names = self._names(before, fault_free) if self._holds(BEFORE) else []
+        if not names or not all(map(self._holds, names)):
+            names = self._make(self.at.step, lambda before: self._names(before, fault_free))
         return {name: self._kept(name) for name in (BEFORE, *names)}
+
+    def another(self, fault_free: pathlib.Path, known: Collection[str]) -> tuple[str, pathlib.Path] | None:
+        """One more of those that change their size, by its name; `None` where there is no save for it."""
+        if self._repeats(self._kept(BEFORE), fault_free):  # from the same save it would be the same run once more
+            saves = made_as_asked.committed(timeline.load(fault_free)) - {self.at.step, self.plan.workload.steps}
+            steps = sorted(saves, key=lambda step: (abs(step - self.at.step), step))
+            names = {f"{RESUMED}at-{step}": step for step in steps}
+        else:
+            names = {f"{RESUMED}{len(known) + 1}": self.at.step}
+        name = next((name for name in names if name not in known), None)
+        if name is None:
+            return None
+        if not self._holds(name):
+            self._make(names[name], lambda before: [name])
+        return name, self._kept(name)
 
     def _kept(self, name: str) -> pathlib.Path:
         digest = self.plan.without_faults("").outcome_digest()
         size = "" if name in (BEFORE, SAME) else f"-on-{self.at.nodes}"
         return cache(self.reports) / f"{digest}-at-{self.at.step}{size}-{name}"
 
+    def _holds(self, name: str) -> bool:
+        """Whether one is kept that did what it was asked."""
+        return seal.holds(self._kept(name)) and not self._flaw(name, self._kept(name), self.at.step)
+
+    def _flaw(self, name: str, folder: pathlib.Path, step: int) -> str:
+        asked = asked_of(name, self.run, Resize(step, self.at.nodes))
+        return asked.broken_by(timeline.load(folder))
+
     def _names(self, before: pathlib.Path, fault_free: pathlib.Path) -> list[str]:
-        alike = compare(*(surviving(timeline.load(folder).steps) for folder in (before, fault_free))).identical
+        alike = self._repeats(before, fault_free)
         return [SAME, *(f"{RESUMED}{n}" for n in range(1, 1 + (1 if alike else REPEATS)))]
 
-    def _make(self, fault_free: pathlib.Path) -> list[str]:
+    def _repeats(self, before: pathlib.Path, fault_free: pathlib.Path) -> bool:
+        return compare(*(surviving(timeline.load(folder).steps) for folder in (before, fault_free))).identical
+
+    def _make(self, step: int, names_of: Callable[[pathlib.Path], list[str]]) -> list[str]:
+        """Those that go on from the save of this step, which is made first."""
         with self._folder(BEFORE) as before:
-            self._execute(self._plan(BEFORE), before, until_saved=self.at.step)
-            names = self._names(before, fault_free)
+            self._execute(BEFORE, before, step)
+            names = names_of(before)
             for name in names:
-                plan = self._plan(name)
                 with self._folder(name) as folder:
-                    drill.copy_saved(plan.launch(), before, folder)
-                    untrusted_files.remove_tree(folder, "data")  # it is written anew
-                    self._execute(plan, folder)
+                    self._execute(name, folder, step, before)
                     keep(folder, self._kept(name))
-            keep(before, self._kept(BEFORE))
+            if step == self.at.step:
+                keep(before, self._kept(BEFORE))
         return names
 
     def _plan(self, name: str) -> Plan:
@@ -118,9 +133,25 @@ class Resumed:
                 untrusted_files.remove_tree(folder.parent, folder.name)
             release(folder)
 
-    def _execute(self, plan: Plan, folder: pathlib.Path, until_saved: int | None = None) -> None:
-        stage = Stage("fault-free run", plan.workload.nodes, at=self.at.step, until_there=until_saved is not None)
-        given = (plan, folder, self.backend, self.observer, self.stop, until_saved)
-        outcome = staged(self.observer, stage, lambda: execute(*given))
-        if outcome.outcome != ("completed" if until_saved is None else "saved"):
-            raise ChaosError(f"{stage.in_words}: {outcome.outcome}: {outcome.reason}")
+    def _execute(self, name: str, folder: pathlib.Path, step: int, before: pathlib.Path | None = None) -> None:
+        """Up to the save of this step, or on from it where another run stopped `before`; a second time where the first
+        one did something else than it was asked."""
+        plan = self._plan(name)
+        stage = Stage("fault-free run", plan.workload.nodes, at=step, until_there=before is None)
+        given = (plan, folder, self.backend, self.observer, self.stop, step if before is None else None)
+
+        def run() -> Outcome:
+            return execute(*given)
+
+        for last in (False, True):
+            if before is not None:
+                drill.copy_saved(plan.launch(), before, folder)
+                untrusted_files.remove_tree(folder, "data")  # it is written anew
+            outcome = staged(self.observer, stage, run)
+            if outcome.outcome != ("completed" if before is not None else "saved"):
+                raise ChaosError(f"{stage.in_words}: {outcome.outcome}: {outcome.reason}")
+            if last or not (why := self._flaw(name, folder, step)):
+                return
+            self.observer.note(f"{stage.in_words}: {why}. It is made again.")
+            for each in folder.iterdir():
+                untrusted_files.remove_tree(folder, each.name)

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.envelope import ENOUGH
 from harness.judge.facts.reported import blindness
 from harness.judge.facts.usual import OTHERS_MOST, Degraded, Pace, others_share
 from harness.judge.verdict import Claim, Doubt, Figure, Finding, Ground, Kind, Verdict
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Episode
-from harness.units import format_duration
+from harness.units import counted, format_duration
 
 HOST_FACTOR = 1.4  # beyond the bound: so much slower a host may become meanwhile that others use as well
 OTHERS_MAX = 0.15  # of all CPUs of the host: so much more than usual may go to other programs
@@ -141,6 +142,20 @@ def _other_rehearsal(evidence: Analysis, ground: Ground) -> str:
     return f"rehearsal {other} {then}" if other else ""
 
 
+def _few_repeats(evidence: Analysis, ground: Ground) -> str:
+    band = evidence.envelope
+    if isinstance(band, str) or band.runs >= ENOUGH:
+        return ""
+    shows = "shows" if band.runs == 1 else "show"
+    return f"{counted(band.runs, 'fault-free run')} {shows} how far rounding takes a run, and {ENOUGH} are needed"
+
+
+def _sizes_unknown(evidence: Analysis, ground: Ground) -> str:
+    band, counts = evidence.envelope, [epoch for epoch in evidence.run.epochs if epoch.kept >= epoch.first]
+    unknown = {int(epoch.size) for epoch in counts} - (frozenset() if isinstance(band, str) else band.sizes)
+    return f"no fault-free run had {min(unknown)} ranks" if unknown else ""
+
+
 def _scatter(evidence: Analysis, ground: Ground) -> str:
     comparison = evidence.comparison
     gap, scatter = (comparison.final_gap_percent, comparison.final_scatter_percent) if comparison else (None, 0.0)
@@ -240,6 +255,11 @@ TABLE: Sequence[Row] = (
     Row(Doubt.RUN_CUT_SHORT, Kind.DURATION, _cut_short, alone=True),
     Row(Doubt.CLOCKS, Kind.DURATION, _clocks, alone=True, either_way=True),
     Row(Doubt.NEVER_THE_SAME, Kind.BITS, lambda evidence, ground: evidence.never_the_same, alone=True),
+    Row(
+        Doubt.NOT_AS_ASKED, Kind.BAND, lambda evidence, ground: evidence.resumed_elsewhere, alone=True, either_way=True
+    ),
+    Row(Doubt.FEW_REPEATS, Kind.BAND, _few_repeats),
+    Row(Doubt.NO_BAND, Kind.BAND, _sizes_unknown),
     Row(Doubt.SCATTER, Kind.GAP, _scatter),
     Row(Doubt.ORDER_UNPROVEN, Kind.ORDER, _order_unproven),
 )

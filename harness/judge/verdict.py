@@ -41,6 +41,7 @@ class Kind(enum.StrEnum):
     REACHED = "reached"  # how far the job came
     LOSSES = "losses"  # what was computed, beside the fault-free run
     BITS = "bits"  # the very same was computed there
+    BAND = "band"  # how far fault-free runs are apart
     GAP = "gap"  # how far the last losses are off, in percent
     ORDER = "order"  # which samples each step consumed, beside the fault-free run
 
@@ -291,6 +292,7 @@ class Doubt(enum.StrEnum):
     CLOCKS = "doubt.clocks"
     FAULT_FREE_RESTARTED = "doubt.fault-free-restarted"
     FAULT_FREE_SLOW = "doubt.fault-free-slow"
+    FEW_REPEATS = "doubt.few-repeats"
     HOST_BUSY = "doubt.host-busy"
     HOST_TAKEN = "doubt.host-taken"
     LINE_LOST = "doubt.line-lost"
@@ -300,6 +302,7 @@ class Doubt(enum.StrEnum):
     NOTHING_COMMITTED = "doubt.nothing-committed"
     NOTHING_STRUCK = "doubt.nothing-struck"
     NOT_ALL_THE_TIME = "doubt.not-all-the-time"
+    NOT_AS_ASKED = "doubt.not-as-asked"
     NOT_COMPARABLE = "doubt.not-comparable"
     NO_BAND = "doubt.no-band"
     NO_SAME_SIZE = "doubt.no-same-size"

@@ -91,7 +91,7 @@ def run_job(
     """Runs the workload of `plan` with these rehearsals into `run_dir` (where nothing may be but what it resumes from).
 
     A `director` decides while the job runs; it stands before the rehearsals in each round of the loop. `until_saved`:
-    the job is ended once a checkpoint of this step or a later one is committed.
+    the job stands still at the checkpoint of this step, and is ended; one that cannot be held, at the next look.
 
     Raises `ChaosError` when the nodes cannot be had at all. A stop request ends the job as `interrupted`, healed.
     """
@@ -161,7 +161,7 @@ class RunningJob:
         found_again = {"run_id": plan.run_id, "environment": backend.whereabouts()}
         journal.record(f"backends.{plan.backend}", found_again)
         write_data(plan.workload, self.run_dir)
-        holds = TriggerHolds(self.run_dir, plan.faults)
+        holds = TriggerHolds(self.run_dir, plan.faults, until_saved)
         self.cluster: Cluster = backend.open(self._workload(holds), self.run_dir, plan.run_id)
         self.live = LiveJob(self.cluster, self.progress, emit, journal, holds)
         self._host_load = HostLoad(self.cluster)

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.backends.contract import Backend
 from harness.plan.run_plan import Plan
-from harness.trainers.shared import checkout
+from harness.trainers.shared import checkout, outcome_inputs
 from harness.trainers.shared.outcome_inputs import data_digest
 
 _CUDA = re.compile(r"^cuda\b[^=]*=\s*['\"]([0-9.]{1,12})['\"]", re.MULTILINE)
@@ -17,11 +17,12 @@ _HERE = ("local",)  # backends whose workers use this machine's software
 
 
 def facts(plan: Plan, backend: Backend) -> dict[str, Any]:
-    """`trainer_commit`, `trainer_diff`, `data_digest`, `image_digest`, `scenario_digest`, `cuda`, `nccl`."""
+    """Digests of the trainer's code, data, image and scenario, its commit, and versions of the software."""
     files = plan.workload.trainer.files()
     folder = files[0].resolve().parent if files else None
     software = _software() if plan.backend in _HERE else {}
     told = {
+        "source_digest": source_digest(plan),
         "trainer_commit": checkout.commit_of(folder) if folder else None,
         "trainer_diff": checkout.diff_digest(folder) if folder else None,
         "data_digest": data_digest() if plan.workload.data else None,
@@ -30,6 +31,11 @@ def facts(plan: Plan, backend: Backend) -> dict[str, Any]:
         **software,
     }
     return {name: value for name, value in told.items() if value is not None}
+
+
+def source_digest(plan: Plan) -> str:
+    """Of the trainer's code: two runs with the same one ran the same files."""
+    return outcome_inputs.source_digest(plan.workload.trainer)
 
 
 def _software() -> dict[str, str | None]:

@@ -22,6 +22,8 @@ from harness.node.emitter import HOLDS_ENV
 from harness.node.emitter.holds import granted
 from harness.plan.run_plan import PlannedFault
 
+SAVED_S_MAX = 120.0  # in which a job that has come to its save is ended, on any engine
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -40,10 +42,11 @@ class Claim:
 class TriggerHolds:
     """The files through which trainers are held and released, in `<run>/holds/`: nodes read them.
 
-    What nodes claim is in `<run>/answers/<node>/`, where only that node writes.
+    What nodes claim is in `<run>/answers/<node>/`, where only that node writes. `until_saved`: who commits the save of
+    this step stands there until the job is ended, so that no later save is made.
     """
 
-    def __init__(self, run_dir: pathlib.Path, faults: Sequence[PlannedFault]):
+    def __init__(self, run_dir: pathlib.Path, faults: Sequence[PlannedFault], until_saved: int | None = None):
         self.run_dir = run_dir
         self.directory = run_dir / "holds"
         self.directory.mkdir()
@@ -54,6 +57,11 @@ class TriggerHolds:
         holds = [hold for fault in faults for hold in self._holds(fault) + self._acts(fault)]
         if any(fault.when.more_steps is not None for fault in faults):
             holds.append({"match": {"event": "step"}} | self._next_step)
+        if until_saved is not None:
+            place = self._files("until-saved")
+            pathlib.Path(place["armed"]).touch()
+            match = {"event": "checkpoint.committed", "step": until_saved}
+            holds.append({"match": match, "limit_s": SAVED_S_MAX} | place)
         self.file.write_text(json.dumps(holds))
         self.environment = {HOLDS_ENV: str(self.file)} if holds else {}
 

@@ -49,8 +49,11 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
 def test_a_changed_trainer_is_compared_with_a_new_fault_free_run(folder: pathlib.Path, changed: str) -> None:
     plan = plan_of(control=["{python}", "store.py"], digest=["config.yaml"])
     before = plan.outcome_digest()
-    (folder / "other.py").write_text("2")
+    (folder / "notes.txt").write_text("2")
     assert plan.outcome_digest() == before
+    (folder / "other.py").write_text("2")
+    assert plan.outcome_digest() != before, "train.py may import it"
+    (folder / "other.py").write_text("1")
     (folder / changed).write_text("2")
     assert plan.outcome_digest() != before
 
@@ -79,6 +82,7 @@ def test_forgotten_fault_free_runs_are_those_of_this_plan(folder: pathlib.Path) 
 
 ANY: Any = None
 HEADER = {"schema": 1, "writer": "w", "role": "trainer", "node": "node0", "rank": 0, "incarnation": 1, "pid": 1}
+HEADER |= {"host": "h", "clock": "c", "wall_ns": 1, "mono_ns": 1}
 
 
 class Jobs:

@@ -75,7 +75,8 @@ def test_a_hole_in_a_calibration_run_does_not_open_the_band() -> None:
     hole = bent(JOB, loss(lambda line: None if line["step"] == 12 else line["loss"] * (1 + 1e-9)), seed=3)
     assert_verdict(verdict(simulate(JOB, KILL, seed=5), expect=ENVELOPE, calibration=[hole]), Verdict.PASS)
     astray = loss(lambda line: line["loss"] * 1.3, first=20)
-    assert verdict(simulate(JOB, KILL, seed=5), astray, ENVELOPE, calibration=[hole]).verdict is Verdict.FAIL
+    others = [hole, bent(JOB, seed=4), bent(JOB, seed=5)]
+    assert verdict(simulate(JOB, KILL, seed=6), astray, ENVELOPE, calibration=others).verdict is Verdict.FAIL
 
 
 def test_a_hole_in_the_fault_free_run_hides_nothing_and_accuses_nobody() -> None:

@@ -41,6 +41,7 @@ def grounds(**other: Ground) -> Mapping[str, Ground]:
         "how far": Ground(Kind.REACHED),
         "losses": Ground(Kind.LOSSES),
         "bits": Ground(Kind.BITS),
+        "band": Ground(Kind.BAND),
         "gap": Ground(Kind.GAP, bound=1.0),
         "order": Ground(Kind.ORDER),
         "outage": Ground(Kind.DURATION, of=EPISODE),
@@ -58,7 +59,7 @@ def run_of(**other: Any) -> Any:
         "apart": False,
         "processes": [SimpleNamespace(dropped=0)],
         "dropped": 0,
-        "epochs": [SimpleNamespace(first=1, kept=40)],
+        "epochs": [SimpleNamespace(first=1, kept=40, size=2)],
         "uncertainty_ns": 0,
         "rows_by_process": ((), ()),
         "beside": SimpleNamespace(other_losses=""),
@@ -76,6 +77,7 @@ def run_of(**other: Any) -> Any:
 def evidence_of(run: Any = None, **other: Any) -> Any:
     comparison = SimpleNamespace(final_gap_percent=5.0, final_scatter_percent=0.1)
     whole = {"fault_free": None, "taken": [-1], "never_the_same": "", "consumed": None, "comparison": comparison}
+    whole |= {"envelope": BAND, "resumed_elsewhere": ""}
     run = run or run_of()
     whole["seams"] = {epoch.first - 1 for epoch in run.epochs}
     return SimpleNamespace(run=run, **whole | other)
@@ -86,13 +88,14 @@ def paced(**other: float) -> dict[str, Ground]:
     return {"pace": Ground(Kind.DURATION, of=Pace(**told), bound=1.5)}
 
 
+BAND = SimpleNamespace(runs=3, sizes={2})
 DROPPED = run_of(dropped=3, processes=[SimpleNamespace(dropped=3)])
 SCATTERED = SimpleNamespace(final_gap_percent=1.5, final_scatter_percent=0.7)
 UNSURE = Ground(Kind.DURATION, of=Figure(5.1 * S, margin=0.2 * S), bound=5 * S)
 CASES: Mapping[Doubt, tuple[Any, Mapping[str, Ground], set[str]]] = {
     Doubt.BLIND: (evidence_of(run_of(apart=True)), {}, {"steps"}),
     Doubt.TORN_TAIL: (
-        evidence_of(run_of(epochs=[SimpleNamespace(first=11, kept=40)]), taken=[30]),
+        evidence_of(run_of(epochs=[SimpleNamespace(first=11, kept=40, size=2)]), taken=[30]),
         {},
         {"its lines since", "a step of everybody"},
     ),
@@ -126,6 +129,9 @@ CASES: Mapping[Doubt, tuple[Any, Mapping[str, Ground], set[str]]] = {
     ),
     Doubt.CLOCKS: (evidence_of(), {"figure": UNSURE}, {"figure"}),
     Doubt.NEVER_THE_SAME: (evidence_of(never_the_same=DEFECT), {}, {"bits"}),
+    Doubt.NOT_AS_ASKED: (evidence_of(resumed_elsewhere=DEFECT), {}, {"band"}),
+    Doubt.FEW_REPEATS: (evidence_of(envelope=SimpleNamespace(runs=2, sizes={2})), {}, {"band"}),
+    Doubt.NO_BAND: (evidence_of(envelope=SimpleNamespace(runs=3, sizes={3})), {}, {"band"}),
     Doubt.SCATTER: (evidence_of(comparison=SCATTERED), {}, {"gap"}),
     Doubt.ORDER_UNPROVEN: (evidence_of(consumed=SimpleNamespace(unproven=True)), {}, {"order"}),
 }
@@ -227,7 +233,7 @@ def test_logs_that_end_before_the_last_save_lost_lines(
 ) -> None:
     """If some rank tells that step, or has no last word; else the job may have ended before it."""
     saves = SimpleNamespace(store=SimpleNamespace(seen=[SimpleNamespace(step=saved)] if saved else []))
-    steps, epochs = np.rec.array([(told,)], names="step"), [SimpleNamespace(first=1, kept=40, processes=[0])]
+    steps, epochs = np.rec.array([(told,)], names="step"), [SimpleNamespace(first=1, kept=40, size=2, processes=[0])]
     run = run_of(finished=finished, steps=steps, epochs=epochs, processes=[SimpleNamespace(left=left, dropped=0)])
     evidence = evidence_of(run, saves=saves)
     assert spoilt(evidence, grounds()) == ({"how far": doubt} if doubt else {})

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from judging import bent, expecting, fault_free_of
+from judging import SAVES, bent, expecting, fault_free_of
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage
 
+from harness.judge.assumptions.resumed_as_asked import BEFORE, SAME
 from harness.judge.facts import envelope
 from harness.judge.facts.envelope import DRIFTS, Envelope
-from harness.judge.facts.evidence import BEFORE, SAME, Evidence
+from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.losses import Curve, compare
 from harness.judge.facts.times import impossible
 from harness.judge.score import Scorecard, judge
@@ -74,11 +75,19 @@ def test_a_band_as_wide_as_the_loss_moves_is_none() -> None:
     drawn(alone, alone + after(PARTED, 0.49))
 
 
-def test_identical_repeats_leave_room_for_rounding_alone() -> None:
+def test_identical_repeats_leave_room_for_rounding_alone_and_three_of_them_for_nothing() -> None:
     alone = training(np.random.default_rng(1))
     band = drawn(alone, alone, alone)
-    assert not accused(band, alone) and not accused(band, alone + after(PARTED, 2e-7))
+    assert not accused(band, alone) and not accused(band, alone + after(PARTED, 1e-7))
     assert accused(band, alone + after(PARTED, 1e-5)), "0.0005 % is far beyond rounding"
+    band = drawn(alone, alone, alone, alone)
+    assert not accused(band, alone) and accused(band, alone + after(PARTED, 2e-7))
+
+
+def test_runs_that_differ_in_the_very_same_way_are_one() -> None:
+    alone, rng = training(np.random.default_rng(1)), np.random.default_rng(2)
+    one, two = alone + drift(rng), alone + drift(rng)
+    assert [drawn(alone, *others).runs for others in ([one], [one, one, one], [one, two], [alone] * 3)] == [1, 1, 2, 3]
 
 
 @pytest.mark.parametrize("others", [1, 2])
@@ -187,12 +196,13 @@ Change = Callable[[float], float]
 
 
 def changed(job: Job, change: Change = float, first: int = 1, last: int = 1000) -> Timeline:
-    """A fault-free run of these steps alone, with other losses in them."""
+    """A fault-free run of these steps alone, with other losses in them, and no save after them."""
 
     def bend(logs: Logs) -> None:
         logs.lose("step", step=[step for step in range(1000) if not first <= step <= last])
         for line in logs.all("restored"):
             line["step"] = first - 1
+        logs.lose(*SAVES, step=range(last + 1, 1000))
         for line in logs.steps():
             line["loss"] = change(line["loss"])
 
@@ -211,7 +221,12 @@ def shrinks(change: Change) -> Timeline:
 
 
 def judged(run: Change, calibration: Change, resumed: dict[str, Change] | None = None) -> Scorecard:
+    """`resumed`: two more of those that change their size differ from it by a hair each."""
     runs = {name: changed(SMALL, change, SAVED + 1) for name, change in (resumed or {}).items()}
+    for hair in (2, 3) if resumed else ():
+        runs[f"resumed-{hair}"] = changed(
+            SMALL, lambda loss, hair=hair: resumed["resumed-1"](loss) + hair * 1e-9, SAVED + 1
+        )
     if runs:
         runs |= {BEFORE: changed(JOB, last=SAVED), SAME: changed(JOB, (resumed or {})[SAME], SAVED + 1)}
     return judge(Evidence(shrinks(run), fault_free_of(JOB), [changed(SMALL, calibration)], resumed=runs), "run")

@@ -81,10 +81,10 @@ def test_missing_evidence_is_not_judged(bend: Bend, usual: Bend, why: str) -> No
     assert view.figures(run_report.from_scorecard(card))[-1].value == "–"
 
 
-def test_without_a_fault_free_run_or_the_ranks_that_it_ended_on_nothing_is_judged() -> None:
+def test_nothing_is_judged_by_a_fault_free_run_on_another_number_of_ranks() -> None:
     smaller = replace(JOB, nodes=1)
     card = verdict(simulate(JOB), leaving(LEFT), ASKED, bent(smaller, leaving(LEFT)))
-    assert card.verdict is Verdict.INCONCLUSIVE and "it ended on" in said(card)
+    assert card.verdict is Verdict.INCONCLUSIVE and "it has another number of ranks" in said(card)
 
 
 def test_hostile_names_stay_short_and_on_one_line() -> None:

@@ -10,8 +10,9 @@ Three measures, each of them a multiple of what other fault-free runs differ by 
   for a while, and a run that resumes parts from the fault-free run there. How fast rounding grows depends on where
   training is, so more than that is a doubt and no fault.
 
-It is never narrower than rounding: repeats may be identical. With one other run to go by, which may be close for long
-by chance, 3 times the mean so far would accuse up to 1 in 10 healthy runs that part for good.
+It is never narrower than rounding (`_rounding`). With one other run to go by, which may be close for long by chance, 3
+times the mean so far would accuse up to 1 in 10 healthy runs that part for good. So a run outside of a band from fewer
+than `ENOUGH` runs is not accused, and more are made.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.judge.facts.evidence import BEFORE, SAME, Evidence
+from harness.judge.assumptions.resumed_as_asked import BEFORE, SAME, asked_of, resize
+from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.losses import CURVES, Comparison, Curve, compare, surviving, ulps
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
 from harness.units import counted
@@ -31,7 +33,8 @@ FACTOR = 3.0  # of the largest difference so far
 NEAR_BY = 5.0  # of the largest one near by
 LASTING = 5.0  # of the largest mean of a stretch so far
 SOONER = 10.0  # of the largest one so soon
-FLOOR_ULPS = 4.0  # units in the last place of a 32-bit float
+ENOUGH = 3  # fault-free runs beside the one that the band is around, before a run outside of it fails
+TERMS = 2**20  # of the longest sum that a loss or a gradient norm is
 STRETCHES = 12  # of a run, each with at least so many steps that tell a loss:
 SHORTEST = 10
 SOON = 10  # two runs may part so many steps earlier or later and be as far apart
@@ -64,6 +67,8 @@ class Envelope:
     single: Mapping[str, Floats]  # by curve; by row
     lasting: Mapping[str, Floats]  # by stretch
     soon: Mapping[str, Floats]  # by the number of rows since two runs first differed
+    runs: int  # that it is drawn from; those that differ in the very same way are one
+    sizes: frozenset[int]  # ranks of these runs' worlds
 
     def outside(self, found: Comparison) -> dict[str, Bools]:
         """Steps at which the run differs by more than a single step may."""
@@ -110,7 +115,7 @@ class Envelope:
     def blind(self) -> bool:
         """Whether a step may be off by as much as the loss changes in all, so that nothing follows."""
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
-        wide = self.single["loss"] > FLOOR_ULPS * ulps(self.fault_free.loss)
+        wide = self.single["loss"] > ulps(self.fault_free.loss)
         return bool(wide.any() and len(finite) and self.single["loss"].max() >= np.ptp(finite))
 
     def blind_from(self, step: int) -> bool:
@@ -145,7 +150,7 @@ def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
     if not fault_free or not others:
         return "mode envelope needs fault-free runs to calibrate its band, but there are none"
     runs = f"{counted(len(others), 'other fault-free run')} (ranks: {_ranks(others)})"
-    return _drawn(fault_free, [surviving(each.steps) for each in others], runs)
+    return _drawn(fault_free, [surviving(each.steps) for each in others], runs, _sizes(evidence.fault_free_runs))
 
 
 @dataclass(frozen=True)
@@ -156,9 +161,10 @@ class Resumed:
     same: Curve
     others: Sequence[Curve]
     runs: str
+    sizes: frozenset[int]
 
     def around(self, centre: Curve) -> Envelope | str:
-        return _drawn(centre, self.others, self.runs)
+        return _drawn(centre, self.others, self.runs, self.sizes)
 
     def repeats(self, fault_free: Curve) -> bool:
         """Whether the job computed the very same once more, until it stopped."""
@@ -169,14 +175,22 @@ def resumed(evidence: Evidence) -> Resumed | None:
     """`None` where there are none that anything can be drawn from."""
     before, same = (evidence.resumed.get(name) for name in (BEFORE, SAME))
     others = [each for name, each in evidence.resumed.items() if name not in (BEFORE, SAME)]
-    if before is None or same is None or not others or before.plan.get("seed") != evidence.run.plan.get("seed"):
+    at = resize(evidence.run, evidence.fault_free)
+    if before is None or same is None or not others or at is None or evidence.resumed_elsewhere:
         return None
-    if any(evidence.flaw(each) or not len(each.steps) for each in (same, *others)):
+    whole = {name: each for name, each in evidence.resumed.items() if name != BEFORE}
+    flawed = (evidence.flaw(each, asked_of(name, evidence.run, at)) for name, each in whole.items())
+    if any(flawed) or not all(len(each.steps) for each in whole.values()):
         return None
-    stopped, first = surviving(before.steps), int(same.steps.step.min()) - 1
-    curves = [_joined(stopped, surviving(each.steps)) for each in (same, *others)]
-    runs = f"{counted(len(others), 'fault-free run')} that went on from step {first} (ranks: {_ranks(others)})"
-    return Resumed(stopped.at(np.flatnonzero(stopped.step <= first)), curves[0], curves[1:], runs)
+    stopped, alone = surviving(before.steps), surviving(evidence.fault_free.steps) if evidence.fault_free else None
+    came = [int(each.steps.step.min()) - 1 for each in (same, *others)]
+    # Those from a later save are made where a repeat is the same bit for bit.
+    until = [alone if alone is not None and step > came[0] else stopped for step in came]
+    curves = [_joined(part, surviving(each.steps)) for part, each in zip(until, (same, *others), strict=True)]
+    steps = ", ".join(map(str, dict.fromkeys(came[1:])))
+    runs = f"{counted(len(others), 'fault-free run')} that went on from step {steps} (ranks: {_ranks(others)})"
+    sizes = _sizes([*evidence.fault_free_runs, *whole.values()])
+    return Resumed(stopped.at(np.flatnonzero(stopped.step <= came[0])), curves[0], curves[1:], runs, sizes)
 
 
 def _joined(before: Curve, after: Curve) -> Curve:
@@ -184,20 +198,26 @@ def _joined(before: Curve, after: Curve) -> Curve:
     return Curve(**{each: np.concatenate([getattr(kept, each), getattr(after, each)]) for each in vars(kept)})
 
 
+def _sizes(runs: Sequence[Timeline]) -> frozenset[int]:
+    return frozenset(int(epoch.size) for run in runs for epoch in run.epochs)
+
+
 def _ranks(runs: Sequence[Timeline]) -> str:
-    return ", ".join(map(str, sorted({int(epoch.size) for run in runs for epoch in run.epochs})))
+    return ", ".join(map(str, sorted(_sizes(runs))))
 
 
 @np.errstate(over="ignore")
-def _drawn(fault_free: Curve, others: Sequence[Curve], runs: str) -> Envelope | str:
+def _drawn(
+    fault_free: Curve, others: Sequence[Curve], runs: str, sizes: frozenset[int] = frozenset()
+) -> Envelope | str:
     told = np.flatnonzero(np.isfinite(fault_free.loss))
     count = min(max(len(told) // SHORTEST, 1), STRETCHES)
     edges = np.asarray([0, *told[np.arange(1, count) * len(told) // count]], np.int64)
     rows = np.arange(len(fault_free))
     stretch = np.searchsorted(edges, rows, side="right") - 1
-    single = {name: FLOOR_ULPS * ulps(getattr(fault_free, name)) for name in CURVES}
     lasting, soon = dict[str, Floats](), dict[str, Floats]()
     found = [compare(other, fault_free) for other in others]
+    single = {name: _rounding(name, found, fault_free) for name in CURVES}
     for name in DRIFTS:
         spreads = [_spread(each, fault_free, name) for each in found]
         near = _beside(np.max([np.maximum.reduceat(np.nan_to_num(each), edges) for each in spreads], axis=0))
@@ -208,8 +228,30 @@ def _drawn(fault_free: Curve, others: Sequence[Curve], runs: str) -> Envelope | 
         soon[name] = np.maximum(SOONER * ages, single[name].max(initial=0.0))
         single[name] = np.maximum(most[stretch], single[name])
     source = f"{FACTOR:g} × the spread of {runs}"
-    band = Envelope(fault_free, source, edges, single, lasting, soon)
+    band = Envelope(fault_free, source, edges, single, lasting, soon, _distinct(found), sizes)
     return "fault-free runs differ by as much as the loss changes, so they give no band" if band.blind else band
+
+
+def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve) -> Floats:
+    """How far rounding alone takes this figure in each row: 3 times as far as the runs are apart in the first steps
+    after they part, when nothing has grown yet. At least one unit in the last place, and at most what the errors of a
+    sum of `TERMS` 32-bit floats come to: sqrt(n) u, if they are random (Higham and Mary, A New Approach to
+    Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019). Where enough runs are the same bit for bit,
+    rounding takes it nowhere.
+    """
+    last_place, parted = ulps(getattr(fault_free, name)), [each for each in found if not each.identical]
+    if not parted and len(found) >= ENOUGH:
+        return np.zeros(len(last_place))
+    first = (each.apart(name)[row : row + 1 + SOON] for each in parted if (row := _parted(each)) is not None)
+    most = max((float(np.nanmax(each, initial=0.0)) for each in first), default=0.0) if name in DRIFTS else 0.0
+    return np.asarray(np.maximum(last_place, np.minimum(FACTOR * most, TERMS**0.5 * last_place / 2)))
+
+
+def _distinct(found: Sequence[Comparison]) -> int:
+    """How many runs these are. Two that differ from the fault-free run in the very same way show no more than one; that
+    a run does not differ, each shows anew."""
+    parted = {tuple(each.apart(name).tobytes() for name in DRIFTS) for each in found if not each.identical}
+    return len(parted) + sum(each.identical for each in found)
 
 
 def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:

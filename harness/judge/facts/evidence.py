@@ -8,11 +8,13 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from harness.errors import EventLogError
+from harness.judge.assumptions import resumed_as_asked
+from harness.judge.assumptions.made_as_asked import Asked
+from harness.judge.assumptions.resumed_as_asked import RESUMED
 from harness.judge.facts import deaths, losses
 from harness.judge.facts.losses import Comparison
 from harness.log import files
@@ -26,8 +28,6 @@ from harness.units import counted
 FAULT_FREE = "fault-free"
 _FOLDERS = (FAULT_FREE, "twin")  # the second one: of older versions
 CALIBRATION = "calibration-"
-RESUMED = "resumed-"  # see `harness.campaign.resumed`
-BEFORE, SAME = RESUMED + "before", RESUMED + "same"
 LASTING = 0.9  # of the steps from the first one on that differs
 BEFORE_NS = 100_000_000  # a fault is told a moment after it began to act
 DRILL, SECOND = "drill", "second-restart"  # what the job's command did once more, after the run, on a copy of its saves
@@ -49,21 +49,32 @@ class Evidence:
         """Those from which bands may be drawn."""
         return [other for other in (self.fault_free, *self.calibration) if other and not self.flaw(other)]
 
-    def flaw(self, other: Timeline) -> str:
-        """Why nothing may be drawn from `other`, a run without faults; an empty text: nothing is wrong."""
+    def flaw(self, other: Timeline, asked: Asked | None = None) -> str:
+        """Why nothing may be drawn from `other`, a run without faults; an empty text: nothing is wrong. `asked`: what
+        it was to do; by default all steps, from the first one on."""
         if why := _disturbed(other):
             return why
         if _is_copy(self.run, other):
             return "it is a copy of this run"
         if len(other.epochs) != 1:
             return "it restarted or went back to an earlier step"
-        if other.plan.get("seed") != self.run.plan.get("seed"):
-            return "it has another seed"
+        if why := (asked or self.asked_of(other)).broken_by(other):
+            return why
         steps, told = other.steps, is_told(other.steps.loss)
         rows = steps.rank == steps.rank[told].min(initial=np.iinfo(np.int64).max)  # the lowest rank that tells a loss
         odd = (told & ~np.isfinite(steps.loss))[rows]
         overflows = losses.by_scale(odd & (steps.applied[rows] == 0))  # which a loss scale is there for
         return "its loss is not a number in some steps" if (odd & ~overflows).any() else ""
+
+    @cached_property
+    def resumed_elsewhere(self) -> str:
+        """Which of the runs that change their size did not do what they were asked, and what; empty: none."""
+        return resumed_as_asked.broken_by(self.run, self.fault_free, self.resumed)
+
+    def asked_of(self, other: Timeline) -> Asked:
+        """What a run without faults was to do: those for calibration may be of any size."""
+        nodes = None if other is self.fault_free else other.planned_size.nodes
+        return Asked.by(self.run, nodes=nodes, resumes_at=0)
 
 
 def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Evidence:
@@ -126,8 +137,8 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
         return "the fault-free run was disturbed or did not finish"
     if _is_copy(run, fault_free):
         return "the fault-free run is a copy of this run"
-    if _shape(run) != _shape(fault_free):
-        return "the fault-free run has another seed, workload or number of ranks"
+    if why := Asked.by(run, resumes_at=0).broken_by(fault_free):
+        return f"the fault-free run cannot be compared: {why}"
     if silent := set(run.steps.rank.tolist()) - set(fault_free.steps.rank.tolist()):
         return f"rank {min(silent)} tells no step in the fault-free run"
     if not len(comparison.step):
@@ -146,13 +157,6 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
     if len(comparison.step) - 1 - int(rows[-1]) > gap:
         return f"the fault-free run reports no finite loss after step {comparison.step[rows[-1]]}"
     return ""
-
-
-def _shape(run: Timeline) -> tuple[Any, ...]:
-    """What a run shares with its fault-free run, even with one by another version of its trainer."""
-    workload = run.plan.get("workload") or {}
-    same = tuple(workload.get(name) for name in ("args", "data", "checkpoint"))
-    return run.plan.get("seed"), run.planned_size.nodes, run.planned_size.ranks_per_node, same
 
 
 def never_the_same(run: Timeline, comparison: Comparison | None) -> str:

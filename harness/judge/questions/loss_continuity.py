@@ -30,6 +30,7 @@ from harness.units import counted
 
 NOTHING_LEFT_OUT = LeftOut()
 COMPUTED, ORDER = Ground(Kind.LOSSES), Ground(Kind.ORDER)
+IN_BAND = COMPUTED, Ground(Kind.BAND)
 SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size"}  # in words
 SOONER = "fault-free runs are alike for longer, but how fast rounding grows depends on where training is"
 
@@ -170,7 +171,9 @@ def _curve_line(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectati
     if bounds.mode == "final":
         return _final(name, bounds, comparison), {}
     if bounds.mode == "envelope":
-        return _envelope(name, evidence, comparison)
+        line, reach = _envelope(name, evidence, comparison)
+        by_step_alone = comparison.differs["lr"].any()  # no other run is needed to see that
+        return replace(line, rests_on=(COMPUTED,) if by_step_alone else IN_BAND), reach
     outside = {c: comparison.apart(c) > bounds.max_ulp * ulps(getattr(comparison.fault_free, c)) for c in CURVES}
     source = f"{bounds.max_ulp:g} units in the last place"
     return _judged(name, f"ulp, {source}", comparison, outside), {"band": source}

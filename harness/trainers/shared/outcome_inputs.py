@@ -5,17 +5,23 @@ from __future__ import annotations
 import datetime
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import os
 import pathlib
 import platform
 import sys
 import sysconfig
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from harness.node.emitter import nvml
-from harness.trainers.contract import Workload
+from harness.trainers.contract import Trainer, Workload
 from harness.trainers.shared import checkout
+
+MODULES_MAX = 2000
+ENTRIES_MAX = 10_000  # of a folder
+DEPTH_MAX = 4  # of packages in packages
 
 
 def write_data(workload: Workload, run_dir: pathlib.Path) -> None:
@@ -41,20 +47,44 @@ def _text() -> bytes:
 
 def outcome_digest(workload: Workload, seed: int, backend: str) -> str:
     """Names what decides a fault-free run bit for bit: workload, seed, trainer source, torch, Python, CPU, backend."""
-    source = hashlib.sha256()
-    for file in workload.trainer.files():
-        with file.open("rb") as content:  # a word of a command may name a large one
-            source.update(file.name.encode() + b"\0" + hashlib.file_digest(content, "sha256").digest())
     decides = {
         "workload": workload.to_json(),
         "seed": seed,
         "backend": backend,
-        "source": source.hexdigest(),
+        "source": source_digest(workload.trainer),
         "torch": _version("torch"),
         "python": sys.version,
         "machine": [platform.machine(), _cpu_model()],
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def source_digest(trainer: Trainer) -> str:
+    """Of the files that its commands name, and of the Python files beside them: what a script imports."""
+    source = hashlib.sha256()
+    for file in _sources(trainer.files()):
+        with file.open("rb") as content:  # a word of a command may name a large one
+            source.update(file.name.encode() + b"\0" + hashlib.file_digest(content, "sha256").digest())
+    return source.hexdigest()[:16]
+
+
+def _sources(named: Sequence[pathlib.Path]) -> list[pathlib.Path]:
+    """These files, and the modules and packages beside scripts among them; at most `MODULES_MAX` of those."""
+    folders = dict.fromkeys(file.resolve().parent for file in named if file.suffix == ".py")
+    modules = itertools.islice((path for folder in folders for path in _modules(folder, DEPTH_MAX)), MODULES_MAX)
+    return list(dict.fromkeys([*named, *modules]))
+
+
+def _modules(folder: pathlib.Path, depth: int) -> Iterator[pathlib.Path]:
+    """What a run writes is no package: a folder counts if it has an `__init__.py`."""
+    with os.scandir(folder) as entries:
+        found = sorted(itertools.islice(entries, ENTRIES_MAX), key=lambda entry: entry.name)
+    for entry in found:
+        path = pathlib.Path(entry.path)
+        if entry.name.endswith(".py") and entry.is_file():
+            yield path
+        elif depth and entry.is_dir() and (path / "__init__.py").is_file():
+            yield from _modules(path, depth - 1)
 
 
 def environment_facts() -> dict[str, Any]:

@@ -1,0 +1,111 @@
+"""A run that the harness makes for comparison did what it was asked.
+
+The harness makes fault-free runs, repeats, runs that stop at a save or go on from it, restore drills and restarts. Each
+is evidence like the run itself. One that has another size, seed or code, or that restored another save, proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.log.planned_size import PlannedSize
+from harness.timeline.save_events import COMMITTED
+from harness.timeline.timeline import Timeline
+
+JOB = {"args": "arguments", "data": "training data", "checkpoint": "checkpoints"}
+TELLS = {"tells", "read", "observe", "digest", "scenario_dir"}  # how a trainer is watched, and where its files are
+CODE = {"source_digest": "code", "image_digest": "image", "torch": "torch"}
+OLDER_CODE = ("trainer_commit", "trainer_diff")  # of logs without a digest of the code
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run for comparison is to do: the same job without faults.
+
+    `plan`, `environment`: of what it is compared with, as in a log. `nodes`: on another number of nodes. `ranks_count`:
+    the trainer tells as many ranks as are planned. `resumes_at`: the step of the save that it must go on from, 0 for
+    none, `None` for any. `stops_at`: the step of the save at which it must stop; `None`: it does all steps.
+    """
+
+    plan: Mapping[str, Any]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    nodes: int | None = None
+    ranks_count: bool = False
+    resumes_at: int | None = None
+    stops_at: int | None = None
+
+    @classmethod
+    def by(cls, run: Timeline, **more: Any) -> Asked:
+        """To be compared with this run."""
+        as_planned = bool(run.epochs) and run.epochs[0].size == run.planned_size.world_size
+        return cls(run.plan, run.environment, ranks_count=as_planned, **more)
+
+    def broken_by(self, made: Timeline) -> str:
+        """The first thing that `made` did in another way, as in "it has another seed"; an empty text: nothing."""
+        return next((why for part in (self._job, self._code, self._saves) for why in part(made)), "")
+
+    def _job(self, made: Timeline) -> Iterator[str]:
+        mine, other = self.plan, made.plan
+        if mine.get("seed") != other.get("seed"):
+            yield "it has another seed"
+        if _differ(mine.get("backend"), other.get("backend")):
+            yield "it has another backend"
+        jobs = mine.get("workload") or {}, other.get("workload") or {}
+        if _differ(*map(_command, jobs)):
+            yield "it has another command"
+        for name, words in JOB.items():
+            if all(jobs) and jobs[0].get(name) != jobs[1].get(name):
+                yield f"it has other {words}"
+        size, made_size = PlannedSize.of(self.plan), made.planned_size
+        nodes = size.nodes if self.nodes is None else self.nodes
+        if None not in (nodes, made_size.nodes):
+            if (nodes, size.ranks_per_node) != (made_size.nodes, made_size.ranks_per_node):
+                yield "it has another number of ranks"
+            elif self.ranks_count and made.epochs and made.largest_world != made_size.world_size:
+                yield f"its world had {made.largest_world} ranks, not {made_size.world_size}"
+
+    def _code(self, made: Timeline) -> Iterator[str]:
+        mine, other = self.environment, made.environment
+        for name, words in CODE.items():
+            if _differ(mine.get(name), other.get(name)):
+                yield f"it was made with another {words}" if name != "source_digest" else "it was made by other code"
+        known = all("source_digest" in each for each in (mine, other))
+        if not known and any(_differ(mine.get(name), other.get(name)) for name in OLDER_CODE):
+            yield "it was made by other code"
+
+    def _saves(self, made: Timeline) -> Iterator[str]:
+        if self.resumes_at is not None:
+            yield from _resumed_elsewhere(made, self.resumes_at)
+        if self.stops_at is not None and (newest := max(committed(made), default=0)) != self.stops_at:
+            yield f"it was stopped at {_save(newest)}, not at {_save(self.stops_at)}"
+
+
+def committed(run: Timeline) -> set[int]:
+    """The steps of all saves that were told as committed; where none was told, of those that the harness saw."""
+    told = {event["step"] for event in run.checkpoints if event["event"] == COMMITTED}
+    return told or {event["step"] for event in run.published if type(event.get("step")) is int}
+
+
+def _resumed_elsewhere(made: Timeline, step: int) -> Iterator[str]:
+    told = {process.restored_step for process in made.processes if process.restored_step is not None}
+    for other in sorted(told - {step}):
+        yield f"it went on from {_save(other)}, not from {_save(step)}"
+    first = int(made.steps.step.min()) if len(made.steps) else None
+    if step and first is not None and not told and not step < first <= step + made.stride:
+        yield f"its first step was {first}, which does not follow {_save(step)}"
+
+
+def _command(job: Mapping[str, Any]) -> Any:
+    trainer = job.get("trainer")
+    return {name: trainer[name] for name in trainer.keys() - TELLS} if isinstance(trainer, Mapping) else None
+
+
+def _save(step: int) -> str:
+    return f"the save of step {step}" if step else "no save"
+
+
+def _differ(mine: Any, other: Any) -> bool:
+    """What one of the two does not tell is no difference."""
+    return None not in (mine, other) and mine != other
