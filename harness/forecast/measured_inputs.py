@@ -10,6 +10,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,6 +20,7 @@ from harness.campaign.wings import stored_kind_of
 from harness.errors import ChaosError, UsageError
 from harness.forecast.failure_rates import CauseRate, RateTable
 from harness.forecast.job_model import Cause, Gaps, Job, Origin, Value, default_settings
+from harness.judge.assumptions.made_as_asked import command_of
 from harness.judge.verdict import Verdict
 from harness.report import run_report
 from harness.report.run_report import Episode, Report
@@ -61,6 +63,7 @@ class Measured:
     samples_per_gpu_s: list[float] = field(default_factory=list)
     places: set[str] = field(default_factory=set)  # `2 GPUs on local`
     commits: set[str] = field(default_factory=set)
+    trainer: Any = None  # its name or its command, as in a plan
 
     @property
     def phases(self) -> dict[str, float]:
@@ -88,8 +91,10 @@ def read_runs(names: Sequence[str], reports: pathlib.Path) -> Measured:
             raise UsageError(f"{folder.name} is no ground for a forecast, its verdict is {report.verdict}: {why}")
         if report.run_id in found.runs:
             raise UsageError(f"{folder.name} is given twice")
+        workload = _workload(folder)
+        _check_trainer(found, folder, workload.trainer)
         add_report(found, report)
-        if _may_shrink(folder):
+        if _may_shrink(workload):
             with contextlib.suppress(ChaosError, OSError):  # its log is gone; the report is not
                 pace = pace_of_smaller_world(timeline.load(folder))
                 found.paces += [pace] if pace is not None else []
@@ -132,6 +137,7 @@ def _seconds(value: float, what: str, report: Report) -> float:
 
 
 class _Workload(msgspec.Struct):
+    trainer: Any = None
     nodes: int = 1
     min_nodes: int | None = None
 
@@ -140,12 +146,24 @@ class _Plan(msgspec.Struct):
     workload: _Workload
 
 
-def _may_shrink(folder: pathlib.Path) -> bool:
+def _workload(folder: pathlib.Path) -> _Workload:
+    """Of its plan; an empty one where that cannot be read."""
     try:
-        workload = msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan).workload
+        return msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan).workload
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
+        return _Workload()
+
+
+def _may_shrink(workload: _Workload) -> bool:
     return workload.min_nodes is not None and workload.min_nodes < workload.nodes
+
+
+def _check_trainer(found: Measured, folder: pathlib.Path, trainer: Any) -> None:
+    """Raises `UsageError` where an earlier run was of another trainer: what both measured is of no one job."""
+    told = command_of({"trainer": trainer}) or trainer
+    if told is not None and found.trainer not in (None, told):
+        raise UsageError(f"{folder.name} ran another trainer than {found.runs[0]}; forecast each trainer by itself")
+    found.trainer = found.trainer or told
 
 
 def pace_of_smaller_world(run: Timeline) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 from types import SimpleNamespace
 from typing import Any
@@ -53,6 +54,15 @@ def test_recoveries_are_taken_by_fault_without_waiting_and_lost_work(tmp_path: p
         "a hang goes unseen for longer"
     )
     assert made.settings["checkpoint_stall"].values == (2.0, 4.0, 3.0)
+
+
+def test_runs_of_two_trainers_make_no_forecast(tmp_path: pathlib.Path) -> None:
+    names = [store(tmp_path, f"loss-{n}", fault="node_loss", phases=PHASES) for n in (1, 2)]
+    for name, script in zip(names, ("mine.py", "yours.py"), strict=True):
+        plan = {"workload": {"nodes": 2, "trainer": {"command": ["python", script]}}}
+        (tmp_path / name / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(UsageError, match="loss-2 ran another trainer than loss-1"):
+        read_runs(names, tmp_path)
 
 
 def test_how_long_a_hang_goes_unseen_no_death_of_a_process_tells(tmp_path: pathlib.Path) -> None:

@@ -308,7 +308,9 @@ def test_it_is_made_after_the_run_and_while_the_harness_says_so(
 
 
 def test_it_is_made_from_the_plan_and_the_save_of_the_run() -> None:
-    run, log = (SimpleNamespace(plan={"seed": seed}) for seed in (1, 9))
-    assert [*_another_plan(run, log)] == ["log has the seed 9, and the run has 1"]  # type: ignore[arg-type]
-    assert not [*_another_plan(run, run)]  # type: ignore[arg-type]
+    run, log = bent(JOB), bent(JOB, lambda logs: logs.plan.update(seed=9))
+    assert [*_another_plan(run, log)] == ["log is of another job: it has another seed"]
+    other = bent(JOB, lambda logs: logs.plan["workload"].update(args=["--layers", "3"]))
+    assert [*_another_plan(run, other)] == ["log is of another job: it has other arguments"]
+    assert not [*_another_plan(run, run)]
     assert [*_another_step(MADE | {"begun": {"step": 10}})] and not [*_another_step(MADE | {"begun": {"step": 20}})]

@@ -53,7 +53,7 @@ class Asked:
         if _differ(mine.get("backend"), other.get("backend")):
             yield "it has another backend"
         jobs = mine.get("workload") or {}, other.get("workload") or {}
-        if _differ(*map(_command, jobs)):
+        if _differ(*map(command_of, jobs)):
             yield "it has another command"
         for name, words in JOB.items():
             if all(jobs) and jobs[0].get(name) != jobs[1].get(name):
@@ -97,7 +97,8 @@ def _resumed_elsewhere(made: Timeline, step: int) -> Iterator[str]:
         yield f"its first step was {first}, which does not follow {_save(step)}"
 
 
-def _command(job: Mapping[str, Any]) -> Any:
+def command_of(job: Mapping[str, Any]) -> Any:
+    """What starts the trainer of a workload, as in a plan; `None` for one that the harness brings along."""
     trainer = job.get("trainer")
     return {name: trainer[name] for name in trainer.keys() - TELLS} if isinstance(trainer, Mapping) else None
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.judge.assumptions.made_as_asked import Asked
 from harness.judge.bounds import BOUNDS, LastCheckpointBounds
 from harness.judge.facts import by_time, deaths, losses, ranks, times
 from harness.judge.facts.analysis import Analysis
@@ -314,10 +315,10 @@ def _another_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iter
             yield f"worker of rank {each.rank} restored {format_duration(restored - over)} after it was over"
 
 
-def _another_plan(run: Timeline, log: Timeline) -> Iterator[str]:
-    seeds = run.plan.get("seed"), log.plan.get("seed")
-    if None not in seeds and seeds[0] != seeds[1]:
-        yield f"log has the seed {seeds[1]}, and the run has {seeds[0]}"
+def _another_plan(run: Timeline, log: Timeline, nodes: int | None = None) -> Iterator[str]:
+    """An older harness wrote no plan into it."""
+    if log.plan and (why := Asked.by(run, nodes=nodes).broken_by(log)):
+        yield f"log is of another job: {why}"
 
 
 def _as_a_run(evidence: Analysis, log: Timeline, but_for: Container[str]) -> Iterator[str]:
@@ -429,7 +430,7 @@ class SecondRestart(Score):
         if came:
             return ScoreResult(values, reasons=_worst(came))
         copied = (each.words for each in times.copies(times.Told(log), [times.Told(run)]))
-        another = (*_another_time(run, told, log), *_another_plan(run, log), *copied)
+        another = (*_another_time(run, told, log), *_another_plan(run, log, log.planned_size.nodes), *copied)
         left_open = [
             *(unknown(Code.SECOND_ANOTHER_TIME, f"its {text}") for text in another),
             *_on_all_ranks(evidence, log, step),
@@ -571,7 +572,9 @@ def _apart(mine: Floats, other: Floats) -> Floats:
 
 
 def _losses(evidence: Analysis, compared: Comparison) -> Iterator[Claim]:
-    """The first step in which a figure is off."""
+    """The first step in which a figure is off. Where a repeat is not the same, one run's distance is too little to
+    accuse another."""
+    claims = failed if _repeats(evidence, compared) else unknown
     bands, found = _bands(evidence, compared), list[tuple[int, str]]()
     for name in ("lr",) if _is_unbound(evidence, compared) else CURVES:
         mine, other = getattr(compared.run, name), getattr(compared.fault_free, name)
@@ -583,7 +586,7 @@ def _losses(evidence: Analysis, compared: Comparison) -> Iterator[Claim]:
     for row, name in sorted(found)[:1]:
         mine, other = getattr(compared.run, name)[row], getattr(compared.fault_free, name)[row]
         text = f"at step {compared.step[row]} its {WORDS[name]} is {other:.9g}, and the run's was {mine:.9g}"
-        yield failed(Code.SECOND_OTHER_LOSS, text)
+        yield (failed if name == "lr" else claims)(Code.SECOND_OTHER_LOSS, text)
 
 
 def _samples_bound(evidence: Analysis) -> bool:
