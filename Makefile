@@ -140,7 +140,7 @@ league: $(VENV)/.ready ## Known training stacks against faults: ARGS='--stacks d
 	@$(PY) benches/league.py $(ARGS)
 
 .PHONY: healthy
-healthy: $(VENV)/.ready ## Healthy jobs over all scenarios and stacks: is one accused? Takes hours; what is kept is not run again
+healthy: $(VENV)/.ready ## Healthy jobs over all scenarios and stacks: is one accused? Takes hours, and goes on where it ended: ARGS='--busy --at-once 2'
 	@$(PY) benches/healthy.py $(ARGS)
 
 .PHONY: docs

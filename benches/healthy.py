@@ -2,11 +2,12 @@
 
 None may be accused; how many prove nothing is told, with the reasons.
 
-    python benches/healthy.py [--runs 200] [--folder reports/healthy] [--stored] [--keep]
+    python benches/healthy.py [--runs 300] [--busy] [--at-once 2] [--folder reports/healthy] [--stored] [--keep]
 
 Run N takes the N-th of all scenarios and stacks in turn. Two rounds have the same seeds, so that every second run is
-compared with a fault-free run that is kept, as the runs of a team are. Each run is kept, with a digest of the code
-that made it, and judged anew by the judge of today. It is made again only where that code has changed, so what was
+compared with a fault-free run that is kept, as the runs of a team are. With `--busy` every second run has two busy
+loops beside it; those come after the others, `--at-once` together. Each run is kept, with a digest of the code that
+made it, and judged anew by the judge of today. It is made again only where that code has changed, so what was
 interrupted goes on where it ended; with `--keep` what earlier code made stays, and `--stored` makes none. The table is
 docs/healthy.md.
 """
@@ -15,11 +16,14 @@ from __future__ import annotations
 
 import argparse
 import collections
+import concurrent.futures
+import contextlib
 import hashlib
 import json
 import pathlib
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -32,6 +36,7 @@ ROOT = league.ROOT
 PAGE = ROOT / "docs" / "healthy.md"
 MAKES_RUNS = ("run", "node", "backends", "faults", "trainers", "plan", "spec")  # what judges is left out
 LIMIT_S = 1800
+BUSY_LOOPS = 2
 BROKEN = {("accelerate", "rank-kill"), ("lightning", "rank-kill")}  # docs/league.md says what is wrong with them
 INTRODUCTION = """\
 # Healthy runs
@@ -48,6 +53,7 @@ class Run:
     seed: int
     code: str  # a digest of what made it
     folder: str
+    busy: bool = False  # beside two busy loops
     verdict: str = ""
     reason: str = ""
 
@@ -70,7 +76,7 @@ def code(name: str) -> str:
     return digest.hexdigest()[:12]
 
 
-def make(number: int, name: str, seed: int, folder: pathlib.Path) -> Run:
+def make(number: int, name: str, seed: int, folder: pathlib.Path, busy: bool) -> Run:
     stack, _, column = name.partition(" ")
     path: Any = stack
     if column:
@@ -83,7 +89,7 @@ def make(number: int, name: str, seed: int, folder: pathlib.Path) -> Run:
     new = sorted(set(reports.glob("*/plan.json")) - before)
     if not new:
         raise SystemExit(f"{name}: no run; exit {done.returncode}\n{done.stdout}{done.stderr}")
-    return Run(number, name, seed, code(name), str(new[-1].parent.relative_to(folder)))
+    return Run(number, name, seed, code(name), str(new[-1].parent.relative_to(folder)), busy)
 
 
 def judged(run: Run, folder: pathlib.Path) -> Run:
@@ -95,21 +101,56 @@ def judged(run: Run, folder: pathlib.Path) -> Run:
     return replace(run, verdict=str(report.verdict), reason=reason)
 
 
-def all_runs(count: int, folder: pathlib.Path, stored_only: bool, keep: bool) -> Iterator[Run]:
-    kept_in, wheel = folder / "runs.json", names()
-    kept = {each["number"]: Run(**each) for each in (json.loads(kept_in.read_text()) if kept_in.exists() else ())}
-    for number in range(1, count + 1):
-        before, place = divmod(number - 1, len(wheel))
-        name, seed = wheel[place], 1 + place + before // 2 * len(wheel)
-        run = kept.get(number)
-        if stored_only and run is None:
-            continue
-        made = run is not None and run.name == name and (keep or run.code == code(name))
-        if run is None or not (made or stored_only):
-            run = make(number, name, seed, folder)
-        kept[number] = judged(run, folder)
-        kept_in.write_text(json.dumps([asdict(kept[each]) for each in sorted(kept)], indent=1) + "\n")
-        yield kept[number]
+class Runs:
+    """Those that are kept, by their numbers; several threads may make some."""
+
+    def __init__(self, given: argparse.Namespace, folder: pathlib.Path) -> None:
+        self.given, self.folder, self.file, self.lock = given, folder, folder / "runs.json", threading.Lock()
+        known = json.loads(self.file.read_text()) if self.file.exists() else ()
+        self.kept = {each["number"]: Run(**each) for each in known}
+
+    def one(self, number: int) -> Run | None:
+        wheel = names()
+        turn, place = divmod(number - 1, len(wheel))
+        name, seed = wheel[place], 1 + place + turn // 2 * len(wheel)
+        run, busy = self.kept.get(number), self.is_busy(number)
+        wanted = run is not None and (run.name, run.busy) == (name, busy)
+        if not self.given.stored and not (wanted and run and (self.given.keep or run.code == code(name))):
+            run = make(number, name, seed, self.folder, busy)
+        if run is None:
+            return None
+        run = judged(run, self.folder)
+        with self.lock:
+            self.kept[number] = run
+            kept = [asdict(self.kept[each]) for each in sorted(self.kept)]
+            self.file.write_text(json.dumps(kept, indent=1) + "\n")
+        print(f"{number}/{self.given.runs} {run.name}: {run.verdict} {run.reason}", flush=True)
+        return run
+
+    def is_busy(self, number: int) -> bool:
+        """In each of the two rounds with the same seeds another half."""
+        turn, place = divmod(number - 1, len(names()))
+        return self.given.busy and (turn + place) % 2 == 1
+
+    def all(self) -> list[Run]:
+        numbers = range(1, self.given.runs + 1)
+        quiet = [self.one(number) for number in numbers if not self.is_busy(number)]
+        beside = busy_host() if self.given.busy and not self.given.stored else contextlib.nullcontext()
+        with beside, concurrent.futures.ThreadPoolExecutor(self.given.at_once) as threads:
+            busy = [*threads.map(self.one, filter(self.is_busy, numbers))]
+        return sorted((run for run in (*quiet, *busy) if run), key=lambda run: run.number)
+
+
+@contextlib.contextmanager
+def busy_host() -> Iterator[None]:
+    """Two loops that take all the CPU that they are given."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY_LOOPS)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def page(runs: list[Run]) -> str:
@@ -117,30 +158,33 @@ def page(runs: list[Run]) -> str:
     old = sum(run.code != code(run.name) for run in runs)
     counts = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
     made = f" {old} of them were made by earlier code, and judged by that of today." if old else ""
+    busy = sum(run.busy for run in runs)
+    beside = f" {busy} of them ran beside two busy loops." if busy else ""
     lines = [
         INTRODUCTION,
-        f"{len(runs)} runs: {counts}.{made}",
+        f"{len(runs)} runs: {counts}.{beside}{made}",
         "",
-        "| Run | Seed | Verdict | Reason |",
-        "|---|---|---|---|",
+        "| Run | Seed | Host | Verdict | Reason |",
+        "|---|---|---|---|---|",
     ]
-    lines += [f"| {run.name} | {run.seed} | {run.verdict} | {run.reason} |" for run in runs if run.verdict != "pass"]
+    host = {True: "busy", False: ""}
+    odd = [run for run in runs if run.verdict != "pass"]
+    lines += [f"| {run.name} | {run.seed} | {host[run.busy]} | {run.verdict} | {run.reason} |" for run in odd]
     return "\n".join(lines) + "\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--busy", action="store_true", help="every second one beside two busy loops")
+    parser.add_argument("--at-once", type=int, default=1, help="so many of the busy ones together")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "reports" / "healthy")
     parser.add_argument("--stored", action="store_true", help="make no run; judge those that are there")
     parser.add_argument("--keep", action="store_true", help="make only what is missing, whatever code made the others")
     given = parser.parse_args()
     folder = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    runs = []
-    for run in all_runs(given.runs, folder, given.stored, given.keep):
-        runs.append(run)
-        print(f"{run.number}/{given.runs} {run.name}: {run.verdict} {run.reason}", flush=True)
+    runs = Runs(given, folder).all()
     PAGE.write_text(page(runs))
     return int(any(run.verdict == "fail" for run in runs))
 
