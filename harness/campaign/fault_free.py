@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from harness.backends.contract import Backend
 from harness.campaign import seal
+from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver
 from harness.errors import EventLogError, FaultError
 from harness.judge.assumptions.made_as_asked import Asked
 from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE
@@ -28,7 +29,6 @@ from harness.node.run_folder_view import KEPT as CACHE
 from harness.plan.run_plan import Plan
 from harness.run import provenance
 from harness.run.job import Outcome, execute
-from harness.run.observers import SILENT, Observer
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
 
@@ -41,7 +41,7 @@ def ensure_fault_free(
     plan: Plan,
     reports: pathlib.Path,
     backend: Backend,
-    observer: Observer = SILENT,
+    observer: CampaignObserver = SILENT_CAMPAIGN,
     stop: StopRequest | None = None,
     *,
     anew: bool = False,
@@ -64,8 +64,9 @@ def ensure_fault_free(
             return attempt, outcome
         keep(attempt, kept)
         release(attempt)
-        if last or not _flaw(plan, kept):
+        if last or not (why := _flaw(plan, kept)):
             break
+        observer.note(f"fault-free run: {why}. It is made again.")
     return kept, outcome
 
 

@@ -89,7 +89,7 @@ class Jobs:
     """Jobs that cost nothing. Their trainers keep their event files open, as one that outlives its job may."""
 
     def __init__(self) -> None:
-        self.made, self.outcome = 0, "completed"
+        self.made, self.outcome, self.seeds = 0, "completed", list[int]()
         self.open: list[Any] = []
 
     def execute(self, plan: Plan, run_dir: pathlib.Path, *_: object) -> Outcome:
@@ -100,6 +100,10 @@ class Jobs:
         (run_dir / "checkpoints").mkdir()
         self.open.append((events / "w.jsonl").open("w", buffering=1))
         self.open[-1].write(json.dumps(HEADER | {"pid": self.made}) + "\n")
+        seed = self.seeds.pop(0) if self.seeds else plan.seed
+        told = [HEADER | {"role": "harness", "writer": "harness"}]
+        told += [{"event": "plan", "plan": plan.to_json() | {"seed": seed}, "wall_ns": 2, "mono_ns": 2}]
+        (run_dir / "events" / "harness.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
         journal.mark_closed()
         return Outcome(self.outcome, "")
 
@@ -119,6 +123,19 @@ def test_a_fault_free_run_is_made_once(folder: pathlib.Path, jobs: Jobs) -> None
     assert outcome is not None and not (kept / "checkpoints").exists()
     assert ensure_fault_free(plan_of(), folder, ANY) == (kept, None)
     assert (jobs.made, [path.name for path in (folder / CACHE).iterdir()]) == (1, [kept.name])
+
+
+@pytest.mark.parametrize(("seeds", "made"), [([9], 2), ([9, 9], 2), ([1], 1)])
+def test_one_that_did_something_else_is_made_again_once(
+    folder: pathlib.Path, jobs: Jobs, seeds: list[int], made: int
+) -> None:
+    jobs.seeds, observer = list(seeds), Mock()
+    kept, _ = ensure_fault_free(plan_of(), folder, ANY, observer)
+    assert jobs.made == made
+    told = [call.args[0] for call in observer.note.call_args_list]
+    assert told == ["fault-free run: it has another seed. It is made again."] * (made - 1)
+    again, outcome = ensure_fault_free(plan_of(), folder, ANY)
+    assert again == kept and (outcome is None) is (seeds != [9, 9]), "what is kept is checked when it is taken"
 
 
 def _forge(kept: pathlib.Path) -> None:
