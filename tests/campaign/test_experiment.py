@@ -11,7 +11,7 @@ import pytest
 import yaml
 from judge.test_slowdown import JOB, slowed
 from judging import expecting
-from simulator import Job, simulate
+from simulator import Job, change, simulate
 
 from harness.campaign import experiment
 from harness.campaign.campaign_observers import CampaignObserver, Stage
@@ -25,6 +25,7 @@ from harness.run.job import Outcome
 from harness.spec.scenario import parse_scenario
 
 ASKED = {"recovery_time": {"max": "30s"}, "wasted_gpu_hours": {"max_percent_by_faults": 90}}
+ENVELOPE = {"loss_continuity": {"mode": "envelope"}}
 SCENARIO = {
     "version": 1,
     "name": "slow",
@@ -145,3 +146,50 @@ def test_a_renewal_that_breaks_costs_no_finished_result(runs: Pretended) -> None
     assert (found, interrupted) == (Verdict.INCONCLUSIVE, False)
     assert (runs.reports / "slow-1" / "fault-free").is_dir()
     assert said.noted == ["The fault-free runs could not be repeated: the nodes cannot be had"]
+
+
+class Losses(Pretended):
+    """Fault-free runs of which each is off by `noise` more than the one before, and a run that is `off` at its end."""
+
+    def __init__(self, reports: pathlib.Path, noise: float, off: float):
+        super().__init__(reports)
+        self.noise, self.off, self.made = noise, off, 0
+
+    def ensure_fault_free(self, plan: Plan, *_: object, anew: bool, repeat: int) -> tuple[pathlib.Path, Outcome | None]:
+        history = simulate(JOB, (), 99 + self.made)
+        logs = history.logs()
+        change(logs.steps(), loss=lambda line: line["loss"] + self.noise * self.made)
+        self.made += 1
+        return history.write(self.reports / f"kept-{self.made}", logs), Outcome("completed", "")
+
+    def execute(self, plan: Plan, run_dir: pathlib.Path, *_: object) -> Outcome:
+        history = simulate(JOB, seed=1)
+        logs = expecting(history.logs(), ENVELOPE)
+        change(logs.steps(60), loss=lambda line: line["loss"] + self.off)
+        history.write(run_dir, logs)
+        return Outcome("completed", "")
+
+
+@pytest.mark.parametrize(
+    ("noise", "off", "made", "found"),
+    [
+        (0.0, 0.0, 3, Verdict.PASS),
+        (1e-3, 1e-3, 3, Verdict.PASS),
+        (1e-3, 0.5, 4, Verdict.FAIL),
+        (0.0, 1e-6, 4, Verdict.FAIL),  # three repeats that are the same bit for bit leave no room
+    ],
+)
+def test_a_run_outside_of_its_band_is_accused_by_three_fault_free_runs_and_not_by_two(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, noise: float, off: float, made: int, found: Verdict
+) -> None:
+    runs = Losses(tmp_path, noise, off)
+    for name in ("ensure_fault_free", "execute"):
+        monkeypatch.setattr(experiment, name, getattr(runs, name))
+    plan = make_plan(parse_scenario(yaml.safe_dump(SCENARIO | {"expect": ENVELOPE}), "slow.yaml"), 1, "local", "slow-1")
+    backend: Any = None
+    said = Watching()
+    run_dir, _ = experiment.run_experiment(plan, tmp_path, backend, said)
+    card = judge(load_evidence(run_dir), "slow-1")
+    line = next(each for each in card.expectations if each.name == "loss_continuity.mode")
+    assert (runs.made, line.verdict) == (made, found), card.reasons
+    assert len([text for text in said.noted if "outside of the band" in text]) == made - 3
