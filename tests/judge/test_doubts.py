@@ -56,11 +56,12 @@ def run_of(**other: Any) -> Any:
     whole = {
         "steps": [1],
         "apart": False,
-        "processes": [SimpleNamespace(dropped=0)],
+        "processes": [SimpleNamespace(dropped=0, gaps=None)],
         "dropped": 0,
         "epochs": [SimpleNamespace(first=1, kept=40)],
         "uncertainty_ns": 0,
         "rows_by_process": ((), ()),
+        "stretches": (),
         "beside": SimpleNamespace(other_losses=""),
         "outcome": "completed",
         "finished": True,
@@ -86,7 +87,7 @@ def paced(**other: float) -> dict[str, Ground]:
     return {"pace": Ground(Kind.DURATION, of=Pace(**told), bound=1.5)}
 
 
-DROPPED = run_of(dropped=3, processes=[SimpleNamespace(dropped=3)])
+DROPPED = run_of(dropped=3, processes=[SimpleNamespace(dropped=3, gaps=None)])
 SCATTERED = SimpleNamespace(final_gap_percent=1.5, final_scatter_percent=0.7)
 UNSURE = Ground(Kind.DURATION, of=Figure(5.1 * S, margin=0.2 * S), bound=5 * S)
 CASES: Mapping[Doubt, tuple[Any, Mapping[str, Ground], set[str]]] = {
@@ -205,7 +206,7 @@ def test_a_doubt_spoils_these_claims_and_no_others(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("taken", "dropped", "verdict"), [(30, 3, None), (-1, 3, Verdict.INCONCLUSIVE)])
 def test_only_what_was_lost_with_its_process_is_not_told(taken: int, dropped: int, verdict: Verdict | None) -> None:
-    run = run_of(processes=[SimpleNamespace(dropped=dropped)], dropped=dropped, epochs=[])
+    run = run_of(processes=[SimpleNamespace(dropped=dropped, gaps=None)], dropped=dropped, epochs=[])
     claim = failed("step.went-ahead", "…", Ground(Kind.ABSENCE, (0,), since=20), Ground(Kind.ABSENCE), idle=True)
     found = doubts.weighed(claim, evidence_of(run, taken=[taken]))
     assert (found and found.verdict) == verdict
@@ -228,7 +229,9 @@ def test_logs_that_end_before_the_last_save_lost_lines(
     """If some rank tells that step, or has no last word; else the job may have ended before it."""
     saves = SimpleNamespace(store=SimpleNamespace(seen=[SimpleNamespace(step=saved)] if saved else []))
     steps, epochs = np.rec.array([(told,)], names="step"), [SimpleNamespace(first=1, kept=40, processes=[0])]
-    run = run_of(finished=finished, steps=steps, epochs=epochs, processes=[SimpleNamespace(left=left, dropped=0)])
+    run = run_of(
+        finished=finished, steps=steps, epochs=epochs, processes=[SimpleNamespace(left=left, dropped=0, gaps=None)]
+    )
     evidence = evidence_of(run, saves=saves)
     assert spoilt(evidence, grounds()) == ({"how far": doubt} if doubt else {})
 
