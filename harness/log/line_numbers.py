@@ -20,7 +20,7 @@ from harness.log.files import EventFile
 from harness.units import counted
 
 Ints = npt.NDArray[np.int64]
-GAPS_MAX = 1000  # of one file that are told apart; the last one stands for all that follow
+GAPS_MAX = 64  # of one file that are told apart; the last one stands for all that follow
 NONE = -1
 
 

@@ -25,18 +25,16 @@ class Lost:
     killed: bool
 
 
-def lost_lines(run: Timeline, taken: Sequence[int]) -> list[Lost]:
+def lost_lines(run: Timeline, taken: Sequence[int]) -> Iterator[Lost]:
     """`taken`: when a fault took each process; -1: none did."""
-    workers = [
-        (f"rank {each.rank} on {each.node}", _lost(each.gaps or ()), row) for row, each in enumerate(run.processes)
-    ]
-    launchers = [(f"the launcher on {each.key[0]}", _lost(each.gaps), each) for each in run.launchers]
-    if not any(gaps for _, gaps, _ in (*workers, *launchers)):
-        return []
     killed = set(_killed(run, taken))
-    found = [(who, gaps, row in killed) for who, gaps, row in workers]
-    found += [(who, gaps, _is_killed(run, each)) for who, gaps, each in launchers]
-    return [Lost(f"the log of {who} lacks {_counted(gaps, run.begin)}", dead) for who, gaps, dead in found if gaps]
+    for row, each in enumerate(run.processes):
+        if gaps := _lost(each.gaps or ()):
+            yield Lost(f"the log of rank {each.rank} on {each.node} lacks {_counted(gaps, run.begin)}", row in killed)
+    for launcher in run.launchers:
+        if gaps := _lost(launcher.gaps):
+            text = f"the log of the launcher on {launcher.key[0]} lacks {_counted(gaps, run.begin)}"
+            yield Lost(text, _is_killed(run, launcher))
 
 
 def _lost(gaps: Sequence[LineGap]) -> list[LineGap]:
