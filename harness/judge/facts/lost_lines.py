@@ -65,7 +65,8 @@ def _killed(run: Timeline, taken: Sequence[int]) -> Iterator[int]:
 
 
 def _is_killed(run: Timeline, launcher: Launcher) -> bool:
-    struck = {key_of(target) for fault in run.faults if fault.kills and fault.strikes for target in fault.targets}
+    targets = (target for fault in run.faults if fault.kills and fault.strikes for target in fault.targets)
+    struck = {key_of(target) for target in targets if target.get("rank") is None}
     ended = (key_of(each) for each in run.exits if each["rank"] is None and each["code"] not in CLEAN_CODES)
     return not launcher.left and launcher.key in {*struck, *_gone(run), *ended}
 
