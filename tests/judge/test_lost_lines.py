@@ -100,6 +100,10 @@ def test_numbers_tell_a_lost_line_from_a_step_that_was_not_done(bends: list[Bend
     [
         ([number, lose(KILLED, 5), lose(SURVIVOR, 5)], [LOST, (Code.STEP_MISSING, OPEN, Doubt.LINE_LOST)]),
         ([lose(KILLED, 5), number, lose(SURVIVOR, 5)], [LOST, (Code.STEP_MISSING, FAIL, "")]),
+        (
+            [lose(LAST, 30), number, lose(KILLED, 5), lose(SURVIVOR, 5)],
+            [LOST, left_out(FAIL), (Code.STEP_MISSING, OPEN, Doubt.LINE_LOST)],
+        ),
         ([lose(KILLED, 5), lose(SURVIVOR, 5), number], [(Code.STEP_MISSING, FAIL, "")]),
         (
             [lose(KILLED, 5), lose(SURVIVOR, 5), number, lose(KILLED, 7)],
@@ -109,6 +113,15 @@ def test_numbers_tell_a_lost_line_from_a_step_that_was_not_done(bends: list[Bend
 )
 def test_a_step_that_nobody_told_was_lost_if_each_lacks_it(bends: list[Bend], found: list[Found]) -> None:
     assert findings(*bends) == found
+
+
+def test_of_a_rank_that_tells_each_fifth_step_one_line_is_one_step() -> None:
+    def fifth(logs: Logs) -> None:
+        logs.lose("step", step=[step for step in range(41) if step % 5], rank=1)
+
+    outages, bends = [Outage(17, "rank", victim=1)], (fifth, number, lose(KILLED, 10))
+    card = verdict(simulate(JOB, outages, seed=5), together(*bends), {}, bent(JOB, fifth))
+    assert [(each.code, each.verdict, each.doubt) for each in card.findings] == [left_out(OPEN, Doubt.LINE_LOST)]
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,26 @@ def test_threads_and_signals_number_each_line_once(tmp_path: pathlib.Path) -> No
     assert sorted(event["line"] for event in log.events) == list(range(1, len(log.events) + 1))
 
 
+def test_threads_write_one_header(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk has refused it at first."""
+    write = os.write
+
+    def slow(descriptor: int, data: bytes) -> int:
+        time.sleep(0.02)
+        return write(descriptor, data)
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError()))
+        emit = Emitter(tmp_path / "w.jsonl")
+    monkeypatch.setattr(os, "write", slow)
+    threads = [threading.Thread(target=emit, args=("a",)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "w.jsonl").read_text().count('"schema"') == 1
+
+
 def test_what_is_raised_while_a_line_is_written_leaves_no_gap_untold(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
