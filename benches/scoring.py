@@ -69,17 +69,18 @@ def _worker(
 class _Log:
     def __init__(self, path: pathlib.Path, role: str, at: int, **identity: object):
         self.path, self.lines = path, list[str]()
-        header = {"schema": 1, "writer": path.stem, "role": role, "host": "h", "clock": "c"} | identity
+        header = {"schema": 1, "writer": path.stem, "role": role, "host": "h", "clock": "c", "line": 0} | identity
         self.lines.append(json.dumps(header | {"wall_ns": 10**18 + at, "mono_ns": at}))
 
     def log(self, at: int, event: str, **fields: object) -> None:
-        self.lines.append(json.dumps({"event": event} | fields | {"wall_ns": 10**18 + at, "mono_ns": at}))
+        told = {"event": event} | fields | {"wall_ns": 10**18 + at, "mono_ns": at, "line": len(self.lines)}
+        self.lines.append(json.dumps(told))
 
     def step(self, at: int, step: int, begin: int) -> None:
         self.lines.append(
             f'{{"event":"step","step":{step},"begin_ns":{begin},"loss":{2.1 + 1 / step!r},"grad_norm":{1 / step!r},'
             f'"lr":0.0003,"digest":"{step:016x}","first":{(step - 1) * 1024},"count":1024,"data_ns":100000,'
-            f'"checkpoint_ns":0,"sync_ns":5000000,"wall_ns":{10**18 + at},"mono_ns":{at}}}'
+            f'"checkpoint_ns":0,"sync_ns":5000000,"wall_ns":{10**18 + at},"mono_ns":{at},"line":{len(self.lines)}}}'
         )
 
     def close(self) -> None:

@@ -221,6 +221,12 @@ class Logs(dict[str, list[Line]]):
     def steps(self, first: int = 1, last: int = 10**9, **whose: int | None) -> Iterator[Line]:
         return (line for lines in self.trainers(**whose) for line in steps(lines, first, last))
 
+    def number(self) -> None:
+        """Everybody numbers the lines there are, as an emitter does."""
+        for lines in self.values():
+            for number, line in enumerate(lines):
+                line["line"] = number
+
     def lose(self, *events: str, step: Container[int] | None = None, **whose: int | None) -> None:
         """The workers that `trainers` finds do not tell these events; with `step` only those of such steps."""
         for lines in self.trainers(**whose):

@@ -7,7 +7,7 @@ reason. A failure on spoilt ground is inconclusive. To excuse a new kind of hist
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,12 +16,14 @@ from harness.judge.facts.envelope import ENOUGH
 from harness.judge.facts.reported import blindness
 from harness.judge.facts.usual import OTHERS_MOST, Degraded, Pace, others_share
 from harness.judge.verdict import Claim, Doubt, Figure, Finding, Ground, Kind, Verdict
+from harness.log.line_numbers import LineGap
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
-from harness.timeline.timeline import Episode
+from harness.timeline.timeline import Episode, Timeline
 from harness.units import counted, format_duration
 
 HOST_FACTOR = 1.4  # beyond the bound: so much slower a host may become meanwhile that others use as well
+LACKING = "the log lacks lines there, by their numbers"
 OTHERS_MAX = 0.15  # of all CPUs of the host: so much more than usual may go to other programs
 
 
@@ -71,12 +73,56 @@ def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) ->
     return None
 
 
+def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) -> bool:
+    """Whether the numbers of lines tell that so many are missing there: of each process that would have told them, or
+    of anybody where that is not known. Those without numbers are left out."""
+    run, rows = evidence.run, _tellers(evidence, ground)
+    numbered = [run.processes[row].gaps for row in rows or range(len(run.processes))]
+    missing = [
+        sum(gap.lines for gap in gaps if gap.full_disk >= full_disk and _may_hold(gap, ground)) >= ground.lines
+        for gaps in numbered
+        if gaps is not None
+    ]
+    return (all if rows else any)(missing)
+
+
+def _tellers(evidence: Analysis, ground: Ground) -> Sequence[int]:
+    """Of steps that nobody told: the processes that told others before and after them."""
+    if ground.processes or not ground.steps:
+        return ground.processes
+    first, last = ground.steps[0], ground.steps[-1]
+    jumps = ((each.process, jump) for each in evidence.run.stretches for jump in each.jumps)
+    return sorted({process for process, (before, after) in jumps if before < last and after > first})
+
+
+def _may_hold(gap: LineGap, ground: Ground) -> bool:
+    if ground.steps:
+        return gap.may_hold(ground.steps[0], ground.steps[-1])
+    return ground.since is None or gap.until > ground.since
+
+
 def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
     """A full disk took as many lines as are missed, of each process that would have told."""
     run = evidence.run
+    if _all_numbered(run):
+        return f"{run.dropped} events were lost to a full disk" if _lacks_lines(evidence, ground, True) else ""
     known = [run.processes[row].dropped for row in ground.processes]
     lost = all(dropped >= ground.lines for dropped in known) if known else run.dropped
     return f"{run.dropped} events were lost to a full disk" if lost else ""
+
+
+def _lines_lost(evidence: Analysis, ground: Ground) -> str:
+    """Numbers tell which lines are missing. A process that does not number them may have lost a single one."""
+    run = evidence.run
+    older = tuple(row for row in ground.processes if run.processes[row].gaps is None)
+    numbered = len(older) < len(ground.processes) or _all_numbered(run)
+    if numbered and not _lacks_lines(evidence, ground):
+        return ""
+    return _done_all_the_same(evidence, replace(ground, processes=older)) if older else LACKING * numbered
+
+
+def _all_numbered(run: Timeline) -> bool:
+    return bool(run.processes) and all(each.gaps is not None for each in run.processes)
 
 
 def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
@@ -117,8 +163,9 @@ def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
     run, last = evidence.run, evidence.run.planned_steps
     if run.finished or not any(each.step == last for each in evidence.saves.store.seen):
         return ""
-    workers = (run.processes[row] for epoch in run.epochs[-1:] for row in epoch.processes)
-    lost = last in run.steps.step or any(worker.left is None for worker in workers)
+    workers = [run.processes[row] for epoch in run.epochs[-1:] for row in epoch.processes]
+    told = last in run.steps.step and any(worker.gaps != () for worker in workers)
+    lost = told or any(worker.left is None for worker in workers)
     return f"but the harness saw a save of step {last}: lines may be lost" if lost else ""
 
 
@@ -234,7 +281,7 @@ TABLE: Sequence[Row] = (
     Row(Doubt.BLIND, Kind.STEPS, _blind, alone=True),
     Row(Doubt.TORN_TAIL, Kind.ABSENCE, _lost_with_their_process),
     Row(Doubt.LINES_DROPPED, Kind.ABSENCE, _lines_dropped),
-    Row(Doubt.LINE_LOST, Kind.ABSENCE, _done_all_the_same),
+    Row(Doubt.LINE_LOST, Kind.ABSENCE, _lines_lost),
     Row(Doubt.LINE_LOST, Kind.REACHED, _saved_all_the_same),
     Row(Doubt.FAULT_FREE_RESTARTED, Kind.REACHED, _steps_of_a_restarted_run),
     Row(Doubt.OTHER_REHEARSAL, Kind.LOSSES, _other_rehearsal),

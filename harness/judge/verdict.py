@@ -61,7 +61,7 @@ class Ground:
 
     kind: Kind
     processes: tuple[int, ...] = ()  # rows in Timeline.processes: those that would have told; none: anybody
-    steps: tuple[int, ...] = ()  # that are absent
+    steps: tuple[int, ...] = ()  # that are absent; of many in a row the first and the last one
     lines: int = 1  # so many lines of each process are absent
     since: int | None = None  # ns: from then on
     of: Figure | Pace | Degraded | Episode | None = None  # what took so long
@@ -149,6 +149,7 @@ class Code(enum.StrEnum):
     END_UNEXPLAINED = "end.unexplained"
     END_WITHOUT_NOTICE = "end.without-notice"
     EVIDENCE_CUT_LOG = "evidence.cut-log"
+    EVIDENCE_LINES_LOST = "evidence.lines-lost"
     EVIDENCE_MISSING = "evidence.missing"
     EVIDENCE_NO_PLAN = "evidence.no-plan"
     EVIDENCE_PROBLEM = "evidence.problem"

@@ -34,11 +34,13 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.errors import EventLogError
-from harness.log import checked_lines, event_log, files, sample_indices, vocabulary
+from harness.log import checked_lines, event_log, files, line_numbers, sample_indices, vocabulary
 from harness.log.checked_lines import Record
 from harness.log.files import EventFile
+from harness.log.line_numbers import LineGap
 from harness.log.sample_indices import Samples
 from harness.log.vocabulary import Field
+from harness.units import counted
 
 Column = npt.NDArray[Any]
 _STEP = {each.column: each for each in checked_lines.vocabulary_fields("step") if each.column}
@@ -71,7 +73,9 @@ def _in_line(each: Field) -> tuple[str, Any, Any]:
     return each.name, checked_lines.kind_of(each), NOT_TOLD if each.otherwise is None else each.otherwise
 
 
+_NUMBER = next(each for each in vocabulary.COMMON if each.name == "line")
 _OTHERS: list[tuple[str, Any, Any]] = [("event", str, ""), ("samples", msgspec.Raw, None), ("dropped", int, 0)]
+_OTHERS += [("line", checked_lines.kind_of(_NUMBER), line_numbers.NONE)]
 _Line = msgspec.defstruct("Line", [*_OTHERS, *map(_in_line, _STEP.values())], gc=False)  # as far as a step needs it
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Line)
 _encode = msgspec.json.Encoder().encode
@@ -79,7 +83,10 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True)
 class Writer:
-    """One file: its first line, its events other than steps (each with `at`, its time), and its steps."""
+    """One file: its first line, its events other than steps (each with `at`, its time), and its steps.
+
+    `dropped`: events that a full disk took. Where lines are numbered: those of `gaps` of which the writer says so.
+    """
 
     name: str
     header: Record
@@ -89,6 +96,12 @@ class Writer:
     dropped: int
     start: int = 0  # where its rows begin in `Log.steps`
     samples: Samples = field(default_factory=Samples)  # handed over to the log, as its steps are
+    gaps: tuple[LineGap, ...] = ()  # lines that are missing, where its lines are numbered
+    problems: Sequence[str] = ()  # what contradicts itself in their numbers
+
+    @property
+    def numbered(self) -> bool:
+        return line_numbers.numbered(self.header)
 
     @property
     def role(self) -> str:
@@ -118,6 +131,7 @@ def read(directory: pathlib.Path) -> Log:
         if writer is None:
             problems.append(f"{files.visible(source.file)} holds no complete line")
         else:
+            problems += writer.problems
             writers.append(replace(writer, start=table.add(writer), samples=Samples()))
     if not writers:
         raise EventLogError(f"{files.visible(str(directory))}: the event log is empty")
@@ -212,9 +226,18 @@ def read_source(source: EventFile) -> Writer | None:
     rest = sorted(_kept(part.events, event_log.role_of(header)), key=operator.itemgetter("mono_ns"))
     for record in (header, *rest):
         record["at"] = record["mono_ns"]
+    for record in rest:  # of its place in the file nobody asks any more
+        record.pop("line", None)
+        record.pop("line_fork", None)
     dropped = max(part.dropped, header.get("dropped", 0))
+    gaps, problems = tuple[LineGap, ...](), list[str]()
+    if line_numbers.numbered(header):
+        if not line_numbers.plain(np.concatenate([*part.numbers, np.zeros(0, np.int64)])):
+            gaps, problems = line_numbers.look(source, header)
+        dropped = sum(gap.lines for gap in gaps if gap.full_disk)
+    told = sample_indices.joined(part.samples)
     return Writer(
-        source.name, header, rest, part.steps(), blocks.torn, dropped, samples=sample_indices.joined(part.samples)
+        source.name, header, rest, part.steps(), blocks.torn, dropped, samples=told, gaps=gaps, problems=problems
     )
 
 
@@ -226,6 +249,7 @@ class _Part:
     columns: list[dict[str, Column]] = field(default_factory=list)
     dropped: int = 0
     samples: list[Samples] = field(default_factory=list)  # parallel to `columns`
+    numbers: list[Column] = field(default_factory=list)  # of all lines
 
     def add(self, other: _Part) -> None:
         self.events += other.events
@@ -233,6 +257,7 @@ class _Part:
         self.columns += [c | {"samples": sample_indices.renumbered(c["samples"], base)} for c in other.columns]
         self.samples += other.samples
         self.dropped = max(self.dropped, other.dropped)
+        self.numbers += other.numbers
 
     def steps(self) -> dict[str, Column]:
         """All steps in order of time: threads and log shippers may exchange lines. One of which its trainer does not
@@ -260,9 +285,10 @@ def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str)
             columns, consumed = _columns([line for line in lines if line.event == "step"])
             others = [index for index, line in enumerate(lines) if line.event != "step"]
             dropped = max(map(operator.attrgetter("dropped"), lines), default=0)
+            numbers: Column = np.fromiter(map(operator.attrgetter("line"), lines), np.int64, len(lines))
             del lines
             rest = [event_log.read_event(source, number + index, raw[index], role) for index in others]
-            return _Part(_kept(rest, role), [columns], dropped, [consumed])
+            return _Part(_kept(rest, role), [columns], dropped, [consumed], [numbers])
     return _read_slowly(source, number, raw, role)
 
 
@@ -272,12 +298,13 @@ def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str
     steps = [record for record in found if record["event"] == "step" and role == "trainer"]
     rest = [record for record in found if record["event"] != "step" or role != "trainer"]
     dropped = max((record.get("dropped", 0) for record in found), default=0)
+    numbers: Column = np.array([record.get("line", line_numbers.NONE) for record in found], np.int64)
     lines = [
         record | {"samples": msgspec.Raw(_encode(record["samples"]))} if "samples" in record else record
         for record in steps
     ]
     columns, consumed = _columns([msgspec.convert(line, _Line) for line in lines])
-    return _Part(_kept(rest, role), [columns], dropped, [consumed])
+    return _Part(_kept(rest, role), [columns], dropped, [consumed], [numbers])
 
 
 def _kept(rest: Sequence[Record], role: str) -> list[Record]:
@@ -330,6 +357,8 @@ def _on_one_clock(writers: Sequence[Writer], steps: dict[str, Column], problems:
         problems.append(f"{judges} harnesses wrote into this log")
     if harness is not None and harness.dropped:
         problems.append(f"{harness.dropped} events of the harness were lost to a full disk")
+    if harness is not None and (lost := sum(gap.lines for gap in harness.gaps if not gap.full_disk)):
+        problems.append(f"the harness's log lacks {counted(lost, 'line')}")
     reference = (harness or writers[0]).header
     uncertainty_ns = _move_all(writers, reference, _offsets(harness), problems)
     for writer in writers:
@@ -395,6 +424,9 @@ def _move(writer: Writer, shift: int) -> None:
         raise _too_far(writer, shift)
     for record in (writer.header, *writer.events):
         record["at"] += shift
+    for gap in writer.gaps:
+        gap.since += shift
+        gap.until += shift
     writer.steps["begin"] += shift
     writer.steps["end"] += shift
 

@@ -33,6 +33,7 @@ WALL_NS_MAX = 2**62  # the year 2116
 OFFSET_NS_MAX = 2**61
 STEP_MAX = 10**9
 SAMPLE_MAX = 2**60
+LINE_MAX = 2**53
 RUNS_MAX = 2**16  # in one step
 SAMPLES_MAX = 2**24  # of one rank in one step
 RANKS_MAX = 2**17
@@ -166,6 +167,8 @@ COMMON = (
     Field("wall_ns", INTEGER, "the writer's wall clock, since 1970", "ns", True, -WALL_NS_MAX, WALL_NS_MAX),
     _ns("mono_ns", "the writer's monotonic clock; the event's time", optional=False, column="end"),
     _size("dropped", "events lost just before this one, because the disk took no more", "events", BYTES_MAX),
+    _size("line", "number of this line among those that its writer tried to write; the header is 0", most=LINE_MAX),
+    _ns("line_fork", "names the fork of the writer that wrote this line; it numbers its own lines, from 0"),
 )
 
 _WRITERS = ("trainer", "agent", "harness")
@@ -184,6 +187,7 @@ HEADER = (
     _uncertainty("the times of this file are no more exact than this; only in files that the harness writes"),
     Field("wall_ns", INTEGER, "the writer's wall clock, since 1970", "ns", False, -WALL_NS_MAX, WALL_NS_MAX),
     _ns("mono_ns", "the writer's monotonic clock", optional=False),
+    _size("line", "the writer numbers its lines; an older one does not", most=0),
 )
 
 _COST = (

@@ -19,7 +19,8 @@ import msgspec
 import numpy as np
 
 from harness.errors import ChaosError
-from harness.judge.score import Evidence, Scorecard
+from harness.judge.facts.analysis import Analysis
+from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.report.next_steps import next_steps
 from harness.report.strict_json import strict
@@ -283,7 +284,7 @@ def _provenance(card: Scorecard) -> dict[str, str]:
     return found
 
 
-def _run(evidence: Evidence) -> dict[str, Any]:
+def _run(evidence: Analysis) -> dict[str, Any]:
     run = evidence.run
     steps = run.steps
     last = run.episodes[-1] if run.episodes else None
@@ -294,6 +295,7 @@ def _run(evidence: Evidence) -> dict[str, Any]:
     problems = [f"the last line of {writer} was cut by a kill" for writer in run.torn]
     if run.dropped:
         problems.append(f"lost because the disk was full: {counted(run.dropped, 'event')}")
+    problems += [f"{each.words}; its process was killed" for each in evidence.lost_lines if each.killed]
     return {
         "duration_s": (run.end - run.begin) / S,
         "furthest_step": int(steps.step.max()) if len(steps) else 0,

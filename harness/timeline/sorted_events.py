@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.log import older_faults, reading
 from harness.log.consequences import Consequences
+from harness.log.line_numbers import LineGap
 from harness.log.planned_size import PlannedSize
 from harness.timeline import clock_problems, lineage, save_events
 from harness.timeline.lineage import CLEAN_CODES as CLEAN_CODES
@@ -36,12 +37,15 @@ class Slot:
 @dataclass(frozen=True)
 class Launcher:
     """What one launcher told. `met`: the ends of its meetings with the others, `agent.rendezvous`, in order of time.
-    `code`: the exit code with which it ends, if it told one."""
+    `code`: the exit code with which it ends, if it told one. `left`: it said that it exits. `gaps`: lines that its log
+    lacks."""
 
     key: Key
     began: int
     met: tuple[dict[str, Any], ...]
     code: int | None = None
+    left: bool = False
+    gaps: tuple[LineGap, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,8 @@ class Story:
                 agent.header["at"],
                 tuple(event for event in agent.events if _met(event)),
                 next((event.get("code") for event in agent.events if event["event"] == "agent.exiting"), None),
+                any(event["event"] == "agent.exiting" for event in agent.events),
+                agent.gaps,
             )
             for agent in self.agents
         ]

@@ -10,6 +10,7 @@ Columns are numpy arrays, so that ten million step events fit and score in secon
 from __future__ import annotations
 
 import bisect
+import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.log import reading
+from harness.log.line_numbers import LineGap
 from harness.log.planned_size import PlannedSize
 from harness.log.sample_indices import Samples
 from harness.timeline import lineage, phase_marks, save_events
@@ -111,10 +113,16 @@ class Process:
     torn: bool = False  # its log ends in the middle of a line
     tells: frozenset[str] | None = None  # the kinds of evidence that its header declares; `None`: it declares nothing
     dropped: int = 0  # events of its own that it lost to a full disk
+    gaps: tuple[LineGap, ...] | None = None  # lines that its log lacks; `None`: they are not numbered
     cut: bool = False  # its log lost its end, though nothing killed it
     own_code: int | None = None  # with which it said that it exits
     exit_error: str | None = None  # the first error that it met, as it told it itself
     took: Mapping[str, Any] | None = None  # its first `restored` event, whole
+
+    @property
+    def lost(self) -> int:
+        """How many lines of its log are known to be lost."""
+        return self.dropped if self.gaps is None else sum(gap.lines for gap in self.gaps)
 
 
 @dataclass(frozen=True)
@@ -183,6 +191,12 @@ class Timeline:
     def data_samples(self) -> int | None:
         """Samples in one pass over the data, where workers tell it."""
         return max(self.data_sizes, default=None)
+
+    @property
+    def lost(self) -> int:
+        """How many lines of the job's own are known to be lost."""
+        gaps = [*(each.gaps or () for each in self.processes), *(each.gaps for each in self.launchers)]
+        return self.dropped + sum(gap.lines for gap in itertools.chain.from_iterable(gaps) if not gap.full_disk)
 
     @property
     def planned_steps(self) -> int | None:
@@ -374,6 +388,7 @@ def _process(life: Life, launched: int) -> Process:
         torn=life.writer.torn,
         tells=None if tells is None else frozenset(tells),
         dropped=life.writer.dropped,
+        gaps=life.writer.gaps if life.writer.numbered else None,
         cut=life.cut,
         took=life.restored,
     )

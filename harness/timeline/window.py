@@ -27,10 +27,12 @@ from harness.log.reading import Log
 from harness.timeline import timeline
 from harness.timeline.lineage import NEVER, Epoch, Progress
 from harness.timeline.phases import Segment, clipped
+from harness.timeline.sorted_events import Launcher
 from harness.timeline.timeline import Beside, Bools, Ints, Process, Steps, Timeline
 
 Span = tuple[int, int]
 Table = TypeVar("Table", Steps, Progress)
+Teller = TypeVar("Teller", Process, Launcher)
 _OUTCOMES = {"settled": "completed", "aborted": "aborted", "stopped": "interrupted", "skipped": "interrupted"}
 """Of a rehearsal that ended before its job."""
 
@@ -136,7 +138,8 @@ def narrowed(whole: Timeline, begin: int) -> Timeline:
         begin=start,
         steps_before=int(whole.progress.step[_last_row(whole, start)]),
         steps=replace(steps, process=process[steps.process], epoch=epoch[steps.epoch]),
-        processes=[each for each, kept in zip(whole.processes, alive, strict=True) if kept],
+        processes=[_since(each, start) for each, kept in zip(whole.processes, alive, strict=True) if kept],
+        launchers=[_since(each, start) for each in whole.launchers],
         slots=[replace(s, allocated=max(s.allocated, start)) for s in whole.slots if s.released > start],
         faults=[fault for fault in whole.faults if fault.injected is None or fault.injected >= start],
         segments=[_segment(segment, epoch) for segment in clipped(whole.segments, start, whole.end)],
@@ -238,7 +241,8 @@ def _until(log: Log, end: int) -> Log:
             events = [dict(event) for event in writer.events if event["at"] <= end]
             whole = len(events) == len(writer.events) and mine.stop - mine.start == last - writer.start
             own, torn = reading.rows_of(steps, mine), writer.torn and whole
-            writers.append(replace(writer, events=events, steps=own, torn=torn, start=mine.start))
+            gaps = tuple(gap for gap in writer.gaps if gap.since <= end)
+            writers.append(replace(writer, events=events, steps=own, torn=torn, start=mine.start, gaps=gaps))
     harness = next((writer for writer in writers if writer.role == "harness"), None)
     return replace(log, writers=writers, steps=steps, harness=harness)
 
@@ -297,6 +301,10 @@ def _alive(whole: Timeline, start: int) -> list[bool]:
         return replaced or ended or released.get((p.node, p.incarnation), whole.end) <= start
 
     return [process.last_seen > start or not gone(process) for process in whole.processes]
+
+
+def _since(each: Teller, start: int) -> Teller:
+    return replace(each, gaps=tuple(gap for gap in each.gaps if gap.until > start)) if each.gaps else each
 
 
 def _renumbered(kept: Sequence[bool]) -> Ints:

@@ -214,7 +214,7 @@ def test_a_group_is_one(sizes: tuple[int, int], epoch: dict[str, int], usual: di
         stretches = [SimpleNamespace(process=row, epoch=0, first=11) for row in (0, 1)]
         processes = [SimpleNamespace(rank=rank, world_size=size) for rank, size in enumerate(sizes)]
         return SimpleNamespace(
-            epochs=[SimpleNamespace(**whole)], stretches=stretches, processes=processes, dropped=0, data_sizes=()
+            epochs=[SimpleNamespace(**whole)], stretches=stretches, processes=processes, lost=0, data_sizes=()
         )
 
     found = _in_parts(of(epoch, sizes), of(usual, (usual.get("size", 2),) * 2))

@@ -17,6 +17,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.usual import Degraded, Pace
 from harness.judge.score import Expectation
 from harness.judge.verdict import Claim, Code, Doubt, Figure, Finding, Ground, Kind, Verdict, failed
+from harness.log.line_numbers import LineGap
 from harness.timeline.timeline import Episode
 
 S = 10**9
@@ -57,11 +58,12 @@ def run_of(**other: Any) -> Any:
     whole = {
         "steps": [1],
         "apart": False,
-        "processes": [SimpleNamespace(dropped=0)],
+        "processes": [SimpleNamespace(dropped=0, gaps=None)],
         "dropped": 0,
         "epochs": [SimpleNamespace(first=1, kept=40, size=2)],
         "uncertainty_ns": 0,
         "rows_by_process": ((), ()),
+        "stretches": (),
         "beside": SimpleNamespace(other_losses=""),
         "outcome": "completed",
         "finished": True,
@@ -89,7 +91,7 @@ def paced(**other: float) -> dict[str, Ground]:
 
 
 BAND = SimpleNamespace(runs=3, sizes={2})
-DROPPED = run_of(dropped=3, processes=[SimpleNamespace(dropped=3)])
+DROPPED = run_of(dropped=3, processes=[SimpleNamespace(dropped=3, gaps=None)])
 SCATTERED = SimpleNamespace(final_gap_percent=1.5, final_scatter_percent=0.7)
 UNSURE = Ground(Kind.DURATION, of=Figure(5.1 * S, margin=0.2 * S), bound=5 * S)
 CASES: Mapping[Doubt, tuple[Any, Mapping[str, Ground], set[str]]] = {
@@ -211,32 +213,37 @@ def test_a_doubt_spoils_these_claims_and_no_others(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("taken", "dropped", "verdict"), [(30, 3, None), (-1, 3, Verdict.INCONCLUSIVE)])
 def test_only_what_was_lost_with_its_process_is_not_told(taken: int, dropped: int, verdict: Verdict | None) -> None:
-    run = run_of(processes=[SimpleNamespace(dropped=dropped)], dropped=dropped, epochs=[])
+    run = run_of(processes=[SimpleNamespace(dropped=dropped, gaps=None)], dropped=dropped, epochs=[])
     claim = failed("step.went-ahead", "…", Ground(Kind.ABSENCE, (0,), since=20), Ground(Kind.ABSENCE), idle=True)
     found = doubts.weighed(claim, evidence_of(run, taken=[taken]))
     assert (found and found.verdict) == verdict
 
 
 @pytest.mark.parametrize(
-    ("finished", "told", "saved", "left", "doubt"),
+    ("finished", "told", "saved", "left", "gaps", "doubt"),
     [
-        (False, 40, 40, 7, Doubt.LINE_LOST),
-        (False, 40, 39, 7, ""),
-        (False, 40, None, 7, ""),
-        (False, 39, 40, 7, ""),
-        (False, 39, 40, None, Doubt.LINE_LOST),
-        (True, 40, 40, 7, ""),
+        (False, 40, 40, 7, None, Doubt.LINE_LOST),
+        (False, 40, 40, 7, (), ""),
+        (False, 40, 40, 7, (LineGap(1, 5, 6, 39, None, False),), Doubt.LINE_LOST),
+        (False, 40, 39, 7, None, ""),
+        (False, 40, None, 7, None, ""),
+        (False, 39, 40, 7, None, ""),
+        (False, 39, 40, None, None, Doubt.LINE_LOST),
+        (False, 39, 40, None, (), Doubt.LINE_LOST),
+        (True, 40, 40, 7, None, ""),
     ],
 )
 def test_logs_that_end_before_the_last_save_lost_lines(
-    finished: bool, told: int, saved: int | None, left: int | None, doubt: str
+    finished: bool, told: int, saved: int | None, left: int | None, gaps: tuple[LineGap, ...] | None, doubt: str
 ) -> None:
-    """If some rank tells that step, or has no last word; else the job may have ended before it."""
+    """If some rank tells that step, and its lines have no numbers or lack some; or if one has no last word. Else the
+    job may have ended before it."""
     saves = SimpleNamespace(store=SimpleNamespace(seen=[SimpleNamespace(step=saved)] if saved else []))
     steps, epochs = np.rec.array([(told,)], names="step"), [SimpleNamespace(first=1, kept=40, size=2, processes=[0])]
-    run = run_of(finished=finished, steps=steps, epochs=epochs, processes=[SimpleNamespace(left=left, dropped=0)])
-    evidence = evidence_of(run, saves=saves)
-    assert spoilt(evidence, grounds()) == ({"how far": doubt} if doubt else {})
+    process = SimpleNamespace(left=left, dropped=0, gaps=gaps)
+    evidence = evidence_of(run_of(finished=finished, steps=steps, epochs=epochs, processes=[process]), saves=saves)
+    of_reached = {name: each for name, each in grounds().items() if each.kind is Kind.REACHED}
+    assert spoilt(evidence, of_reached) == ({"how far": doubt} if doubt else {})
 
 
 # A line that is not there

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import copy
 import json
+import os
 import pathlib
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,13 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.log import event_log, files
+from harness.log import event_log, files, reading
 from harness.log.event_log import Tail, WriterLog, read_log, read_writer
+from harness.log.files import EventFile
 from harness.node.emitter import Emitter
 
 FIELDS = st.dictionaries(
     st.text(st.characters(categories=["Ll"]), min_size=1, max_size=8).filter(
-        lambda k: k not in ("event", "wall_ns", "mono_ns")
+        lambda k: k not in ("event", "wall_ns", "mono_ns", "line")
     ),
     st.one_of(st.integers(), st.floats(), st.text(), st.booleans(), st.lists(st.floats(), max_size=3)),
     max_size=4,
@@ -124,6 +128,99 @@ def test_a_full_disk_loses_events_but_not_the_log(
     )
     assert log.header["role"] == "trainer"
     assert [(event["step"], event.get("dropped", 0)) for event in log.events] == told
+    first = told[0][0] == 1
+    assert [event["line"] for event in log.events] == [step - (not first) for step, _ in told], "as they were tried"
+
+
+def test_a_line_that_cannot_be_written_is_told_of_by_whichever_comes_next(tmp_path: pathlib.Path) -> None:
+    """Also by one that the trainer did not ask for: `_append` is what a plan's holds write by."""
+    acts = ["emit = Emitter(path)", "limit(10)", 'emit("step", step=1)', "limit()", 'emit._append({"event": "a"})']
+    log = small_disk(tmp_path / "w.jsonl", *acts)
+    assert [(event["event"], event["line"], event["dropped"]) for event in log.events] == [("a", 2, 1)]
+
+
+def test_threads_and_signals_number_each_line_once(tmp_path: pathlib.Path) -> None:
+    emit = Emitter(tmp_path / "w.jsonl")
+    before = signal.signal(signal.SIGALRM, lambda *_: emit("alarm"))
+    signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+    try:
+        threads = [threading.Thread(target=lambda: [emit("a") for _ in range(500)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(500):
+            emit("b")
+        for thread in threads:
+            thread.join()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    log = read_writer(tmp_path / "w.jsonl")
+    assert log is not None and "alarm" in {event["event"] for event in log.events}
+    assert sorted(event["line"] for event in log.events) == list(range(1, len(log.events) + 1))
+
+
+def test_threads_write_one_header(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk has refused it at first."""
+    write = os.write
+
+    def slow(descriptor: int, data: bytes) -> int:
+        time.sleep(0.02)
+        return write(descriptor, data)
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError()))
+        emit = Emitter(tmp_path / "w.jsonl")
+    monkeypatch.setattr(os, "write", slow)
+    threads = [threading.Thread(target=emit, args=("a",)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "w.jsonl").read_text().count('"schema"') == 1
+
+
+def test_what_is_raised_while_a_line_is_written_leaves_no_gap_untold(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emit = Emitter(tmp_path / "w.jsonl")
+    monkeypatch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        emit("lost")
+    monkeypatch.undo()
+    emit("next")
+    with pytest.raises(TypeError):
+        emit("no JSON", text=object())
+    emit("last")
+    log = read_writer(tmp_path / "w.jsonl")
+    assert log is not None and [(each["line"], each.get("dropped", 0)) for each in log.events] == [(2, 1), (3, 0)]
+
+
+def test_a_fork_numbers_its_own_lines(tmp_path: pathlib.Path) -> None:
+    emit = Emitter(tmp_path / "w.jsonl")
+    emit("before")
+    for _ in range(2):
+        child = os.fork()
+        if not child:
+            emit("in the fork")
+            emit("in the fork")
+            os._exit(0)
+        os.waitpid(child, 0)
+        emit("after")
+    log = read_writer(tmp_path / "w.jsonl")
+    assert log is not None
+    own = [event["line"] for event in log.events if "line_fork" not in event]
+    forks = [(event["line_fork"], event["line"]) for event in log.events if "line_fork" in event]
+    first, second = dict.fromkeys(fork for fork, _ in forks)
+    assert own == [1, 2, 3] and forks == [(first, 0), (first, 1), (second, 0), (second, 1)]
+    writer = reading.read_source(EventFile.of(tmp_path / "w.jsonl"))
+    assert writer is not None and (writer.gaps, writer.problems) == ((), [])
+
+
+def test_a_copy_in_another_process_is_silent(tmp_path: pathlib.Path) -> None:
+    """A loader of data that is started afresh gets all that its data set holds."""
+    emit = Emitter(tmp_path / "w.jsonl")
+    assert copy.deepcopy([emit])[0] is emit and copy.copy(emit) is emit
+    assert not pickle.loads(pickle.dumps(emit)).enabled
 
 
 def test_the_tail_yields_whole_lines_once(tmp_path: pathlib.Path) -> None:

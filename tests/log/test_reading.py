@@ -17,7 +17,7 @@ import waiting
 from simulator import Job, simulate
 
 from harness.errors import EventLogError
-from harness.log import reading
+from harness.log import line_numbers, reading
 from harness.log.files import EventFile
 from harness.timeline import timeline
 
@@ -154,6 +154,107 @@ def test_what_a_writer_could_not_write_is_counted(tmp_path: pathlib.Path, odd: d
         writer = read_file(write(tmp_path, name, HEADER, *lines))
         assert writer.dropped == (2 if name == "some" else 0)
     assert read_file(write(tmp_path, "bare", HEADER | odd)).dropped == 0
+
+
+# Lines that are numbered
+
+NUMBERED = HEADER | {"line": 0}
+
+
+def numbered(*records: dict[str, Any]) -> list[dict[str, Any]]:
+    return [record | {"line": number} for number, record in enumerate([NUMBERED, *records])]
+
+
+LINES = [
+    {"wall_ns": at, "mono_ns": at} | line
+    for at, line in enumerate(
+        numbered({"event": "started"}, *map(step, range(1, 7)), {"event": "phase", "name": "a", "edge": "end"})
+    )
+]
+
+
+def without(*absent: int) -> list[dict[str, Any]]:
+    return [line for line in LINES if line["line"] not in absent]
+
+
+@pytest.mark.parametrize("odd", [{}, {"text": "\ud800"}])
+@pytest.mark.parametrize(
+    ("lines", "gaps"),
+    [
+        (LINES, []),
+        (LINES[:-3], []),  # a kill takes the end
+        (LINES[:1] + LINES[:0:-1], []),  # a shipper may exchange lines
+        ([*LINES, LINES[4], LINES[4], LINES[1]], []),  # or ship them twice
+        (without(4), [(1, 2, 4)]),
+        (without(1, 2), [(2, None, 2)]),
+        (without(7), [(1, 5, None)]),
+        (without(3, 5, 6), [(1, 1, 3), (2, 3, 6)]),
+        (without(4)[:1] + without(4)[:0:-1], [(1, 2, 4)]),
+        ([*LINES[:8], LINES[8] | {"line": 2**53}], [(2**53 - 8, 6, None)]),
+        ([LINES[0], *({"event": "x", "line": 2**53, "line_fork": fork} for fork in range(2000))], 2000 * 2**53),
+    ],
+)
+def test_missing_numbers_are_gaps(
+    tmp_path: pathlib.Path, lines: list[dict[str, Any]], gaps: list[Any] | int, odd: dict[str, Any]
+) -> None:
+    """Where they are, by the steps around them. `odd` needs the slow reader."""
+    writer = read_file(write(tmp_path, "w", *(line | (odd if "event" in line else {}) for line in lines)))
+    assert (writer.problems, writer.dropped) == ([], 0)
+    told = [(gap.lines, gap.after, gap.before) for gap in writer.gaps]
+    assert gaps == (told if isinstance(gaps, list) else sum(lines for lines, _, _ in told))
+    assert not any({"line", "line_fork"} & event.keys() for event in writer.events), "the judge has no use for them"
+
+
+def test_of_a_log_without_numbers_nothing_is_asked(tmp_path: pathlib.Path) -> None:
+    """Also if its trainer happens to tell a field of that name."""
+    for name, lines in (("bare", [HEADER, step(1), step(3)]), ("own", [HEADER, step(1, line=5), step(2, line=5)])):
+        writer = read_file(write(tmp_path, name, *lines))
+        assert not writer.numbered and (writer.gaps, writer.problems) == ((), [])
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (LINES[4] | {"step": 9}, "w: two different lines have the number 4"),
+        (step(7), "w: 1 line without a number, though its first line has one"),
+    ],
+)
+def test_numbers_that_contradict_themselves_are_a_problem(
+    tmp_path: pathlib.Path, more: dict[str, Any], problem: str
+) -> None:
+    write(tmp_path, "w", *LINES, more)
+    assert problem in reading.read(tmp_path).problems
+
+
+@pytest.mark.parametrize(("dropped", "lost"), [(0, 0), (1, 0), (2, 2), (3, 2)])
+def test_a_full_disk_explains_the_gap_that_it_left(tmp_path: pathlib.Path, dropped: int, lost: int) -> None:
+    """If it says as much; and what nothing shows was not lost."""
+    lines = [line | ({"dropped": dropped} if line["line"] == 5 else {}) for line in without(3, 4)]
+    writer = read_file(write(tmp_path, "w", *lines))
+    assert writer.dropped == lost and [gap.full_disk for gap in writer.gaps] == [bool(lost)]
+    assert read_file(write(tmp_path, "whole", *LINES[:-1], LINES[-1] | {"dropped": 2})).dropped == 0
+
+
+@pytest.mark.parametrize("number", [-1, 2**53 + 1, 2**63, 1.5, "1", True, [1]])
+@pytest.mark.parametrize("place", [1, 3])
+def test_a_number_that_is_none_is_refused(tmp_path: pathlib.Path, number: object, place: int) -> None:
+    lines = [line | ({"line": number} if line["line"] == place else {}) for line in LINES]
+    with pytest.raises(EventLogError, match=rf"w.jsonl:{place + 1}: .*line must be an integer from 0 to {2**53}"):
+        read_file(write(tmp_path, "w", *lines))
+
+
+def test_many_gaps_are_told_as_few(tmp_path: pathlib.Path) -> None:
+    """The last one stands for all that follow."""
+    lines = numbered(*map(step, range(1, 1001)))
+    writer = read_file(write(tmp_path, "w", *(line for line in lines if line["line"] % 2 == 0)))
+    assert len(writer.gaps) == line_numbers.GAPS_MAX and sum(gap.lines for gap in writer.gaps) == 500
+    last = writer.gaps[-1]
+    assert (last.after, last.before, last.lines) == (126, 1000, 500 - line_numbers.GAPS_MAX + 1)
+
+
+def test_lines_that_the_harness_lacks_are_a_problem(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, "harness", OURS | {"line": 0}, {"event": "b", "line": 2})
+    assert "the harness's log lacks 1 line" in reading.read(tmp_path).problems
 
 
 def test_a_large_log_is_read_on_all_cores_as_a_small_one_is(

@@ -280,6 +280,17 @@ def diverge(first: int, last: int) -> Bend:
     return lambda logs: [line.update(loss=line["loss"] + 0.5) for line in logs.steps(first, last)]
 
 
+def lose(step: int) -> Bend:
+    """The line of a rank that nothing kills with this step is lost on its way."""
+
+    def bend(logs: Logs) -> None:
+        logs.number()
+        lines = next(lines for lines in logs.trainers(rank=1) if any(line.get("step") == step for line in lines))
+        remove(lines, lambda line: line.get("event") == "step" and line["step"] == step)
+
+    return bend
+
+
 def die(logs: Logs, at: int) -> None:
     """The launcher of node 0 sees a worker die over nothing."""
     agent = next(lines for name, lines in logs.items() if name.startswith("agent-node0"))
@@ -293,8 +304,13 @@ def die(logs: Logs, at: int) -> None:
         (diverge(12, 14), Verdict.FAIL, Verdict.PASS),
         (diverge(50, 52), Verdict.PASS, Verdict.FAIL),
         (diverge(150, 155), Verdict.PASS, Verdict.PASS),
+        (lose(12), Verdict.FAIL, Verdict.PASS),
+        (lose(50), Verdict.PASS, Verdict.FAIL),
+        (lose(150), Verdict.PASS, Verdict.PASS),
     ],
-    ids=["in the first", "in the second", "after both"],
+    ids=[
+        f"{what} {where}" for what in ("losses", "lines") for where in ("in the first", "in the second", "after both")
+    ],
 )
 def test_what_went_wrong_in_one_is_not_held_against_the_other(bend: Bend, first: Verdict, second: Verdict) -> None:
     history, logs = in_sequence(2)

@@ -16,6 +16,7 @@ from harness.judge.facts.envelope import Envelope
 from harness.judge.facts.evidence import Evidence, never_the_same, no_comparison
 from harness.judge.facts.ledger import Ledger
 from harness.judge.facts.losses import Comparison, Curve
+from harness.judge.facts.lost_lines import Lost, lost_lines
 from harness.judge.facts.ranks import Apart
 from harness.judge.facts.restarts import Restart
 from harness.judge.facts.samples import Consumed
@@ -183,6 +184,11 @@ class Analysis(Evidence):
     def restarts(self) -> Sequence[Restart]:
         """What each epoch began with; the first one is the start of the job."""
         return restarts.restarts(self.run, self.saves)
+
+    @cached_property
+    def lost_lines(self) -> Sequence[Lost]:
+        """What the logs of workers and launchers lack by the numbers of their lines, and what took it."""
+        return list(lost_lines(self.run, self.taken)) if self.run.lost > self.run.dropped else ()
 
     @cached_property
     def taken(self) -> Sequence[int]:

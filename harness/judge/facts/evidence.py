@@ -121,6 +121,8 @@ def attach(run_dir: pathlib.Path, name: str, other: pathlib.Path) -> None:
 def _disturbed(other: Timeline) -> str:
     if any(fault.injected is not None for fault in other.faults):
         return "a fault struck it"
+    if any(not gap.full_disk for each in other.processes for gap in each.gaps or ()):
+        return "its log lacks lines"
     return "" if other.outcome == "completed" and other.finished else "it did not finish"
 
 

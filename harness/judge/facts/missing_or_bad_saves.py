@@ -155,7 +155,7 @@ class Store:
     @property
     def sees_all(self) -> bool:
         """Whether it saw each checkpoint, and no line of the job's own is lost."""
-        return self._all_steps is not None and not self._run.dropped and not self._run.torn
+        return self._all_steps is not None and not self._run.lost and not self._run.torn
 
     @cached_property
     def _all_steps(self) -> frozenset[int] | None:

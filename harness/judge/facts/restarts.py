@@ -77,7 +77,7 @@ class Member(NamedTuple):
     rank: int
     first: int  # the step that it went on with
     before: int | None
-    dropped: int  # events that it lost to a full disk
+    lost: int  # lines that its log is known to lack
     restored: Restore | None
     later: tuple[Restore, ...]  # while the others went on
 
@@ -168,7 +168,7 @@ def _member(run: Timeline, saves: Saves, stretch: Stretch) -> Member:
         rank=process.rank,
         first=stretch.first,
         before=stretch.before,
-        dropped=process.dropped,
+        lost=process.lost,
         restored=restores[0] if stretch.restored else None,
         later=tuple(restores[1:] if stretch.restored else restores),
     )

@@ -461,6 +461,7 @@ def _whole(log: Timeline | str) -> Timeline | str:
     if isinstance(log, str):
         return log
     lost = [f"{log.dropped} events were lost to a full disk"] if log.dropped else []
+    lost += [f"its log lacks {counted(log.lost, 'line')}"] if log.lost else []
     return next(iter([*log.problems, *lost]), log)
 
 

@@ -148,7 +148,7 @@ def _another(fault: FaultRecord, planned: Mapping[str, Any]) -> Iterator[_Flaw]:
 def _too_early(work: _Work, run: Timeline, fault: FaultRecord, planned: Mapping[str, Any]) -> Iterator[_Flaw]:
     """It waited for the planned step."""
     step = (planned.get("when") or {}).get("step")
-    if isinstance(step, int) and len(run.steps) and not run.dropped:
+    if isinstance(step, int) and len(run.steps) and not run.lost:
         furthest = work.furthest(acted_at(fault) + run.uncertainty_ns)
         if furthest < step - EARLY_STEPS * run.stride:
             yield Code.FAULT_NOT_AS_PLANNED, f"struck after step {furthest}, and was planned for step {step}"

@@ -60,6 +60,7 @@ class JobScore(Score):
             *_worlds(run),
             *_absent(run),
             *_evidence(run),
+            *_lost_lines(evidence),
             *_untold_ends(evidence),
             *(unknown(Code.LAUNCHERS_CONTRADICT, text) for text in contradicted),
             *_ledger(run, places),
@@ -114,7 +115,8 @@ def _completed(run: Timeline) -> Iterator[Claim]:
         yield unknown(Code.JOB_NO_STEPS, NO_STEPS)
     elif not run.finished:
         text = f"the job ended without an error, but only reached {_done(run)}"
-        yield failed(Code.JOB_UNFINISHED, text, Ground(Kind.ABSENCE), Ground(Kind.REACHED))
+        since = int(run.progress.end.max(initial=run.begin))
+        yield failed(Code.JOB_UNFINISHED, text, Ground(Kind.ABSENCE, since=since), Ground(Kind.REACHED))
     elif kept < (run.last_told_step or 0):
         text = f"the job reached {_done(run)}, but went back afterwards: it ended with the state of step {kept}"
         yield failed(Code.JOB_WENT_BACK, text)
@@ -197,6 +199,13 @@ def _evidence(run: Timeline) -> Iterator[Claim]:
         if process.cut:
             text = f"the log of rank {process.rank} on {process.node} is cut, though nothing killed it"
             yield unknown(Code.EVIDENCE_CUT_LOG, text)
+
+
+def _lost_lines(evidence: Analysis) -> Iterator[Claim]:
+    """A living process wrote all of its lines: what its log lacks was lost on its way here, or removed."""
+    for each in evidence.lost_lines:
+        if not each.killed:
+            yield failed(Code.EVIDENCE_LINES_LOST, f"{each.words}, though its process lived: they were lost or removed")
 
 
 def _untold_ends(evidence: Analysis) -> Iterator[Claim]:

@@ -52,7 +52,7 @@ def _other_step(evidence: Analysis) -> Iterator[Claim]:
     strides = usual_strides(evidence.run, evidence.fault_free)
     for member in (member for restart in evidence.restarts for member in restart.members):
         stride = strides.get(member.rank)
-        for each in member.restores if stride and not member.dropped else ():
+        for each in member.restores if stride and not member.lost else ():
             if each.step is not None and not each.step < each.went_on <= each.step + (stride or 1):
                 text = f"{_said(each)}, but went on with step {each.went_on}"
                 one = each.went_on == each.step + 2 * (stride or 1)
@@ -304,7 +304,7 @@ def _untold(evidence: Analysis) -> Iterator[Claim]:
         for each in restart.members:
             untold = each.restored is None or each.restored.step is None
             silent = untold and (each.before is None or restart.own_decision)
-            if silent and each.rank in tellers and not each.dropped:
+            if silent and each.rank in tellers and not each.lost:
                 text = f"rank {each.rank} began again with step {each.first} and did not report what it restored"
                 yield unknown(Code.RESTART_UNTOLD, f"{text}, though it reports it elsewhere")
 
@@ -313,7 +313,7 @@ def _without_an_end(evidence: Analysis) -> Iterator[Claim]:
     """Saves that a restart took or passed by, and of which nobody told whether they ended well, though their process
     went on with its steps. Held against those only who end each save before their next step without a fault."""
     run, usual = evidence.run, evidence.fault_free_saves
-    if usual is None or run.dropped:
+    if usual is None or run.lost:
         return
     mine = [save for save in evidence.saves.open if run.processes[save.process].rank in usual.punctual]
     known = Newest((save.at, save.step, save) for save in mine)

@@ -119,7 +119,7 @@ def _went_ahead(run: Timeline) -> Iterator[Claim]:
         absent = tuple(sorted(set(epoch.processes) - set(seen[number])))
         ranks = np.unique(steps.rank[mine]).tolist()
         text = f"{_of(ranks, epoch.size)} went on to step {epoch.last} alone; the others stopped at step {end}"
-        grounds = [Ground(Kind.ABSENCE)]
+        grounds = [Ground(Kind.ABSENCE, since=int(begun[number]))]
         if absent:
             grounds.insert(0, Ground(Kind.ABSENCE, processes=absent, since=int(begun[number])))
         yield failed(Code.STEP_WENT_AHEAD, text, *grounds, idle=epoch.kept <= end)
@@ -144,7 +144,8 @@ def _left_out(run: Timeline, told: Ints, strides: Mapping[int, int]) -> Iterator
         which = f"step {first}" if first == last else f"steps {first} to {last}"
         ranks = sorted({run.processes[row].rank for row in rows})
         text = f"{_of(ranks, run.epochs[number].size)} did not do {which}, but other ranks did"
-        ground = Ground(Kind.ABSENCE, tuple(rows), (first,) if first == last else (), last - first + 1)
+        lines = max(1, (last - first + 1) // max(strides[rank] for rank in ranks))
+        ground = Ground(Kind.ABSENCE, tuple(rows), (first,) if first == last else (first, last), lines)
         yield failed(Code.STEP_LEFT_OUT, text, ground)
 
 
@@ -199,7 +200,7 @@ def _parts(run: Timeline) -> Iterator[Claim]:
             yield unknown(Code.WORLD_IN_PARTS, f"{text}, and others did it in a group of {epoch.size}")
     for epoch in run.epochs:
         absent = epoch.size - len(epoch.processes) - epoch.unheard
-        if absent > 0 and epoch.kept - epoch.first >= epoch.size and not run.dropped:
+        if absent > 0 and epoch.kept - epoch.first >= epoch.size and not run.lost:
             text = f"{absent} of {epoch.size} ranks did none of the steps {epoch.first} to {epoch.kept}"
             yield unknown(Code.WORLD_IN_PARTS, f"{text}, though they have logs: the group was not one")
 

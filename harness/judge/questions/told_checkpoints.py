@@ -129,7 +129,7 @@ def _told_early(evidence: Analysis) -> list[tuple[Save, bool]]:
 def _untold(evidence: Analysis) -> Iterator[Claim]:
     """What appears in the store while nothing disturbs the job, and without a word of it: somebody else saves there."""
     run, saves, usual = evidence.run, evidence.saves, evidence.fault_free_saves
-    told, told_all = {save.step for save in saves.all}, not (run.dropped or run.torn) and bool(saves.store.sights)
+    told, told_all = {save.step for save in saves.all}, not (run.lost or run.torn) and bool(saves.store.sights)
     if usual is not None:  # of those that nobody tells without a fault, either, nothing is expected
         told |= {save.step for save in usual.seen} - {save.step for save in usual.all}
     there = next((each.restored_step or 0 for each in run.processes if each.restored is not None), 0)  # before the job

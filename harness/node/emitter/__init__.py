@@ -10,6 +10,9 @@ One writer, one file, one process: `$CHAOS_EVENTS/<role>-<node>.<incarnation>-<r
 is one line, written by one `os.write` to an `O_APPEND` descriptor, so that SIGKILL tears at most the last line.
 Outside a harness (`CHAOS_EVENTS` unset) every call returns at once.
 
+Lines are numbered as they are tried, from 0, the header. So a number that is missing is a line that was lost: on a
+full disk, or by whoever handled the file later. A fork of the process that goes on writing counts its own lines.
+
 The first line, the header, says who writes. What the header and each event hold is declared in
 `harness.log.vocabulary`; docs/events.md is the same as a page. A number that is not finite is written as the
 string `"nan"`, `"inf"` or `"-inf"`.
@@ -18,11 +21,13 @@ string `"nan"`, `"inf"` or `"-inf"`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
 import pathlib
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -72,8 +77,7 @@ class Emitter:
     def __init__(self, path: pathlib.Path | None, identity: dict[str, Any] | None = None, began: Moment | None = None):
         self.path = path
         self._fd = -1
-        self._written = 0
-        self._dropped = 0
+        self._begin_to_count(1)
         self._header = b""  # until it is written
         self._holds: Holds | None = None
         if path is None:
@@ -84,8 +88,8 @@ class Emitter:
         except OSError:
             return  # no events from here: the scorer sees the missing writer and cannot pass
         header: dict[str, Any] = {"schema": SCHEMA_VERSION, "writer": path.stem, "host": socket.gethostname()}
-        header |= {"clock": clock_id(), "pid": os.getpid(), **(identity or {})}
-        self._header = _line(header, began)[0]
+        header |= {"clock": clock_id(), "pid": self._pid, **(identity or {}), "line": 0}
+        self._header = _line(header, began)[0] + b"}\n"
         self._write(b"")
         if HOLDS_ENV in os.environ:
             from harness.node.emitter import holds
@@ -121,8 +125,6 @@ class Emitter:
         """The same for what happened at this moment; else now."""
         if self._fd < 0:
             return time.monotonic_ns()
-        if self._dropped:
-            fields["dropped"] = self._dropped
         mono_ns = self._append({"event": event} | fields, at)
         if self._holds is not None:
             self._holds.reached({"event": event} | fields)
@@ -140,15 +142,45 @@ class Emitter:
         if self._holds is not None and self._holds.wants(name):
             self("failpoint", name=name, **fields)
 
+    def __copy__(self) -> Emitter:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Emitter:
+        return self
+
+    def __reduce__(self) -> tuple[type[Emitter], tuple[None]]:
+        """In another process it is silent: its descriptor is another file there."""
+        return Emitter, (None,)
+
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
+    def _begin_to_count(self, first: int, fork: str = "") -> None:
+        self._pid, self._fork = os.getpid(), fork
+        self._numbers = itertools.count(first)
+        self._dropped = 0
+        self._lock = threading.RLock()  # a signal's handler may tell something while its thread does
+
     def _append(self, record: dict[str, Any], at: Moment | None = None) -> int:
-        line, mono_ns = _line(record, at)
-        self._dropped = 0 if self._write(line) else self._dropped + 1
+        if os.getpid() != self._pid:
+            self._go_on_in_fork()
+        with self._lock:
+            if self._dropped:
+                record["dropped"] = self._dropped
+            line, mono_ns = _line(record, at)
+            self._dropped += 1  # unless it is written: what a handler raises here may prevent that
+            number = f',"line":{next(self._numbers)}{self._fork}}}\n'
+            if self._write(line + number.encode()):
+                self._dropped = 0
         return mono_ns
+
+    def _go_on_in_fork(self) -> None:
+        """Lines of a fork stand between those of its parent, which writes the header if that is not written yet."""
+        self._begin_to_count(0, f',"line_fork":{time.monotonic_ns()}')
+        if self._header:
+            self._fd = -1
 
     def _write(self, line: bytes) -> bool:
         """Writes a line, after the header where a full disk has refused that one so far."""
@@ -156,20 +188,19 @@ class Emitter:
         try:
             written = os.write(self._fd, data)
         except OSError:
-            written = 0
+            return False
         if written == len(data):
-            self._written += written
             self._header = b""
             return True
         with contextlib.suppress(OSError):  # a full disk: take the half line back so that the file stays readable
-            os.ftruncate(self._fd, self._written)
+            os.ftruncate(self._fd, os.lseek(self._fd, 0, os.SEEK_CUR) - written)
         return False
 
 
 def _line(record: dict[str, Any], at: Moment | None = None) -> tuple[bytes, int]:
-    """The record with the time as a line, and its monotonic time."""
+    """The record with the time as a line that lacks its end, and its monotonic time."""
     record["wall_ns"], record["mono_ns"] = _, mono_ns = at or (time.time_ns(), time.monotonic_ns())
-    return (json.dumps(finite(record), separators=(",", ":")) + "\n").encode(), mono_ns
+    return json.dumps(finite(record), separators=(",", ":"))[:-1].encode(), mono_ns
 
 
 def finite(value: Any) -> Any:

@@ -1,0 +1,105 @@
+"""Which lines a writer lost, by the numbers that it gave them (`harness.node.emitter`).
+
+A number that comes twice with the same line is a line that was shipped twice. What is missing at the end of a file
+leaves no gap: a kill takes that.
+"""
+
+from __future__ import annotations
+
+import array
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.log import event_log, files
+from harness.log.checked_lines import Record
+from harness.log.files import EventFile
+from harness.units import counted
+
+Ints = npt.NDArray[np.int64]
+GAPS_MAX = 64  # of one file that are told apart; the last one stands for all that follow
+NONE = -1
+
+
+@dataclass
+class LineGap:
+    """Lines in a row that are missing. Times are those of the lines around them, which readers move onto their clock.
+
+    `after` and `before`: the last step told before them, and the first one told after them; `None`: none was.
+    """
+
+    lines: int
+    since: int
+    until: int
+    after: int | None
+    before: int | None
+    full_disk: bool  # a full disk took them, as their writer says
+
+    def may_hold(self, first: int, last: int) -> bool:
+        """Whether one of these steps may have been told there. A process may have gone back in between."""
+        begins, ends = self.after is None or self.after < last, self.before is None or self.before > first
+        back = self.after is not None and self.before is not None and self.before <= self.after
+        return begins or ends if back else begins and ends
+
+
+def numbered(header: Record) -> bool:
+    return "line" in header
+
+
+def plain(numbers: Ints) -> bool:
+    """Whether these numbers, of all lines but the header, are those of a file in which nothing is missing or moved."""
+    return bool((numbers == np.arange(1, len(numbers) + 1)).all())
+
+
+def look(source: EventFile, header: Record) -> tuple[tuple[LineGap, ...], list[str]]:
+    """Reads a file once more, whose numbers are not plain: its gaps, and what contradicts itself. Raises
+    `EventLogError`."""
+    rows, untold = array.array("q", (0, NONE, header["mono_ns"], NONE, 0, 0)), 0
+    lines = itertools.chain.from_iterable(files.Blocks(source))
+    for place, line in enumerate(itertools.islice(lines, 1, None), 2):
+        record = event_log.read_event(source, place, line, event_log.role_of(header))
+        if "line" not in record:
+            untold += 1
+            continue
+        step = record["step"] if record["event"] == "step" else NONE
+        fork, dropped = record.get("line_fork", NONE), record.get("dropped", 0)
+        rows.extend((record["line"], fork, record["mono_ns"], step, dropped, hash(line)))
+    table = np.array(rows, np.int64).reshape(-1, 6)
+    table = table[np.lexsort((table[:, 0], table[:, 1]))]
+    number, fork, digest = table[:, 0], table[:, 1], table[:, 5]
+    again = np.append(False, (np.diff(number) == 0) & (np.diff(fork) == 0))
+    others = number[again & (digest != np.roll(digest, 1))]
+    problems = [f"{source.name}: {counted(untold, 'line')} without a number, though its first line has one"]
+    problems = problems[: bool(untold)]
+    if len(others):
+        problems.append(f"{source.name}: two different lines have the number {others[0]}")
+    return tuple(_gaps(table[~again])), problems
+
+
+def _gaps(table: Ints) -> Iterator[LineGap]:
+    """`table` is sorted by fork and number; the writer itself comes before its forks."""
+    number, fork, at, step, dropped, _ = table.T
+    begins = np.append(True, np.diff(fork) != 0)
+    missing = number - np.where(begins, -1, np.roll(number, 1)) - 1
+    rows = np.arange(len(number))
+    told = (step >= 0) & (fork == NONE)
+    last = np.maximum.accumulate(np.where(told, rows, -1))
+    following = np.minimum.accumulate(np.where(told, rows, len(rows))[::-1])[::-1]
+    places = np.flatnonzero(missing).tolist()
+    for nth, place in enumerate(places[:GAPS_MAX], 1):
+        until = places[-1] if nth == GAPS_MAX else place
+        mine = np.array(places[nth - 1 :] if nth == GAPS_MAX else [place])
+        times = int(at[max(place - 1, 0)]), int(at[until])
+        own = fork[place] == NONE == fork[until]
+        before, after = (int(last[place - 1]), int(following[until])) if own else (-1, -1)
+        yield LineGap(
+            lines=sum(missing[mine].tolist()),
+            since=min(times),
+            until=max(times),
+            after=int(step[before]) if before >= 0 else None,
+            before=int(step[after]) if 0 <= after < len(rows) else None,
+            full_disk=bool((dropped[mine] >= missing[mine]).all()),
+        )

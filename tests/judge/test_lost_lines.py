@@ -1,0 +1,160 @@
+"""Logs whose lines are numbered: a step that was not told is none, a line of a killed process may be lost, and one that
+a living process wrote is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from judging import Bend, bent, fault_free_of, together, verdict
+from simulator import Job, Line, Logs, Outage, find, remove, simulate, steps
+
+from harness.judge.facts.lost_lines import lost_lines
+from harness.judge.score import Evidence
+from harness.judge.verdict import Code, Doubt, Verdict
+
+JOB = Job(nodes=2, steps=40)
+KILLED, SURVIVOR, LAST = (1, 0), (0, 0), (1, -1)  # rank and life
+FAIL, OPEN = Verdict.FAIL, Verdict.INCONCLUSIVE
+LOST = (Code.EVIDENCE_LINES_LOST, FAIL, "")
+Found = tuple[str, Verdict, str]
+
+
+def of(logs: Logs, whose: tuple[int, int]) -> list[Line]:
+    return logs.trainers(*whose)[0]
+
+
+def lose(whose: tuple[int, int], *absent: int) -> Bend:
+    def bend(logs: Logs) -> None:
+        remove(of(logs, whose), lambda line: line.get("event") == "step" and line["step"] in absent)
+
+    return bend
+
+
+def lose_event(whose: tuple[int, int], event: str) -> Bend:
+    return lambda logs: of(logs, whose).remove(find(of(logs, whose), event))
+
+
+def full_disk(whose: tuple[int, int], step: int, dropped: int) -> Bend:
+    """So many events were dropped before this step, as its line says."""
+    return lambda logs: steps(of(logs, whose), step, step)[0].update(dropped=dropped)
+
+
+def number(logs: Logs) -> None:
+    logs.number()
+
+
+def telling(logs: Logs) -> None:
+    """Weights, by which a log without numbers shows that a step was done all the same."""
+    for line in logs.steps():
+        line |= {"weights": f"w{line['step']}", "weights_ns": 1} if line["step"] % 5 == 1 else {}
+
+
+def findings(*bends: Bend, outages: Sequence[Outage] = (Outage(17, "rank", victim=1),)) -> list[Found]:
+    card = verdict(simulate(JOB, list(outages), seed=5), together(telling, *bends), {}, fault_free_of(JOB))
+    assert (card.verdict is Verdict.PASS) == (not card.findings)
+    return sorted((each.code, each.verdict, each.doubt) for each in card.findings)
+
+
+def left_out(verdict: Verdict, doubt: str = "") -> Found:
+    return Code.STEP_LEFT_OUT, verdict, doubt
+
+
+@pytest.mark.parametrize(
+    ("bends", "found"),
+    [
+        ([number], []),
+        # Lines that are missing.
+        ([number, lose(KILLED, 5)], [left_out(OPEN, Doubt.LINE_LOST)]),
+        ([number, lose(KILLED, 5, 6)], [left_out(OPEN, Doubt.LINE_LOST)]),
+        ([number, lose_event(KILLED, "rendezvous")], []),
+        ([number, lose(SURVIVOR, 5)], [LOST, left_out(OPEN, Doubt.LINE_LOST)]),
+        ([number, lose(LAST, 30)], [LOST, left_out(OPEN, Doubt.LINE_LOST)]),
+        ([number, lose_event(LAST, "rendezvous")], [LOST]),
+        ([number, lose(KILLED, 17)], []),  # its last one: a kill takes the end
+        # Steps that were not told.
+        ([lose(KILLED, 5), number], [left_out(FAIL)]),
+        ([lose(KILLED, 5), number, lose(KILLED, 7)], [left_out(FAIL), left_out(OPEN, Doubt.LINE_LOST)]),
+        ([lose(KILLED, 5), number, lose_event(KILLED, "rendezvous")], [left_out(FAIL)]),
+        ([lose(KILLED, 6), number, lose(KILLED, 5)], [left_out(FAIL)]),  # two steps, and one line is missing
+        ([lose(LAST, 30), number], [left_out(FAIL)]),
+        # Without numbers.
+        ([lose(KILLED, 5)], [left_out(OPEN, Doubt.LINE_LOST)]),
+        ([lose(LAST, 30)], [left_out(OPEN, Doubt.LINE_LOST)]),
+        ([lose(LAST, 30, 31)], [left_out(FAIL)]),
+        # A full disk.
+        ([number, lose(LAST, 30), full_disk(LAST, 31, 1)], [left_out(OPEN, Doubt.LINES_DROPPED)]),
+        ([lose(LAST, 30), number, full_disk(LAST, 31, 1)], [left_out(FAIL)]),  # it dropped nothing
+        (
+            [number, lose(LAST, 30, 32), full_disk(LAST, 31, 1)],
+            [LOST, *[left_out(OPEN, d) for d in (Doubt.LINE_LOST, Doubt.LINES_DROPPED)]],
+        ),
+    ],
+)
+def test_numbers_tell_a_lost_line_from_a_step_that_was_not_done(bends: list[Bend], found: list[Found]) -> None:
+    assert findings(*bends) == found
+
+
+@pytest.mark.parametrize(
+    ("bends", "found"),
+    [
+        ([number, lose(KILLED, 5), lose(SURVIVOR, 5)], [LOST, (Code.STEP_MISSING, OPEN, Doubt.LINE_LOST)]),
+        ([lose(KILLED, 5), number, lose(SURVIVOR, 5)], [LOST, (Code.STEP_MISSING, FAIL, "")]),
+        (
+            [lose(LAST, 30), number, lose(KILLED, 5), lose(SURVIVOR, 5)],
+            [LOST, left_out(FAIL), (Code.STEP_MISSING, OPEN, Doubt.LINE_LOST)],
+        ),
+        ([lose(KILLED, 5), lose(SURVIVOR, 5), number], [(Code.STEP_MISSING, FAIL, "")]),
+        (
+            [lose(KILLED, 5), lose(SURVIVOR, 5), number, lose(KILLED, 7)],
+            [left_out(OPEN, Doubt.LINE_LOST), (Code.STEP_MISSING, FAIL, "")],
+        ),
+    ],
+)
+def test_a_step_that_nobody_told_was_lost_if_each_lacks_it(bends: list[Bend], found: list[Found]) -> None:
+    assert findings(*bends) == found
+
+
+def test_of_a_rank_that_tells_each_fifth_step_one_line_is_one_step() -> None:
+    def fifth(logs: Logs) -> None:
+        logs.lose("step", step=[step for step in range(41) if step % 5], rank=1)
+
+    outages, bends = [Outage(17, "rank", victim=1)], (fifth, number, lose(KILLED, 10))
+    card = verdict(simulate(JOB, outages, seed=5), together(*bends), {}, bent(JOB, fifth))
+    assert [(each.code, each.verdict, each.doubt) for each in card.findings] == [left_out(OPEN, Doubt.LINE_LOST)]
+
+
+@pytest.mark.parametrize(
+    ("event", "outages", "found"),
+    [
+        ("worker.exit", [Outage(17, "rank", victim=1)], [LOST]),
+        ("agent.rendezvous", [Outage(17, "node", victim=1)], []),
+    ],
+)
+def test_a_launcher_that_lived_wrote_all_of_its_lines(event: str, outages: list[Outage], found: list[Found]) -> None:
+    def bend(logs: Logs) -> None:
+        agents = [lines for name, lines in logs.items() if name.startswith("agent-node1.1")]
+        for lines in agents:
+            lines.insert(1, lines[-1] | {"event": "agent.started", "mono_ns": lines[0]["mono_ns"] + 1})
+        logs.number()
+        for lines in agents:
+            del lines[1]
+
+    assert findings(bend, outages=outages) == found
+
+
+def test_where_lines_are_missing_is_said_in_words() -> None:
+    def told(*bends: Bend) -> list[str]:
+        run = bent(JOB, number, *bends)
+        return [each.words for each in lost_lines(run, [-1] * len(run.processes))]
+
+    assert told(lose(LAST, 30, 31)) == ["the log of rank 1 on node1 lacks 2 lines between steps 29 and 32"]
+    assert told(lose(LAST, 1)) == ["the log of rank 1 on node1 lacks 1 line before step 2"]
+    two = "the log of rank 1 on node1 lacks 3 lines in 2 places, the first between steps 9 and 11"
+    assert told(lose(LAST, 10, 20, 21)) == [two]
+
+
+def test_nothing_is_drawn_from_a_fault_free_run_whose_log_lacks_lines() -> None:
+    run = bent(JOB, number, seed=5)
+    assert Evidence(run).flaw(bent(JOB, number)) == ""
+    assert Evidence(run).flaw(bent(JOB, number, lose(LAST, 30))) == "its log lacks lines"
