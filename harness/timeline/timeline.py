@@ -125,6 +125,7 @@ class Beside:
     earlier: Sequence[FaultRecord] = field(default=())  # those that struck before the window
     job_goes_on: bool = False  # after the window
     other_losses: str = ""  # one that struck before the window's end and does not expect the fault-free run's losses
+    job: Timeline | None = field(default=None, repr=False)  # the whole job, for what it was like before any fault
 
 
 @dataclass(frozen=True)

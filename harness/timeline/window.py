@@ -172,6 +172,7 @@ def _beside(job: Timeline, run: Timeline, found: Rehearsed, every: Sequence[Rehe
         earlier=[fault for fault in struck if fault.injected is not None and fault.injected < run.begin],
         job_goes_on=found.outcome in _OUTCOMES,
         other_losses=next((each.name for each in others if _faults(each) & here and not _exact(each)), ""),
+        job=job,
     )
 
 
