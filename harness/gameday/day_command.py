@@ -211,6 +211,8 @@ class Shown(CampaignObserver):
     def day_judged(self, ended: Ended) -> None:
         result, path = ended.result, ended.folder / "report.html"
         self.stopped = ended.interrupted
+        if self._newest is not None:
+            self._newest[0].books.close(result.booked)  # from now on what the report says
         self._show(lambda view: day_view.ended(view, result.verdict.value, result.reasons[0], str(path)))
 
     def _show(self, change: Callable[[DayView], DayView]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from harness.gameday.books import Booked
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Code, Doubt, Finding, Verdict, merge
 from harness.units import format_duration
@@ -131,6 +132,7 @@ class DayResult:
     moments: Sequence[Moment]
     outcome: str
     job: Scorecard | None
+    booked: Booked | None = None  # what the job wasted
 
     @property
     def to_fix(self) -> list[ActResult]:

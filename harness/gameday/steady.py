@@ -1,4 +1,4 @@
-"""Whether a job is steady, from what its events have told live; and what it has wasted since it was so first."""
+"""Whether a job is steady, from what its events have told live."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ SPANS_MAX = 100
 NINE_OF_TEN = 0.9
 STANDSTILL_TIMES = 20  # no step for so many usual steps: the job stands
 STANDSTILL_NS_MIN = 2 * 10**9
-PERCENT_FROM_NS = 60 * 10**9  # before, one restart would be nearly all of the time
 
 
 @dataclass
@@ -79,29 +78,3 @@ def step_times_ns(progress: LiveProgress, since_ns: int = 0) -> list[int]:
     """Of the first rank that tells any, oldest first."""
     rank = min(progress.step_times, default=None)
     return [] if rank is None else [took for seen, took in list(progress.step_times[rank]) if seen >= since_ns]
-
-
-@dataclass
-class Waste:
-    """A live estimate: the GPU time since the job was steady first that did not go into new steps at its usual pace.
-    What was wasted once stays wasted, so it never falls."""
-
-    begin_ns: int
-    begin_step: int
-    usual_ns: float  # of a step
-    gpus: int
-    _most_ns: int = 0
-
-    def wasted_ns(self, progress: LiveProgress, now_ns: int) -> int:
-        """Of the wall clock."""
-        worth: float = (progress.furthest_step - self.begin_step) * self.usual_ns
-        self._most_ns = max(self._most_ns, round(now_ns - self.begin_ns - worth))
-        return self._most_ns
-
-    def gpu_seconds(self, progress: LiveProgress, now_ns: int) -> float:
-        return self.wasted_ns(progress, now_ns) * self.gpus / 1e9
-
-    def percent(self, progress: LiveProgress, now_ns: int) -> float:
-        """Of the GPU time since then; 0 in the first minute."""
-        since_ns = now_ns - self.begin_ns
-        return 100 * self.wasted_ns(progress, now_ns) / since_ns if since_ns >= PERCENT_FROM_NS else 0.0

@@ -165,6 +165,7 @@ class Code(enum.StrEnum):
     FAULT_NOT_OF_JOB = "fault.not-of-job"
     FAULT_NO_EFFECT = "fault.no-effect"
     FAULT_NO_TIME_LEFT = "fault.no-time-left"
+    FAULT_STOPPED = "fault.stopped"
     FAULT_STRUCK_AFTER_END = "fault.struck-after-end"
     FAULT_UNDONE_EARLY = "fault.undone-early"
     FAULT_UNDONE_LATE = "fault.undone-late"

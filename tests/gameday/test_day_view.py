@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import light_day
-import numpy as np
 import pytest
 from judging import fault_free_of, verdict
 from simulator import Job, Outage, simulate
@@ -20,7 +19,7 @@ from harness.gameday.day_plan import plan_day
 from harness.gameday.day_view import DayView, RankView, ended, for_role, view_of
 from harness.gameday.outage_phases import Span, newest_word, phase_now, phases_of
 from harness.gameday.starts_and_stops import Director, News
-from harness.gameday.steady import Course, Waste
+from harness.gameday.steady import Course
 from harness.report.words import PHASE_MEANING
 from harness.run.injection import LiveJob
 from harness.run.live_progress import LiveProgress, Worker
@@ -303,15 +302,6 @@ def test_the_phase_that_everybody_sees(
     assert phase_now(known, standing) == expected
 
 
-def test_what_is_wasted_stays_wasted() -> None:
-    progress, waste = LiveProgress(), Waste(begin_ns=0, begin_step=0, usual_ns=S / 10, gpus=2)
-    told = []
-    for second, step in ((10, 50), (20, 50), (30, 300), (40, 400)):  # slower, none, then faster than usual
-        progress.furthest_step = step
-        told.append(waste.gpu_seconds(progress, second * S))
-    assert told == [10.0, 30.0, 30.0, 30.0]
-
-
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_page_tells_of_an_outage_what_the_report_tells(seed: int) -> None:
     """A log that is heard as it came, beside the same log judged."""
@@ -319,7 +309,6 @@ def test_the_page_tells_of_an_outage_what_the_report_tells(seed: int) -> None:
     history, usual = simulate(job, [Outage(70, "rank")], seed), fault_free_of(job)
     logs, progress, course = history.logs(), LiveProgress(), Course()
     heard = [(line["mono_ns"], lines[0], line) for lines in (logs.harness, *logs.trainers()) for line in lines[1:]]
-    usual_ns, begun_ns, ended_ns = float(np.median(np.diff(usual.progress.end))), 0, 0
     struck_ns, recovered_ns, furthest = 0, None, 0
     for at_ns, header, line in sorted(heard, key=lambda each: each[0]):
         if line["event"] == "fault.injected":
@@ -328,10 +317,6 @@ def test_the_page_tells_of_an_outage_what_the_report_tells(seed: int) -> None:
         if struck_ns and recovered_ns is None and progress.complete_step > furthest:
             recovered_ns = at_ns
         course.note_outage(progress, bool(struck_ns) and recovered_ns is None, at_ns)
-        begun_ns = begun_ns or (at_ns if progress.complete_step == 10 else 0)
-        ended_ns = progress.last_step_ns
-    live = Waste(begun_ns, 10, usual_ns, gpus=2).gpu_seconds(progress, ended_ns)
     told_s = sum(took_s for phase, took_s in phases_of(course.outage, recovered_ns, False) if phase != "running")
     scores = verdict(history, fault_free=usual).scores
     assert told_s == pytest.approx(scores["recovery_time"]["seconds"], rel=0.05)
-    assert live == pytest.approx(scores["wasted_gpu_hours"]["gpu_seconds_wasted_by_faults"], rel=0.2)

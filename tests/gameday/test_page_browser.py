@@ -142,10 +142,11 @@ def test_nothing_moves_when_an_outage_begins(browser: Any, day: Day) -> None:
 
 
 def test_what_was_not_measured_is_not_nought(browser: Any, day: Day) -> None:
-    day.shown = view(ranks=RanksView(0, [], True), wasted_gpu_s=None, wasted_percent=0.0, wasted_dollars=None)
+    day.shown = view(ranks=RanksView(0, [], True), wasted="", wasted_words="", counted_s=None, budget=(), steps_per_s=None)
     page, _ = opened(browser, day)
     assert page.locator("#wasted").inner_text() == "—"
-    assert page.locator("#share").inner_text() == "counted once it is steady"
+    assert page.locator("#share").inner_text() == "the ledger is being worked out"
+    assert page.locator("#pace").inner_text() == ""
     assert page.locator("#ranks-words").inner_text() == "No ranks yet."
     page.close()
 
