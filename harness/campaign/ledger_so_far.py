@@ -101,7 +101,9 @@ def _without_the_step_under_way(run: Timeline) -> Timeline:
     last = run.segments[-1] if run.segments else None
     if last is None or last.phase != "interrupted_step" or any(each.t_regained is None for each in run.episodes):
         return run
-    slots = [replace(each, released=min(each.released, last.begin)) for each in run.slots if each.allocated < last.begin]
+    slots = [
+        replace(each, released=min(each.released, last.begin)) for each in run.slots if each.allocated < last.begin
+    ]
     return replace(run, slots=slots, segments=run.segments[:-1], end=last.begin)
 
 

@@ -49,7 +49,9 @@ class Booked:
     @property
     def words(self) -> str:
         """The rest of the sentence: of how much, and how much of it by faults."""
-        return f"of {gpu_seconds(self.allocated)} ({percent(self.percent)}), {gpu_seconds(self.by_faults)} of it by faults"
+        return (
+            f"of {gpu_seconds(self.allocated)} ({percent(self.percent)}), {gpu_seconds(self.by_faults)} of it by faults"
+        )
 
     def spent(self, budget: Budget, gpus: int) -> list[tuple[str, float]]:
         """Each limit of the budget in words, and the share of it that is spent."""

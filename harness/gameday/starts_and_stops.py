@@ -124,7 +124,9 @@ class Director:
         """The scene at hand begins."""
         scene = self.current
         if scene is None:
-            cut = [f"{cue.rehearsal.name} was {cue.rehearsal.outcome}" for cue in self.cues if cue.rehearsal.outcome in CUT]
+            cut = [
+                f"{cue.rehearsal.name} was {cue.rehearsal.outcome}" for cue in self.cues if cue.rehearsal.outcome in CUT
+            ]
             self._finish(job, COMPLETED, ", ".join(cut))
             return
         job.emit("gameday.entry", entry=self.scene, kind=scene.kind, edge="begin")
@@ -194,7 +196,9 @@ class Director:
         self.lacks = lacking(self.day.steady, job.progress, self.course, self._since_ns, now_ns)
         late = now_ns - self._since_ns > self.day.steady.within.ns
         if not self.lacks or late:
-            self.done = "the schedule is over" + (f", and the job was not steady again: {self.lacks}" if self.lacks else "")
+            self.done = "the schedule is over" + (
+                f", and the job was not steady again: {self.lacks}" if self.lacks else ""
+            )
             job.emit("gameday.over", reason=self.done)
 
     def _cues(self) -> list[Cue]:

@@ -163,7 +163,7 @@ def _slow_before(evidence: Analysis, ground: Ground) -> str:
     slow = ground.of
     if not isinstance(slow, Degraded) or slow.before is None:
         return ""
-    text = f"the job was {slow.before:.2f} times slower than its fault-free runs before {slow.fault} struck"
+    text = f"a step took {slow.before:.2f} × the time of the fault-free runs already before {slow.fault} struck"
     return f"{text}: its usual speed is not known (the host may have been busy)"
 
 
@@ -244,7 +244,7 @@ TABLE: Sequence[Row] = (
     Row(Doubt.HOST_TAKEN, Kind.DURATION, _host_taken),
     Row(Doubt.FAULT_FREE_SLOW, Kind.DURATION, _of_pace(_FASTER_BEFORE, Pace.was_faster), alone=True),
     Row(Doubt.RUN_CUT_SHORT, Kind.DURATION, _cut_short, alone=True),
-    Row(Doubt.RUN_CUT_SHORT, Kind.STEPS, _stopped),
+    Row(Doubt.REHEARSAL_STOPPED, Kind.STEPS, _stopped),
     Row(Doubt.CLOCKS, Kind.DURATION, _clocks, alone=True, either_way=True),
     Row(Doubt.NEVER_THE_SAME, Kind.BITS, lambda evidence, ground: evidence.never_the_same, alone=True),
     Row(Doubt.SCATTER, Kind.GAP, _scatter),

@@ -307,6 +307,7 @@ class Doubt(enum.StrEnum):
     ORDER_UNPROVEN = "doubt.order-unproven"
     OTHER_PROGRAMS = "doubt.other-programs"
     OTHER_REHEARSAL = "doubt.other-rehearsal"
+    REHEARSAL_STOPPED = "doubt.rehearsal-stopped"
     RUN_CUT_SHORT = "doubt.run-cut-short"
     SCATTER = "doubt.scatter"
     SIZE_CHANGES = "doubt.size-changes"

@@ -676,7 +676,10 @@ _GAME_DAY: _Events = {
         _outcome("how", "completed", "budget", "probe", "not_steady", "job_ended"),
         _REASON,
     ),
-    "gameday.over": ("The day ends its job, whose last steps were done by then: its plan says `when_done: stop`.", _REASON),
+    "gameday.over": (
+        "The day ends its job, whose last steps were done by then: its plan says `when_done: stop`.",
+        _REASON,
+    ),
 }
 
 

@@ -181,7 +181,9 @@ def _first_step(report: Report) -> Figure:
     expectation = _bound(report, "recovery_time", having="first_step")
     stood = max((each.standstill_seconds or 0 for each in values.degraded), default=0)
     if not values.episodes and stood:
-        return _figure("Steps again after", seconds(stood), "the longest time without a step", expectation, measured=True)
+        return _figure(
+            "Steps again after", seconds(stood), "the longest time without a step", expectation, measured=True
+        )
     missing = "Never" if values.episodes else DASH
     detail = "until the first step after the fault, new or repeated" if values.episodes else _no_outage(report)
     return _figure("Steps again after", seconds(values.first_step_seconds, missing), detail, expectation, measured=True)

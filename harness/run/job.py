@@ -242,7 +242,13 @@ class RunningJob:
             observer.status(self._status(now_ns))
             if stop.asked:
                 return Outcome("interrupted", stop.reason)
-            if outcome := self._saved() or self._finished() or self._done() or self._capped(now_ns) or self._aborted(now_ns):
+            if (
+                outcome := self._saved()
+                or self._finished()
+                or self._done()
+                or self._capped(now_ns)
+                or self._aborted(now_ns)
+            ):
                 return outcome
             time.sleep(max(TICK_S, min(REST_FACTOR * looked_s, REST_S_MAX)))
 

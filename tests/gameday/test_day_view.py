@@ -13,6 +13,8 @@ from judging import fault_free_of, verdict
 from simulator import Job, Outage, simulate
 
 from harness.campaign.campaign_observers import Stage
+from harness.gameday import day_report
+from harness.gameday.books import Booked
 from harness.gameday.day import Ended
 from harness.gameday.day_command import Shown
 from harness.gameday.day_plan import plan_day
@@ -175,11 +177,14 @@ def test_after_the_job_comes_the_verdict_with_the_path_of_the_report(tmp_path: p
     assert views == [], "nothing is known of the day yet"
     shown.watch(director, cast(Any, job), 0)
     shown.stage_ended(Stage("run with faults", 1), "completed")
-    result = SimpleNamespace(verdict=SimpleNamespace(value="fail"), reasons=["rank-kill: too slow"])
+    booked = Booked(344.0, 86.0, 21.3)
+    result = SimpleNamespace(verdict=SimpleNamespace(value="fail"), reasons=["rank-kill: too slow"], booked=booked)
     shown.day_judged(Ended(tmp_path, cast(Any, result)))
     assert [(view.job_over, view.verdict) for view in views] == [(False, ""), (True, ""), (True, "fail")]
     assert views[-1].report == str(tmp_path / "report.html")
     assert views[-1].saying == "The day is over: fail. rank-kill: too slow"
+    told = day_report._wasted(director.day, cast(Any, result))
+    assert told == f"Wasted in the whole day: {views[-1].wasted} {views[-1].wasted_words}.", "to the digit"
 
 
 def test_before_the_day_the_page_shows_the_plan_and_the_run_without_a_fault(tmp_path: pathlib.Path) -> None:

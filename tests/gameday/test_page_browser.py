@@ -142,7 +142,9 @@ def test_nothing_moves_when_an_outage_begins(browser: Any, day: Day) -> None:
 
 
 def test_what_was_not_measured_is_not_nought(browser: Any, day: Day) -> None:
-    day.shown = view(ranks=RanksView(0, [], True), wasted="", wasted_words="", counted_s=None, budget=(), steps_per_s=None)
+    day.shown = view(
+        ranks=RanksView(0, [], True), wasted="", wasted_words="", counted_s=None, budget=(), steps_per_s=None
+    )
     page, _ = opened(browser, day)
     assert page.locator("#wasted").inner_text() == "—"
     assert page.locator("#share").inner_text() == "the ledger is being worked out"

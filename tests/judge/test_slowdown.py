@@ -150,7 +150,7 @@ def test_slow_to_the_end_is_not_recovered() -> None:
     assert_verdict(card, Verdict.FAIL, first="slow: still")
     nobody_asked = judged(40, 80, 3.0, healed=None, expect={"recovery_time": {}})
     assert nobody_asked.verdict is Verdict.PASS
-    told = r"still \d\.\d\d times slower at the end; the scenario expects nothing else"
+    told = r"still \d\.\d\d × its usual step time at the end; the scenario expects nothing else"
     assert re.match(told, nobody_asked.reasons[0])
 
 
@@ -184,7 +184,7 @@ def test_a_job_that_was_as_slow_before_the_fault_is_not_accused(last: int, recov
 
     card = verdict(history, busy, ASKED, fault_free=FAULT_FREE)
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
-    assert re.search(r"was [23]\.\d\d times slower than its fault-free runs before slow struck", card.reasons[0])
+    assert re.search(r"took [23]\.\d\d × the time of the fault-free runs already before slow struck", card.reasons[0])
     (interval,) = card.scores["recovery_time"]["degraded"]
     assert interval["recovered"] is recovered and 2 < interval["slowdown_before"] < 4
     shown = next(figure for figure in figures(run_report.from_scorecard(card)) if figure.name == "Recovery time")

@@ -530,5 +530,8 @@ def test_a_hang_that_people_stopped_has_one_answer_and_one_ledger_everywhere(see
     by_faults = {each["gpu_seconds_wasted_by_faults"] for each in booked}
     assert len(by_faults) == 1 and min(by_faults) > 19, "two GPUs stood still for ten seconds"
     live = ledger_so_far.so_far(events, events)
-    assert live["wasted_faults"] in by_faults and live["wasted_all"] == job.scores["wasted_gpu_hours"]["gpu_seconds_wasted"]
+    assert (
+        live["wasted_faults"] in by_faults
+        and live["wasted_all"] == job.scores["wasted_gpu_hours"]["gpu_seconds_wasted"]
+    )
     assert rehearsal.scores["recovery_time"]["seconds"] == pytest.approx(10, rel=0.05)

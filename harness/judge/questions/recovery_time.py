@@ -129,7 +129,7 @@ def _standstill(run: Timeline, interval: Degraded) -> int:
 
 
 def _still(interval: Degraded) -> str:
-    return f"still {interval.factor:.2f} times slower"
+    return f"still {interval.factor:.2f} × its usual step time"
 
 
 def _span(run: Timeline, episode: Episode, end: int | None) -> tuple[int, bool]:
