@@ -123,6 +123,8 @@ def render(day: DayPlan, result: DayResult) -> dict[str, str]:
     shown |= {"reasons": reasons, "wasted": _wasted(day, result), "crumbs": _crumbs(day, result)}
     shown |= {"next_steps": to_do(result)}
     moments = _moments(result)
+    shown["charts"] = html_page.timeline_charts(result.job.evidence) if result.job else None
+    shown["furthest_step"] = result.job.evidence.run.reached_step if result.job else 0
     return {
         REPORT: _json(day, result),
         "report.html": html_page.fill(

@@ -230,6 +230,7 @@ def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
         at_work=0,
         outage=(),
         outage_open=False,
+        wasted_words="by the ledger so far" if view.wasted and not view.job_over else view.wasted_words,
         feed=feed,
     )
 

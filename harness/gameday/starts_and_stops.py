@@ -95,10 +95,11 @@ class Director:
         self._enter(job, now_ns)
 
     def tick(self, job: LiveJob, now_ns: int) -> None:
-        self.course.note(job.progress, self.day.steady.steps)
+        self.course.note(job.progress, self.day.steady.steps, now_ns)
         # A fault acts, or the job has not recovered from one.
         at_work = any("injected" in each.moments_ns and each.over_ns() is None for each in job.firings.values())
-        self.course.note_outage(job.progress, at_work, now_ns)
+        missing = at_work and not all(node.alive for node in job.cluster.nodes)
+        self.course.note_outage(job.progress, at_work, now_ns, missing)
         self._hear(job, now_ns)
         self._note_answers(job)
         if self.watcher and now_ns - self._shown_ns >= SHOWN_NS:

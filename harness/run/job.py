@@ -270,7 +270,8 @@ class RunningJob:
                 self._note_changes()
                 for node in self.cluster.nodes:
                     if node.alive:
-                        self.emit("node.released", node=node.name, incarnation=node.incarnation, reason=outcome.told)
+                        why = outcome.reason if outcome.outcome == "done" else outcome.told
+                        self.emit("node.released", node=node.name, incarnation=node.incarnation, reason=why)
         except BackendError as error:
             self.emit("cleanup.failed", error=str(error))
 

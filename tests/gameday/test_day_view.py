@@ -244,8 +244,28 @@ def test_a_restart_is_told_in_the_reports_words() -> None:
 
 
 def test_launchers_wait_for_a_node_that_was_taken() -> None:
-    told = phases_of(outage("training", "exiting", "rendezvous", "startup", "rendezvous"), None, node_taken=True)
-    assert [phase for phase, _ in told] == ["detect", "teardown", "reschedule", "startup", "rendezvous"]
+    """Until its replacement is there, which then has to start."""
+    spans = outage("training", "exiting", "rendezvous", "rendezvous", "startup", "rendezvous")
+    spans[2].missing = True
+    told = phases_of(spans, None, node_taken=True)
+    assert told == [("detect", 1.0), ("teardown", 1.0), ("reschedule", 1.0), ("startup", 2.0), ("rendezvous", 1.0)]
+
+
+@pytest.mark.parametrize("started", ["starting", "startup", "restore", "restored"])
+def test_nothing_is_detected_after_a_new_process_was_met(started: str) -> None:
+    """Whichever of its phases was seen: the shortest ones may fall between two looks."""
+    told = phases_of(outage("training", started, "training"), None, node_taken=False)
+    assert [phase for phase, _ in told][::2] == ["detect", "recompute"]
+
+
+def test_a_node_that_comes_back_begins_a_new_part_of_the_outage() -> None:
+    course, known = Course(), progress("rendezvous", worker(5, None))
+    for second, missing in ((1, True), (2, True), (7, False), (9, False)):
+        course.note_outage(known, True, second * S, missing)
+    assert [(span.begin_ns // S, span.end_ns // S, span.missing) for span in course.outage] == [
+        (1, 7, True),
+        (7, 9, False),
+    ]
 
 
 @pytest.mark.parametrize(
