@@ -20,7 +20,7 @@ from harness.campaign.fault_free import copy_fault_free, ensure_fault_free, expe
 from harness.campaign.run_store import picked
 from harness.errors import ChaosError, EventLogError, FaultError, UsageError
 from harness.gameday import day_report
-from harness.gameday.books import STEADY, Booked
+from harness.gameday.books import STEADY
 from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import DayResult, Expected, judge_day
 from harness.gameday.starts_and_stops import Director
@@ -172,14 +172,14 @@ def judge_stored(
     return replace(result, booked=_booked(events, of_the_job)), cards
 
 
-def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> Booked | None:
+def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[str, Any] | None:
     """What the whole job wasted, and what it did since it was first steady; `None` where the ledger is not known."""
     values = job.scores.get("wasted_gpu_hours") if job else None
     if job is None or not values or not values["gpu_seconds_allocated"]:
         return None
     steady = ledger_so_far.first(events, STEADY)
     apart = {} if steady is None else {"since": ledger_so_far.booked(job.evidence, steady)}
-    return Booked.of(ledger_so_far.as_told(values) | apart)
+    return ledger_so_far.as_told(values) | apart
 
 
 def _of_the_job(whole: Evidence, expect: Mapping[str, Any]) -> Evidence:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from harness.gameday.books import Booked
 from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import ActResult, DayResult
 from harness.judge.verdict import Verdict
@@ -149,9 +150,9 @@ def _crumbs(day: DayPlan, result: DayResult) -> list[str]:
 
 def _wasted(day: DayPlan, result: DayResult) -> str:
     """Of the whole job, and of the day's budget; an empty text without a ledger."""
-    booked = result.booked
-    if booked is None:
+    if result.booked is None:
         return ""
+    booked = Booked.of(result.booked)
     said = f"Wasted in the whole day: {booked.total} {booked.words}."
     spent = " and ".join(told for told, _ in booked.spent(day.budget, day.job.workload.world_size))
     return f"{said} Of the budget, since the job was first steady: {spent}." if spent else said

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from harness.gameday.books import Booked
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Code, Doubt, Finding, Verdict, merge
 from harness.units import format_duration
@@ -132,7 +131,7 @@ class DayResult:
     moments: Sequence[Moment]
     outcome: str
     job: Scorecard | None
-    booked: Booked | None = None  # what the job wasted
+    booked: Mapping[str, Any] | None = None  # what the job wasted, as `harness.campaign.ledger_so_far` tells it
 
     @property
     def to_fix(self) -> list[ActResult]:

@@ -14,7 +14,6 @@ from simulator import Job, Outage, simulate
 
 from harness.campaign.campaign_observers import Stage
 from harness.gameday import day_report
-from harness.gameday.books import Booked
 from harness.gameday.day import Ended
 from harness.gameday.day_command import Shown
 from harness.gameday.day_plan import plan_day
@@ -177,7 +176,7 @@ def test_after_the_job_comes_the_verdict_with_the_path_of_the_report(tmp_path: p
     assert views == [], "nothing is known of the day yet"
     shown.watch(director, cast(Any, job), 0)
     shown.stage_ended(Stage("run with faults", 1), "completed")
-    booked = Booked(344.0, 86.0, 21.3)
+    booked = {"allocated": 344.0, "wasted_all": 86.0, "wasted_faults": 21.3, "dollars": None}
     result = SimpleNamespace(verdict=SimpleNamespace(value="fail"), reasons=["rank-kill: too slow"], booked=booked)
     shown.day_judged(Ended(tmp_path, cast(Any, result)))
     assert [(view.job_over, view.verdict) for view in views] == [(False, ""), (True, ""), (True, "fail")]

@@ -434,7 +434,9 @@ def test_nothing_is_added_where_all_was_judged(verdict: Verdict) -> None:
 
 def test_the_waste_of_the_whole_day_is_told() -> None:
     """And what of the budget is spent, which counts from the first steady steps on."""
-    result = replace(result_of(), booked=Booked(344.0, 86.0, 21.3, since=Booked(300.0, 72.0, 21.3)))
+    since = {"allocated": 300.0, "wasted_all": 72.0, "wasted_faults": 21.3, "dollars": None}
+    told = since | {"allocated": 344.0, "wasted_all": 86.0, "since": since}
+    result = replace(result_of(), booked=told)
     told = "Wasted in the whole day: 86.0 GPU-s of 344.0 GPU-s (25.0 %), 21.3 GPU-s of it by faults."
     assert told in day_report.render(DAY, result)["report.md"]
     capped = DAY.model_copy(update={"budget": Budget(wasted_gpu_hours=0.5, wasted_percent="30%")})
