@@ -542,3 +542,10 @@ def test_a_lost_pace_does_not_hide_behind_a_fault_free_run_on_a_busy_host(share:
     card = verdict(late, lambda logs: slower(logs, 2.3, 31, 80), None, usual)
     assert card.verdict is expected, card.reasons
     assert ("before its first fault" in reasons(card)) is (expected is Verdict.INCONCLUSIVE), card.reasons
+
+
+def test_a_job_that_was_faster_is_never_called_slower() -> None:
+    """Each ratio says beside what it is."""
+    card = judged(lambda logs: slower(logs, 6.0, 66, 80), EXACT)
+    assert "1.83 × the 3.07 s of the fault-free run, but 3.61 × now and then" in card.reasons[0]
+    assert not any("slower" in reason for reason in card.reasons)
