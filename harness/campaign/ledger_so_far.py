@@ -1,8 +1,9 @@
 """The ledger of a job that still runs, worked out from its log as it is now, in a process of its own.
 
-    python -m harness.campaign.ledger_so_far RUN_DIR [FAULT_FREE]      prints one JSON object
+    python -m harness.campaign.ledger_so_far RUN_DIR FAULT_FREE [SINCE]      prints one JSON object
 
-It is the judge's own ledger: no second definition of an account. The job's loop does not wait for it.
+It is the judge's own ledger: no second definition of an account. The job's loop does not wait for it. `SINCE` is the
+name of an event of the harness; from the first one of that name on, the ledger is also worked out apart.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from harness.errors import ChaosError
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.evidence import beside
+from harness.judge.facts.evidence import Evidence, beside
 from harness.judge.score import load_score
 from harness.log import reading
 from harness.node import kernel
 from harness.timeline import timeline
+from harness.timeline.timeline import Timeline
+from harness.timeline.window import narrowed
 
 CPU_LIMIT_S = 120
 LIMIT_S = 900  # a process of low priority waits long where others use the CPUs
@@ -32,13 +36,13 @@ MEMORY_BYTES_MAX = 4 * 2**30  # about twenty million steps
 SOURCE = pathlib.Path(__file__).resolve().parents[2]  # never the harness of the folder that the user is in
 
 
-def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None) -> dict[str, Any] | None:
+def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None, since: str = "") -> dict[str, Any] | None:
     """The ledger so far, from a process of low priority; `None` where it cannot be worked out.
 
     `fault_free`: the folder with the fault-free runs, where the run's own does not hold them yet.
     """
-    folders = [str(folder.resolve()) for folder in (run_dir, fault_free) if folder is not None]
-    command = [sys.executable, "-m", "harness.campaign.ledger_so_far", *folders]
+    folders = [str(folder.resolve()) for folder in (run_dir, fault_free or run_dir)]
+    command = [sys.executable, "-m", "harness.campaign.ledger_so_far", *folders, *filter(None, [since])]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False, cwd=SOURCE
@@ -49,7 +53,7 @@ def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None) -> dict[s
     return told if isinstance(told, dict) else None
 
 
-def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path) -> dict[str, Any]:
+def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> dict[str, Any]:
     """GPU-seconds by account, what follows from them, and the CPU time that it took to say so.
 
     Raises `ChaosError` for a log that cannot be read.
@@ -58,19 +62,49 @@ def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path) -> dict[str, Any]:
     log = reading.read(run_dir / "events")
     if log.harness:  # a job that hangs writes nothing, and its GPU time runs on
         log.harness.events.append({"event": "ledger.asked", "at": time.monotonic_ns()})
-    evidence = beside(timeline.build(log), fault_free)
-    values: Mapping[str, Any] = load_score("wasted_gpu_hours").score(Analysis.of(evidence), None).values
+    evidence = beside(_without_the_step_under_way(timeline.build(log)), fault_free)
+    told = booked(evidence)
+    from_then = first(log.harness.events if log.harness else (), since) if since else None
+    apart = {} if from_then is None else {"since": booked(evidence, from_then)}
+    return told | apart | {"at": at, "cpu_s": time.process_time()}
+
+
+def booked(evidence: Evidence, since: int | None = None) -> dict[str, Any]:
+    """The ledger of a job, or of what it did since that moment."""
+    if since is not None:
+        part = narrowed(evidence.run, since)
+        own = replace(part.beside, job=part.beside.job or evidence.run)
+        evidence = replace(evidence, run=replace(part, beside=own))
+    return as_told(load_score("wasted_gpu_hours").score(Analysis.of(evidence), None).values)
+
+
+def as_told(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a report's `wasted_gpu_hours`."""
     allocated = values["gpu_seconds_allocated"]
     return {
-        "at": at,
         "accounts": values["accounts"],
         "allocated": allocated,
         "goodput": values["accounts"]["productive"] / allocated if allocated else None,
         "wasted_all": values["gpu_seconds_wasted"],
         "wasted_faults": values["gpu_seconds_wasted_by_faults"],
         "dollars": values.get("dollars_wasted"),
-        "cpu_s": time.process_time(),
     }
+
+
+def first(events: Iterable[Mapping[str, Any]], name: str) -> int | None:
+    """When the first event of this name was told that does not say `ok: false`."""
+    return min((event["at"] for event in events if event["event"] == name and event.get("ok", True)), default=None)
+
+
+def _without_the_step_under_way(run: Timeline) -> Timeline:
+    """A job that stands in no outage is in the middle of a step, and nobody knows yet whether that one is lost."""
+    last = run.segments[-1] if run.segments else None
+    if last is None or last.phase != "interrupted_step" or any(each.t_regained is None for each in run.episodes):
+        return run
+    slots = [
+        replace(each, released=min(each.released, last.begin)) for each in run.slots if each.allocated < last.begin
+    ]
+    return replace(run, slots=slots, segments=run.segments[:-1], end=last.begin)
 
 
 def main() -> None:
@@ -80,7 +114,7 @@ def main() -> None:
     os.nice(19)
     run_dir = pathlib.Path(sys.argv[1])
     try:
-        told = so_far(run_dir, pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else run_dir)
+        told = so_far(run_dir, pathlib.Path(sys.argv[2]), *sys.argv[3:])
     except (ChaosError, OSError, MemoryError) as error:
         sys.exit(f"the ledger cannot be worked out: {error}")
     sys.stdout.write(json.dumps(told))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from markupsafe import Markup
@@ -26,6 +27,7 @@ from harness.forecast.outcome import Range
 from harness.forecast.simulator import PATIENCE
 from harness.report import html_page
 from harness.report.charts import svg
+from harness.report.charts.choice import bars_chart, choice_chart
 from harness.report.section import Section
 from harness.report.words import DASH, percent, seconds
 from harness.units import counted
@@ -42,6 +44,8 @@ ACCOUNTS = {  # of GPU-hours → in words, and the colour of what is like it in 
     "slower": ("Slower with fewer nodes", "straggler_drag"),
     "spares": ("Spares", "idle"),
 }
+CAUSES, WORTH, INTERVAL = "Wasted by cause", "Where the next second is worth most", "Checkpoint interval"
+SPARES, WHAT_IF, MONEY, SPENT = "Spares", "What if", "Money", "Where the GPU-hours go"
 MARKET = (
     "Spot and on demand is another market: all spot nodes are there or none. Greedy takes them whenever it can, and on "
     "demand only when the deadline presses; uniform progress also when the work lags behind; omniscient knows the "
@@ -82,8 +86,42 @@ def render(found: Forecast) -> str:
         "crumbs": [histories, f"seed {found.question.seed}"],
         "cards": shown[0].rows[:CARDS],
         "bars": bars,
+        "charts": {title: drawn for title, drawn in _charts(found).items() if drawn} | {SPENT: []},  # the bar above
     }
     return html_page.fill(f"{__package__}/forecast.jinja", title="Forecast", sections=shown, **values)
+
+
+Drawn = list[list[Markup | None]]  # charts of a section, each wide and narrow
+
+
+def _charts(found: Forecast) -> dict[str, Drawn]:
+    """By the title of their section: what the table below tells, too."""
+    advice, settings = found.advice, found.job.settings
+    every, spares = settings["checkpoint_every"].mean, settings["spares"].mean
+    best_every, best_spares = advice.best_interval, advice.best_spares
+    of_intervals = [("taken now", every), *([("best", best_every.value)] if best_every else [])]
+    of_spares = [("taken now", spares), *([("best", best_spares.value)] if best_spares else [])]
+    intervals = [(each.value, each.days) for each in advice.intervals]
+    stand_by = [(each.value, each.gpu_hours) for each in advice.spares]
+    money = [(each.name, each.dollars.mean) for each in found.money.purchases] if found.money else []
+    made = {
+        INTERVAL: [partial(choice_chart, "Time to complete", intervals, of_intervals, (seconds, _days), True)],
+        SPARES: [partial(choice_chart, "GPU-hours paid", stand_by, of_spares, (_whole, _whole))],
+        CAUSES: [partial(bars_chart, CAUSES, [(each.name, each.gpu_hours) for each in found.outcome.causes], big)],
+        WORTH: [partial(bars_chart, "GPU-hours of all", [(each.what, each.of_all) for each in advice.worth], big)],
+        WHAT_IF: [
+            partial(bars_chart, "GPU-hours saved", [(w.change, w.saved_gpu_hours.mean) for w in found.what_ifs], big)
+        ],
+        MONEY: [partial(bars_chart, "Dollars", money, dollars)],
+    }
+    drawn = {
+        title: [[draw(narrow=narrow) for narrow in (False, True)] for draw in draws] for title, draws in made.items()
+    }
+    return {title: [pair for pair in pairs if pair[0] is not None] for title, pairs in drawn.items()}
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
 
 
 def _days(days: float) -> str:
@@ -129,7 +167,7 @@ def _accounts(found: Forecast) -> Section:
         (ACCOUNTS[name][0], big(amount), percent(100 * amount / total), *_priced(found, amount))
         for name, amount in found.outcome.accounts.items()
     ]
-    return Section("Where the GPU-hours go", (), ("", "GPU-hours", "share", *["dollars"] * bool(found.money)), rows)
+    return Section(SPENT, (), ("", "GPU-hours", "share", *["dollars"] * bool(found.money)), rows)
 
 
 def _causes(found: Forecast) -> Section:
@@ -140,7 +178,7 @@ def _causes(found: Forecast) -> Section:
     lost, wasted = sum(each.gpu_hours for each in found.outcome.causes), found.outcome.wasted_gpu_hours.mean
     words = f"What outages took and lost, {big(lost)} of the {big(wasted)} GPU-hours wasted. "
     words = words + "The rest is spares, checkpoints and a slower pace." if rows else "Nothing fails."
-    return Section("Wasted by cause", [words], ("", "failures", "GPU-hours", *["dollars"] * bool(found.money)), rows)
+    return Section(CAUSES, [words], ("", "failures", "GPU-hours", *["dollars"] * bool(found.money)), rows)
 
 
 def _worth(found: Forecast) -> Section:
@@ -155,18 +193,18 @@ def _worth(found: Forecast) -> Section:
         for each, second in zip(worth, saved, strict=True)
     ]
     head = ("", "times", "takes on average", "GPU-h of a second less", "GPU-h of all")
-    return Section("Where the next second is worth most", [words], head, rows)
+    return Section(WORTH, [words], head, rows)
 
 
 def _interval(found: Forecast) -> Section:
     advice, now = found.advice, found.job.settings["checkpoint_every"]
     words = f"This forecast saves after each {seconds(now.mean)} of work ({now.origin}). "
     if (best := advice.best_interval) is None:
-        return Section("Checkpoint interval", [f"{words}Without a stall or a failure, no interval is the best."])
+        return Section(INTERVAL, [f"{words}Without a stall or a failure, no interval is the best."])
     words += f"Of those tried, {seconds(best.value)} is done first{_less(best, now.mean, advice.intervals)}. "
     words += f"Young's formula says {seconds(advice.young_s)}, Daly's {seconds(advice.daly_s)}."
     rows = [(seconds(each.value), _days(each.days), f"{each.gpu_hours:,.0f}") for each in advice.intervals]
-    return Section("Checkpoint interval", [words, TRIED], ("a save after", "time to complete", "GPU-hours paid"), rows)
+    return Section(INTERVAL, [words, TRIED], ("a save after", "time to complete", "GPU-hours paid"), rows)
 
 
 def _less(best: Tried, now: float, tried: Sequence[Tried]) -> str:
@@ -177,12 +215,12 @@ def _less(best: Tried, now: float, tried: Sequence[Tried]) -> str:
 
 def _spares(found: Forecast) -> Section:
     if (best := found.advice.best_spares) is None:
-        return Section("Spares", ["No failure takes a node for longer, so no spare is needed."])
+        return Section(SPARES, ["No failure takes a node for longer, so no spare is needed."])
     now, nodes = found.job.settings["spares"], found.question.nodes
     words = f"{nodes + now.mean:,.0f} nodes are paid: {nodes:,} work, {now.mean:,.0f} stand by ({now.origin}). "
     words += f"Of those tried, {best.value:,.0f} cost the least{_less(best, now.mean, found.advice.spares)}."
     rows = [(f"{each.value:,.0f}", _days(each.days), f"{each.gpu_hours:,.0f}") for each in found.advice.spares]
-    return Section("Spares", [words, TRIED], ("nodes that stand by", "time to complete", "GPU-hours paid"), rows)
+    return Section(SPARES, [words, TRIED], ("nodes that stand by", "time to complete", "GPU-hours paid"), rows)
 
 
 def _what_ifs(found: Forecast) -> Section:
@@ -198,7 +236,7 @@ def _what_ifs(found: Forecast) -> Section:
     words = (
         "The same histories with one thing changed in each; an interval and spares that nobody gave are fitted to it."
     )
-    return Section("What if", [words], ("", "time to complete", "ETTR", "GPU-hours saved", *LOW_HIGH), rows)
+    return Section(WHAT_IF, [words], ("", "time to complete", "ETTR", "GPU-hours saved", *LOW_HIGH), rows)
 
 
 def _money(found: Forecast, money: Money) -> Section:
@@ -220,7 +258,7 @@ def _money(found: Forecast, money: Money) -> Section:
         )
         for each in money.purchases
     ]
-    return Section("Money", words, head, rows)
+    return Section(MONEY, words, head, rows)
 
 
 def _breakeven(found: Forecast, money: Money) -> str:

@@ -8,19 +8,19 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from harness.backends.contract import Backend
+from harness.campaign import ledger_so_far
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage, staged
 from harness.campaign.fault_free import copy_fault_free, ensure_fault_free, expects_band, fault_free_plans
 from harness.campaign.run_store import picked
 from harness.errors import ChaosError, EventLogError, FaultError, UsageError
 from harness.gameday import day_report
+from harness.gameday.books import STEADY
 from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import DayResult, Expected, judge_day
 from harness.gameday.starts_and_stops import Director
@@ -67,12 +67,11 @@ def run_day(
     write_files({FILE: json.dumps(day.to_json(), indent=2) + "\n"}, run_dir)
     for name, folder in kept.items():
         copy_fault_free(folder, run_dir / name)
-    if (twin := twin_line(run_dir)) is not None and len(twin.took_s):
-        director.usual_step_ns = float(np.median(twin.took_s)) * 1e9
     stage = Stage("run with faults", day.job.workload.nodes, folder=run_dir, fault_free=run_dir)
     given = (day.job, director.rehearsals, run_dir, backend, observer, stop, director)
-    outcome = staged(observer, stage, lambda: run_job(*given))
-    if outcome.outcome == "completed":
+    with director.books.kept(run_dir):
+        outcome = staged(observer, stage, lambda: run_job(*given))
+    if outcome.outcome in ("completed", "done"):
         with contextlib.suppress(FaultError):  # too much is kept then, and nothing else is wrong
             untrusted_files.remove_tree(run_dir, "checkpoints")
     return Ended(run_dir, judged(run_dir, observer), outcome.outcome == "interrupted")
@@ -156,7 +155,12 @@ def judge_stored(
     cards = {name: found for name in begun if (found := part(name)) is not None}
     same = all(act.expects_same_losses for act in day.acts if act.name in cards)
     expect = {"loss_continuity": {"mode": "exact"}} if cards and same else {}
-    of_the_job = card("the job", lambda: _of_the_job(whole(), expect), run_dir.name)
+    ended = next((e["at"] for e in events if e["event"] == "gameday.over"), None)
+
+    def of_all() -> Evidence:
+        return whole() if ended is None else part_of(replace(whole(), run=job.until(ended)))
+
+    of_the_job = card("the job", lambda: _of_the_job(of_all(), expect), run_dir.name)
     expected = []
     for number, scene in enumerate(day.scenes):
         for act in scene.acts:
@@ -164,7 +168,18 @@ def judge_stored(
             alerts = [(alert.name, alert.within.ns) for alert in act.alerts]
             expected.append(Expected(act.name, number, alerts, people, act.runbook or ""))
     probes = [(probe.name, moment) for probe in day.probes for moment in probe.when]
-    return judge_day(events, expected, cards, of_the_job, probes), cards
+    result = judge_day(events, expected, cards, of_the_job, probes)
+    return replace(result, booked=_booked(events, of_the_job)), cards
+
+
+def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[str, Any] | None:
+    """What the whole job wasted, and what it did since it was first steady; `None` where the ledger is not known."""
+    values = job.scores.get("wasted_gpu_hours") if job else None
+    if job is None or not values or not values["gpu_seconds_allocated"]:
+        return None
+    steady = ledger_so_far.first(events, STEADY)
+    apart = {} if steady is None else {"since": ledger_so_far.booked(job.evidence, steady)}
+    return ledger_so_far.as_told(values) | apart
 
 
 def _of_the_job(whole: Evidence, expect: Mapping[str, Any]) -> Evidence:

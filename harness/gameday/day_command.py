@@ -41,6 +41,7 @@ from harness.errors import INTERRUPTED, UsageError
 from harness.extras import needed
 from harness.gameday import day_view
 from harness.gameday.attach.attach_command import run_attached_day
+from harness.gameday.books import Booked
 from harness.gameday.day import Ended, find_day, resume_day, run_day, twin_line
 from harness.gameday.day_file import find_gameday, load_gameday
 from harness.gameday.day_plan import DayPlan, plan_day, schedule, steps_needed
@@ -211,6 +212,10 @@ class Shown(CampaignObserver):
     def day_judged(self, ended: Ended) -> None:
         result, path = ended.result, ended.folder / "report.html"
         self.stopped = ended.interrupted
+        if self._newest is not None:
+            self._newest[0].books.close(
+                Booked.of(result.booked) if result.booked else None
+            )  # from now on what the report says
         self._show(lambda view: day_view.ended(view, result.verdict.value, result.reasons[0], str(path)))
 
     def _show(self, change: Callable[[DayView], DayView]) -> None:
@@ -236,7 +241,8 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
         director.watcher = shown.watch
         for role, words in (("master", "game master"), ("participant", "participants"), ("observer", "observers")):
             say(f"  page for the {words}: {served.url(role)}")
-        say("  to stop: Stop on the page of the game master, or Ctrl-C here; what was injected is undone either way")
+        say("  to stop: a participant or the game master presses Stop, which undoes all faults, and the job goes on;")
+        say("  Ctrl-C here undoes them as well, and ends the job")
         say(f"  alerts: POST {served.address}/alerts with Authorization: Bearer {served.access.tokens['alerts']}")
         found = {
             "address": served.address,

@@ -182,6 +182,9 @@ class Probe(Parameters):
         return self
 
 
+WhenDone = Literal["stop", "wait"]
+
+
 class GameDay(Parameters):
     version: Literal[1]
     name: Name
@@ -193,6 +196,11 @@ class GameDay(Parameters):
     limits: Limits = Limits()
     budget: Budget = Budget()
     probes: list[Probe] = Field([], max_length=50)
+    when_done: WhenDone = Field(
+        "stop",
+        description="When the schedule is over and the job is steady again: stop ends the job, and the day with its "
+        "verdict; wait lets the job go on to its own end.",
+    )
     abort: Abort = Field(default_factory=lambda: Abort(if_no_step_for=Duration("10m"), wall_clock=Duration("24h")))
     price_per_gpu_hour: float | None = Field(None, ge=0)
     labels: Labels = Field({}, description="For reports, like project and team.", max_length=LABELS_MAX)

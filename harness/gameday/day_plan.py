@@ -18,7 +18,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from harness import units
 from harness.campaign.checked_files import load_scenario
 from harness.errors import ScenarioError, UsageError
-from harness.gameday.day_file import Alert, Budget, DayEntry, People, Probe, Rehearse, Replay, Steady, load_gameday
+from harness.gameday.day_file import (
+    Alert,
+    Budget,
+    DayEntry,
+    People,
+    Probe,
+    Rehearse,
+    Replay,
+    Steady,
+    WhenDone,
+    load_gameday,
+)
 from harness.plan.making import make_plan
 from harness.plan.run_plan import Plan, PlannedFault, When
 from harness.run.rehearsal import named
@@ -83,6 +94,7 @@ class DayPlan(_Model):
     scenes: tuple[Scene, ...] = Field(min_length=1)
     budget: Budget = Budget()
     probes: tuple[Probe, ...] = ()
+    when_done: WhenDone = "wait"
 
     @property
     def acts(self) -> list[Act]:
@@ -156,6 +168,7 @@ class _Making:
             scenes=tuple(scenes),
             budget=spec.budget,
             probes=tuple(spec.probes),
+            when_done=spec.when_done,
         )
 
     def _job(self) -> Plan:

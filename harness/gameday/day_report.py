@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 
+from harness.gameday.books import Booked
 from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import ActResult, DayResult
 from harness.judge.verdict import Verdict
 from harness.report import html_page, markdown, next_steps, run_report, view
 from harness.report.strict_json import json_text
-from harness.report.words import DASH, clock_time, gpu_seconds, minute, percent, short, words
+from harness.report.words import DASH, clock_time, gpu_seconds, minute, short, words
 from harness.units import counted, format_duration
 
 PLAN, REPORT = "gameday.json", "gameday-report.json"
@@ -123,6 +124,8 @@ def render(day: DayPlan, result: DayResult) -> dict[str, str]:
     shown |= {"reasons": reasons, "wasted": _wasted(day, result), "crumbs": _crumbs(day, result)}
     shown |= {"next_steps": to_do(result)}
     moments = _moments(result)
+    shown["charts"] = html_page.timeline_charts(result.job.evidence) if result.job else None
+    shown["furthest_step"] = result.job.evidence.run.reached_step if result.job else 0
     return {
         REPORT: _json(day, result),
         "report.html": html_page.fill(
@@ -146,17 +149,13 @@ def _crumbs(day: DayPlan, result: DayResult) -> list[str]:
 
 
 def _wasted(day: DayPlan, result: DayResult) -> str:
-    """Of the whole job, as its ledger counts it, and the day's budget; an empty text without a ledger."""
-    booked = result.job.scores.get("wasted_gpu_hours", {}) if result.job else {}
-    lost, allocated, share = (booked.get(key) for key in ("gpu_seconds_wasted", "gpu_seconds_allocated", "percent"))
-    if lost is None or not allocated:
+    """Of the whole job, and of the day's budget; an empty text without a ledger."""
+    if result.booked is None:
         return ""
-    caused = booked.get("gpu_seconds_wasted_by_faults")
-    by_faults = "" if caused is None else f", {gpu_seconds(caused)} of it by faults"
-    limits = {"GPU-hours": day.budget.wasted_gpu_hours, "%": day.budget.wasted_percent}
-    budget = " and ".join(f"{limit:g} {unit}" for unit, limit in limits.items() if limit is not None)
-    said = f"Wasted in the whole day: {gpu_seconds(lost)} of {gpu_seconds(allocated)} ({percent(share)}){by_faults}."
-    return f"{said} The budget from its first steady steps on: {budget}." if budget else said
+    booked = Booked.of(result.booked)
+    said = f"Wasted in the whole day: {booked.total} {booked.words}."
+    spent = " and ".join(told for told, _ in booked.spent(day.budget, day.job.workload.world_size))
+    return f"{said} Of the budget, since the job was first steady: {spent}." if spent else said
 
 
 def _moments(result: DayResult) -> list[tuple[str, str, str, str]]:

@@ -131,6 +131,7 @@ class DayResult:
     moments: Sequence[Moment]
     outcome: str
     job: Scorecard | None
+    booked: Mapping[str, Any] | None = None  # what the job wasted, as `harness.campaign.ledger_so_far` tells it
 
     @property
     def to_fix(self) -> list[ActResult]:

@@ -21,6 +21,7 @@ from harness.run.observers import Status
 RANKS_LISTED_MAX = 64
 EXTREMES = 8
 FEED_MAX = 60
+PACE_STEPS = 20
 STANDING_TIMES = 5  # no step for so many usual steps, and at least for so long: it stands still
 STANDING_NS_MIN = 2 * 10**9
 OVER = ("over", "stopped", "skipped")
@@ -105,9 +106,11 @@ class DayView:
     at_work: int = 0  # faults
     outage: Sequence[tuple[str, float]] = ()  # phase, seconds
     outage_open: bool = False
-    wasted_gpu_s: float | None = None  # since the job was steady
-    wasted_percent: float = 0.0
-    wasted_dollars: float | None = None
+    wasted: str = ""  # by the ledger so far; empty: it is not worked out yet
+    wasted_words: str = ""  # of how much, and by what
+    counted_s: float | None = None  # so long ago; none: it is what the report says
+    budget: Sequence[tuple[str, float]] = ()  # each limit in words, and the share of it that is spent
+    steps_per_s: float | None = None
     feed: Sequence[NewsView] = ()
     nodes: Sequence[str] = ()
     fault_free: bool = False  # the same job was run without a fault, so its losses are known
@@ -118,13 +121,12 @@ class DayView:
 
 def view_of(director: Director, job: LiveJob, begin_ns: int, now_ns: int) -> DayView:
     """All of it, as the game master sees it."""
-    progress, plan, waste = job.progress, director.day.job, director.waste
-    gpu_s = waste.gpu_seconds(progress, now_ns) if waste else None
+    progress, plan = job.progress, director.day.job
     idle_ns = now_ns - progress.last_step_ns if progress.last_step_ns else 0
     standing = idle_ns > standing_ns(progress)
-    price = plan.scenario.price_per_gpu_hour
+    took = step_times_ns(progress)[-PACE_STEPS:]
     scenes = [_scene(director, number) for number in range(len(director.day.scenes))]
-    return DayView(
+    view = DayView(
         run_id=plan.run_id,
         title=director.day.title,
         role="master",
@@ -147,13 +149,23 @@ def view_of(director: Director, job: LiveJob, begin_ns: int, now_ns: int) -> Day
         at_work=sum(fault.at_work for scene in scenes for act in scene.acts for fault in act.faults),
         outage=_outage(director, job),
         outage_open=director.course.outage_open,
-        wasted_gpu_s=gpu_s,
-        wasted_percent=waste.percent(progress, now_ns) if waste else 0.0,
-        wasted_dollars=None if price is None or gpu_s is None else gpu_s / 3600 * price,
+        steps_per_s=None if standing or not took else 1e9 / max(statistics.median(took), 1),
         feed=_newest(director.feed, begin_ns),
         nodes=[node.name for node in job.cluster.nodes],
         fault_free=director.day.fault_free,
     )
+    return _with_books(view, director, now_ns)
+
+
+def _with_books(view: DayView, director: Director, now_ns: int) -> DayView:
+    """The same with what is wasted, by the newest ledger."""
+    booked, asked_ns = director.books.newest, director.books.asked_ns
+    if booked is None:
+        return view
+    price = "" if booked.dollars is None else f" · ${booked.dollars:,.2f}"
+    spent = booked.spent(director.day.budget, director.day.job.workload.world_size)
+    counted_s = (now_ns - asked_ns) / 1e9 if asked_ns else None
+    return replace(view, wasted=booked.total, wasted_words=booked.words + price, counted_s=counted_s, budget=spent)
 
 
 def before(director: Director, status: Status, elapsed_s: float) -> DayView:
@@ -218,6 +230,7 @@ def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
         at_work=0,
         outage=(),
         outage_open=False,
+        wasted_words="by the ledger so far" if view.wasted and not view.job_over else view.wasted_words,
         feed=feed,
     )
 
@@ -245,9 +258,17 @@ def _saying(director: Director, begin_ns: int) -> str:
         "closing": "Asking the probes that must hold after.",
         "paused": scene.what if scene else "",
         "resting": f"Resting until the job is steady again: {director.lacks or 'it is'}.",
-        "over": "The schedule is over; the job goes on to its end.",
+        "over": _over(director),
     }
     return words[director.state]
+
+
+def _over(director: Director) -> str:
+    told = f": {director.why}" if director.why else ""
+    if director.day.when_done == "wait":
+        return f"The schedule is over{told}. The job goes on to its end."
+    lacks = f" ({director.lacks})" if director.lacks else ""
+    return f"The schedule is over{told}. The job is ended as soon as it is steady again{lacks}."
 
 
 def _who_stopped(feed: Iterable[News], begin_ns: int) -> str:

@@ -12,6 +12,7 @@ from harness.run.live_progress import LiveProgress
 
 STANDING = "standing_still"  # no word of the report: nobody knows yet why no step is done
 RESTARTING = "restarting"  # nor this: whether a node is missing only the faults tell
+_STARTS, _RESTORES = ("startup", "starting"), ("restore", "restored")
 _REPORTED = {"starting": "startup", "restored": "first_step", "exiting": "teardown"}
 
 
@@ -22,6 +23,7 @@ class Span:
     phase: str
     begin_ns: int
     end_ns: int
+    missing: bool = False  # a node of the job
 
 
 def newest_word(progress: LiveProgress) -> str:
@@ -50,9 +52,9 @@ def phases_of(outage: Sequence[Span], recovered_ns: int | None, node_taken: bool
     """Phase and seconds, neighbours of one phase as one. `recovered_ns`: when all of its faults were recovered from;
     `node_taken`: one of them takes a node away, so that the job waits for another one."""
     found: list[tuple[str, float]] = []
-    started_ns = None  # when new processes were met last
+    started_ns = None  # when new processes were met last; who restores its state is new, or has noticed
     for span in outage:
-        if span.phase == "startup":
+        if span.phase in _STARTS or (span.phase in _RESTORES and started_ns is None):
             started_ns = span.begin_ns
         for phase, begin_ns, end_ns in _parts(span, started_ns, recovered_ns, node_taken):
             took_s = (end_ns - begin_ns) / 1e9
@@ -73,5 +75,6 @@ def _parts(
             return [("running", span.begin_ns, span.end_ns)]
         return [(lost, span.begin_ns, recovered_ns), ("running", recovered_ns, span.end_ns)]
     if span.phase == "rendezvous" and started_ns is None:  # of the launchers: no new process was met yet
-        return [("reschedule" if node_taken else "teardown", span.begin_ns, span.end_ns)]
+        waits = "reschedule" if span.missing else "startup"  # its replacement is there, and has to start
+        return [(waits if node_taken else "teardown", span.begin_ns, span.end_ns)]
     return [(_REPORTED.get(span.phase, span.phase), span.begin_ns, span.end_ns)]

@@ -6,22 +6,24 @@ threads of its own. All that happens is written to the job's event log, so that 
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from harness.gameday.books import STEADY, Books
 from harness.gameday.day_plan import DayPlan, Scene
 from harness.gameday.probes import Asking
 from harness.gameday.requests import AlertNews, Ask, Desk
-from harness.gameday.steady import Course, Waste, lacking, step_times_ns
+from harness.gameday.steady import Course, lacking
 from harness.run.injection import LiveJob
 from harness.run.rehearsal import Rehearsal
 
 SHOWN_NS = 250_000_000
 FEED_KEPT = 200
 REFUSED = "nothing to {} now"
+COMPLETED = "completed"
+CUT = ("stopped", "skipped", "aborted")  # rehearsals that did not come to their end
 
 
 @dataclass
@@ -62,9 +64,10 @@ class Director:
     blocked: bool = False
     lacks: str = ""  # what the job lacks to be steady
     outcome: str = ""
+    why: str = ""  # beside the outcome
+    done: str = ""  # why the job may end now
     course: Course = field(default_factory=Course)
-    usual_step_ns: float = 0  # the median of the fault-free run; 0: there is none, and the first steady steps count
-    waste: Waste | None = None
+    books: Books = field(default_factory=Books)
     feed: deque[News] = field(default_factory=lambda: deque(maxlen=FEED_KEPT))
     watcher: Callable[[Director, LiveJob, int], None] | None = None  # is shown the day a few times a second
 
@@ -92,20 +95,20 @@ class Director:
         self._enter(job, now_ns)
 
     def tick(self, job: LiveJob, now_ns: int) -> None:
-        self.course.note(job.progress, self.day.steady.steps)
+        self.course.note(job.progress, self.day.steady.steps, now_ns)
         # A fault acts, or the job has not recovered from one.
         at_work = any("injected" in each.moments_ns and each.over_ns() is None for each in job.firings.values())
-        self.course.note_outage(job.progress, at_work, now_ns)
+        missing = at_work and not all(node.alive for node in job.cluster.nodes)
+        self.course.note_outage(job.progress, at_work, now_ns, missing)
         self._hear(job, now_ns)
         self._note_answers(job)
         if self.watcher and now_ns - self._shown_ns >= SHOWN_NS:
             self._shown_ns = now_ns
             self.watcher(self, job, now_ns)
         if self.state != "over":
-            self._spend(job, now_ns)
-        if self.state != "over":
-            step: Callable[[LiveJob, int], None] = getattr(self, f"_{self.state}")
-            step(job, now_ns)
+            self._spend(job)
+        step: Callable[[LiveJob, int], None] = getattr(self, f"_{self.state}")
+        step(job, now_ns)
 
     def end(self, job: LiveJob) -> None:
         """The job is over; so is the day."""
@@ -122,7 +125,10 @@ class Director:
         """The scene at hand begins."""
         scene = self.current
         if scene is None:
-            self._finish(job, "completed", "")
+            cut = [
+                f"{cue.rehearsal.name} was {cue.rehearsal.outcome}" for cue in self.cues if cue.rehearsal.outcome in CUT
+            ]
+            self._finish(job, COMPLETED, ", ".join(cut))
             return
         job.emit("gameday.entry", entry=self.scene, kind=scene.kind, edge="begin")
         states = {"pause": "paused", "rest": "resting"}
@@ -140,10 +146,7 @@ class Director:
     def _steadying(self, job: LiveJob, now_ns: int) -> None:
         if not self._is_steady(job, now_ns) or self.blocked:
             return
-        job.emit("gameday.steady", ok=True, reason=f"{self.day.steady.steps} steps within the band")
-        if self.waste is None:
-            usual_ns = self.usual_step_ns or statistics.median(step_times_ns(job.progress, self._since_ns))
-            self.waste = Waste(now_ns, job.progress.furthest_step, usual_ns, self.day.job.workload.world_size)
+        job.emit(STEADY, ok=True, reason=f"{self.day.steady.steps} steps within the band")
         self._questions.ask_all("before", self._names())
         self._go("asking", now_ns)
 
@@ -151,7 +154,7 @@ class Director:
         self.lacks = lacking(self.day.steady, job.progress, self.course, self._since_ns, now_ns)
         within = self.day.steady.within
         if self.lacks and now_ns - self._since_ns > within.ns and not self.blocked:
-            job.emit("gameday.steady", ok=False, reason=self.lacks)
+            job.emit(STEADY, ok=False, reason=self.lacks)
             self._finish(job, "not_steady", f"the job was not steady within {within}: {self.lacks}")
         return not self.lacks
 
@@ -185,33 +188,43 @@ class Director:
         if self._is_steady(job, now_ns) and rested and self.state == "resting":
             self._leave(job, now_ns)
 
+    def _over(self, job: LiveJob, now_ns: int) -> None:
+        """Ends the job once nothing of the schedule acts on it any more, and it is steady again; or never was."""
+        if self.day.when_done == "wait" or self.outcome == "job_ended" or self.done:
+            return
+        if any(cue.rehearsal.going for cue in self.cues):
+            return
+        self.lacks = lacking(self.day.steady, job.progress, self.course, self._since_ns, now_ns)
+        late = now_ns - self._since_ns > self.day.steady.within.ns
+        if not self.lacks or late:
+            self.done = "the schedule is over" + (
+                f", and the job was not steady again: {self.lacks}" if self.lacks else ""
+            )
+            job.emit("gameday.over", reason=self.done)
+
     def _cues(self) -> list[Cue]:
         """Of the scene at hand."""
         return [cue for cue in self.cues if cue.scene == self.scene]
 
     # Ending early
 
-    def _spend(self, job: LiveJob, now_ns: int) -> None:
-        if self.waste is None:
-            return
-        budget_hours, budget_percent = self.day.budget.wasted_gpu_hours, self.day.budget.wasted_percent
-        hours = self.waste.gpu_seconds(job.progress, now_ns) / 3600
-        percent = self.waste.percent(job.progress, now_ns)
-        if budget_hours is not None and hours > budget_hours:
-            self._finish(job, "budget", f"{hours:.3g} GPU-hours are wasted; the budget is {budget_hours:g}")
-        elif budget_percent is not None and percent > budget_percent:
-            reason = f"{percent:.0f} % of the GPU time is wasted; the budget is {budget_percent:g} %"
-            self._finish(job, "budget", reason)
+    def _spend(self, job: LiveJob) -> None:
+        booked, gpus = self.books.newest, self.day.job.workload.world_size
+        for told, share in booked.spent(self.day.budget, gpus) if booked else ():
+            if share > 1:
+                self._finish(job, "budget", f"wasted since the job was steady: {told}")
+                return
 
     def _finish(self, job: LiveJob, outcome: str, reason: str) -> None:
         """The schedule is over; what still acts is healed, and the job goes on."""
-        self.outcome = outcome
-        self._go("over", self._since_ns)
+        self.outcome, self.why = outcome, reason
+        self._go("over", time.monotonic_ns())
         if outcome != "job_ended":
             for cue in self.cues:
                 cue.rehearsal.give_up("stopped" if cue.rehearsal.going else "skipped", reason)
         job.emit("gameday.finished", outcome=outcome, reason=reason)
-        self.feed.append(News(time.monotonic_ns(), "day", f"the schedule is over: {reason or outcome}"))
+        said = f"{outcome}; {reason}" if outcome == COMPLETED and reason else reason or outcome
+        self.feed.append(News(time.monotonic_ns(), "day", f"the schedule is over: {said}"))
 
     # Probes
 

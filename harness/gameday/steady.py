@@ -1,4 +1,4 @@
-"""Whether a job is steady, from what its events have told live; and what it has wasted since it was so first."""
+"""Whether a job is steady, from what its events have told live."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from harness.run.live_progress import LiveProgress
 
 KEPT = 100_000
 SPANS_MAX = 100
+DONE_EVERY_NS = 250_000_000
 NINE_OF_TEN = 0.9
 STANDSTILL_TIMES = 20  # no step for so many usual steps: the job stands
 STANDSTILL_NS_MIN = 2 * 10**9
-PERCENT_FROM_NS = 60 * 10**9  # before, one restart would be nearly all of the time
 
 
 @dataclass
@@ -24,23 +24,29 @@ class Course:
 
     steps: deque[tuple[int, float | None, int]] = field(default_factory=lambda: deque(maxlen=KEPT))  # step, loss, took
     first_losses: list[float] = field(default_factory=list)
+    done: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=KEPT))  # when, and the step reached then
+    begun_ns: int = 0
     outage: list[Span] = field(default_factory=list)  # the phases since the newest fault acted, as they were told
     outage_open: bool = False
     _last_step: int = 0
 
-    def note_outage(self, progress: LiveProgress, at_work: bool, now_ns: int) -> None:
-        """`at_work`: a fault acts that the job has not recovered from."""
+    def note_outage(self, progress: LiveProgress, at_work: bool, now_ns: int, missing: bool = False) -> None:
+        """`at_work`: a fault acts that the job has not recovered from. `missing`: a node of the job is not there."""
         if at_work and not self.outage_open:
             self.outage.clear()
         if self.outage and self.outage_open:
             self.outage[-1].end_ns = now_ns
-        word = newest_word(progress)
-        if at_work and (not self.outage or self.outage[-1].phase != word) and len(self.outage) < SPANS_MAX:
-            self.outage.append(Span(word, now_ns, now_ns))
+        now = newest_word(progress), missing
+        known = (self.outage[-1].phase, self.outage[-1].missing) if self.outage else None
+        if at_work and known != now and len(self.outage) < SPANS_MAX:
+            self.outage.append(Span(now[0], now_ns, now_ns, missing))
         self.outage_open = at_work
 
-    def note(self, progress: LiveProgress, window: int) -> None:
+    def note(self, progress: LiveProgress, window: int, now_ns: int) -> None:
         """Called at every tick; a step that was done again is noted again."""
+        self.begun_ns = self.begun_ns or now_ns
+        if not self.done or now_ns - self.done[-1][0] >= DONE_EVERY_NS:
+            self.done.append((now_ns, progress.complete_step))
         before, self._last_step = self._last_step, progress.complete_step
         if self._last_step <= before:
             return
@@ -79,29 +85,3 @@ def step_times_ns(progress: LiveProgress, since_ns: int = 0) -> list[int]:
     """Of the first rank that tells any, oldest first."""
     rank = min(progress.step_times, default=None)
     return [] if rank is None else [took for seen, took in list(progress.step_times[rank]) if seen >= since_ns]
-
-
-@dataclass
-class Waste:
-    """A live estimate: the GPU time since the job was steady first that did not go into new steps at its usual pace.
-    What was wasted once stays wasted, so it never falls."""
-
-    begin_ns: int
-    begin_step: int
-    usual_ns: float  # of a step
-    gpus: int
-    _most_ns: int = 0
-
-    def wasted_ns(self, progress: LiveProgress, now_ns: int) -> int:
-        """Of the wall clock."""
-        worth: float = (progress.furthest_step - self.begin_step) * self.usual_ns
-        self._most_ns = max(self._most_ns, round(now_ns - self.begin_ns - worth))
-        return self._most_ns
-
-    def gpu_seconds(self, progress: LiveProgress, now_ns: int) -> float:
-        return self.wasted_ns(progress, now_ns) * self.gpus / 1e9
-
-    def percent(self, progress: LiveProgress, now_ns: int) -> float:
-        """Of the GPU time since then; 0 in the first minute."""
-        since_ns = now_ns - self.begin_ns
-        return 100 * self.wasted_ns(progress, now_ns) / since_ns if since_ns >= PERCENT_FROM_NS else 0.0

@@ -142,7 +142,7 @@ def _share(section: Section, top: Line, found: Compared) -> str:
 
 def _in_both(both: Sequence[Report], place: int) -> str:
     """`6.94 s`, `never`, or why there is no such figure."""
-    found = [view.figures(report)[place] for report in both]
+    found = [view.lasting_figures(report)[place] for report in both]
     told = [each.detail if each.value == DASH else each.value.replace("Never", "never") for each in found]
     return f"{told[0]} in the first run, {told[1]} in the second"
 
@@ -195,7 +195,8 @@ def render(found: Compared) -> str:
         more = max(0, len(section.shown) - ROWS_MAX)
         drawn.append({"section": section, "rows": rows(section), "charts": charts, "more": more})
     runs = [
-        (label, each, *view.figures(each)[:3]) for label, each in zip(LABELS, (found.before, found.after), strict=True)
+        (label, each, *view.lasting_figures(each)[:3])
+        for label, each in zip(LABELS, (found.before, found.after), strict=True)
     ]
     values = {"found": found, "runs": runs, "sentences": sentences(found), "sections": drawn}
     return html_page.fill(f"{__package__}/comparison.jinja", with_script=True, **values)

@@ -225,7 +225,7 @@ def _slow_before(evidence: Analysis, ground: Ground) -> str:
     slow = ground.of
     if not isinstance(slow, Degraded) or slow.before is None:
         return ""
-    text = f"the job was {slow.before:.2f} times slower than its fault-free runs before {slow.fault} struck"
+    text = f"a step took {slow.before:.2f} × the time of the fault-free runs already before {slow.fault} struck"
     return f"{text}: its usual speed is not known (the host may have been busy)"
 
 
@@ -270,6 +270,12 @@ def _cut_short(evidence: Analysis, ground: Ground) -> str:
     return f"the run ended {taken} into the recovery" if evidence.run.outcome in (None, "interrupted") else ""
 
 
+def _stopped(evidence: Analysis, ground: Ground) -> str:
+    """A rehearsal that people stopped or skipped did not come to what it was meant to show."""
+    cut = evidence.run.beside.cut_short
+    return f"it was {cut}, so this proves nothing" if cut else ""
+
+
 def _clocks(evidence: Analysis, ground: Ground) -> str:
     figure = ground.of
     if not isinstance(figure, Figure) or not figure.is_over or abs(figure.value - ground.bound) >= figure.margin:
@@ -300,6 +306,7 @@ TABLE: Sequence[Row] = (
     Row(Doubt.HOST_TAKEN, Kind.DURATION, _host_taken),
     Row(Doubt.FAULT_FREE_SLOW, Kind.DURATION, _of_pace(_FASTER_BEFORE, Pace.was_faster), alone=True),
     Row(Doubt.RUN_CUT_SHORT, Kind.DURATION, _cut_short, alone=True),
+    Row(Doubt.REHEARSAL_STOPPED, Kind.STEPS, _stopped),
     Row(Doubt.CLOCKS, Kind.DURATION, _clocks, alone=True, either_way=True),
     Row(Doubt.NEVER_THE_SAME, Kind.BITS, lambda evidence, ground: evidence.never_the_same, alone=True),
     Row(

@@ -569,7 +569,7 @@ _HARNESS: _Events = {
     ),
     "fault.healed": ("The fault was undone.", _FAULT),
     "fault.ended": ("After it was undone: whether its effect is over, measured as its beginning was.", *_EFFECT),
-    "fault.cancelled": ("The run ended before the fault could act.", _FAULT),
+    "fault.cancelled": ("The fault is ended before its time: somebody stopped it, or the run ended.", _FAULT),
     "fault.failed": (
         "The fault could not act, or could not be undone.",
         _FAULT,
@@ -678,6 +678,10 @@ _GAME_DAY: _Events = {
     "gameday.finished": (
         "The schedule is over; the job may go on.",
         _outcome("how", "completed", "budget", "probe", "not_steady", "job_ended"),
+        _REASON,
+    ),
+    "gameday.over": (
+        "The day ends its job, whose last steps were done by then: its plan says `when_done: stop`.",
         _REASON,
     ),
 }

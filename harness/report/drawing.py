@@ -87,7 +87,14 @@ def curves(analysis: Analysis) -> Curves:
         last_step=int(steps.step.max()) if len(steps) else 0,
         resumes=sorted({process.restored_step for process in run.processes if process.restored_step}),
         rolled_back=[RolledBack(steps.step[mine].astype(np.float64), steps.loss[mine]) for mine in found],
+        struck=[(plain(each.id), _under_way(run, each.injected)) for each in run.faults if each.injected is not None],
     )
+
+
+def _under_way(run: Timeline, at: int) -> float:
+    """The step that the job was doing then: the one after the last that was complete."""
+    done = int(np.searchsorted(run.progress.end, at, side="right"))
+    return float(run.progress.step[done - 1] + run.stride) if done else 0.0
 
 
 def line(curve: Curve) -> Series:

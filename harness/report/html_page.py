@@ -156,17 +156,9 @@ def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
     if analysis is None:
         return {"log": None, "charts": None}
     run, shown = drawing.chronicle(analysis.run), drawing.curves(analysis)
-    lanes = drawing.cast(analysis.run)
     few = drawing.cast(analysis.run, RECOVERY_LANES_MAX)
     drawn = [number - 1 for number, _ in view.longest_first(report)[:EPISODES_MAX] if number <= len(run.recoveries)]
-    charts = {
-        "timeline": _wide_and_narrow(gantt.timeline_chart, run, lanes),
-        "lanes": len(lanes.lanes),
-        "phases": drawing.phases_used(run),
-        "has_rolled_back": bool(shown.rolled_back),
-        "has_faults": bool(run.faults),
-        "checkpoints": {mark.result for mark in run.checkpoints},
-        "has_deaths": any(life.died for lane in lanes.lanes for life in lane.lives),
+    charts = timeline_charts(analysis) | {
         "recoveries": {n + 1: _wide_and_narrow(gantt.recovery_chart, run, run.recoveries[n], few) for n in drawn},
         "loss": _wide_and_narrow(loss_curves.loss_chart, shown),
         "step_time": _wide_and_narrow(loss_curves.step_time_chart, shown),
@@ -174,6 +166,20 @@ def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
     }
     plan = json.dumps(analysis.run.plan, indent=2, ensure_ascii=False, default=str)
     return {"log": drawing.log_lists(analysis.run), "charts": charts, "plan": plan}
+
+
+def timeline_charts(analysis: Analysis) -> dict[str, Any]:
+    """The timeline of a job, and what its legend names."""
+    run, lanes = drawing.chronicle(analysis.run), drawing.cast(analysis.run)
+    return {
+        "timeline": _wide_and_narrow(gantt.timeline_chart, run, lanes),
+        "lanes": len(lanes.lanes),
+        "phases": drawing.phases_used(run),
+        "has_rolled_back": bool((~analysis.run.steps.survives).any()),
+        "has_faults": bool(run.faults),
+        "checkpoints": {mark.result for mark in run.checkpoints},
+        "has_deaths": any(life.died for lane in lanes.lanes for life in lane.lives),
+    }
 
 
 def _wide_and_narrow(draw: Callable[..., Markup | None], *what: object) -> list[Markup | None]:

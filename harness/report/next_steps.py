@@ -39,6 +39,7 @@ SETTLES: Mapping[str, str] = {
     Doubt.ORDER_UNPROVEN: "Let the trainer tell its samples: docs/bring-your-own-trainer.md",
     Doubt.OTHER_PROGRAMS: f"{AGAIN}: {{run}} --fresh-fault-free",
     Doubt.OTHER_REHEARSAL: "Rehearse it alone: {run}",
+    Doubt.REHEARSAL_STOPPED: "Rehearse it again, to its end: {run}",
     Doubt.RUN_CUT_SHORT: "Let it run to its end, or give it longer: abort: {wall_clock: …}",
     Doubt.SCATTER: LONGER,
     Doubt.SIZE_CHANGES: "See what depends on the number of ranks: the global batch, the mean of losses and gradients",

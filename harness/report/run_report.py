@@ -126,6 +126,7 @@ class Slowdown(_Part, frozen=True):
     recovered: bool = False
     slowdown: float | None = None
     slowdown_before: float | None = None
+    standstill_seconds: float | None = None  # the longest time without a step
 
 
 class RecoveryTime(_Part, frozen=True):

@@ -6,8 +6,8 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.judge.bounds import BOUNDS, WASTED_BY_FAULTS
@@ -28,6 +28,7 @@ from harness.report.words import (
 from harness.units import counted
 
 _NAME = re.compile(r"(?:^|(?<=: )|(?<=; ))[a-z_]+(?:\.[a-z0-9_]+)*(?=: )")
+DECIDING_MAX = 3  # cards of what decided a verdict
 OF_ONE_RANK = "of the lowest rank that tells a loss"
 VERDICT_MEANING = {
     Verdict.PASS: "The training survived what was done to it, within every bound.",
@@ -47,6 +48,8 @@ class Figure:
     bound: str = ""
     verdict: Verdict | None = None
     share: float | None = None
+    of: str = ""  # the expectation that it shows
+    decided: bool = False  # the verdict
 
 
 @dataclass(frozen=True)
@@ -103,10 +106,27 @@ def beyond(report: Report) -> list[str]:
 
 
 def figures(report: Report) -> list[Figure]:
-    """Recovery time, first new step, waste by faults and loss continuity, each against its bound; and what restarts
-    after the run showed and cost, beside its own GPU-hours; and what it left beside its saves."""
-    lasting = _recovery(report), _first_step(report), _waste(report), _continuity(report)
-    return [*lasting, *_restarts(report), *_files(report)]
+    """What decided a verdict that is no pass; the four figures of every run; and what restarts after the run showed and
+    cost, beside its own GPU-hours; and what it left beside its saves."""
+    found = [*lasting_figures(report), *_restarts(report), *_files(report)]
+    return [*_deciding(report, {figure.of for figure in found}), *found]
+
+
+def lasting_figures(report: Report) -> list[Figure]:
+    """Recovery time, first new step, waste by faults and loss continuity, each against its bound."""
+    return [_recovery(report), _first_step(report), _waste(report), _continuity(report)]
+
+
+def _deciding(report: Report, shown: Container[str]) -> Iterator[Figure]:
+    """Expectations that gave the verdict and that no other card shows; or the reason, where none gave it."""
+    if report.verdict is Verdict.PASS:
+        return
+    gave = [each for each in report.expectations if each.verdict is report.verdict]
+    for each in [each for each in gave if each.name not in shown][:DECIDING_MAX]:
+        yield replace(_figure(expectation_name(each.name), each.observed, each.reason, each), decided=True)
+    if not gave and report.reasons:
+        told = "What decided it", report.verdict.capitalize(), headline(report), "not a bound of the scenario"
+        yield Figure(*told, report.verdict, decided=True)
 
 
 def _restarts(report: Report) -> Iterator[Figure]:
@@ -144,7 +164,8 @@ def _figure(name: str, value: str, detail: str, expectation: Expectation | None,
         bound = f"allowed {bound}"
     elif bound[:1].isalpha():
         bound = f"expected: {bound}"
-    return Figure(name, value, detail, bound, expectation.verdict, expectation.share if measured else None)
+    share = expectation.share if measured else None
+    return Figure(name, value, detail, bound, expectation.verdict, share, expectation.name)
 
 
 def _recovery(report: Report) -> Figure:
@@ -179,6 +200,11 @@ def _no_outage(report: Report) -> str:
 def _first_step(report: Report) -> Figure:
     values = report.recovery_time
     expectation = _bound(report, "recovery_time", having="first_step")
+    stood = max((each.standstill_seconds or 0 for each in values.degraded), default=0)
+    if not values.episodes and stood:
+        return _figure(
+            "Steps again after", seconds(stood), "the longest time without a step", expectation, measured=True
+        )
     missing = "Never" if values.episodes else DASH
     detail = "until the first step after the fault, new or repeated" if values.episodes else _no_outage(report)
     return _figure("Steps again after", seconds(values.first_step_seconds, missing), detail, expectation, measured=True)

@@ -44,7 +44,9 @@ DESERTED_S = 2.0  # without any node before the job has failed
 
 
 class Direction(Protocol):
-    """Decides while a job runs; never waits."""
+    """Decides while a job runs; never waits. `done`: why the job may end before its last step; empty: it may not."""
+
+    done: str
 
     def begin(self, job: LiveJob, now_ns: int) -> None: ...
 
@@ -56,13 +58,13 @@ class Direction(Protocol):
 @dataclass(frozen=True)
 class Outcome:
     outcome: str  # completed · failed · aborted · interrupted · broken (by its backend) · capped (its GPU time is used)
-    # · saved (as far as it was to go)
+    # · saved (as far as it was to go) · done (its director needs it no more)
     reason: str
 
     @property
     def told(self) -> str:
         """As the log calls it."""
-        return "interrupted" if self.outcome in ("broken", "capped", "saved") else self.outcome
+        return "interrupted" if self.outcome in ("broken", "capped", "saved", "done") else self.outcome
 
 
 def execute(
@@ -240,7 +242,13 @@ class RunningJob:
             observer.status(self._status(now_ns))
             if stop.asked:
                 return Outcome("interrupted", stop.reason)
-            if outcome := self._saved() or self._finished() or self._capped(now_ns) or self._aborted(now_ns):
+            if (
+                outcome := self._saved()
+                or self._finished()
+                or self._done()
+                or self._capped(now_ns)
+                or self._aborted(now_ns)
+            ):
                 return outcome
             time.sleep(max(TICK_S, min(REST_FACTOR * looked_s, REST_S_MAX)))
 
@@ -262,7 +270,8 @@ class RunningJob:
                 self._note_changes()
                 for node in self.cluster.nodes:
                     if node.alive:
-                        self.emit("node.released", node=node.name, incarnation=node.incarnation, reason=outcome.told)
+                        why = outcome.reason if outcome.outcome == "done" else outcome.told
+                        self.emit("node.released", node=node.name, incarnation=node.incarnation, reason=why)
         except BackendError as error:
             self.emit("cleanup.failed", error=str(error))
 
@@ -299,6 +308,9 @@ class RunningJob:
         if self.until_saved is None or self.progress.committed_step < self.until_saved:
             return None
         return Outcome("saved", f"step {self.progress.committed_step} is saved")
+
+    def _done(self) -> Outcome | None:
+        return Outcome("done", self.director.done) if self.director and self.director.done else None
 
     def _capped(self, now_ns: int) -> Outcome | None:
         """Books the GPU time since the last round."""

@@ -64,6 +64,7 @@ class FaultRecord(Consequences):
     ends: tuple[dict[str, Any], ...] = ()  # what was measured once it was healed: {measured, expected, unit, ok, at}
     held_back: str = ""  # why it could not act when it was due
     injecting: int | None = None  # when it began to act: it acts at `injected` at the latest
+    cancelled: int | None = None  # when it was told to end before its time, as somebody stopped it or the run ended
 
 
 def acted_at(fault: FaultRecord) -> int:
@@ -251,6 +252,7 @@ def _faults(harness: Sequence[dict[str, Any]], planned: Mapping[str, Mapping[str
                 "injected": None,
                 "recovered": None,
                 "healed": None,
+                "cancelled": None,
                 "error": None,
                 "held_back": "",
             }
@@ -284,7 +286,7 @@ def _note(record: dict[str, Any], what: str, event: dict[str, Any], planned: Map
             record["effects" if what == "effect" else "ends"].append(measured)
         case "damaged" | "traffic":
             record[what].append(event)
-        case "injecting" | "recovered" | "healed":
+        case "injecting" | "recovered" | "healed" | "cancelled":
             record[what] = event["at"]
         case "failed":
             record["error"] = str(event.get("error") or event.get("reason") or event.get("detail") or "it failed")

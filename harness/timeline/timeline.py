@@ -132,7 +132,9 @@ class Beside:
     faults: frozenset[str] = frozenset()  # ids of theirs: whether those acted as planned is asked in their own windows
     earlier: Sequence[FaultRecord] = field(default=())  # those that struck before the window
     job_goes_on: bool = False  # after the window
+    cut_short: str = ""  # how this rehearsal ended by people or by the schedule: stopped, skipped
     other_losses: str = ""  # one that struck before the window's end and does not expect the fault-free run's losses
+    job: Timeline | None = field(default=None, repr=False)  # the whole job, for what it was like before any fault
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ Table = TypeVar("Table", Steps, Progress)
 Teller = TypeVar("Teller", Process, Launcher)
 _OUTCOMES = {"settled": "completed", "aborted": "aborted", "stopped": "interrupted", "skipped": "interrupted"}
 """Of a rehearsal that ended before its job."""
+STEPS_AFTER_CUT = 3  # of a rehearsal that was stopped: so the steps that its fault still disturbed count whole
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,14 @@ class JobLog:
     def whole(self) -> Timeline:
         """The timeline of the whole job."""
         return timeline.build(_until(self.log, NEVER))
+
+    def until(self, at: int) -> Timeline:
+        """The timeline of a job that somebody ended then on purpose: as if it had been planned to do so many steps."""
+        end = _last_end(self.whole, at)
+        planned = Rehearsed("", {}, self.whole.begin, end, "settled", "")
+        reached = int(self.whole.progress.step[self.whole.progress.end <= end].max(initial=0))
+        run = timeline.build(_cut(self.log, planned, end, reached))
+        return replace(run, beside=Beside(job_goes_on=True, job=self.whole))
 
     def window(self, rehearsal: str) -> Timeline:
         """The timeline that it is judged by. Raises `UsageError` where the log has no such rehearsal."""
@@ -174,7 +183,9 @@ def _beside(job: Timeline, run: Timeline, found: Rehearsed, every: Sequence[Rehe
         faults=frozenset().union(*map(_faults, others)) - _faults(found),
         earlier=[fault for fault in struck if fault.injected is not None and fault.injected < run.begin],
         job_goes_on=found.outcome in _OUTCOMES,
+        cut_short=found.outcome if _OUTCOMES.get(found.outcome) == "interrupted" else "",
         other_losses=next((each.name for each in others if _faults(each) & here and not _exact(each)), ""),
+        job=job,
     )
 
 
@@ -209,11 +220,13 @@ def _grown(job: Timeline, found: Rehearsed) -> Span:
         if grown == (begin, end):
             break
         begin, end = grown
+    later = job.progress.end[job.progress.end >= end]
+    if _OUTCOMES.get(found.outcome) == "interrupted":
+        return begin, int(later[:STEPS_AFTER_CUT][-1]) if len(later) else end
     if found.outcome != "settled" or end >= job.end:
         return begin, end
     if end == found.end:
         return begin, _last_end(job, end)
-    later = job.progress.end[job.progress.end >= end]
     return begin, int(later[0]) if len(later) else job.end
 
 

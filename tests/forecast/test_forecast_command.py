@@ -241,3 +241,14 @@ def test_vectors_are_a_table() -> None:
     done = chaos("--vectors")
     assert done.exit_code == 0, done.output
     assert len(done.output.splitlines()) == len(VECTORS) + 2
+
+
+def test_the_page_draws_what_its_tables_tell(reports: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "forecast.html"
+    words = ("loss-1", "--gpus", 2048, "--days", 20, "--samples", 40, "--what-if", "repair=0.5x")
+    assert chaos(*words, "--reports", reports, "--page", path).exit_code == 0
+    labels = [attributes.get("aria-label") or "" for tag, attributes in Page(path.read_text()).elements if tag == "svg"]
+    for chart in ("Time to complete: ", "GPU-hours paid: ", "Wasted by cause", "GPU-hours of all", "GPU-hours saved"):
+        assert sum(label.startswith(chart) for label in labels) == 2, "wide and narrow"
+    tables = [tag for tag, _ in Page(path.read_text()).elements if tag in ("table", "details")]
+    assert tables.count("details") >= tables.count("table") - 1, "the answer alone stands open"

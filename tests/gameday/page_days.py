@@ -57,9 +57,11 @@ def view(count: int = 4, feed: Sequence[NewsView] = (), **more: object) -> DayVi
         "at_work": 1,
         "outage": [("detect", 1.2), ("startup", 0.8), ("recompute", 0.3), (EVIL, 1.1)],
         "outage_open": True,
-        "wasted_gpu_s": 38.4,
-        "wasted_percent": 23.0,
-        "wasted_dollars": 0.03,
+        "wasted": "38.4 GPU-s",
+        "wasted_words": "of 168.0 GPU-s (22.9 %), 21.3 GPU-s of it by faults · $0.03",
+        "counted_s": 4.2,
+        "budget": [("38.4 GPU-s of 0.1 GPU-hours", 0.107)],
+        "steps_per_s": 12.1,
         "feed": feed
         or [
             NewsView(80.1, "alert", f"TrainingStalled firing: {EVIL}"),

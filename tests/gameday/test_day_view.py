@@ -8,19 +8,19 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import light_day
-import numpy as np
 import pytest
 from judging import fault_free_of, verdict
 from simulator import Job, Outage, simulate
 
 from harness.campaign.campaign_observers import Stage
+from harness.gameday import day_report
 from harness.gameday.day import Ended
 from harness.gameday.day_command import Shown
 from harness.gameday.day_plan import plan_day
 from harness.gameday.day_view import DayView, RankView, ended, for_role, view_of
 from harness.gameday.outage_phases import Span, newest_word, phase_now, phases_of
 from harness.gameday.starts_and_stops import Director, News
-from harness.gameday.steady import Course, Waste
+from harness.gameday.steady import Course
 from harness.report.words import PHASE_MEANING
 from harness.run.injection import LiveJob
 from harness.run.live_progress import LiveProgress, Worker
@@ -176,11 +176,14 @@ def test_after_the_job_comes_the_verdict_with_the_path_of_the_report(tmp_path: p
     assert views == [], "nothing is known of the day yet"
     shown.watch(director, cast(Any, job), 0)
     shown.stage_ended(Stage("run with faults", 1), "completed")
-    result = SimpleNamespace(verdict=SimpleNamespace(value="fail"), reasons=["rank-kill: too slow"])
+    booked = {"allocated": 344.0, "wasted_all": 86.0, "wasted_faults": 21.3, "dollars": None}
+    result = SimpleNamespace(verdict=SimpleNamespace(value="fail"), reasons=["rank-kill: too slow"], booked=booked)
     shown.day_judged(Ended(tmp_path, cast(Any, result)))
     assert [(view.job_over, view.verdict) for view in views] == [(False, ""), (True, ""), (True, "fail")]
     assert views[-1].report == str(tmp_path / "report.html")
     assert views[-1].saying == "The day is over: fail. rank-kill: too slow"
+    told = day_report._wasted(director.day, cast(Any, result))
+    assert told == f"Wasted in the whole day: {views[-1].wasted} {views[-1].wasted_words}.", "to the digit"
 
 
 def test_before_the_day_the_page_shows_the_plan_and_the_run_without_a_fault(tmp_path: pathlib.Path) -> None:
@@ -240,8 +243,28 @@ def test_a_restart_is_told_in_the_reports_words() -> None:
 
 
 def test_launchers_wait_for_a_node_that_was_taken() -> None:
-    told = phases_of(outage("training", "exiting", "rendezvous", "startup", "rendezvous"), None, node_taken=True)
-    assert [phase for phase, _ in told] == ["detect", "teardown", "reschedule", "startup", "rendezvous"]
+    """Until its replacement is there, which then has to start."""
+    spans = outage("training", "exiting", "rendezvous", "rendezvous", "startup", "rendezvous")
+    spans[2].missing = True
+    told = phases_of(spans, None, node_taken=True)
+    assert told == [("detect", 1.0), ("teardown", 1.0), ("reschedule", 1.0), ("startup", 2.0), ("rendezvous", 1.0)]
+
+
+@pytest.mark.parametrize("started", ["starting", "startup", "restore", "restored"])
+def test_nothing_is_detected_after_a_new_process_was_met(started: str) -> None:
+    """Whichever of its phases was seen: the shortest ones may fall between two looks."""
+    told = phases_of(outage("training", started, "training"), None, node_taken=False)
+    assert [phase for phase, _ in told][::2] == ["detect", "recompute"]
+
+
+def test_a_node_that_comes_back_begins_a_new_part_of_the_outage() -> None:
+    course, known = Course(), progress("rendezvous", worker(5, None))
+    for second, missing in ((1, True), (2, True), (7, False), (9, False)):
+        course.note_outage(known, True, second * S, missing)
+    assert [(span.begin_ns // S, span.end_ns // S, span.missing) for span in course.outage] == [
+        (1, 7, True),
+        (7, 9, False),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -303,15 +326,6 @@ def test_the_phase_that_everybody_sees(
     assert phase_now(known, standing) == expected
 
 
-def test_what_is_wasted_stays_wasted() -> None:
-    progress, waste = LiveProgress(), Waste(begin_ns=0, begin_step=0, usual_ns=S / 10, gpus=2)
-    told = []
-    for second, step in ((10, 50), (20, 50), (30, 300), (40, 400)):  # slower, none, then faster than usual
-        progress.furthest_step = step
-        told.append(waste.gpu_seconds(progress, second * S))
-    assert told == [10.0, 30.0, 30.0, 30.0]
-
-
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_page_tells_of_an_outage_what_the_report_tells(seed: int) -> None:
     """A log that is heard as it came, beside the same log judged."""
@@ -319,7 +333,6 @@ def test_the_page_tells_of_an_outage_what_the_report_tells(seed: int) -> None:
     history, usual = simulate(job, [Outage(70, "rank")], seed), fault_free_of(job)
     logs, progress, course = history.logs(), LiveProgress(), Course()
     heard = [(line["mono_ns"], lines[0], line) for lines in (logs.harness, *logs.trainers()) for line in lines[1:]]
-    usual_ns, begun_ns, ended_ns = float(np.median(np.diff(usual.progress.end))), 0, 0
     struck_ns, recovered_ns, furthest = 0, None, 0
     for at_ns, header, line in sorted(heard, key=lambda each: each[0]):
         if line["event"] == "fault.injected":
@@ -328,10 +341,6 @@ def test_the_page_tells_of_an_outage_what_the_report_tells(seed: int) -> None:
         if struck_ns and recovered_ns is None and progress.complete_step > furthest:
             recovered_ns = at_ns
         course.note_outage(progress, bool(struck_ns) and recovered_ns is None, at_ns)
-        begun_ns = begun_ns or (at_ns if progress.complete_step == 10 else 0)
-        ended_ns = progress.last_step_ns
-    live = Waste(begun_ns, 10, usual_ns, gpus=2).gpu_seconds(progress, ended_ns)
     told_s = sum(took_s for phase, took_s in phases_of(course.outage, recovered_ns, False) if phase != "running")
     scores = verdict(history, fault_free=usual).scores
     assert told_s == pytest.approx(scores["recovery_time"]["seconds"], rel=0.05)
-    assert live == pytest.approx(scores["wasted_gpu_hours"]["gpu_seconds_wasted_by_faults"], rel=0.2)

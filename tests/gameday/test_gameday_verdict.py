@@ -16,6 +16,7 @@ from report_pages import Page
 from scorecards import assert_verdict
 
 from harness.gameday import day_report
+from harness.gameday.books import Booked
 from harness.gameday.day_file import Budget
 from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import DayResult, Expected, judge_day
@@ -432,12 +433,28 @@ def test_nothing_is_added_where_all_was_judged(verdict: Verdict) -> None:
 
 
 def test_the_waste_of_the_whole_day_is_told() -> None:
-    booked = {"gpu_seconds_wasted": 86.0, "gpu_seconds_allocated": 344.0, "percent": 25.0}
-    job = replace(card(), scores={"wasted_gpu_hours": booked | {"gpu_seconds_wasted_by_faults": 21.3}})
+    """And what of the budget is spent, which counts from the first steady steps on."""
+    since = {"allocated": 300.0, "wasted_all": 72.0, "wasted_faults": 21.3, "dollars": None}
+    told = since | {"allocated": 344.0, "wasted_all": 86.0, "since": since}
+    result = replace(result_of(), booked=told)
     told = "Wasted in the whole day: 86.0 GPU-s of 344.0 GPU-s (25.0 %), 21.3 GPU-s of it by faults."
-    assert told in day_report.render(DAY, replace(result_of(), job=job))["report.md"]
+    assert told in day_report.render(DAY, result)["report.md"]
     capped = DAY.model_copy(update={"budget": Budget(wasted_gpu_hours=0.5, wasted_percent="30%")})
-    files = day_report.render(capped, replace(result_of(), job=job))
-    told += " The budget from its first steady steps on: 0.5 GPU-hours and 30 %."
+    files = day_report.render(capped, result)
+    told += " Of the budget, since the job was first steady: 72.0 GPU-s of 0.5 GPU-hours and 24.0 % of 30 %."
     assert told in files["report.md"] and told in Page(files["report.html"]).text.replace("\u00a0", " ")
-    assert "Wasted in the whole day" not in day_report.render(DAY, replace(result_of(), job=None))["report.md"]
+    assert "Wasted in the whole day" not in day_report.render(DAY, result_of())["report.md"]
+
+
+@pytest.mark.parametrize(
+    ("since", "spent"),
+    [
+        (None, []),  # it was not steady yet
+        (Booked(100.0, 90.0, 0.0), [0.05, 0.0]),  # a percentage of so little time says nothing
+        (Booked(120.0, 90.0, 0.0), [0.05, 2.5]),
+    ],
+)
+def test_what_is_spent_of_a_budget(since: Booked | None, spent: list[float]) -> None:
+    booked = Booked(1000.0, 500.0, 0.0, since=since)
+    budget = Budget(wasted_gpu_hours=0.5, wasted_percent="30%")
+    assert [share for _, share in booked.spent(budget, gpus=2)] == pytest.approx(spent)

@@ -118,7 +118,7 @@ def test_on_a_wall_schedule_ranks_and_loss_stand_side_by_side(browser: Any, day:
     page, _ = opened(browser, day, width=1920)
     page.set_viewport_size({"width": 1920, "height": 1080})
     wait(page, "document.querySelector('#chart svg') !== null")
-    boxes = [page.locator(each).bounding_box() for each in ("#schedule", "#ranks", "#chart svg")]
+    boxes = [page.locator(each).first.bounding_box() for each in ("#schedule", "#ranks", "#chart svg")]
     assert [box["x"] for box in boxes] == sorted(box["x"] for box in boxes) and boxes[0]["x"] < 100
     assert all(box["y"] + box["height"] < 1080 for box in boxes), "without scrolling"
     assert boxes[2]["x"] + boxes[2]["width"] > 1850, "the whole width is used"
@@ -142,10 +142,13 @@ def test_nothing_moves_when_an_outage_begins(browser: Any, day: Day) -> None:
 
 
 def test_what_was_not_measured_is_not_nought(browser: Any, day: Day) -> None:
-    day.shown = view(ranks=RanksView(0, [], True), wasted_gpu_s=None, wasted_percent=0.0, wasted_dollars=None)
+    day.shown = view(
+        ranks=RanksView(0, [], True), wasted="", wasted_words="", counted_s=None, budget=(), steps_per_s=None
+    )
     page, _ = opened(browser, day)
     assert page.locator("#wasted").inner_text() == "—"
-    assert page.locator("#share").inner_text() == "counted once it is steady"
+    assert page.locator("#share").inner_text() == "the ledger is being worked out"
+    assert page.locator("#pace").inner_text() == ""
     assert page.locator("#ranks-words").inner_text() == "No ranks yet."
     page.close()
 
@@ -155,6 +158,21 @@ def test_on_a_phone_stop_stays_in_reach(browser: Any, day: Day) -> None:
     page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
     box = page.locator("[data-act=stop]").bounding_box()
     assert 0 < box["y"] < box["y"] + box["height"] <= 900
+    for name in ("I see a problem", "Leave a note", "Skip"):
+        page.get_by_role("button", name=name).scroll_into_view_if_needed()
+        other = page.get_by_role("button", name=name).bounding_box()
+        assert other["y"] + other["height"] <= box["y"], "no other button lies below it"
+    page.close()
+
+
+def test_stop_is_dull_once_it_was_pressed(browser: Any, day: Day) -> None:
+    page, _ = opened(browser, day, role="participant")
+    day.shown = view(blocked=True)
+    wait(page, "document.querySelector('[data-act=stop]').disabled")
+    assert page.locator("[data-act=stop]").inner_text() == "Stopped nothing is injected"
+    day.shown = view(blocked=False)
+    wait(page, "!document.querySelector('[data-act=stop]').disabled")
+    assert page.locator("[data-act=stop]").inner_text() == "Stop heal everything"
     page.close()
 
 
@@ -292,7 +310,7 @@ def test_after_the_day_the_verdict_stands_and_nothing_can_be_pressed(browser: An
         assert page.locator("#saying").inner_text() == "The day is over: fail. silent-hang: too slow"
         assert "fail" in str(page.locator("#state").get_attribute("class")).split()
         assert page.locator("button[data-act]:enabled, #note-form :enabled").count() == 0
-        assert page.locator(".main-buttons").is_hidden()
+        assert page.locator("#main-buttons").is_hidden() and page.locator("#stop-bar").is_hidden()
         page.close()
 
 

@@ -18,6 +18,7 @@ from harness.gameday.day_view import DayView, for_role, view_of
 from harness.gameday.requests import AlertNews, Ask
 from harness.gameday.starts_and_stops import Director
 from harness.judge.verdict import Verdict
+from harness.report import run_report
 from harness.run.injection import LiveJob
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain")]  # real jobs
@@ -145,6 +146,23 @@ def test_a_spent_budget_stops_what_acts(tmp_path: pathlib.Path) -> None:
     result = played(tmp_path, day)
     assert result.outcome == "budget" and result.verdict is Verdict.FAIL
     assert [act.outcome for act in result.acts] == ["stopped", "not_run"]
+
+
+def test_a_day_whose_schedule_is_over_ends_its_job_with_a_verdict(tmp_path: pathlib.Path) -> None:
+    """It says which entry was stopped, and its steps until then are judged as a job's that was planned to do so many."""
+    person = Asking(("stop", frozen), ("lift", lambda view: view.blocked))
+    limits = "{cool_down: 100ms}"
+    day = planned(tmp_path, f"{HANG}, {KILL}", steps=1_000_000, limits=limits, when_done="stop")
+    result = played(tmp_path, day, person)
+    assert result.outcome == "completed" and [act.outcome for act in result.acts] == ["stopped", "settled"]
+    (finished,), (over,) = told(tmp_path, "gameday.finished"), told(tmp_path, "gameday.over")
+    assert finished["reason"] == "silent-hang was stopped" and over["reason"] == "the schedule is over"
+    assert result.job is not None and result.job.metrics["steps_done"] == result.job.metrics["steps_planned"]
+    assert not [reason for reason in result.reasons if "interrupted" in reason or "steps are missing" in reason]
+    rehearsal = run_report.read(tmp_path / "reports" / "light-1" / "rehearsals" / "silent-hang" / "report.json")
+    assert (rehearsal.verdict, rehearsal.reasons[0]) == (Verdict.INCONCLUSIVE, "it was stopped: a person pressed stop")
+    booked = result.acts[0].card
+    assert booked is not None and booked.scores["wasted_gpu_hours"]["accounts"]["straggler_drag"] > 0.3
 
 
 def test_a_job_that_ends_early_leaves_the_rest_inconclusive(tmp_path: pathlib.Path) -> None:

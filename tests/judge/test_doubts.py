@@ -64,7 +64,7 @@ def run_of(**other: Any) -> Any:
         "uncertainty_ns": 0,
         "rows_by_process": ((), ()),
         "stretches": (),
-        "beside": SimpleNamespace(other_losses=""),
+        "beside": SimpleNamespace(other_losses="", cut_short=""),
         "outcome": "completed",
         "finished": True,
         "planned_steps": 40,
@@ -107,7 +107,11 @@ CASES: Mapping[Doubt, tuple[Any, Mapping[str, Ground], set[str]]] = {
         {},
         {"how far"},
     ),
-    Doubt.OTHER_REHEARSAL: (evidence_of(run_of(beside=SimpleNamespace(other_losses="lr"))), {}, {"losses"}),
+    Doubt.OTHER_REHEARSAL: (
+        evidence_of(run_of(beside=SimpleNamespace(other_losses="lr", cut_short=""))),
+        {},
+        {"losses"},
+    ),
     Doubt.NOTHING_STRUCK: (evidence_of(run_of(outcome="aborted", faults=[])), {}, {"outage"}),
     Doubt.SLOW_BEFORE: (
         evidence_of(),
@@ -124,6 +128,11 @@ CASES: Mapping[Doubt, tuple[Any, Mapping[str, Ground], set[str]]] = {
         {"outage", "slow for a while", "pace", "figure", "figure not over"},
     ),
     Doubt.FAULT_FREE_SLOW: (evidence_of(), paced(**USUAL | {"median": 1.4, "before": 0.4}), {"pace"}),
+    Doubt.REHEARSAL_STOPPED: (
+        evidence_of(run_of(beside=SimpleNamespace(other_losses="", cut_short="stopped"))),
+        {},
+        {"steps"},
+    ),
     Doubt.RUN_CUT_SHORT: (
         evidence_of(run_of(outcome="interrupted")),
         {"figure not over": Ground(Kind.DURATION, of=Figure(3 * S, is_over=False), bound=5 * S)},

@@ -14,12 +14,14 @@ from simulator import Job, Logs, Outage, clocks, remove, simulate
 from harness.judge.facts.by_time import Places
 from harness.judge.questions.faults import (
     _already_ended,
+    _effect,
     _for_its_time,
     _no_damage,
     _not_frozen,
     _otherwise,
     _outlived,
     _replaced,
+    _stopped,
     _too_late,
     _Work,
     _wrong_target,
@@ -285,7 +287,7 @@ def test_a_fault_acts_as_long_as_it_was_to(
     run: Any = SimpleNamespace(outcome="completed", exits=[ended], steps=_Sized(end))
     target = {"node": "a", "incarnation": 1, "rank": 1}
     fault: Any = SimpleNamespace(id="slow", injected=struck, healed=struck + lasted, error=None, targets=[target])
-    fault.lasts = EIGHT_SECONDS
+    fault.lasts, fault.cancelled, fault.effects = EIGHT_SECONDS, None, [{"at": struck}]
     found = list(_for_its_time(places(exits=[ended]), _Work(run), run, fault))
     assert [code for code, _ in found] == [Code.FAULT_UNDONE_EARLY] * too_short
     assert all(text.startswith("was undone after ") for _, text in found)
@@ -365,11 +367,38 @@ def test_who_is_frozen_says_nothing(
     run: Any = SimpleNamespace(processes=[worker], uncertainty_ns=0, steps=_Sized(np.array(ends, np.int64)))
     run.rows_by_process = np.arange(len(ends)), [0, len(ends)]
     fault: Any = SimpleNamespace(injected=10, freezes=True, effects=[{"at": 20}], targets=[{}])
-    fault.lasts = SimpleNamespace(ns=50)
+    fault.lasts, fault.cancelled = SimpleNamespace(ns=50), None
     there: Any = SimpleNamespace(alive=lambda target, moment: [0])
     told = [(Code.FAULT_VICTIM_WENT_ON, f"froze rank 1, but the rank {what} meanwhile")]
     for fault.healed in (None, 60, 90):
         assert list(_not_frozen(there, run, fault)) == (told if what else [])
+    fault.cancelled = 21  # it was told to end, and let go a moment later: what the rank does then is no flaw
+    assert list(_not_frozen(there, run, fault)) == []
+
+
+@pytest.mark.parametrize(
+    ("cancelled", "effects", "last_step", "said"),
+    [
+        (5, True, 99, "was stopped after 5.00 s; its planned duration is 8s"),
+        (5, False, 99, "was stopped after 5.00 s; its planned duration is 8s"),
+        (9, True, 99, ""),
+        (None, True, 99, ""),
+        (5, True, 5, ""),  # the job was over
+    ],
+)
+def test_a_fault_that_people_stopped_is_called_stopped(
+    cancelled: int | None, effects: bool, last_step: int, said: str
+) -> None:
+    """It struck at 10 s. Times count from then."""
+    at = 10 * SECOND
+    steps = _Sized(np.array([at + last_step * SECOND]))
+    run: Any = SimpleNamespace(outcome="completed", steps=steps, uncertainty_ns=0)
+    fault: Any = SimpleNamespace(injected=at, healed=at + 5 * SECOND, error=None, targets=[], lasts=EIGHT_SECONDS)
+    fault.cancelled = None if cancelled is None else at + cancelled * SECOND
+    fault.effects = [{"at": at + 1, "measured": 1, "expected": 1, "ok": True}] if effects else []
+    assert _stopped(_Work(run), fault) == said
+    if said:
+        assert list(_for_its_time(places(), _Work(run), run, fault)) == list(_effect(_Work(run), run, fault)) == []
 
 
 @pytest.mark.parametrize(

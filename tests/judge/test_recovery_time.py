@@ -19,7 +19,7 @@ from harness.timeline.timeline import Episode, Segment, Timeline
 
 RUN = fault_free_of(JOB)
 BUSY = (
-    "the job was 3.00 times slower than its fault-free runs before slow struck: "
+    "a step took 3.00 × the time of the fault-free runs already before slow struck: "
     "its usual speed is not known (the host may have been busy)"
 )
 SLOW_BEFORE = Degraded("slow", 0, S, True, 3.0, before=3.0)
@@ -136,7 +136,7 @@ def test_what_is_still_slow_is_worse_than_what_took_longer(monkeypatch: pytest.M
     for found in ([over, still], [still, over]):
         monkeypatch.setattr(Slowed, "degraded", found)
         told = load_score("recovery_time").score(Analysis(RUN, None, ()), RecoveryBounds())
-        assert (told.values["seconds"], told.summary) == (None, "still 2.00 times slower at the end")
+        assert (told.values["seconds"], told.summary) == (None, "still 2.00 × its usual step time at the end")
         slow = [(each["fault"], each["recovered"]) for each in told.values["degraded"]]
         assert slow == [(each.fault, each.recovered) for each in found]
 

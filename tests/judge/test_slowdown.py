@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from judge.test_linear import Column, columns
-from judging import bent, fault_free_of, struck, verdict
+from judging import Bend, bent, expecting, fault_free_of, load, struck, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, simulate
 from whole import stretched
@@ -90,12 +90,67 @@ def test_the_time_is_judged_and_the_drag_is_booked() -> None:
     assert waste["accounts_by_faults"]["straggler_drag"] == pytest.approx(waste["accounts"]["straggler_drag"], rel=0.1)
 
 
+@pytest.mark.parametrize("freezes", [True, False])
+def test_a_standstill_is_not_productive_without_a_fault_free_run(freezes: bool) -> None:
+    """The job's own steps before the fault show how long one takes. The accounts are those beside a fault-free run."""
+
+    def stood(logs: Logs) -> None:
+        slowed(logs, 30, 31, 200.0, healed=15 * 10**9)
+        logs.told("fault.injected").update(may=["stop"], freezes=freezes)
+        logs.put()
+
+    asked = {"recovery_time": {"max": "5s"}, "wasted_gpu_hours": {"max_percent_by_faults": 50}}
+    card, compared = alone(stood, asked), verdict(simulate(JOB, seed=1), stood, asked, fault_free=FAULT_FREE)
+    ours, theirs = (each.scores["wasted_gpu_hours"] for each in (card, compared))
+    for part in ("accounts", "accounts_by_faults"):
+        assert ours[part]["straggler_drag"] > 15, "two ranks for 9.5 s"
+        assert ours[part]["straggler_drag"] == pytest.approx(theirs[part]["straggler_drag"], rel=0.1)
+    told = card.scores["recovery_time"]
+    assert told["seconds"] == pytest.approx(compared.scores["recovery_time"]["seconds"])
+    assert told["degraded"][0]["standstill_seconds"] == pytest.approx(told["seconds"], rel=0.1)
+    failed = {line.name for line in card.expectations if line.verdict is Verdict.FAIL}
+    assert failed == {"recovery_time.max", "wasted_gpu_hours.max_percent_by_faults"}
+    shown = {figure.name: figure for figure in figures(run_report.from_scorecard(card))}
+    assert "never stopped" not in shown["Recovery time"].detail + shown["Steps again after"].detail
+
+
+def test_a_freeze_counts_where_too_few_steps_came_before_it() -> None:
+    """Nothing shows how long a step takes, but the harness saw the processes stand still."""
+
+    def stood(logs: Logs) -> None:
+        _, end = slowed(logs, 2, 3, 200.0, healed=10**9)
+        logs.told("fault.injected").update(may=["stop"], freezes=True)
+        logs.told("fault.healed")["mono_ns"] = end - 10**8
+        logs.put()
+
+    card = alone(stood, {"wasted_gpu_hours": {"max_percent_by_faults": 50}})
+    booked = card.scores["wasted_gpu_hours"]
+    assert booked["accounts"]["straggler_drag"] > 15
+    assert booked["accounts_by_faults"]["straggler_drag"] == booked["accounts"]["straggler_drag"]
+
+
+def test_a_slow_link_is_not_measured_by_the_jobs_own_steps() -> None:
+    """A step that took very long counts as wasted; how much slower the others were nobody knows."""
+    asked = {"recovery_time": {"max": "1s"}, "wasted_gpu_hours": {"max_percent_by_faults": 90}}
+    card = alone(lambda logs: slowed(logs, 30, 31, 100.0, healed=10**9), asked)
+    assert card.scores["wasted_gpu_hours"]["accounts"]["straggler_drag"] > 5
+    assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
+
+
+def alone(bend: Bend, expect: Any) -> Scorecard:
+    """Judged without a fault-free run."""
+    history = simulate(JOB, seed=1)
+    logs = expecting(history.logs(), expect)
+    bend(logs)
+    return judge(Evidence(load(history, logs)), "alone")
+
+
 def test_slow_to_the_end_is_not_recovered() -> None:
     card = judged(40, 80, 3.0, healed=None, expect={"recovery_time": {"max": "1s"}})
     assert_verdict(card, Verdict.FAIL, first="slow: still")
     nobody_asked = judged(40, 80, 3.0, healed=None, expect={"recovery_time": {}})
     assert nobody_asked.verdict is Verdict.PASS
-    told = r"still \d\.\d\d times slower at the end; the scenario expects nothing else"
+    told = r"still \d\.\d\d × its usual step time at the end; the scenario expects nothing else"
     assert re.match(told, nobody_asked.reasons[0])
 
 
@@ -129,7 +184,7 @@ def test_a_job_that_was_as_slow_before_the_fault_is_not_accused(last: int, recov
 
     card = verdict(history, busy, ASKED, fault_free=FAULT_FREE)
     assert card.verdict is Verdict.INCONCLUSIVE, card.reasons
-    assert re.search(r"was [23]\.\d\d times slower than its fault-free runs before slow struck", card.reasons[0])
+    assert re.search(r"took [23]\.\d\d × the time of the fault-free runs already before slow struck", card.reasons[0])
     (interval,) = card.scores["recovery_time"]["degraded"]
     assert interval["recovered"] is recovered and 2 < interval["slowdown_before"] < 4
     shown = next(figure for figure in figures(run_report.from_scorecard(card)) if figure.name == "Recovery time")

@@ -77,17 +77,17 @@ def saves_are_foretold(logs: Logs) -> None:
 @pytest.mark.parametrize(
     ("bend", "expected", "reason"),
     [
-        (lambda logs: slower(logs, 3.0, 11, 80), Verdict.FAIL, "times slower, the median step"),
-        (busy_host(0.6), Verdict.INCONCLUSIVE, "times; other programs took 55% more of the host's CPUs then"),
-        (busy_host(0.15), Verdict.FAIL, "times slower, the median step"),
-        (lambda logs: stalls(logs, 1.0, every=6), Verdict.FAIL, "times slower, the median step 0.9"),
+        (lambda logs: slower(logs, 3.0, 11, 80), Verdict.FAIL, "its median step"),
+        (busy_host(0.6), Verdict.INCONCLUSIVE, "×; other programs took 55% more of the host's CPUs then"),
+        (busy_host(0.15), Verdict.FAIL, "its median step"),
+        (lambda logs: stalls(logs, 1.0, every=6), Verdict.FAIL, "its median step 0.9"),
         (lambda logs: stalls(logs, 1.0, every=30), Verdict.PASS, ""),
-        (lambda logs: stalls(logs, 1.0, every=10, after=1), Verdict.FAIL, "times slower"),  # at each save
+        (lambda logs: stalls(logs, 1.0, every=10, after=1), Verdict.FAIL, "×; allowed: "),  # at each save
         (lambda logs: slower(logs, 1.25, 11, 80), Verdict.PASS, ""),
         (lambda logs: slower(logs, 2.2, 11, 80), Verdict.INCONCLUSIVE, "pace.max_slowdown"),
         (lambda logs: slower(logs, 3.0, 11, 55), Verdict.INCONCLUSIVE, "not all the time"),
         (lambda logs: slower(logs, 3.0, 11, 30), Verdict.PASS, ""),
-        (lambda logs: slower(logs, 6.0, 66, 80), Verdict.INCONCLUSIVE, "times now and then"),
+        (lambda logs: slower(logs, 6.0, 66, 80), Verdict.INCONCLUSIVE, "× now and then; allowed for a while: "),
         (lambda logs: without_saves(logs, *range(20, 90, 10)), Verdict.FAIL, "7 in a row"),
         (lambda logs: without_saves(logs, 20, 30, 50, 60, 80), Verdict.FAIL, "2 in a row"),
         (lambda logs: without_saves(logs, 20, 40, 60, 80), Verdict.FAIL, "4 of 7 checkpoints"),
@@ -125,7 +125,7 @@ def test_a_host_that_was_as_busy_before_the_fault_accuses_nobody() -> None:
 
     card = judged(busy, EXACT)
     assert card.verdict is Verdict.PASS, card.reasons
-    assert "already 2.74 times slower" in card.not_judged["pace"]
+    assert "and 2.74 × already before the first fault" in card.not_judged["pace"]
 
 
 def test_pauses_that_the_fault_free_run_makes_as_well_are_no_slow_pace() -> None:
@@ -171,7 +171,7 @@ def test_a_pace_lost_now_and_then_does_not_hide_behind_a_slow_fault_free_run(
     [told] = PaceScore().lines(evidence, {}, PaceBounds(max_slowdown=1.5))
     assert isinstance(told, Expectation)
     assert (told.code, told.verdict) == (code, Verdict.INCONCLUSIVE if code else Verdict.PASS)
-    assert not code or (told.doubt == Doubt.FAULT_FREE_SLOW and "3.20 times slower than before" in told.reason)
+    assert not code or (told.doubt == Doubt.FAULT_FREE_SLOW and "3.20 × its time before" in told.reason)
 
 
 @pytest.mark.parametrize(("median", "judged"), [(0.75, True), (0.76, False)])
@@ -180,7 +180,7 @@ def test_a_job_that_is_slower_than_before_but_not_than_a_slow_fault_free_run_is_
 ) -> None:
     evidence: Any = SimpleNamespace(pace=replace(FAST, median=median, before=0.5))
     found = PaceScore().lines(evidence, {}, PaceBounds(max_slowdown=1.5))
-    faster = "the job was 2.00 times faster than its fault-free run before the first fault, and 1.52 times slower since"
+    faster = "before the first fault the job took only 0.50 × the time of its fault-free run, and 1.52 × that since"
     assert (found == faster) is not judged
 
 
@@ -198,7 +198,7 @@ def test_a_job_that_was_slow_before_its_first_fault_is_not_judged(at_least: floa
         shown = (told.bound, told.observed, told.verdict)
         assert shown == (bound, f"1.00 ×, at least {at_least:.2f} ×", Verdict.PASS)
     else:
-        assert found == "the job was already 1.60 times slower than its fault-free run before the first fault"
+        assert found.endswith(", 1.00 × the 0 µs of the fault-free run, and 1.60 × already before the first fault")
 
 
 @pytest.mark.parametrize(
@@ -542,3 +542,10 @@ def test_a_lost_pace_does_not_hide_behind_a_fault_free_run_on_a_busy_host(share:
     card = verdict(late, lambda logs: slower(logs, 2.3, 31, 80), None, usual)
     assert card.verdict is expected, card.reasons
     assert ("before its first fault" in reasons(card)) is (expected is Verdict.INCONCLUSIVE), card.reasons
+
+
+def test_a_job_that_was_faster_is_never_called_slower() -> None:
+    """Each ratio says beside what it is."""
+    card = judged(lambda logs: slower(logs, 6.0, 66, 80), EXACT)
+    assert "1.83 × the 3.07 s of the fault-free run, but 3.61 × now and then" in card.reasons[0]
+    assert not any("slower" in reason for reason in card.reasons)

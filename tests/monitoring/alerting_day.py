@@ -45,6 +45,7 @@ workload:
   data: {shards: 8}
   args: [--layers, "1", --width, "64", --context, "32"]
 fault_free: false
+when_done: wait
 steady: {steps: 20, band: 75%, within: 2m}
 entries:
   - rest: 20s

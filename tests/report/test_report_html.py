@@ -16,7 +16,7 @@ from rich.console import Console
 from harness.cli.terminal import print_report
 from harness.judge import score
 from harness.judge.bounds import WASTED_BY_FAULTS
-from harness.judge.score import Scorecard
+from harness.judge.score import Expectation, Scorecard
 from harness.judge.verdict import Doubt, Verdict
 from harness.report import drawing, html_page, markdown, run_report, view, words
 from harness.report.charts import svg
@@ -376,3 +376,31 @@ def test_the_axis_of_step_times_leaves_out_steps_without_a_duration() -> None:
 )
 def test_a_command_to_run_next_can_be_copied(text: str, shown: str) -> None:
     assert html_page.next_step(text) == shown
+
+
+@pytest.mark.parametrize("verdict", [Verdict.INCONCLUSIVE, Verdict.FAIL, Verdict.INVALID])
+def test_what_decided_a_verdict_has_a_card(verdict: Verdict) -> None:
+    """Also what no card shows otherwise, and what is no bound of the scenario."""
+    card = report_runs.spot_evict()
+    slow = Expectation(
+        "pace.max_slowdown", "≤ 1.5 ×", "1.74 ×, at least 1.60 ×", verdict, "the host may have been busy"
+    )
+    judged = replace(
+        card, verdict=verdict, expectations=[*card.expectations, slow], reasons=["pace.max_slowdown: slow"]
+    )
+    first, *others = view.figures(run_report.from_scorecard(judged))
+    assert (first.name, first.value, first.detail) == (words.expectation_name(slow.name), slow.observed, slow.reason)
+    assert first.decided and not any(figure.decided for figure in others)
+    claimed = replace(card, verdict=verdict, reasons=["the job stood still for 9.0 s"])
+    first, *_ = view.figures(run_report.from_scorecard(claimed))
+    assert (first.name, first.detail) == ("What decided it", "The job stood still for 9.0 s")
+    assert not any(figure.decided for figure in view.figures(run_report.from_scorecard(card)))
+
+
+def test_both_charts_of_steps_mark_the_fault_and_have_a_legend() -> None:
+    page = page_of(report_runs.spot_evict())
+    loss, step_time = page.index("Loss per step"), page.index("Time of each step, on a logarithmic scale")
+    gpu = page.index("Where the GPU time went</h2>")
+    for part in (page[loss:step_time], page[step_time:gpu]):
+        assert "fault1 struck in step 91" in part and 'class="injected"' in part
+        assert "Fault struck" in part and "Fault-free run" in part

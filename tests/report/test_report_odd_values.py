@@ -22,7 +22,9 @@ from harness.judge.score import judge
 from harness.report import charts, write_reports
 from harness.report.charts import gantt, lanes, svg
 from harness.report.charts.beside import beside_chart
+from harness.report.charts.choice import bars_chart, choice_chart
 from harness.report.charts.loss_curves import Curves, RolledBack, Series, loss_chart, step_time_chart
+from harness.report.charts.throughput import throughput_chart
 from harness.report.charts.trend import Point, Step, trend_chart
 
 ELEMENTS_MAX = 400  # of a chart of a few rows
@@ -96,6 +98,24 @@ def besides() -> Iterator[Any]:
     return (beside_chart("Parts", [("a", one, other)], str) for one, other in itertools.product(VALUES, repeat=2))
 
 
+def throughputs() -> Iterator[Any]:
+    for first, second, now in itertools.product(TIMES, repeat=3):
+        yield throughput_chart(np.sort(np.array([first, second])), np.array([1.0, 2.0]), now)
+
+
+def choices() -> Iterator[Any]:
+    for one, other in itertools.product(VALUES, repeat=2):
+        for logarithmic in (False, True):
+            tried = [(one, other), (other, one), (1.0, 2.0), (3.0, 4.0)]
+            yield choice_chart("Time", tried, [("now", one), ("best", 3.0)], (str, str), logarithmic) or ""
+
+
+def bars() -> Iterator[Any]:
+    return (
+        bars_chart("Parts", [("a", one), ("b", other)], str) or "" for one, other in itertools.product(VALUES, repeat=2)
+    )
+
+
 CHARTS: dict[Callable[..., Any], Callable[[], Iterator[Any]]] = {
     gantt.timeline_chart: timelines,
     gantt.recovery_chart: recoveries,
@@ -103,6 +123,9 @@ CHARTS: dict[Callable[..., Any], Callable[[], Iterator[Any]]] = {
     step_time_chart: lambda: map(step_time_chart, some_curves()),
     trend_chart: trends,
     beside_chart: besides,
+    throughput_chart: throughputs,
+    choice_chart: choices,
+    bars_chart: bars,
 }
 
 

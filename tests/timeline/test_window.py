@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from judging import EXPECT, Bend, expecting, fault_free_of, struck
 from scorecards import assert_verdict
 from simulator import KINDS, History, Job, Line, Logs, Outage, change, clocks, put, remove, simulate
+from whole import stretched
 
+from harness.campaign import ledger_so_far
 from harness.errors import UsageError
 from harness.judge.facts.evidence import load_evidence, part_of
 from harness.judge.score import Evidence, Scorecard, judge
@@ -513,3 +515,39 @@ def test_a_healthy_job_is_not_accused_in_any_window_with_its_fault(
             card = judge(part_of(Evidence(run, fault_free_of(job) if compared else None, ())), "window")
             assert card.verdict is (Verdict.PASS if compared else Verdict.INCONCLUSIVE), card.reasons
             assert compared or card.reasons == ["loss_continuity.mode: there is no fault-free run to compare with"]
+
+
+def stopped_hang(seed: int) -> tuple[History, Logs]:
+    """A rank is frozen at step 60, people press Stop after ten seconds, and the job goes on."""
+    history = simulate(JOB, [], seed)
+    logs = expecting(history.logs(), {})
+    begin, end = step_ended(logs, 60), step_ended(logs, 61)
+    stretched(logs, begin, end, 10**10 / (end - begin))
+    let_go = begin + 10**10 - 20 * MS
+    struck(logs, "silence", begin, let_go + 15 * MS, kind="hang", may=["stop"], freezes=True, lasts="60s")
+    logs.put({"event": "fault.cancelled", "fault": "silence"} | clocks(logs.told("fault.injected"), let_go - begin))
+    logs.plan["faults"] = [{"id": "silence", "fault": "hang", "targets": []}]
+    told = {"outcome": "stopped", "reason": "a person pressed stop"}
+    rehearse(logs, "silent-hang", "silence", step_ended(logs, 20), let_go + 20 * MS, **told)
+    return history, logs
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hang_that_people_stopped_has_one_answer_and_one_ledger_everywhere(seed: int, tmp_path: pathlib.Path) -> None:
+    """Without a fault-free run: the report of the rehearsal, that of the job, and the ledger while it goes on."""
+    history, logs = stopped_hang(seed)
+    events = history.write(tmp_path, logs)
+    cards = {name: judge(Evidence(window.load(events, name)), name or "job") for name in ("silent-hang", None)}
+    rehearsal, job = cards["silent-hang"], cards[None]
+    assert_verdict(rehearsal, Verdict.INCONCLUSIVE, first="it was stopped: a person pressed stop")
+    assert "fault silence was stopped after 9.98 s; its planned duration is 60s" in rehearsal.reasons
+    assert job.verdict is Verdict.INCONCLUSIVE and "was stopped after 9.98 s" in job.reasons[0]
+    booked = [card.scores["wasted_gpu_hours"] for card in (rehearsal, job)]
+    by_faults = {each["gpu_seconds_wasted_by_faults"] for each in booked}
+    assert len(by_faults) == 1 and min(by_faults) > 19, "two GPUs stood still for ten seconds"
+    live = ledger_so_far.so_far(events, events)
+    assert (
+        live["wasted_faults"] in by_faults
+        and live["wasted_all"] == job.scores["wasted_gpu_hours"]["gpu_seconds_wasted"]
+    )
+    assert rehearsal.scores["recovery_time"]["seconds"] == pytest.approx(10, rel=0.05)

@@ -1,4 +1,4 @@
-"""The loss of a job that is going, beside that of its fault-free run."""
+"""The loss of a job that is going, beside that of its fault-free run; and how many steps a second it does."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from harness.gameday.steady import Course
 from harness.report.charts.loss_curves import Curves, Series, loss_chart
+from harness.report.charts.throughput import throughput_chart
 
 
 def drawing(course: Course, fault_free: Callable[[], Series | None]) -> Callable[[bool], str]:
@@ -21,7 +22,10 @@ def drawing(course: Course, fault_free: Callable[[], Series | None]) -> Callable
         losses = np.array([np.nan if steps[step][0] is None else steps[step][0] for step in told], np.float64)
         took = np.array([steps[step][1] / 1e9 for step in told], np.float64)
         ours = Series(np.array(told, np.float64), losses, took)
-        drawn = loss_chart(Curves(ours, read() if told else None, None, told[-1] if told else 0), narrow)
-        return "" if drawn is None else str(drawn)
+        curves = Curves(ours, read() if told else None, None, told[-1] if told else 0)
+        at_ns, reached = np.array(list(course.done) or np.zeros((0, 2)), np.int64).T
+        at_s = (at_ns - course.begun_ns) / 1e9
+        pace = throughput_chart(at_s, reached.astype(np.float64), float(at_s[-1]) if len(at_s) else 0.0, narrow)
+        return "".join(str(drawn) for drawn in (loss_chart(curves, narrow), pace) if drawn is not None)
 
     return draw

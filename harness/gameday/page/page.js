@@ -42,12 +42,13 @@
     say("idle", view.job_over ? "the job is over" : idle);
     say("loss", view.loss === null ? "—" : Number(view.loss).toFixed(4));
     say("committed", view.committed_step ? "last checkpoint: step " + count(view.committed_step) : "no checkpoint yet");
-    const wasted = view.wasted_gpu_s; // not known before the job is steady
-    say("wasted", wasted === null ? "—" : wasted >= 3600 ? (wasted / 3600).toFixed(2) + " GPU-h" : wasted.toFixed(0) + " GPU-s");
-    const dollars = view.wasted_dollars === null ? "" : "$" + view.wasted_dollars.toFixed(2);
-    const share = view.wasted_percent ? view.wasted_percent.toFixed(0) + " % since it was steady" : "";
-    const since = wasted === null ? "counted once it is steady" : "since it was steady";
-    say("share", [dollars, share].filter(Boolean).join(" · ") || since);
+    say("pace", view.steps_per_s === null ? "" : Number(view.steps_per_s.toPrecision(3)) + " steps/s");
+    say("wasted", view.wasted || "—");
+    const counted = view.counted_s === null ? "" : ", counted " + lasted(view.counted_s) + " ago";
+    say("share", view.wasted ? view.wasted_words + counted : "the ledger is being worked out");
+    byId("budget-box").hidden = !view.budget.length;
+    say("budget", view.budget.map(([words]) => words).join(" · ") + " of the budget");
+    byId("spent").style.width = Math.min(100, 100 * Math.max(0, ...view.budget.map(([, share]) => share))) + "%";
     byId("without-fault").hidden = !view.fault_free;
     document.title = (blocked(view) ? "Stopped · " : "") + "Game day · step " + view.step;
   };
@@ -60,7 +61,12 @@
     say("report-path", view.report);
     for (const button of document.querySelectorAll("[data-when]")) button.hidden = button.dataset.when !== name;
     const over = view.state === "over";
-    const idle = { inject: view.state !== "acting" || view.blocked, skip: over, stop: over };
+    const idle = { inject: view.state !== "acting" || view.blocked, skip: over, stop: over || view.blocked };
+    const stop = document.querySelector("button.stop");
+    if (stop) {
+      stop.firstChild.textContent = blocked(view) ? "Stopped " : "Stop ";
+      stop.querySelector(".hint").textContent = blocked(view) ? "nothing is injected" : "heal everything";
+    }
     for (const button of document.querySelectorAll(".main-buttons [data-act]")) {
       if (button.dataset.act in idle) button.disabled = idle[button.dataset.act];
     }
@@ -129,7 +135,10 @@
     }));
     const list = byId("schedule");
     const now = list.querySelector(".now"); // stays in sight where the schedule scrolls in its box, with some of what comes next
-    if (now) list.scrollTop = now.offsetTop + now.offsetHeight + 60 - list.offsetTop - list.clientHeight;
+    if (now) {
+      const top = now.offsetTop - list.offsetTop; // its first line stays in sight, too
+      list.scrollTop = Math.min(top, top + now.offsetHeight + 60 - list.clientHeight);
+    }
   };
 
   const PHASES = JSON.parse(document.body.dataset.phases); // those that the style sheet of the reports has a colour for
@@ -211,14 +220,23 @@
     if (!answer || !answer.ok) return;
     const text = await answer.text();
     if (!text || !changed("chart", text)) return;
-    const drawn = new DOMParser().parseFromString('<body>' + text + "</body>", "text/html").querySelector("svg");
-    if (drawn) byId("chart").replaceChildren(document.importNode(drawn, true));
+    const drawn = new DOMParser().parseFromString('<body>' + text + "</body>", "text/html").querySelectorAll("svg");
+    byId("chart").replaceChildren(...[...drawn].map((each) => document.importNode(each, true)));
   };
 
   const show = (view) => {
     if (!view) return;
     for (const part of [figures, state, ranks, schedule, outage, feed, tabs]) part(view);
   };
+
+  // On a phone Stop has a row of its own below what scrolls: always in reach, and never over another button.
+  const phone = matchMedia("(max-width: 700px)");
+  const placeStop = () => {
+    const stop = document.querySelector("button.stop");
+    if (stop) byId(phone.matches ? "stop-bar" : "main-buttons").prepend(stop);
+  };
+  phone.addEventListener("change", placeStop);
+  placeStop();
 
   let stream = null;
   let heard = 0;

@@ -38,7 +38,7 @@ class Analysis(Evidence):
     @cached_property
     def usual(self) -> Usual:
         """How long things take without a fault."""
-        return Usual(self.fault_free_runs)
+        return Usual(self.fault_free_runs, self.run)
 
     @cached_property
     def slowed(self) -> Slowed:
@@ -60,13 +60,15 @@ class Analysis(Evidence):
 
     @cached_property
     def windows(self) -> Sequence[Window]:
-        """The times that faults answer for, in ns: recovery episodes and degraded intervals."""
+        """The times that faults answer for, in ns: recovery episodes and degraded intervals. Without a fault-free run
+        also the steps in which processes were frozen, as their interval may not be seen then."""
         episodes = [(episode.t_stop, episode.end) for episode in self.run.episodes]
-        return episodes + [(interval.begin, interval.end) for interval in self.degraded]
+        stood = [] if self.fault_free_runs else usual.stood_frozen(self.run)
+        return [*episodes, *((interval.begin, interval.end) for interval in self.degraded), *stood]
 
     @cached_property
     def ledger(self) -> Ledger:
-        return ledger.settle(self.run, self.usual.bands, self.windows)
+        return ledger.settle(self.run, self.usual.bands, self.windows, self.usual.own_steps)
 
     @cached_property
     def curve(self) -> Curve:

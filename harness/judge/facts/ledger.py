@@ -21,12 +21,13 @@ import numpy as np
 
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
-from harness.judge.facts.usual import Band, Times, first_rows
+from harness.judge.facts.usual import LONE_FACTOR, Band, StepTime, Times, first_rows, frozen
 from harness.theory import closed_forms
 from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Bools, Ints, Segment, Slot, Timeline
 
 S = 1e9
+ENDLESS = 2**60  # ns: without a baseline nothing is called drag
 _NAMES = ("failures", "mean_time_to_failure_s", "restart_s", "lost_s", "interval_s", "checkpoint_s", "ettr")
 _FORMS = ("lost_s_expected", "ettr_expected", "interval_s_young", "interval_s_daly")
 _LOST = ("interrupted_step", "recompute")
@@ -75,8 +76,14 @@ class Ledger:
         return sum(self.by_faults.values())
 
 
-def settle(timeline: Timeline, baselines: Mapping[int, Band], windows: Sequence[tuple[int, int]]) -> Ledger:
+def settle(
+    timeline: Timeline,
+    baselines: Mapping[int, Band],
+    windows: Sequence[tuple[int, int]],
+    own_steps: Mapping[int, StepTime] | None = None,
+) -> Ledger:
     """Books all slots. `windows` are the times that faults answer for: episodes and degraded intervals.
+    `own_steps`: how long a step of this job takes, by the job itself, at world sizes without a baseline.
 
     A step belongs to the window in which it ended; other time is split at the window's edges exactly.
     Raises `AssertionError` when the accounts of a slot do not add up: that would be our own bug.
@@ -84,7 +91,8 @@ def settle(timeline: Timeline, baselines: Mapping[int, Band], windows: Sequence[
     windows = by_time.union(windows)
     segments = _split(timeline.segments, windows)
     of_faults = _inside(np.array([segment.end for segment in segments], np.int64), windows)
-    shares, rows_of, between = _StepShares(timeline, baselines), _rows_by_slot(timeline), _Between(timeline, segments)
+    shares = _StepShares(timeline, baselines, own_steps or {})
+    rows_of, between = _rows_by_slot(timeline), _Between(timeline, segments)
     total = blamed = np.zeros(len(ACCOUNTS), object)  # as objects: what all slots book may not fit into 64 bits
     for number, slot in enumerate(timeline.slots):
         ended, of_steps, free = shares.of(slot, rows_of[number])
@@ -120,13 +128,16 @@ def _by_segment(begin: Ints, end: Ints, segments: Sequence[Segment]) -> Ints:
 class _StepShares:
     """How the rows of a run are shared among accounts; computed per slot so that memory stays small."""
 
-    def __init__(self, timeline: Timeline, baselines: Mapping[int, Band]):
+    def __init__(self, timeline: Timeline, baselines: Mapping[int, Band], own: Mapping[int, StepTime]):
         self.steps = timeline.steps
         self.first = first_rows(timeline.steps)
-        worlds = [baselines.get(epoch.size) for epoch in timeline.epochs]
-        endless = 2**62  # without a baseline nothing is called drag
-        self.upper = np.array([band.upper if band else endless for band in worlds], np.int64)
-        self.upper_first = np.array([band.first if band else endless for band in worlds], np.int64)
+        sizes = [epoch.size for epoch in timeline.epochs]
+        worlds = [baselines.get(size) for size in sizes]
+        self.upper = np.array([band.upper if band else ENDLESS for band in worlds], np.int64)
+        self.upper_first = np.array([band.first if band else ENDLESS for band in worlds], np.int64)
+        self.alone = np.array([band is None for band in worlds], np.bool_)
+        self.own = np.array([own[size].upper if size in own else ENDLESS for size in sizes], np.int64)
+        self.disturbed, self.frozen = by_time.disturbed(timeline), frozen(timeline)
 
     def of(self, slot: Slot, rows: Ints) -> tuple[Ints, Ints, tuple[Ints, Ints]]:
         """When each step of a slot ended, its time by account (`_OF_STEPS`), and the intervals in between."""
@@ -145,8 +156,23 @@ class _StepShares:
         epoch = steps.epoch[rows]
         upper = np.where(self.first[rows], self.upper_first[epoch], self.upper[epoch]) if len(rows) else left
         drag = np.maximum(left - upper, 0)
+        if self.alone.any() and self.disturbed and len(rows):
+            drag = np.maximum(drag, np.where(self.alone[epoch], self._stood(rows, begin, end, left), 0))
         free = np.concatenate([[slot.allocated], end]), np.concatenate([begin, [slot.released]])
         return ended, np.stack([recompute, data, stall, drag, left - drag]), free
+
+    def _stood(self, rows: Ints, begin: Ints, end: Ints, left: Ints) -> Ints:
+        """For how long each step stood still over a fault, where no fault-free run shows how long it takes: while
+        processes were frozen that were let go in the middle of it, or beyond the job's own longest step, if the step
+        took several times as long."""
+        longest = self.own[self.steps.epoch[rows]]
+        counts = ~by_time.quiet(begin, end, self.disturbed) & ~self.first[rows] & (left > LONE_FACTOR * longest)
+        stood = np.where(counts, left - longest, 0)
+        for since, until in self.frozen:
+            interrupted = (begin < until) & (end > until)
+            held = np.minimum(until - np.maximum(begin, since), left)
+            stood = np.maximum(stood, np.where(interrupted, held, 0))
+        return stood
 
 
 def _rows_by_slot(timeline: Timeline) -> list[Ints]:

@@ -20,8 +20,10 @@ import numpy.typing as npt
 
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
+from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
 from harness.timeline.save_events import STARTED
+from harness.timeline.sorted_events import acted_at, first_strike
 from harness.timeline.timeline import Bools, FaultRecord, Floats, Ints, Steps, Timeline
 
 QUANTILE = 0.99  # of the fault-free ones took no longer: the band
@@ -30,6 +32,7 @@ SMOOTHED_STEPS = 5  # a step is held against the median of so many around it
 STEPS_BEFORE = 20  # so many before a fault show how fast the job was until then
 OTHERS_MOST = 0.5  # of the host's CPUs: with less of them left, how long something took says little of the job
 FAST_BEFORE = 2 / 3  # of the usual time was their median: then what is usual says nothing of this job
+OWN_STEPS_MIN = 5  # before any fault: fewer do not show how long a step of this job takes
 LONE_FACTOR = 3  # a step is slow by itself when it takes so many times the band
 UNMEASURABLE = "cannot be measured against the fault-free runs"
 SAVES_MIN = 3  # steps with a save, and without one: fewer do not show how much such steps scatter
@@ -88,10 +91,14 @@ class Band:
 
 
 class Usual:
-    """How long things take in these fault-free runs. What none of them shows is not known."""
+    """How long things take in these fault-free runs. What none of them shows is not known.
 
-    def __init__(self, runs: Sequence[Timeline]):
-        self.runs = runs
+    `own`: the job itself. The steps that it did before any fault show how long one takes at a world size that no
+    fault-free run has. They are few, so they tell only a standstill from a step.
+    """
+
+    def __init__(self, runs: Sequence[Timeline], own: Timeline | None = None):
+        self.runs, self._own = runs, None if own is None else own.beside.job or own
         self.times = [Times.of(run) for run in runs]
 
     def longest(self, measured: Callable[[Timeline], int | None]) -> int | None:
@@ -127,6 +134,21 @@ class Usual:
             later, firsts = (np.concatenate(parts) for parts in zip(*runs, strict=True))
             told = later if len(later) else firsts
             found[size] = Band(_upper(told), max(_upper(told), int(firsts.max(initial=0))), len(told), len(runs))
+        return found
+
+    @cached_property
+    def own_steps(self) -> dict[int, StepTime]:
+        """Per world size without a fault-free run, from the job's own steps before any fault."""
+        calm = NEVER if self._own is None else first_strike(self._own.faults)
+        if self._own is None or calm == NEVER:
+            return {}
+        times = Times.of(self._own)
+        before = times.end <= calm
+        found = {}
+        for size in {*times.size[before].tolist()}.difference(*(told.size.tolist() for told in self.times)):
+            taken = times.taken[before & (times.size == size)]
+            if len(taken) >= OWN_STEPS_MIN and (usual := int(np.median(taken))):
+                found[size] = StepTime(usual, _upper(taken), 0)
         return found
 
     @cached_property
@@ -170,35 +192,37 @@ class Degraded:
     recovered: bool
     factor: float  # mean step time meanwhile over the usual one
     before: float | None = None  # the same, median, just before, if the job was out of the band already
+    own: bool = False  # beside the job's own steps before any fault: no fault-free run has its world size
 
 
 @dataclass(frozen=True)
 class _Relative:
-    """Steps beside what one of their world size takes; not a number where no fault-free run had that size."""
+    """Steps beside what one of their world size takes without a fault."""
 
     begin: Ints
     end: Ints
-    taken: Floats  # in multiples of the usual time
+    taken: Floats  # in multiples of the usual time; not a number where that is not known
     upper: Floats  # of the band, the same way
-    steady: Floats
+    steady: Floats  # 0 where the usual time is the job's own
 
     @classmethod
     def of(cls, run: Timeline, usual: Usual) -> _Relative:
         times = Times.of(run)
         sizes, place = np.unique(times.size, return_inverse=True)
-        known = [usual.steps.get(size, StepTime(0, 0, 0)) for size in sizes.tolist()]
+        steps = usual.own_steps | usual.steps
+        known = [steps.get(size, StepTime(0, 0, 0)) for size in sizes.tolist()]
         told = np.array([(each.usual or np.nan, each.upper, each.steady) for each in known], np.float64).reshape(-1, 3)
         typical, upper, steady = told[place.reshape(-1)].T
         return cls(times.begin, times.end, times.taken / typical, upper / typical, steady / typical)
 
     def known(self) -> _Relative:
-        rows = self.steady > 0
+        rows = self.upper > 0
         return _Relative(*(getattr(self, each.name)[rows] for each in fields(self)))
 
     def slow(self) -> Bools:
         if not len(self.end):
             return np.zeros(0, np.bool_)
-        both = (medians(self.taken, SMOOTHED_STEPS) > self.upper) & (self.taken > self.upper)
+        both = (medians(self.taken, SMOOTHED_STEPS) > self.upper) & (self.taken > self.upper) & (self.steady > 0)
         return np.asarray(both | (self.taken > LONE_FACTOR * self.upper), np.bool_)
 
     def found_fast(self, first: int) -> bool:
@@ -238,8 +262,16 @@ class Slowed:
             before = float(np.median(steps.taken[prior])) if found_slow else None
             factor = float(taken[last + 1] - taken[first]) / (last + 1 - first)
             over = last < len(steps.end) - 1
-            found.append(Degraded(fault.id, fault.injected, int(steps.end[last]), over, factor, before))
+            own = not steps.steady[last]
+            found.append(Degraded(fault.id, fault.injected, int(steps.end[last]), over, factor, before, own))
         return found
+
+    @property
+    def measured(self) -> list[Degraded]:
+        """Those of which this is all. Beside the job's own steps only a standstill is seen: it is all that a fault did
+        over which a job may stand, and not all that a slow link did."""
+        stopping = {fault.id for fault in self._struck if fault.stops}
+        return [interval for interval in self.degraded if not interval.own or interval.fault in stopping]
 
     @cached_property
     def unmeasurable(self) -> list[FaultRecord]:
@@ -249,8 +281,8 @@ class Slowed:
         that steps in the band may be twice as slow."""
         steps = self._steps
         known = np.append(0, np.cumsum(steps.steady > 0))
-        slower = np.append(0, np.cumsum(steps.taken > steps.steady))
-        told = {interval.fault for interval in self.degraded}
+        slower = np.append(0, np.cumsum((steps.taken > steps.steady) & (steps.steady > 0)))
+        told = {interval.fault for interval in self.measured}
         gentle = [fault for fault in self._struck if not fault.kills and fault.id not in told]
         # What only damages files at rest slows nobody.
         asked = [fault for fault in gentle if not (fault.id in self._named if fault.stops else fault.damages)]
@@ -277,6 +309,19 @@ class Slowed:
         injected = np.array([fault.injected for fault in faults], np.int64)
         healed = np.array([self._run.end if fault.healed is None else fault.healed for fault in faults], np.int64)
         return np.searchsorted(steps.end, injected, "right").tolist(), np.searchsorted(steps.begin, healed).tolist()
+
+
+def frozen(run: Timeline) -> list[Window]:
+    """When faults held processes still, as the harness measured it."""
+    struck = (each for each in run.faults if each.freezes and each.injected is not None)
+    held = (each for each in struck if any(effect.get("ok") for effect in each.effects))
+    return by_time.union((acted_at(each), run.end if each.healed is None else each.healed) for each in held)
+
+
+def stood_frozen(run: Timeline) -> list[Window]:
+    """The same, until the steps were over that they interrupted."""
+    begin, end = run.steps.begin, run.steps.end
+    return [(since, int(end[(begin < until) & (end > until)].max(initial=until))) for since, until in frozen(run)]
 
 
 # Pace

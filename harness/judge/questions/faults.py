@@ -16,7 +16,7 @@ import numpy as np
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Places, node_of
 from harness.judge.score import Evidence, Expectation, Score, ScoreResult
-from harness.judge.verdict import Claim, Code, Verdict, not_as_planned
+from harness.judge.verdict import Claim, Code, Verdict, not_as_planned, unknown
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
 from harness.timeline.sorted_events import CLEAN_CODES, acted_at, first_strike
@@ -49,17 +49,32 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
     work = _Work(run)
     records = grouped((record.id, record) for record in run.faults)
     planned = {str(fault["id"]): fault for fault in run.plan.get("faults") or ()}
-    # How the job ended says why none struck, if it gave up.
-    gave_up = run.outcome == "aborted" and first_strike(run.faults) == NEVER
+    # How the job ended says why none struck, if it gave up; and why others did not, if it was stopped.
+    gave_up = bool(run.beside.cut_short) or (run.outcome == "aborted" and first_strike(run.faults) == NEVER)
     flaws = [(name, flaw) for name in planned if not gave_up for flaw in _never_struck(records.get(name, []))]
     for record in run.faults:
         if record.id in run.beside.faults:
             continue
         if record.error:
             flaws.append((record.id, (Code.FAULT_FAILED, f"failed: {record.error}")))
+        if record.injected is not None and (stopped := _stopped(work, record)):
+            yield unknown(Code.FAULT_STOPPED, f"fault {record.id} {stopped}")
         if record.injected is not None:
             flaws += [(record.id, flaw) for flaw in _flaws(evidence, work, record, planned.get(record.id, {}))]
-    yield from (not_as_planned(code, f"fault {name} {text}") for name, (code, text) in flaws)
+    claim = unknown if run.beside.cut_short else not_as_planned
+    yield from (claim(code, f"fault {name} {text}") for name, (code, text) in flaws)
+
+
+def _stopped(work: _Work, fault: FaultRecord) -> str:
+    """How it was ended before its time by people, while the job went on; an empty text: it was not."""
+    at = fault.cancelled
+    if at is None or not work.has_steps or work.last_end <= at:
+        return ""
+    lasted, planned = at - acted_at(fault), 0 if fault.lasts is None else fault.lasts.ns
+    if fault.effects and lasted >= planned:
+        return ""
+    told = f"; its planned duration is {fault.lasts}" if fault.lasts else ", before its effect was measured"
+    return f"was stopped after {format_duration(lasted)}{told}"
 
 
 def _flaws(evidence: Analysis, work: _Work, fault: FaultRecord, planned: dict[str, Any]) -> Iterator[_Flaw]:
@@ -67,7 +82,7 @@ def _flaws(evidence: Analysis, work: _Work, fault: FaultRecord, planned: dict[st
     run, places = evidence.run, evidence.places
     yield from _another(fault, planned)
     yield from _too_early(work, run, fault, planned)
-    yield from _effect(run, fault)
+    yield from _effect(work, run, fault)
     yield from _no_damage(work, fault)
     yield from _outlived(places, run, fault)
     yield from _not_frozen(places, run, fault)
@@ -89,9 +104,13 @@ class _Work:
     def __init__(self, run: Timeline):
         self._run = run
 
+    @property
+    def has_steps(self) -> bool:
+        return len(self._run.steps) > 0
+
     @cached_property
     def finished(self) -> bool:
-        return self._run.finished and len(self._run.steps) > 0
+        return self._run.finished and self.has_steps
 
     @cached_property
     def last_end(self) -> int:
@@ -163,9 +182,9 @@ def _no_damage(work: _Work, fault: FaultRecord) -> Iterator[_Flaw]:
             yield Code.FAULT_NOT_AS_PLANNED, f"left {path} as it was: the harness saw the same content before"
 
 
-def _effect(run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
+def _effect(work: _Work, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
     """It was measured, after the fault had begun, and as expected."""
-    if not fault.effects and not fault.error:
+    if not fault.effects and not fault.error and not _stopped(work, fault):
         yield Code.FAULT_NO_EFFECT, "was injected, but no effect was measured"
     for effect in fault.effects:
         if effect["at"] < acted_at(fault) - run.uncertainty_ns:
@@ -192,11 +211,12 @@ def _falls_short(effect: Mapping[str, Any]) -> bool:
 
 
 def _not_frozen(places: Places, run: Timeline, fault: FaultRecord) -> Iterator[_Flaw]:
-    """A frozen target says nothing, from when the harness saw it stand still until the fault's time is over."""
+    """A frozen target says nothing, from when the harness saw it stand still until the fault's time is over, or until
+    it was told to end: the harness tells that before it lets the target go on."""
     if not fault.freezes or fault.lasts is None or not fault.effects:
         return
     since = max(effect["at"] for effect in fault.effects) + run.uncertainty_ns
-    until = min(acted_at(fault) + fault.lasts.ns, fault.healed or NEVER) - run.uncertainty_ns
+    until = min(acted_at(fault) + fault.lasts.ns, fault.healed or NEVER, fault.cancelled or NEVER) - run.uncertainty_ns
     order, places_of = run.rows_by_process
     for row in sorted({row for target in fault.targets for row in places.alive(target, acted_at(fault))}):
         process, ends = run.processes[row], run.steps.end[order[places_of[row] : places_of[row + 1]]]
@@ -328,7 +348,7 @@ def _for_its_time(places: Places, work: _Work, run: Timeline, fault: FaultRecord
     late = fault.healed - acted_at(fault) - fault.lasts.ns
     if late > max(LATE_NS, fault.lasts.ns):
         yield Code.FAULT_UNDONE_LATE, f"was undone {format_duration(late)} after its planned duration, {fault.lasts}"
-    if late >= 0 or not len(run.steps) or work.last_end <= fault.healed:
+    if late >= 0 or not work.has_steps or work.last_end <= fault.healed or _stopped(work, fault):
         return
     ranks = {target.get("rank") for target in fault.targets} - {None}
     ends = (

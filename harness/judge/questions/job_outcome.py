@@ -90,6 +90,8 @@ def _ended(run: Timeline, blind: str) -> Iterator[Claim]:
         yield unknown(Code.JOB_BLIND, blind)
     if run.outcome is None:
         yield unknown(Code.JOB_NO_END, "the harness's log has no end: the harness was killed, or its log was cut")
+    elif run.outcome == "interrupted" and run.beside.cut_short:
+        yield unknown(Code.JOB_INTERRUPTED, f"it was {run.beside.cut_short}: {reason or 'no reason is given'}")
     elif run.outcome == "interrupted":
         yield unknown(Code.JOB_INTERRUPTED, f"the run was interrupted{at}: {reason or 'stopped by the user'}")
     elif run.outcome == "completed":

@@ -31,7 +31,7 @@ class RecoveryTime(Score):
 
     def score(self, evidence: Analysis, bounds: RecoveryBounds | None) -> ScoreResult:
         run = evidence.run
-        slow = evidence.degraded
+        slow = evidence.slowed.measured
         longest = max(run.episodes, key=lambda e: (e.t_regained is None, e.end - e.t_stop), default=None)
         slowest = max(slow, key=lambda d: (not d.recovered, d.end - d.begin), default=None)
         values: dict[str, Any] = {"seconds": None, "first_step_seconds": None, "phases": {}}
@@ -74,6 +74,7 @@ def _degraded_values(run: Timeline, interval: Degraded) -> dict[str, Any]:
         "recovered": interval.recovered,
         "slowdown": interval.factor,
         "slowdown_before": interval.before,
+        "standstill_seconds": _standstill(run, interval) / S,
     }
 
 
@@ -128,7 +129,7 @@ def _standstill(run: Timeline, interval: Degraded) -> int:
 
 
 def _still(interval: Degraded) -> str:
-    return f"still {interval.factor:.2f} times slower"
+    return f"still {interval.factor:.2f} × its usual step time"
 
 
 def _span(run: Timeline, episode: Episode, end: int | None) -> tuple[int, bool]:
@@ -189,13 +190,14 @@ def _unmeasured(evidence: Analysis) -> str:
     """Why nothing can be said about some fault's recovery, or an empty text."""
     run = evidence.run
     named = {name for episode in run.episodes for name in episode.faults}
+    measured = {interval.fault for interval in evidence.slowed.measured}
     injected = [each for each in run.faults if each.injected is not None and each.id not in run.beside.faults]
     if not injected and not run.episodes:
         return "no fault struck, so there was nothing to recover from"
     for fault in injected:
         if fault.kills and fault.id not in named:
             return f"{fault.id} struck, but progress never stopped, so no recovery was measured"
-        if fault.id not in named and evidence.fault_free is None:
+        if fault.id not in named | measured and evidence.fault_free is None:
             return f"{fault.id} did not stop progress, and its slowdown cannot be judged without a fault-free run"
     for fault in evidence.slowed.unmeasurable:
         if fault.id in run.beside.faults:

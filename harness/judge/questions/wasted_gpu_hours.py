@@ -115,7 +115,7 @@ def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
         if band:
             known.append(f"{counted(band.steps, 'step')} of {counted(band.runs, 'fault-free run')} at {ranks}")
         else:
-            others.append(f"none at {ranks}, so no drag is booked there")
+            others.append(f"none at {ranks}, so only a standstill over a fault is booked there")
     return "; ".join(known + others) or "none"
 
 

@@ -27,7 +27,7 @@ from harness.judge.facts import by_time, reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Window
 from harness.judge.facts.saves import Saves
-from harness.judge.facts.usual import FAST_BEFORE, OTHERS_MOST, Pace, Times, exit_ns, others_share
+from harness.judge.facts.usual import FAST_BEFORE, OTHERS_MOST, WORST_FACTOR, Pace, Times, exit_ns, others_share
 from harness.judge.score import Expectation, Measured, S, at_most, line, shown_ns
 from harness.judge.verdict import UNTRUE, Claim, Code, Doubt, Ground, Kind, Verdict, unknown
 from harness.node.emitter import EXIT_LEFT
@@ -61,27 +61,28 @@ class PaceScore(Measured):
             return pace
         reason, code = "", ""
         if pace.is_slow(bound) or pace.was_faster(bound):
-            reason = f"{_figures(pace)} times slower, the median step {pace.median:.2f} times"
+            reason = f"{_took(pace)}, its median step {pace.median:.2f} ×; allowed: {pace.allowed(bound):.2f} ×"
             code = Code.PACE_MAX_SLOWDOWN
         elif pace.was_slow(bound):
-            reason = f"{_figures(pace)} times slower, and {pace.slowest:.2f} times now and then"
+            most = f"allowed for a while: {WORST_FACTOR * pace.allowed(bound):.2f} ×"
+            reason = f"{_took(pace)}, but {pace.slowest:.2f} × now and then; {most}"
             code = Code.PACE_SLOW_AGAIN
         elif not pace.known:
             return "no fault-free run had as many ranks as the job had at the end"
         elif pace.at_least > bound and pace.before > bound:
-            return f"the job was already {pace.before:.2f} times slower than its fault-free run before the first fault"
+            return f"{_took(pace)}, and {pace.before:.2f} × already before the first fault"
         observed = f"{pace.slowdown:.2f} ×, at least {pace.at_least:.2f} ×"
         before = f" of {pace.before:.2f} × before the fault" if bound < pace.at_least <= pace.allowed(bound) else ""
         grounds = Ground(Kind.DURATION, of=pace, bound=bound)
         told = line("pace.max_slowdown", f"≤ {bound:g} ×{before}", observed, reason, grounds)
         if not reason and pace.is_slower_than_before(pace.slowest, bound):
             times = pace.slowest / pace.before
-            reason = f"{_figures(pace)} times slower, but now and then {times:.2f} times slower than before the fault"
+            reason = f"{_took(pace)}, but now and then {times:.2f} × its time before the first fault"
             doubtful = replace(told, verdict=Verdict.INCONCLUSIVE, reason=reason, doubt=Doubt.FAULT_FREE_SLOW)
             return [replace(doubtful, code=Code.PACE_SLOW_AGAIN)]
         if not reason and pace.before < FAST_BEFORE and pace.median > bound * pace.before:
-            faster = f"{1 / pace.before:.2f} times faster than its fault-free run before the first fault"
-            return f"the job was {faster}, and {pace.median / pace.before:.2f} times slower since"
+            faster = f"before the first fault the job took only {pace.before:.2f} × the time of its fault-free run"
+            return f"{faster}, and {pace.median / pace.before:.2f} × that since"
         return [replace(told, code=code)]
 
     def claims(self, evidence: Analysis) -> Iterator[Claim]:
@@ -89,10 +90,9 @@ class PaceScore(Measured):
         yield from _told_too_fast(evidence)
 
 
-def _figures(pace: Pace) -> str:
+def _took(pace: Pace) -> str:
     took, usual = format_duration(pace.taken), format_duration(pace.usual)
-    text = f"{pace.steps} steps after the recovery took {took}, and {usual} in the fault-free run"
-    return f"{text}: {pace.slowdown:.2f}"
+    return f"{pace.steps} steps after the recovery took {took}, {pace.slowdown:.2f} × the {usual} of the fault-free run"
 
 
 def _stood_still(evidence: Analysis) -> Iterator[Claim]:
@@ -124,7 +124,7 @@ def _told_too_fast(evidence: Analysis) -> Iterator[Claim]:
     taken, without = exit_ns(evidence.run), evidence.usual.longest(exit_ns)
     hidden = 0 if taken is None or without is None else max(0, taken - without)
     if factor < TOO_FAST * usual or (factor < FAST_BEFORE * usual and 2 * hidden > saved):
-        text = f"{_figures(pace)} times as long; the job ended {format_duration(hidden)} later than usual after"
+        text = f"{_took(pace)}; the job ended {format_duration(hidden)} later than usual after"
         yield unknown(Code.PACE_TOO_FAST, f"{text} the last: {UNTRUE}, or the host was busier in the fault-free run")
 
 

@@ -15,6 +15,7 @@ from harness.units import counted
 
 Floats = npt.NDArray[np.float64]
 LOSS_MAX = 1e300  # what is larger is drawn beyond the panel
+STRUCK_MAX = 60  # faults
 LOGARITHMIC = ", log scale"
 DECADES = (-307, 308)  # of the numbers that a float holds at its full precision
 
@@ -64,6 +65,7 @@ class Curves:
     last_step: int  # that was ever done, also if it was rolled back later
     resumes: Sequence[int] = ()  # steps from which the run went on after a restore, ascending
     rolled_back: Sequence[RolledBack] = ()
+    struck: Sequence[tuple[str, float]] = ()  # each fault, and the step that was under way when it acted
 
 
 def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Markup | None:
@@ -80,6 +82,7 @@ def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Mark
     if fault_free:
         parts.append(svg.polyline(upper.points(fault_free.step, fault_free.loss), "fault-free"))
     parts += [svg.polyline(upper.points(ours.step, ours.loss), "run"), _not_finite(upper, ours)]
+    parts.append(_struck(curves, x, 14.0, bottom))
     if curves.apart:
         drawn, bottom = _difference(curves, *curves.apart, x, bottom + 40)
         parts += drawn
@@ -103,7 +106,8 @@ def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
     parts = [_frame(panel, "", svg.seconds_text), _resumes(curves, x, 6.0, 150.0)]
     if fault_free:
         parts.append(svg.polyline(panel.points(fault_free.step, fault_free.took_s), "fault-free"))
-    parts += [svg.polyline(panel.points(ours.step, ours.took_s), "run"), _step_axis(x, 150.0)]
+    parts += [svg.polyline(panel.points(ours.step, ours.took_s), "run"), _struck(curves, x, 6.0, 150.0)]
+    parts.append(_step_axis(x, 150.0))
     return svg.picture(x.stop + 26, 172, f"Time of {counted(len(ours.step), 'step')}", parts)
 
 
@@ -175,6 +179,14 @@ def _resumes(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Markup:
     for step in curves.resumes[:200]:
         title = svg.tag("title", f"Resumed after step {step:,}")
         parts.append(svg.tag("g", title, svg.line(x(step), top, x(step), bottom, "resume")))
+    return svg.join(parts)
+
+
+def _struck(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Markup:
+    parts = []
+    for fault, step in curves.struck[:STRUCK_MAX]:
+        title = svg.tag("title", f"{fault} struck in step {step:,.0f}")
+        parts.append(svg.tag("g", title, svg.line(x(step), top, x(step), bottom, "injected")))
     return svg.join(parts)
 
 

@@ -1,0 +1,102 @@
+"""What a day has wasted, by the judge's own ledger: while it goes on, and in its report. No second way of counting."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.campaign.ledger_so_far import ask
+from harness.gameday.day_file import Budget
+from harness.report.words import gpu_seconds, percent
+
+STEADY = "gameday.steady"  # the budget counts from the first one on
+EVERY_S = 5.0
+SHARE = 8  # working it out takes at most so small a part of one core
+FAILED_S = 10.0  # until it is tried again
+PERCENT_FROM_S = 60.0  # of a GPU, since the job was steady: before, one restart would be nearly all of the time
+
+
+@dataclass(frozen=True)
+class Booked:
+    """In GPU-seconds. `since`: the same since the job was first steady."""
+
+    allocated: float
+    wasted: float
+    by_faults: float
+    dollars: float | None = None
+    since: Booked | None = None
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Booked:
+        """As `harness.campaign.ledger_so_far` tells it."""
+        apart = told.get("since")
+        amounts = told["allocated"], told["wasted_all"], told["wasted_faults"], told["dollars"]
+        return cls(*amounts, None if apart is None else cls.of(apart))
+
+    @property
+    def percent(self) -> float:
+        return 100 * self.wasted / self.allocated if self.allocated else 0.0
+
+    @property
+    def total(self) -> str:
+        return gpu_seconds(self.wasted)
+
+    @property
+    def words(self) -> str:
+        """The rest of the sentence: of how much, and how much of it by faults."""
+        return (
+            f"of {gpu_seconds(self.allocated)} ({percent(self.percent)}), {gpu_seconds(self.by_faults)} of it by faults"
+        )
+
+    def spent(self, budget: Budget, gpus: int) -> list[tuple[str, float]]:
+        """Each limit of the budget in words, and the share of it that is spent."""
+        found, part = [], self.since
+        if part is not None and (hours := budget.wasted_gpu_hours) is not None:
+            told = f"{gpu_seconds(part.wasted)} of {hours:g} GPU-hours"
+            found.append((told, part.wasted / 3600 / hours))
+        if part is not None and (most := budget.wasted_percent) is not None:
+            counts = part.allocated >= PERCENT_FROM_S * gpus
+            found.append((f"{percent(part.percent)} of {most:g} %", part.percent / most if counts else 0.0))
+        return found
+
+
+@dataclass
+class Books:
+    """The newest ledger, worked out beside the job's loop again and again."""
+
+    newest: Booked | None = None
+    asked_ns: int = 0  # when that one was asked for; 0: it is the last word
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    @contextlib.contextmanager
+    def kept(self, run_dir: pathlib.Path, asking: Callable[..., dict[str, Any] | None] = ask) -> Iterator[None]:
+        """As long as this lasts."""
+        threading.Thread(target=self._keep, args=(run_dir, asking), name="books", daemon=True).start()
+        try:
+            yield
+        finally:
+            self._over.set()
+
+    def close(self, last: Booked | None) -> None:
+        """With what the report says, where it says something."""
+        self._over.set()
+        if last is not None:
+            self.newest, self.asked_ns = last, 0
+
+    def _keep(self, run_dir: pathlib.Path, asking: Callable[..., dict[str, Any] | None]) -> None:
+        pause_s = EVERY_S
+        while not self._over.wait(pause_s):
+            now_ns = time.monotonic_ns()
+            told = asking(run_dir, None, STEADY)
+            if self._over.is_set():
+                return
+            if told is None:
+                pause_s = FAILED_S
+                continue
+            self.newest, self.asked_ns = Booked.of(told), now_ns
+            pause_s = max(EVERY_S, SHARE * told["cpu_s"])
