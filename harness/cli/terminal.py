@@ -10,9 +10,9 @@ from rich.text import Text
 
 from harness.campaign.wings import Result
 from harness.cli.output import SIGNS, STYLES, out, safe, say, unwrapped
-from harness.cli.shared_options import where_kept
 from harness.judge.verdict import Verdict
 from harness.report import view
+from harness.report.commands import step_here
 from harness.report.run_report import Report
 from harness.report.words import one_line
 
@@ -27,9 +27,7 @@ def summary(report: Report, page: pathlib.Path | None = None) -> Group:
     parts: list[Text | Table] = [first, *others, _figures(report)]
     if left_open := " ".join(view.beyond(report)):
         parts.append(Text(left_open, style="dim"))
-    parts += [Text(f"Next: {one_line(step)}") for step in report.next_steps]
-    if report.next_steps and (where := where_kept()):
-        parts.append(Text(where, style="dim"))
+    parts += [Text(f"Next: {one_line(step_here(step))}") for step in report.next_steps]
     if page is not None:
         parts.append(Text(f"Report: {page}", style="dim"))
     return Group(*parts)
@@ -63,9 +61,7 @@ def print_result(result: Result, folder: pathlib.Path | None = None) -> Verdict:
     reason = safe((result.reasons or [""])[0])
     out.print(f"[{STYLES[result.verdict]}]{result.verdict.value.upper()}[/]  {reason}", soft_wrap=True)
     for step in result.next_steps:
-        say(f"Next: {one_line(step)}")
-    if result.next_steps and (where := where_kept()):
-        say(where, "dim")
+        say(f"Next: {one_line(step_here(step))}")
     if folder is not None:
         say(f"Report: {folder / 'report.html'}", "dim")
     return result.verdict

@@ -14,12 +14,12 @@ from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import ActResult, DayResult
 from harness.judge.verdict import Verdict
 from harness.report import html_page, markdown, next_steps, run_report, view
+from harness.report.commands import step_here
 from harness.report.strict_json import json_text
 from harness.report.words import DASH, clock_time, gpu_seconds, minute, percent, short, words
 from harness.units import counted, format_duration
 
 PLAN, REPORT = "gameday.json", "gameday-report.json"
-REHEARSALS = "rehearsals"  # the reports of each, in the day's folder
 
 SCHEMA = 1
 MOMENTS_MAX = 400  # shown
@@ -221,7 +221,7 @@ def _markdown(day: DayPlan, result: DayResult, reasons: Sequence[str], rows: Seq
         f"{markdown.code(str(day.seed))} · run {markdown.code(day.job.run_id)}",
         text(" · ".join(_crumbs(day, result))),
         "\n".join(f"- {text(reason)}" for reason in reasons[1:]),
-        "\n".join(f"- Next: {text(step)}" for step in to_do(result)),
+        "\n".join(f"- Next: {text(step_here(step))}" for step in to_do(result)),
         "## Scorecard\n\n" + " · ".join(f"{name}: {side or 'not judged'}" for name, side in result.sides.items()),
         markdown.table(HEAD, [row.cells for row in rows]),
         text(_wasted(day, result)),

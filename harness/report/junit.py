@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.judge.verdict import Verdict
 from harness.report import view
+from harness.report.commands import step_here
 from harness.report.run_report import Report
 from harness.report.words import plain
 
@@ -25,16 +26,17 @@ def document(suites: Iterable[ElementTree.Element]) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def suite_of(report: Report) -> ElementTree.Element:
-    """The test suite of one run."""
+def suite_of(report: Report, name: str = "") -> ElementTree.Element:
+    """The test suite of one run. `name`: where it is not the only one of its scenario in the document."""
+    name = name or report.scenario
     verdicts = [report.verdict, *(e.verdict for e in report.expectations)]
-    suite = empty_suite(report.scenario, verdicts, time=f"{report.run.duration_s or 0:.3f}")
+    suite = empty_suite(name, verdicts, time=f"{report.run.duration_s or 0:.3f}")
     _properties(suite, report)
-    told = "\n".join([*report.reasons, *(f"Next: {step}" for step in report.next_steps)])
-    case(suite, report.scenario, "verdict", report.verdict, view.headline(report), told, report.run.duration_s)
+    told = "\n".join([*report.reasons, *(f"Next: {step_here(step)}" for step in report.next_steps)])
+    case(suite, name, "verdict", report.verdict, view.headline(report), told, report.run.duration_s)
     for e in report.expectations:
         message = f"{e.name}: observed {e.observed}, bound {e.bound}"
-        case(suite, report.scenario, e.name, e.verdict, message, e.reason)
+        case(suite, name, e.name, e.verdict, message, e.reason)
     return suite
 
 

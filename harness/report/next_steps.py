@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 from harness.judge.facts.deaths import ends_of
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Doubt, Verdict
+from harness.report.commands import copied, kept_as, run_again
 from harness.report.words import gpu_seconds, one_line, seconds, words
 
 S = 1_000_000_000
 FILES = "files_beside_saves.max_missing"  # fails over what the trainer writes, not over the fault
 STEPS_MAX = 8
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 AGAIN = "Run it again on a quiet host, with fault-free runs of its own"
 LONGER = "Give it more steps after the fault: workload: {steps: …}"
 # By doubt, what would settle it; {run}: the command for it, followed by how long that takes.
@@ -95,14 +94,7 @@ def _to_settle(card: Scorecard) -> Iterator[str]:
 
 
 def _again(card: Scorecard) -> str:
-    """The command for it. A rehearsal of a game day has no plan of its own."""
-    own = card.evidence.run.plan.get("run_id") == card.run_id
-    return f"chaos run --plan {copied(card.run_id)}" if own else f"chaos run {copied(card.scenario)}"
-
-
-def copied(name: str) -> str:
-    """A name out of a log or a file, in a command that people copy: neither an option nor a path nor several words."""
-    return name if _NAME.fullmatch(name) else "…"
+    return run_again(kept_as(card.run_id, card.evidence.run.plan))
 
 
 def _of_an_invalid_run(card: Scorecard) -> Iterator[str]:

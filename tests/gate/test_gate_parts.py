@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from scorecards import assert_verdict
 from typer.testing import CliRunner
 
@@ -22,6 +23,7 @@ from harness.gate.baseline_comparison import Question, Regressions, Success, com
 from harness.gate.gate_report import against_json, next_steps, yes_or_no
 from harness.gate.known_failures import settle
 from harness.gate.selection import Past, Shard, parse_shard
+from harness.gate.stored_gate import LeftOut
 from harness.gate.suite_file import KnownFailure, find_blindness_check, parse_suite
 from harness.judge.repeats import RepeatVerdict, repeat_verdict
 from harness.judge.score import Scorecard
@@ -440,7 +442,8 @@ def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Score
     assert yes_or_no(no) == "NO: of 3 scenarios, 1 failed, 1 could not be judged, 1 passed."
     assert next_steps(no) == [
         f"rank-kill failed: chaos show {no.rows[0].runs[0].run_id}",
-        f"Run again what did not pass, on a quiet host: chaos gate {no.path} --add last --last-failed",
+        "Run again what did not pass, on a quiet host, beside what did: "
+        f"chaos gate {no.path} --add {no.run_id} --last-failed",
     ]
     assert no.path.endswith("small.yaml"), "a name finds only what lies among the shipped suites"
     doubtful = Regressions("last week", [], missing=["rank-kill"])
@@ -448,11 +451,18 @@ def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Score
     cut = replace(no, rows=no.rows[:1])
     assert yes_or_no(cut) == "NO: of 3 scenarios, 1 failed, 2 did not run."
     compared = next_steps(replace(no, held=Regressions("last week", []), path=""))
-    again = "chaos gate small --add last --against 'last week' --last-failed"
+    again = f"chaos gate small --add {no.run_id} --against 'last week' --last-failed"
     assert compared[-1].endswith(again), "else nothing is compared"
     unknown = replace(no.rows[2], cards=[replace(card, environment={}) for card in no.rows[2].cards])
-    again, advice = next_steps(replace(no, rows=[*no.rows[:2], unknown], path=""))[1:]
-    assert again.endswith("chaos gate small --last-failed") and "git checkout" in advice, "--add would be refused"
+    part = structs.replace(no.part, tag="gate", repeat=4)
+    (whole,) = next_steps(replace(no, rows=[*no.rows[:2], unknown], path="", part=part))[1:]
+    asked = "chaos gate small --tag gate --repeat 4"
+    assert whole.endswith(f": {asked}"), "--add would be refused, and a part of the suite is no answer about all of it"
+    again_in_part = structs.replace(no.part, again=True)
+    (all_of_it,) = next_steps(replace(yes, part=again_in_part, path=""))
+    assert all_of_it.endswith("for an answer about all of it: chaos gate small")
+    absent = structs.replace(no.part, left_out=(LeftOut("node-loss", "no time was left", True),))
+    assert next_steps(replace(yes, part=absent))[0].endswith(f"--add {yes.run_id} --last-failed")
     page = (rehearse.folder(no) / "report.html").read_text()
     box = page[page.index('class="verdict fail"') : page.index("<main>")]
     assert yes_or_no(no) in box and box.index("What to do next") < box.index("--last-failed")
