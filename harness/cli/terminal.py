@@ -56,7 +56,7 @@ def print_result(result: Result, folder: pathlib.Path | None = None) -> Verdict:
     """The last words of a result that is more than one run: its verdict after those of its parts, and where its report
     is, if it could be written."""
     for part in result.parts:
-        sign = f"[{STYLES[part.verdict]}]{part.verdict.value:13}[/]"
+        sign = f"[{STYLES[part.verdict]}]{part.verdict.value:13}[/]" if part.verdict else f"{'not judged':13}"
         out.print(f"  {sign} {safe(part.name)}: {safe((part.reasons or [''])[0])}", soft_wrap=True)
     reason = safe((result.reasons or [""])[0])
     out.print(f"[{STYLES[result.verdict]}]{result.verdict.value.upper()}[/]  {reason}", soft_wrap=True)

@@ -40,11 +40,12 @@ def suite_of(report: Report, name: str = "") -> ElementTree.Element:
     return suite
 
 
-def empty_suite(name: str, verdicts: Sequence[Verdict], **more: str) -> ElementTree.Element:
+def empty_suite(name: str, verdicts: Sequence[Verdict | None], **more: str) -> ElementTree.Element:
     """A test suite that is to have cases with these verdicts."""
     failures = verdicts.count(Verdict.FAIL)
     errors = verdicts.count(Verdict.INCONCLUSIVE) + verdicts.count(Verdict.INVALID)
-    counts = {"tests": str(len(verdicts)), "failures": str(failures), "errors": str(errors), "skipped": "0"}
+    counts = {"tests": str(len(verdicts)), "failures": str(failures), "errors": str(errors)}
+    counts |= {"skipped": str(verdicts.count(None))}
     return ElementTree.Element("testsuite", {"name": clean(name), **counts, **more})
 
 
@@ -74,15 +75,19 @@ def case(
     suite: ElementTree.Element,
     scenario: str,
     name: str,
-    verdict: Verdict,
+    verdict: Verdict | None,
     message: str,
     body: str,
     took_s: float | None = None,
 ) -> None:
-    """Adds one test case: what fails is a failure, what cannot be told an error."""
+    """Adds one test case: what fails is a failure, what cannot be told an error; `None`, which was
+    not judged, is skipped."""
     named = {"classname": f"chaos.{clean(scenario)}", "name": clean(name), "time": f"{took_s or 0:.3f}"}
     made = ElementTree.SubElement(suite, "testcase", named)
     if verdict is Verdict.PASS:
+        return
+    if verdict is None:
+        ElementTree.SubElement(made, "skipped", message=clean(message))
         return
     kind = "failure" if verdict is Verdict.FAIL else "error"
     ElementTree.SubElement(made, kind, type=verdict.value, message=clean(message)).text = clean(body or message)

@@ -118,7 +118,9 @@ def _restarts(report: Report) -> Iterator[Figure]:
             told = "Not judged" if outcome == "untold" else str(outcome).capitalize()
             if why := report.not_judged_because.get(score.replace("_", " ")):
                 cost = f"{why}; {cost}" if outcome == "untold" else f"not judged: {why}; {cost}"
-            yield _figure(name, told, cost, _bound(report, score))
+            bound = _bound(report, score)
+            passed = bound is not None and bound.verdict is Verdict.PASS
+            yield _figure(name, told, cost, None if passed and (why or outcome == "untold") else bound)
 
 
 def _files(report: Report) -> Iterator[Figure]:
