@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 from rich.console import Console, Group
 from rich.table import Table
@@ -27,7 +28,9 @@ def summary(report: Report, page: pathlib.Path | None = None) -> Group:
     parts: list[Text | Table] = [first, *others, _figures(report)]
     if left_open := " ".join(view.beyond(report)):
         parts.append(Text(left_open, style="dim"))
-    parts += [Text(f"Next: {one_line(step_here(step))}") for step in report.next_steps]
+    # Not wrapped: a command is copied in one piece.
+    whole: dict[str, Any] = {"no_wrap": True, "overflow": "ignore"}
+    parts += [Text(f"Next: {one_line(step_here(step))}", **whole) for step in report.next_steps]
     if page is not None:
         parts.append(Text(f"Report: {page}", style="dim"))
     return Group(*parts)
@@ -35,7 +38,7 @@ def summary(report: Report, page: pathlib.Path | None = None) -> Group:
 
 def print_report(report: Report, page: pathlib.Path | None, console: Console) -> None:
     """Prints the summary. Plain, unwrapped text when not on a terminal."""
-    unwrapped(console).print(summary(report, page))
+    unwrapped(console).print(summary(report, page), crop=False)
 
 
 def _figures(report: Report) -> Table:

@@ -42,7 +42,7 @@ class _Days:
         from harness.gameday.day import judge_stored, write_day  # which the list of runs does without
 
         result, cards = judge_stored(folder)
-        parts = [Part(act.expected.name, act.verdict, act.reasons) for act in result.acts]
+        parts = [Part(act.expected.name, act.verdict, act.worst_first) for act in result.acts]
         told = Result(result.verdict, result.reasons, parts, day_report.to_do(result))
         return told, functools.partial(write_day, folder, result, cards)
 
