@@ -31,7 +31,10 @@ from harness.report import commands, write_files, write_reports
 from harness.report.commands import step_here
 
 SHIPPED = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
-MINE = {"command": ["{python}", "mine.py", "--steps", "{steps}", "--every", "{checkpoint_every}"], "env": {"MODE": "small"}}
+MINE = {
+    "command": ["{python}", "mine.py", "--steps", "{steps}", "--every", "{checkpoint_every}"],
+    "env": {"MODE": "small"},
+}
 OWN: dict[str, Any] = {
     "version": 1,
     "name": "silent-hang",  # as a shipped one is called
