@@ -221,19 +221,19 @@ def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
     if not _RUN_ID.match(folder.name):
         raise NotARun("not the name of a run")
     try:
-        planned, kind = _planned(folder), stored_kind_of(folder)
+        kind = stored_kind_of(folder)
         if not os.path.lexists(folder / (kind.report if kind else "report.json")):
-            return planned, ""
+            return _planned(folder), ""
         if kind:
             parts = kind.read(folder)
             headline = (parts.reasons or [""])[0]
-            return dataclasses.replace(planned, verdict=parts.verdict, headline=headline), ""
+            return dataclasses.replace(_planned(folder), verdict=parts.verdict, headline=headline), ""
         report = run_report.read(folder / "report.json")
         begun_s, headline = _begun_s(report.begun_at, folder), report.reasons[0] if report.reasons else ""
         told = (report.scenario, report.backend, str(report.seed), report.commit or "", report.verdict, headline)
-        return StoredRun(folder.name, begun_s, *told, planned.is_control), ""
+        return StoredRun(folder.name, begun_s, *told, _is_control(folder)), ""
     except run_report.ReportError as error:
-        return planned, str(error)
+        return _planned(folder), str(error)
 
 
 class _Named(msgspec.Struct):
@@ -247,6 +247,14 @@ class _Plan(msgspec.Struct):
     scenario: _Named
     backend: str
     seed: int
+
+
+def _is_control(folder: pathlib.Path) -> bool:
+    """By its plan. Where that cannot be read, its report tells whose run it was."""
+    try:
+        return _planned(folder).is_control
+    except NotARun:
+        return False
 
 
 def _planned(folder: pathlib.Path) -> StoredRun:
