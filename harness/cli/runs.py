@@ -65,7 +65,8 @@ def show(
 def _judged(folder: pathlib.Path) -> StoredKind | None:
     """Its kind. Raises `UsageError` for a run that was not judged."""
     kind = stored_kind_of(folder)
-    if (folder / (kind.report if kind else "report.json")).exists():
+    judged = (folder / (kind.report if kind else "report.json")).exists()
+    if judged or (kind and is_running(folder)):  # which tells of itself while it is at work
         return kind
     if is_running(folder):
         raise UsageError(f"{folder} is at work, and is judged at its end; the newest that was judged: chaos show last")
