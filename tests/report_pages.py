@@ -80,6 +80,7 @@ def moment(place: int, recovery: float | None, **more: object) -> Moment:
         "seed": "1",
         "commit": f"{place // 5:08x}ffff",
         "verdict": Verdict.PASS,
+        "is_control": False,
         "recovery_s": recovery,
         "waste_percent": None if recovery is None else 2 * recovery,
         "headline": "recovered in 7 s",

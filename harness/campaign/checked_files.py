@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from harness.errors import UsageError
 from harness.judge.bounds import BOUNDS
 from harness.plan import stored
 from harness.plan.making import make_plan
@@ -13,6 +14,9 @@ from harness.plan.run_plan import Plan
 from harness.spec import scenario, schema
 from harness.spec.expected_scores import Allowed, ScoreBounds
 from harness.spec.scenario import Scenario
+
+PLAN = "plan.json"
+ASKED_PLAN = "asked-plan.json"  # beside it, where a fault-free run that did not complete stands in a run's place
 
 
 def score_bounds() -> ScoreBounds:
@@ -46,8 +50,9 @@ def find_plan(name: str, reports: pathlib.Path) -> pathlib.Path:
     given = pathlib.Path(name)
     if given.exists() and not given.is_dir():
         return given
-    if (given / "plan.json").exists():
-        return given / "plan.json"
     from harness.campaign.run_store import Store
 
-    return Store(reports).find(name) / "plan.json"
+    folder = given if (given / PLAN).exists() else Store(reports).find(name)
+    if not (folder / PLAN).exists():
+        raise UsageError(f"{folder}: it has no {PLAN}, which is the plan that would be run again")
+    return folder / (ASKED_PLAN if (folder / ASKED_PLAN).exists() else PLAN)

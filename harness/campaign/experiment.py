@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import random
 import shutil
@@ -12,6 +13,7 @@ from typing import Literal
 from harness.backends.contract import Backend
 from harness.campaign import seal
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage, staged
+from harness.campaign.checked_files import ASKED_PLAN
 from harness.campaign.fault_free import (
     FaultFree,
     another_repeat,
@@ -32,7 +34,7 @@ from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Doubt
 from harness.log import untrusted_files
 from harness.plan.run_plan import Plan
-from harness.report import write_reports
+from harness.report import write_files, write_reports
 from harness.run.drill import CannotDrill
 from harness.run.job import Outcome, execute
 from harness.run.stop import StopRequest
@@ -87,6 +89,7 @@ class _Experiment:
             if outcome is not None and outcome.outcome != "completed":
                 folder.rename(self.run_dir)
                 release(folder)
+                write_files({ASKED_PLAN: json.dumps(self.plan.to_json(), indent=2) + "\n"}, self.run_dir)
                 return self.run_dir, outcome.outcome == "interrupted"
             kept |= outcome is None
         before = _digests(held)

@@ -15,22 +15,27 @@ import os
 import pathlib
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
 from harness.campaign.wings import stored_kind_of, stored_kinds
 from harness.errors import UsageError
 from harness.judge.verdict import Verdict
+from harness.plan.run_plan import CONTROL
 from harness.report import run_report, write_files
+from harness.report.commands import REHEARSALS
 from harness.report.strict_json import strict
 from harness.report.words import one_line
 from harness.spec.document import short
+from harness.units import counted
 
 INDEX = ".runs.json"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")
 _NEWEST = 5
+PASSED_OVER_MAX = 100  # runs that `last` looks at
 _DATE = "2026-11-22T08:00:00+00:00"
 
 
@@ -46,6 +51,7 @@ class StoredRun:
     commit: str  # of the project under test; empty where it is not known
     verdict: Verdict | None
     headline: str
+    is_control: bool  # of a broken trainer that must fail: it says nothing of any other one
 
     @property
     def begun_at(self) -> str:
@@ -95,18 +101,22 @@ class Store:
         fitting = [each.run for each in entries.values() if each.run and (wanted or Wanted()).fits(each.run)]
         return sorted(fitting, key=lambda run: (run.begun_s, run.run_id), reverse=True)
 
+    def evidence(self, wanted: Wanted | None = None) -> list[StoredRun]:
+        """The judged runs that say something of the trainer under test, each of one scenario; the newest first."""
+        judged = [run for run in self.runs(wanted) if run.verdict is not None and not run.is_control]
+        return [run for run in judged if stored_kind_of(self.reports / run.run_id) is None]
+
     def judged(self, wanted: Wanted, most: int) -> list[tuple[StoredRun, run_report.Report]]:
-        """The judged ones of the newest `most` runs that fit, with their reports."""
-        runs = self.runs(wanted)
+        """The newest `most` of them, with their reports."""
+        runs = self.evidence(wanted)
         if len(runs) > most:
             self.notes.append(f"only the newest {most:,} of {len(runs):,} runs were read")
         found = []
         for run in runs[:most]:
-            if run.verdict is not None and stored_kind_of(self.reports / run.run_id) is None:
-                try:
-                    found.append((run, run_report.read(self.reports / run.run_id / "report.json")))
-                except run_report.ReportError as error:
-                    self.notes.append(str(error))
+            try:
+                found.append((run, run_report.read(self.reports / run.run_id / "report.json")))
+            except run_report.ReportError as error:
+                self.notes.append(str(error))
         return found
 
     def find(self, name: str) -> pathlib.Path:
@@ -138,6 +148,37 @@ class Store:
             with contextlib.suppress(OSError):
                 write_files({INDEX: json.dumps(strict(msgspec.to_builtins(found)))}, self.reports)
         return found
+
+
+T = TypeVar("T")
+
+
+def usable(
+    name: str, reports: pathlib.Path, read: Callable[[pathlib.Path], T], passed_over: list[str]
+) -> tuple[pathlib.Path, T]:
+    """The folder of a run, as `Store.find` has it, and what `read` makes of it; `last`: the newest one that it can use.
+
+    Notes in `passed_over` why newer ones were not used. Raises `UsageError` where none can be used.
+    """
+    if name != "last":
+        folder = Store(reports).find(name)
+        return folder, read(folder)
+    newest = Store(reports).runs()[:PASSED_OVER_MAX]
+    for run in newest:
+        try:
+            return reports / run.run_id, read(reports / run.run_id)
+        except UsageError as error:
+            passed_over.append(str(error))
+    if not newest:
+        picked(name, [], "run", reports)
+    raise UsageError(f"last: none of the newest {counted(len(newest), 'run')} can be used; {passed_over[0]}")
+
+
+def part_of_a_day(folder: pathlib.Path) -> tuple[pathlib.Path, str | None]:
+    """Of a rehearsal's folder the one of its game day, which has the log, and the rehearsal's name; else as given."""
+    day = folder.absolute().parent.parent
+    is_one = folder.absolute().parent.name == REHEARSALS and not (folder / "events").exists()
+    return (day, folder.name) if is_one and (day / "events").is_dir() else (folder, None)
 
 
 def picked(name: str, known: Sequence[str], what: str, reports: pathlib.Path) -> str:
@@ -190,13 +231,14 @@ def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
         report = run_report.read(folder / "report.json")
         begun_s, headline = _begun_s(report.begun_at, folder), report.reasons[0] if report.reasons else ""
         told = (report.scenario, report.backend, str(report.seed), report.commit or "", report.verdict, headline)
-        return StoredRun(folder.name, begun_s, *told), ""
+        return StoredRun(folder.name, begun_s, *told, _is_control(folder)), ""
     except run_report.ReportError as error:
         return _planned(folder), str(error)
 
 
 class _Named(msgspec.Struct):
     name: str
+    tags: tuple[str, ...] = ()
 
 
 class _Plan(msgspec.Struct):
@@ -207,13 +249,22 @@ class _Plan(msgspec.Struct):
     seed: int
 
 
+def _is_control(folder: pathlib.Path) -> bool:
+    """By its plan. Where that cannot be read, its report tells whose run it was."""
+    try:
+        return _planned(folder).is_control
+    except NotARun:
+        return False
+
+
 def _planned(folder: pathlib.Path) -> StoredRun:
     try:
         plan = msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotARun(f"its plan.json cannot be read: {error}") from error
     begun_s = _begun_s(None, folder)
-    return StoredRun(folder.name, begun_s, plan.scenario.name, plan.backend, str(plan.seed), "", None, "not judged")
+    told = plan.scenario.name, plan.backend, str(plan.seed), "", None, "not judged"
+    return StoredRun(folder.name, begun_s, *told, is_control=CONTROL in plan.scenario.tags)
 
 
 def _begun_s(told: str | None, folder: pathlib.Path) -> float:

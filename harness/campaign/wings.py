@@ -33,7 +33,7 @@ class Part(NamedTuple):
     """One of the parts that a result is made of, as a rehearsal of a game day."""
 
     name: str
-    verdict: Verdict
+    verdict: Verdict | None  # `None`: not judged
     reasons: Sequence[str]
 
 

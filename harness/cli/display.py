@@ -44,6 +44,7 @@ class Display(CampaignObserver):
         self._shown_at = 0.0
         self._moments: dict[str, str] = {}  # of the faults, as printed last
         self._first: tuple[float, int] | None = None  # seconds and step at which the first step of a stage was seen
+        self._furthest = 0  # step of this stage
 
     def __enter__(self) -> Display:
         return self
@@ -54,7 +55,7 @@ class Display(CampaignObserver):
     def stage(self, stage: Stage) -> None:
         why = " once more: the stored one has another pace" if stage.again else ""
         self._say(f"{stage.in_words}{why}" + ", which must fail" * (stage.kind == "blindness check"))
-        self._moments, self._first, self._shown_at = {}, None, time.monotonic()
+        self._moments, self._first, self._furthest, self._shown_at = {}, None, 0, time.monotonic()
         if self.console.is_terminal:
             self._spinner = self.console.status("starting")
             self._spinner.start()
@@ -65,11 +66,12 @@ class Display(CampaignObserver):
             self._say(f"  {how}")
 
     def status(self, status: Status) -> None:
+        self._furthest = max(self._furthest, status.step)
         moments = {fault.id: fault.moment for fault in status.faults}
         changed = {fault: moment for fault, moment in moments.items() if self._moments.get(fault) != moment}
         if news := [MOMENTS[moment].format(fault) for fault, moment in changed.items()]:
             self._moments = moments
-            self._say(f"  {status.elapsed_s:6.1f} s  step {status.step}: {', '.join(news)}")
+            self._say(f"  {status.elapsed_s:6.1f} s  {self._step(status)}: {', '.join(news)}")
         if status.step and self._first is None:
             self._first = status.elapsed_s, status.step
         now = time.monotonic()
@@ -77,13 +79,17 @@ class Display(CampaignObserver):
             return
         self._shown_at = now
         steps = f" of {status.steps}" if status.steps is not None else ""
-        done = f"step {status.step}{steps}{self._left(status)}"
+        done = f"{self._step(status)}{steps}{self._left(status)}"
         phase = PHASES.get(status.phase) or safe(status.phase)
         if self._spinner:
             loss = f" · loss {status.loss:.3f}" if status.loss is not None else ""
             self._spinner.update(f"{phase} · {done}{loss} · {status.elapsed_s:.0f} s so far")
         else:
             self._say(f"  {status.elapsed_s:6.1f} s  {done}{f' · {phase}' * (status.phase != 'training')}")
+
+    def _step(self, status: Status) -> str:
+        """A world that forms anew has done no step yet: what the job had reached is told."""
+        return f"step {status.step}" if status.step or not self._furthest else f"restarting after step {self._furthest}"
 
     def _left(self, status: Status) -> str:
         """At the pace since the first step, pauses included."""

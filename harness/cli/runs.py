@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.campaign.run_store import Store
-from harness.campaign.wings import sections_of, stored_kind_of
+from harness.campaign.run_store import Store, part_of_a_day, usable
+from harness.campaign.wings import StoredKind, sections_of, stored_kind_of
 from harness.cli.output import SIGNS, note, out, print_json, say
 from harness.cli.shared_options import REPORTS, JsonOption, ReportsOption, RunArg
 from harness.cli.terminal import print_report, print_result
@@ -24,6 +24,7 @@ from harness.judge.verdict import EXIT_CODES, Verdict, merge
 from harness.log import untrusted_files
 from harness.log.journal import is_running
 from harness.report import markdown, run_report, write_reports
+from harness.report.commands import REHEARSALS
 from harness.units import counted
 
 
@@ -39,8 +40,11 @@ def show(
 
     Example: chaos show last
     """
-    folder = Store(reports).find(run)
-    if kind := stored_kind_of(folder):
+    passed_over: list[str] = []
+    folder, kind = usable(run, reports, _judged, passed_over)
+    for why in passed_over:
+        note(f"passed over: {why}")
+    if kind:
         if json:
             print_json(kind.values(folder))
         elif as_markdown:
@@ -48,12 +52,6 @@ def show(
         else:
             print_result(kind.read(folder), folder)
         return
-    if not (folder / "report.json").exists():
-        if is_running(folder):
-            judged = [each.run_id for each in Store(reports).runs() if each.verdict]
-            before = f"; the newest that was judged: chaos show {judged[0]}" if judged else ""
-            raise UsageError(f"{folder} is at work, and is judged at its end{before}")
-        raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
     report = run_report.read(folder / "report.json")
     if json:
         print_json(report.to_json())
@@ -62,6 +60,17 @@ def show(
     else:
         page = folder / "report.html"
         print_report(report, page if page.exists() else None, out)
+
+
+def _judged(folder: pathlib.Path) -> StoredKind | None:
+    """Its kind. Raises `UsageError` for a run that was not judged."""
+    kind = stored_kind_of(folder)
+    judged = (folder / (kind.report if kind else "report.json")).exists()
+    if judged or (kind and is_running(folder)):  # which tells of itself while it is at work
+        return kind
+    if is_running(folder):
+        raise UsageError(f"{folder} is at work, and is judged at its end; the newest that was judged: chaos show last")
+    raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
 
 
 def score(
@@ -149,17 +158,20 @@ def report(run: RunArg, reports: ReportsOption = REPORTS) -> None:
 
 def _judge(folder: pathlib.Path, rehearsal: str | None = None, must_write: bool = False) -> Verdict:
     """Prints the verdict also where the report cannot be written, unless that is what was asked for."""
-    if rehearsal is None and (kind := stored_kind_of(folder)):
+    folder, part = part_of_a_day(folder)
+    kind = stored_kind_of(folder)
+    if rehearsal is None and part is None and kind:
         result, write = kind.judge(folder)
         with _written_if_it_can_be(folder, must_write):
             write()
             return print_result(result, folder)
         return print_result(result)
-    card = judge(load_evidence(folder, rehearsal), folder.resolve().name)
+    named = part or (rehearsal if kind else None)  # a rehearsal of a game day is no run of the day's whole job
+    card = judge(load_evidence(folder, part or rehearsal), named or folder.resolve().name)
     page = None
     with _written_if_it_can_be(folder, must_write):
-        target = folder
-        if rehearsal is not None:
+        target = folder / REHEARSALS / part if part else folder
+        if rehearsal is not None and part is None:
             name = f"rehearsal-{urllib.parse.quote(rehearsal, safe=' ')}"  # whatever characters its name has
             untrusted_files.make_folder(folder, name)
             target = folder / name

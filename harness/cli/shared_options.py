@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import pathlib
-import shlex
 from typing import Annotated
 
 import typer
@@ -13,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from harness.cli import default_folders, path_arguments
 from harness.errors import UsageError
+from harness.report import commands
 from harness.run.gpu_hours import GpuCap
 from harness.spec.scenario import Labels
 
@@ -29,14 +29,19 @@ in_use = REPORTS  # of the command that runs: named when its disk is full
 def _note_reports(folder: pathlib.Path) -> pathlib.Path:
     global in_use
     in_use = path_arguments.folder("--reports")(folder)
+    commands.here.reports = _given(folder, os.environ.get("CHAOS_REPORTS"), REPORTS)
     return folder
 
 
-def where_kept() -> str:
-    """What commands that this one prints need so that they find its runs; empty where they find them by themselves."""
-    if in_use.absolute() == REPORTS or os.environ.get("CHAOS_REPORTS"):
-        return ""
-    return f"Its runs are found with --reports {shlex.quote(str(in_use))}, or with CHAOS_REPORTS set to that."
+def _note_scenarios(folder: pathlib.Path) -> pathlib.Path:
+    commands.here.scenarios = _given(folder, os.environ.get("CHAOS_SCENARIOS"), SCENARIOS)
+    return path_arguments.folder("--scenarios")(folder)
+
+
+def _given(folder: pathlib.Path, set_to: str | None, default: pathlib.Path) -> str:
+    """What commands that this one prints must be told; empty: they look there by themselves."""
+    usual = pathlib.Path(set_to or default).absolute()
+    return "" if folder.absolute() == usual else str(folder.absolute())
 
 
 ReportsOption = Annotated[
@@ -49,7 +54,7 @@ ScenariosOption = Annotated[
         help="Where scenarios are looked up.",
         envvar="CHAOS_SCENARIOS",
         show_default="shipped",
-        callback=path_arguments.folder("--scenarios"),
+        callback=_note_scenarios,
     ),
 ]
 LabelOption = Annotated[

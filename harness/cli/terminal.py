@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 from rich.console import Console, Group
 from rich.table import Table
@@ -10,9 +11,9 @@ from rich.text import Text
 
 from harness.campaign.wings import Result
 from harness.cli.output import SIGNS, STYLES, out, safe, say, unwrapped
-from harness.cli.shared_options import where_kept
 from harness.judge.verdict import Verdict
 from harness.report import view
+from harness.report.commands import step_here
 from harness.report.run_report import Report
 from harness.report.words import one_line
 
@@ -27,9 +28,9 @@ def summary(report: Report, page: pathlib.Path | None = None) -> Group:
     parts: list[Text | Table] = [first, *others, _figures(report)]
     if left_open := " ".join(view.beyond(report)):
         parts.append(Text(left_open, style="dim"))
-    parts += [Text(f"Next: {one_line(step)}") for step in report.next_steps]
-    if report.next_steps and (where := where_kept()):
-        parts.append(Text(where, style="dim"))
+    # Not wrapped: a command is copied in one piece.
+    whole: dict[str, Any] = {"no_wrap": True, "overflow": "ignore"}
+    parts += [Text(f"Next: {one_line(step_here(step))}", **whole) for step in report.next_steps]
     if page is not None:
         parts.append(Text(f"Report: {page}", style="dim"))
     return Group(*parts)
@@ -37,7 +38,7 @@ def summary(report: Report, page: pathlib.Path | None = None) -> Group:
 
 def print_report(report: Report, page: pathlib.Path | None, console: Console) -> None:
     """Prints the summary. Plain, unwrapped text when not on a terminal."""
-    unwrapped(console).print(summary(report, page))
+    unwrapped(console).print(summary(report, page), crop=False)
 
 
 def _figures(report: Report) -> Table:
@@ -58,14 +59,12 @@ def print_result(result: Result, folder: pathlib.Path | None = None) -> Verdict:
     """The last words of a result that is more than one run: its verdict after those of its parts, and where its report
     is, if it could be written."""
     for part in result.parts:
-        sign = f"[{STYLES[part.verdict]}]{part.verdict.value:13}[/]"
+        sign = f"[{STYLES[part.verdict]}]{part.verdict.value:13}[/]" if part.verdict else f"{'not judged':13}"
         out.print(f"  {sign} {safe(part.name)}: {safe((part.reasons or [''])[0])}", soft_wrap=True)
     reason = safe((result.reasons or [""])[0])
     out.print(f"[{STYLES[result.verdict]}]{result.verdict.value.upper()}[/]  {reason}", soft_wrap=True)
     for step in result.next_steps:
-        say(f"Next: {one_line(step)}")
-    if result.next_steps and (where := where_kept()):
-        say(where, "dim")
+        say(f"Next: {one_line(step_here(step))}")
     if folder is not None:
         say(f"Report: {folder / 'report.html'}", "dim")
     return result.verdict

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from harness.cli.output import print_json, print_table, safe, say, write_page
+from harness.cli.output import note, print_json, print_table, safe, say, write_page
 from harness.cli.shared_options import REPORTS, JsonOption, PageOption, ReportsOption, SeedOption
 from harness.errors import UsageError
 from harness.forecast import answer, forecast_page
@@ -79,6 +79,8 @@ def forecast(
         seed=seed,
     )
     measured = read_runs(runs or [], reports)
+    for why in measured.passed_over:
+        note(f"passed over: {why}")
     job, source = _job(question, measured, rates, failures, trace)
     for change in set_ or ():
         job = job.changed(change)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from harness.campaign.run_store import Store
+from harness.campaign.run_store import usable
 from harness.campaign.wings import stored_kind_of
 from harness.errors import ChaosError, UsageError
 from harness.forecast.failure_rates import CauseRate, RateTable
@@ -64,6 +64,7 @@ class Measured:
     places: set[str] = field(default_factory=set)  # `2 GPUs on local`
     commits: set[str] = field(default_factory=set)
     trainer: Any = None  # its name or its command, as in a plan
+    passed_over: list[str] = field(default_factory=list)  # newer runs than the one that `last` came to, each with why
 
     @property
     def phases(self) -> dict[str, float]:
@@ -74,21 +75,26 @@ class Measured:
         return {name: amount for name, amount in sums.items() if amount}
 
 
+def _fit(folder: pathlib.Path) -> Report:
+    """Raises `UsageError` for a run that says nothing of a stack that recovers."""
+    if stored_kind_of(folder):
+        raise UsageError(f"{folder.name} is no run of one scenario; name its runs one by one")
+    if not (folder / "report.json").exists():
+        raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
+    report = run_report.read(folder / "report.json")
+    if report.verdict is not Verdict.PASS:
+        why = one_line(report.reasons[0] if report.reasons else "no reason is given")
+        raise UsageError(f"{folder.name} is no ground for a forecast, its verdict is {report.verdict}: {why}")
+    return report
+
+
 def read_runs(names: Sequence[str], reports: pathlib.Path) -> Measured:
     """Raises `UsageError` for a run that is not there, that did not pass, or that is given twice."""
     if len(names) > RUNS_MAX:
         raise UsageError(f"{len(names):,} runs; up to {RUNS_MAX:,} are allowed")
     found = Measured()
     for name in names:
-        folder = Store(reports).find(name)
-        if stored_kind_of(folder):
-            raise UsageError(f"{folder.name} is no run of one scenario; name its runs one by one")
-        if not (folder / "report.json").exists():
-            raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
-        report = run_report.read(folder / "report.json")
-        if report.verdict is not Verdict.PASS:
-            why = one_line(report.reasons[0] if report.reasons else "no reason is given")
-            raise UsageError(f"{folder.name} is no ground for a forecast, its verdict is {report.verdict}: {why}")
+        folder, report = usable(name, reports, _fit, found.passed_over)
         if report.run_id in found.runs:
             raise UsageError(f"{folder.name} is given twice")
         workload = _workload(folder)

@@ -10,6 +10,7 @@ from harness.forecast.measured_inputs import RECOVERIES_MAX, Measured, add_repor
 from harness.forecast.outcome import Question, outcome_of
 from harness.forecast.simulator import simulate
 from harness.judge.verdict import Verdict
+from harness.report.commands import as_here, copied
 from harness.report.run_report import Report
 from harness.report.section import Section
 from harness.report.words import DASH, percent
@@ -50,10 +51,11 @@ def _section(report: Report, found: Measured) -> Section:
                 top = f"At {counted(AT_THE_TOP, 'GPU')}, a stack that recovers like this wastes {mean} a week "
                 top += f"(90 %: {low} to {high}) at ${price:,.2f} a GPU-hour."
         rows.append(row)
+    wider = f"chaos forecast {report.kept_as or copied(report.run_id)} --gpus 16384 --days 54"
     words = [
         f"What failures, checkpoints and spares take, forecast from the recoveries of this run alone, with the failure "
         f"rates of the table {name} and nodes of 8 GPUs. All assumptions, other sizes and more runs: "
-        f"chaos forecast {report.run_id} --gpus 16384 --days 54"
+        f"{as_here(wider)}"
     ]
     head = ["GPUs", "a failure every", "goodput", "GPU-h wasted a week", *LOW_HIGH]
     head += [] if price is None else ["dollars a week"]

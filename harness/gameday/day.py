@@ -16,6 +16,7 @@ from typing import Any
 from harness.backends.contract import Backend
 from harness.campaign import ledger_so_far
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage, staged
+from harness.campaign.checked_files import PLAN
 from harness.campaign.fault_free import copy_fault_free, ensure_fault_free, expects_band, fault_free_plans
 from harness.campaign.run_store import picked
 from harness.errors import ChaosError, EventLogError, FaultError, UsageError
@@ -30,6 +31,7 @@ from harness.judge.score import Scorecard, judge
 from harness.log import journal, reading, untrusted_files
 from harness.report import write_files, write_reports
 from harness.report.charts.loss_curves import Series
+from harness.report.commands import REHEARSALS
 from harness.report.drawing import line
 from harness.run.job import run_job
 from harness.run.stop import StopRequest
@@ -195,9 +197,10 @@ def _of_the_job(whole: Evidence, expect: Mapping[str, Any]) -> Evidence:
 def write_day(run_dir: pathlib.Path, result: DayResult, cards: Mapping[str, Scorecard]) -> None:
     day = load_day(run_dir)
     for name, card in cards.items():
-        folder = run_dir / day_report.REHEARSALS / name
+        folder = run_dir / REHEARSALS / name
         folder.mkdir(parents=True, exist_ok=True)
         write_reports(card, folder)
+        write_files({PLAN: json.dumps(day.alone(name).to_json(), indent=2) + "\n"}, folder)
     write_files(day_report.render(day, result), run_dir)
 
 

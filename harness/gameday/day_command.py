@@ -157,7 +157,10 @@ def _rehearse_dry(day: DayPlan, path: pathlib.Path, step_s: float, engine: Backe
             f"allowed: at least {needed}, and more for pauses, rests and recoveries"
         )
     if steps is None:
-        say("Not checked: whether the job outlasts its schedule; nobody knows how many steps it does.")
+        say(
+            "Not checked: whether the job outlasts its schedule, as only its own command says how many steps it does."
+            f" Write them as workload: {{steps: …}} (at least {needed}), and {{steps}} in its command in their place."
+        )
     elif not step_s:
         say(f"Not checked: whether {steps} steps outlast these times; give --step-time, in seconds.")
     capability = engine.probe()

@@ -100,6 +100,16 @@ class DayPlan(_Model):
     def acts(self) -> list[Act]:
         return [act for scene in self.scenes for act in scene.acts]
 
+    def alone(self, name: str) -> Plan:
+        """This rehearsal as a run of its own: on the same job, and struck as soon as the day would have begun it."""
+        plan = next(act.plan for act in self.acts if act.name == name)
+        faults = []
+        for fault in plan.faults:
+            more = fault.when.more_steps
+            at = {} if more is None else {"step": self.steady.steps + more, "more_steps": None}
+            faults.append(fault.model_copy(update={"when": fault.when.model_copy(update=at)}))
+        return plan.model_copy(update={"faults": tuple(faults)})
+
     def losses_unproven(self) -> tuple[str, list[str]]:
         """The first rehearsal that does not expect the losses of the fault-free run, and those beside or after it that
         do: other losses prove nothing there."""

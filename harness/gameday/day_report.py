@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,12 @@ from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import ActResult, DayResult
 from harness.judge.verdict import Verdict
 from harness.report import html_page, markdown, next_steps, run_report, view
+from harness.report.commands import step_here
 from harness.report.strict_json import json_text
 from harness.report.words import DASH, clock_time, gpu_seconds, minute, short, words
 from harness.units import counted, format_duration
 
 PLAN, REPORT = "gameday.json", "gameday-report.json"
-REHEARSALS = "rehearsals"  # the reports of each, in the day's folder
 
 SCHEMA = 1
 MOMENTS_MAX = 400  # shown
@@ -88,8 +88,21 @@ def _sentences(result: DayResult) -> list[str]:
 
 def to_do(result: DayResult) -> list[str]:
     """What to do about each rehearsal that did not pass."""
-    cards = [(act.expected.name, act.card) for act in result.acts if act.card]
-    return [f"{name}: {step}" for name, card in cards for step in next_steps.next_steps(card)[:STEPS_MAX]]
+    found = []
+    for act in result.acts:
+        steps = next_steps.next_steps(act.card)[:STEPS_MAX] if act.card else []
+        found += [f"{act.expected.name}: {step}" for step in (*steps, *_of_people(act))]
+    return found
+
+
+def _of_people(act: ActResult) -> Iterator[str]:
+    """What alerts and people failed to do is mended elsewhere than in the job."""
+    late = [watch.what for watch in act.watches if watch.verdict is Verdict.FAIL]
+    if any(what.startswith("alert ") for what in late):
+        yield "see why its alert did not come in time: its rule, and who is sent it (docs/gameday.md)"
+    if any(not what.startswith("alert ") for what in late):
+        runbook = act.expected.runbook
+        yield f"go through its runbook with those on call: {runbook}" if runbook else "give it a runbook: …"
 
 
 class StoredAct(msgspec.Struct):
@@ -198,7 +211,7 @@ def _json_act(act: ActResult) -> dict[str, Any]:
         "verdict": act.verdict.value,
         "machine": act.machine.value,
         "outcome": act.outcome,
-        "reasons": list(act.reasons),
+        "reasons": list(act.worst_first),
         "recovery_s": act.recovery_s,
         "gpu_seconds_wasted_by_faults": act.wasted_gpu_s if act.card else None,
         "people_s": {name: None if took is None else took / 1e9 for name, took in act.reactions.items()},
@@ -220,7 +233,7 @@ def _markdown(day: DayPlan, result: DayResult, reasons: Sequence[str], rows: Seq
         f"{markdown.code(str(day.seed))} · run {markdown.code(day.job.run_id)}",
         text(" · ".join(_crumbs(day, result))),
         "\n".join(f"- {text(reason)}" for reason in reasons[1:]),
-        "\n".join(f"- Next: {text(step)}" for step in to_do(result)),
+        "\n".join(f"- Next: {text(step_here(step))}" for step in to_do(result)),
         "## Scorecard\n\n" + " · ".join(f"{name}: {side or 'not judged'}" for name, side in result.sides.items()),
         markdown.table(HEAD, [row.cells for row in rows]),
         text(_wasted(day, result)),

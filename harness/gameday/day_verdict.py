@@ -102,6 +102,13 @@ class ActResult:
         return merge([self.machine, *(watch.verdict for watch in self.watches)])
 
     @property
+    def worst_first(self) -> Sequence[str]:
+        """What its verdict is over, before how the machine did."""
+        of_machine = self.machine is self.verdict
+        said = [each.reason for each in self.watches if each.verdict is self.verdict and not of_machine]
+        return [*(text.removeprefix(f"{self.expected.name}: ") for text in said if text), *self.reasons]
+
+    @property
     def wasted_gpu_s(self) -> float:
         """By its faults, as the ledger books it; 0 where that is not known."""
         scores = self.card.scores.get("wasted_gpu_hours", {}) if self.card else {}

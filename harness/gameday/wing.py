@@ -18,6 +18,7 @@ from harness.gameday.day_file import are_strikes
 from harness.gameday.day_plan import plan_day
 from harness.judge.verdict import Verdict
 from harness.report import run_report
+from harness.report.commands import REHEARSALS
 from harness.report.run_report import ReportError
 from harness.spec.document import Document, read_text
 from harness.units import counted
@@ -41,7 +42,7 @@ class _Days:
         from harness.gameday.day import judge_stored, write_day  # which the list of runs does without
 
         result, cards = judge_stored(folder)
-        parts = [Part(act.expected.name, act.verdict, act.reasons) for act in result.acts]
+        parts = [Part(act.expected.name, act.verdict, act.worst_first) for act in result.acts]
         told = Result(result.verdict, result.reasons, parts, day_report.to_do(result))
         return told, functools.partial(write_day, folder, result, cards)
 
@@ -52,7 +53,7 @@ def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
             day = day_report.read(folder)
         except ReportError:
             continue
-        told = (run_report.commit_in(path) for path in folder.glob(f"{day_report.REHEARSALS}/*/report.json"))
+        told = (run_report.commit_in(path) for path in folder.glob(f"{REHEARSALS}/*/report.json"))
         trainers, held = trainers_of(folder / "plan.json"), counted(len(day.rehearsals), "rehearsal")
         from_here = (folder, at_s, frozenset(filter(None, told)), trainers)
         yield Proof(Item.GAME_DAY, day.verdict, (day.reasons or [held])[0], *from_here)

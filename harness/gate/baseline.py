@@ -92,7 +92,7 @@ def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = (
 
 def _stored(commit: str, reports: pathlib.Path) -> Iterator[tuple[Identity, RunFigures]]:
     # Uncommitted changes are another stack: only a commit that is written whole, with `-dirty`, may have them.
-    runs = [run for run in Store(reports).runs(Wanted(commit=commit)) if run.verdict]
+    runs = Store(reports).evidence(Wanted(commit=commit))
     runs = [run for run in runs if run.commit == commit or not run.commit.endswith("-dirty")]
     if len(commits := sorted({run.commit for run in runs})) > 1:
         raise UsageError(f"{commit!r} fits {len(commits)} commits; write more letters: {', '.join(commits)}")

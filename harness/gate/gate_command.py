@@ -11,10 +11,9 @@ import typer
 from rich.table import Table
 from typer.core import TyperCommand
 
-from harness.campaign.campaign_observers import SILENT_CAMPAIGN
 from harness.cli.display import Display
 from harness.cli.monitoring import SummaryOption, append_summary
-from harness.cli.output import STYLES, note, out, print_json, print_table, safe, say
+from harness.cli.output import STYLES, err, note, out, print_json, print_table, safe, say
 from harness.cli.shared_options import (
     REPORTS,
     SCENARIOS,
@@ -23,7 +22,6 @@ from harness.cli.shared_options import (
     ReportsOption,
     ScenariosOption,
     SeedOption,
-    where_kept,
 )
 from harness.errors import UsageError
 from harness.gate import baseline as baselines
@@ -45,6 +43,7 @@ from harness.gate.selection import parse_shard
 from harness.gate.suite_file import find_suite
 from harness.gate.suite_run import Gate, Stopped, run_gate
 from harness.judge.verdict import EXIT_CODES, Verdict
+from harness.report.commands import step_here
 from harness.report.view import in_words
 from harness.run.stop import stop
 from harness.units import counted, parse_duration_ns
@@ -97,14 +96,13 @@ def gate(
         raise UsageError("--shard goes neither with --last-failed nor with --add")
     if shard and against:
         raise UsageError("--shard: all comparisons of a gate are judged together; give --against to `chaos gate merge`")
-    with Display(out) as display:
-        watching = SILENT_CAMPAIGN if json else display
+    with Display(err if json else out) as display:
         try:
             budget_s = parse_duration_ns(budget) / 1e9 if budget else None
         except ValueError as error:
             raise UsageError(f"--budget: {error}") from error
         setting = Gate(
-            *(backend, seed, reports, scenarios, watching, stop, against, repeat, tag, fail_fast),
+            *(backend, seed, reports, scenarios, display, stop, against, repeat, tag, fail_fast),
             budget_s=budget_s,
             shard=parse_shard(shard) if shard else None,
             last_failed=last_failed,
@@ -184,9 +182,7 @@ def _print(answer: GateResult, reports: pathlib.Path) -> None:
     out.print(f"[bold]{answer.verdict.value.upper()}[/]  {safe(in_words(answer.reason))}", soft_wrap=True)
     say(f"Report: {reports / answer.run_id / 'report.html'}", "dim")
     for step in next_steps(answer):
-        say(f"  {step}")
-    if next_steps(answer) and (where := where_kept()):
-        say(f"  {where}", "dim")
+        say(f"  {step_here(step)}")
     out.print(f"[{STYLES[answer.verdict]}]{safe(yes_or_no(answer))}[/]", soft_wrap=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import statistics
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from harness.judge.repeats import RepeatVerdict
 from harness.judge.score import S, Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import html_page, junit, markdown, run_report
-from harness.report.next_steps import copied
+from harness.report.commands import command, copied, step_here
 from harness.report.strict_json import json_text, strict
 from harness.report.view import in_words
 from harness.report.words import gpu_seconds, minute, seconds
@@ -73,6 +72,12 @@ class GateResult:
     part: Part = NO_PART
     path: str = ""  # of its file, where its name alone does not find it
 
+    @property
+    def counts_later(self) -> bool:
+        """Whether a later gate may add these runs: only where the code that they ran is known."""
+        codes = [card.environment for row in self.rows for card in row.cards]
+        return all(code.get("trainer_diff") or code.get("image_digest") for code in codes)
+
 
 def yes_or_no(answer: GateResult) -> str:
     """The answer in one line: `NO: 1 of 12 scenarios failed, 2 could not be judged, 9 passed.`"""
@@ -102,7 +107,7 @@ def next_steps(answer: GateResult) -> list[str]:
     for row in answer.rows:
         run_id = next((run.run_id for run in row.runs if run.verdict is Verdict.FAIL), "")
         if row.result.verdict is Verdict.FAIL and run_id:
-            look = f"open {run_id}/report.html in the reports" if row.swept else f"chaos show {run_id}"
+            look = f"chaos show {copied(run_id)}"
             steps.append(f"{row.name} failed: {look}")
     return [*steps, *_what_got_worse(answer), *_what_would_settle(answer)]
 
@@ -112,45 +117,58 @@ def _what_got_worse(answer: GateResult) -> Iterator[str]:
     worse = {each.question.scenario for each in held.answers if each.verdict is Verdict.FAIL}
     for row in answer.rows:
         if row.name in worse and row.runs and (before := held.runs.get(row.name)):
-            compared = f"chaos compare {copied(before)} {row.runs[-1].run_id}"
+            compared = f"chaos compare {copied(before)} {copied(row.runs[-1].run_id)}"
             yield f"{row.name} got worse; which phase, rank or account of GPU time it is: {compared}"
     better = sorted({each.question.scenario for each in held.answers if each.bounds and each.bounds[1] < MUCH_BETTER})
     if better:
         yield (
             f"{', '.join(better)} did much better than the baseline, which may be of a busier host and hide what"
-            f" gets worse; on a quiet host, make a new one: {shlex.join(['chaos', 'baseline', 'set', held.baseline])}"
+            f" gets worse; on a quiet host, make a new one: {command('baseline', 'set', held.baseline)}"
         )
 
 
 def _what_would_settle(answer: GateResult) -> Iterator[str]:
     verdicts = {row.result.verdict for row in answer.rows}
-    unclear = bool(verdicts & {Verdict.INCONCLUSIVE, Verdict.INVALID}) and not answer.part.shard
+    open_ones = verdicts & {Verdict.INCONCLUSIVE, Verdict.INVALID}
+    unclear = bool(open_ones or answer.part.incomplete) and not answer.part.shard
     compared = answer.held.answers if answer.held is not None and Verdict.FAIL not in verdicts else ()
     more = max((each.more or 0 for each in compared), default=0)
     before = [each.question.runs_before for each in compared if isinstance(each.question, Success)]
     if answer.held is not None and min(before, default=RUNS_MIN) < RUNS_MIN:
         yield (
             f"The baseline has too few runs: make a gate with --repeat {RUNS_USUAL} on the stack that you trust, then:"
-            f" {shlex.join(['chaos', 'baseline', 'set', answer.held.baseline])}"
+            f" {command('baseline', 'set', answer.held.baseline)}"
         )
         more = 0
     if any(row.stored for row in answer.rows):
         if unclear or more:
             yield "Run the shards again with more runs (--repeat), on quiet hosts; then merge them"
         return
-    codes = [card.environment for row in answer.rows for card in row.cards]
-    known = all(code.get("trainer_diff") or code.get("image_digest") for code in codes)  # else --add is refused
-    again = ["chaos", "gate", answer.path or answer.suite, *(["--add", "last"] if known else [])]
-    again += ["--backend", answer.part.backend] if answer.part.backend not in ("", "local") else []
-    again += ["--seed", str(answer.part.seed)] if answer.part.seed != 1 else []
-    again += ["--against", answer.held.baseline] if answer.held is not None else []
-    if unclear:
-        yield f"Run again what did not pass, on a quiet host: {shlex.join([*again, '--last-failed'])}"
+    known = answer.counts_later and not (answer.part.again and not answer.part.added)
+    again = _again(answer, "--add", answer.run_id) if known else _again(answer)
+    if unclear and known:
+        yield f"Run again what did not pass, on a quiet host, beside what did: {again} --last-failed{_repeat(answer)}"
+    elif unclear:
+        yield f"Run the gate again, on a quiet host: {again}{_repeat(answer)}"
+    elif answer.part.again and not answer.part.added and answer.rows:
+        yield f"This was a part of the suite; for an answer about all of it: {again}{_repeat(answer)}"
     if more:
         runs = more if known else more + max(len(row.runs) for row in answer.rows)
-        yield f"To settle the comparison: {shlex.join([*again, '--repeat', str(runs)])}"
-    if (unclear or more) and not known:
-        yield "With the trainer in a git checkout, and a commit there, --add counts the runs of an earlier gate as well"
+        yield f"To settle the comparison: {again} --repeat {runs}"
+
+
+def _again(answer: GateResult, *more: str) -> str:
+    """The same suite, on the same backend with the same seed, held against the same."""
+    words = ["gate", answer.path or answer.suite, *more]
+    words += ["--tag", answer.part.tag] if answer.part.tag else []
+    words += ["--backend", answer.part.backend] if answer.part.backend not in ("", "local") else []
+    words += ["--seed", str(answer.part.seed)] if answer.part.seed != 1 else []
+    words += ["--against", answer.held.baseline] if answer.held is not None else []
+    return command(*words)
+
+
+def _repeat(answer: GateResult) -> str:
+    return f" --repeat {answer.part.repeat}" if answer.part.repeat else ""
 
 
 COMPARED_HEAD = ("Verdict", "Scenario", "Figure", "Baseline", "Now", "Ratio", "95 % bounds", "Reason")
@@ -256,7 +274,7 @@ def _markdown(answer: GateResult) -> str:
     check = f"The blindness check, which must fail: {caught.verdict}, {caught.reasons[0]}"
     rows = [row.cells for row in answer.rows]
     parts = [f"**{markdown.text(yes_or_no(answer))}**", head, name]
-    parts += [markdown.text(step) for step in next_steps(answer)]
+    parts += [markdown.text(step_here(step)) for step in next_steps(answer)]
     parts += [markdown.text(check), markdown.table(HEAD, rows)]
     parts += [markdown.text(f"Left out: {each.scenario}, {each.why}") for each in answer.part.left_out]
     if answer.held is not None:
@@ -265,6 +283,11 @@ def _markdown(answer: GateResult) -> str:
         parts += [markdown.text(f"Not compared: {each}") for each in answer.held.not_compared]
         parts += [markdown.text(f"Missing: the baseline has no runs of {each}") for each in answer.held.missing]
     return "\n\n".join(parts) + "\n"
+
+
+def _one_of(row: SuiteRow, number: int) -> str:
+    """A name that no other suite of the document has."""
+    return f"{row.name}, run {number} of {len(row.cards)}" if len(row.cards) > 1 else row.name
 
 
 def _junit(answer: GateResult) -> str:
@@ -284,7 +307,16 @@ def _junit(answer: GateResult) -> str:
     gate = junit.empty_suite(answer.suite, verdicts, time=f"{sum(took_s for *_, took_s in cases):.3f}")
     for name, verdict, reasons, took_s in cases:
         junit.case(gate, answer.suite, name, verdict, reasons[0], "\n".join(reasons), took_s)
-    ElementTree.SubElement(gate, "system-out").text = junit.clean("\n".join([yes_or_no(answer), *next_steps(answer)]))
+    ElementTree.SubElement(gate, "system-out").text = junit.clean(
+        "\n".join([yes_or_no(answer), *map(step_here, next_steps(answer))])
+    )
     return junit.document(
-        [gate, *(junit.suite_of(run_report.from_scorecard(card)) for row in answer.rows for card in row.cards)]
+        [
+            gate,
+            *(
+                junit.suite_of(run_report.from_scorecard(card), _one_of(row, number))
+                for row in answer.rows
+                for number, card in enumerate(row.cards, 1)
+            ),
+        ]
     )

@@ -57,6 +57,7 @@ class Part(msgspec.Struct, frozen=True):
     left_out: Annotated[tuple[LeftOut, ...], msgspec.Meta(max_length=2000)] = ()
     again: bool = False  # only those that did not pass last time
     added: Short = ""  # the gate whose runs count as well
+    repeat: Count | None = None  # runs of each scenario, in place of what the suite says
 
     @property
     def same(self) -> tuple[object, ...]:

@@ -47,6 +47,7 @@ from harness.spec.scenario import Scenario, find_beside
 from harness.trainers.shared.outcome_inputs import environment_facts
 from harness.units import counted
 
+NEEDS = "put the trainer into a git checkout, with a commit"
 SAME_CODE = ("trainer_commit", "trainer_diff", "data_digest", "image_digest")  # what tells whether two runs had it
 
 
@@ -90,9 +91,8 @@ class Earlier:
             for name in SAME_CODE:
                 if (then := card.environment.get(name)) != (now := here.get(name)):
                     raise UsageError(f"--add: {card.run_id} had {name} {then or 'unknown'}, here {now or 'unknown'}")
-            if not any(here.get(name) for name in ("trainer_diff", "image_digest")):
-                why = "use a git checkout with a commit"
-                raise UsageError(f"--add: nobody knows that {card.run_id} had the code of now: {why}")
+            if not _is_known(plan, backend):
+                raise UsageError(f"--add: nobody knows that {card.run_id} had the code of now: {NEEDS}")
 
 
 def _told(plan: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,13 +124,15 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     specs = [each for each in specs if _name(*each) in asked] if again else specs
     names, added = tuple(_name(*each) for each in specs), before.run_id if gate.add and before else ""
     whole = (len(every), len(specs), gate.tag, gate.backend, gate.seed, digest_of(path), names)
-    part = Part(*whole, again=again, added=added)
+    part = Part(*whole, again=again, added=added, repeat=gate.repeat)
     if shard := gate.shard:
         specs, part = of_shard(specs, shard), structs.replace(part, shard=shard.number, shards=shard.of)
     compared_with = _baseline(specs, gate)
     backend, added_to = load_backend(gate.backend), Earlier(earlier, asked)
     for entry, spec in specs:
         added_to.check(_check_plan(entry, spec, gate), backend)
+    if not all(_is_known(plan, backend) for plan in _of_each_trainer(specs, gate)):
+        gate.observer.note(f"No later gate can count the runs of this one (--add): {NEEDS}.")
     run_id = new_run_id(suite.name)
     (gate.reports / run_id).mkdir(parents=True)
     (gate.reports / run_id / stored_gate.BEGAN).touch()
@@ -194,6 +196,17 @@ def _check_twice(path: pathlib.Path, specs: Sequence[Chosen]) -> None:
             why += "or a profile to tell the two apart"
             raise ScenarioError([f"{path}: {_name(entry, spec)}: {why}"])
         seen.add((_name(entry, spec), done))
+
+
+def _of_each_trainer(specs: Sequence[Chosen], gate: Gate) -> list[Plan]:
+    plans = (_check_plan(entry, spec, gate) for entry, spec in specs if entry.matrix is None)
+    return list({repr(plan.workload.trainer.files()): plan for plan in plans}.values())
+
+
+def _is_known(plan: Plan, backend: Backend) -> bool:
+    """Whether a run tells which code it ran."""
+    here = provenance.facts(plan, backend)
+    return any(here.get(name) for name in ("trainer_diff", "image_digest"))
 
 
 def digest_of(suite: pathlib.Path) -> str:
@@ -325,7 +338,7 @@ def _reason(verdict: Verdict, rows: Sequence[SuiteRow]) -> str:
 
 def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
     """No fault-free run is needed to see that it fails."""
-    plan = make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name))
+    plan = make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name)).as_control()
     check_capabilities(plan, backend.probe())
     run_dir = gate.reports / plan.run_id
     stage = Stage("blindness check", plan.workload.nodes)

@@ -35,6 +35,7 @@ Path = tuple[str | int, ...]
 NS_MAX = 2**63 - 1  # 292 years
 NOT_STARTED_NS = 600 * 10**9
 WIDENED_TIMES = 3
+CONTROL = "blindness-check"  # the tag of a run of a broken trainer, which must fail: no evidence of any other
 OCCURRENCES_MAX = 20_000  # faults of a plan, each firing counted
 TARGETS_MAX = 300_000  # of all of them together; one fault on all ranks of the largest job has 262,144
 
@@ -100,6 +101,10 @@ class Header(_Model):
     labels: dict[str, str] = {}
     file_digest: str | None = None  # SHA-256 of the scenario's file
     traces: dict[str, str] = {}  # by the id of a fault that replays one: what was made of it, in words
+
+    @property
+    def is_control(self) -> bool:
+        return CONTROL in self.tags
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -232,6 +237,11 @@ class Plan(_Model):
     def labelled(self, labels: Mapping[str, str]) -> Plan:
         """With these labels over those of its scenario."""
         header = self.scenario.model_copy(update={"labels": {**self.scenario.labels, **labels}})
+        return self.model_copy(update={"scenario": header})
+
+    def as_control(self) -> Plan:
+        """The same, marked as a run that must fail."""
+        header = self.scenario.model_copy(update={"tags": tuple(dict.fromkeys([*self.scenario.tags, CONTROL]))})
         return self.model_copy(update={"scenario": header})
 
     def again(self, run_id: str) -> Plan:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.campaign.run_store import Store
-from harness.campaign.wings import Item, Proof, latest_s, stored_kind_of, trainers_of, wings
+from harness.campaign.wings import Item, Proof, latest_s, trainers_of, wings
 from harness.judge.verdict import Verdict, merge
 from harness.report import run_report
 from harness.report.words import short_commit
@@ -68,10 +68,9 @@ def _answer(item: Item, proof: Proof | None, commit: str | None) -> Answer:
 def _of_runs(reports: pathlib.Path) -> Iterator[Proof]:
     """What the newest runs say that say something."""
     untold = {Item.RESUMES, Item.DATA, Item.DRY_RUN}
-    for run in Store(reports).runs()[:RUNS_MAX]:
+    for run in Store(reports).evidence()[:RUNS_MAX]:
         folder = reports / run.run_id
-        known = run.verdict is not None and run.begun_s <= latest_s()
-        if not known or not untold or stored_kind_of(folder) is not None:
+        if run.begun_s > latest_s() or not untold:
             continue
         try:
             report = run_report.read(folder / "report.json")

@@ -12,11 +12,11 @@ import msgspec
 
 from harness.errors import UsageError, choice
 from harness.judge.verdict import Verdict, merge
-from harness.preflight.checks.contract import Finding, Judged, load_check
+from harness.preflight.checks.contract import FAR_BELOW, Finding, Judged, load_check
 from harness.report import write_files
 from harness.report.run_report import ReportError, read_as
 
-SCHEMA = 1
+SCHEMA, NOT_JUDGED = 1, "not judged"
 ASKED, KNOWN = "asked.json", "preflight.json"  # what was asked for, and what it came to
 KEPT = ".preflights"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
@@ -27,8 +27,13 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     name: str
     title: str
-    verdict: Verdict
+    verdict: Verdict | None  # `None`: not judged
     judged: Judged
+
+
+def in_words(answer: Answer) -> str:
+    judged = answer.judged
+    return f"{NOT_JUDGED}: {judged.not_judged}" if judged.not_judged else judged.words
 
 
 class Curve(msgspec.Struct, kw_only=True):
@@ -70,9 +75,8 @@ class Preflight(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def verdict(self) -> Verdict:
-        verdicts = [each.verdict for each in self.checks]
-        nothing = all(each.judged.not_judged for each in self.checks)
-        return merge([*verdicts, Verdict.INCONCLUSIVE] if self.interrupted or nothing else verdicts)
+        verdicts = [each.verdict for each in self.checks if each.verdict is not None]
+        return merge([*verdicts, Verdict.INCONCLUSIVE] if self.interrupted else verdicts)
 
     @property
     def findings(self) -> list[tuple[Answer, Finding]]:
@@ -128,8 +132,9 @@ def kept(name: str, reports: pathlib.Path, backend: str) -> Preflight:
     return found
 
 
-def held_against(before: Preflight, name: str, judged: Judged) -> Iterator[Finding]:
-    """What became worse, or another, since then. What is in only one of the two is not compared."""
+def held_against(before: Preflight, name: str, judged: Judged, one_host: bool = False) -> Iterator[Finding]:
+    """What became worse, or another, since then. What is in only one of the two is not compared. `one_host`: its nodes
+    share the CPUs of one, so that what else it does may be why they are slower."""
     old = next((each.judged for each in before.checks if each.name == name), Judged())
     check = load_check(name)
     for fact, told in judged.facts.items():
@@ -144,7 +149,8 @@ def held_against(before: Preflight, name: str, judged: Judged) -> Iterator[Findi
             words = f"{figure}: {100 * value / was:.0f} % of what it was when the baseline was kept"
             in_name = set(re.split(r"[ ,/]+", figure))
             named = [node for node in before.nodes if node in in_name]
-            yield Finding(words, check.cause, named, figure=value, usual=was)
+            certain = not one_host or value < FAR_BELOW * was
+            yield Finding(words, check.cause, named, figure=value, usual=was, certain=certain)
 
 
 def answers(checks: Mapping[str, Judged]) -> list[Answer]:

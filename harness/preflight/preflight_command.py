@@ -38,7 +38,7 @@ from harness.preflight.looking import Setting, look
 from harness.preflight.wing import plain
 from harness.report import run_report, write_files
 from harness.report.strict_json import strict
-from harness.report.words import one_line, short, short_commit
+from harness.report.words import DASH, one_line, short, short_commit
 from harness.run.stop import stop
 from harness.units import format_duration
 
@@ -166,8 +166,9 @@ def _look(
 def _print_found(found: fitness.Preflight, folder: pathlib.Path) -> None:
     table = Table("", "check", "what was seen", box=None, header_style="bold")
     for each in found.checks:
-        cells = (SIGNS[each.verdict], each.title, preflight_page.in_words(each))
-        table.add_row(*map(safe, cells), style="" if each.verdict is Verdict.PASS else STYLES[each.verdict])
+        sign = SIGNS[each.verdict] if each.verdict else DASH
+        style = STYLES[each.verdict] if each.verdict not in (None, Verdict.PASS) else ""
+        table.add_row(*map(safe, (sign, each.title, fitness.in_words(each))), style=style)
     print_table(table)
     for _, finding in found.findings:
         say(finding.words, STYLES[Verdict.FAIL if finding.certain else Verdict.INCONCLUSIVE])

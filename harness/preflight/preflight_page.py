@@ -12,7 +12,7 @@ from markupsafe import Markup
 from harness.judge.verdict import Verdict
 from harness.preflight.checks.contract import Finding, rate, scaled
 from harness.preflight.checks.links import SLOW
-from harness.preflight.fitness import KNOWN, Answer, Curve, Preflight, store
+from harness.preflight.fitness import KNOWN, NOT_JUDGED, Answer, Curve, Preflight, in_words, store
 from harness.report import html_page, junit, markdown, write_files
 from harness.report.charts import svg
 from harness.report.charts.loss_curves import Curves, Series, loss_chart
@@ -37,7 +37,7 @@ def write(found: Preflight, folder: pathlib.Path) -> None:
     write_files({"report.html": page(found), "report.md": text(found), "junit.xml": suite}, folder)
 
 
-def in_junit(name: str, cases: Iterable[tuple[str, Verdict, str]]) -> str:
+def in_junit(name: str, cases: Iterable[tuple[str, Verdict | None, str]]) -> str:
     """A document of one suite; a case has a name, a verdict and words."""
     told = list(cases)
     suite = junit.empty_suite(name, [verdict for _, verdict, _ in told])
@@ -46,9 +46,8 @@ def in_junit(name: str, cases: Iterable[tuple[str, Verdict, str]]) -> str:
     return junit.document([suite])
 
 
-def in_words(answer: Answer) -> str:
-    judged = answer.judged
-    return f"not judged: {judged.not_judged}" if judged.not_judged else judged.words
+def _told(answer: Answer) -> str:
+    return answer.verdict.value if answer.verdict else NOT_JUDGED
 
 
 def where(finding: Finding) -> str:
@@ -63,7 +62,7 @@ def about(found: Preflight) -> list[str]:
 
 
 def text(found: Preflight) -> str:
-    rows = [(each.verdict.value, each.title, in_words(each)) for each in found.checks]
+    rows = [(_told(each), each.title, in_words(each)) for each in found.checks]
     wrong = [(one.words, where(one), one.cause) for _, one in found.findings]
     parts = [f"# {markdown.SIGNS[found.verdict]} {found.verdict.value.capitalize()}: {markdown.text(found.why)}"]
     parts += [markdown.text(" · ".join(about(found)))]
@@ -87,7 +86,7 @@ def page(found: Preflight) -> str:
         summary=found.why,
         facts=about(found),
         findings=[(_verdict(one), one.words, where(one), one.cause) for _, one in found.findings],
-        checks=[(each.verdict.value, each.title, in_words(each)) for each in found.checks],
+        checks=[(_told(each), each.title, in_words(each)) for each in found.checks],
         links=matrix(links, slow),
         curves=list(_curves(found.canary)) if found.canary else [],
         figures=[_shown(name, value) for each in figures.values() for name, value in each.items()],

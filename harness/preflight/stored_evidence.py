@@ -44,7 +44,7 @@ def _judged(name: str, seen: Seen, before: Preflight | None) -> Judged:
     except Exception as error:
         found = Judged(findings=[doubt(f"the check crashed: {type(error).__name__}: {error}")])
     unread, seen.damaged = [*map(doubt, seen.damaged)], []
-    found.findings = [*found.findings, *unread, *(held_against(before, name, found) if before else ())]
+    found.findings = [*found.findings, *unread, *(held_against(before, name, found, seen.one_host) if before else ())]
     return found
 
 
@@ -77,6 +77,8 @@ def _hear(folder: pathlib.Path, seen: Seen) -> None:
                 seen.ended = "" if event["outcome"] == "completed" else str(event.get("reason"))
             elif event["event"] == "process.exit" and event.get("code"):
                 failed.append(f"the command on {event['node']} ended with {event['code']}")
+            elif event["event"] == "host.load":  # told only of nodes that are on the harness's own host
+                seen.one_host = len(nodes) > 1
             elif event["event"] == "environment":
                 seen.environment = event
             elif event["event"] == "plan":

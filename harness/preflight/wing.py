@@ -13,7 +13,7 @@ import msgspec
 from harness.campaign.wings import Item, Part, Proof, Result, Wing, newest, trainers_of
 from harness.judge.verdict import Verdict
 from harness.preflight.checks.contract import check_names
-from harness.preflight.fitness import ASKED, KNOWN, Asked, Preflight, kept
+from harness.preflight.fitness import ASKED, KNOWN, Asked, Preflight, in_words, kept
 from harness.report.run_report import ReportError, read_as
 
 
@@ -45,7 +45,11 @@ def plain(found: Preflight) -> dict[str, Any]:
 
 def _shown(found: Preflight) -> Result:
     parts = [
-        Part(each.title, each.verdict, [one.words for one in each.judged.findings] or [each.judged.words])
+        Part(
+            each.title,
+            each.verdict,
+            [one.words for one in each.judged.findings] or [in_words(each)],
+        )
         for each in found.checks
     ]
     return Result(found.verdict, [found.why], parts)

@@ -15,7 +15,7 @@ import jinja2
 from markupsafe import Markup
 
 from harness.judge.facts.analysis import Analysis
-from harness.report import drawing, view
+from harness.report import commands, drawing, view
 from harness.report.charts import gantt, loss_curves, svg
 from harness.report.run_report import NOT_HERE, Episode, Report
 from harness.report.section import Section
@@ -79,8 +79,7 @@ def unbroken(words: object) -> str:
 
 def next_step(text: str) -> Markup:
     """What to do next: words, then maybe a command, which is there to be copied as it is."""
-    found = re.fullmatch(r"(.*?)(?:(chaos [a-z].*?)( \(about .*)?)?", plain(text), re.DOTALL)
-    before, command, after = found.groups("") if found else (text, "", "")
+    before, command, after = commands.split(text)
     code = Markup("<code>{}</code>").format(command) if command else ""
     return Markup("{}{}{}").format(unbroken(before), code, unbroken(after))
 

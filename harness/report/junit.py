@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.judge.verdict import Verdict
 from harness.report import view
+from harness.report.commands import step_here
 from harness.report.run_report import Report
 from harness.report.words import plain
 
@@ -25,24 +26,26 @@ def document(suites: Iterable[ElementTree.Element]) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def suite_of(report: Report) -> ElementTree.Element:
-    """The test suite of one run."""
+def suite_of(report: Report, name: str = "") -> ElementTree.Element:
+    """The test suite of one run. `name`: where it is not the only one of its scenario in the document."""
+    name = name or report.scenario
     verdicts = [report.verdict, *(e.verdict for e in report.expectations)]
-    suite = empty_suite(report.scenario, verdicts, time=f"{report.run.duration_s or 0:.3f}")
+    suite = empty_suite(name, verdicts, time=f"{report.run.duration_s or 0:.3f}")
     _properties(suite, report)
-    told = "\n".join([*report.reasons, *(f"Next: {step}" for step in report.next_steps)])
-    case(suite, report.scenario, "verdict", report.verdict, view.headline(report), told, report.run.duration_s)
+    told = "\n".join([*report.reasons, *(f"Next: {step_here(step)}" for step in report.next_steps)])
+    case(suite, name, "verdict", report.verdict, view.headline(report), told, report.run.duration_s)
     for e in report.expectations:
         message = f"{e.name}: observed {e.observed}, bound {e.bound}"
-        case(suite, report.scenario, e.name, e.verdict, message, e.reason)
+        case(suite, name, e.name, e.verdict, message, e.reason)
     return suite
 
 
-def empty_suite(name: str, verdicts: Sequence[Verdict], **more: str) -> ElementTree.Element:
+def empty_suite(name: str, verdicts: Sequence[Verdict | None], **more: str) -> ElementTree.Element:
     """A test suite that is to have cases with these verdicts."""
     failures = verdicts.count(Verdict.FAIL)
     errors = verdicts.count(Verdict.INCONCLUSIVE) + verdicts.count(Verdict.INVALID)
-    counts = {"tests": str(len(verdicts)), "failures": str(failures), "errors": str(errors), "skipped": "0"}
+    counts = {"tests": str(len(verdicts)), "failures": str(failures), "errors": str(errors)}
+    counts |= {"skipped": str(verdicts.count(None))}
     return ElementTree.Element("testsuite", {"name": clean(name), **counts, **more})
 
 
@@ -72,15 +75,19 @@ def case(
     suite: ElementTree.Element,
     scenario: str,
     name: str,
-    verdict: Verdict,
+    verdict: Verdict | None,
     message: str,
     body: str,
     took_s: float | None = None,
 ) -> None:
-    """Adds one test case: what fails is a failure, what cannot be told an error."""
+    """Adds one test case: what fails is a failure, what cannot be told an error; `None`, which was
+    not judged, is skipped."""
     named = {"classname": f"chaos.{clean(scenario)}", "name": clean(name), "time": f"{took_s or 0:.3f}"}
     made = ElementTree.SubElement(suite, "testcase", named)
     if verdict is Verdict.PASS:
+        return
+    if verdict is None:
+        ElementTree.SubElement(made, "skipped", message=clean(message))
         return
     kind = "failure" if verdict is Verdict.FAIL else "error"
     ElementTree.SubElement(made, kind, type=verdict.value, message=clean(message)).text = clean(body or message)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.judge.verdict import Verdict
 from harness.report import view
+from harness.report.commands import step_here
 from harness.report.run_report import Report
 from harness.report.section import Section
 from harness.report.words import DASH, one_line, seconds, words
@@ -29,7 +30,7 @@ def render(report: Report, sections: Sequence[Section] = ()) -> str:
         "\n".join(f"- {text(reason)}" for reason in view.reasons(report)[1:]),
         text(view.not_judged(report)),
         "\n".join(text(each.top) for each in sections if each.top),
-        "\n".join(f"- Next: {text(step)}" for step in report.next_steps),
+        "\n".join(f"- Next: {text(step_here(step))}" for step in report.next_steps),
         table(["", "Observed", "Bound", "Verdict", ""], figures),
         _section("Expectations", ["Verdict", "Expectation", "Bound", "Observed", "Reason"], expected),
         _recoveries(report),

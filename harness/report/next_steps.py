@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterator, Mapping
 
 from harness.judge.facts.deaths import ends_of
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Doubt, Verdict
+from harness.report.commands import copied, kept_as, run_again
 from harness.report.words import gpu_seconds, one_line, seconds, words
 
 S = 1_000_000_000
-FILES = "files_beside_saves.max_missing"  # fails over what the trainer writes, not over the fault
+# Failures over what the job trains or writes. The runbook of a fault is about an outage.
+OF_THE_STATE = (
+    *("restart.", "loss", "samples.", "rank-samples.", "ranks.", "replicas.", "save.", "drill.", "second."),
+    *("last_checkpoint.", "second_restart.", "files_beside_saves."),
+)
 STEPS_MAX = 8
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+MORE = 1.5  # times what its jobs took: they are set up, judged, and the host may be slower
 AGAIN = "Run it again on a quiet host, with fault-free runs of its own"
 LONGER = "Give it more steps after the fault: workload: {steps: …}"
 # By doubt, what would settle it; {run}: the command for it, followed by how long that takes.
@@ -81,31 +86,35 @@ def _of_a_failure(card: Scorecard) -> Iterator[str]:
         first = min(failed, key=lambda end: end.at)
         yield f"The first error of the trainer itself, rank {first.rank} on {first.node}: {first.met}"
     struck = [fault.kind for fault in run.faults if fault.injected is not None]
-    failed_over = {each.code for each in card.findings if each.verdict is Verdict.FAIL}
-    for kind in dict.fromkeys(struck) if failed_over != {FILES} else ():
+    failed_over = [each.code for each in card.findings if each.verdict is Verdict.FAIL]
+    of_the_state = [code for code in failed_over if code.startswith(OF_THE_STATE)]
+    if any(not code.startswith("files_beside_saves.") for code in of_the_state):
+        yield "What a restart must take up again, and what shows which part it did not: docs/resumes.md"
+    for kind in dict.fromkeys(struck) if not failed_over or len(of_the_state) < len(failed_over) else ():
         yield f"When this happens for real, its runbook is named by: chaos faults {copied(kind)}"
     yield f"Once it is mended, run the same again: {_again(card)}"
 
 
 def _to_settle(card: Scorecard) -> Iterator[str]:
-    run = card.evidence.run
-    both = round(2 * (run.end - run.begin) / S)
-    takes = f" (about {both} s)" if both < 120 else f" (about {both / 60:.0f} min)"
+    takes = _takes(card)
     for finding in card.findings:
         if finding.verdict is Verdict.INCONCLUSIVE:
             text = SETTLES.get(finding.doubt, "Run it again: {run}")
             yield text.replace("{run}", _again(card)) + takes * ("{run}" in text)
 
 
+def _takes(card: Scorecard) -> str:
+    """As this one and its fault-free run took, with the restarts after it; a job starts and ends as long again."""
+    run, alone = card.evidence.run, card.evidence.fault_free or card.evidence.run
+    jobs = (run.end - run.begin + alone.end - alone.begin) / S
+    restarts = [card.scores.get(score, {}).get("seconds") for score in ("last_checkpoint", "second_restart")]
+    least = jobs + sum(took for took in restarts if isinstance(took, float))
+    low, high = round(least), round(MORE * least)
+    return f" (about {low} to {high} s)" if high < 180 else f" (about {low / 60:.0f} to {math.ceil(high / 60)} min)"
+
+
 def _again(card: Scorecard) -> str:
-    """The command for it. A rehearsal of a game day has no plan of its own."""
-    own = card.evidence.run.plan.get("run_id") == card.run_id
-    return f"chaos run --plan {copied(card.run_id)}" if own else f"chaos run {copied(card.scenario)}"
-
-
-def copied(name: str) -> str:
-    """A name out of a log or a file, in a command that people copy: neither an option nor a path nor several words."""
-    return name if _NAME.fullmatch(name) else "…"
+    return run_again(kept_as(card.run_id, card.evidence.run.plan))
 
 
 def _of_an_invalid_run(card: Scorecard) -> Iterator[str]:

@@ -22,6 +22,7 @@ from harness.errors import ChaosError
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
+from harness.report.commands import kept_as
 from harness.report.next_steps import next_steps
 from harness.report.strict_json import strict
 from harness.timeline.timeline import FaultRecord
@@ -207,6 +208,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     not_judged: tuple[str, ...] = ()
     not_judged_because: dict[str, str] = {}  # each item of `not_judged` → why
     next_steps: tuple[str, ...] = ()  # what to do about the verdict
+    kept_as: str = ""  # what commands find it by; empty: a report of an earlier version, found by its `run_id`
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types. An expectation without a reason has no key `reason`."""
@@ -271,6 +273,7 @@ def from_scorecard(card: Scorecard) -> Report:
         "not_judged": list(card.not_judged),
         "not_judged_because": card.not_judged,
         "next_steps": next_steps(card),
+        "kept_as": kept_as(card.run_id, card.evidence.run.plan),
     }
     return Report.from_json(strict(values))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-import shlex
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.judge.bounds import BOUNDS, WASTED_BY_FAULTS
 from harness.judge.verdict import Verdict
+from harness.report.commands import as_here, copied, run_again
 from harness.report.run_report import NOT_HERE, Episode, Expectation, LossContinuity, Report
 from harness.report.words import (
     BEYOND,
@@ -138,7 +138,9 @@ def _restarts(report: Report) -> Iterator[Figure]:
             told = "Not judged" if outcome == "untold" else str(outcome).capitalize()
             if why := report.not_judged_because.get(score.replace("_", " ")):
                 cost = f"{why}; {cost}" if outcome == "untold" else f"not judged: {why}; {cost}"
-            yield _figure(name, told, cost, _bound(report, score))
+            bound = _bound(report, score)
+            passed = bound is not None and bound.verdict is Verdict.PASS
+            yield _figure(name, told, cost, None if passed and (why or outcome == "untold") else bound)
 
 
 def _files(report: Report) -> Iterator[Figure]:
@@ -444,5 +446,5 @@ def metric_text(name: str, value: object) -> str:
 
 def reproduce(report: Report) -> list[str]:
     """The commands that play this run again, and the one that judges it again."""
-    folder = f"reports/{report.run_id}"
-    return [shlex.join(["chaos", "run", "--plan", f"{folder}/plan.json"]), shlex.join(["chaos", "score", folder])]
+    name = report.kept_as or copied(report.run_id)
+    return [as_here(run_again(name)), as_here(f"chaos score {name}")]

@@ -204,12 +204,17 @@ class Rehearsal:
 
 
 def named(plan: Plan, name: str) -> Plan:
-    """The same plan with its faults called `name-id`, so that several rehearsals can share one log."""
+    """The same plan with its faults called `name-id`, so that several rehearsals can share one log. `rank-kill` with a
+    fault `kill` has a fault `rank-kill`."""
+
+    def of(fault: str) -> str:
+        return name if f"-{name}".endswith(f"-{fault}") else f"{name}-{fault}"
+
     faults = []
     for planned in plan.faults:
         followed = planned.when.following
-        when = planned.when.model_copy(update={"following": f"{name}-{followed}"}) if followed else planned.when
-        faults.append(planned.model_copy(update={"id": f"{name}-{planned.id}", "when": when}))
+        when = planned.when.model_copy(update={"following": of(followed)}) if followed else planned.when
+        faults.append(planned.model_copy(update={"id": of(planned.id), "when": when}))
     return plan.model_copy(update={"faults": tuple(faults)})
 
 

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.campaign.run_store import INDEX, Store, Wanted
+from harness.campaign.run_store import INDEX, Store, Wanted, usable
 from harness.errors import UsageError
 from harness.gate import history_report
 from harness.gate.history_report import moments
 from harness.judge.verdict import Verdict
+from harness.plan.run_plan import CONTROL
 from harness.report import run_report
 from harness.report.strict_json import json_text
 
@@ -67,8 +68,8 @@ def test_runs_are_found_by_what_they_are_the_newest_first(reports: pathlib.Path)
 
 def test_a_history_says_what_it_did_not_read(reports: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert moments(reports, Wanted())[1] == []
-    monkeypatch.setattr(history_report, "READ_MAX", 3)
-    assert moments(reports, Wanted())[1] == ["only the newest 3 of 4 runs were read"]
+    monkeypatch.setattr(history_report, "READ_MAX", 2)
+    assert moments(reports, Wanted())[1] == ["only the newest 2 of 3 runs were read"]
 
 
 def test_a_run_that_was_not_judged_has_no_verdict(reports: pathlib.Path) -> None:
@@ -225,3 +226,31 @@ def test_a_folder_that_cannot_be_written_is_read_all_the_same(
     monkeypatch.setattr("tempfile.mkstemp", Mock(side_effect=PermissionError(13, "Permission denied")))
     assert len(Store(reports).runs()) == 4
     assert not (reports / INDEX).exists()
+
+
+def test_a_run_of_a_broken_trainer_is_listed_and_is_no_evidence_of_any_other(reports: pathlib.Path) -> None:
+    control = write(reports, "d-1", 500, verdict=Verdict.FAIL, commit="aaaa1111")
+    (control / "plan.json").write_text(json.dumps(PLAN | {"scenario": {"name": "own", "tags": ["x", CONTROL]}}))
+    store = Store(reports)
+    assert next(run for run in store.runs() if run.run_id == "d-1").is_control and store.find("d-1") == control
+    assert [run.run_id for run in store.evidence()] == ["b-1", "a-2", "a-1"]
+    assert [run.run_id for run, _ in store.judged(Wanted(), 3)] == ["b-1", "a-2", "a-1"]
+    assert [run.run_id for run in store.evidence(Wanted(commit="aaaa1111"))] == ["a-1"]
+
+
+def test_last_is_the_newest_run_that_can_be_used(reports: pathlib.Path) -> None:
+    def passed(folder: pathlib.Path) -> str:
+        if folder.name != "a-1":
+            raise UsageError(f"{folder.name} is no ground")
+        return "read"
+
+    passed_over: list[str] = []
+    assert usable("last", reports, passed, passed_over) == (reports / "a-1", "read")
+    assert passed_over == ["b-1 is no ground", "c-1 is no ground", "a-2 is no ground"]
+    with pytest.raises(UsageError, match="b-1 is no ground"):
+        usable("b-1", reports, passed, passed_over)
+    (reports / "a-1" / "plan.json").unlink()
+    with pytest.raises(UsageError, match="last: none of the newest 3 runs can be used; b-1"):
+        usable("last", reports, passed, [])
+    with pytest.raises(UsageError, match="unknown run 'last'"):
+        usable("last", reports / "nowhere", passed, [])

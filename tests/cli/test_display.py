@@ -69,6 +69,6 @@ def test_a_pipe_learns_now_and_then_how_far_the_job_is_and_what_is_left(monkeypa
         "fault-free run, 2 nodes",
         "    35.0 s  step 30 of 100, about 88 s left",
         "    70.0 s  step 70 of 100, about 30 s left",
-        "   110.0 s  step 0 of 100 · workers are meeting",
+        "   110.0 s  restarting after step 70 of 100 · workers are meeting",
         "  restore drill, about 12 s",
     ]

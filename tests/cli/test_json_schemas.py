@@ -47,6 +47,7 @@ def told(*words: object) -> Any:
 RUN = {
     **dict.fromkeys(("backend", "begun_at", "headline", "run_id", "scenario", "seed", "verdict"), "str"),
     "commit": "null",
+    "is_control": "bool",
 }
 MOMENT = {
     **dict.fromkeys(("backend", "begun_at", "run_id", "scenario", "verdict"), "str"),
@@ -64,7 +65,7 @@ COMPARED = {
 
 
 REPORT = """schema run_id scenario title backend seed profile commit begun_at verdict reasons run faults scores metrics
-expectations environment labels provenance not_judged not_judged_because next_steps"""
+expectations environment labels provenance not_judged not_judged_because next_steps kept_as"""
 
 
 def test_scenarios() -> None:

@@ -22,10 +22,11 @@ from harness.cli.main import make_app
 from harness.faults.contract import fault_names, load_fault
 from harness.gameday.attach import attach_command
 from harness.gameday.attach.striking import LOG
-from harness.gameday.day_report import PLAN, REHEARSALS, REPORT
+from harness.gameday.day_report import PLAN, REPORT
 from harness.gate import baseline
 from harness.log import vocabulary
 from harness.log.events_as_json_schema import json_schema
+from harness.report.commands import REHEARSALS
 from harness.report.words import BEYOND
 from harness.run.drill import FOLDER
 

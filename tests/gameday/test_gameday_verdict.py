@@ -149,6 +149,12 @@ def test_who_acknowledges_has_detected() -> None:
     assert result.acts[0].reactions == {"detect": 3 * S, "acknowledge": 3 * S, "mitigate": 7 * S}
     assert result.sides["people"] is Verdict.FAIL
     assert result.reasons == ["a: people mitigate: it took 7.00 s (≤ 6.00 s)"]
+    (act,) = result.acts
+    assert act.worst_first[0] == "people mitigate: it took 7.00 s (≤ 6.00 s)", "not that the job recovered"
+    assert day_report.to_do(result) == ["a: give it a runbook: …"]
+    known = replace(act, expected=replace(act.expected, runbook="https://runbooks/a"))
+    (step,) = day_report.to_do(replace(result, acts=[known]))
+    assert step == "a: go through its runbook with those on call: https://runbooks/a"
 
 
 @pytest.mark.parametrize(

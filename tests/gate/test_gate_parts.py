@@ -6,13 +6,17 @@ import datetime
 import json
 import os
 import pathlib
+import shlex
+import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from scorecards import assert_verdict
 from typer.testing import CliRunner
 
+from harness.backends.contract import load_backend
 from harness.campaign.campaign_observers import CampaignObserver
 from harness.cli import main
 from harness.errors import ScenarioError, UsageError
@@ -22,10 +26,13 @@ from harness.gate.baseline_comparison import Question, Regressions, Success, com
 from harness.gate.gate_report import against_json, next_steps, yes_or_no
 from harness.gate.known_failures import settle
 from harness.gate.selection import Past, Shard, parse_shard
+from harness.gate.stored_gate import LeftOut
 from harness.gate.suite_file import KnownFailure, find_blindness_check, parse_suite
 from harness.judge.repeats import RepeatVerdict, repeat_verdict
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
+from harness.report import commands
+from harness.run.job import Outcome
 
 SCENARIOS = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
 HEAD = "version: 1\nname: small\ntitle: A small gate\nscenarios:\n"
@@ -399,7 +406,7 @@ def test_what_programs_read_of_a_gate_keeps_its_shape(rehearse: Any) -> None:
     keys = "scenario title verdict reasons known_failure swept runs shares_of_bounds"
     assert sorted(values["scenarios"][0]) == sorted(values["blindness_check"]) == sorted(keys.split())
     assert sorted(values["scenarios"][0]["runs"][0]) == ["run_id", "verdict"]
-    keys = "in_suite selected tag backend seed digest names shard shards left_out again added"
+    keys = "in_suite selected tag backend seed digest names shard shards left_out again added repeat"
     assert sorted(values["part"]) == sorted(keys.split()) and values["against"] is None
 
 
@@ -440,7 +447,8 @@ def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Score
     assert yes_or_no(no) == "NO: of 3 scenarios, 1 failed, 1 could not be judged, 1 passed."
     assert next_steps(no) == [
         f"rank-kill failed: chaos show {no.rows[0].runs[0].run_id}",
-        f"Run again what did not pass, on a quiet host: chaos gate {no.path} --add last --last-failed",
+        "Run again what did not pass, on a quiet host, beside what did: "
+        f"chaos gate {no.path} --add {no.run_id} --last-failed",
     ]
     assert no.path.endswith("small.yaml"), "a name finds only what lies among the shipped suites"
     doubtful = Regressions("last week", [], missing=["rank-kill"])
@@ -448,11 +456,18 @@ def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Score
     cut = replace(no, rows=no.rows[:1])
     assert yes_or_no(cut) == "NO: of 3 scenarios, 1 failed, 2 did not run."
     compared = next_steps(replace(no, held=Regressions("last week", []), path=""))
-    again = "chaos gate small --add last --against 'last week' --last-failed"
+    again = f"chaos gate small --add {no.run_id} --against 'last week' --last-failed"
     assert compared[-1].endswith(again), "else nothing is compared"
     unknown = replace(no.rows[2], cards=[replace(card, environment={}) for card in no.rows[2].cards])
-    again, advice = next_steps(replace(no, rows=[*no.rows[:2], unknown], path=""))[1:]
-    assert again.endswith("chaos gate small --last-failed") and "git checkout" in advice, "--add would be refused"
+    part = structs.replace(no.part, tag="gate", repeat=4)
+    (whole,) = next_steps(replace(no, rows=[*no.rows[:2], unknown], path="", part=part))[1:]
+    asked = "chaos gate small --tag gate --repeat 4"
+    assert whole.endswith(f": {asked}"), "--add would be refused, and a part of the suite is no answer about all of it"
+    again_in_part = structs.replace(no.part, again=True)
+    (all_of_it,) = next_steps(replace(yes, part=again_in_part, path=""))
+    assert all_of_it.endswith("for an answer about all of it: chaos gate small")
+    absent = structs.replace(no.part, left_out=(LeftOut("node-loss", "no time was left", True),))
+    assert next_steps(replace(yes, part=absent))[0].endswith(f"--add {yes.run_id} --last-failed")
     page = (rehearse.folder(no) / "report.html").read_text()
     box = page[page.index('class="verdict fail"') : page.index("<main>")]
     assert yes_or_no(no) in box and box.index("What to do next") < box.index("--last-failed")
@@ -531,3 +546,67 @@ def test_what_was_left_out_is_run_again_and_nothing_is_no_pass(rehearse: Any, mo
     with pytest.raises(UsageError, match="nothing of node-loss is among what was asked for"):
         rehearse(THREE.replace("  - node-loss\n", ""), last_failed=True)
     assert [row.name for row in rehearse(THREE, last_failed=True).rows] == ["node-loss"]
+
+
+def test_what_a_gate_prints_is_the_same_gate(
+    rehearse: Any, good: Scorecard, bad: Scorecard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command is parsed by the command line, up to what it would launch."""
+    unclear = replace(good, verdict=Verdict.INCONCLUSIVE, reasons=["the host was busy"])
+    asked: dict[str, Any] = {"seed": 5, "tag": "gate", "repeat": 2}
+    answer = rehearse(THREE, {"rank-kill": bad, "node-loss": unclear}, **asked)
+    reports = rehearse.folder(answer).parent
+    held = replace(answer, held=Regressions("last week", [], missing=["rank-kill"]))
+    monkeypatch.setattr(commands, "here", commands.Places(str(reports)))
+    whole = replace(held, part=structs.replace(held.part, again=True))
+    launched: list[Any] = []
+
+    def run_gate(path: pathlib.Path, gate: module.Gate) -> None:
+        launched.append((path, gate))
+        raise UsageError("far enough")
+
+    monkeypatch.setattr(gate_command, "run_gate", run_gate)
+    for each in (held, whole):
+        for step in next_steps(each):
+            _, command, _ = commands.split(step)
+            CliRunner().invoke(main.make_app(), shlex.split(command)[1:])
+    again, all_of_it = (gate for _, gate in launched)
+    assert {path.name for path, _ in launched} == {"small.yaml"}
+    for gate in (again, all_of_it):
+        told = gate.seed, gate.tag, gate.repeat, gate.against, gate.backend, gate.reports
+        assert told == (5, "gate", 2, "last week", "local", reports)
+    assert (again.add, again.last_failed) == (answer.run_id, True)
+    assert (all_of_it.add, all_of_it.last_failed) == ("", False), "a part of the suite can never pass for all of it"
+
+
+def test_repeats_are_suites_of_their_own_in_junit(rehearse: Any) -> None:
+    answer = rehearse(THREE, repeat=3)
+    suites = ElementTree.parse(rehearse.folder(answer) / "junit.xml").getroot().findall("testsuite")
+    names = [suite.get("name") for suite in suites]
+    assert len(names) == len(set(names)) == 10 and "rank-kill, run 2 of 3" in names
+    cases = [(case.get("classname"), case.get("name")) for suite in suites for case in suite.findall("testcase")]
+    assert len(cases) == len(set(cases))
+
+
+def test_what_a_gate_runs_of_its_own_broken_trainer_is_marked(rehearse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[Any] = []
+    rehearse(THREE)
+    monkeypatch.setattr(module, "execute", lambda plan, *_: plans.append(plan) or Outcome("completed", ""))
+    suite = module.load_scenario(SCENARIOS / "rank-kill.yaml")  # any suite may name a scenario of its own
+    gate = module.Gate("local", 1, pathlib.Path("x"), SCENARIOS)
+    module._blindness_check(suite, gate, load_backend("local"))
+    assert plans[0].scenario.is_control and "gate" in plans[0].scenario.tags
+
+
+def test_a_gate_says_before_it_runs_that_no_later_one_can_add_to_it(rehearse: Any) -> None:
+    class Heard(CampaignObserver):
+        def __init__(self) -> None:
+            self.notes: list[str] = []
+
+        def note(self, text: str) -> None:
+            self.notes.append(text)
+
+    for here, said in (({}, True), ({"trainer_diff": "clean"}, False)):
+        observer = Heard()
+        rehearse(THREE, here=here, observer=observer)
+        assert any("--add" in note and "git checkout" in note for note in observer.notes) is said

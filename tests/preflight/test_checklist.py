@@ -18,6 +18,7 @@ from harness.matrix import sweep
 from harness.matrix.moments import Moment
 from harness.matrix.resume_comparison import Finding, Kind
 from harness.matrix.sweep import Sweep, Tried
+from harness.plan.run_plan import CONTROL
 from harness.preflight import checklist as module
 from harness.preflight.checklist import Answer, checklist
 from harness.preflight.checks.contract import check_names
@@ -263,3 +264,17 @@ def test_scripts_read_exit_codes_json_and_junit(tmp_path: pathlib.Path) -> None:
 def test_it_says_what_can_be_checked() -> None:
     result = CliRunner().invoke(make_app(), ["preflight"])
     assert isinstance(result.exception, UsageError) and "--checklist" in str(result.exception)
+
+
+def test_the_blindness_check_of_a_gate_is_no_evidence_that_checkpoints_do_not_resume(tmp_path: pathlib.Path) -> None:
+    line = {"name": "last_checkpoint.max_steps_behind", "bound": "0", "observed": "restored"}
+    told = {"expectations": [line | {"verdict": "pass"}], "verdict": "pass", "not_judged": []}
+    run(tmp_path, "mine", **told)
+    later = {"begun_at": "2020-11-25T00:00:00+00:00", "verdict": "fail", "expectations": [line | {"verdict": "fail"}]}
+    run(tmp_path, "broken", **(told | later))
+    assert asked(tmp_path)[Item.RESUMES].answer == "no"
+    plan = json.loads((tmp_path / "broken" / "plan.json").read_text())
+    plan["scenario"] = {"name": "own", "tags": [CONTROL]}
+    write(tmp_path, "broken/plan.json", plan)
+    found = asked(tmp_path)[Item.RESUMES]
+    assert found.answer == "yes" and found.proof and found.proof.folder.name == "mine"

@@ -66,7 +66,7 @@ def test_what_nobody_told_is_no_pass_and_names_the_nodes(name: str) -> None:
 @pytest.mark.parametrize("name", ["clocks", "links", "all_reduce"])
 def test_one_node_alone_is_asked_nothing_of_others(name: str) -> None:
     judged = asked(name, seen(nodes=1))
-    assert judged.not_judged and judged.verdict is Verdict.PASS
+    assert judged.not_judged and judged.verdict is None, "what was not judged is no pass"
 
 
 @pytest.mark.parametrize(
@@ -240,8 +240,8 @@ def links(speeds: Mapping[tuple[int, int], float], nodes: int, ranks: int = 1) -
     [
         ({}, 2, [], []),
         ({(0, 1): 8.0}, 3, [], []),
-        ({(0, 1): 5.0}, 2, [["node0", "node1"]], [["node0", "node1"]]),
-        ({(1, 0): 5.0}, 2, [["node1", "node0"]], [["node1", "node0"]]),
+        ({(0, 1): 0.287}, 2, [["node0", "node1"]], [["node0", "node1"]]),
+        ({(1, 0): 0.287}, 2, [["node1", "node0"]], [["node1", "node0"]]),
         ({(0, 2): 5.0}, 4, [["node0", "node2"]], [["node0", "node2"]]),
         ({(2, b): 5.0 for b in range(4)}, 4, [["node2"]], [["node2", "node0"]]),
         ({(a, b): 5.0 for a in range(3) for b in range(3) if 2 in (a, b)}, 3, [["node2"]], None),
@@ -253,6 +253,38 @@ def test_a_slow_link_is_told_from_a_slow_port(
     judged = links(speeds, nodes)
     assert places(judged) == named and judged.verdict is (Verdict.FAIL if named else Verdict.PASS)
     assert ends is None or [each.link for each in judged.findings] == ends
+
+
+@pytest.mark.parametrize(
+    ("speed", "nodes", "one_host", "verdict", "why"),
+    [
+        (4.02, 2, False, Verdict.INCONCLUSIVE, "one other to compare with"),
+        (0.287, 2, False, Verdict.FAIL, ""),
+        (4.02, 3, False, Verdict.FAIL, ""),
+        (4.02, 3, True, Verdict.INCONCLUSIVE, "share the CPUs of one host"),
+        (0.287, 3, True, Verdict.FAIL, ""),
+    ],
+)
+def test_a_slow_link_is_accused_only_where_nothing_else_explains_it(
+    speed: float, nodes: int, one_host: bool, verdict: Verdict, why: str
+) -> None:
+    told: list[tuple[int | str, str, Mapping[str, Any]]] = []
+    for a in range(nodes):
+        to = [[b, (speed if (a, b) == (1, 0) else 14.4) * GBIT] for b in range(nodes) if b != a]
+        told.append((a, "links", {"to": to, "again": 2}))
+    of = seen(nodes, 1, told)
+    of.one_host = one_host
+    judged = asked("links", of)
+    assert judged.verdict is verdict and "measured 2 more times" in judged.words
+    (finding,) = judged.findings
+    assert why in finding.cause and ("quiet host" in finding.cause) is bool(why)
+
+
+@pytest.mark.parametrize(("one_host", "verdict"), [(False, Verdict.FAIL), (True, Verdict.INCONCLUSIVE)])
+def test_a_rank_that_is_slow_on_a_shared_host_is_a_doubt(one_host: bool, verdict: Verdict) -> None:
+    of = seen(told=[(rank, "compute", {"flops": [1e9 * (0.6 if rank == 2 else 1)]}) for rank in range(3)])
+    of.one_host = one_host
+    assert asked("compute", of).verdict is verdict
 
 
 def test_links_within_nodes_are_held_against_their_like_alone() -> None:

@@ -177,7 +177,7 @@ def test_a_drill_of_another_preflight_does_not_count(drill: str, tmp_path: pathl
 
 
 def test_a_finding_is_on_the_page_in_junit_and_in_markdown(tmp_path: pathlib.Path) -> None:
-    folder = made(tmp_path, NODES, {"links": {"to": [[0, 5e8]]}, "software": {"torch": "2.<8>"}})
+    folder = made(tmp_path, NODES, {"links": {"to": [[0, 5e7]]}, "software": {"torch": "2.<8>"}})
     answer = found(folder)
     assert answer.verdict is Verdict.FAIL and len(answer.findings) == 2
     page = (folder / "report.html").read_text()
@@ -186,6 +186,10 @@ def test_a_finding_is_on_the_page_in_junit_and_in_markdown(tmp_path: pathlib.Pat
     suite = ElementTree.parse(folder / "junit.xml").getroot()[0]
     assert (suite.get("failures"), suite.get("tests")) == ("2", str(len(NODES)))
     assert "node1 → node0" in (folder / "report.md").read_text()
+    alone = found(made(tmp_path, ["free_space", "devices"], name="preflight-alone"))
+    page, told = preflight_page.page(alone), stored_evidence.judged(tmp_path / "preflight-alone", None)
+    assert told.checks[0].verdict is None and alone.verdict is Verdict.PASS, "not judged is no reason against a launch"
+    assert page.count("badge pass") == 1 and "<skipped" in (tmp_path / "preflight-alone" / "junit.xml").read_text()
 
 
 @pytest.mark.parametrize("odd", [{"storage": None}, {"storage": {"bytes": "many"}}, {"storage": [1]}])
@@ -204,10 +208,9 @@ def test_what_became_worse_since_it_was_kept_is_named(tmp_path: pathlib.Path) ->
     assert found(now, fitness.kept("month", tmp_path, "local")).verdict is Verdict.PASS
     slower = {"all_reduce": None, "compute": {"flops": [0.74e9]}}
     answer = found(made(tmp_path, NODES, slower, "preflight-slower"), before)
-    assert [each.words for _, each in answer.findings][-1] == (
-        "rank 1 on node1 (FLOP/s): 74 % of what it was when the baseline was kept"
-    )
-    assert answer.findings[-1][1].nodes == ["node1"]
+    (worse,) = [each for _, each in answer.findings if each.certain]  # of one other rank there is a doubt alone
+    assert worse.words == "rank 1 on node1 (FLOP/s): 74 % of what it was when the baseline was kept"
+    assert worse.nodes == ["node1"]
     other = before.checks[3].judged.facts | {"torch": "2.8"}
     before.checks[3].judged.facts = other
     assert any("it was 2.8" in each.words for _, each in found(now, before).findings)

@@ -96,7 +96,15 @@ def test_ranks_measure_in_step_and_tell_what_each_of_them_saw(
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setitem(sys.modules, "torch.distributed", fake.distributed)
     monkeypatch.setenv("CHAOS_EVENTS", str(tmp_path / "events"))
-    small = {"COMPUTE_S": 0.1, "STEP_S": 1e-4, "WINDOW_S": 0.0, "LINK_S": 1e-6, "SIZES": (64, 128), "SIZE_S": 0.0}
+    small = {
+        "AGAIN_AFTER_S": 0.0,
+        "COMPUTE_S": 0.1,
+        "STEP_S": 1e-4,
+        "WINDOW_S": 0.0,
+        "LINK_S": 1e-6,
+        "SIZES": (64, 128),
+        "SIZE_S": 0.0,
+    }
     for name, value in (small | {"STORED_BYTES": probe.BLOCK}).items():
         monkeypatch.setattr(probe, name, value)
     common = {"nodes": nodes, "ranks": ranks, "head": "x", "saves": str(tmp_path), "probes": ",".join(probe.STAGES)}
@@ -117,3 +125,36 @@ def test_ranks_measure_in_step_and_tell_what_each_of_them_saw(
     reduced = [(rank, each["which"], each["ranks"]) for rank, each in sorted(told["all_reduce"].items())]
     assert (2, "within", 2) in reduced and (1, "between", 3) in reduced
     assert {*told["storage"]} == {0, 2, 4} and all("error" not in each for each in told["storage"].values())
+
+
+def test_a_link_that_seems_slow_is_measured_again_and_the_others_are_not(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, looks = torch(3), list[tuple[int, int]]()
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setitem(sys.modules, "torch.distributed", fake.distributed)
+    monkeypatch.setenv("CHAOS_EVENTS", str(tmp_path / "events"))
+    monkeypatch.setattr(probe, "AGAIN_AFTER_S", 0.0)
+
+    def sent(job: probe.Job, message: Any, to: int) -> float:
+        """One link is slow in its first looks, as on a busy host; another one always."""
+        looks.append((job.rank, to))
+        slow = (job.rank, to) == (2, 1) or ((job.rank, to) == (0, 1) and looks.count((0, 1)) < 3)
+        return 1e6 if slow else 1e9
+
+    monkeypatch.setattr(probe, "_send", sent)
+    monkeypatch.setattr(probe, "_receive", lambda job, message, sender: None)
+    common = {"nodes": 3, "ranks": 1, "head": "x", "saves": str(tmp_path), "probes": "links", "local_rank": 0}
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        done = pool.map(probe.measure, [argparse.Namespace(**common, index=rank) for rank in range(3)])
+        assert [*done] == [0] * 3
+    told = {
+        log.header["rank"]: event["values"]
+        for log in read_log(tmp_path / "events")
+        for event in log.events
+        if event["event"] == "preflight" and event["probe"] == "links"
+    }
+    assert dict(told[0]["to"])[1] == 1e9 and dict(told[2]["to"])[1] == 1e6
+    assert {each["again"] for each in told.values()} == {probe.AGAIN}
+    counts = {link: looks.count(link) for link in looks}
+    assert (counts[0, 2], counts[0, 1], counts[2, 1]) == (2, 3, 4)

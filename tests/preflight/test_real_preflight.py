@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow  # real jobs
 SMALL = (
     '{nodes: NODES, steps: 60, checkpoint: {every_steps: 20}, args: [--layers, "1", --width, "64", --context, "32"]}'
 )
-SLOW = "{id: slow, fault: nic_bandwidth, when: {step: 15}, target: {node: 2}, rate: 200mbit, duration: 40s}"
+SLOW = "{id: slow, fault: nic_bandwidth, when: {step: 15}, target: {node: 2}, rate: 200mbit, duration: 2m}"
 
 
 def preflight(folder: pathlib.Path, workload: str, faults: str, *words: str) -> tuple[int, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -42,7 +43,8 @@ def test_a_failure_names_the_phase_the_first_error_and_the_runbook() -> None:
     assert waste == "Of the 6.2 GPU-s that faults cost, this cost most: Recompute, 5.0 GPU-s"
     assert f"error {len(told) - 1}" in error and "\x1b" not in error
     assert runbook.endswith(f"chaos faults {run.faults[0].kind}")
-    assert last.endswith(f"run the same again: chaos run {card.scenario}")
+    named = f"{run.plan['run_id']}/rehearsals/{card.run_id}"
+    assert last.endswith(f"run the same again: chaos run --plan {named}"), "its log is that of another job"
     for reason in ("peer lost", "completed"):
         others = [replace(each, exit_reason=reason) for each in told]
         calm = replace(card.evidence, run=replace(run, processes=others))
@@ -102,3 +104,31 @@ def test_every_report_tells_the_next_steps_and_a_pass_has_none() -> None:
     assert report.next_steps and run_report.Report.from_json(report.to_json()) == report
     for text in (html_page.render(report), markdown.render(report), junit.render(report)):
         assert "run the same again: chaos run " in text.replace("<code>", "")
+
+
+@pytest.mark.parametrize(
+    ("codes", "runbook", "state"),
+    [
+        (["restart.no-optimizer", "loss_continuity.mode"], False, True),
+        (["recovery_time.max"], True, False),
+        (["recovery_time.max", "restart.no-optimizer"], True, True),
+    ],
+)
+def test_a_state_that_did_not_come_back_has_no_runbook_of_a_killed_rank(
+    codes: list[str], runbook: bool, state: bool
+) -> None:
+    card = replace(report_runs.spot_evict(), verdict=Verdict.FAIL, expectations=())
+    told = next_steps(replace(card, findings=[Finding(Verdict.FAIL, "x", code) for code in codes]))
+    assert any("chaos faults" in step for step in told) is runbook
+    assert any("docs/resumes.md" in step for step in told) is state
+
+
+def test_what_running_again_takes_is_a_range_with_the_restarts_after_the_run() -> None:
+    card = replace(report_runs.spot_evict(), verdict=Verdict.INCONCLUSIVE)
+    card = replace(card, findings=[Finding(Verdict.INCONCLUSIVE, "x", "code", Doubt.HOST_BUSY)])
+    (short,) = next_steps(replace(card, scores={}))
+    (long,) = next_steps(
+        replace(card, scores={"last_checkpoint": {"seconds": 40.0}, "second_restart": {"seconds": 20.0}})
+    )
+    low, high = (int(each) for each in re.findall(r"about (\d+) to (\d+) s", short)[0])
+    assert low < high and int(re.findall(r"about (\d+) to", long)[0]) == low + 60

@@ -207,7 +207,9 @@ def test_without_a_fault_free_run_or_steps_the_page_says_so() -> None:
 
 
 def test_the_command_to_reproduce_plays_the_stored_plan() -> None:
-    assert "chaos run --plan reports/spot-evict-7/plan.json" in page_of(report_runs.spot_evict())
+    assert "chaos run --plan sim/rehearsals/spot-evict-7" in page_of(report_runs.spot_evict()), (
+        "its log is the job sim's"
+    )
 
 
 def test_figures_are_words() -> None:

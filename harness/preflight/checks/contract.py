@@ -19,9 +19,11 @@ from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict, merge
 from harness.plan.run_plan import Plan
 from harness.plugins import Family
+from harness.units import counted
 
 Run = Literal["nodes", "canary", "drill"]
 NAMES_MAX = 8
+OTHERS_MIN = 2  # fewer are no measure of what is usual
 Words = Annotated[str, msgspec.Meta(max_length=4096)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 T = TypeVar("T")
@@ -58,9 +60,10 @@ class Judged(msgspec.Struct, omit_defaults=True):
     not_judged: str = ""
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Verdict | None:
+        """`None`: not judged, which is neither a pass nor a reason against a launch."""
         if self.not_judged and not self.findings:
-            return Verdict.PASS
+            return None
         found = [Verdict.FAIL if each.certain else Verdict.INCONCLUSIVE for each in self.findings]
         return merge([Verdict.PASS, *found])
 
@@ -88,6 +91,7 @@ class Seen:
     drill: Scorecard | None = None
     drill_ended: str = ""
     damaged: list[str] = field(default_factory=list)  # what nodes told and cannot be read
+    one_host: bool = False  # all nodes are on the harness's own, and share its CPUs
 
     def of(self, probe: str, kind: type[T]) -> list[tuple[Told, T]]:
         """What was told of it, checked: a node may write anything."""
@@ -188,6 +192,23 @@ def odd_ones(values: Mapping[str, V]) -> tuple[V | None, dict[str, V]]:
     if 2 * len(groups[most]) <= len(values):
         return None, dict(values)
     return most, {who: value for who, value in values.items() if value != most}
+
+
+FAR_BELOW = 0.1  # of the others: so much slower is nothing because a host is busy
+
+
+def accused(words: str, cause: str, share: float, others: int, seen: Seen, **more: Any) -> Finding:
+    """Something is slow, and has this share of the speed of so many others. A doubt where that may be chance: where one
+    alone is there to compare with, or where all of them share the CPUs of one host."""
+    why = "all nodes share the CPUs of one host, and what else it does slows some of them" if seen.one_host else ""
+    why = why or ("there is one other to compare with" if others < OTHERS_MIN else "")
+    if not why or share < FAR_BELOW:
+        return Finding(words, cause, **more)
+    return Finding(words, f"{why}: run it again on a quiet host; or {cause}", certain=False, **more)
+
+
+def measured_again(times: int) -> str:
+    return f"; what seemed slow was measured {counted(times, 'more time')}" if times else ""
 
 
 def below_the_others(values: Mapping[K, float], share: float) -> dict[K, float]:

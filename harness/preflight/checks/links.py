@@ -8,11 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
-from harness.preflight.checks.contract import Check, Finding, Judged, Seen, below_the_others, doubt, rate
+from harness.preflight.checks.contract import (
+    Check,
+    Finding,
+    Judged,
+    Seen,
+    accused,
+    below_the_others,
+    doubt,
+    measured_again,
+    rate,
+)
 from harness.trainers.contract import Workload
 from harness.units import counted
 
@@ -25,6 +35,7 @@ Link = tuple[int, int]  # from rank to rank
 
 class Told(msgspec.Struct):
     to: Annotated[list[tuple[Rank, Speed]], msgspec.Meta(max_length=2**16)]  # bytes a second
+    again: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
 
 
 class Left(msgspec.Struct):
@@ -60,6 +71,7 @@ class Links(Check):
         words = f"{counted(len(speeds), 'direction')} of links measured"
         words += f", {left} left out for time" if left else ""
         words += f"; the slowest, {_name(slowest, seen)}, at {rate(speeds[slowest])}" if slowest else ""
+        words += measured_again(max((values.again for values in told.values()), default=0))
         figures = {f"link {_name(link, seen)} (bytes/s)": speed for link, speed in sorted(speeds.items())}
         return Judged(words, findings, figures)
 
@@ -89,17 +101,20 @@ def _findings(links: Mapping[Link, float], seen: Seen, within: bool) -> Iterator
         if len(mine) > 1:
             who = f" (rank {rank})" if within or seen.plan.workload.ranks_per_node > 1 else ""
             what = f"each link {' and '.join(ways)} {seen.node_of(rank)}{who}, such as"
-        yield _slow(what, worst, links[worst], max(ways.values()), seen, [rank] if len(mine) > 1 else [*worst])
+        ends, others = [rank] if len(mine) > 1 else [*worst], len(links) - 1
+        yield _slow(what, worst, links[worst], max(ways.values()), seen, ends, others)
     for (a, b), speed in links.items():
         usual = min(sends[a], takes[b])
         if speed < SLOW * usual and (a, b) not in told:
-            yield _slow("the link", (a, b), speed, usual, seen, [a, b])
+            yield _slow("the link", (a, b), speed, usual, seen, [a, b], len(links) - 1)
 
 
-def _slow(what: str, link: Link, speed: float, usual: float, seen: Seen, ranks: list[int]) -> Finding:
+def _slow(what: str, link: Link, speed: float, usual: float, seen: Seen, ranks: list[int], others: int) -> Finding:
     words = f"{what} {_name(link, seen)} is slow: {rate(speed)}, others of its kind {rate(usual)}"
     nodes, ends = list(dict.fromkeys(map(seen.node_of, ranks))), [seen.node_of(end) for end in link]
-    return Finding(words, CAUSE, nodes, ranks, ends, speed, usual, "bytes/s")
+    where: dict[str, Any] = {"nodes": nodes, "ranks": ranks, "link": ends}
+    figures: dict[str, Any] = {"figure": speed, "usual": usual, "unit": "bytes/s"}
+    return accused(words, CAUSE, speed / usual, others, seen, **where, **figures)
 
 
 def _name(link: Link, seen: Seen) -> str:

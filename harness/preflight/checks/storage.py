@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
-from harness.preflight.checks.contract import Check, Finding, Judged, Seen, below_the_others
+from harness.preflight.checks.contract import Check, Finding, Judged, Seen, accused, below_the_others
 from harness.units import counted
 
 SLOW = 0.33  # of the median of the others: a shared disk has its moods
@@ -46,7 +46,8 @@ class Storage(Check):
             for node, usual in below_the_others(speeds, SLOW).items():
                 slow, others = (f"{speed / 1e6:.0f} MB/s" for speed in (speeds[node], usual))
                 words = f"{node} {what} checkpoints at {slow}, the others at {others}"
-                findings.append(Finding(words, self.cause, [node], figure=speeds[node], usual=usual, unit="bytes/s"))
+                where: dict[str, Any] = {"nodes": [node], "figure": speeds[node], "usual": usual, "unit": "bytes/s"}
+                findings.append(accused(words, self.cause, speeds[node] / usual, len(speeds) - 1, seen, **where))
         figures = {f"written by {node} (bytes/s)": each for node, each in writes.items()}
         figures |= {f"read by {node} (bytes/s)": each for node, each in reads.items()}
         words = f"{counted(len(good), 'node')} wrote, synced, read and listed"

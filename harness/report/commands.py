@@ -1,0 +1,72 @@
+"""The commands that results print. Each runs as it stands, and does the same again: the same job, file and seed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.report.words import plain
+
+REHEARSALS = "rehearsals"  # in the folder of a game day: a folder each, with its report and its plan
+FIND_RUNS = {"baseline", "compare", "export", "forecast", "gate", "history", "matrix", "preflight"}
+FIND_RUNS |= {"report", "run", "score", "show"}
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_STAND_IN = re.compile(r"-(fault-free|repeat[0-9]{1,4}|[0-9]{1,4})")  # see `harness.campaign.fault_free`
+_STEP = re.compile(r"(.*?)(?:(chaos [a-z].*?)( \(about .*)?)?", re.DOTALL)
+
+
+@dataclass
+class Places:
+    """What commands need so that they find runs and scenarios. Empty: they find them by themselves."""
+
+    reports: str = ""
+    scenarios: str = ""
+
+
+here = Places()  # of the command that is at work
+
+
+def command(*words: str) -> str:
+    return shlex.join(["chaos", *words])
+
+
+def copied(name: str) -> str:
+    """A name out of a log or a file, in a command that people copy: neither an option nor a path nor several words."""
+    return name if _NAME.fullmatch(name) else "…"
+
+
+def kept_as(run_id: str, plan: Mapping[str, Any]) -> str:
+    """Under which name commands find a judged run: its id; of a rehearsal, its folder in that of its game day."""
+    day = str(plan.get("run_id") or run_id)
+    in_its_place = day.startswith(run_id) and _STAND_IN.fullmatch(day.removeprefix(run_id))  # a fault-free run
+    own = run_id == day or in_its_place
+    return copied(run_id) if own else f"{copied(day)}/{REHEARSALS}/{copied(run_id)}"
+
+
+def run_again(name: str, *more: str) -> str:
+    """The same plan under a new run id. `name`: as `kept_as` has it."""
+    return " ".join(["chaos run --plan", name, *more])
+
+
+def split(step: str) -> tuple[str, str, str]:
+    """The words of a step, the command in it, and what follows that."""
+    before, found, after = _STEP.fullmatch(plain(step)).groups("")  # type: ignore[union-attr]  # it fits anything
+    return before, as_here(found), after
+
+
+def step_here(step: str) -> str:
+    """With a command that finds what it needs, wherever that is kept."""
+    return "".join(split(step))
+
+
+def as_here(text: str) -> str:
+    """A command, told where the runs and the scenarios are if it does not look there by itself."""
+    verb = text.split()[1:2]
+    if verb and verb[0] in FIND_RUNS and here.reports:
+        text += f" --reports {shlex.quote(here.reports)}"
+    if verb == ["gate"] and here.scenarios:
+        text += f" --scenarios {shlex.quote(here.scenarios)}"
+    return text

@@ -1,0 +1,241 @@
+"""Every command that a result prints is run as it was printed, where it was printed: it does the same job again."""
+
+from __future__ import annotations
+
+import html
+import json
+import pathlib
+import re
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from simulator import Job, Logs, Outage, simulate
+from timeline.test_window import in_sequence
+from typer.testing import CliRunner
+
+from harness.campaign.checked_files import ASKED_PLAN, load_scenario
+from harness.campaign.wings import sections_of
+from harness.cli import main
+from harness.cli import run as run_command
+from harness.gameday import day as days
+from harness.gameday.day_plan import plan_day
+from harness.gate import gate_command
+from harness.judge.facts.evidence import load_evidence
+from harness.judge.score import judge
+from harness.plan.making import make_plan
+from harness.plan.run_plan import Plan
+from harness.report import commands, write_files, write_reports
+from harness.report.commands import step_here
+
+SHIPPED = pathlib.Path(__file__).resolve().parents[2] / "scenarios"
+MINE = {
+    "command": ["{python}", "mine.py", "--steps", "{steps}", "--every", "{checkpoint_every}"],
+    "env": {"MODE": "small"},
+}
+OWN: dict[str, Any] = {
+    "version": 1,
+    "name": "silent-hang",  # as a shipped one is called
+    "title": "My own job",
+    "workload": {"trainer": MINE, "nodes": 2, "steps": 300, "checkpoint": {"every_steps": 20}},
+    "faults": [{"id": "silence", "fault": "hang", "when": {"step": 90}, "target": {"rank": 1}, "duration": "9s"}],
+    "profiles": {"long": {"workload": {"steps": 900}}},
+}
+
+
+class Launched(Exception):
+    """What would be launched now."""
+
+    def __init__(self, *what: Any):
+        super().__init__(*what)
+        self.what = what
+
+
+@pytest.fixture
+def reports(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A folder that commands do not find by themselves. Nothing is launched."""
+
+    def launch(*what: Any) -> Any:
+        raise Launched(*what)
+
+    monkeypatch.setattr(run_command, "_rehearse", lambda plans, reports, *more: launch([*plans], reports))
+    monkeypatch.setattr(run_command, "check_capabilities", lambda *_: None)
+    monkeypatch.setattr(gate_command, "run_gate", launch)
+    monkeypatch.setattr(commands, "here", commands.Places(str(tmp_path / "re ports")))
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(OWN))
+    return tmp_path / "re ports"
+
+
+def launched(printed: str) -> Any:
+    """What comes of a command: its result, or what it would launch."""
+    words = shlex.split(printed)[1:]
+    result = CliRunner().invoke(main.make_app(), words + ["--help"] * (words[0] in ("heal", "doctor")))
+    if isinstance(result.exception, Launched):
+        return result.exception.what
+    assert result.exception is None or isinstance(result.exception, SystemExit), f"{printed}: {result.exception}"
+    assert result.exit_code in (0, 1, 3), f"{printed}: {result.output}"
+    return result
+
+
+def printed_in(folder: pathlib.Path) -> list[str]:
+    """By the page, by the report for programs, and by the terminal."""
+    page = html.unescape((folder / "report.html").read_text())
+    found = re.findall(r"<code>(chaos [^<]+)</code>", page)
+    found += [line for block in re.findall(r"<pre>(chaos [^<]+)</pre>", page) for line in block.splitlines()]
+    steps = json.loads((folder / "report.json").read_text())["next_steps"]
+    shown = CliRunner().invoke(main.make_app(), ["show", str(folder), "--reports", commands.here.reports]).output
+    for step in map(step_here, steps):
+        assert f"Next: {step}\n" in shown, "in one line, to be copied"
+    found += re.findall(r"Next: .*?(chaos [^(\n]+)", shown)
+    return list(dict.fromkeys(command.strip() for command in found if "…" not in command))
+
+
+def same_job(plan: Plan) -> dict[str, Any]:
+    return plan.to_json() | {"run_id": ""}
+
+
+def stored(reports: pathlib.Path, plan: Plan, told: Plan | None = None, bend: Callable[[Logs], object] = id) -> Any:
+    """A run as it lies there, with its reports. `told`: its log is that of another plan."""
+    folder, history = reports / plan.run_id, simulate(Job(nodes=2, steps=300, every=20), [Outage(90, "node", 1)], 5)
+    logs = history.logs()
+    logs.told("plan")["plan"] = json.loads(json.dumps((told or plan).to_json()))
+    bend(logs)
+    history.write(folder, logs)
+    write_files({"plan.json": json.dumps((told or plan).to_json())}, folder)
+    if told:
+        write_files({ASKED_PLAN: json.dumps(plan.to_json())}, folder)
+    write_reports(judge(load_evidence(folder), plan.run_id), folder, sections_of)
+    return folder
+
+
+def interrupted(logs: Logs) -> None:
+    logs.harness[-1].update(outcome="interrupted", reason="Ctrl-C")
+
+
+def killed(logs: Logs) -> None:
+    logs.harness.pop()
+
+
+def shipped(reports: pathlib.Path, name: str = "spot-evict", run_id: str = "spot-evict-7", **more: Any) -> Plan:
+    return make_plan(load_scenario(SHIPPED / f"{name}.yaml", more.get("profile")), 7, "local", run_id, **more)
+
+
+def own(reports: pathlib.Path, profile: str | None = None) -> Plan:
+    return make_plan(load_scenario(reports.parent / "mine.yaml", profile), 3, "docker", "silent-hang-3", profile)
+
+
+def in_its_fault_free_run(reports: pathlib.Path) -> pathlib.Path:
+    asked = own(reports)
+    return stored(reports, asked, asked.without_faults(f"{asked.run_id}-fault-free"), interrupted)
+
+
+KINDS: dict[str, tuple[Callable[[pathlib.Path], Plan], Callable[[pathlib.Path], pathlib.Path]]] = {
+    "a shipped scenario": (shipped, lambda reports: stored(reports, shipped(reports))),
+    "on another profile": (
+        lambda reports: shipped(reports, profile="cluster"),
+        lambda reports: stored(reports, shipped(reports, profile="cluster")),
+    ),
+    "own file": (own, lambda reports: stored(reports, own(reports))),
+    "own file, a profile": (
+        lambda reports: own(reports, "long"),
+        lambda reports: stored(reports, own(reports, "long")),
+    ),
+    "interrupted": (own, lambda reports: stored(reports, own(reports), bend=interrupted)),
+    "interrupted before its faults": (own, in_its_fault_free_run),
+    "killed": (own, lambda reports: stored(reports, own(reports), bend=killed)),
+    "one of several": (
+        lambda reports: shipped(reports, run_id="spot-evict-b"),
+        lambda reports: [
+            stored(reports, shipped(reports, run_id=f"spot-evict-{name}")) for name in ("a", "c", "b")
+        ].pop(),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stored_run_is_run_again_as_it_was(kind: str, reports: pathlib.Path) -> None:
+    planned, made = KINDS[kind]
+    folder = made(reports)
+    printed = printed_in(folder)
+    assert any(command.startswith("chaos run") for command in printed), "else there was nothing to run"
+    for command in printed:
+        came = launched(command)
+        if command.startswith("chaos run"):
+            ([plan], place) = came
+            assert same_job(plan) == same_job(planned(reports)), command
+            assert place == reports.resolve() and plan.run_id != folder.name
+
+
+def a_day(reports: pathlib.Path) -> pathlib.Path:
+    """Two rehearsals of the user's own trainer, in one job; the first one was stopped by a person."""
+    (reports.parent / "day.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "version": 1,
+                "name": "silent-hang",  # as its first rehearsal
+                "title": "A day",
+                "workload": OWN["workload"] | {"steps": 4000},
+                "entries": [{"scenario": "mine.yaml"}, {"scenario": "rank-kill", "name": "second"}],
+            }
+        )
+    )
+    run_id = "silent-hang-20260101-000000-0001"
+    day = plan_day(reports.parent / "day.yaml", 5, "local", run_id, SHIPPED)
+    history, logs = in_sequence(1)
+    logs.told("plan")["plan"] = day.job.to_json() | {"faults": logs.plan["faults"]}
+    for line in logs.harness:
+        if line.get("rehearsal") == "first":
+            line["rehearsal"] = "silent-hang"
+        if line.get("event") == "plan" and "rehearsal" in line:
+            line["plan"] = next(act.plan.to_json() for act in day.acts if act.name == line["rehearsal"])
+        if line.get("event") == "rehearsal.finished" and line["rehearsal"] == "silent-hang":
+            line.update(outcome="stopped", reason="a person pressed stop")
+    folder = history.write(reports / run_id, logs)
+    plan = json.dumps(day.job.to_json())
+    write_files({days.FILE: json.dumps(day.to_json()), "plan.json": plan}, folder)
+    days.judged(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["silent-hang", "second"])
+def test_a_rehearsal_of_a_game_day_is_found_and_run_alone_on_the_same_job(name: str, reports: pathlib.Path) -> None:
+    day = a_day(reports)
+    folder = day / commands.REHEARSALS / name
+    act = next(act for act in days.load_day(day).acts if act.name == name)
+    assert not json.loads((folder / "report.json").read_text())["run_id"].startswith(day.name)
+    ran = 0
+    for command in (
+        *printed_in(folder),
+        f"chaos show {day.name}/rehearsals/{name} --reports {shlex.quote(str(reports))}",
+    ):
+        came = launched(command)
+        if command.startswith("chaos run"):
+            ran += 1
+            ([plan], _) = came
+            assert plan.workload.trainer == act.plan.workload.trainer and plan.workload.steps == 4000
+            assert [fault.action for fault in plan.faults] == [fault.action for fault in act.plan.faults]
+            assert [fault.targets for fault in plan.faults] == [fault.targets for fault in act.plan.faults]
+            assert (plan.seed, plan.expect) == (act.plan.seed, act.plan.expect)
+            assert all(fault.when.step and fault.when.more_steps is None for fault in plan.faults)
+        else:
+            assert name in came.output or command.split()[1] in ("faults", "doctor", "heal")
+    assert ran, "a rehearsal says how it is run again"
+    before = (folder / "report.json").read_text()
+    launched(f"chaos score {shlex.quote(str(folder))} --reports {shlex.quote(str(reports))}")
+    assert (folder / "report.json").read_text() == before
+    launched(f"chaos score {day.name} --rehearsal {name} --reports {shlex.quote(str(reports))}")
+    judged = json.loads((day / f"rehearsal-{name}" / "report.json").read_text())
+    assert judged["kept_as"] == f"{day.name}/rehearsals/{name}", "the day's own plan has no faults"
+
+
+def test_a_command_that_finds_its_runs_by_itself_needs_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "here", commands.Places())
+    assert step_here("Run it again: chaos run --plan a (about 5 s)") == "Run it again: chaos run --plan a (about 5 s)"
+    commands.here = commands.Places("/a b", "/c")
+    assert (
+        step_here("Again: chaos gate x (about 5 s)")
+        == "Again: chaos gate x --reports '/a b' --scenarios /c (about 5 s)"
+    )
+    assert step_here("Undo it: chaos heal") == "Undo it: chaos heal"
