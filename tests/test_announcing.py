@@ -16,10 +16,11 @@ import yaml
 
 HERE = pathlib.Path(__file__).parent
 CONFTEST = """
-import busy, needs, outcomes, pathlib
+import busy, needs, outcomes, pathlib, rewriting
+rewriting.HERE = pathlib.Path(__file__).parent
 needs.HERE = str(pathlib.Path(__file__).parent)
 def pytest_addoption(parser): outcomes.add_options(parser); busy.add_options(parser)
-from conftest_of_all import pytest_configure, pytest_collection_modifyitems
+from conftest_of_all import pytest_configure, pytest_collection, pytest_collection_modifyitems
 """
 TESTS = """
 import pytest, tools
@@ -48,7 +49,7 @@ def run(folder: pathlib.Path, *options: str, path: str = "/nowhere") -> str:
     (folder / "conftest_of_all.py").write_text((HERE / "conftest.py").read_text())
     (folder / "test_a.py").write_text(TESTS)
     (folder / "test_whole.py").write_text('import pytest; pytest.skip("pip install x", allow_module_level=True)')
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  healthy\n  slow\n  waits\n")
+    (folder / "pytest.ini").write_text("[pytest]\ntestpaths = .\nmarkers =\n  healthy\n  slow\n  waits\n")
     paths = {"PYTHONPATH": f"{HERE}:{HERE.parent}:{folder}", "PATH": path, "DOCKER_HOST": "unix:///nowhere"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
     done = subprocess.run(command, cwd=folder, env=paths, capture_output=True, text=True)
@@ -62,7 +63,7 @@ def test_what_is_missing_is_said_before_the_first_test_and_counted_at_the_end(
 ) -> None:
     lines = run(tmp_path, "-n", workers).splitlines()
     before = "\n".join(lines[: next(number for number, line in enumerate(lines) if "F" in line and "s" in line)])
-    assert "6 tests" in before and "about 10 min on two cores" in before
+    assert "6 tests" in before and "about 10 to 16 min on two cores" in before
     assert [each for each in BEFOREHAND if each not in "\n".join(lines)] == []
     assert lines[-1].startswith("1 passed, 1 failed, 5 skipped: 1 for want of "), lines[-1]
     assert lines[-1].endswith("; 2 further reasons (ARGS=-rs)")
