@@ -3,28 +3,28 @@
 A test that needs more than this machine has is skipped. CI runs its tests in two halves, and no test may be skipped in
 both but those that `tests/ci.yaml` lists (`tests/outcomes.py`, `tests/halves.py`).
 
-`make test` has three workers, and long groups, whose tests go one after the other: whole runs through the command
-line, of which some look for what a run has left behind; single jobs and faults on virtual nodes of this machine; and
-the tests of each other engine, which mostly wait. All other tests are shared, file by file, by whoever is free.
+`make test` has four workers for two cores, as most real jobs wait more than they compute. Long groups come first, whose
+tests go one after the other: whole runs through the command line, of which some look for what a run has left behind;
+jobs; faults and kills on virtual nodes of this machine; the conformance of such nodes; and the tests of each other
+engine. Files that start jobs come next, then all others, file by file, by whoever is free. The sweeps share nothing, so
+each is taken alone.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
+import json
 import pathlib
 import re
-import sys
-import types
-from collections.abc import Callable, Iterator
 from typing import Any
 
+import announcing
+import busy
+import needs
 import outcomes
 import pytest
+import rewriting
 import waiting
 from hypothesis import HealthCheck, settings
-
-HERE = str(pathlib.Path(__file__).parent)
 
 # A busy machine breaks no property, and a verdict on the code is not drawn by lot: each run tries the same examples.
 # `make explore` tries others.
@@ -33,17 +33,36 @@ settings.register_profile("same", derandomize=True, **NO_CLOCK)
 settings.register_profile("explore", max_examples=1000, **NO_CLOCK)
 settings.load_profile("same")
 
-pytest_addoption = outcomes.add_options
-pytest_configure = outcomes.configure
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    outcomes.add_options(parser)
+    busy.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    outcomes.configure(config)
+    busy.configure(config)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(announcing.Announcer(config), "announcer")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    rewriting.share(session.config)
+
 
 LONG_GROUPS = {
     "runs": ("e2e/",),
-    "nodes": ("backends/local/", "faults/", "kills/", "mutants/test_real", "run/"),
+    "nodes": ("backends/local/", "faults/", "kills/"),
+    "jobs": ("mutants/test_real", "run/"),
     "docker": ("backends/docker/", "monitoring/test_prometheus"),
     "slurm": ("backends/slurm/",),
+    "places": (),
     "kubernetes": ("backends/kubernetes/",),
 }
-PLACES = {"local": "nodes"} | {engine: engine for engine in ("docker", "slurm", "kubernetes")}  # where a node is
+# Where the node of a conformance test is.
+PLACES = {"local": "places"} | {engine: engine for engine in ("docker", "slurm", "kubernetes")}
+TAKEN_ALONE = ("matrix/test_resume_matrix", "matrix/test_checkpoint_matrix")  # no test there shares a fixture
 
 
 def group_of(nodeid: str) -> str:
@@ -52,6 +71,8 @@ def group_of(nodeid: str) -> str:
     if file.startswith("conformance/test_conformance_"):
         place = re.search(r"\[(\w+)", name)
         return PLACES.get(place[1], file) if place else file
+    if file.startswith(TAKEN_ALONE):
+        return nodeid
     return next((group for group, places in LONG_GROUPS.items() if file.startswith(places)), file)
 
 
@@ -68,53 +89,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With workers, the long groups come first, so that the workers end at about the same time."""
     outcomes.select(config, items)
+    busy.select(config, items)
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: group_of(item.nodeid) not in LONG_GROUPS)
+        order = list(LONG_GROUPS)
+        slow = {group_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
+        ranks = {group: rank for rank, group in enumerate([*order, *sorted(slow - set(order))])}
+        items.sort(key=lambda item: ranks.get(group_of(item.nodeid), len(ranks)))
+        if config.workerinput["workerid"] == announcing.FIRST:
+            pathlib.Path(config.workerinput["skips_note"]).write_text(json.dumps(needs.lacks(items)))
+    elif announcer := config.pluginmanager.get_plugin("announcer"):
+        announcer.say(needs.lacks(items), len(items))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """`-m waits` picks the tests that wait for something: they, a fixture or a helper of theirs calls `waiting.until`."""
-    if isinstance(item, pytest.Function):
-        fixtures = [each.func for found in item._fixtureinfo.name2fixturedefs.values() for each in found]
-        if any(map(_waits, [item.function, *fixtures])):
-            item.add_marker("waits")
-
-
-@functools.cache
-def _waits(function: Callable[..., Any]) -> bool:
-    seen, left = set[Any](), [inspect.unwrap(function)]
-    while left:
-        one = left.pop()
-        if one is waiting.until:
-            return True
-        if one not in seen and getattr(one, "__module__", None) in sys.modules:
-            seen.add(one)
-            left += _named(one)
-    return False
-
-
-def _named(one: Any) -> Iterator[Any]:
-    """What a function or class of the tests names: functions and classes of the tests."""
-    file = getattr(sys.modules[one.__module__], "__file__", None) or ""
-    if not file.startswith(HERE):
-        return
-    if isinstance(one, type):
-        yield from (inspect.unwrap(each) for each in vars(one).values() if inspect.isfunction(each))
-    elif inspect.isfunction(one):
-        names = set(_names(one.__code__))
-        for name in names & one.__globals__.keys():
-            value = one.__globals__[name]
-            values = [vars(value).get(each) for each in names] if inspect.ismodule(value) else [value]
-            yield from (inspect.unwrap(each) for each in values if inspect.isfunction(each) or inspect.isclass(each))
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _names(inner)
+    if waiting.until in needs.called(item):
+        item.add_marker("waits")
 
 
 @pytest.fixture

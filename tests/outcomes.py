@@ -73,6 +73,9 @@ class Writer:
             outcome, reason = "skipped", f"expected to fail: {report.wasxfail}"
         elif report.skipped:
             reason = str(report.longrepr[-1])
+        elif report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            reason = (crash.message if crash else str(report.longrepr)).strip().partition("\n")[0]
         line = {"test": report.nodeid, "outcome": outcome, "reason": reason.removeprefix("Skipped: ")}
         with self._file.open("a") as out:
             out.write(json.dumps(line) + "\n")

@@ -13,6 +13,7 @@ import pytest
 from waiting import HANG_S
 
 from harness import programs
+from harness.backends.contract import load_backend
 from harness.backends.local.backend import try_mode
 
 
@@ -28,6 +29,35 @@ def need(*names: str) -> None:
 
 
 refusal = functools.cache(try_mode)
+
+
+@functools.cache
+def docker_lack() -> str:
+    """Why no container can be started here; "" where one can."""
+    capability = load_backend("docker").probe()
+    return "" if capability.available else capability.summary
+
+
+@functools.cache
+def slurm_lack() -> str:
+    """As `docker_lack`. Ours is started by the tests where it is installed."""
+    if installed("slurm") and os.geteuid() == 0:
+        return ""
+    capability = load_backend("slurm").probe()
+    return "" if capability.available else f"no Slurm: {capability.summary}"
+
+
+def need_docker() -> None:
+    if docker_lack():
+        pytest.skip(docker_lack())
+
+
+def need_slurm() -> None:
+    if slurm_lack():
+        pytest.skip(slurm_lack())
+
+
+ENGINES = {need_docker: docker_lack, need_slurm: slurm_lack}
 
 
 def need_mode(mode: str) -> str:

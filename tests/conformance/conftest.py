@@ -38,10 +38,8 @@ def _never_possible(item: pytest.Item) -> bool:
 @pytest.fixture(scope="module", params=PLACES, ids=lambda place: place.name.replace(", ", "-"))
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     chosen: Place = request.param
-    if chosen.backend_name == "kubernetes" and not os.environ.get("CHAOS_KUBECONFIG"):
-        pytest.skip("CHAOS_KUBECONFIG names no cluster")
-    if chosen.mode == "root" and os.geteuid() != 0:
-        pytest.skip("not root")
+    if lack := chosen.lack():
+        pytest.skip(lack)
     with pytest.MonkeyPatch.context() as patch, _engine(chosen):
         if chosen.mode:
             patch.setenv("CHAOS_LOCAL_MODE", chosen.mode)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import tools
 from waiting import until
 
 from harness.backends.contract import Backend, Capability, Cluster, Launch, Node, backend_names, load_backend
@@ -52,6 +53,14 @@ class Place:
 
     def probe(self) -> Capability:
         return self.backend.probe()
+
+    def lack(self) -> str:
+        """Why no node can be had here; "" where one can. It may have to be started first."""
+        if self.backend_name == "kubernetes" and not os.environ.get("CHAOS_KUBECONFIG"):
+            return "CHAOS_KUBECONFIG names no cluster"
+        if self.mode == "root" and os.geteuid() != 0:
+            return "not root"
+        return {"docker": tools.docker_lack, "slurm": tools.slurm_lack}.get(self.backend_name, str)()
 
     def left_of(self, run_id: str) -> list[str]:
         """Everything of the run that is still there, found without the backend's own bookkeeping where possible."""

@@ -10,6 +10,7 @@ import pytest
 from chaos_cli import Done, chaos, leftovers, lighter
 
 
+@pytest.mark.healthy
 def test_spot_evict_leaves_a_whole_report(spot_evict: Done) -> None:
     done = spot_evict
     assert done.code == 0, done.out
@@ -43,6 +44,7 @@ def test_spot_evict_leaves_a_whole_report(spot_evict: Done) -> None:
     assert json.loads((run_dir / "report.json").read_text()) == report
 
 
+@pytest.mark.healthy
 @pytest.mark.parametrize("name", ["node-loss", "double-evict"])
 def test_a_shipped_scenario_passes_with_a_lighter_job(reports: pathlib.Path, tmp_path: pathlib.Path, name: str) -> None:
     done = chaos(reports, "run", lighter(name, tmp_path))
@@ -51,6 +53,7 @@ def test_a_shipped_scenario_passes_with_a_lighter_job(reports: pathlib.Path, tmp
     assert leftovers(name) == []
 
 
+@pytest.mark.healthy
 def test_a_notice_on_the_metadata_endpoint_leads_to_the_same_drain(reports: pathlib.Path, larger: pathlib.Path) -> None:
     """The trainer's client of each cloud, and each cloud's endpoint, have tests of their own."""
     before, after = larger.read_text().split("\nfaults:")
@@ -71,6 +74,7 @@ def test_a_notice_on_the_metadata_endpoint_leads_to_the_same_drain(reports: path
     assert events.count('"reason":"drained"') == 2, "both ranks"
 
 
+@pytest.mark.healthy
 def test_four_ranks_are_exact_too_and_rank_0_may_die(reports: pathlib.Path, short: pathlib.Path) -> None:
     short.write_text(
         short.read_text()

@@ -66,6 +66,7 @@ def sweep(folder: pathlib.Path, bug: str, *options: str) -> tuple[int, dict[str,
 
 
 @pytest.mark.slow
+@pytest.mark.healthy
 def test_a_healthy_trainer_passes_after_a_stop_goes_on_and_leaves_no_copies(tmp_path: pathlib.Path) -> None:
     code, found = sweep(tmp_path, "none", "--budget", "1s")
     assert (code, found["verdict"], found["tried"], found["complete"]) == (3, "inconclusive", [], False)
@@ -91,6 +92,7 @@ def test_a_healthy_trainer_passes_after_a_stop_goes_on_and_leaves_no_copies(tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.healthy
 def test_a_half_accumulation_goes_on_and_so_it_does_with_other_workers(tmp_path: pathlib.Path) -> None:
     code, found = sweep(tmp_path, "none", *HALF, "--also-with", "--num-workers 3", "--also-with", "--num-workers=1")
     assert (code, found["verdict"], found["complete"]) == (0, "pass", True), found["why"]

@@ -113,6 +113,7 @@ def judged(folder: pathlib.Path, bug: str) -> Scorecard:
 
 
 @pytest.mark.slow
+@pytest.mark.healthy
 @pytest.mark.parametrize("bug", ["none", "never the same"])
 def test_a_healthy_job_does_the_same_after_a_second_restart(tmp_path: pathlib.Path, bug: str) -> None:
     card = judged(tmp_path, bug)

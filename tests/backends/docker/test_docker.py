@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import tools
 from waiting import until
 
 from harness.backends import delivery
@@ -34,9 +35,7 @@ LOOP = ("sh", "-c", "trap 'echo heard' TERM; echo started; while :; do sleep 0.1
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    capability = backend.BACKEND.probe()
-    if not capability.available:
-        pytest.skip(capability.summary)
+    tools.need_docker()
     found = Engine()
     yield found
     found.close()

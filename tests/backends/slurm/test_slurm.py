@@ -31,6 +31,7 @@ SLEEP = Launch(("sleep", "600"), nodes=2, ranks_per_node=1)
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Slurm]:
     """The Slurm at hand; starts ours if it is installed and none runs, and ends it then."""
+    tools.need_slurm()
     ours = False
     if not SlurmBackend().probe().available and tools.installed("slurm") and os.geteuid() == 0:
         subprocess.run([str(ENGINE), "start"], check=True)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+import tools
 from backends.attached_days import TRAINER, chaos, told
 from waiting import until
 
@@ -28,6 +29,7 @@ exec srun --ntasks-per-node=1 {python} -m torch.distributed.run --nnodes=2 --npr
 
 @pytest.fixture(scope="module")
 def slurm() -> Slurm:
+    tools.need_slurm()
     try:
         found = find_slurm()
         found.count_nodes()
