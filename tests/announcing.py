@@ -84,7 +84,8 @@ class Announcer:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
         if node.workerinput["workerid"] == FIRST and not self._said:
-            self.say(json.loads(self.note.read_text()), len(ids))
+            # A worker that could not collect has told nothing; its error comes.
+            self.say(json.loads(self.note.read_text()) if self.note.exists() else [], len(ids))
 
     def say(self, reasons: list[str], tests: int) -> None:
         """`self._reasons` are those of whole files by now."""

@@ -26,6 +26,8 @@ import rewriting
 import waiting
 from hypothesis import HealthCheck, settings
 
+from harness.report import commands
+
 # A busy machine breaks no property, and a verdict on the code is not drawn by lot: each run tries the same examples.
 # `make explore` tries others.
 NO_CLOCK = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]}
@@ -106,6 +108,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """`-m waits` picks the tests that wait for something: they, a fixture or a helper of theirs calls `waiting.until`."""
     if waiting.until in needs.called(item):
         item.add_marker("waits")
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No earlier test says where runs and scenarios are."""
+    for name in ("reports", "scenarios"):
+        monkeypatch.setattr(commands.here, name, "")
 
 
 @pytest.fixture

@@ -28,7 +28,8 @@ def lack(item: pytest.Item) -> str:
     """Why the test will be skipped; "" where nothing is known to be missing."""
     if skip := evaluate_skip_marks(item):
         return skip.reason or "a mark"
-    if (place := getattr(item, "callspec", None) and item.callspec.params.get("place")) is not None:
+    place = item.callspec.params.get("place") if hasattr(item, "callspec") else None
+    if hasattr(place, "lack"):  # of a conformance test
         return str(place.lack())
     reasons = (_lack_of(each) for each in called(item))
     return next((reason for reason in reasons if reason), "")
