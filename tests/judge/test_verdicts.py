@@ -374,7 +374,7 @@ def test_report_json_is_what_the_contract_says() -> None:
     assert list(report) == [
         *("schema", "run_id", "scenario", "title", "backend", "seed", "profile", "commit", "begun_at", "verdict"),
         *("reasons", "run", "faults", "scores", "metrics", "expectations", "environment"),
-        *("labels", "provenance", "not_judged", "not_judged_because", "next_steps"),
+        *("labels", "provenance", "not_judged", "not_judged_because", "next_steps", "kept_as"),
     ]
     assert set(report["scores"]) >= {"recovery_time", "wasted_gpu_hours", "loss_continuity", "pace"}
     assert report["scores"]["loss_continuity"]["max_abs_diff"] is None, "infinite: JSON has no such number"
