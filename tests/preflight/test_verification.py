@@ -330,3 +330,46 @@ def test_a_save_that_changes_while_it_is_read_is_not_judged(
     monkeypatch.setattr(siblings, "numbered", lambda files: os.utime(path, ns=(1, 1)) or ())
     (save,) = verified(tmp_path).values()
     assert save.state is State.UNFINISHED
+
+
+def write_pairs(place: pathlib.Path, name: str, *steps: int) -> None:
+    for step in steps:
+        for part in ("model", "optim"):
+            save(place / name.format(part=part, step=step), {f"{part}.w": torch.randn(40)})
+
+
+PAIRS = ["{part}_{step}.pt", "epoch{step:03}-{part}.pt", "run2_{part}_{step}.pth"]
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("gone", ["model", "optim"])
+def test_a_pair_of_files_is_one_save_and_lacks_what_is_gone(tmp_path: pathlib.Path, name: str, gone: str) -> None:
+    write_pairs(tmp_path, name, 10, 20, 30)
+    assert [each.state for each in verified(tmp_path).values()] == [State.WHOLE] * 3
+    lost = tmp_path / name.format(part=gone, step=30)
+    lost.unlink()
+    saves = verified(tmp_path)
+    assert [each.state for each in saves.values()] == [State.WHOLE] * 2 + [State.DAMAGED]
+    assert f"{lost.name}: is missing, and most other saves have it" in words(saves)
+    left = lost.with_name(name.format(part={"model": "optim", "optim": "model"}[gone], step=30))
+    assert f"{lost.name}: is missing" in "".join(each.words for each in [*Verifier(Place(left)).all()][0].findings)
+
+
+def test_a_part_that_only_the_oldest_save_lacks_may_have_been_removed(tmp_path: pathlib.Path) -> None:
+    write_pairs(tmp_path, PAIRS[0], 10, 20, 30)
+    (tmp_path / "optim_10.pt").unlink()
+    assert [each.state for each in verified(tmp_path).values()] == [State.SUSPICIOUS, State.WHOLE, State.WHOLE]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["phase1_10", "phase1_20", "phase2_10", "phase2_20", "phase1_30"],  # two series
+        ["model_10", "model_20", "model_30", "optim_30"],  # the optimizer of the newest save alone is kept
+        ["model_10", "model_20", "model_30", "model_40", "ema_20", "ema_40"],
+    ],
+)
+def test_files_that_are_no_pairs_are_saves_of_their_own(tmp_path: pathlib.Path, files: list[str]) -> None:
+    for file in files:
+        save(tmp_path / f"{file}.pt", {"w": torch.randn(40)})
+    assert [each.state for each in verified(tmp_path).values()] == [State.WHOLE] * len(files)
