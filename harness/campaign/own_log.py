@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import math
 import pathlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,13 +19,25 @@ from harness.judge.facts.losses import WORDS
 from harness.judge.facts.repeated_steps import Executed
 from harness.log import untrusted_files
 from harness.log.reading import UNTOLD, is_told
-from harness.trainers.readers.contract import Reader, Told, build_reader, load_reader, reader_names
+from harness.trainers.readers.contract import (
+    EXPRESSION_CHARS_MAX,
+    LineSource,
+    Reader,
+    Told,
+    build_reader,
+    load_reader,
+    reader_names,
+)
 
 CHUNK_BYTES = 2 * 2**20
 STEPS_MAX = 5_000_000
 SAID_MAX = 20
 HOLE = 1.5  # times the usual distance of two lines: one of them is missing
 PLACES = ("first", "count")
+LINE_SAVED = "line.saved"  # the event of a save that only common words tell
+_SAVED = re.compile(r"(?=.*(?:checkpoint|ckpt|\.pth?\b)).*\b(?:saved|wrote|written)\b", re.IGNORECASE)
+_NO_SAVE = re.compile(r"\b(?:not|no|fail\w*|error|will|best|skip\w*|delet\w*|remov\w*)\b", re.IGNORECASE)
+_STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)s?[\s=_:#-]*(\d{1,10})(?!\d)", re.IGNORECASE)
 
 
 def reader_of(text: str) -> Reader:
@@ -44,6 +57,16 @@ def reader_as(given: object) -> Reader:
     return load_reader(given)() if isinstance(given, str) and given in reader_names() else build_reader(given)
 
 
+class _SavesSource(LineSource):
+    """Saves in common words, like `saved checkpoint step_110.pt`. Of several numbers the smallest counts."""
+
+    chars_max = EXPRESSION_CHARS_MAX
+
+    def line(self, text: str) -> Iterator[Told]:
+        if _SAVED.match(text) and not _NO_SAVE.search(text) and (steps := _STEP.findall(text)):
+            yield Told(LINE_SAVED, {"step": min(map(int, steps))})
+
+
 @dataclass
 class _Rank:
     """One rank of one file. A smaller step is a restart if the next line goes on from it: else it was printed late."""
@@ -51,14 +74,17 @@ class _Rank:
     last: int | None = None  # the newest step
     row: int = -1  # of it
     held: Told | None = None  # a smaller step than the one before it
+    newest: tuple[int, int] = (0, 0)  # the saves when it was held
 
 
 @dataclass
 class OwnLog:
-    """`told`: the steps; `doubts`: what in the logs leaves open what the job did, in words."""
+    """`told`: the steps; `doubts`: what in the logs leaves open what the job did, in words; `untold`: what no line
+    tells."""
 
     told: Executed
     doubts: list[str]
+    untold: list[str]
 
 
 class _Reading:
@@ -67,7 +93,9 @@ class _Reading:
         self.figures = {name: array.array("d") for name in WORDS}
         self.places = {name: array.array("q") for name in PLACES}
         self.lives, self.saved, self.restored = dict[int, int](), dict[int, int](), dict[int, int]()
-        self.newest = 0
+        self.worded = dict[int, int]()  # by life, the newest save that only common words tell: a doubt, and no proof
+        self.newest = (0, 0)  # save that the reader told, and that words told
+        self.empty: list[str] = []  # files without a step
         self.late: list[int] = []  # steps that were printed after later ones
         self.twice: list[int] = []  # steps that were told more than once, with other figures
 
@@ -79,19 +107,20 @@ class _Reading:
             if of.last is not None and step > of.last:
                 self.late.append(int(held.fields["step"]))
             else:
-                self._begin(held, of)
+                self._begin(held, of, of.newest)
         if of.last is None:
-            self._begin(told, of)
+            self._begin(told, of, self.newest)
         elif step == of.last:
             self.twice += [] if self._same(told, of.row) else [step]
         elif step < of.last:
-            of.held = told
+            of.held, of.newest = told, self.newest
         else:
             self._add(told, of)
 
-    def _begin(self, told: Told, of: _Rank) -> None:
+    def _begin(self, told: Told, of: _Rank, newest: tuple[int, int]) -> None:
         life = self.lives[told.rank] = self.lives.get(told.rank, -1) + 1
-        self.saved.setdefault(life, self.newest)
+        for saves, step in zip((self.saved, self.worded), newest, strict=True):
+            saves.setdefault(life, step)
         self._add(told, of)
 
     def _add(self, told: Told, of: _Rank) -> None:
@@ -119,26 +148,34 @@ def executed(files: Sequence[pathlib.Path], reader: Reader) -> OwnLog:
         raise UsageError(f"--read {reader.name}: its files hold the whole history, and not what was done twice")
     reading = _Reading()
     for path in files:
-        ranks = dict[int, _Rank]()
+        ranks, at = dict[int, _Rank](), 0
         for told in _told(path, reader):
             if told.event == "checkpoint.committed":
-                reading.newest = max(reading.newest, int(told.fields.get("step", 0)))
+                reading.newest = max(reading.newest[0], int(told.fields.get("step", 0))), reading.newest[1]
+            elif told.event == LINE_SAVED:  # some trainers name a save by the step that comes next
+                reading.newest = reading.newest[0], max(reading.newest[1], min(told.fields["step"], at))
             elif told.event == "restored":
                 reading.restored[reading.lives.get(told.rank, -1) + 1] = int(told.fields.get("step", 0))
             elif told.event == "step":
+                at = int(told.fields["step"])
                 reading.take(told, ranks.setdefault(told.rank, _Rank()))
             if len(reading.rows) > 3 * STEPS_MAX:
                 raise UsageError(f"{path}: more than {STEPS_MAX} steps")
+        if not ranks:
+            reading.empty.append(path.name)
     rank, step, life = np.array(reading.rows, np.int64).reshape(-1, 3).T
     figures = {name: np.array(column) for name, column in reading.figures.items()}
     places = {name: np.array(column, np.int64) for name, column in reading.places.items()}
     ranks_of = Counter(int(each) for each in np.unique(np.stack([life, rank]), axis=1)[0]) if len(life) else {}
     size = np.array([ranks_of[each] for each in life.tolist()], np.int64)
     done = Executed(rank, step, life, figures, places, size=size, saved=reading.saved)
-    return OwnLog(done, [*_gaps(done), *_doubts(reading, done)])
+    return OwnLog(done, [*_gaps(done), *_doubts(reading, done)], _untold(reading, done))
 
 
 def _doubts(reading: _Reading, told: Executed) -> Iterator[str]:
+    if reading.empty:
+        named = ", ".join(reading.empty[:SAID_MAX])
+        yield f"no step is in {named}: whether the job was restarted there is not known"
     if reading.twice:
         what = f"step {reading.twice[0]} is told more than once, with other figures"
         yield f"{what}: several writers, or lines of another kind; a narrower expression, or a log of one rank"
@@ -155,14 +192,24 @@ def _doubts(reading: _Reading, told: Executed) -> Iterator[str]:
         restored, saved = reading.restored.get(life), reading.saved.get(life, 0)
         if restored is not None and first > restored + stride:
             yield f"restart {life}: it restored step {restored}, and the next step in the log is {first}"
-        if int(told.step.min()) < first <= saved:
-            yield f"restart {life}: it went back to step {first}, though step {saved} was saved"
+        # That it began anew, though the reader told a save, is judged where the steps are.
+        if saved and first == int(told.step.min()):
+            continue
+        if first <= (newest := max(saved, reading.worded.get(life, 0))):
+            yield f"restart {life}: it went back to step {first}, though step {newest} was saved"
 
 
-def untold(told: Executed) -> list[str]:
+def _untold(reading: _Reading, told: Executed) -> list[str]:
     """What no line tells, in words: nothing is known of it."""
     silent = [words for name, words in WORDS.items() if not is_told(told.figures[name]).any()]
-    return silent + (["samples"] if all((numbers < 0).all() for numbers in told.places.values()) else [])
+    silent += ["samples"] if all((numbers < 0).all() for numbers in told.places.values()) else []
+    lives, rows = np.unique(told.life, return_index=True)
+    late = _stride(told) + 1  # a save may be told before the line of its step
+    for life, first in zip(lives[1:].tolist(), told.step[rows[1:]].tolist(), strict=True):
+        newest = max(reading.saved.get(life, 0), reading.worded.get(life, 0))
+        if not newest or first > newest + late:
+            return [*silent, f"whether restart {life} took the newest save"]
+    return silent
 
 
 def _stride(told: Executed) -> int:
@@ -194,11 +241,13 @@ def _gaps(told: Executed) -> list[str]:
 def _told(path: pathlib.Path, reader: Reader) -> Iterator[Told]:
     """A line that has no end was cut, and is not read."""
     source = reader.open()
+    saves = _SavesSource() if isinstance(source, LineSource) and "checkpoints" not in reader.tells else None
     try:
         path = path.resolve(strict=True)
         with untrusted_files.open_reader(path.parent, path.name) as file:
-            while data := file.read(CHUNK_BYTES):
+            while data := file.readline(CHUNK_BYTES) if saves else file.read(CHUNK_BYTES):
                 yield from source.feed(data)
+                yield from saves.feed(data) if saves else ()
     except (OSError, FaultError) as error:
         raise UsageError(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
     except ValueError as error:

@@ -124,7 +124,7 @@ def _score_logs(logs: Sequence[pathlib.Path], read: str, json: bool) -> int:
     steps, restarts = len(np.unique(told.step)), int(told.life.max())
     silent = sorted({*range(1, restarts + 1)} - {each.life for each in found})
     verdicts = [*(each for each, _ in answers), *(Verdict.INCONCLUSIVE for _ in own.doubts)]
-    verdict, untold = merge(verdicts or [Verdict.INCONCLUSIVE]), own_log.untold(told)
+    verdict, untold = merge(verdicts or [Verdict.INCONCLUSIVE]), own.untold
     if json:
         values: dict[str, Any] = {"schema": 1, "verdict": verdict.value, "steps": steps, "restarts": restarts}
         values["judged"] = [{"verdict": each.value, "result": text} for each, text in answers]

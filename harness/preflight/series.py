@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from harness.preflight.file_content import Part
 from harness.preflight.verification import Save, State
 from harness.timeline.save_events import family
-from harness.trainers.checkpoints.contract import Listing, load_layout
 
 SMALLER = 0.9
 ZEROED = 0.5  # of the bytes that were not in holes before
@@ -90,20 +89,3 @@ def _hold(save: Save, before: Save) -> None:
             save.find(State.SUSPICIOUS, f"has {part.zeros:,} zero bytes in holes; before {old.zeros:,}", file, place[1])
         if part.infinite > old.infinite:
             save.find(State.SUSPICIOUS, f"has {part.infinite:,} numbers that are infinite or none", file, place[1])
-
-
-def pointer(listing: Listing, saves: Mapping[str, Save]) -> Save | None:
-    """What points to the newest save, if it leads to none. A save newer than the one that it names is told so."""
-    found = listing.pointer
-    if found is None:
-        return None
-    if found.target is None:
-        broken = Save(found.path, points=True)
-        broken.find(State.DAMAGED, "names no save that is there")
-        return broken
-    named = saves[found.target].step
-    if load_layout(listing.layout).marked_beside and named is not None:
-        for save in saves.values():
-            if save.step is not None and save.step > named:
-                save.find(State.SUSPICIOUS, f"{found.path} names step {named}: this one was not finished, or left")
-    return None

@@ -19,6 +19,7 @@ from harness.errors import FaultError
 from harness.log import untrusted_files
 from harness.preflight import manifest, siblings
 from harness.preflight.file_content import Part, Unreadable, parts
+from harness.preflight.pairs import Joined, joined
 from harness.trainers.checkpoints.contract import AUTO, FoundCheckpoint, Listing, layout_names, load_layout
 from harness.trainers.checkpoints.shared import formats, grouping, names
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
@@ -104,6 +105,7 @@ class Place:
             listing = load_layout(name).list(rest)
             taken = {file for each in listing.checkpoints for file in each.files}
             rest = replace(rest, sizes={file: size for file, size in rest.sizes.items() if file not in taken})
+            listing = replace(listing, checkpoints=joined(listing.checkpoints))
             if self._wanted != self._folder:
                 listing = Listing(name, [each for each in listing.checkpoints if self._wanted in each.files])
             listings += [listing] if listing.checkpoints else []
@@ -222,7 +224,9 @@ class _Verification:
     def _ask_all(self) -> None:
         """What the files say together, and the layout."""
         find = self.save.find
-        for asked in (siblings.numbered(self.found.files), siblings.told(self.insides), siblings.indexed(self.insides)):
+        files, insides = self.found.files, self.insides
+        parts = self.found.lacks if isinstance(self.found, Joined) else ()
+        for asked in (parts, siblings.numbered(files), siblings.told(insides), siblings.indexed(insides)):
             for lack in asked:
                 find(State.DAMAGED if lack.sure else State.SUSPICIOUS, lack.what, lack.file, lack.tensor)
         for file, inside in self.insides.items():

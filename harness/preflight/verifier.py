@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from harness.errors import FaultError
 from harness.judge.verdict import Verdict, merge
-from harness.preflight import framework, manifest, series
+from harness.preflight import framework, manifest, pointers
 from harness.preflight.series import Series
 from harness.preflight.stored_saves import StoredSaves
 from harness.preflight.verification import MANIFEST, Place, Save, State, begun, verify
@@ -35,13 +35,14 @@ class Verifier:
     _series: dict[str, Series] = field(default_factory=lambda: defaultdict(Series))  # by layout
 
     def all(self) -> Iterator[Save]:
-        """Those that are there, the oldest of each layout first; then what points to none of them."""
+        """Those that are there, the oldest of each layout first; then what names none of them, or an old one."""
         there, listings = self.place.look()
         self._note(there)
+        saves = dict[str, Save]()
         for listing in listings:
-            saves = {each.path: self._take(there, listing, each) for each in reversed(listing.checkpoints)}
-            broken = series.pointer(listing, saves)
-            yield from [*saves.values(), *([broken] if broken else [])]
+            saves |= {each.path: self._take(there, listing, each) for each in reversed(listing.checkpoints)}
+        wrong = list(pointers.asked(there, listings, saves)) if self.place.is_folder else []
+        yield from [*saves.values(), *wrong]
 
     def new(self, stop: StopRequest, until_s: float) -> Iterator[Save]:
         """Each once it is still in two looks and has the mark of its end, or has been still for long."""

@@ -275,3 +275,51 @@ def test_what_a_log_leaves_open_is_told(text: str, lives: int, doubt: str, tmp_p
     own = own_log.executed([path], own_log.reader_of("lines: {regex: 'step (?P<step>[0-9]+) loss (?P<loss>[0-9.]+)'}"))
     assert own.told.life.max() + 1 == lives and doubt in "".join(own.doubts) and bool(doubt) == bool(own.doubts)
     assert own.told.figures["loss"].min() >= 0.3, "a line that was cut is not read"
+
+
+def saves(begin: int, end: int, saved: str, every: int = 10) -> str:
+    said = (line_of(step, 1 / step) + (saved.format(step) if step % every == 0 else "") for step in range(begin, end))
+    return "".join(said)
+
+
+SAVED = "saved checkpoint step_{}.pt\n"
+NEWEST = "whether restart 1 took the newest save"
+
+
+@pytest.mark.parametrize(
+    ("saved", "begin", "doubt", "untold"),
+    [
+        (SAVED, 31, True, False),
+        ("Wrote out/checkpoint-{0}/model.safetensors at step {0}\n", 31, True, False),
+        (SAVED, 1, True, False),
+        (SAVED, 41, False, False),
+        ("", 31, False, True),
+        ("saved checkpoint of epoch 3\n", 31, False, True),
+        ("saved checkpoint step_{}.pt failed\n", 31, False, True),
+        ("saved plot of step {}\n", 31, False, True),
+        ("saved best checkpoint step_{}.pt\n", 31, False, True),
+    ],
+)
+def test_a_restart_from_an_older_save_than_the_newest_is_told(
+    saved: str, begin: int, doubt: bool, untold: bool, tmp_path: pathlib.Path
+) -> None:
+    code, text = scored(tmp_path, saves(1, 48, saved), saves(begin, 60, saved))
+    assert (f"restart 1: it went back to step {begin}, though step 40 was saved" in text) == doubt
+    assert (NEWEST in text) == untold
+    assert code == (3 if doubt else 0)
+
+
+def test_a_save_that_is_named_by_the_next_step_was_the_newest(tmp_path: pathlib.Path) -> None:
+    log = saves(1, 41, "") + SAVED.format(41) + saves(41, 49, "")
+    code, text = scored(tmp_path, log, saves(41, 60, ""))
+    assert code == 0 and NEWEST not in text
+
+
+def test_a_save_after_the_first_step_of_a_restart_was_not_there_before(tmp_path: pathlib.Path) -> None:
+    code, text = scored(tmp_path, saves(1, 41, SAVED, 10) + saves(41, 48, "") + saves(41, 60, SAVED, 1))
+    assert code == 0 and "1 of 1 restart judged" in text
+
+
+def test_a_log_without_a_step_is_named(tmp_path: pathlib.Path) -> None:
+    code, text = scored(tmp_path, saves(1, 41, ""), "error: no such file\n")
+    assert code == 3 and "no step is in 1.log: whether the job was restarted there is not known" in text

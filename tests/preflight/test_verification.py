@@ -330,3 +330,134 @@ def test_a_save_that_changes_while_it_is_read_is_not_judged(
     monkeypatch.setattr(siblings, "numbered", lambda files: os.utime(path, ns=(1, 1)) or ())
     (save,) = verified(tmp_path).values()
     assert save.state is State.UNFINISHED
+
+
+def write_pairs(place: pathlib.Path, name: str, *steps: int) -> None:
+    for step in steps:
+        for part in ("model", "optim"):
+            save(place / name.format(part=part, step=step), {f"{part}.w": torch.randn(40)})
+
+
+PAIRS = ["{part}_{step}.pt", "epoch{step:03}-{part}.pt", "run2_{part}_{step}.pth"]
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("gone", ["model", "optim"])
+def test_a_pair_of_files_is_one_save_and_lacks_what_is_gone(tmp_path: pathlib.Path, name: str, gone: str) -> None:
+    write_pairs(tmp_path, name, 10, 20, 30)
+    assert [each.state for each in verified(tmp_path).values()] == [State.WHOLE] * 3
+    lost = tmp_path / name.format(part=gone, step=30)
+    lost.unlink()
+    saves = verified(tmp_path)
+    assert [each.state for each in saves.values()] == [State.WHOLE] * 2 + [State.DAMAGED]
+    assert f"{lost.name}: is missing, and most other saves have it" in words(saves)
+    left = lost.with_name(name.format(part={"model": "optim", "optim": "model"}[gone], step=30))
+    assert f"{lost.name}: is missing" in "".join(each.words for each in next(Verifier(Place(left)).all()).findings)
+
+
+def test_a_part_that_only_the_oldest_save_lacks_may_have_been_removed(tmp_path: pathlib.Path) -> None:
+    write_pairs(tmp_path, PAIRS[0], 10, 20, 30)
+    (tmp_path / "optim_10.pt").unlink()
+    assert [each.state for each in verified(tmp_path).values()] == [State.SUSPICIOUS, State.WHOLE, State.WHOLE]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["phase1_10", "phase1_20", "phase2_10", "phase2_20", "phase1_30"],  # two series
+        ["model_10", "model_20", "model_30", "optim_30"],  # the optimizer of the newest save alone is kept
+        ["model_10", "model_20", "model_30", "model_40", "ema_20", "ema_40"],
+    ],
+)
+def test_files_that_are_no_pairs_are_saves_of_their_own(tmp_path: pathlib.Path, files: list[str]) -> None:
+    for file in files:
+        save(tmp_path / f"{file}.pt", {"w": torch.randn(40)})
+    assert [each.state for each in verified(tmp_path).values()] == [State.WHOLE] * len(files)
+
+
+def point(path: pathlib.Path, content: str, step: int) -> None:
+    """`-> TARGET` is a link."""
+    content = content.replace("STEP", str(step))
+    if content.startswith("-> "):
+        path.symlink_to(content.removeprefix("-> "))
+    else:
+        path.write_text(content)
+
+
+def pointers(place: pathlib.Path) -> list[State]:
+    return [each.state for each in verified(place).values() if each.points]
+
+
+@pytest.mark.parametrize(("step", "told"), [(20, [State.SUSPICIOUS]), (30, []), (40, [State.DAMAGED])])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("latest", "step_STEP\n"),
+        ("last", "/somewhere/checkpoints/step_STEP/model.pt"),
+        ("checkpoint", 'model_checkpoint_path: "step_STEP"\nall_model_checkpoint_paths: "step_STEP"\n'),
+        ("latest_checkpointed_iteration.txt", "STEP"),
+        ("state.json", '{"latest": "step_STEP", "best": "step_30", "all": ["step_10", "step_30"]}'),
+        ("checkpoint.yaml", "resume:\n  path: step_STEP\n"),
+        ("latest", "-> step_STEP"),
+        ("latest.pt", "-> step_STEP/model.pt"),
+    ],
+)
+def test_a_pointer_must_name_the_newest_whole_save(
+    tmp_path: pathlib.Path, name: str, content: str, step: int, told: list[State]
+) -> None:
+    write_pairs(tmp_path, "step_{step}/{part}.pt", 10, 20, 30)
+    point(tmp_path / name, content, step)
+    assert pointers(tmp_path) == told
+
+
+@pytest.mark.parametrize("step", [20, 40])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("best", "-> step_STEP"),
+        ("best.json", '{"path": "step_STEP"}'),
+        ("trainer_state.json", '{"last_eval_step": STEP}'),
+        ("last.log", "done: step_STEP"),
+    ],
+)
+def test_other_files_may_name_any_save(tmp_path: pathlib.Path, name: str, content: str, step: int) -> None:
+    write_pairs(tmp_path, "step_{step}/{part}.pt", 10, 20, 30)
+    point(tmp_path / name, content, step)
+    assert pointers(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("20", [State.SUSPICIOUS]),
+        ("optim_20.pt", [State.SUSPICIOUS]),
+        ('{"step": 20}', [State.SUSPICIOUS]),
+        ('{"step": 35}', []),  # it may be the step of something else
+        ("model_30.pt", []),
+        ("", [State.DAMAGED]),
+        ("[" * 4000, [State.DAMAGED]),
+    ],
+)
+def test_a_pointer_names_a_pair_by_its_number_or_a_file(
+    tmp_path: pathlib.Path, content: str, told: list[State]
+) -> None:
+    write_pairs(tmp_path, PAIRS[0], 10, 20, 30)
+    (tmp_path / "latest").write_text(content)
+    assert pointers(tmp_path) == told
+
+
+def test_a_pointer_to_the_newest_whole_save_is_right_though_a_newer_one_is_damaged(tmp_path: pathlib.Path) -> None:
+    write_pairs(tmp_path, PAIRS[0], 10, 20, 30)
+    (tmp_path / "model_30.pt").unlink()
+    (tmp_path / "latest").write_text("model_20.pt")
+    assert pointers(tmp_path) == []
+
+
+def test_a_pointer_may_name_a_save_of_another_layout_or_elsewhere(tmp_path: pathlib.Path) -> None:
+    place = tmp_path / "checkpoints"
+    checkpoint_files.write(place, "lightning", 20)
+    write_pairs(place, "step_{step}/{part}.pt", 10, 20)
+    (place / "latest").write_text("step_20")
+    (tmp_path / "elsewhere").mkdir()
+    (place / "last").symlink_to("../elsewhere")
+    assert pointers(place) == []
