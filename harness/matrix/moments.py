@@ -57,7 +57,13 @@ class Moment:
             return NOTICE
         if self.resume > 1:
             return IN_A_ROW
-        return AMID if self.micro_batches else AT_ENDS if AT_ENDS in self.words else "a save between two steps"
+        return (
+            AMID
+            if self.micro_batches
+            else "around the end of a pass"
+            if AT_ENDS in self.words
+            else "a save between two steps"
+        )
 
     @property
     def told(self) -> str:
