@@ -6,7 +6,7 @@ of a gradient accumulation, the first save, the second and the third resume in a
 
 from __future__ import annotations
 
-import shlex
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,8 +19,6 @@ PASSES_MAX = 2  # at the ends of so many: some samplers go wrong at the end of t
 CHAIN = 3  # resumes in a row
 FITS_MAX = 10_000  # steps between two saves that may be proposed
 NOTICE = "a save that a notice of preemption led to"
-AT_ENDS = "the end of pass"
-IN_A_ROW = "a save that a resumed job made"
 AMID = "a save in the middle of a gradient accumulation"
 
 
@@ -49,21 +47,8 @@ class Moment:
     @property
     def kind(self) -> str:
         """One restart of each kind is followed to the end of the job: others of it would show the same there."""
-        if self.elsewhere:
-            return "a save, on another number of ranks"
-        if self.also:
-            return f"with {shlex.join(self.also)}"
-        if self.notice:
-            return NOTICE
-        if self.resume > 1:
-            return IN_A_ROW
-        return (
-            AMID
-            if self.micro_batches
-            else "around the end of a pass"
-            if AT_ENDS in self.words
-            else "a save between two steps"
-        )
+        first = self.words.partition(";")[0]
+        return re.sub(r"\bresume \d+", "resume", re.sub(r"\bpass \d+", "a pass", first))
 
     @property
     def told(self) -> str:
@@ -155,9 +140,9 @@ def _at_ends(saves: Saves, ends: Sequence[int] | None, last: int) -> Iterator[Mo
         before = max((each for each in saves.made if begin < place(each) < end), default=None)
         there = next((each for each in saves.made if place(each) == end), None)
         after = min((each for each in saves.made if end < place(each) < until), default=None)
-        yield saves.moment(before, f"the last save before {AT_ENDS} {number}", rare)
-        yield saves.moment(there, f"a save at {AT_ENDS} {number}", no_save)
-        yield saves.moment(after, f"the first save after {AT_ENDS} {number}", rare)
+        yield saves.moment(before, f"the last save before the end of pass {number}", rare)
+        yield saves.moment(there, f"a save at the end of pass {number}", no_save)
+        yield saves.moment(after, f"the first save after the end of pass {number}", rare)
 
 
 def _amid(saves: Saves) -> Moment:
@@ -180,7 +165,7 @@ def _in_a_row(saves: Saves) -> Iterator[Moment]:
         save = saves.after(save) if save in saves.copied or number > 2 else None
         there = save is not None and saves.after(save) is not None
         why = "" if there else f"{len(saves.made)} saves are too few, or the first one was not copied"
-        words = f"resume {number} in a row, from {IN_A_ROW}"
+        words = f"resume {number} in a row, from a save that a resumed job made"
         yield Moment(words, save if there else None, resume=number, why=why)
 
 

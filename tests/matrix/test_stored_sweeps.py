@@ -18,7 +18,7 @@ from harness.errors import ChaosError
 from harness.judge.verdict import Verdict
 from harness.log.journal import Journal
 from harness.matrix import resume_command, resume_report
-from harness.matrix.moments import AT_ENDS, Moment
+from harness.matrix.moments import Moment
 from harness.matrix.resume_comparison import Finding, Kind
 from harness.matrix.sweep import BASE, NONE_FORGOTTEN, RESUMED, Forgotten, Sweep, Tried
 
@@ -146,11 +146,11 @@ def test_a_restart_from_which_nothing_follows_is_no_pass(tmp_path: pathlib.Path)
 
 
 def test_how_far_restarts_were_followed_is_told(tmp_path: pathlib.Path) -> None:
-    ends = replace(tried(1), moment=Moment(f"a save at {AT_ENDS} 1", 1, 1), to_end=True)
+    ends = replace(tried(1), moment=Moment("a save at the end of pass 1", 1, 1), to_end=True)
     found = stored(tmp_path, [ends, tried(2)])
     (line,) = (each for each in resume_report.facts(found) if "followed" in each)
-    assert line.startswith("followed to the end of the job: from a save around the end of a pass; to the next save and ")
-    assert line.endswith("is not seen: from a save between two steps")
+    assert line.startswith("followed to the end of the job: from a save at the end of a pass; to the next save and ")
+    assert line.endswith("is not seen: from save number 2")
     assert "5, to the end" in (tmp_path / NAME / "report.html").read_text()
     assert [each["to_end"] for each in resume_report.plain(found)["tried"]] == [True, False]
 
