@@ -72,7 +72,7 @@ def judge_restart(
     steps = len(np.intersect1d(again.steps.step, usual.run.steps.step))
     ended, odd = _ended(usual.run, moment, again, steps), not_as_asked(usual.run, again, moment)
     tried = Tried(moment, place.name, (), steps, seconds, compared.values, "" if odd else ended, beside)
-    tried = replace(tried, to_end=again.outcome == "completed", tensors=tuple(tensors))
+    tried = replace(tried, to_end=again.outcome == "completed" and not ended, tensors=tuple(tensors))
     if odd:
         return replace(tried, compared={}, unsure=f"{odd}, so it was not the run's job")
     sure = [each for each in found if each.kind not in CHANCE]

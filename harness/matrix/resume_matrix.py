@@ -168,6 +168,8 @@ class _Sweep:
                     )
                 self.sweep = self._begin(code)
             self._load()
+            while any(each.waits for each in self.sweep.tried) and self._repeat():
+                self.sweep = judge_sweep(self.sweep, self.folder)
             self._try_all()
         except _Stopped:
             self.sweep.interrupted = True
@@ -296,7 +298,7 @@ class _Sweep:
         place, outcome = self._restart(name, source, moment)
         beside = self._forgotten(moment, source, place, outcome)
         tried = self._judged(moment, place, begin_s, beside)
-        while tried.unsure and tried.compared and (self.usual.too_few and self._repeat()):
+        while tried.waits and self._repeat():
             tried = self._judged(moment, place, begin_s, beside)
         if moment.elsewhere and tried.right and not tried.unsure and not any(tried.compared.values()):
             raise _NotHad("no samples can be compared there")
@@ -438,10 +440,11 @@ class _Sweep:
 
     def _repeat(self) -> bool:
         """Whether the job does the same twice decides what a difference means. `False`: there is no further one."""
-        name = REPEATS[self.usual.repeats]
-        if self.no_repeat or time.monotonic() + self.whole_s > self.until_s:
+        made = self.usual.repeats
+        if self.no_repeat or not self.usual.too_few or (made and time.monotonic() + self.whole_s > self.until_s):
             return False
-        self.tell(f"something differs: repeat {self.usual.repeats + 1} of the run shows what may be chance")
+        name = REPEATS[made]
+        self.tell(f"something differs: repeat {made + 1} of the run shows what may be chance")
         for _ in range(2):
             if (place := self.folder / name).exists():
                 untrusted_files.remove_tree(self.folder, name)
@@ -485,7 +488,8 @@ class _Sweep:
             sweep.not_tried += [(each.words, each.why) for each in sorted(absent, key=lambda each: not each.missed)]
             sweep.not_tried = [*sweep.lost.items(), *sweep.not_tried, *sweep.not_had.items()]
             sweep.missed = len(sweep.lost) + sum(each.missed for each in absent)
-            sweep.complete = not left and not sweep.interrupted
+            waits = any(each.waits for each in sweep.tried) and not self.no_repeat
+            sweep.complete = not left and not sweep.interrupted and not waits
             store(sweep, self.folder)
         if sweep.complete or not sweep.steps:
             self._remove_copies()

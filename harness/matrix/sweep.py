@@ -60,6 +60,11 @@ class Tried:
         return not self.found and not self.ended
 
     @property
+    def waits(self) -> bool:
+        """For further repeats of the run: it was the run's job, and differs by what may be chance."""
+        return bool(self.unsure) and bool(self.compared)
+
+    @property
     def verdict(self) -> Verdict:
         """Where nothing could be compared, it is not known. Where no step was left to do, it did none."""
         if not self.right:
@@ -203,6 +208,8 @@ class Sweep:
             wrong = len(self.wrong)
             first = f"{wrong} of {counted(len(self.tried), 'restart')} went wrong; " if wrong else ""
             return first + self.findings[0]
+        if self.unsure:
+            return f"inconclusive: from {self.unsure[0].moment.in_words}: {self.unsure[0].unsure}"
         if self.missed or not self.complete:
             words, why = self.not_tried[0] if self.not_tried else ("a part of it", "it goes on, or was stopped")
             return f"not tried: {words}: {why}"
@@ -212,8 +219,6 @@ class Sweep:
             )
         if not self.tried:
             return "the job made no save from which it could be started again"
-        if self.unsure:
-            return f"inconclusive: from {self.unsure[0].moment.in_words}: {self.unsure[0].unsure}"
         if self._files_unseen:
             return f"not judged: files beside the saves, which --files asks for: {self._files_unseen}"
         if self.verdict is not Verdict.PASS:

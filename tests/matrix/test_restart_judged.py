@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from judging import load
 from simulator import Logs, simulate
@@ -100,3 +101,12 @@ def test_tensors_known_by_name_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
     found = judged(monkeypatch, run, resumed(published((30, "xx"))), None, *names)
     assert found.found[0].words.endswith("of 128 bytes: ema.weight, ema.bias, a and 2 more")
     assert found.tensors == tuple(names)
+
+
+def test_a_restart_that_ended_by_itself_without_a_step_did_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    again = resumed()
+    none = replace(again, steps=again.steps[np.zeros(len(again.steps), bool)], outcome="completed")
+    found = judged(monkeypatch, replace(usual(), repeats=1), none)
+    assert found.ended == "it ended by itself and did no step: it went on from step 20, and the run did 40 steps"
+    assert found.short == "it did no step that was left" and not found.to_end
+    assert judged(monkeypatch, replace(usual(), repeats=1), replace(again, outcome="completed")).to_end

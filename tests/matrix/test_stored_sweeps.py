@@ -141,6 +141,7 @@ def test_what_a_resumed_job_left_wrong_is_counted_once(tmp_path: pathlib.Path) -
 def test_a_restart_from_which_nothing_follows_is_no_pass(tmp_path: pathlib.Path) -> None:
     odd = replace(tried(2), unsure="it has another seed, so it was not the run's job")
     found = stored(tmp_path, [tried(1), odd])
+    assert odd.waits and not replace(odd, compared={}).waits, "for repeats; another job shows nothing"
     assert found.verdict is Verdict.INCONCLUSIVE and found.why.endswith("so it was not the run's job")
     assert "inconclusive: it has another seed" in (tmp_path / NAME / "report.md").read_text()
 
