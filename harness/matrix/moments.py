@@ -6,6 +6,7 @@ of a gradient accumulation, the first save, the second and the third resume in a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -44,6 +45,12 @@ class Moment:
         return self.nodes is not None or self.ranks is not None
 
     @property
+    def kind(self) -> str:
+        """One restart of each kind is followed to the end of the job: others of it would show the same there."""
+        first = self.words.partition(";")[0]
+        return re.sub(r"\bresume \d+", "resume", re.sub(r"\bpass \d+", "a pass", first))
+
+    @property
     def told(self) -> str:
         """In words, with where it turned out to be."""
         amid = self.micro_batches and AMID not in self.words
@@ -68,7 +75,7 @@ class Saves:
     copied: Sequence[int]
     told: ToldSaves = field(default_factory=ToldSaves)
     unnamed: Mapping[int, str] = field(default_factory=dict)  # what named another save when this one was the newest
-    option: str = "--save-every"  # what changes how often the job saves
+    option: str = "--save-every"  # what changes how often the job saves; empty: arguments of its own
 
     def moment(self, found: int | None, words: str, rare: str) -> Moment:
         """From this save, if there is one and it was copied; or why there is none."""
@@ -77,7 +84,8 @@ class Saves:
         moment = self.placed(Moment(words, found))
         if found in self.copied:
             return moment
-        why = f"the next save came before that of {moment.where} could be copied: save less often, with {self.option}"
+        why = f"the next save came before that of {moment.where} could be copied: save less often"
+        why += f", with {self.option}" if self.option else ""
         if found in self.unnamed:
             why = f"{self.unnamed[found]} did not name the save of {moment.where}"
         return Moment(words, None, why=why, missed=True)
@@ -90,6 +98,10 @@ class Saves:
 
     def after(self, save: int | None) -> int | None:
         return None if save is None else next((each for each in self.made if each > save), None)
+
+    def every(self, number: int) -> str:
+        """How the job comes to save so often."""
+        return f"{self.option} {number}" if self.option else f"a save every {number}, by the trainer's own arguments"
 
     @property
     def first(self) -> int | None:
@@ -119,12 +131,12 @@ def _at_ends(saves: Saves, ends: Sequence[int] | None, last: int) -> Iterator[Mo
     elif not ends:
         yield Moment(words, None, why=f"the job did less than one pass in {last} steps: more of them with --steps")
     often = saves.often or last
-    rare = f"there is none: save more often, with {saves.option} {max(often // 2, 1)}"
+    rare = f"there is none: save more often, with {saves.every(max(often // 2, 1))}"
     for number, end in enumerate((ends or ())[:PASSES_MAX], 1):
         begin, until = ([0, *(ends or ())][number - 1], [*(ends or ()), last][number])
         due = end * (saves.told.a_step or 1) if saves.told.by_micro_batch else end
         fits = next(each for each in range(min(often, FITS_MAX), 0, -1) if due % each == 0)
-        no_save = f"no save is of step {end}, where it ends: {saves.option} {fits}"
+        no_save = f"no save is of step {end}, where it ends: {saves.every(fits)}"
         before = max((each for each in saves.made if begin < place(each) < end), default=None)
         there = next((each for each in saves.made if place(each) == end), None)
         after = min((each for each in saves.made if end < place(each) < until), default=None)
@@ -141,7 +153,7 @@ def _amid(saves: Saves) -> Moment:
     if told.a_step == 1:
         return Moment(AMID, None, why="the job takes one batch a step")
     rare = f"the job takes {told.a_step} batches a step, and no save falls between them"
-    rare += f": {saves.option} {(saves.often or 0) + 1}" if told.by_micro_batch else "; a notice may lead to one"
+    rare += f": {saves.every((saves.often or 0) + 1)}" if told.by_micro_batch else "; a notice may lead to one"
     return saves.moment(next((each for each in amid if each in saves.copied), next(iter(amid), None)), AMID, rare)
 
 

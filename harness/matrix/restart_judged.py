@@ -3,29 +3,55 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from harness.judge.assumptions.made_as_asked import Asked
 from harness.matrix import resume_comparison
 from harness.matrix.moments import Moment
-from harness.matrix.resume_comparison import Finding, Kind, Usual
-from harness.matrix.sweep import BASE, NONE_FORGOTTEN, REPEAT, RESUMED, Forgotten, Sweep, Tried
+from harness.matrix.resume_comparison import CHANCE, Finding, Kind, Usual
+from harness.matrix.sweep import BASE, NAMED_MAX, NONE_FORGOTTEN, REPEATS, RESUMED, Forgotten, Sweep, Tried
 from harness.matrix.told_saves import told_saves
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 
 
 def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
-    """The run without a stop. Raises `EventLogError` where its log cannot be read."""
+    """The run without a stop. Its repeats show whether the job repeats itself bit for bit, or how far it is off.
+
+    Raises `EventLogError` where a log cannot be read."""
     run = timeline.load(folder / BASE)
-    return Usual(run, sweep.ends or [], sweep.repeats is not False, sweep.apart, told_saves(run))
+    made = [timeline.load(folder / name) for name in REPEATS if (folder / name).is_dir()]
+    found = [resume_comparison.apart(run, each) for each in made if not not_repeated(run, each)]
+    if found:
+        sweep.repeats, figures = all(same for same, _ in found), {name for _, off in found for name in off}
+        sweep.apart = {name: max(off.get(name, 0.0) for _, off in found) for name in sorted(figures)}
+    exact = sweep.repeats is not False
+    return Usual(run, sweep.ends or [], exact, sweep.apart, told_saves(run), len(found))
 
 
-def repeated(usual: Usual, sweep: Sweep, folder: pathlib.Path) -> Usual:
-    """With what a repeat of the run shows: whether the job repeats itself bit for bit, or how far it is off."""
-    sweep.repeats, sweep.apart = resume_comparison.apart(usual.run, timeline.load(folder / REPEAT))
-    return replace(usual, exact=sweep.repeats, apart=sweep.apart)
+def not_repeated(run: Timeline, made: Timeline) -> str:
+    """Why this is no repeat of the run; an empty text: it is one."""
+    if made.outcome != "completed":
+        return f"it {made.outcome or 'was cut off'}"
+    return Asked.by(run, resumes_at=0).broken_by(made)
+
+
+def not_as_asked(run: Timeline, made: Timeline, moment: Moment) -> str:
+    """Why a restart was not the run's job; an empty text: it was. What it restored is judged, and no flaw of it."""
+    asked = Asked.by(run, nodes=moment.nodes)
+    if moment.ranks is not None:
+        asked = _changed(asked, ranks_per_node=moment.ranks)
+    if moment.also:  # they stand at the end of what the trainer is given, in one of the two
+        given = made.plan.get("workload") or {}
+        asked = _changed(asked, **{name: given[name] for name in ("trainer", "args") if name in given})
+    return asked.broken_by(made)
+
+
+def _changed(asked: Asked, **fields: object) -> Asked:
+    return replace(asked, plan={**asked.plan, "workload": {**(asked.plan.get("workload") or {}), **fields}})
 
 
 def judge_restart(
@@ -35,21 +61,40 @@ def judge_restart(
     seconds: float,
     beside: Forgotten = NONE_FORGOTTEN,
     files: bool = False,
+    tensors: Sequence[str] = (),
 ) -> Tried:
-    """`files`: whether what it forgot beside the state is a finding."""
+    """`files`: whether what it forgot beside the state is a finding. `tensors`: those known by name of the first save
+    that holds others than the run's."""
     again = timeline.load(place)
     compare = resume_comparison.on_other_ranks if moment.elsewhere else resume_comparison.differences
     compared = compare(usual, again, moment)
     found = [*compared.found, *(Finding(Kind.FILES, each) for each in beside.words if files)]
     steps = len(np.intersect1d(again.steps.step, usual.run.steps.step))
-    ended = _ended(usual.run, moment, again, steps)
-    return Tried(moment, place.name, tuple(found), steps, seconds, compared.values, ended, beside)
+    ended, odd = _ended(usual.run, moment, again, steps), not_as_asked(usual.run, again, moment)
+    tried = Tried(moment, place.name, (), steps, seconds, compared.values, "" if odd else ended, beside)
+    tried = replace(tried, to_end=again.outcome == "completed" and not ended, tensors=tuple(tensors))
+    if odd:
+        return replace(tried, compared={}, unsure=f"{odd}, so it was not the run's job")
+    sure = [each for each in found if each.kind not in CHANCE]
+    if usual.too_few and len(sure) < len(found) and not sure and not ended:
+        return replace(tried, unsure=f"{found[0].words}; but {usual.too_few}")
+    kept = found if usual.exact or not usual.too_few else sure
+    return replace(tried, found=tuple(_with_names(each, tensors) for each in kept))
+
+
+def _with_names(found: Finding, tensors: Sequence[str]) -> Finding:
+    if found.kind is not Kind.SAVED or not tensors or "other tensors" not in found.words:
+        return found
+    more = f" and {len(tensors) - NAMED_MAX} more" if len(tensors) > NAMED_MAX else ""
+    return replace(found, words=f"{found.words}: {', '.join(tensors[:NAMED_MAX])}{more}")
 
 
 def _ended(run: Timeline, moment: Moment, again: Timeline, steps: int) -> str:
     """What is wrong with how it ended; an empty text: nothing. The harness interrupts it once enough is known."""
     last, told = run.reached_step, int(again.steps.step.max(initial=0))
     reached = max(told, moment.step)
+    if again.outcome == "completed" and not steps and reached < last:
+        return f"it ended by itself and did no step: it went on from step {moment.step}, and the run did {last} steps"
     if again.outcome in ("failed", "aborted", None) or (not steps and reached < last):
         return f"it {again.outcome or 'was cut off'}: {again.outcome_reason}"
     if again.outcome == "completed" and reached < last:
@@ -60,10 +105,10 @@ def _ended(run: Timeline, moment: Moment, again: Timeline, steps: int) -> str:
 def judge_sweep(sweep: Sweep, folder: pathlib.Path) -> Sweep:
     """Again, from the event logs alone. What was forgotten beside the state stands in no log, and stays as it was."""
     usual = usual_of(folder, sweep)
-    if (folder / REPEAT).is_dir():
-        usual = repeated(usual, sweep, folder)
     tried = [
-        judge_restart(usual, each.moment, folder / RESUMED / each.folder, each.seconds, each.beside, sweep.files)
+        judge_restart(
+            usual, each.moment, folder / RESUMED / each.folder, each.seconds, each.beside, sweep.files, each.tensors
+        )
         for each in sweep.tried
     ]
     return replace(sweep, tried=tried, of_saves=resume_comparison.same_tensors(usual.run))

@@ -18,7 +18,7 @@ from harness.matrix.resume_matrix import Setting, run_sweep
 from harness.matrix.sweep import Sweep
 from harness.plan.run_plan import Plan
 from harness.run.stop import stop
-from harness.units import Duration
+from harness.units import Duration, counted
 
 
 def sweep(
@@ -97,12 +97,16 @@ def _check_heard(plan: Plan, option: str, word: str, changed: Plan) -> None:
 def _print(found: Sweep, folder: pathlib.Path) -> None:
     table = Table(*resume_report.HEAD, box=None, header_style="bold")
     for each, cells in zip(found.tried, resume_report.cells(found), strict=True):
-        table.add_row(*map(safe, cells), style="" if each.right else "bold red")
+        style = "bold red" if not each.right else "yellow" if each.unsure else ""
+        table.add_row(*map(safe, cells), style=style)
     print_table(table)
     for fact in resume_report.facts(found):
         say(fact)
     for finding in found.findings:
         say(finding, "bold red")
-    for words, why in found.not_tried:
-        say(f"not tried: {words}: {why}")
+    if not found.findings:
+        say(found.why)
     out.print(f"[bold]{found.verdict.value.upper()}[/]  report: {safe(folder / 'report.html')}", soft_wrap=True)
+    if found.not_tried:
+        had = f", {found.missed} of which the job had" if found.missed else ""
+        say(f"not tried: {counted(len(found.not_tried), 'moment')}{had}; the report says why")

@@ -27,7 +27,8 @@ from harness.timeline.timeline import Bools, Ints, Timeline
 from harness.units import counted
 
 COMPUTED = ("loss", "grad_norm")
-TOLERANCE = 10  # times what a repeat of the run differs by, where that is not zero
+TOLERANCE = 10  # times what repeats of the run differ by, where that is not zero
+REPEATS = 3  # so many show how far runs of a job are apart that does not repeat itself bit for bit
 TOO_WIDE = 0.5  # of a figure's size: a band like that shows nothing
 HOLES_MAX = 1  # values that a restart may leave out by chance
 RANKS_NAMED = 5
@@ -44,7 +45,8 @@ class Kind(enum.StrEnum):
     FILES = "files not written"
 
 
-CHANCE = (Kind.COMPUTED, Kind.SAVED)  # differ between two runs of a job that does not repeat itself bit for bit
+# These may differ between two runs of a job that does not repeat itself bit for bit.
+CHANCE = (Kind.SCHEDULE, Kind.COMPUTED, Kind.SAVED)
 
 
 @dataclass(frozen=True)
@@ -56,18 +58,31 @@ class Finding:
 @dataclass(frozen=True)
 class Usual:
     """The run without a stop. `exact`: its repeats are the same bit for bit, as far as is known. `apart`: by how much
-    of its size each figure of a repeat differs from it at the most."""
+    of its size each figure of a repeat differs from it at the most. `repeats`: how many there are."""
 
     run: Timeline
     ends: Sequence[int]  # of passes over the data
     exact: bool = True
     apart: Mapping[str, float] = field(default_factory=dict)
     saves: ToldSaves = field(default_factory=ToldSaves)
+    repeats: int = 0
 
     def tolerance(self, figure: str) -> float | None:
         """`None`: nothing follows from this figure."""
         most = 0.0 if self.exact else TOLERANCE * self.apart.get(figure, np.inf)
         return most if most < TOO_WIDE else None
+
+    def same_in_repeats(self, figure: str) -> bool:
+        """A learning rate may follow the loss, and a scaled gradient may overflow by chance."""
+        return self.exact or not self.apart.get(figure)
+
+    @property
+    def too_few(self) -> str:
+        """Why a difference that may be chance accuses nobody; an empty text: it does."""
+        if self.repeats >= (1 if self.exact else REPEATS):
+            return ""
+        made = f"{counted(self.repeats, 'repeat')} of the run" if self.repeats else "no repeat of the run"
+        return f"{made} shows how far two runs of this job are apart, and it takes {REPEATS}"
 
 
 @dataclass
@@ -82,7 +97,9 @@ def differences(usual: Usual, again: Timeline, moment: Moment) -> Compared:
     """What the job did in another way after it was started from this save, on as many ranks."""
     compared = Compared([*_restored(usual, again, moment.step)], {})
     _samples(usual, again, moment, compared)
-    _figure(usual, again, moment, "lr", Kind.SCHEDULE, 0.0, compared)
+    _figure(usual, again, moment, "lr", Kind.SCHEDULE, 0.0 if usual.same_in_repeats("lr") else None, compared)
+    if usual.same_in_repeats("applied"):
+        _updates(usual.run, again, compared)
     for name in COMPUTED:
         _figure(usual, again, moment, name, Kind.COMPUTED, usual.tolerance(name), compared)
     if usual.exact:
@@ -103,14 +120,13 @@ def apart(usual: Timeline, repeat: Timeline) -> tuple[bool, dict[str, float]]:
     """Whether a repeat is the same bit for bit, in figures, weights and saves; and by how much of their size losses and
     gradient norms differ at the most. Where nothing is told, nothing is known to be the same."""
     found, told = dict[str, float](), 0
-    for name in COMPUTED:
-        both = _told_by_both(usual, repeat, name)
-        told += len(both.step)
+    for name in (*COMPUTED, "lr", "applied"):
+        both = _told_by_both(usual, repeat, name, untold=-1 if name == "applied" else None)
+        told += len(both.step) * (name in COMPUTED)
         if len(both.step):
             size, distance = np.maximum(np.abs(both.mine), np.abs(both.other)), losses.distance(both.mine, both.other)
-            found[name] = float(
-                np.max(np.where(distance > 0, distance / np.where(size > 0, size, 1), 0.0), initial=0.0)
-            )
+            most = np.max(np.where(distance > 0, distance / np.where(size > 0, size, 1), 0.0), initial=0.0)
+            found |= {name: float(most)} if most or name in COMPUTED else {}
     weights, mine, other = _told_by_both(usual, repeat, "weights", untold=0), published(usual), published(repeat)
     saves = [step for step in mine.keys() & other.keys() if mine[step].get("tensors") and other[step].get("tensors")]
     same = all(mine[step]["tensors"] == other[step]["tensors"] for step in saves)
@@ -324,6 +340,18 @@ def _figure(
         compared.found.append(Finding(kind, text))
 
 
+def _updates(usual: Timeline, again: Timeline, compared: Compared) -> None:
+    """Whether each step's update was applied: a gradient scaler leaves out those over an overflow."""
+    both = _told_by_both(usual, again, "applied", untold=-1)
+    odd = both.mine != both.other
+    for words, mine in (("skipped the update", 0), ("applied the update", 1)):
+        steps = np.unique(both.step[odd & (both.mine == mine)]).tolist()
+        if steps:
+            usual_words = "not without the stop" if not mine else "which was skipped without the stop"
+            text = f"it {words} of {counted(len(steps), 'step')}, {usual_words}: {_listed(steps)}"
+            compared.found.append(Finding(Kind.COMPUTED, text))
+
+
 def _weights(usual: Timeline, again: Timeline, compared: Compared) -> None:
     both = _told_by_both(usual, again, "weights", untold=0)
     compared.values[Kind.COMPUTED.name] = compared.values.get(Kind.COMPUTED.name, 0) + len(both.step)
@@ -364,8 +392,8 @@ def _is_told(values: Any, untold: int | None) -> Bools:
 
 
 def _saved(usual: Usual, again: Timeline, moment: Moment, compared: Compared) -> None:
-    """The first save that both made; or that it made none where the run did, and did the steps after it. A job that
-    saves by time, or after a save that the run did not make, may save later than the run."""
+    """Each save that both made, up to the first other one; or that it made none where the run did, and did the steps
+    after it. A job that saves by time, or after a save that the run did not make, may save later than the run."""
     mine, other, save = published(again), published(usual.run), moment.save or 0
     due = sorted(at for at in other if at > save and usual.saves.at(at) < again.reached_step)
     until = due[0] if due and save in other and usual.run.saves_every_s is None else NEVER
@@ -374,16 +402,22 @@ def _saved(usual: Usual, again: Timeline, moment: Moment, compared: Compared) ->
         words = f"it made no save of step {usual.saves.at(due[0])}, as the run did"
         compared.found.append(Finding(Kind.SAVED, words))
     both = sorted(at for at in mine.keys() & other.keys() if at > save)
-    for at in both[:1] if usual.exact else ():
-        one, two = mine[at], other[at]
-        if not one.get("tensors") or not two.get("tensors"):
-            continue
-        compared.values[Kind.SAVED.name] = 1
-        if one["tensors"] == two["tensors"]:
-            continue
-        text = f"its save of step {usual.saves.at(at)} holds other tensors than without the stop"
-        ours, theirs = (Counter(map(str, each.get("tensor_digests") or ())) for each in (one, two))
-        if differ := ours - theirs:
-            sizes = sorted({each.partition(" ")[0] for each in differ}, key=len)
-            text += f": {differ.total()} of {ours.total()}, of {' or '.join(sizes[:3])} bytes"
-        compared.found.append(Finding(Kind.SAVED, text))
+    told = [at for at in both if mine[at].get("tensors") and other[at].get("tensors")] if usual.exact else []
+    if told:
+        compared.values[Kind.SAVED.name] = len(told)
+    if (first := first_other_save(usual, again, save)) is None:
+        return
+    text = f"its save of step {usual.saves.at(first)} holds other tensors than without the stop"
+    ours, theirs = (Counter(map(str, each[first].get("tensor_digests") or ())) for each in (mine, other))
+    if differ := ours - theirs:
+        sizes = sorted({each.partition(" ")[0] for each in differ}, key=len)
+        text += f": {differ.total()} of {ours.total()}, of {' or '.join(sizes[:3])} bytes"
+    compared.found.append(Finding(Kind.SAVED, text))
+
+
+def first_other_save(usual: Usual, again: Timeline, save: int) -> int | None:
+    """The number of the first one after this save that holds other tensors than that of the run."""
+    mine, other = published(again), published(usual.run)
+    both = sorted(at for at in mine.keys() & other.keys() if at > save)
+    digests = ((at, mine[at].get("tensors"), other[at].get("tensors")) for at in both if usual.exact)
+    return next((at for at, one, two in digests if one and two and one != two), None)

@@ -10,6 +10,7 @@ No fault is needed: whether a resume is right depends on the save that it takes,
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -30,15 +31,15 @@ from harness.matrix import resume_comparison
 from harness.matrix.checkpoint_matrix import own_folder
 from harness.matrix.forgotten_files import forgotten
 from harness.matrix.moments import AMID, Moment, Saves, moments
-from harness.matrix.restart_judged import judge_restart, judge_sweep, repeated, usual_of
-from harness.matrix.resume_comparison import CHANCE, Kind
+from harness.matrix.other_tensors import other_tensors
+from harness.matrix.restart_judged import judge_restart, judge_sweep, not_as_asked, not_repeated, usual_of
 from harness.matrix.save_copies import Copies, look, newest
 from harness.matrix.sweep import (
     BASE,
     COPIES,
     KNOWN,
     NONE_FORGOTTEN,
-    REPEAT,
+    REPEATS,
     RESUMED,
     Forgotten,
     Sweep,
@@ -51,6 +52,7 @@ from harness.plan.run_plan import Abort, Plan, PlannedFault
 from harness.report import write_files
 from harness.run import drill, provenance
 from harness.run.job import Outcome, execute
+from harness.run.observers import Heard
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
 from harness.timeline.save_events import COMMITTED
@@ -59,6 +61,7 @@ from harness.units import counted
 FOLLOWED_STEPS = 5  # so many steps after the next save are compared
 SETTLED_S = 1.0  # so long the store must lie still after a notice
 LEAST_S, START_TIMES, STEP_TIMES = 60.0, 3, 5  # what a restart may take beside what the run took
+TAKEN_S = 5.0  # so long the store must lie still when a node was taken that does not come back
 NOTICE_S = "10s"
 RESULTS = (KNOWN, "report.md", "report.html")
 REASON_CHARS_MAX = 300
@@ -117,7 +120,7 @@ def _held(folder: pathlib.Path) -> Iterator[None]:
         raise UsageError(f"{folder} is there, and no sweep made it; move it away")
     if not folder.exists():
         own_folder(folder)
-    runs = [folder / BASE, folder / REPEAT, *(folder / RESUMED).glob("*")]
+    runs = [*(folder / name for name in (BASE, *REPEATS)), *(folder / RESUMED).glob("*")]
     if any(is_running(each) for each in (folder, *runs) if (each / JOURNAL).exists()):
         raise UsageError(f"{folder}: another sweep of this job is at work; wait for it, or use other --reports")
     if not all(is_closed(each) for each in runs if (each / JOURNAL).exists()):
@@ -130,12 +133,12 @@ def _held(folder: pathlib.Path) -> Iterator[None]:
 
 
 def _saving_option(plan: Plan) -> str:
-    """What changes how often the job saves: a command must be told."""
+    """What changes how often the job saves; empty: nothing passes it on to the command."""
     every = plan.workload.checkpoint
     other = every.model_copy(update={"every_steps": every.every_steps + 1, "every": None})
     changed = plan.model_copy(update={"workload": plan.workload.model_copy(update={"checkpoint": other})})
     heard = changed.launch() != plan.launch()
-    return "--save-every" if heard else "{checkpoint_every} in the scenario's arguments and --save-every"
+    return "--save-every" if heard else ""
 
 
 class _Sweep:
@@ -144,8 +147,9 @@ class _Sweep:
         self.backend, self.stop, self.tell = setting.backend, setting.stop, setting.tell
         self.until_s = time.monotonic() + setting.budget_s
         self.base = folder / BASE
-        self.longest_s = 0.0
+        self.longest_s = self.whole_s = 0.0  # of a restart that is ended once enough is known; of the whole job
         self.todo: list[Moment] = []
+        self.no_repeat = ""  # why a repeat of the run cannot be made
 
     def run(self) -> Sweep:
         facts = provenance.facts(self.plan, self.backend)
@@ -164,6 +168,8 @@ class _Sweep:
                     )
                 self.sweep = self._begin(code)
             self._load()
+            while any(each.waits for each in self.sweep.tried) and self._repeat():
+                self.sweep = judge_sweep(self.sweep, self.folder)
             self._try_all()
         except _Stopped:
             self.sweep.interrupted = True
@@ -183,6 +189,8 @@ class _Sweep:
         self.todo = [*moments(self.saves, self.sweep.ends, run.reached_step), *self._in_other_ways()]
         first_ns, begun_ns = int(run.progress.end[0]) if len(run.progress) else run.end, run.begin
         start_s, ran_s = (first_ns - begun_ns) / 1e9, (run.end - first_ns) / 1e9
+        self.whole_s = (run.end - begun_ns) / 1e9
+        self.longest_s = self.longest_s or self.whole_s
         waits = {
             name: int((LEAST_S + START_TIMES * start_s) * 1e9)
             for name in ("if_no_step_for_ns", "if_not_started_for_ns")
@@ -194,7 +202,7 @@ class _Sweep:
     def _begin(self, code: dict[str, str]) -> Sweep:
         self.sweep = Sweep(self.folder.name, self.plan.workload.trainer.in_words(), self.plan.outcome_digest(), code)
         self.sweep.files = self.setting.files
-        for name in (BASE, REPEAT, RESUMED, COPIES):
+        for name in (BASE, *REPEATS, RESUMED, COPIES):
             if (self.folder / name).exists():
                 untrusted_files.remove_tree(self.folder, name)
         for name in RESULTS:
@@ -251,7 +259,9 @@ class _Sweep:
     def _try_all(self) -> None:
         self.tell(f"{counted(len(self._left), 'restart')}, about {self.longest_s:.0f} s each")
         for number, moment in enumerate(left := self._left, 1):
-            if self.stop.asked or time.monotonic() + self.longest_s > self.until_s:
+            if self.stop.asked:
+                raise _Stopped
+            if time.monotonic() + self.longest_s > self.until_s:
                 break
             longer = ", which may wait long for that save" if moment.notice else ""
             self.tell(f"{number} of {len(left)}: from {moment.words}{longer}")
@@ -264,7 +274,7 @@ class _Sweep:
                 self.sweep.lost[moment.words] = str(why)
                 continue
             self.sweep.tried.append(tried)
-            self.longest_s = max(each.seconds for each in self.sweep.tried)
+            self.longest_s = max((each.seconds for each in self.sweep.tried if not each.to_end), default=self.longest_s)
             self.tell(f"    ({tried.moment.where}): {tried.short}")
             store(self.sweep, self.folder)
 
@@ -285,25 +295,56 @@ class _Sweep:
         also = moment.also and hashlib.sha256(shlex.join(moment.also).encode()).hexdigest()[:8]
         parts = {"": moment.resume if moment.resume > 1 else None, "on-": moment.nodes, "ranks-": moment.ranks}
         name = "-".join([str(save), *(f"{word}{part}" for word, part in {**parts, "also-": also}.items() if part)])
-        place = self._place(name, source)
-        watch = drill.Watch(self.stop, lambda watch: self._is_enough(watch, place, moment))
-        outcome = self._execute(self._plan(f"{RESUMED}-{name}", moment), place, watch)
-        if outcome.outcome in ("broken", "capped"):
-            raise ChaosError(outcome.reason)
+        place, outcome = self._restart(name, source, moment)
         beside = self._forgotten(moment, source, place, outcome)
         tried = self._judged(moment, place, begin_s, beside)
-        differs = {each.kind for each in tried.found} - {Kind.FILES}
-        if differs and differs <= {*CHANCE} and not moment.elsewhere:
-            if self.sweep.repeats is None:
-                self._repeat()
+        while tried.waits and self._repeat():
             tried = self._judged(moment, place, begin_s, beside)
-        if moment.elsewhere and tried.right and not any(tried.compared.values()):
+        if moment.elsewhere and tried.right and not tried.unsure and not any(tried.compared.values()):
             raise _NotHad("no samples can be compared there")
         return tried
 
+    def _restart(self, name: str, source: pathlib.Path, moment: Moment) -> tuple[pathlib.Path, Outcome]:
+        """Made again once where it was not the run's job."""
+        follow = self._follows(moment)
+        for last in (False, True):
+            place = self._place(name, source)
+            enough = functools.partial(self._is_enough, place=place, moment=moment, follow=follow)
+            watch = drill.Watch(self.stop, enough)
+            outcome = self._execute(self._plan(f"{RESUMED}-{name}", moment), place, watch)
+            if outcome.outcome in ("broken", "capped"):
+                raise ChaosError(outcome.reason)
+            odd = not_as_asked(self.usual.run, timeline.load(place), moment)
+            if last or not odd:
+                break
+            self.tell(f"{odd}: the restart is made again")
+        return place, outcome
+
+    def _follows(self, moment: Moment) -> bool:
+        """To the end of the job: one restart of each kind, if the others still fit into the budget beside it. A resumed
+        job from whose next save another one begins must end there."""
+        if moment.elsewhere or any(each.moment.kind == moment.kind and each.to_end for each in self.sweep.tried):
+            return False
+        row = (each for each in self.todo if each.save is not None and each.resume == moment.resume + 1)
+        leads = not (moment.also or moment.notice) and (moment.resume > 1 or moment.save == self.saves.first)
+        if leads and any(row):
+            return False
+        others_s = (len(self._left) - 1) * self.longest_s
+        return time.monotonic() + others_s + self.whole_s <= self.until_s
+
     def _judged(self, moment: Moment, place: pathlib.Path, begin_s: float, beside: Forgotten) -> Tried:
         seconds = time.monotonic() - begin_s
-        return judge_restart(self.usual, moment, place, seconds, beside, self.setting.files)
+        tensors = self._other_tensors(moment, place)
+        return judge_restart(self.usual, moment, place, seconds, beside, self.setting.files, tensors)
+
+    def _other_tensors(self, moment: Moment, place: pathlib.Path) -> Sequence[str]:
+        """By name those of its first save that are none of the run's, if both can still be read."""
+        again = timeline.load(place)
+        save = resume_comparison.first_other_save(self.usual, again, moment.save or 0)
+        if moment.elsewhere or save is None:
+            return ()
+        theirs = resume_comparison.published(self.usual.run)[save].get("tensor_digests") or ()
+        return other_tensors(self.plan, place, save, set(map(str, theirs)))
 
     def _forgotten(self, moment: Moment, source: pathlib.Path, place: pathlib.Path, outcome: Outcome) -> Forgotten:
         """Beside the state, by its end or by its next save. Fewer nodes write other files."""
@@ -331,9 +372,11 @@ class _Sweep:
         ends = progress.end[(progress.step >= step) & (progress.step < step + FOLLOWED_STEPS)]
         return saved_ns + (int(ends[-1] - ends[0]) if len(ends) else 0)
 
-    def _is_enough(self, watch: drill.Watch, place: pathlib.Path, moment: Moment) -> bool:
+    def _is_enough(self, watch: drill.Watch, place: pathlib.Path, moment: Moment, follow: bool) -> bool:
         """The next save is finished, and some steps came after it; on fewer nodes, where a step may be half as much, a
-        pass over the data is over."""
+        pass over the data is over. What is followed to the end of the job ends by itself."""
+        if follow:
+            return False
         step, save = moment.step, moment.save or 0
         following = self.saves.after(save) or save
         until = max(self.saves.told.at(following), step)
@@ -358,12 +401,10 @@ class _Sweep:
 
     def _source(self, moment: Moment) -> pathlib.Path:
         if moment.resume > 1:
-            first = (each for each in self.sweep.tried if each.moment.resume == moment.resume - 1)
-            before = [each for each in first if not (each.moment.elsewhere or each.moment.notice or each.moment.also)]
-            found = [each for each in before if each.moment.resume > 1 or each.moment.save == self.saves.first]
-            if not found:
+            before = self.sweep.before_in_row(moment)
+            if before is None:
                 raise _Lost("the resume before it in the row was not tried")
-            if newest(look(self.plan, place := self.folder / RESUMED / found[0].folder)[1]) == found[0].moment.save:
+            if newest(look(self.plan, place := self.folder / RESUMED / before.folder)[1]) == before.moment.save:
                 raise _Lost("the resumed job before it made no save")
             return place
         copy = self.folder / COPIES / str(moment.save)
@@ -380,32 +421,43 @@ class _Sweep:
         planned = PlannedFault.model_validate(fault | {"when": when, "targets": [{"node_index": node}]})
         place = self._place("notice", copy)
         plan = self._plan(f"{RESUMED}-notice").model_copy(update={"faults": (planned,)})
-        still = _Still()
+        still, fixed = _Still(), self.plan.workload.min_nodes == self.plan.workload.nodes
 
         def enough(watch: drill.Watch) -> bool:
-            lies_still = still.since_s(look(self.plan, place)) > SETTLED_S
+            still_s = still.since_s(look(self.plan, place))
             saved = (newest(look(self.plan, place)[1]) or 0) > save
-            return watch.progress.complete_step > following or (saved and lies_still)
+            over = fixed and notice.taken and still_s > TAKEN_S  # the node does not come back
+            return watch.progress.complete_step > following or (saved and still_s > SETTLED_S) or over
 
+        notice = _Notice(self.stop, enough)
         try:
-            self._execute(plan, place, drill.Watch(self.stop, enough))
+            self._execute(plan, place, notice)
         except CannotRunError as error:
             raise _NotHad(str(error)) from error
         if newest(look(self.plan, place)[1]) in (None, *self.saves.made):
             raise _NotHad("the notice led to no save of its own")
         return place
 
-    def _repeat(self) -> None:
-        """Whether the job does the same twice decides what a difference means."""
-        self.tell("something differs: a repeat of the run shows whether the job repeats itself bit for bit")
-        place = self.folder / REPEAT
-        if place.exists():
-            untrusted_files.remove_tree(self.folder, REPEAT)
-        place.mkdir()
-        outcome = self._execute(self._plan(REPEAT), place)
-        if outcome.outcome != "completed":
-            raise ChaosError(f"a repeat of the run without faults {outcome.outcome}: {outcome.reason}")
-        self.usual = repeated(self.usual, self.sweep, self.folder)
+    def _repeat(self) -> bool:
+        """Whether the job does the same twice decides what a difference means. `False`: there is no further one."""
+        made = self.usual.repeats
+        if self.no_repeat or not self.usual.too_few or (made and time.monotonic() + self.whole_s > self.until_s):
+            return False
+        name = REPEATS[made]
+        self.tell(f"something differs: repeat {made + 1} of the run shows what may be chance")
+        for _ in range(2):
+            if (place := self.folder / name).exists():
+                untrusted_files.remove_tree(self.folder, name)
+            place.mkdir()
+            outcome = self._execute(self._plan(name), place)
+            if outcome.outcome != "completed":
+                raise ChaosError(f"a repeat of the run without faults {outcome.outcome}: {outcome.reason}")
+            self.no_repeat = not_repeated(self.usual.run, timeline.load(place))
+            if not self.no_repeat:
+                self.usual = usual_of(self.folder, self.sweep)
+                return True
+            self.tell(f"the repeat is no repeat: {self.no_repeat}")
+        return False
 
     def _plan(self, name: str, moment: Moment | None = None) -> Plan:
         plan = self.plan.without_faults(f"{self.folder.name}-{name}", moment.nodes if moment else None)
@@ -413,7 +465,7 @@ class _Sweep:
             asked = plan.workload.trainer.also_with(plan.workload, moment.also)
             workload = asked.model_copy(update={"ranks_per_node": moment.ranks or asked.ranks_per_node})
             plan = plan.model_copy(update={"workload": workload})
-        return plan if name in (BASE, REPEAT) else plan.model_copy(update={"abort": self.limits})
+        return plan if name in (BASE, *REPEATS) else plan.model_copy(update={"abort": self.limits})
 
     def _execute(self, plan: Plan, place: pathlib.Path, watch: drill.Watch | None = None) -> Outcome:
         """Raises `_Stopped` where the user ended it."""
@@ -436,7 +488,8 @@ class _Sweep:
             sweep.not_tried += [(each.words, each.why) for each in sorted(absent, key=lambda each: not each.missed)]
             sweep.not_tried = [*sweep.lost.items(), *sweep.not_tried, *sweep.not_had.items()]
             sweep.missed = len(sweep.lost) + sum(each.missed for each in absent)
-            sweep.complete = not left and not sweep.interrupted
+            waits = any(each.waits for each in sweep.tried) and not self.no_repeat
+            sweep.complete = not left and not sweep.interrupted and not waits
             store(sweep, self.folder)
         if sweep.complete or not sweep.steps:
             self._remove_copies()
@@ -444,7 +497,7 @@ class _Sweep:
 
     def _remove_copies(self) -> None:
         names = drill.saved_folders(self.plan.launch())
-        for place in (self.base, self.folder / REPEAT, *(self.folder / RESUMED).glob("*")):
+        for place in (self.base, *(self.folder / each for each in REPEATS), *(self.folder / RESUMED).glob("*")):
             for name in names if place.is_dir() else ():
                 with contextlib.suppress(FaultError):
                     untrusted_files.remove_tree(place, name)
@@ -460,6 +513,17 @@ def _digest(plan: Plan) -> str:
             with contextlib.suppress(OSError):
                 found.update(f"{path}\n".encode() + path.read_bytes())
     return found.hexdigest()[:16]
+
+
+@dataclass
+class _Notice(drill.Watch):
+    """`taken`: a node was, after its notice."""
+
+    taken: bool = False
+
+    def new_events(self, events: Heard) -> None:
+        self.taken |= any(event["event"] == "fault.taking" for _, event in events)
+        super().new_events(events)
 
 
 class _Still:

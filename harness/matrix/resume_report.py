@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 from harness.matrix.resume_comparison import Kind
-from harness.matrix.sweep import Sweep, store
+from harness.matrix.sweep import Sweep, Tried, store
 from harness.report import html_page, markdown, write_files
 from harness.report.words import one_line
 from harness.units import counted, format_duration
@@ -33,9 +34,12 @@ def plain(found: Sweep) -> dict[str, Any]:
             "ranks_per_node": each.moment.ranks,
             "also_with": list(each.moment.also),
             "steps_compared": each.steps,
+            "to_end": each.to_end,
+            "inconclusive": each.unsure,
+            "other_tensors": list(each.tensors),
             "seconds": round(each.seconds, 1),
             "right": each.right,
-            "result": "; ".join(each.words) or "the same",
+            "result": "; ".join(each.words) or (each.unsure and each.short) or "the same",
             "forgot_files": list(each.beside.words),
             "files_compared": each.beside.compared,
             "files_unseen": each.beside.unseen,
@@ -67,12 +71,14 @@ def facts(found: Sweep) -> list[str]:
         ends = ", ".join(map(str, found.ends[:6])) + (", …" if len(found.ends) > 6 else "")
         passes = f"a pass over the data ended at step {ends}" if found.ends else "less than one pass over the data"
     done = f"{counted(found.steps, 'step')} without faults, {counted(len(found.saves), 'save')}"
-    wrong = sum(not each.right for each in found.tried)
+    wrong = len(found.wrong)
     took = format_duration(int(1e9 * sum(each.seconds for each in found.tried)))
     facts = [
         f"{found.trainer}: {done}; {passes}",
         f"{counted(len(found.tried), 'restart')} tried, {wrong} went wrong, in {took}",
     ]
+    if found.tried:
+        facts.append(_followed(found))
     if found.repeats is not None:
         most = max(found.apart.values(), default=0.0)
         differs = f"a repeat of the run differs, by up to {most:.2g} of a figure's size"
@@ -85,6 +91,21 @@ def facts(found: Sweep) -> list[str]:
     return facts + ([f"not compared, as nobody tells them: {', '.join(untold)}"] if untold and found.tried else [])
 
 
+def _followed(found: Sweep) -> str:
+    """How far, by kind of moment."""
+    ends = dict.fromkeys(each.moment.kind for each in found.tried if each.to_end)
+    others = dict.fromkeys(each.moment.kind for each in found.tried if each.moment.kind not in ends)
+    words = (
+        f"followed to the end of the job: from {_all_of(ends)}" if ends else "none was followed to the end of the job"
+    )
+    short = "; to the next save and some steps alone, so that what differs later is not seen: from "
+    return words + (f"{short}{_all_of(others)}" if others else "")
+
+
+def _all_of(kinds: Iterable[str]) -> str:
+    return ", from ".join(kinds)
+
+
 def _files(found: Sweep) -> str:
     if forgot := dict.fromkeys(words for each in found.tried for words in each.beside.words):
         return "; ".join(list(forgot)[:FILES_MAX])
@@ -94,8 +115,13 @@ def _files(found: Sweep) -> str:
     return seen + "".join(unseen[:FILES_MAX])
 
 
+def followed(tried: Tried) -> str:
+    """So many steps were compared."""
+    return f"{tried.steps}, to the end" if tried.to_end else str(tried.steps)
+
+
 def cells(found: Sweep) -> list[tuple[str, ...]]:
-    return [(each.moment.told, each.moment.where, str(each.steps), each.short) for each in found.tried]
+    return [(each.moment.told, each.moment.where, followed(each), each.short) for each in found.tried]
 
 
 def _markdown(found: Sweep) -> str:
@@ -119,6 +145,7 @@ def _page(found: Sweep) -> str:
         summary=found.why,
         facts=[done, tried, *others],
         tried=found.told_once(),
+        followed=followed,
         of_saves=found.of_saves,
         not_tried=found.not_tried,
     )

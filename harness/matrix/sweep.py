@@ -22,7 +22,7 @@ NAMED_MAX = 3  # restarts with the same cause
 _FIGURE = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 SCHEMA = 3
 BASE, COPIES, RESUMED = "base", "copies", "resumed"
-REPEAT = "repeat"  # of the run, where it is not known whether the job repeats itself bit for bit
+REPEATS = ("repeat", "repeat-2", "repeat-3")  # of the run, made once a restart shows what may be chance
 
 
 class Forgotten(NamedTuple):
@@ -40,7 +40,8 @@ NONE_FORGOTTEN = Forgotten()
 @dataclass(frozen=True)
 class Tried:
     """One restart, in this folder. `found`: what was other than without the stop; `ended`: why it did not come back.
-    `compared`: by kind, how many values both runs tell."""
+    `compared`: by kind, how many values both runs tell. `to_end`: it was followed to the end of the job. `tensors`:
+    those known by name of the first save that holds others. `unsure`: why nothing follows from it."""
 
     moment: Moment
     folder: str
@@ -50,16 +51,26 @@ class Tried:
     compared: Mapping[str, int]
     ended: str = ""
     beside: Forgotten = NONE_FORGOTTEN
+    to_end: bool = False
+    tensors: tuple[str, ...] = ()
+    unsure: str = ""
 
     @property
     def right(self) -> bool:
         return not self.found and not self.ended
 
     @property
+    def waits(self) -> bool:
+        """For further repeats of the run: it was the run's job, and differs by what may be chance."""
+        return bool(self.unsure) and bool(self.compared)
+
+    @property
     def verdict(self) -> Verdict:
         """Where nothing could be compared, it is not known. Where no step was left to do, it did none."""
         if not self.right:
             return Verdict.FAIL
+        if self.unsure:
+            return Verdict.INCONCLUSIVE
         return Verdict.PASS if any(self.compared.values()) or not self.steps else Verdict.INCONCLUSIVE
 
     @property
@@ -70,7 +81,9 @@ class Tried:
     @property
     def short(self) -> str:
         if self.ended:
-            return "it ended in another way"
+            return "it did no step that was left" if not self.steps else "it ended in another way"
+        if self.unsure and self.right:
+            return f"inconclusive: {self.unsure}"
         same = "the same samples; nothing else is compared" if self.moment.elsewhere else "the same"
         if not any(self.compared.values()):
             same = "nothing could be compared" if self.steps else "no step was left to do, and it did none"
@@ -123,18 +136,39 @@ class Sweep:
     def causes(self) -> list[list[Tried]]:
         """The restarts that went wrong, those together that show the same but for its numbers."""
         found: dict[str, list[Tried]] = {}
-        for each in self.tried:
-            if not each.right:
-                found.setdefault(_FIGURE.sub("#", each.words[0]), []).append(each)
+        for each in self.wrong:
+            found.setdefault(_FIGURE.sub("#", each.words[0]), []).append(each)
         return list(found.values())
+
+    @property
+    def wrong(self) -> list[Tried]:
+        """Without those that only go on with what an earlier resume in the row spoilt."""
+        return [each for each in self.tried if not each.right and not self.spoilt_by(each)]
+
+    def spoilt_by(self, tried: Tried) -> Tried | None:
+        """The restart before it in the row, from whose save it began, if that one went wrong: what it shows may be the
+        same error once more."""
+        before = None if tried.right else self.before_in_row(tried.moment)
+        return None if before is None or before.right else before
+
+    def before_in_row(self, moment: Moment) -> Tried | None:
+        """The restart that made the save from which this resume of a resumed job begins."""
+        if moment.resume == 1:
+            return None
+        first = (each for each in self.tried if each.moment.resume == moment.resume - 1)
+        before = [each for each in first if not (each.moment.elsewhere or each.moment.notice or each.moment.also)]
+        begun = min(self.saves, default=None)
+        return next((each for each in before if each.moment.resume > 1 or each.moment.save == begun), None)
 
     def told_once(self) -> list[tuple[Tried, Sequence[str]]]:
         """Each restart, and what was other in it, in words: of each cause only where it is met first."""
         first = {id(each): cause[0] for cause in self.causes for each in cause[1:]}
-        return [
-            (each, [f"the same as from {first[id(each)].moment.words}"] if id(each) in first else each.words)
-            for each in self.tried
-        ]
+        return [(each, self._words(each, first)) for each in self.tried]
+
+    def _words(self, tried: Tried, first: Mapping[int, Tried]) -> Sequence[str]:
+        if before := self.spoilt_by(tried):
+            return [f"it began from what {before.moment.words} left, which went wrong: {tried.words[0]}"]
+        return [f"the same as from {first[id(tried)].moment.words}"] if id(tried) in first else tried.words
 
     @property
     def compared(self) -> dict[str, int]:
@@ -149,8 +183,13 @@ class Sweep:
         if self.findings:
             return Verdict.FAIL
         shown = self.compared.get(Kind.SAMPLES.name, 0) or self.compared.get(Kind.COMPUTED.name, 0)
-        judged = self.complete and not self.missed and shown and not self._files_unseen
+        judged = self.complete and not self.missed and shown and not self._files_unseen and not self.unsure
         return Verdict.PASS if judged else Verdict.INCONCLUSIVE
+
+    @property
+    def unsure(self) -> list[Tried]:
+        """Restarts from which nothing follows."""
+        return [each for each in self.tried if each.unsure and each.right]
 
     @property
     def _files_unseen(self) -> str:
@@ -166,9 +205,11 @@ class Sweep:
     def why(self) -> str:
         """In one sentence."""
         if self.findings:
-            wrong = sum(not each.right for each in self.tried)
+            wrong = len(self.wrong)
             first = f"{wrong} of {counted(len(self.tried), 'restart')} went wrong; " if wrong else ""
             return first + self.findings[0]
+        if self.unsure:
+            return f"inconclusive: from {self.unsure[0].moment.in_words}: {self.unsure[0].unsure}"
         if self.missed or not self.complete:
             words, why = self.not_tried[0] if self.not_tried else ("a part of it", "it goes on, or was stopped")
             return f"not tried: {words}: {why}"

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judging import load
@@ -140,3 +141,24 @@ def test_passes_are_found_by_the_place_in_the_data_where_its_size_is_told() -> N
     assert pass_ends(load(simulate(JOB, ()), logs), None) is None
     change((find(lines, "rendezvous") for lines in logs.trainers()), data_samples=15 * batch)
     assert pass_ends(load(simulate(JOB, ()), logs), None) == [15, 30]
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("the last save before the end of pass 2; the first save", "the last save before the end of a pass"),
+        (
+            "resume 3 in a row, from a save that a resumed job made",
+            "resume in a row, from a save that a resumed job made",
+        ),
+        ("the first save, with --num-workers 3", "the first save, with --num-workers 3"),
+    ],
+)
+def test_kinds_of_moments(words: str, kind: str) -> None:
+    assert Moment(words, 20).kind == kind
+
+
+def test_without_an_option_the_trainers_own_arguments_are_advised() -> None:
+    saves = Saves([10, 20], [10, 20], option="")
+    why = " ".join(each.why for each in moments(saves, [15], 20))
+    assert "a save every 5, by the trainer's own arguments" in why and "--save-every" not in why

@@ -281,6 +281,43 @@ def test_the_next_save_must_hold_the_same_tensors() -> None:
     assert resume_comparison.published(run.run).keys() == {20, 30, 40}
 
 
+def test_a_later_save_is_compared_as_well() -> None:
+    logs = logs_of()
+    published((30, "bb"), (40, "cc"))(logs)
+    run = Usual(load(simulate(JOB, ()), logs), ENDS)
+    again = resumed(published((30, "bb"), (40, "yy")))
+    (found,) = differences(run, again, SAVE)
+    assert found.words.startswith("its save of step 40 holds other tensors")
+    assert resume_comparison.first_other_save(run, again, SAVE) == 40
+
+
+def test_an_update_that_was_skipped_is_told() -> None:
+    (found,) = differences(usual(), resumed(at(25, applied=False)), SAVE)
+    assert found.words == "it skipped the update of 1 step, not without the stop: 25"
+    logs = logs_of()
+    at(25, applied=False)(logs)
+    skipped = replace(usual(), run=load(simulate(JOB, ()), logs))
+    (found,) = differences(skipped, resumed(), SAVE)
+    assert found.words == "it applied the update of 1 step, which was skipped without the stop: 25"
+    chance = replace(usual(0.01), apart={"applied": 1.0})
+    assert differences(chance, resumed(at(25, applied=False)), SAVE) == [], "a repeat did, too"
+
+
+def test_a_rate_that_follows_the_loss_is_not_compared_where_it_differs_in_a_repeat() -> None:
+    logs = logs_of()
+    at(25, lr=0.5)(logs)
+    exact, off = apart(usual().run, load(simulate(JOB, ()), logs))
+    assert not exact and off["lr"] > 0.1
+    assert differences(replace(usual(), exact=False, apart=off), resumed(at(30, lr=0.25)), SAVE) == []
+
+
+def test_a_band_of_few_repeats_accuses_nobody() -> None:
+    few = [replace(usual(0.01), repeats=number).too_few for number in range(4)]
+    assert [bool(each) for each in few] == [True, True, True, False]
+    assert few[0].startswith("no repeat of the run shows") and few[1].startswith("1 repeat of the run shows")
+    assert usual().too_few and not replace(usual(), repeats=1).too_few, "bit for bit the same"
+
+
 def test_saves_of_different_steps_that_hold_the_same() -> None:
     logs = logs_of()
     published((10, "aa"), (20, "bb"), (30, "aa"))(logs)

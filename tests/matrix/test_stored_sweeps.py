@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 import small_jobs
 from report_pages import Page
 from typer.testing import CliRunner
@@ -16,7 +17,7 @@ from harness.cli.main import make_app
 from harness.errors import ChaosError
 from harness.judge.verdict import Verdict
 from harness.log.journal import Journal
-from harness.matrix import resume_report
+from harness.matrix import resume_command, resume_report
 from harness.matrix.moments import Moment
 from harness.matrix.resume_comparison import Finding, Kind
 from harness.matrix.sweep import BASE, NONE_FORGOTTEN, RESUMED, Forgotten, Sweep, Tried
@@ -123,3 +124,46 @@ def test_commands_for_one_run_name_what_a_sweep_has(tmp_path: pathlib.Path) -> N
     assert not (tmp_path / "trace.json").exists()
     (tmp_path / "other" / "events").mkdir(parents=True)
     assert "is no run of one scenario" in refused(tmp_path, "compare", NAME, str(tmp_path / "other"))
+
+
+def test_what_a_resumed_job_left_wrong_is_counted_once(tmp_path: pathlib.Path) -> None:
+    """A resume that begins from what a wrong one saved shows its error again, perhaps in other words."""
+    first, second, third = tried(10, "other samples"), tried(20, "another loss"), tried(30, "another rate")
+    row = [first, *(replace(each, moment=replace(each.moment, resume=n)) for n, each in ((2, second), (3, third)))]
+    found = replace(stored(tmp_path, row), saves=[10, 20, 30])
+    assert found.findings == ["from save number 10 (step 10): other samples"]
+    assert found.why.startswith("1 of 3 restarts went wrong")
+    assert [told[0] for _, told in found.told_once()][1].startswith("it began from what save number 10 left")
+    own = replace(found, tried=[replace(first, found=()), *row[1:]])
+    assert own.findings == ["from save number 20 (step 20): another loss"], "the row went wrong at its second resume"
+
+
+def test_a_restart_from_which_nothing_follows_is_no_pass(tmp_path: pathlib.Path) -> None:
+    odd = replace(tried(2), unsure="it has another seed, so it was not the run's job")
+    found = stored(tmp_path, [tried(1), odd])
+    assert odd.waits and not replace(odd, compared={}).waits, "for repeats; another job shows nothing"
+    assert found.verdict is Verdict.INCONCLUSIVE and found.why.endswith("so it was not the run's job")
+    assert "inconclusive: it has another seed" in (tmp_path / NAME / "report.md").read_text()
+
+
+def test_how_far_restarts_were_followed_is_told(tmp_path: pathlib.Path) -> None:
+    ends = replace(tried(1), moment=Moment("a save at the end of pass 1", 1, 1), to_end=True)
+    found = stored(tmp_path, [ends, tried(2)])
+    (line,) = (each for each in resume_report.facts(found) if "followed" in each)
+    assert line.startswith("followed to the end of the job: from a save at the end of a pass; to the next save and ")
+    assert line.endswith("is not seen: from save number 2")
+    assert "5, to the end" in (tmp_path / NAME / "report.html").read_text()
+    assert [each["to_end"] for each in resume_report.plain(found)["tried"]] == [True, False]
+
+
+def test_findings_of_a_sweep_that_was_stopped_are_printed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = [(f"moment {number}", "there is none") for number in range(7)]
+    found = replace(stored(tmp_path, [tried(1, "other samples")]), interrupted=True, not_tried=missing)
+    monkeypatch.setattr(resume_command, "run_sweep", lambda plan, setting: found)
+    plan = small_jobs.job("mine", ["x"])
+    code = resume_command.sweep(plan, None, tmp_path, "1m", None, None, False, None, [], False)  # type: ignore[arg-type]
+    lines = [" ".join(each.split()) for each in capsys.readouterr().out.splitlines()]
+    assert code == 130 and "from save number 1 (step 1): other samples" in lines
+    assert lines[-1] == "not tried: 7 moments; the report says why"

@@ -146,7 +146,7 @@ def _stuck(run: Timeline, episode: Episode) -> str:
     if run.aborted is not None:
         return f"{text}: at the end in {phase_words(last.phase)} for {format_duration(last.end - last.begin)}"
     starts = Counter(process.rank for process in run.processes if process.started >= episode.t_stop)
-    tries = f"{counted(max(starts.values()), 'restart')} failed, " if starts else ""
+    tries = f"{counted(max(starts.values()), 'restart')} got no further, " if starts else ""
     longest, spent = max(phase_sums(episode).items(), key=lambda item: item[1], default=(last.phase, 0))
     return f"{text}: {tries}longest phase {phase_words(longest)} ({format_duration(spent)})"
 

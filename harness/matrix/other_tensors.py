@@ -1,0 +1,39 @@
+"""Which tensors of a save are none of another save's, by their names."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+from collections.abc import Iterator, Set
+
+from harness.errors import FaultError
+from harness.matrix.save_copies import look
+from harness.plan.run_plan import Plan
+from harness.trainers.checkpoints.shared import formats
+from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
+from harness.trainers.checkpoints.shared.digests import BYTES_MAX, SHORT, TensorContent, blocks
+
+
+def other_tensors(plan: Plan, run_dir: pathlib.Path, save: int, known: Set[str]) -> list[str]:
+    """Of the save with this number, as far as names are known. `known`: the other's tensors, as `BYTES DIGEST`. None of
+    a save that is gone, or so large that the harness digested samples of it."""
+    try:
+        place, listing = look(plan, run_dir)
+        found = next((each for each in listing.finished if each.step == save), None)
+        if not known or found is None or sum(place.sizes.get(path, 0) for path in found.files) > BYTES_MAX:
+            return []
+        return list(dict.fromkeys(name for path in found.files for name in _other(place, path, known)))
+    except (OSError, FaultError, ValueError):
+        return []
+
+
+def _other(place: CheckpointFolder, path: str, known: Set[str]) -> Iterator[str]:
+    smallest = min(int(each.partition(" ")[0]) for each in known)  # the other's list holds the largest alone
+    with place.open(path) as file:
+        for span in formats.look(file, path).spans:
+            size, digest = span.end - span.start, hashlib.sha256()
+            for block in blocks(file, (span.start, span.end)):
+                digest.update(block)
+            trained = TensorContent(size, digest.hexdigest(), False).trained
+            if span.name and trained and size >= smallest and f"{size} {digest.hexdigest()[:SHORT]}" not in known:
+                yield span.name

@@ -1,0 +1,116 @@
+"""A restart and a sweep judged from their logs: what the harness made for comparison is held to what was asked."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from judging import load
+from simulator import Logs, simulate
+from test_resume_comparison import ENDS, JOB, at, from_save, logs_of, published, resumed, usual
+
+from harness.judge.verdict import Verdict
+from harness.matrix import restart_judged
+from harness.matrix.moments import Moment
+from harness.matrix.restart_judged import not_as_asked, not_repeated
+from harness.matrix.resume_comparison import Usual
+from harness.matrix.sweep import Tried
+from harness.timeline.timeline import Timeline
+
+SAVE = 20
+
+
+def judged(
+    monkeypatch: pytest.MonkeyPatch, usual: Usual, again: Timeline, moment: Moment | None = None, *names: str
+) -> Tried:
+    monkeypatch.setattr(restart_judged, "timeline", SimpleNamespace(load=lambda place: again))
+    place = pathlib.Path("20")
+    return restart_judged.judge_restart(usual, moment or from_save(SAVE), place, 1.0, tensors=names)
+
+
+def with_plan(run: Timeline, **fields: Any) -> Timeline:
+    return replace(run, plan={**run.plan, **fields})
+
+
+def test_a_difference_that_may_be_chance_rests_on_three_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = resumed(at(25, rank=0, loss=lambda line: line["loss"] * 1.2))
+    found = {number: judged(monkeypatch, replace(usual(0.01), repeats=number), other) for number in (1, 2, 3)}
+    assert [each.verdict for each in found.values()] == [Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, Verdict.FAIL]
+    assert "the loss" in found[1].unsure and "1 repeat of the run shows" in found[1].short
+    sure = judged(
+        monkeypatch, replace(usual(0.01), repeats=1), resumed(lambda logs: (shift(logs), at(25, loss=9.5)(logs)))
+    )
+    assert sure.verdict is Verdict.FAIL and [each.kind.name for each in sure.found] == ["SAMPLES"]
+
+
+def shift(logs: Logs) -> None:
+    for line in logs.steps(25, 25, rank=0):
+        line["samples"] = [[0, 1, 1]]
+
+
+def test_a_restart_of_another_job_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = with_plan(resumed(at(25, loss=9.5)), seed=77)
+    found = judged(monkeypatch, replace(usual(), repeats=1), other)
+    assert (found.verdict, found.found, found.ended) == (Verdict.INCONCLUSIVE, (), "")
+    assert found.unsure == "it has another seed, so it was not the run's job"
+
+
+@pytest.mark.parametrize(
+    ("moment", "fields", "odd"),
+    [
+        ({}, {}, ""),
+        ({}, {"ranks_per_node": 3}, "it has another number of ranks"),
+        ({"ranks": 3}, {"ranks_per_node": 3}, ""),
+        ({}, {"args": ["--workers", "3"]}, "it has other arguments"),
+        ({"also": ("--workers", "3")}, {"args": ["--workers", "3"]}, ""),
+        ({"nodes": 1}, {"nodes": 1}, ""),
+    ],
+)
+def test_other_nodes_ranks_and_arguments_are_as_the_moment_asks(
+    moment: dict[str, Any], fields: dict[str, Any], odd: str
+) -> None:
+    run = resumed()
+    made = with_plan(run, workload={**run.plan["workload"], **fields})
+    made = replace(made, epochs=[])
+    assert not_as_asked(run, made, replace(from_save(SAVE), **moment)) == odd
+
+
+@pytest.mark.parametrize(
+    ("bend", "odd"),
+    [
+        (lambda run: run, ""),
+        (lambda run: replace(run, outcome="interrupted"), "it interrupted"),
+        (lambda run: with_plan(run, seed=77), "it has another seed"),
+    ],
+)
+def test_what_is_a_repeat(bend: Callable[[Timeline], Timeline], odd: str) -> None:
+    run = usual().run
+    assert not_repeated(run, bend(run)) == odd
+
+
+def test_tensors_known_by_name_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = logs_of()
+    published((30, "bb"))(logs)
+    run = Usual(load(simulate(JOB, ()), logs), ENDS, repeats=1)
+    names = ["ema.weight", "ema.bias", "a", "b", "c"]
+    found = judged(monkeypatch, run, resumed(published((30, "xx"))), None, *names)
+    assert found.found[0].words.endswith("of 128 bytes: ema.weight, ema.bias, a and 2 more")
+    assert found.tensors == tuple(names)
+
+
+def without_steps(logs: Logs) -> None:
+    for lines in logs.trainers():
+        lines[:] = [line for line in lines if line.get("event") != "step"]
+
+
+def test_a_restart_that_ended_by_itself_without_a_step_did_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    again = resumed()
+    none = replace(resumed(without_steps), outcome="completed")
+    found = judged(monkeypatch, replace(usual(), repeats=1), none)
+    assert found.ended == "it ended by itself and did no step: it went on from step 20, and the run did 40 steps"
+    assert found.short == "it did no step that was left" and not found.to_end
+    assert judged(monkeypatch, replace(usual(), repeats=1), replace(again, outcome="completed")).to_end
