@@ -136,6 +136,13 @@ def of_each_rank(logs: Logs) -> None:
             line |= {"files": [f"{rank}.pt"]} if line["event"] == COMMITTED else {}
 
 
+def one_collective(logs: Logs) -> None:
+    """Both tell the folder that they fill together."""
+    of_each_rank(logs)
+    for line in logs.all(STARTED):
+        line["path"] = line["path"].rpartition("/")[0]
+
+
 def one_after_the_other(logs: Logs, **told: object) -> None:
     one_file(logs, **told)
     for line in logs.all(COMMITTED):
@@ -143,7 +150,7 @@ def one_after_the_other(logs: Logs, **told: object) -> None:
 
 
 def test_healthy_saves_of_two_ranks_are_not_accused() -> None:
-    for bend in (own_disks, outside, of_each_rank, one_after_the_other, by_each_rank):
+    for bend in (own_disks, outside, of_each_rank, one_collective, one_after_the_other, by_each_rank):
         card = judged(bend)
         assert not any("wrote /" in reason for reason in card.reasons), (bend.__name__, card.reasons)
 
