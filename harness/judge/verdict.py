@@ -251,6 +251,7 @@ class Code(enum.StrEnum):
     SECOND_ERROR = "second.error"
     SECOND_FAILED = "second.failed"
     SECOND_FROM_SCRATCH = "second.from-scratch"
+    SECOND_LONG = "second.long"
     SECOND_NO_END = "second.no-end"
     SECOND_NO_LOG = "second.no-log"
     SECOND_OTHER_LOSS = "second.other-loss"
