@@ -17,6 +17,7 @@ from harness.adopt.recognise import Recognised
 
 MARGIN_S = 30.0  # of the bound on recovery, beside what the first look measured
 SAVE_EVERY = 10  # steps, where no checkpoint was seen
+SHORT_PASS_S = 60.0  # a job has more than one pass over its data, where one takes no longer
 USUAL_SAVES = 2  # before a fault, where the job is long enough
 GATE = "gate.yaml"
 
@@ -186,16 +187,24 @@ abort:
 
 
 def _step(rehearsal: Proposed, facts: Facts) -> int:
-    """Half-way between two checkpoints: after the second one, and in the second pass over the data, where the job is
-    long enough. Many resumes are right in the first pass alone."""
+    """Half-way between two checkpoints: after the second one, and so that the restart takes one of the second pass over
+    the data, where the job is long enough. Many resumes are right in the first pass alone."""
     every, saves = facts.save_every or SAVE_EVERY, max(rehearsal.saves, USUAL_SAVES)
     first = facts.saves[0] if facts.saves else SAVE_EVERY
-    least, usual = (first + (number - 1) * every + max(1, every // 2) for number in (rehearsal.saves, saves))
-    if facts.steps_total is None:
-        return usual
-    later = (step for step in range(usual, facts.steps_total - every, every) if step - every // 2 > facts.pass_steps)
-    in_second_pass = next(later, usual) if facts.pass_steps else usual
-    return in_second_pass if in_second_pass < facts.steps_total else least
+    half = max(1, every // 2)
+    least, usual = (first + (number - 1) * every + half for number in (rehearsal.saves, saves))
+    step = usual
+    if _has_second_pass(facts):
+        taken = (facts.pass_steps + older * every for older in (rehearsal.saves - 1, 0))  # the newest one is damaged
+        later = [usual + every * max(0, (save + half - usual) // every + 1) for save in taken]
+        step = next((each for each in later if each < (facts.steps_total or math.inf) - every), usual)
+    return step if facts.steps_total is None or step < facts.steps_total else least
+
+
+def _has_second_pass(facts: Facts) -> bool:
+    """As far as is known: a job that is still running may have one long pass."""
+    seen = facts.steps_seen > facts.pass_steps or facts.pass_steps * facts.step_s <= SHORT_PASS_S
+    return facts.pass_steps > 0 and (facts.steps_total is not None or seen)
 
 
 def _continuity(facts: Facts) -> str:

@@ -192,6 +192,12 @@ class FilesBounds(Bounds):
     )
 
 
+class NoticesBounds(Bounds):
+    """Somebody must save or leave when a node is going to be taken."""
+
+    max_ignored: int = Field(0, ge=0, description="Notices after which nobody saved or left until the node was taken.")
+
+
 class MetricBounds(Bounds):
     """Bounds on single figures."""
 
@@ -228,6 +234,7 @@ BOUNDS: Mapping[str, type[Bounds]] = {
     "loss_continuity": ContinuityBounds,
     "memory_growth": MemoryBounds,
     "metrics": MetricBounds,
+    "notices": NoticesBounds,
     "own_traffic": _nothing_to_set("OwnTrafficBounds", "the training's own traffic", _MISSED),
     "pace": PaceBounds,
     "rank_samples": _nothing_to_set("RankSamplesBounds", "samples of each rank", _LEFT_OUT),

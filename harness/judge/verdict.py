@@ -105,12 +105,12 @@ class Finding(NamedTuple):
 
 def worst_first(findings: Sequence[Finding]) -> list[str]:
     """The worst first; among equals in the order in which they were found. A state that was perhaps not restored stands
-    with other losses, which follow from it."""
+    with other losses, which follow from it. Two writers of one file come first: what cannot be read follows from it."""
     other_losses = (Verdict.FAIL, "loss_continuity.mode") in ((each.verdict, each.code) for each in findings)
 
-    def badness(each: Finding) -> int:
+    def badness(each: Finding) -> tuple[int, bool]:
         is_cause = other_losses and each.code == Code.RESTART_NO_OPTIMIZER
-        return PRIORITY.index(Verdict.FAIL if is_cause else each.verdict)
+        return PRIORITY.index(Verdict.FAIL if is_cause else each.verdict), each.code == Code.SAVE_TWO_WRITERS
 
     return list(dict.fromkeys(each.text for each in sorted(findings, key=badness, reverse=True)))
 
@@ -246,12 +246,14 @@ class Code(enum.StrEnum):
     SAVE_SAME_SIZE = "save.same-size"
     SAVE_TOLD_EARLY = "save.told-early"
     SAVE_UNTOLD = "save.untold"
+    SAVE_TWO_WRITERS = "save.two-writers"
     SAVE_WITHOUT_END = "save.without-end"
     SCORER_CRASHED = "scorer.crashed"
     SECOND_ANOTHER_TIME = "second.another-time"
     SECOND_ERROR = "second.error"
     SECOND_FAILED = "second.failed"
     SECOND_FROM_SCRATCH = "second.from-scratch"
+    SECOND_LONG = "second.long"
     SECOND_NO_END = "second.no-end"
     SECOND_NO_LOG = "second.no-log"
     SECOND_OTHER_LOSS = "second.other-loss"

@@ -354,6 +354,7 @@ _TRAINER: _Events = {
         _size("micro_batches", "of the step after it, how many had been done when it was begun", most=STEP_MAX),
         _size("micro_batches_a_step", "how many the last step before it took", most=STEP_MAX),
         _bytes("bytes", "its size"),
+        _ns("write_ns", "from its start until this process had written its last file"),
         _ns("duration_ns", "from its start"),
     ),
     "checkpoint.failed": (

@@ -114,13 +114,31 @@ def test_what_is_proposed_can_be_planned(folder: pathlib.Path, command: list[str
 
 @pytest.mark.parametrize(
     ("total", "pass_steps", "step"),
-    [(40, 0, 25), (None, 0, 25), (120, 64, 75), (75, 64, 25), (20, 0, 15)],
-    ids=["after the second save", "of unknown length", "in the second pass", "too short for that", "for two saves"],
+    [
+        (40, 0, 25),
+        (None, 0, 25),
+        (120, 64, 75),
+        (None, 24, 35),
+        (None, 30, 45),
+        (None, 10**4, 25),
+        (75, 64, 25),
+        (20, 0, 15),
+    ],
+    ids=[
+        *("after the second save", "of unknown length", "in the second pass", "in that of unknown length"),
+        *("with a save at the end of a pass", "in one long pass", "too short for that", "for two saves"),
+    ],
 )
 def test_a_fault_strikes_where_resumes_go_wrong(total: int | None, pass_steps: int, step: int) -> None:
     facts = replace(FACTS, steps_total=total, pass_steps=pass_steps)
     text = propose({"trainer": {"torchrun": "train.py"}, "nodes": 2}, facts)["rank-kill.yaml"]
     assert f"when: {{step: {step}}}" in text
+
+
+def test_a_restart_that_passes_over_a_damaged_save_takes_one_of_the_second_pass_too() -> None:
+    facts = replace(FACTS, steps_total=120, pass_steps=64)
+    texts = propose({"trainer": {"torchrun": "train.py"}, "nodes": 2}, facts)
+    assert "when: {step: 85}" in texts["checkpoint-truncated.yaml"], "the save of step 80 is cut; that of 70 is taken"
 
 
 def test_the_gate_of_what_is_proposed_holds_it_all_and_the_sweep(folder: pathlib.Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from judging import EXPECT, SAVES, Bend, bent, expecting, fault_free_of, load, together
 from scorecards import assert_verdict
-from simulator import Job, Line, Logs, Outage, find, remove, simulate, steps
+from simulator import Job, Line, Logs, Outage, clocks, find, remove, simulate, steps
 
 from harness.judge.facts.evidence import Evidence
 from harness.judge.questions.drills import _another_plan, _another_step, _another_time
@@ -162,6 +162,28 @@ def replicas_apart(logs: Logs) -> None:
 )
 def test_it_is_asked_what_each_run_is(bend: Bend, expected: Verdict, reason: str) -> None:
     assert_verdict(judged(again(bend)), expected, reason)
+
+
+def goes_on(logs: Logs) -> None:
+    for lines in logs.last_lives():
+        last = steps(lines)[-1]
+        lines.insert(lines.index(last) + 1, last | {"step": 81} | clocks(last, 1))
+
+
+@pytest.mark.parametrize(
+    ("planned", "usual_ends", "expected"), [(None, 80, Verdict.FAIL), (None, 79, Verdict.INCONCLUSIVE)]
+)
+def test_it_ends_where_the_run_ended(planned: int | None, usual_ends: int, expected: Verdict) -> None:
+    """Where nobody planned the steps, and what it computes is the same. A job that its time ends may do more."""
+
+    def unplanned(logs: Logs) -> None:
+        logs.plan["workload"] = logs.plan["workload"] | {"steps": planned}
+        for lines in logs.trainers():
+            remove(lines, lambda line: line.get("step", 0) > usual_ends)
+
+    found = replace(_run(), second_restart=DONE)
+    card = judge(Evidence(found, bent(JOB, unplanned), second_restart=again(goes_on)), "x")
+    assert_verdict(card, expected, "second_restart: it went on to step 81; the run ended after step 80")
 
 
 @pytest.mark.parametrize(("digest", "expected"), [("a", Verdict.PASS), ("b", Verdict.INCONCLUSIVE)])

@@ -84,6 +84,82 @@ def test_how_many_commit_may_be_known_from_the_fault_free_run_alone() -> None:
     assert card.evidence.run.committers == {2: 2} and not accused(card)
 
 
+# Two ranks that write one file
+
+
+def one_file(logs: Logs, **told: object) -> None:
+    """Both ranks write one file, which takes 1 ms, into the run's folder. `told`: what rank 1 tells otherwise."""
+    by_each_rank(logs)
+    for rank in (0, 1):
+        for line in [line for lines in logs.trainers(rank=rank) for line in lines if line.get("event") in SAVES]:
+            line["path"] = f"/reports/{logs.plan['run_id']}/checkpoints/step-{line['step']}.pt"
+            if line["event"] == COMMITTED:
+                line |= {"files": [f"step-{line['step']}.pt"], "write_ns": 1_000_000, "content": "a"}
+            line |= told if rank else {}
+    for line in logs.all(COMMITTED):
+        seen = {"path": f"checkpoints/step-{line['step']}.pt", "step": line["step"], "bytes": 1}
+        logs.put({"event": "checkpoint.published"} | seen | clocks(line, 500_000))
+
+
+TWICE = "ranks 0 and 1 wrote /reports/"
+
+
+def test_two_ranks_that_write_one_file_fail_first() -> None:
+    for outages in (EARLY, []):
+        card = judged(one_file, outages=outages)
+        assert card.verdict is Verdict.FAIL and card.reasons[0].startswith(TWICE), card.reasons
+        assert card.reasons[0].endswith("step-10.pt at the same time (4 times, first in the save of step 10)")
+    failed = judged(one_file, lambda logs: logs.told("run.finished").update(outcome="failed", reason="exit code 1"))
+    assert len(failed.reasons) > 1 and failed.reasons[0].startswith(TWICE), failed.reasons
+
+
+def own_disks(logs: Logs) -> None:
+    """The harness sees the file of neither."""
+    one_file(logs)
+    logs.harness[:] = [line for line in logs.harness if line.get("event") != "checkpoint.published"]
+
+
+def outside(logs: Logs) -> None:
+    """On a disk of each node, from where one is copied to where the harness sees it."""
+    one_file(logs)
+    for line in [*logs.all(STARTED), *logs.all(COMMITTED)]:
+        line["path"] = f"/scratch/checkpoints/step-{line['step']}.pt"
+
+
+def of_each_rank(logs: Logs) -> None:
+    """A file of its own in one folder: that is no file of two."""
+    one_file(logs)
+    for rank in (0, 1):
+        for line in [line for lines in logs.trainers(rank=rank) for line in lines if line.get("event") in SAVES]:
+            folder = line["path"].removesuffix(".pt")
+            line["path"] = f"{folder}/{rank}.pt" if line["event"] == STARTED else folder
+            line |= {"files": [f"{rank}.pt"]} if line["event"] == COMMITTED else {}
+
+
+def one_collective(logs: Logs) -> None:
+    """Both tell the folder that they fill together."""
+    of_each_rank(logs)
+    for line in logs.all(STARTED):
+        line["path"] = line["path"].rpartition("/")[0]
+
+
+def one_after_the_other(logs: Logs, **told: object) -> None:
+    one_file(logs, **told)
+    for line in logs.all(COMMITTED):
+        line["write_ns"] = 1
+
+
+def test_healthy_saves_of_two_ranks_are_not_accused() -> None:
+    for bend in (own_disks, outside, of_each_rank, one_collective, one_after_the_other, by_each_rank):
+        card = judged(bend)
+        assert not any("wrote /" in reason for reason in card.reasons), (bend.__name__, card.reasons)
+
+
+def test_one_after_the_other_matters_if_the_bytes_differ() -> None:
+    card = judged(lambda logs: one_after_the_other(logs, content="b"))
+    assert card.verdict is Verdict.INCONCLUSIVE and "and not the same bytes (4 times" in card.reasons[0], card.reasons
+
+
 # The rule itself
 
 

@@ -578,3 +578,18 @@ def test_state_that_no_loss_shows_is_in_the_checkpoints(other: range, proven: Ve
 def test_a_plan_that_lost_a_part_ends_no_judge(lost: str) -> None:
     """What is null in a plan is as good as absent."""
     assert judged(lambda logs: logs.plan.update({lost: None}), outages=[]).verdict is not None
+
+
+@pytest.mark.parametrize(("other_losses", "expected"), [(False, Verdict.FAIL), (True, Verdict.INCONCLUSIVE)])
+def test_a_job_whose_end_nobody_planned_may_end_elsewhere_if_it_computed_something_else(
+    other_losses: bool, expected: Verdict
+) -> None:
+    def goes_on(logs: Logs) -> None:
+        for lines in logs.last_lives():
+            last = steps(lines)[-1]
+            last |= {"loss": last["loss"] * 1.01} if other_losses else {}
+            lines.insert(lines.index(last) + 1, last | {"step": 41} | clocks(last, 1))
+
+    usual = bent_fault_free(lambda logs: logs.plan.update(workload=logs.plan["workload"] | {"steps": None}))
+    card = verdict(simulate(JOB, KILL, seed=5), goes_on, {}, usual)
+    assert_verdict(card, expected, "the job went on to step 41; its fault-free run ended after step 40")

@@ -60,6 +60,7 @@ def test_a_resumed_job_goes_on_counting(told: pathlib.Path) -> None:
     assert (saved["step"], restored["step"], restored["step_by"]) == (10, 10, "ledger")
     assert saved["content"] == restored["saved"] == restored["content"]
     assert saved["path"] == restored["source"] == str(told / "resumed" / "last.pt")
+    assert 0 < saved["write_ns"] < saved["duration_ns"]
     assert one(third, "restored")["step"] == 15
 
 

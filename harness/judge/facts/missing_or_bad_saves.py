@@ -54,6 +54,10 @@ class Save:
     size: int | None = None  # as told, in bytes
     a_step: int | None = None  # micro-batches that the step before it took
     amid: int | None = None  # and that had been done of the next one
+    begun_path: str = ""  # what was written first
+    files: tuple[str, ...] = ()  # that its process wrote, relative to its folder
+    write_ns: int | None = None  # until they were written
+    content: str = ""  # digest of them
 
     @property
     def at(self) -> int:
@@ -128,6 +132,10 @@ class Store:
         first = bisect.bisect_left(found, since, key=lambda seen: seen.at)
         last = bisect.bisect_left(found, until, key=lambda seen: seen.at)
         return [seen for seen in found[first:last] if seen.step is None or save.step in (-1, seen.step)]
+
+    def looks_at(self, save: Save) -> Sequence[Seen]:
+        """What it saw under the name of this save."""
+        return self._by_name.get(self._name_of(save) or "", [])
 
     def never_saw(self, step: int, since: int, until: int) -> bool:
         """Whether it would have seen a checkpoint of this step by then, and saw none; nor found one at the end that it

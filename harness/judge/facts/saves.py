@@ -19,7 +19,7 @@ from harness.judge.facts.missing_or_bad_saves import Save as Save
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped, last_by
 from harness.timeline.save_events import COMMITTED, FAILED, PART, PUBLISHED, STARTED
-from harness.timeline.timeline import FaultRecord, Ints, Timeline
+from harness.timeline.timeline import FaultRecord, Ints, Process, Timeline
 
 T = TypeVar("T")
 
@@ -111,6 +111,45 @@ class Saves:
         told = (save for save in self.whole if save.tensors and save.process >= 0)
         ranks = self._run.processes
         return {(ranks[s.process].rank, s.step, s.series): (s.last_at, s.tensors) for s in told}
+
+    @cached_property
+    def collisions(self) -> Sequence[tuple[Save, Save]]:
+        """Saves of one step for which two ranks of one world wrote one and the same file."""
+        files = grouped(((save.step, save.begun_path), save) for save in self.all if self._is_one_file(save))
+        pairs = itertools.chain.from_iterable(itertools.pairwise(mine) for mine in files.values())
+        found = [(one, other) for one, other in pairs if self._are_beside(one, other) and self._is_shared(one, other)]
+        return sorted(found, key=lambda pair: pair[0].at)
+
+    def overlap(self, one: Save, other: Save) -> bool:
+        """Whether both are known to have been written at the same time."""
+        ends = [(save.begun or 0) + (save.write_ns or 0) for save in (one, other)]
+        return max(one.at, other.at) + self._run.uncertainty_ns < min(ends)
+
+    @staticmethod
+    def _is_one_file(save: Save) -> bool:
+        """Its only file, by a name that is the same on each node. A folder may hold a file of each rank."""
+        alone = len(save.files) == 1 and save.path.rpartition("/")[2] == save.files[0]
+        return save.begun is not None and save.how in (COMMITTED, PART) and alone and save.begun_path.startswith("/")
+
+    def _are_beside(self, one: Save, other: Save) -> bool:
+        """Two ranks of one world: neither is a restart of the other."""
+        ranks = {self._process(save).rank for save in (one, other) if save.process >= 0}
+        return len(ranks) > 1 and not self._worlds[one.process].isdisjoint(self._worlds[other.process])
+
+    @cached_property
+    def _worlds(self) -> Mapping[int, frozenset[int]]:
+        """The epochs of each process."""
+        found = grouped((row, number) for number, epoch in enumerate(self._run.epochs) for row in epoch.processes)
+        return {row: frozenset(found.get(row, ())) for row in range(len(self._run.processes))}
+
+    def _is_shared(self, one: Save, other: Save) -> bool:
+        """Whether this file is one on the nodes of both. Nodes may have a disk of their own at the same path."""
+        nodes = {(process.node, process.incarnation) for process in map(self._process, (one, other))}
+        seen = any(one.path.endswith(f"/{each.path}") for each in self.store.looks_at(one))
+        return len(nodes) == 1 or (seen and str(self._run.plan.get("run_id")) in one.path.split("/"))
+
+    def _process(self, save: Save) -> Process:
+        return self._run.processes[save.process]
 
     @cached_property
     def open(self) -> Sequence[Save]:
@@ -339,4 +378,8 @@ def _save(begun: Mapping[str, Any] | None, ended: Mapping[str, Any] | None) -> S
         size=told.get("bytes"),
         a_step=told.get("micro_batches_a_step"),
         amid=told.get("micro_batches"),
+        begun_path=str((begun or {}).get("path") or ""),
+        files=tuple(told.get("files") or ()),
+        write_ns=told.get("write_ns"),
+        content=str(told.get("content") or ""),
     )

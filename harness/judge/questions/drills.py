@@ -508,6 +508,13 @@ def _all_steps(evidence: Analysis, again: Timeline, step: int, told: Mapping[str
     reached = int(again.steps.step.max(initial=0))  # by any rank: a line may be lost
     if reached < run.reached_step:
         yield failed(Code.SECOND_SHORT, f"it ended after step {reached}, and the run after step {run.reached_step}")
+    usual = evidence.fault_free
+    if reached > run.reached_step and usual is not None and usual.planned_steps is None:
+        # A job that its time ends does not end at one step with and without a fault.
+        compared = losses.compare(evidence.curve, losses.surviving(again.steps))
+        ends_there = compared.identical and usual.reached_step == run.reached_step
+        text = f"it went on to step {reached}; the run ended after step {run.reached_step}"
+        yield Claim(Code.SECOND_LONG, text, False if ends_there else None)
     last, saved = max((_step(event) for event in run.published), default=0), told.get("saved_step")
     if last > step and isinstance(saved, int) and saved < last:
         yield failed(Code.SECOND_SAVED_LESS, f"it saved nothing after step {saved}, and the run saved step {last}")

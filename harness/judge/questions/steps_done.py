@@ -44,7 +44,7 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
     yield from _went_ahead(run)
     yield from _left_out(run, evidence.curve.step, usual_strides(run, fault_free))
     yield from _missing(evidence.missing)
-    yield from _beyond_the_plan(run, fault_free)
+    yield from _beyond_the_plan(evidence)
     yield from (failed(Code.TIME_OUTSIDE_NODE, f"{each.words}: {UNTRUE}") for each in impossible if each.seen)
     yield from _not_applied(run, fault_free)
     yield from _applied_all_the_same(evidence)
@@ -161,13 +161,19 @@ def _holes(each: Stretch, epoch: Epoch, stride: int) -> Iterator[tuple[int, int]
         yield each.first + 1, each.last - 1
 
 
-def _beyond_the_plan(run: Timeline, fault_free: Timeline | None) -> Iterator[Claim]:
+def _beyond_the_plan(evidence: Analysis) -> Iterator[Claim]:
+    """Where the scenario plans no steps, those of the fault-free run stand in the plan. A job that ends early by what
+    it computed may end elsewhere, unless it computed the same."""
+    run, fault_free, compared = evidence.run, evidence.fault_free, evidence.comparison
     planned = run.planned_steps
     usual = 0 if fault_free is None else fault_free.steps.step.max(initial=0)
     if planned is None or not len(run.steps) or usual > planned:
         return
     last = int(run.steps.step.max())
-    if last > planned:
+    if last > planned and fault_free is not None and fault_free.planned_steps is None:
+        text = f"the job went on to step {last}; its fault-free run ended after step {planned}"
+        yield Claim(Code.STEP_BEYOND_PLAN, text, False if compared is not None and compared.identical else None)
+    elif last > planned:
         were = "was" if planned == 1 else "were"
         yield failed(Code.STEP_BEYOND_PLAN, f"step {last} was done, but only {counted(planned, 'step')} {were} planned")
 

@@ -23,6 +23,7 @@ from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import COMMITTED
 from harness.timeline.timeline import Timeline
+from harness.units import counted
 
 K = TypeVar("K", bound=tuple[object, ...])
 SIZES_MIN = 3  # saves after a restart, from which on it shows that their size stays
@@ -45,7 +46,8 @@ class Told(Score):
 
 
 def _claims(evidence: Analysis) -> Iterator[Claim]:
-    """One example."""
+    """One example of each kind."""
+    yield from _two_writers(evidence)
     none = min(evidence.saves.none.values(), key=lambda none: (not none.proved, none.save.last_at), default=None)
     if none is not None:
         text = f"the checkpoint of step {none.save.step} is none: {none.why}"
@@ -66,6 +68,21 @@ def _claims(evidence: Analysis) -> Iterator[Claim]:
         yield from _piled_up(evidence)
         yield from _beside_missing(evidence)
         yield from _of_another_size(evidence)
+
+
+def _two_writers(evidence: Analysis) -> Iterator[Claim]:
+    """Each opens the file anew: whoever reads it may find the bytes of both. One after the other, the last one counts:
+    then it matters only if they differ."""
+    saves, run = evidence.saves, evidence.run
+    found = [pair for pair in saves.collisions if saves.overlap(*pair)]
+    other = [(a, b) for a, b in saves.collisions if a.content and b.content and a.content != b.content]
+    for pairs, good in ((found, False), (other, None)):
+        for one, two in pairs[:1]:
+            ranks = " and ".join(str(rank) for rank in sorted(run.processes[each.process].rank for each in (one, two)))
+            when = "at the same time" if good is False else "for one step, and not the same bytes"
+            often = f"{counted(len(pairs), 'time')}, first in the save of step {one.step}"
+            yield Claim(Code.SAVE_TWO_WRITERS, f"ranks {ranks} wrote {one.begun_path} {when} ({often})", good)
+            return
 
 
 def _beside_missing(evidence: Analysis) -> Iterator[Claim]:

@@ -38,6 +38,7 @@ class Save:
     files: list[str] = field(default_factory=list)
     held: set[int] = field(default_factory=set)  # storages of live state that are in them
     unwritten: set[str] = field(default_factory=set)  # files that another thread may still be writing
+    write_ns: int = 0  # from its begin until its last file was there; 0: that is not known
 
     @property
     def may_be_whole(self) -> bool:
@@ -91,7 +92,9 @@ class Saves:
 
     def written(self, save: Save, path: str) -> None:
         """The file is there: from now on its content leads back to its step."""
-        save.unwritten.discard(path)
+        if path in save.unwritten:
+            save.unwritten.discard(path)
+            save.write_ns = time.monotonic_ns() - save.begun_ns
         self.wrote(identity.lineage(path), save.step, path)
         if save in self.open:
             self._next.expect()
@@ -166,6 +169,8 @@ class Saves:
         self.ledger.add(Committed(path, root, save.step, found.digest, names, lineages))
         told: dict[str, Any] = {"path": path, "content": found.digest, "bytes": found.size}
         told |= {"files": list(names)[:PATHS_MAX], **save.accumulated}
+        if save.write_ns:
+            told["write_ns"] = save.write_ns
         if save.held:
             told["holds"] = self.live.parts(save.held)
         if save.held and (tensors := identity.tensors(save.files)):
