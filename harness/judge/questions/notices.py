@@ -75,7 +75,8 @@ def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[_Notice]:
     for target in fault.targets:
         given, node = acted_at(fault), node_of(target)
         taken = min(first_from(fault.strikes, given), released.get(node, run.end))
-        working = any(evidence.places.last_begin[row] > 0 for row in evidence.places.alive(target, given))
+        mine = (row for row, each in enumerate(run.processes) if (each.node, each.incarnation) == node)
+        working = any(evidence.places.last_begin[row] > 0 for row in mine)  # one may be silent meanwhile
         begun = bool(len(run.steps)) and int(run.steps.end.min()) < given
         if node in released and working and begun and len(run.steps) and given < int(run.steps.end.max()):
             yield _Notice(fault.id, str(node[0]), given, taken)
