@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import random
@@ -216,12 +217,26 @@ def _rehearse(mutant: Real, run_dir: pathlib.Path) -> None:
     execute(plan, run_dir, backend)
     for name, (other, _) in made.items():
         attach(run_dir, name, other)
-    if at := resize(plan, timeline.load(run_dir)):
-        resumed = Resumed(plan, at, run_dir.parent, backend, SILENT_CAMPAIGN, StopRequest())
+        _with_the_code_of_the_run(run_dir, run_dir / name)
+    run = timeline.load(run_dir)
+    if at := resize(plan, run, timeline.load(run_dir / FAULT_FREE)):
+        resumed = Resumed(plan, at, run, run_dir.parent, backend, SILENT_CAMPAIGN, StopRequest())
         for name, other in resumed.runs(made[FAULT_FREE][0]).items():
             attach(run_dir, name, other)
     shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
     (run_dir / COMPLETE).touch()
+
+
+def _with_the_code_of_the_run(run_dir: pathlib.Path, fault_free: pathlib.Path) -> None:
+    """A bug that shows after a restart alone is not in the fault-free run: it is made by the healthy trainer, and passes
+    for one of the run's own code."""
+    logs = [folder / "events" / "harness.jsonl" for folder in (run_dir, fault_free)]
+    mine, other = ([json.loads(line) for line in log.read_text().splitlines()] for log in logs)
+    facts = next(line for line in mine if line.get("event") == "environment")
+    for line in other:
+        if line.get("event") == "environment":
+            line["source_digest"] = facts["source_digest"]
+    logs[1].write_text("".join(json.dumps(line) + "\n" for line in other))
 
 
 def broken(plan: Plan, bug: str, script: str) -> Plan:

@@ -69,7 +69,7 @@ def test_two_rehearsals_one_after_the_other(tmp_path: pathlib.Path) -> None:
         assert card.verdict is Verdict.PASS, card.reasons
         assert episodes(card) == [(f"{name}-kill",)]
         assert card.evidence.run.reached_step >= recovered[f"{name}-kill"] + SETTLED_STEPS
-    assert episodes(judged(tmp_path / "run", None)) == [("kill-kill",), ("again-kill",)]
+    assert episodes(judged(tmp_path / "run", None)) == [("kill",), ("again-kill",)]
 
 
 class Reborn(Silent):
