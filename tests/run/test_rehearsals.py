@@ -64,11 +64,11 @@ def test_two_rehearsals_one_after_the_other(tmp_path: pathlib.Path) -> None:
     ]
     assert [e["outcome"] for e in rehearsed[1::2]] == ["settled", "settled"]
     recovered = {e["fault"]: e["step"] for e in told(tmp_path / "run", "fault.recovered")}
-    for name in ("kill", "again"):
+    for name, struck in (("kill", "kill"), ("again", "again-kill")):
         card = judged(tmp_path / "run", name)
         assert card.verdict is Verdict.PASS, card.reasons
-        assert episodes(card) == [(f"{name}-kill",)]
-        assert card.evidence.run.reached_step >= recovered[f"{name}-kill"] + SETTLED_STEPS
+        assert episodes(card) == [(struck,)]
+        assert card.evidence.run.reached_step >= recovered[struck] + SETTLED_STEPS
     assert episodes(judged(tmp_path / "run", None)) == [("kill",), ("again-kill",)]
 
 
