@@ -27,11 +27,10 @@ from harness.campaign.fault_free import (
 from harness.campaign.resumed import Resumed, resize
 from harness.campaign.wings import sections_of
 from harness.errors import ChaosError, EventLogError, FaultError
-from harness.judge.assumptions.resumed_as_asked import BEFORE, RESUMED, SAME
 from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE, Evidence, load_evidence
+from harness.judge.facts.resumed_as_asked import BEFORE, RESUMED, SAME
 from harness.judge.facts.usual import Slowed, Usual
 from harness.judge.score import Scorecard, judge
-from harness.judge.verdict import Doubt
 from harness.log import untrusted_files
 from harness.plan.run_plan import Plan
 from harness.report import write_files, write_reports
@@ -228,7 +227,7 @@ def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
 
 def lacks_repeats(evidence: Evidence) -> bool:
     """Whether a run is outside of its band, and too few fault-free runs say how wide that is."""
-    return any(finding.doubt == Doubt.FEW_REPEATS for finding in judge(evidence, "").findings)
+    return any(finding.doubt == "enough-repeats" for finding in judge(evidence, "").findings)
 
 
 def _at_another_pace(run_dir: pathlib.Path) -> bool:

@@ -17,11 +17,14 @@ from pydantic import ValidationError
 
 from harness import units
 from harness.errors import UsageError, choice
-from harness.judge import doubts
+from harness.judge import weighing
+from harness.judge.assumption import spoilt
 from harness.judge.bounds import BOUNDS, OFF, Bounds, expects_something
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence as Evidence
+from harness.judge.guarantee import RUN, guarantees
 from harness.judge.verdict import Claim, Code, Doubt, Finding, Ground, Kind, Verdict, merge, unknown, worst_first
+from harness.judge.weighing import Judged
 from harness.plugins import Family
 from harness.timeline.timeline import FaultRecord
 
@@ -47,6 +50,7 @@ class Expectation:
     unit: str = ""
     code: str = ""  # of what is claimed; empty: its name
     doubt: str = ""  # code of what makes it inconclusive
+    settles: str = ""  # what would tell, as one line for people
     rests_on: tuple[Ground, ...] = ()
 
 
@@ -66,6 +70,7 @@ class Score(abc.ABC):
     section: ClassVar[Literal["scores", "metrics"]] = "scores"  # where its values stand in report.json
     order: ClassVar[int] = 99  # in reports and headlines
     by_steps: ClassVar[bool] = True  # what it claims rests on the steps in the log
+    explained_by: ClassVar[tuple[str, ...]] = ()  # guarantees whose breach explains that a bound does not hold
 
     @property
     def bounds(self) -> type[Bounds]:
@@ -183,6 +188,7 @@ class Scorecard:
     environment: Mapping[str, Any]
     evidence: Analysis = field(repr=False)
     not_judged: Mapping[str, str] = field(default_factory=dict)  # item → why
+    guarantees: Sequence[Judged] = ()
     findings: Sequence[Finding] = ()  # all but passes, in the order in which they were found
 
 
@@ -192,11 +198,12 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     plan = evidence.run.plan
     expect = plan.get("expect") or {}
     scores = sorted(_scores().values(), key=lambda score: (score.order, score.name))
-    found = {score.name: _result(score, analysis, expect.get(score.name)) for score in scores}
-    weighed = {score.name: _weighed(found[score.name], analysis, score.by_steps) for score in scores}
+    results_of = {score.name: _result(score, analysis, expect.get(score.name)) for score in scores}
+    weighed = {score.name: _weighed(results_of[score.name], analysis, score.by_steps) for score in scores}
     results = {name: result for name, (result, _) in weighed.items()}
     not_judged = dict(item for result in results.values() for item in result.not_judged)
-    findings = [finding for _, mine in weighed.values() for finding in mine]
+    states, found_broken = weighing.judged(analysis, RUN)
+    findings = [*found_broken, *(finding for _, mine in weighed.values() for finding in mine)]
     findings += [
         Finding(Verdict.INCONCLUSIVE, f"expect: unknown score {name!r}", Code.EXPECT_UNKNOWN)
         for name in expect
@@ -204,7 +211,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     ]
     verdict = merge([Verdict.PASS, *(finding.verdict for finding in findings)])
     stopped = [each.text for each in findings if each.code == Code.JOB_INTERRUPTED]  # before what did not come then
-    reasons = [*stopped, *(reason for reason in worst_first(findings) if reason not in stopped)]
+    reasons = [*stopped, *(reason for reason in worst_first(findings, _causes) if reason not in stopped)]
     if reasons and (run := _without_faults(plan, run_id)):
         how = "failed" if verdict is Verdict.FAIL else "did not complete"
         told = reasons[0].removeprefix("the job failed: ")
@@ -232,8 +239,16 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         expectations=[line for result in results.values() for line in result.expectations],
         environment=evidence.run.environment,
         evidence=analysis,
+        guarantees=states,
         findings=findings,
     )
+
+
+def _causes(code: str) -> Sequence[str]:
+    """Of a finding of this code: the guarantees whose breach explains it."""
+    if code in guarantees():
+        return guarantees()[code].explained_by
+    return next((score.explained_by for name, score in _scores().items() if code.startswith(f"{name}.")), ())
 
 
 def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
@@ -266,17 +281,31 @@ def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[S
     also = (Ground(Kind.STEPS),) if by_steps else ()
     claims = [replace(each, rests_on=(*each.rests_on, *also)) for each in result.reasons]
     lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
-    found = [*(doubts.weighed(each, evidence) for each in claims), *map(_finding, lines)]
+    found = [*(_weighed_claim(each, evidence) for each in claims), *map(_finding, lines)]
     kept = [each for each in found if each is not None and each.verdict is not Verdict.PASS]
     return replace(result, expectations=lines), kept
 
 
+def _weighed_claim(claim: Claim, evidence: Analysis) -> Finding | None:
+    """`None` where nothing hangs on it."""
+    if claim.good:
+        return Finding(Verdict.PASS, claim.words, claim.code)
+    if claim.good is None:
+        return Finding(Verdict.INCONCLUSIVE, claim.words, claim.code, claim.doubt)
+    found = spoilt(claim.rests_on, evidence)
+    if found is None:
+        return Finding(Verdict.INVALID if claim.of_a_fault else Verdict.FAIL, claim.words, claim.code)
+    if claim.idle and found.assumption == "log-whole":
+        return None
+    return Finding(Verdict.INCONCLUSIVE, found.after(claim.words), claim.code, found.assumption, found.settles)
+
+
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
     good = line.verdict is Verdict.PASS
-    if (not good and line.verdict is not Verdict.FAIL) or not (spoilt := doubts.spoilt(rests_on, evidence, good)):
+    if (not good and line.verdict is not Verdict.FAIL) or not (found := spoilt(rests_on, evidence, good)):
         return line
-    reason = spoilt.after(line.reason)
-    return replace(line, verdict=Verdict.INCONCLUSIVE, reason=reason, share=None, doubt=spoilt.doubt)
+    told = replace(line, verdict=Verdict.INCONCLUSIVE, share=None, doubt=found.assumption, settles=found.settles)
+    return replace(told, reason=found.after(line.reason))
 
 
 def _one_each(lines: Sequence[Expectation]) -> list[Expectation]:
@@ -291,7 +320,7 @@ def _one_each(lines: Sequence[Expectation]) -> list[Expectation]:
 
 def _finding(line: Expectation) -> Finding:
     text = line.reason or f"{line.observed} (allowed {line.bound})"
-    return Finding(line.verdict, f"{line.name}: {text}", line.code or line.name, line.doubt)
+    return Finding(line.verdict, f"{line.name}: {text}", line.code or line.name, line.doubt, line.settles)
 
 
 def _headline(results: Mapping[str, ScoreResult], asked: bool, not_judged: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ Reasons have names, too: what is claimed, and what makes a claim doubtful. They 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,7 +33,7 @@ def merge(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 class Kind(enum.StrEnum):
-    """The kinds of evidence. A doubt spoils one of them (`harness.judge.doubts`)."""
+    """The kinds of evidence. An assumption that is broken spoils one of them."""
 
     ABSENCE = "absence"  # something is not in the log
     DURATION = "duration"  # something took so long
@@ -99,20 +99,22 @@ class Finding(NamedTuple):
 
     verdict: Verdict
     text: str
-    code: str  # a `Code`, or the name of an expectation
-    doubt: str = ""  # a `Doubt`
+    code: str  # a guarantee's or an expectation's name, or a `Code`
+    doubt: str = ""  # the assumption that is broken, how weakly a breach is known, or a `Doubt`
+    settles: str = ""  # what would tell, as one line for people
 
 
-def worst_first(findings: Sequence[Finding]) -> list[str]:
-    """The worst first; among equals in the order in which they were found. A state that was perhaps not restored stands
-    with other losses, which follow from it. Two writers of one file come first: what cannot be read follows from it."""
-    other_losses = (Verdict.FAIL, "loss_continuity.mode") in ((each.verdict, each.code) for each in findings)
-
-    def badness(each: Finding) -> tuple[int, bool]:
-        is_cause = other_losses and each.code == Code.RESTART_NO_OPTIMIZER
-        return PRIORITY.index(Verdict.FAIL if is_cause else each.verdict), each.code == Code.SAVE_TWO_WRITERS
-
-    return list(dict.fromkeys(each.text for each in sorted(findings, key=badness, reverse=True)))
+def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Sequence[str]]) -> list[str]:
+    """The worst first; among equals in the order in which they were found. A cause stands before what it explains, also
+    where it is weaker. `explained_by`: the codes of what would explain a finding of this code."""
+    codes = {each.code for each in findings}
+    ordered = sorted(findings, key=lambda each: PRIORITY.index(each.verdict), reverse=True)
+    told: list[Finding] = []
+    for each in ordered:
+        causes = [cause for cause in explained_by(each.code) if cause in codes]
+        told += [cause for cause in ordered if cause.code in causes and cause not in told]
+        told += [each] if each not in told else []
+    return list(dict.fromkeys(each.text for each in told))
 
 
 class Code(enum.StrEnum):
@@ -156,7 +158,6 @@ class Code(enum.StrEnum):
     EXPECT_UNKNOWN = "expect.unknown"
     EXPECT_UNREADABLE = "expect.unreadable"
     FAULT_BEGIN_UNTOLD = "fault.begin-untold"
-    FAULT_DAMAGE_NEVER_MET = "fault.damage-never-met"
     FAULT_FAILED = "fault.failed"
     FAULT_LATER_THAN_EFFECT = "fault.later-than-effect"
     FAULT_MISSED_TRAFFIC = "fault.missed-traffic"
@@ -210,23 +211,7 @@ class Code(enum.StrEnum):
     REPLICAS_UNTOLD = "replicas.untold"
     REPLICAS_WENT_ON = "replicas.went-on"
     REPLICAS_WRONG_RANK = "replicas.wrong-rank"
-    RESTART_BEGAN_UNTOLD = "restart.began-untold"
-    RESTART_DAMAGED_LOAD = "restart.damaged-load"
-    RESTART_FROM_SCRATCH = "restart.from-scratch"
-    RESTART_NEVER_SAVED = "restart.never-saved"
-    RESTART_NOT_NEWEST = "restart.not-newest"
-    RESTART_NOT_PUBLISHED = "restart.not-published"
-    RESTART_NO_OPTIMIZER = "restart.no-optimizer"
-    RESTART_NO_REASON = "restart.no-reason"
-    RESTART_OTHER_CONTENT = "restart.other-content"
-    RESTART_OTHER_SOURCE = "restart.other-source"
-    RESTART_OTHER_STEP = "restart.other-step"
-    RESTART_PASSED_OVER_GOOD = "restart.passed-over-good"
-    RESTART_PASSED_OVER_NONE = "restart.passed-over-none"
     RESTART_TOLD_SCRATCH = "restart.told-scratch"
-    RESTART_TOOK_PASSED_OVER = "restart.took-passed-over"
-    RESTART_UNLIKE = "restart.unlike"
-    RESTART_UNTOLD = "restart.untold"
     SAMPLES_LEFT_OUT_UNPROVEN = "samples.left-out-unproven"
     SAMPLES_LEFT_OUT_WRONG = "samples.left-out-wrong"
     SAMPLES_MOVED = "samples.moved"
@@ -247,7 +232,6 @@ class Code(enum.StrEnum):
     SAVE_TOLD_EARLY = "save.told-early"
     SAVE_UNTOLD = "save.untold"
     SAVE_TWO_WRITERS = "save.two-writers"
-    SAVE_WITHOUT_END = "save.without-end"
     SCORER_CRASHED = "scorer.crashed"
     SECOND_ANOTHER_TIME = "second.another-time"
     SECOND_ERROR = "second.error"
@@ -292,31 +276,12 @@ class Code(enum.StrEnum):
 class Doubt(enum.StrEnum):
     """Why a claim is not known to be true, so that it makes a run inconclusive."""
 
-    BLIND = "doubt.blind"
-    CLOCKS = "doubt.clocks"
-    FAULT_FREE_RESTARTED = "doubt.fault-free-restarted"
     FAULT_FREE_SLOW = "doubt.fault-free-slow"
-    FEW_REPEATS = "doubt.few-repeats"
-    HOST_BUSY = "doubt.host-busy"
-    HOST_TAKEN = "doubt.host-taken"
-    LINE_LOST = "doubt.line-lost"
-    LINES_DROPPED = "doubt.lines-dropped"
     NEAR_ZERO = "doubt.near-zero"
-    NEVER_THE_SAME = "doubt.never-the-same"
     NOTHING_COMMITTED = "doubt.nothing-committed"
     NOTHING_STRUCK = "doubt.nothing-struck"
-    NOT_ALL_THE_TIME = "doubt.not-all-the-time"
-    NOT_AS_ASKED = "doubt.not-as-asked"
     NOT_COMPARABLE = "doubt.not-comparable"
     NO_BAND = "doubt.no-band"
-    NO_SAME_SIZE = "doubt.no-same-size"
-    ORDER_UNPROVEN = "doubt.order-unproven"
-    OTHER_PROGRAMS = "doubt.other-programs"
-    OTHER_REHEARSAL = "doubt.other-rehearsal"
-    REHEARSAL_STOPPED = "doubt.rehearsal-stopped"
     RUN_CUT_SHORT = "doubt.run-cut-short"
-    SCATTER = "doubt.scatter"
     SIZE_CHANGES = "doubt.size-changes"
-    SLOW_BEFORE = "doubt.slow-before"
-    TORN_TAIL = "doubt.torn-tail"
     UNMEASURED = "doubt.unmeasured"

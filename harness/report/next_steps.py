@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from harness.judge.assumption import AGAIN
 from harness.judge.facts.deaths import ends_of
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Doubt, Verdict
@@ -19,37 +20,17 @@ OF_THE_STATE = (
 )
 STEPS_MAX = 8
 MORE = 1.5  # times what its jobs took: they are set up, judged, and the host may be slower
-AGAIN = "Run it again on a quiet host, with fault-free runs of its own"
 LONGER = "Give it more steps after the fault: workload: {steps: …}"
 # By doubt, what would settle it; {run}: the command for it, followed by how long that takes.
 SETTLES: Mapping[str, str] = {
-    Doubt.BLIND: "Let the trainer tell its steps: docs/bring-your-own-trainer.md",
-    Doubt.CLOCKS: "Let NTP or PTP keep the clocks of the hosts, or allow a larger bound",
     Doubt.FAULT_FREE_SLOW: f"{AGAIN}: {{run}} --fresh-fault-free",
-    Doubt.FAULT_FREE_RESTARTED: f"{AGAIN}: {{run}} --fresh-fault-free",
-    Doubt.FEW_REPEATS: f"{AGAIN}: {{run}}",
-    Doubt.HOST_BUSY: f"{AGAIN}: {{run}} --fresh-fault-free",
-    Doubt.HOST_TAKEN: f"{AGAIN}: {{run}}",
-    Doubt.LINES_DROPPED: "Free space where the event log is written; then {run}",
-    Doubt.LINE_LOST: "Run it again: {run}",
     Doubt.NEAR_ZERO: "Judge this loss by a band: loss_continuity: {mode: envelope}",
-    Doubt.NEVER_THE_SAME: "Its losses differ without a fault: loss_continuity: {mode: envelope}",
-    Doubt.NOT_ALL_THE_TIME: f"{AGAIN}: {{run}} --fresh-fault-free",
     Doubt.NOT_COMPARABLE: f"{AGAIN}: {{run}} --fresh-fault-free",
-    Doubt.NOT_AS_ASKED: f"{AGAIN}: {{run}} --fresh-fault-free",
     Doubt.NOTHING_COMMITTED: "Strike after the first checkpoint: when: {step: …}",
     Doubt.NOTHING_STRUCK: "See why the job does not start: its output is in logs/ of the run's folder",
     Doubt.NO_BAND: f"{AGAIN}: {{run}} --fresh-fault-free",
-    Doubt.NO_SAME_SIZE: "Where fewer ranks may go on more slowly, write pace: off",
-    Doubt.ORDER_UNPROVEN: "Let the trainer tell its samples: docs/bring-your-own-trainer.md",
-    Doubt.OTHER_PROGRAMS: f"{AGAIN}: {{run}} --fresh-fault-free",
-    Doubt.OTHER_REHEARSAL: "Rehearse it alone: {run}",
-    Doubt.REHEARSAL_STOPPED: "Rehearse it again, to its end: {run}",
     Doubt.RUN_CUT_SHORT: "Let it run to its end, or give it longer: abort: {wall_clock: …}",
-    Doubt.SCATTER: LONGER,
     Doubt.SIZE_CHANGES: "See what depends on the number of ranks: the global batch, the mean of losses and gradients",
-    Doubt.SLOW_BEFORE: f"{AGAIN}: {{run}} --fresh-fault-free",
-    Doubt.TORN_TAIL: "Run it again: {run}",
     Doubt.UNMEASURED: LONGER,
 }
 
@@ -99,7 +80,7 @@ def _to_settle(card: Scorecard) -> Iterator[str]:
     takes = _takes(card)
     for finding in card.findings:
         if finding.verdict is Verdict.INCONCLUSIVE:
-            text = SETTLES.get(finding.doubt, "Run it again: {run}")
+            text = finding.settles or SETTLES.get(finding.doubt, "Run it again: {run}")
             yield text.replace("{run}", _again(card)) + takes * ("{run}" in text)
 
 

@@ -11,8 +11,8 @@ from judging import SAVES, Bend, bent, expecting, load, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, simulate
 
-from harness.judge.assumptions.made_as_asked import Asked
-from harness.judge.assumptions.resumed_as_asked import BEFORE, SAME
+from harness.judge.facts.made_as_asked import Asked
+from harness.judge.facts.resumed_as_asked import BEFORE, SAME
 from harness.judge.facts.evidence import Evidence
 from harness.judge.score import judge
 from harness.judge.verdict import Verdict

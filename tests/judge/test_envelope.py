@@ -11,7 +11,7 @@ from judging import SAVES, bent, expecting, fault_free_of
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage
 
-from harness.judge.assumptions.resumed_as_asked import BEFORE, SAME
+from harness.judge.facts.resumed_as_asked import BEFORE, SAME
 from harness.judge.facts import envelope
 from harness.judge.facts.envelope import DRIFTS, Envelope
 from harness.judge.facts.evidence import Evidence

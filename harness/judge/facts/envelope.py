@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.judge.assumptions.resumed_as_asked import BEFORE, SAME, asked_of, resize
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.losses import CURVES, Comparison, Curve, compare, surviving, ulps
+from harness.judge.facts.resumed_as_asked import BEFORE, SAME, asked_of, resize
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
 from harness.units import counted
 

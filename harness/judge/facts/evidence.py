@@ -12,11 +12,10 @@ from functools import cached_property
 import numpy as np
 
 from harness.errors import EventLogError
-from harness.judge.assumptions import resumed_as_asked
-from harness.judge.assumptions.made_as_asked import Asked
-from harness.judge.assumptions.resumed_as_asked import RESUMED
-from harness.judge.facts import deaths, losses
+from harness.judge.facts import deaths, losses, resumed_as_asked
 from harness.judge.facts.losses import Comparison
+from harness.judge.facts.made_as_asked import Asked
+from harness.judge.facts.resumed_as_asked import RESUMED
 from harness.log import files
 from harness.log.reading import is_told
 from harness.timeline import timeline, window

@@ -55,6 +55,11 @@ class Restore(NamedTuple):
     went_on: int
 
     @property
+    def said(self) -> str:
+        """In words."""
+        return f"rank {self.rank} said it restored step {self.step}"
+
+    @property
     def is_another(self) -> str:
         """In words, where this is not what was committed there: damage, or a save that nobody saw."""
         if not self.content or not self.saved or self.content == self.saved:

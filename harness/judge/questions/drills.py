@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge.assumptions.made_as_asked import Asked
 from harness.judge.bounds import BOUNDS, LastCheckpointBounds
 from harness.judge.facts import by_time, deaths, losses, ranks, times
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import DRILL
 from harness.judge.facts.evidence import SECOND as SECOND_FOLDER
 from harness.judge.facts.losses import CURVES, WORDS, Comparison
+from harness.judge.facts.made_as_asked import Asked
 from harness.judge.facts.restarts import restore
 from harness.judge.facts.saves import Save, Saves
 from harness.judge.score import Evidence, Expectation, Score, ScoreResult, judge
@@ -412,6 +412,7 @@ def _wanted(evidence: Analysis) -> int:
 class SecondRestart(Score):
     name = "second_restart"
     order = 43
+    explained_by = ("save.two-writers",)
 
     def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         run, told, log = evidence.run, evidence.run.second_restart or {}, _whole(evidence.second_restart)

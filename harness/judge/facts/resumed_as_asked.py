@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from harness.judge.assumptions.made_as_asked import Asked, committed
+from harness.judge.facts.made_as_asked import Asked, committed
 from harness.timeline.timeline import Timeline
 
 RESUMED = "resumed-"  # their folders in that of the run

@@ -1,0 +1,25 @@
+"""What the harness made for comparison did what it was asked."""
+
+from __future__ import annotations
+
+from harness.judge.assumption import FRESH, Assumption, Spoils
+from harness.judge.facts.analysis import Analysis
+from harness.judge.verdict import Ground, Kind
+
+
+def _resumed_elsewhere(evidence: Analysis, ground: Ground) -> str:
+    return evidence.resumed_elsewhere
+
+
+ASSUMPTION = Assumption(
+    spoils=(
+        Spoils(
+            Kind.BAND,
+            _resumed_elsewhere,
+            FRESH,
+            alone=True,
+            either_way=True,
+        ),
+    ),
+    order=1,
+)

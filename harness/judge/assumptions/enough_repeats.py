@@ -1,0 +1,23 @@
+"""Enough fault-free runs show how far rounding takes a run."""
+
+from __future__ import annotations
+
+from harness.judge.assumption import AGAIN, Assumption, Spoils
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.envelope import ENOUGH
+from harness.judge.verdict import Ground, Kind
+from harness.units import counted
+
+
+def _few_repeats(evidence: Analysis, ground: Ground) -> str:
+    band = evidence.envelope
+    if isinstance(band, str) or band.runs >= ENOUGH:
+        return ""
+    shows = "shows" if band.runs == 1 else "show"
+    return f"{counted(band.runs, 'fault-free run')} {shows} how far rounding takes a run, and {ENOUGH} are needed"
+
+
+ASSUMPTION = Assumption(
+    spoils=(Spoils(Kind.BAND, _few_repeats, f"{AGAIN}: {{run}}"),),
+    order=2,
+)

@@ -1,0 +1,30 @@
+"""What ranks say of a restore can be: its source is of that step, was saved, and was not passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.judge.assumption import Assumption
+from harness.judge.facts.analysis import Analysis
+from harness.timeline.joined_steps import PEER
+
+
+def _broken(evidence: Analysis) -> Iterator[str]:
+    for each in (restore for restart in evidence.restarts for restore in restart.restores):
+        if each.other_step is not None:
+            yield f"{each.said}, but from {each.source}, which is of step {each.other_step}"
+        if each.elsewhere and not each.content:
+            yield f"{each.said} from {each.source}, but this run saved it as {each.elsewhere}"
+        if each.source and any(item.place == each.source for item in each.passed_over):
+            yield f"rank {each.rank} said it passed {each.source} over, and that it restored it"
+        for item in each.passed_over if evidence.saves.store.sees_all else ():
+            if not any(item.is_save(save) for save in evidence.saves.all):
+                which = item.place or f"a checkpoint of step {item.step}"
+                yield f"rank {each.rank} said it passed over {which}, and nobody ever began or saw such a one"
+    for restart in evidence.restarts[1:]:
+        there = max(restart.from_a_member, 0) + evidence.run.stride
+        for each in (each for each, step in restart.states if each.source == PEER and step >= there):
+            yield f"{each.said} from a peer, but no peer that had done it was there"
+
+
+ASSUMPTION = Assumption(_broken)

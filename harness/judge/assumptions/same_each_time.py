@@ -1,0 +1,23 @@
+"""The trainer computes the very same in every run."""
+
+from __future__ import annotations
+
+from harness.judge.assumption import Assumption, Spoils
+from harness.judge.facts.analysis import Analysis
+from harness.judge.verdict import Ground, Kind
+
+
+def _differs_before_any_fault(evidence: Analysis, ground: Ground) -> str:
+    return evidence.never_the_same
+
+
+ASSUMPTION = Assumption(
+    spoils=(
+        Spoils(
+            Kind.BITS,
+            _differs_before_any_fault,
+            "Its losses differ without a fault: loss_continuity: {mode: envelope}",
+            alone=True,
+        ),
+    )
+)

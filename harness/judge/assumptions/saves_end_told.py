@@ -1,0 +1,30 @@
+"""A rank that tells how its saves end tells it of each one that a restart took or passed by.
+
+Held against those only who end each save before their next step without a fault, and whose process went on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.judge.assumption import Assumption
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.saves import Newest
+
+
+def _broken(evidence: Analysis) -> Iterator[str]:
+    run, usual = evidence.run, evidence.fault_free_saves
+    if usual is None or run.lost:
+        return
+    mine = [save for save in evidence.saves.open if run.processes[save.process].rank in usual.punctual]
+    known = Newest((save.at, save.step, save) for save in mine)
+    for restart in evidence.restarts[1:]:
+        lowest = min((step for _, step in restart.states), default=0)
+        save = known.before(restart.moment, restart.did_not_pass, lowest)
+        if save is not None and lowest > 0:
+            rank = run.processes[save.process].rank
+            text = f"rank {rank} never reported whether its checkpoint of step {save.step} was committed"
+            yield f"{text}, and the job restarted from step {lowest} after it"
+
+
+ASSUMPTION = Assumption(_broken)

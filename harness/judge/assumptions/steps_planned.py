@@ -1,0 +1,22 @@
+"""How many steps the job has to do is known."""
+
+from __future__ import annotations
+
+from harness.judge.assumption import FRESH, Assumption, Spoils
+from harness.judge.facts.analysis import Analysis
+from harness.judge.verdict import Ground, Kind
+
+
+def _steps_of_a_restarted_run(evidence: Analysis, ground: Ground) -> str:
+    """A job whose steps nobody plans does as many as its fault-free run. A trainer that ends well, and is started again
+    because a peer crashed on its way out, may do one more."""
+    usual = evidence.fault_free
+    if usual is None or len(usual.epochs) < 2 or usual.reached_step != evidence.run.planned_steps:
+        return ""
+    return "but how many there are is known from a fault-free run that started again"
+
+
+ASSUMPTION = Assumption(
+    spoils=(Spoils(Kind.REACHED, _steps_of_a_restarted_run, FRESH),),
+    order=2,
+)

@@ -1,0 +1,19 @@
+"""How a fact is known. Each fact that may break a guarantee tells it, and so no guarantee weighs for itself."""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol
+
+
+class By(enum.IntEnum):
+    """From the strongest to the weakest."""
+
+    SEEN = 0  # the harness saw it, or the one told it whom it speaks against
+    TOLD = 1  # one word stands against another one, or nobody but the trainer could know
+    MISSING = 2  # nobody told it: it follows from what is not there
+
+
+class Known(Protocol):
+    @property
+    def by(self) -> By: ...

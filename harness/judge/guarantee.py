@@ -1,0 +1,83 @@
+"""The contract of a guarantee: one thing that must be so in a run, and what breaks it.
+
+Each file of `harness/judge/guarantees/` is one, by its name: `restart_newest.py` is `restart.newest`. The first line of
+its docstring is the sentence that people read. A guarantee looks at facts and says in words what breaks it. It does not
+weigh that: how a breach is known comes with the facts from which it follows, and what makes evidence doubtful is in
+`harness/judge/assumptions/`. `harness.judge.verdict` merges the two.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.known import By, Known
+from harness.judge.verdict import Ground
+from harness.plugins import Family
+
+RUN, DRILL, SECOND_RESTART = "run", "restore drill", "second restart"  # what a guarantee may hold for
+
+
+@dataclass(frozen=True)
+class Breach:
+    """What breaks a guarantee, in words. `by`: how the weakest of the facts is known from which it follows. `grounds`:
+    the evidence that an assumption may spoil. `of`: whose breach it is, as a fault's id; one is told of each."""
+
+    words: str
+    by: By
+    grounds: tuple[Ground, ...] = ()
+    of: str = ""
+
+
+def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "") -> Breach:
+    """`facts`: at least one."""
+    return Breach(words, max(fact.by for fact in facts), tuple(grounds), of)
+
+
+def never(evidence: Analysis) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """`breaches`: all that breaks it. `nothing`: why a run says nothing of it, as no restart came; an empty text where
+    it does. `rests_on`: what the trainer must tell for it, as in `harness.judge.facts.reported`. `explained_by`: the
+    names of guarantees whose breach also breaks this one. `holds_for`: where its breaches are looked for.
+
+    `needs_steps`: nothing is said of it where the job's steps are not known. `until_the_end`: a rehearsal that people
+    stopped says nothing of it. `of_a_fault`: its breach shows that a fault did not act as planned, so that the run
+    proves nothing.
+    """
+
+    breaches: Callable[[Analysis], Iterator[Breach]]
+    rests_on: tuple[str, ...] = ()
+    explained_by: tuple[str, ...] = ()
+    holds_for: tuple[str, ...] = (RUN, DRILL, SECOND_RESTART)
+    nothing: Callable[[Analysis], str] = never
+    needs_steps: bool = True
+    until_the_end: bool = False
+    of_a_fault: bool = False
+
+
+FAMILY = Family("guarantee", "harness.judge.guarantees", "GUARANTEE")
+FAMILIES = ("fault", "job", "steps", "restart", "saves", "result", "again", "drill", "repeat")  # in reports
+
+
+@functools.cache
+def guarantees() -> Mapping[str, Guarantee]:
+    """All of them by name, family by family."""
+    files = sorted(FAMILY.names(), key=lambda file: (FAMILIES.index(file.partition("_")[0]), file))
+    return {file.replace("_", ".", 1): FAMILY.load(file) for file in files}
+
+
+def family(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def statement(name: str) -> str:
+    """The sentence that people read."""
+    module = importlib.import_module(f"{FAMILY.package}.{name.replace('.', '_', 1)}")
+    return (module.__doc__ or "").partition("\n")[0]

@@ -1,0 +1,99 @@
+"""From breaches and broken assumptions to findings: the only place that makes of them a verdict.
+
+| how the breach is known | its ground | verdict |
+|---|---|---|
+| seen | sound | fail; invalid, if it shows that a fault did not act as planned |
+| seen | spoilt by a broken assumption | inconclusive, in the words of the assumption |
+| told against another word, or missing | | inconclusive |
+| an assumption of the whole run is broken | | inconclusive |
+
+A guarantee is told by one example: the strongest one, the first of equals. Within a family what is weaker than the
+strongest is left out. So is a breach that a broken cause explains, unless the cause is weaker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.judge.assumption import assumptions, spoilt
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.known import By
+from harness.judge.facts.reported import blindness
+from harness.judge.guarantee import Breach, Guarantee, family, guarantees, statement
+from harness.judge.verdict import PRIORITY, Finding, Ground, Kind, Verdict
+
+State = Literal["held", "broken", "open", "not judged"]  # open: the evidence does not tell
+BROKEN: Mapping[Verdict, State] = {Verdict.FAIL: "broken", Verdict.INVALID: "broken", Verdict.INCONCLUSIVE: "open"}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One guarantee of one run, as in report.json: `why` says what broke it, or why it is not judged."""
+
+    name: str
+    statement: str
+    state: State
+    why: str = ""
+
+
+def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Finding]]:
+    """All guarantees that hold for such a run, and what they and the assumptions find."""
+    wanted = {name: each for name, each in guarantees().items() if holds_for in each.holds_for}
+    silent = {name: why for name, each in wanted.items() if (why := _not_judged(each, evidence))}
+    found = {name: _examples(name, each, evidence) for name, each in wanted.items() if name not in silent}
+    states = [_judged(name, silent.get(name, ""), found.get(name, ())) for name in wanted]
+    return states, [*_broken_assumptions(evidence, holds_for), *_told(found, wanted)]
+
+
+def _not_judged(guarantee: Guarantee, evidence: Analysis) -> str:
+    blind = blindness(evidence.run, evidence.fault_free) if guarantee.needs_steps else ""
+    return blind or guarantee.nothing(evidence)
+
+
+def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[Finding]:
+    """One of each whose breach it is: the worst, the first of equals."""
+    worst: dict[str, Finding] = {}
+    for breach in guarantee.breaches(evidence):
+        finding = _weighed(name, guarantee, breach, evidence)
+        if _badness(finding) > _badness(worst.get(breach.of)):
+            worst[breach.of] = finding
+    return list(worst.values())
+
+
+def _badness(finding: Finding | None) -> int:
+    return -1 if finding is None else PRIORITY.index(finding.verdict)
+
+
+def _weighed(name: str, guarantee: Guarantee, breach: Breach, evidence: Analysis) -> Finding:
+    if breach.by is not By.SEEN:
+        return Finding(Verdict.INCONCLUSIVE, breach.words, name, f"known.{breach.by.name.lower()}")
+    also = (Ground(Kind.STEPS),) if guarantee.until_the_end else ()
+    if found := spoilt((*breach.grounds, *also), evidence):
+        return Finding(Verdict.INCONCLUSIVE, found.after(breach.words), name, found.assumption, found.settles)
+    return Finding(Verdict.INVALID if guarantee.of_a_fault else Verdict.FAIL, breach.words, name)
+
+
+def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guarantee]) -> Iterator[Finding]:
+    """Without what is weaker than the worst of its family, and what a cause explains that is as bad."""
+    bad = {name: max(map(_badness, mine), default=-1) for name, mine in found.items()}
+    worst: dict[str, int] = {}
+    for name, most in bad.items():
+        worst[family(name)] = max(most, worst.get(family(name), -1))
+    for name, mine in found.items():
+        explained = max((bad.get(cause, -1) for cause in guarantees[name].explained_by), default=-1)
+        yield from (each for each in mine if explained < _badness(each) >= worst[family(name)])
+
+
+def _broken_assumptions(evidence: Analysis, holds_for: str) -> Iterator[Finding]:
+    for name, each in assumptions().items():
+        if holds_for in each.holds_for and (why := next(each.broken(evidence), "")):
+            yield Finding(Verdict.INCONCLUSIVE, why, name, name)
+
+
+def _judged(name: str, why: str, found: Sequence[Finding]) -> Judged:
+    worst = max(found, key=_badness, default=None)
+    if why or worst is None:
+        return Judged(name, statement(name), "not judged" if why else "held", why)
+    return Judged(name, statement(name), BROKEN[worst.verdict], worst.text)
