@@ -14,7 +14,7 @@ FILES = sorted(path for package in ("harness", "reference_trainer") for path in 
 
 NAMES = "trainers.checkpoints.shared.names"  # text in, a number out
 ANYBODY = {"errors", "extras", "units", "parameters", "programs", "plugins", "nvml", NAMES}
-_JUDGING = {"log", "node.emitter", "timeline", "judge.assumptions", "judge.facts", "judge", "theory"}
+_JUDGING = {"log", "node.emitter", "timeline", "judge.facts", "judge", "theory"}
 _ACTING = {"log", "node.emitter", "node", "backends", "faults", "trainers", "trainers.checkpoints"}
 
 _TRUNK = _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words"}
@@ -35,9 +35,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"node.emitter"},
     "log": {"node.emitter"},
     "timeline": {"log", "node.emitter"},
-    "judge.assumptions": {"log", "node.emitter", "timeline"},
-    "judge.facts": {"log", "node.emitter", "timeline", "judge.assumptions", "theory"},  # no verdict in there
-    "judge": {"log", "node.emitter", "timeline", "judge.assumptions", "judge.facts", "theory"},
+    "judge.facts": {"log", "node.emitter", "timeline", "theory"},  # no verdict in there
+    "judge": {"log", "node.emitter", "timeline", "judge.facts", "theory"},
     "report.words": {"timeline"},  # the names of phases
     "report.charts": {"report.words"},  # plain data in, a picture out
     "report": _JUDGING | {"report.words", "report.charts"},
@@ -55,7 +54,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "log",
         "node.emitter",
         "timeline",
-        "judge.assumptions",
         "judge.facts",
         "judge",
         "run",
@@ -83,7 +81,7 @@ MAY_IMPORT["preflight.node_program"] = {"node.emitter"}
 for wing, judging in WINGS.items():
     pure = {f"{wing}.{name}" for name in judging}
     MAY_IMPORT[wing] = MAY_IMPORT["cli"] | {"cli"} | pure
-    MAY_IMPORT |= {name: {"log", "timeline", "judge", "judge.assumptions", "judge.facts"} | pure for name in pure}
+    MAY_IMPORT |= {name: {"log", "timeline", "judge", "judge.facts"} | pure for name in pure}
 
 # A plug-in knows its contract and what its family shares, never a sibling.
 PLUGINS = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
@@ -29,6 +30,7 @@ from harness.plugins import Family
 from harness.timeline.timeline import FaultRecord
 
 S = 1_000_000_000
+GUARANTEES_AT = 2  # among the scores, by their order
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,9 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     results = {name: result for name, (result, _) in weighed.items()}
     not_judged = dict(item for result in results.values() for item in result.not_judged)
     states, found_broken = weighing.judged(analysis, RUN)
-    findings = [*found_broken, *(finding for _, mine in weighed.values() for finding in mine)]
+    placed = [(GUARANTEES_AT, finding) for finding in found_broken]
+    placed += [(score.order, finding) for score in scores for finding in weighed[score.name][1]]
+    findings = [finding for _, finding in sorted(placed, key=operator.itemgetter(0))]
     findings += [
         Finding(Verdict.INCONCLUSIVE, f"expect: unknown score {name!r}", Code.EXPECT_UNKNOWN)
         for name in expect
@@ -248,7 +252,10 @@ def _causes(code: str) -> Sequence[str]:
     """Of a finding of this code: the guarantees whose breach explains it."""
     if code in guarantees():
         return guarantees()[code].explained_by
-    return next((score.explained_by for name, score in _scores().items() if code.startswith(f"{name}.")), ())
+    for name, score in _scores().items():
+        if code.startswith((f"{name}.", f"{name.partition('_')[0]}.")):
+            return score.explained_by
+    return ()
 
 
 def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
@@ -295,7 +302,7 @@ def _weighed_claim(claim: Claim, evidence: Analysis) -> Finding | None:
     found = spoilt(claim.rests_on, evidence)
     if found is None:
         return Finding(Verdict.INVALID if claim.of_a_fault else Verdict.FAIL, claim.words, claim.code)
-    if claim.idle and found.assumption == "log-whole":
+    if claim.idle and found.assumption == "tail-whole":
         return None
     return Finding(Verdict.INCONCLUSIVE, found.after(claim.words), claim.code, found.assumption, found.settles)
 

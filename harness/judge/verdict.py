@@ -105,16 +105,17 @@ class Finding(NamedTuple):
 
 
 def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Sequence[str]]) -> list[str]:
-    """The worst first; among equals in the order in which they were found. A cause stands before what it explains, also
-    where it is weaker. `explained_by`: the codes of what would explain a finding of this code."""
-    codes = {each.code for each in findings}
-    ordered = sorted(findings, key=lambda each: PRIORITY.index(each.verdict), reverse=True)
-    told: list[Finding] = []
-    for each in ordered:
-        causes = [cause for cause in explained_by(each.code) if cause in codes]
-        told += [cause for cause in ordered if cause.code in causes and cause not in told]
-        told += [each] if each not in told else []
-    return list(dict.fromkeys(each.text for each in told))
+    """The worst first; among equals in the order in which they were found. A cause counts as bad as what it explains,
+    and stands before it. `explained_by`: the codes of what would explain a finding of this code."""
+    explains: dict[str, int] = {}
+    for each in findings:
+        for cause in explained_by(each.code):
+            explains[cause] = max(explains.get(cause, 0), PRIORITY.index(each.verdict))
+
+    def badness(each: Finding) -> tuple[int, bool]:
+        return max(PRIORITY.index(each.verdict), explains.get(each.code, 0)), each.code in explains
+
+    return list(dict.fromkeys(each.text for each in sorted(findings, key=badness, reverse=True)))
 
 
 class Code(enum.StrEnum):

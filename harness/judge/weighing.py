@@ -44,7 +44,8 @@ def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Findi
     silent = {name: why for name, each in wanted.items() if (why := _not_judged(each, evidence))}
     found = {name: _examples(name, each, evidence) for name, each in wanted.items() if name not in silent}
     states = [_judged(name, silent.get(name, ""), found.get(name, ())) for name in wanted]
-    return states, [*_broken_assumptions(evidence, holds_for), *_told(found, wanted)]
+    told = list(_told(found, wanted))
+    return states, [*told, *_broken_assumptions(evidence, holds_for, told)]
 
 
 def _not_judged(guarantee: Guarantee, evidence: Analysis) -> str:
@@ -86,9 +87,11 @@ def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guara
         yield from (each for each in mine if explained < _badness(each) >= worst[family(name)])
 
 
-def _broken_assumptions(evidence: Analysis, holds_for: str) -> Iterator[Finding]:
+def _broken_assumptions(evidence: Analysis, holds_for: str, told: Sequence[Finding]) -> Iterator[Finding]:
+    sure = {family(finding.code) for finding in told if finding.verdict is not Verdict.INCONCLUSIVE}
     for name, each in assumptions().items():
-        if holds_for in each.holds_for and (why := next(each.broken(evidence), "")):
+        asked = holds_for in each.holds_for and each.family not in sure
+        if asked and (why := next(each.broken(evidence), "")):
             yield Finding(Verdict.INCONCLUSIVE, why, name, name)
 
 

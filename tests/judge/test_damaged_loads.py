@@ -12,9 +12,9 @@ from simulator import Job, Logs, Outage, change, clocks, put, simulate
 
 from harness.judge.facts.restarts import PassedOver
 from harness.judge.facts.saves import Damage
-from harness.judge.questions.restored_state import _damage_never_met
+from harness.judge.guarantees import fault_met
 from harness.judge.score import Scorecard
-from harness.judge.verdict import Code, Verdict
+from harness.judge.verdict import Verdict
 from harness.timeline.lineage import NEVER
 
 JOB = Job(nodes=2, steps=80, every=10)
@@ -154,8 +154,7 @@ def test_who_may_have_met_what_was_damaged(
     restart = SimpleNamespace(states=restored, passed_over=passed_over)
     evidence: Any = SimpleNamespace(saves=SimpleNamespace(damage={"rot": damage}), restarts=[restart])
     text = "the checkpoint that `rot` damaged was never needed: the job went on from a newer one"
-    found = [(each.code, each.words) for each in _damage_never_met(evidence)]
-    assert found == ([] if met else [(Code.FAULT_DAMAGE_NEVER_MET, text)])
+    assert [each.words for each in fault_met.breaches(evidence)] == ([] if met else [text])
 
 
 @pytest.mark.parametrize(("step", "accused"), [(0, True), (10, True), (20, False)])

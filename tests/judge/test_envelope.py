@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +13,11 @@ from judging import SAVES, bent, expecting, fault_free_of
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage
 
-from harness.judge.facts.resumed_as_asked import BEFORE, SAME
 from harness.judge.facts import envelope
-from harness.judge.facts.envelope import DRIFTS, Envelope
-from harness.judge.facts.evidence import Evidence
+from harness.judge.facts.envelope import DRIFTS, Envelope, Lasts, left_early
+from harness.judge.facts.evidence import BEFORE_NS, Evidence
 from harness.judge.facts.losses import Curve, compare
+from harness.judge.facts.resumed_as_asked import BEFORE, SAME
 from harness.judge.facts.times import impossible
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
@@ -324,3 +326,28 @@ def test_without_all_of_them_the_calibration_runs_are_the_band(gone: str) -> Non
     del runs[gone]
     card = judge(Evidence(shrinks(float), fault_free_of(JOB), [changed(SMALL)], resumed=runs), "run")
     assert "1 other fault-free run (ranks: 1)" in card.scores["loss_continuity"]["band"]
+
+
+@pytest.mark.parametrize(
+    ("outside", "lasts", "struck", "told"),
+    [
+        ([12], None, 200, "step 12 is outside"),
+        ([25], None, 200, ""),  # some rank did it when the fault had struck
+        ([], (11, 15), 200, "steps 11 to 15 are outside"),
+        ([], (11, 20), 200, ""),
+        ([12], None, None, ""),  # no fault struck
+    ],
+)
+def test_what_leaves_the_band_before_any_fault_is_no_fault_of_the_restart(
+    outside: list[int], lasts: tuple[int, int] | None, struck: int | None, told: str
+) -> None:
+    step = np.arange(10, 30)
+    faults = [] if struck is None else [SimpleNamespace(injected=struck * BEFORE_NS)]
+    steps = SimpleNamespace(step=step, end=step * 10 * BEFORE_NS)
+    run: Any = SimpleNamespace(faults=faults, steps=steps, beside=SimpleNamespace(earlier=()))
+    rows = {"loss": np.isin(step, outside), "lr": np.zeros(len(step), np.bool_)}
+    within = None if lasts is None else Lasts("loss", *lasts, 1.0, 0.5)
+    band: Any = SimpleNamespace(outside=lambda found: rows, lasts=lambda found: within)
+    assert left_early(run, band, SimpleNamespace(step=step)).startswith(told or "!") is bool(told)  # type: ignore[arg-type]
+    run.beside.earlier = ("another rehearsal's fault",)
+    assert not left_early(run, band, SimpleNamespace(step=step))  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from simulator import Job, Line, Logs, Outage, find, remove, simulate, steps
 
 from harness.judge.facts.lost_lines import lost_lines
 from harness.judge.score import Evidence
-from harness.judge.verdict import Code, Doubt, Verdict
+from harness.judge.verdict import Code, Verdict
 
 JOB = Job(nodes=2, steps=40)
 KILLED, SURVIVOR, LAST = (1, 0), (0, 0), (1, -1)  # rank and life
@@ -65,29 +65,29 @@ def left_out(verdict: Verdict, doubt: str = "") -> Found:
     [
         ([number], []),
         # Lines that are missing.
-        ([number, lose(KILLED, 5)], [left_out(OPEN, Doubt.LINE_LOST)]),
-        ([number, lose(KILLED, 5, 6)], [left_out(OPEN, Doubt.LINE_LOST)]),
+        ([number, lose(KILLED, 5)], [left_out(OPEN, "log-whole")]),
+        ([number, lose(KILLED, 5, 6)], [left_out(OPEN, "log-whole")]),
         ([number, lose_event(KILLED, "rendezvous")], []),
-        ([number, lose(SURVIVOR, 5)], [LOST, left_out(OPEN, Doubt.LINE_LOST)]),
-        ([number, lose(LAST, 30)], [LOST, left_out(OPEN, Doubt.LINE_LOST)]),
+        ([number, lose(SURVIVOR, 5)], [LOST, left_out(OPEN, "log-whole")]),
+        ([number, lose(LAST, 30)], [LOST, left_out(OPEN, "log-whole")]),
         ([number, lose_event(LAST, "rendezvous")], [LOST]),
         ([number, lose(KILLED, 17)], []),  # its last one: a kill takes the end
         # Steps that were not told.
         ([lose(KILLED, 5), number], [left_out(FAIL)]),
-        ([lose(KILLED, 5), number, lose(KILLED, 7)], [left_out(FAIL), left_out(OPEN, Doubt.LINE_LOST)]),
+        ([lose(KILLED, 5), number, lose(KILLED, 7)], [left_out(FAIL), left_out(OPEN, "log-whole")]),
         ([lose(KILLED, 5), number, lose_event(KILLED, "rendezvous")], [left_out(FAIL)]),
         ([lose(KILLED, 6), number, lose(KILLED, 5)], [left_out(FAIL)]),  # two steps, and one line is missing
         ([lose(LAST, 30), number], [left_out(FAIL)]),
         # Without numbers.
-        ([lose(KILLED, 5)], [left_out(OPEN, Doubt.LINE_LOST)]),
-        ([lose(LAST, 30)], [left_out(OPEN, Doubt.LINE_LOST)]),
+        ([lose(KILLED, 5)], [left_out(OPEN, "log-whole")]),
+        ([lose(LAST, 30)], [left_out(OPEN, "log-whole")]),
         ([lose(LAST, 30, 31)], [left_out(FAIL)]),
         # A full disk.
-        ([number, lose(LAST, 30), full_disk(LAST, 31, 1)], [left_out(OPEN, Doubt.LINES_DROPPED)]),
+        ([number, lose(LAST, 30), full_disk(LAST, 31, 1)], [left_out(OPEN, "log-whole")]),
         ([lose(LAST, 30), number, full_disk(LAST, 31, 1)], [left_out(FAIL)]),  # it dropped nothing
         (
             [number, lose(LAST, 30, 32), full_disk(LAST, 31, 1)],
-            [LOST, *[left_out(OPEN, d) for d in (Doubt.LINE_LOST, Doubt.LINES_DROPPED)]],
+            [LOST, *[left_out(OPEN, d) for d in ("log-whole", "log-whole")]],
         ),
     ],
 )
@@ -98,16 +98,16 @@ def test_numbers_tell_a_lost_line_from_a_step_that_was_not_done(bends: list[Bend
 @pytest.mark.parametrize(
     ("bends", "found"),
     [
-        ([number, lose(KILLED, 5), lose(SURVIVOR, 5)], [LOST, (Code.STEP_MISSING, OPEN, Doubt.LINE_LOST)]),
+        ([number, lose(KILLED, 5), lose(SURVIVOR, 5)], [LOST, (Code.STEP_MISSING, OPEN, "log-whole")]),
         ([lose(KILLED, 5), number, lose(SURVIVOR, 5)], [LOST, (Code.STEP_MISSING, FAIL, "")]),
         (
             [lose(LAST, 30), number, lose(KILLED, 5), lose(SURVIVOR, 5)],
-            [LOST, left_out(FAIL), (Code.STEP_MISSING, OPEN, Doubt.LINE_LOST)],
+            [LOST, left_out(FAIL), (Code.STEP_MISSING, OPEN, "log-whole")],
         ),
         ([lose(KILLED, 5), lose(SURVIVOR, 5), number], [(Code.STEP_MISSING, FAIL, "")]),
         (
             [lose(KILLED, 5), lose(SURVIVOR, 5), number, lose(KILLED, 7)],
-            [left_out(OPEN, Doubt.LINE_LOST), (Code.STEP_MISSING, FAIL, "")],
+            [left_out(OPEN, "log-whole"), (Code.STEP_MISSING, FAIL, "")],
         ),
     ],
 )
@@ -121,7 +121,7 @@ def test_of_a_rank_that_tells_each_fifth_step_one_line_is_one_step() -> None:
 
     outages, bends = [Outage(17, "rank", victim=1)], (fifth, number, lose(KILLED, 10))
     card = verdict(simulate(JOB, outages, seed=5), together(*bends), {}, bent(JOB, fifth))
-    assert [(each.code, each.verdict, each.doubt) for each in card.findings] == [left_out(OPEN, Doubt.LINE_LOST)]
+    assert [(each.code, each.verdict, each.doubt) for each in card.findings] == [left_out(OPEN, "log-whole")]
 
 
 @pytest.mark.parametrize(

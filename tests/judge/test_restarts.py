@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from harness.judge.facts import alarms
-from harness.judge.questions.restored_state import _further_than_planned, _of_no_save, _without_reason
-from harness.judge.verdict import Code
+from harness.judge.facts.known import By
+from harness.judge.facts.restart_choices import further_back
+from harness.judge.facts.restored_states import of_no_save, went_back
+from harness.judge.guarantees import restart_for_a_reason, restart_newest, restart_saved
 
 S = 10**9
 
@@ -31,7 +33,7 @@ S = 10**9
 def test_a_restored_state_was_saved_or_is_held_by_a_peer(
     step: int, from_a_member: int, saved: bool, told: bool
 ) -> None:
-    restore = SimpleNamespace(rank=3, step=step)
+    restore = SimpleNamespace(rank=3, step=step, said=f"rank 3 said it restored step {step}")
     epoch = SimpleNamespace(begin=5, first=11)
     restart = SimpleNamespace(epoch=epoch, states=[(restore, step)], from_a_member=from_a_member)
     store = SimpleNamespace(saw=lambda step, until: False)
@@ -41,13 +43,13 @@ def test_a_restored_state_was_saved_or_is_held_by_a_peer(
     run = SimpleNamespace(checkpoints=["some"], uncertainty_ns=0)
     evidence: Any = SimpleNamespace(run=run, saves=saves, restarts=[restart, restart])  # the first is the job's start
     text = f"rank 3 said it restored step {step}, but no checkpoint of that step was ever started"
-    wanted = [(Code.RESTART_NEVER_SAVED, None, f"{text}: its state is not known")] if told else []
-    assert [(each.code, each.good, each.words) for each in _of_no_save(evidence)] == wanted
+    wanted = [(By.MISSING, f"{text}: its state is not known")] if told else []
+    assert [(each.by, each.words) for each in restart_saved.breaches(evidence)] == wanted
     store.saw = lambda step, until: True
-    assert not [*_of_no_save(evidence)], "the harness saw it in the store"
+    assert not [*of_no_save(evidence)], "the harness saw it in the store"
     store.saw = lambda step, until: False
     run.checkpoints = []
-    assert not [*_of_no_save(evidence)], "who tells no save tells no state of none"
+    assert not [*of_no_save(evidence)], "who tells no save tells no state of none"
 
 
 @pytest.mark.parametrize(
@@ -82,14 +84,14 @@ def test_a_restart_that_tells_nothing_loses_what_the_plan_lets_it_lose(
     evidence: Any = SimpleNamespace(run=run, saves=saves, restarts=[restart(0, 1, last, 2 * S), second])
     planned = f", though it should save every {every} steps" if every else ""
     text = f"the job restarted at step {first} and lost {lost} steps{planned}; it reported no saves and no restores"
-    assert [each.words for each in _further_than_planned(evidence)] == ([] if lost is None else [text])
+    assert [*map(restart_newest.further, further_back(evidence))] == ([] if lost is None else [text])
     for excuse in (
         {"saves": SimpleNamespace(may_be_spoilt=lambda moment: moment == second.epoch.begin)},
         {"run": SimpleNamespace(**vars(run) | {"checkpoints": ["some"]})},
         {"restarts": [evidence.restarts[0], SimpleNamespace(**vars(second) | {"newcomers": []})]},
         {"restarts": [evidence.restarts[0], SimpleNamespace(**vars(second) | {"states": ["one"]})]},
     ):
-        assert not [*_further_than_planned(SimpleNamespace(**vars(evidence) | excuse))]  # type: ignore[arg-type]
+        assert not [*further_back(SimpleNamespace(**vars(evidence) | excuse))]  # type: ignore[arg-type]
 
 
 class _Progress:
@@ -130,10 +132,10 @@ def test_who_goes_back_by_itself_says_why(
     back = SimpleNamespace(epoch=SimpleNamespace(begin=41, first=141), moment=40, own_decision=own_decision)
     evidence: Any = SimpleNamespace(run=run, restarts=[first, back], spikes=())
     text = "the job went back from step 150 to step 140 by its own decision, and nobody told why"
-    assert [each.words for each in _without_reason(evidence)] == [text] * told
+    assert [each.words for each in restart_for_a_reason.breaches(evidence)] == [text] * told
     if alarm == 35:
         monkeypatch.setattr(alarms, "contradicted", lambda run, spikes: run.anomalies)
-        [claim] = _without_reason(evidence)
+        [claim] = restart_for_a_reason.breaches(evidence)
         assert claim.words.endswith("by its own decision, and its steps do not show what it said")
     run.beside.earlier = [SimpleNamespace(may={"stop"}, injected=5, healed=None)]  # of another rehearsal, still at work
-    assert not [*_without_reason(evidence)]
+    assert not [*went_back(evidence)]

@@ -72,7 +72,19 @@ def test_a_score_that_is_not_there() -> None:
 def test_the_worst_is_said_first_and_nothing_twice() -> None:
     told = [(Verdict.INCONCLUSIVE, "b"), (Verdict.FAIL, "c"), (Verdict.INVALID, "d"), (Verdict.FAIL, "a")]
     findings = [Finding(verdict, text, "") for verdict, text in told]
-    assert worst_first([*findings, Finding(Verdict.FAIL, "c", "")]) == ["c", "a", "d", "b"]
+    assert worst_first([*findings, Finding(Verdict.FAIL, "c", "")], lambda code: ()) == ["c", "a", "d", "b"]
+
+
+def test_a_cause_is_as_bad_as_what_it_explains_and_stands_before_it() -> None:
+    told = [
+        (Verdict.FAIL, "other"),
+        (Verdict.FAIL, "effect"),
+        (Verdict.INCONCLUSIVE, "cause"),
+        (Verdict.INVALID, "odd"),
+    ]
+    findings = [Finding(verdict, text, text) for verdict, text in told]
+    ordered = worst_first(findings, lambda code: ("cause", "never found") if code == "effect" else ())
+    assert ordered == ["cause", "other", "effect", "odd"]
 
 
 def test_a_finding_without_a_reason_says_what_was_observed() -> None:
@@ -80,7 +92,7 @@ def test_a_finding_without_a_reason_says_what_was_observed() -> None:
     lines = [line, Expectation("y", "", "", Verdict.PASS)]
     evidence: Any = None  # nothing is held against it: no ground, no doubt
     _, told = score._weighed(ScoreResult({}, lines, [Claim("good", "fine", True)]), evidence, by_steps=False)
-    assert told == [(Verdict.FAIL, "x: 5 (allowed ≤ 4)", "x", "")]
+    assert told == [(Verdict.FAIL, "x: 5 (allowed ≤ 4)", "x", "", "")]
 
 
 def test_the_headline_of_a_pass_tells_the_scores_in_their_order() -> None:

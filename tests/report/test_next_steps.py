@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import report_runs
 
+from harness.judge.assumption import FRESH
 from harness.judge.verdict import Code, Doubt, Finding, Verdict
 from harness.report import html_page, junit, markdown, run_report
 from harness.report.next_steps import SETTLES, STEPS_MAX, next_steps
@@ -125,7 +126,7 @@ def test_a_state_that_did_not_come_back_has_no_runbook_of_a_killed_rank(
 
 def test_what_running_again_takes_is_a_range_with_the_restarts_after_the_run() -> None:
     card = replace(report_runs.spot_evict(), verdict=Verdict.INCONCLUSIVE)
-    card = replace(card, findings=[Finding(Verdict.INCONCLUSIVE, "x", "code", Doubt.HOST_BUSY)])
+    card = replace(card, findings=[Finding(Verdict.INCONCLUSIVE, "x", "code", "host-idle", FRESH)])
     (short,) = next_steps(replace(card, scores={}))
     (long,) = next_steps(
         replace(card, scores={"last_checkpoint": {"seconds": 40.0}, "second_restart": {"seconds": 20.0}})

@@ -1,8 +1,7 @@
 """The log holds each line that was written.
 
-Numbers of lines tell which are missing. The last lines of a process that a fault took never came into the log, nor what
-a full disk is known to have dropped: nobody answers for that. Older logs have no numbers. In those a single line may be
-missing whose time was spent, and after which the weights are right.
+Numbers of lines tell which are missing. Nobody answers for what a full disk is known to have dropped. Older logs have
+no numbers. In those a single line may be missing whose time was spent, and after which the weights are right.
 """
 
 from __future__ import annotations
@@ -20,17 +19,6 @@ from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import Timeline
 
 LACKING = "the log lacks lines there, by their numbers"
-
-
-def _lost_with_their_process(evidence: Analysis, ground: Ground) -> str:
-    """The last lines of a process that a fault took never came into the log."""
-    run = evidence.run
-    if ground.since is not None and ground.processes:
-        taken = (evidence.taken[row] + run.uncertainty_ns for row in ground.processes)
-        return "the log of a killed rank ends before it" if all(ground.since <= at for at in taken) else ""
-    absent = set() if ground.processes else set(ground.steps)
-    last = absent and all(step in evidence.seams and step - 1 not in absent for step in absent)
-    return "its event was lost when its workers died" if last else ""
 
 
 def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
@@ -120,10 +108,9 @@ def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
 
 ASSUMPTION = Assumption(
     spoils=(
-        Spoils(Kind.ABSENCE, _lost_with_their_process, "Run it again: {run}"),
         Spoils(Kind.ABSENCE, _lines_dropped, "Free space where the event log is written; then {run}"),
         Spoils(Kind.ABSENCE, _lines_lost, "Run it again: {run}"),
         Spoils(Kind.REACHED, _saved_all_the_same, "Run it again: {run}"),
     ),
-    order=1,
+    order=2,
 )

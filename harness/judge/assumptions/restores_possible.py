@@ -27,4 +27,4 @@ def _broken(evidence: Analysis) -> Iterator[str]:
             yield f"{each.said} from a peer, but no peer that had done it was there"
 
 
-ASSUMPTION = Assumption(_broken)
+ASSUMPTION = Assumption(_broken, family="restart")

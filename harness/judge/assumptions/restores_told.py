@@ -19,4 +19,4 @@ def _broken(evidence: Analysis) -> Iterator[str]:
                 yield f"{text}, though it reports it elsewhere"
 
 
-ASSUMPTION = Assumption(_broken)
+ASSUMPTION = Assumption(_broken, family="restart")

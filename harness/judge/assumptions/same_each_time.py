@@ -1,4 +1,4 @@
-"""The trainer computes the very same in every run."""
+"""The trainer computes the very same in every run, or as near to it as its fault-free runs show."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ def _differs_before_any_fault(evidence: Analysis, ground: Ground) -> str:
     return evidence.never_the_same
 
 
+def _leaves_the_band_before_any_fault(evidence: Analysis, ground: Ground) -> str:
+    return evidence.left_band_early
+
+
 ASSUMPTION = Assumption(
     spoils=(
         Spoils(
@@ -19,5 +23,10 @@ ASSUMPTION = Assumption(
             "Its losses differ without a fault: loss_continuity: {mode: envelope}",
             alone=True,
         ),
-    )
+        Spoils(
+            Kind.BAND,
+            _leaves_the_band_before_any_fault,
+            "Its losses scatter more than the band is wide: loss_continuity: {mode: final}",
+        ),
+    ),
 )

@@ -27,4 +27,4 @@ def _broken(evidence: Analysis) -> Iterator[str]:
             yield f"{text}, and the job restarted from step {lowest} after it"
 
 
-ASSUMPTION = Assumption(_broken)
+ASSUMPTION = Assumption(_broken, family="restart")

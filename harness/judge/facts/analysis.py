@@ -100,6 +100,11 @@ class Analysis(Evidence):
         return self.resumed_runs.around(self.fault_free_curve)
 
     @cached_property
+    def left_band_early(self) -> str:
+        """Which step is outside the band before any fault struck, so that the band says nothing of this job."""
+        return envelope.left_early(self.run, self.envelope, self.comparison)
+
+    @cached_property
     def incomparable(self) -> str:
         """Why no step can be held against the fault-free run's."""
         return no_comparison(self.run, self.fault_free, self.comparison)

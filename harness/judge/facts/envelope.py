@@ -23,9 +23,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.judge.facts.evidence import Evidence
+from harness.judge.facts.evidence import BEFORE_NS, Evidence
 from harness.judge.facts.losses import CURVES, Comparison, Curve, compare, surviving, ulps
 from harness.judge.facts.resumed_as_asked import BEFORE, SAME, asked_of, resize
+from harness.timeline.lineage import NEVER
+from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
 from harness.units import counted
 
@@ -139,6 +141,23 @@ class Envelope:
     def _steps(self, stretch: int) -> tuple[int, int]:
         step, ends = self.fault_free.step, [*self.edges[1:], len(self.fault_free)]
         return int(step[self.edges[stretch]]), int(step[ends[stretch] - 1])
+
+
+def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | None) -> str:
+    """Which step is outside the band before any fault struck; an empty text: none. Nothing had been done to the job by
+    then, so its fault-free runs do not show all of its scatter."""
+    struck = first_strike(run.faults)
+    if isinstance(band, str) or comparison is None or struck == NEVER or run.beside.earlier:
+        return ""
+    done = run.steps.step[run.steps.end >= struck - BEFORE_NS].min(initial=np.iinfo(np.int64).max)
+    outside = np.logical_or.reduce(list(band.outside(comparison).values())) & (comparison.step < done)
+    if outside.any():
+        return f"step {comparison.step[outside.argmax()]} is outside the band before any fault struck"
+    lasts = band.lasts(comparison)
+    early = lasts is not None and lasts.last < done
+    return (
+        f"steps {lasts.first} to {lasts.last} are outside the band before any fault struck" if lasts and early else ""
+    )
 
 
 def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:

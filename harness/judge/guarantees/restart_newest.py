@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.restart_choices import Older, choices, further_back
+from harness.judge.facts.restart_choices import FurtherBack, Older, choices, further_back
 from harness.judge.guarantee import Breach, Guarantee, breach
 
 
@@ -18,9 +18,13 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         text = f"rank {sound.rank} passed over the checkpoint of step {sound.save.step}, which nothing had damaged"
         yield breach(f"{text}{seen}", sound)
     for back in further_back(evidence):
-        planned = f", though it should save every {back.every} steps" if back.every is not None else ""
-        text = f"the job restarted at step {back.first} and lost {back.lost} steps{planned}"
-        yield breach(f"{text}; it reported no saves and no restores", back)
+        yield breach(further(back), back)
+
+
+def further(back: FurtherBack) -> str:
+    planned = f", though it should save every {back.every} steps" if back.every is not None else ""
+    text = f"the job restarted at step {back.first} and lost {back.lost} steps{planned}"
+    return f"{text}; it reported no saves and no restores"
 
 
 def _older(each: Older) -> str:
@@ -33,4 +37,4 @@ def _older(each: Older) -> str:
     return f"rank {each.rank} resumed from step {each.step} {why}, though {newer}"
 
 
-GUARANTEE = Guarantee(breaches, rests_on=("checkpoints",), explained_by=("restart.same_step", "restart.saved"))
+GUARANTEE = Guarantee(breaches, rests_on=("checkpoints",))

@@ -20,4 +20,4 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         yield breach(f"{each.restore.said}, but {why}", each)
 
 
-GUARANTEE = Guarantee(breaches, rests_on=("checkpoints",), explained_by=("restart.same_step",))
+GUARANTEE = Guarantee(breaches, rests_on=("checkpoints",))

@@ -46,6 +46,7 @@ class JobScore(Score):
     name = "job"
     section = "metrics"
     order = 0
+    explained_by = ("save.two-writers",)
     by_steps = False
 
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:

@@ -12,11 +12,12 @@ from judging import Bend, fault_free_of, together, verdict
 from mutants.bent import BROKEN
 from simulator import Job, Logs, simulate, steps
 
-from harness.judge import doubts, score
+from harness.judge import assumption, score
+from harness.judge.assumption import assumptions
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.usual import Degraded, Pace
 from harness.judge.score import Expectation
-from harness.judge.verdict import Claim, Code, Doubt, Figure, Finding, Ground, Kind, Verdict, failed
+from harness.judge.verdict import Claim, Code, Figure, Finding, Ground, Kind, Verdict, failed
 from harness.log.line_numbers import LineGap
 from harness.timeline.timeline import Episode
 
@@ -79,7 +80,7 @@ def run_of(**other: Any) -> Any:
 def evidence_of(run: Any = None, **other: Any) -> Any:
     comparison = SimpleNamespace(final_gap_percent=5.0, final_scatter_percent=0.1)
     whole = {"fault_free": None, "taken": [-1], "never_the_same": "", "consumed": None, "comparison": comparison}
-    whole |= {"envelope": BAND, "resumed_elsewhere": ""}
+    whole |= {"envelope": BAND, "resumed_elsewhere": "", "left_band_early": ""}
     run = run or run_of()
     whole["seams"] = {epoch.first - 1 for epoch in run.epochs}
     return SimpleNamespace(run=run, **whole | other)
@@ -94,87 +95,105 @@ BAND = SimpleNamespace(runs=3, sizes={2})
 DROPPED = run_of(dropped=3, processes=[SimpleNamespace(dropped=3, gaps=None)])
 SCATTERED = SimpleNamespace(final_gap_percent=1.5, final_scatter_percent=0.7)
 UNSURE = Ground(Kind.DURATION, of=Figure(5.1 * S, margin=0.2 * S), bound=5 * S)
-CASES: Mapping[Doubt, tuple[Any, Mapping[str, Ground], set[str]]] = {
-    Doubt.BLIND: (evidence_of(run_of(apart=True)), {}, {"steps"}),
-    Doubt.TORN_TAIL: (
+CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
+    "blind": ("job-seen", evidence_of(run_of(apart=True)), {}, {"steps"}),
+    "torn tail": (
+        "tail-whole",
         evidence_of(run_of(epochs=[SimpleNamespace(first=11, kept=40, size=2)]), taken=[30]),
         {},
         {"its lines since", "a step of everybody"},
     ),
-    Doubt.LINES_DROPPED: (evidence_of(DROPPED), {}, {"a line of a process", "its lines since", "a step of everybody"}),
-    Doubt.FAULT_FREE_RESTARTED: (
+    "lines dropped": (
+        "log-whole",
+        evidence_of(DROPPED),
+        {},
+        {"a line of a process", "its lines since", "a step of everybody"},
+    ),
+    "fault free restarted": (
+        "steps-planned",
         evidence_of(fault_free=SimpleNamespace(epochs=[0, 1], reached_step=40)),
         {},
         {"how far"},
     ),
-    Doubt.OTHER_REHEARSAL: (
+    "other rehearsal": (
+        "rehearsal-whole",
         evidence_of(run_of(beside=SimpleNamespace(other_losses="lr", cut_short=""))),
         {},
         {"losses"},
     ),
-    Doubt.NOTHING_STRUCK: (evidence_of(run_of(outcome="aborted", faults=[])), {}, {"outage"}),
-    Doubt.SLOW_BEFORE: (
+    "nothing struck": ("struck-before-the-end", evidence_of(run_of(outcome="aborted", faults=[])), {}, {"outage"}),
+    "slow before": (
+        "pace-known",
         evidence_of(),
         {"slow for a while": Ground(Kind.DURATION, of=Degraded("net", 0, S, True, 3.0, 2.0))},
         {"slow for a while"},
     ),
-    Doubt.NO_SAME_SIZE: (evidence_of(), paced(known=False), {"pace"}),
-    Doubt.NOT_ALL_THE_TIME: (evidence_of(), paced(best=1.0), {"pace"}),
-    Doubt.HOST_BUSY: (evidence_of(), paced(worst=3.0), {"pace"}),
-    Doubt.OTHER_PROGRAMS: (evidence_of(), paced(others=0.4), {"pace"}),
-    Doubt.HOST_TAKEN: (
+    "no same size": ("pace-known", evidence_of(), paced(known=False), {"pace"}),
+    "not all the time": ("host-idle", evidence_of(), paced(best=1.0), {"pace"}),
+    "host busy": ("host-idle", evidence_of(), paced(worst=3.0), {"pace"}),
+    "other programs": ("host-idle", evidence_of(), paced(others=0.4), {"pace"}),
+    "host taken": (
+        "host-idle",
         evidence_of(run_of(host_load=[{"at": 20, "others": 0.4}, {"at": 30, "others": 0.7}])),
         {},
         {"outage", "slow for a while", "pace", "figure", "figure not over"},
     ),
-    Doubt.FAULT_FREE_SLOW: (evidence_of(), paced(**USUAL | {"median": 1.4, "before": 0.4}), {"pace"}),
-    Doubt.REHEARSAL_STOPPED: (
+    "fault free slow": ("pace-known", evidence_of(), paced(**USUAL | {"median": 1.4, "before": 0.4}), {"pace"}),
+    "rehearsal stopped": (
+        "rehearsal-whole",
         evidence_of(run_of(beside=SimpleNamespace(other_losses="", cut_short="stopped"))),
         {},
         {"steps"},
     ),
-    Doubt.RUN_CUT_SHORT: (
+    "run cut short": (
+        "run-to-its-end",
         evidence_of(run_of(outcome="interrupted")),
         {"figure not over": Ground(Kind.DURATION, of=Figure(3 * S, is_over=False), bound=5 * S)},
         {"figure not over"},
     ),
-    Doubt.CLOCKS: (evidence_of(), {"figure": UNSURE}, {"figure"}),
-    Doubt.NEVER_THE_SAME: (evidence_of(never_the_same=DEFECT), {}, {"bits"}),
-    Doubt.NOT_AS_ASKED: (evidence_of(resumed_elsewhere=DEFECT), {}, {"band"}),
-    Doubt.FEW_REPEATS: (evidence_of(envelope=SimpleNamespace(runs=2, sizes={2})), {}, {"band"}),
-    Doubt.NO_BAND: (evidence_of(envelope=SimpleNamespace(runs=3, sizes={3})), {}, {"band"}),
-    Doubt.SCATTER: (evidence_of(comparison=SCATTERED), {}, {"gap"}),
-    Doubt.ORDER_UNPROVEN: (evidence_of(consumed=SimpleNamespace(unproven=True)), {}, {"order"}),
+    "clocks": ("clocks-known", evidence_of(), {"figure": UNSURE}, {"figure"}),
+    "never the same": ("same-each-time", evidence_of(never_the_same=DEFECT), {}, {"bits"}),
+    "left the band early": ("same-each-time", evidence_of(left_band_early=DEFECT), {}, {"band"}),
+    "not as asked": ("comparison-as-asked", evidence_of(resumed_elsewhere=DEFECT), {}, {"band"}),
+    "few repeats": ("enough-repeats", evidence_of(envelope=SimpleNamespace(runs=2, sizes={2})), {}, {"band"}),
+    "no band": ("sizes-known", evidence_of(envelope=SimpleNamespace(runs=3, sizes={3})), {}, {"band"}),
+    "scatter": ("loss-scatter-small", evidence_of(comparison=SCATTERED), {}, {"gap"}),
+    "order unproven": ("order-repeats", evidence_of(consumed=SimpleNamespace(unproven=True)), {}, {"order"}),
 }
 
 
-def spoilt(evidence: Any, all_grounds: Mapping[str, Ground], good: bool = False) -> dict[str, Doubt]:
-    found = {name: doubts.spoilt((ground,), evidence, good) for name, ground in all_grounds.items()}
-    return {name: each.doubt for name, each in found.items() if each is not None}
+def spoilt(evidence: Any, all_grounds: Mapping[str, Ground], good: bool = False) -> dict[str, str]:
+    found = {name: assumption.spoilt((ground,), evidence, good) for name, ground in all_grounds.items()}
+    return {name: each.assumption for name, each in found.items() if each is not None}
 
 
-def test_each_row_has_a_history_of_its_own() -> None:
+def test_each_assumption_of_a_ground_has_a_history_of_its_own() -> None:
     assert spoilt(evidence_of(), grounds()) == {}
-    elsewhere = {Doubt.LINE_LOST}  # see below
-    assert {row.doubt for row in doubts.TABLE} == set(CASES) | elsewhere
+    assert {name for name, each in assumptions().items() if each.spoils} == {name for name, *_ in CASES.values()}
 
 
-@pytest.mark.parametrize("doubt", CASES)
-def test_a_doubt_spoils_its_ground_and_no_other(doubt: Doubt) -> None:
-    evidence, other, names = CASES[doubt]
-    assert spoilt(evidence, grounds(**other)) == dict.fromkeys(names, doubt)
-    either_way = next(row.either_way for row in doubts.TABLE if row.doubt is doubt)
-    assert spoilt(evidence, grounds(**other), good=True) == (dict.fromkeys(names, doubt) if either_way else {})
+EITHER_WAY = {"clocks", "not as asked"}
+ALONE = {"blind", "nothing struck", "slow before", "fault free slow", "run cut short", "clocks"} | {
+    "never the same",
+    "not as asked",
+}
 
 
-@pytest.mark.parametrize("doubt", CASES)
-def test_a_claim_on_spoilt_ground_is_not_known_and_says_why(doubt: Doubt) -> None:
-    evidence, other, names = CASES[doubt]
-    for name in names:
-        found = doubts.weighed(failed("step.left-out", "it was", grounds(**other)[name]), evidence)
-        assert found is not None and (found.verdict, found.doubt) == (Verdict.INCONCLUSIVE, doubt)
-        alone = next(row.alone for row in doubts.TABLE if row.doubt is doubt)
-        assert found.text.startswith("it was; ") is not alone
+@pytest.mark.parametrize("case", CASES)
+def test_a_broken_assumption_spoils_its_ground_and_no_other(case: str) -> None:
+    name, evidence, other, names = CASES[case]
+    assert spoilt(evidence, grounds(**other)) == dict.fromkeys(names, name)
+    either_way = case in EITHER_WAY
+    assert spoilt(evidence, grounds(**other), good=True) == (dict.fromkeys(names, name) if either_way else {})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_claim_on_spoilt_ground_is_not_known_and_says_why(case: str) -> None:
+    name, evidence, other, names = CASES[case]
+    for ground in names:
+        found = score._weighed_claim(failed("step.left-out", "it was", grounds(**other)[ground]), evidence)
+        assert found is not None and (found.verdict, found.doubt) == (Verdict.INCONCLUSIVE, name)
+        assert found.text.startswith("it was; ") is (case not in ALONE)
 
 
 SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; all but a job's own words rest on steps
@@ -199,7 +218,7 @@ SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; 
 def test_a_doubt_spoils_these_claims_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim is spoilt by the doubts of the kinds that it rests on."""
     found: dict[Kind, set[str]] = {}
-    weigh, weigh_line = doubts.weighed, score._weighed_line
+    weigh, weigh_line = score._weighed_claim, score._weighed_line
 
     def weighed(claim: Claim, evidence: Analysis) -> Finding | None:
         for ground in claim.rests_on if claim.good is False else ():
@@ -211,7 +230,7 @@ def test_a_doubt_spoils_these_claims_and_no_others(monkeypatch: pytest.MonkeyPat
             found.setdefault(ground.kind, set()).add(line.code or line.name)
         return weigh_line(line, rests_on, evidence)
 
-    monkeypatch.setattr(doubts, "weighed", weighed)
+    monkeypatch.setattr(score, "_weighed_claim", weighed)
     monkeypatch.setattr(score, "_weighed_line", weighed_line)
     for mutant in BROKEN:
         mutant.judge()
@@ -224,21 +243,21 @@ def test_a_doubt_spoils_these_claims_and_no_others(monkeypatch: pytest.MonkeyPat
 def test_only_what_was_lost_with_its_process_is_not_told(taken: int, dropped: int, verdict: Verdict | None) -> None:
     run = run_of(processes=[SimpleNamespace(dropped=dropped, gaps=None)], dropped=dropped, epochs=[])
     claim = failed("step.went-ahead", "…", Ground(Kind.ABSENCE, (0,), since=20), Ground(Kind.ABSENCE), idle=True)
-    found = doubts.weighed(claim, evidence_of(run, taken=[taken]))
+    found = score._weighed_claim(claim, evidence_of(run, taken=[taken]))
     assert (found and found.verdict) == verdict
 
 
 @pytest.mark.parametrize(
     ("finished", "told", "saved", "left", "gaps", "doubt"),
     [
-        (False, 40, 40, 7, None, Doubt.LINE_LOST),
+        (False, 40, 40, 7, None, "log-whole"),
         (False, 40, 40, 7, (), ""),
-        (False, 40, 40, 7, (LineGap(1, 5, 6, 39, None, False),), Doubt.LINE_LOST),
+        (False, 40, 40, 7, (LineGap(1, 5, 6, 39, None, False),), "log-whole"),
         (False, 40, 39, 7, None, ""),
         (False, 40, None, 7, None, ""),
         (False, 39, 40, 7, None, ""),
-        (False, 39, 40, None, None, Doubt.LINE_LOST),
-        (False, 39, 40, None, (), Doubt.LINE_LOST),
+        (False, 39, 40, None, None, "log-whole"),
+        (False, 39, 40, None, (), "log-whole"),
         (True, 40, 40, 7, None, ""),
     ],
 )
@@ -284,13 +303,13 @@ def other_weights(logs: Logs) -> None:
 @pytest.mark.parametrize(
     ("bends", "doubt"),
     [
-        ([telling, without(20)], Doubt.LINE_LOST),
+        ([telling, without(20)], "log-whole"),
         ([telling, without(20, 21)], ""),
         ([telling, without(20, 30)], ""),
         ([telling, without_time], ""),
         ([telling, other_weights], ""),
         ([telling, without(35)], ""),  # no weights are told after it
-        ([telling, without(1)], Doubt.LINE_LOST),
+        ([telling, without(1)], "log-whole"),
         ([telling, without(1, 2)], ""),
         ([without(20)], ""),
     ],

@@ -1,0 +1,21 @@
+"""The last lines of each process came into the log. Those of a process that a fault took may not have."""
+
+from __future__ import annotations
+
+from harness.judge.assumption import Assumption, Spoils
+from harness.judge.facts.analysis import Analysis
+from harness.judge.verdict import Ground, Kind
+
+
+def _lost_with_their_process(evidence: Analysis, ground: Ground) -> str:
+    """The last lines of a process that a fault took never came into the log."""
+    run = evidence.run
+    if ground.since is not None and ground.processes:
+        taken = (evidence.taken[row] + run.uncertainty_ns for row in ground.processes)
+        return "the log of a killed rank ends before it" if all(ground.since <= at for at in taken) else ""
+    absent = set() if ground.processes else set(ground.steps)
+    last = absent and all(step in evidence.seams and step - 1 not in absent for step in absent)
+    return "its event was lost when its workers died" if last else ""
+
+
+ASSUMPTION = Assumption(spoils=(Spoils(Kind.ABSENCE, _lost_with_their_process, "Run it again: {run}"),), order=1)
