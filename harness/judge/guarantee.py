@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.known import By, Known
-from harness.judge.verdict import Ground
+from harness.judge.facts.known import By, Known, OfFault
+from harness.judge.verdict import Ground, Kind
 from harness.plugins import Family
 
 RUN, DRILL, SECOND_RESTART = "run", "restore drill", "second restart"  # what a guarantee may hold for
@@ -35,6 +35,11 @@ class Breach:
 def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "") -> Breach:
     """`facts`: at least one."""
     return Breach(words, max(fact.by for fact in facts), tuple(grounds), of)
+
+
+def of_fault(words: str, fact: OfFault) -> Breach:
+    """A rehearsal that people stopped says nothing of its faults."""
+    return breach(f"fault {fact.fault} {words}", fact, grounds=[Ground(Kind.FAULTS)], of=fact.fault)
 
 
 def never(evidence: Analysis) -> str:
@@ -63,13 +68,24 @@ class Guarantee:
 
 
 FAMILY = Family("guarantee", "harness.judge.guarantees", "GUARANTEE")
-FAMILIES = ("fault", "job", "steps", "restart", "saves", "result", "again", "drill", "repeat")  # in reports
+# Where each family stands among the scores, in reports.
+ORDER: Mapping[str, int] = {
+    "fault": -1,
+    "job": 0,
+    "steps": 1,
+    "restart": 2,
+    "saves": 3,
+    "result": 29,
+    "again": 41,
+    "drill": 42,
+    "repeat": 43,
+}
 
 
 @functools.cache
 def guarantees() -> Mapping[str, Guarantee]:
     """All of them by name, family by family."""
-    files = sorted(FAMILY.names(), key=lambda file: (FAMILIES.index(file.partition("_")[0]), file))
+    files = sorted(FAMILY.names(), key=lambda file: (ORDER[file.partition("_")[0]], file))
     return {file.replace("_", ".", 1): FAMILY.load(file) for file in files}
 
 

@@ -19,18 +19,18 @@ from pydantic import ValidationError
 from harness import units
 from harness.errors import UsageError, choice
 from harness.judge import weighing
-from harness.judge.assumption import spoilt
+from harness.judge.assumption import assumptions, spoilt
 from harness.judge.bounds import BOUNDS, OFF, Bounds, expects_something
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence as Evidence
-from harness.judge.guarantee import RUN, guarantees
+from harness.judge.guarantee import ORDER, RUN, family, guarantees
 from harness.judge.verdict import Claim, Code, Doubt, Finding, Ground, Kind, Verdict, merge, unknown, worst_first
 from harness.judge.weighing import Judged
 from harness.plugins import Family
 from harness.timeline.timeline import FaultRecord
 
 S = 1_000_000_000
-GUARANTEES_AT = 2  # among the scores, by their order
+ASSUMPTIONS_AT = 5  # among the scores, by their order; those of a family stand where it does
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     results = {name: result for name, (result, _) in weighed.items()}
     not_judged = dict(item for result in results.values() for item in result.not_judged)
     states, found_broken = weighing.judged(analysis, RUN)
-    placed = [(GUARANTEES_AT, finding) for finding in found_broken]
+    placed = [(_order(finding.code), finding) for finding in found_broken]
     placed += [(score.order, finding) for score in scores for finding in weighed[score.name][1]]
     findings = [finding for _, finding in sorted(placed, key=operator.itemgetter(0))]
     findings += [
@@ -246,6 +246,11 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         guarantees=states,
         findings=findings,
     )
+
+
+def _order(code: str) -> int:
+    """Where a guarantee or an assumption stands among the scores."""
+    return ORDER.get(assumptions()[code].family if code in assumptions() else family(code), ASSUMPTIONS_AT)
 
 
 def _causes(code: str) -> Sequence[str]:
@@ -301,7 +306,7 @@ def _weighed_claim(claim: Claim, evidence: Analysis) -> Finding | None:
         return Finding(Verdict.INCONCLUSIVE, claim.words, claim.code, claim.doubt)
     found = spoilt(claim.rests_on, evidence)
     if found is None:
-        return Finding(Verdict.INVALID if claim.of_a_fault else Verdict.FAIL, claim.words, claim.code)
+        return Finding(Verdict.FAIL, claim.words, claim.code)
     if claim.idle and found.assumption == "tail-whole":
         return None
     return Finding(Verdict.INCONCLUSIVE, found.after(claim.words), claim.code, found.assumption, found.settles)
