@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, clocks, remove, simulate
 
 from harness.judge.facts.by_time import Places
+from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.fault_effects import left_as_it_was, no_effect
 from harness.judge.facts.fault_plans import came_back, other_notices
 from harness.judge.facts.fault_targets import AlreadyEnded, NotOfJob, already_ended, not_of_job
@@ -22,8 +24,9 @@ from harness.judge.facts.work import Work
 from harness.judge.guarantees import fault_kept_down
 from harness.judge.questions.figures import _detection, _episode_ends
 from harness.judge.questions.job_outcome import _left_without_notice
-from harness.judge.score import Scorecard
+from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
+from harness.timeline.timeline import Beside
 from harness.units import Duration
 
 JOB = Job(nodes=2, steps=80, every=10)
@@ -95,6 +98,15 @@ def judged(bend: Bend, kind: str = "rank") -> Scorecard:
 )
 def test_what_the_log_shows_outweighs_that_it_acted(bend: Bend, reason: str) -> None:
     assert_verdict(judged(bend), Verdict.INVALID, reason)
+
+
+def test_what_a_rehearsal_that_people_stopped_shows_of_its_faults_proves_nothing() -> None:
+    known = judged(effect(0, 1, "processes gone")).evidence
+    cut = replace(known.run, beside=Beside(cut_short="stopped"))
+    card = judge(Evidence(cut, FAULT_FREE), "window")
+    told = "fault fault1 did not act as planned: measured 0 processes gone, expected 1"
+    assert_verdict(card, Verdict.INCONCLUSIVE)
+    assert [each.doubt for each in card.findings if each.text.startswith(told)] == ["rehearsal-whole"]
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.3, Verdict.PASS), (1.0, Verdict.INVALID)])
@@ -399,14 +411,15 @@ def test_one_that_never_struck_is_told_unless_the_job_gave_up_before_any_did(
 ) -> None:
     def bend(logs: Logs) -> None:
         begun = logs.told("fault.injected")
-        logs.plan["faults"].append(logs.plan["faults"][0] | {"id": "second"})
+        logs.plan["faults"] += [logs.plan["faults"][0] | {"id": name} for name in ("second", "third")]
         logs.harness[-1] |= {"outcome": outcome, "reason": "why"}
         if not struck:
             remove(logs.harness, lambda line: "fault" in line and line is not begun)
             begun |= {"event": "fault.postponed", "reason": "not yet"}
 
     reasons = judged(bend).reasons
-    assert ("fault second never struck: its trigger never came" in reasons) is told, reasons
+    for name in ("second", "third"):
+        assert (f"fault {name} never struck: its trigger never came" in reasons) is told, reasons
     held_back = "fault fault1 never struck: it was due, but held back: not yet"
     assert (held_back in reasons) is (told and not struck), reasons
 
