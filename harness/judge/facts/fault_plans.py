@@ -57,9 +57,10 @@ def too_early(evidence: Analysis) -> Iterator[TooEarly]:
     run, plans = evidence.run, planned(evidence.run)
     for fault in struck(evidence) if evidence.work.has_steps and not run.lost else ():
         step = (plans.get(fault.id, {}).get("when") or {}).get("step")
-        furthest = evidence.work.furthest(acted_at(fault) + run.uncertainty_ns)
-        if isinstance(step, int) and furthest < step - EARLY_STEPS * run.stride:
-            yield TooEarly(fault.id, furthest, step)
+        if isinstance(step, int):
+            furthest = evidence.work.furthest(acted_at(fault) + run.uncertainty_ns)
+            if furthest < step - EARLY_STEPS * run.stride:
+                yield TooEarly(fault.id, furthest, step)
 
 
 def other_notices(evidence: Analysis) -> Iterator[OtherNotice]:
