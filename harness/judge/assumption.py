@@ -58,6 +58,11 @@ def assumptions() -> Mapping[str, Assumption]:
     return {file.replace("_", "-"): FAMILY.load(file) for file in FAMILY.names()}
 
 
+def statement(name: str) -> str:
+    """The sentence that people read."""
+    return FAMILY.sentence(name.replace("-", "_"))
+
+
 @dataclass(frozen=True)
 class Spoilt:
     """By which assumption, why in words, and what would settle it."""

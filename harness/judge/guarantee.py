@@ -9,7 +9,6 @@ weigh that: how a breach is known comes with the facts from which it follows, an
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -79,5 +78,4 @@ def family(name: str) -> str:
 
 def statement(name: str) -> str:
     """The sentence that people read."""
-    module = importlib.import_module(f"{FAMILY.package}.{name.replace('.', '_', 1)}")
-    return (module.__doc__ or "").partition("\n")[0]
+    return FAMILY.sentence(name.replace(".", "_", 1))
