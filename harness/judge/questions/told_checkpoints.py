@@ -81,8 +81,15 @@ def _two_writers(evidence: Analysis) -> Iterator[Claim]:
             ranks = " and ".join(str(rank) for rank in sorted(run.processes[each.process].rank for each in (one, two)))
             when = "at the same time" if good is False else "for one step, and not the same bytes"
             often = f"{counted(len(pairs), 'time')}, first in the save of step {one.step}"
-            yield Claim(Code.SAVE_TWO_WRITERS, f"ranks {ranks} wrote {one.begun_path} {when} ({often})", good)
+            path = _within_run(one.begun_path, str(run.plan.get("run_id") or ""))
+            yield Claim(Code.SAVE_TWO_WRITERS, f"ranks {ranks} wrote {path} {when} ({often})", good)
             return
+
+
+def _within_run(path: str, run_id: str) -> str:
+    """Relative to the folder of the run, if it lies in that."""
+    _, found, rest = path.partition(f"/{run_id}/")
+    return rest if run_id and found else path
 
 
 def _beside_missing(evidence: Analysis) -> Iterator[Claim]:
