@@ -3,15 +3,15 @@
 A test that needs more than this machine has is skipped. CI runs its tests in two halves, and no test may be skipped in
 both but those that `tests/ci.yaml` lists (`tests/outcomes.py`, `tests/halves.py`).
 
-`make test` has four workers for two cores, as most real jobs wait more than they compute. Long groups come first, whose
-tests go one after the other: whole runs through the command line, of which some look for what a run has left behind;
-jobs; faults and kills on virtual nodes of this machine; the conformance of such nodes; and the tests of each other
-engine. Files that start jobs come next, then all others, file by file, by whoever is free. The sweeps share nothing, so
-each is taken alone.
+`make test` has six workers for two cores, as most real jobs wait more than they compute. Tests of one group go one
+after the other: those of faults on virtual nodes of this machine, of the conformance of such nodes, and of each other
+engine. A group is a file otherwise, and a sweep is taken alone, as it shares nothing. What takes longest comes first,
+then the other files that start jobs, then all others, by whoever is free.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import pathlib
 import re
@@ -27,6 +27,8 @@ import waiting
 from hypothesis import HealthCheck, settings
 
 from harness.report import commands
+
+gc.disable()  # until all is collected: what is made by then stays, and looking through it takes a third of the time
 
 # A busy machine breaks no property, and a verdict on the code is not drawn by lot: each run tries the same examples.
 # `make explore` tries others.
@@ -53,10 +55,8 @@ def pytest_collection(session: pytest.Session) -> None:
     rewriting.share(session.config)
 
 
-LONG_GROUPS = {
-    "runs": ("e2e/",),
-    "nodes": ("backends/local/", "faults/", "kills/"),
-    "jobs": ("mutants/test_real", "run/"),
+GROUPS = {
+    "nodes": ("backends/local/", "faults/"),
     "docker": ("backends/docker/", "monitoring/test_prometheus"),
     "slurm": ("backends/slurm/",),
     "places": (),
@@ -64,6 +64,26 @@ LONG_GROUPS = {
 }
 # Where the node of a conformance test is.
 PLACES = {"local": "places"} | {engine: engine for engine in ("docker", "slurm", "kubernetes")}
+LONGEST = (  # the longest first: groups, and how the names of files begin
+    "e2e/test_bring",
+    "slurm",
+    "docker",
+    "e2e/test_scenarios",
+    "nodes",
+    "preflight/test_real",
+    "mutants/test_real",
+    "e2e/",
+    "places",
+    "kills/",
+    "observer/",
+    "kubernetes",
+    "preflight/test_hostile",
+    "forecast/test_campaigns",
+    "matrix/",
+    "run/",
+    "cli/test_wheel",
+    "gate/test_comparison",
+)
 TAKEN_ALONE = ("matrix/test_resume_matrix", "matrix/test_checkpoint_matrix")  # no test there shares a fixture
 
 
@@ -75,7 +95,13 @@ def group_of(nodeid: str) -> str:
         return PLACES.get(place[1], file) if place else file
     if file.startswith(TAKEN_ALONE):
         return nodeid
-    return next((group for group, places in LONG_GROUPS.items() if file.startswith(places)), file)
+    return next((group for group, places in GROUPS.items() if file.startswith(places)), file)
+
+
+def rank(group: str, slow: bool) -> int:
+    """The place of a group in the order of work."""
+    name = group.removeprefix("tests/")
+    return next((at for at, begin in enumerate(LONGEST) if name.startswith(begin)), len(LONGEST) + (not slow))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -94,14 +120,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     outcomes.select(config, items)
     busy.select(config, items)
     if hasattr(config, "workerinput"):
-        order = list(LONG_GROUPS)
         slow = {group_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
-        ranks = {group: rank for rank, group in enumerate([*order, *sorted(slow - set(order))])}
-        items.sort(key=lambda item: ranks.get(group_of(item.nodeid), len(ranks)))
+        ranks = {group: rank(group, group in slow) for group in {group_of(item.nodeid) for item in items}}
+        items.sort(key=lambda item: ranks[group_of(item.nodeid)])
         if config.workerinput["workerid"] == announcing.FIRST:
             pathlib.Path(config.workerinput["skips_note"]).write_text(json.dumps(needs.lacks(items)))
     elif announcer := config.pluginmanager.get_plugin("announcer"):
         announcer.say(needs.lacks(items), len(items))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -10,8 +10,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FILES = (
-    "tests/run/test_last_words.py",
-    "tests/run/test_injection.py",
+    "tests/faults/test_contract.py",
+    "tests/faults/test_fault_stopped.py",
     "tests/log/test_hostile.py",
     "tests/test_plugins.py",
 )
@@ -26,4 +26,4 @@ def test_tests_of_one_group_run_in_one_worker() -> None:
     for worker, file in re.findall(r"\[(gw\d)\].* PASSED tests/(\S+?)::", done.stdout):
         seen[file].add(worker)
     assert len(seen) == len(FILES) and {len(workers) for workers in seen.values()} == {1}, seen
-    assert seen["run/test_last_words.py"] == seen["run/test_injection.py"], "jobs go one after the other"
+    assert seen["faults/test_contract.py"] == seen["faults/test_fault_stopped.py"], "faults go one after the other"

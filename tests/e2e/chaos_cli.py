@@ -17,9 +17,9 @@ from harness.node import processes
 ANY_RUN = "any run"
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
-SHORT = """\
-version: 1
-name: short
+# Two workers may have such a run at a time, and each looks for what its own has left behind.
+NAME = f"short{os.environ.get('PYTEST_XDIST_WORKER', '')}"
+SHORT = f"version: 1\nname: {NAME}\n" """\
 title: A short run for the tests
 workload: {nodes: 2, steps: 60, checkpoint: {every_steps: 10}, restore_drill: false,
   args: [--layers, "1", --width, "64", --context, "32"]}
