@@ -65,7 +65,7 @@ COMPARED = {
 
 
 REPORT = """schema run_id scenario title backend seed profile commit begun_at verdict reasons run faults scores metrics
-expectations environment labels provenance not_judged not_judged_because next_steps kept_as"""
+expectations guarantees environment labels provenance not_judged not_judged_because next_steps kept_as"""
 
 
 def test_scenarios() -> None:
@@ -82,7 +82,7 @@ def test_faults() -> None:
 
 def test_doctor() -> None:
     found = told("doctor", "--json")
-    assert sorted(found) == ["backends", "faults", "guarantees", "findings", "left_by_killed_runs", "scenarios"]
+    assert sorted(found) == ["backends", "faults", "findings", "left_by_killed_runs", "scenarios"]
     assert sorted(found["scenarios"][0]) == ["name", "runs", "why_not"]
     assert shape(found["findings"]) == [{"detail": "str", "needed": "bool", "ok": "bool", "what": "str"}]
     assert sorted(found["backends"]["local"]) == ["available", "missing", "summary", "verbs"]
