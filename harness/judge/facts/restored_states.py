@@ -105,7 +105,7 @@ def apart(evidence: Analysis) -> Iterator[Apart]:
 def of_no_save(evidence: Analysis) -> Iterator[OfNoSave]:
     """A state must come from somewhere: a checkpoint, a peer, or what was there before the run."""
     run, saves = evidence.run, evidence.saves
-    none = {each.save.step: each for each in saves.none.values() if each.proved}
+    none = {each.save.step: each for each in saves.none.values() if each.by is By.SEEN}
     good = {save.step for save in saves.good}
     for restart in evidence.restarts[1:] if run.checkpoints else ():
         until = restart.epoch.begin + run.uncertainty_ns

@@ -14,22 +14,17 @@ from typing import TypeVar
 from harness.judge.facts import by_time
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.files_left import listings
-from harness.judge.facts.missing_or_bad_saves import STEADY_SAVES, Save, Store
+from harness.judge.facts.missing_or_bad_saves import STEADY_SAVES, Store
 from harness.judge.facts.reported import blindness
+from harness.judge.facts.save_writing import only_one, told_early
 from harness.judge.facts.saves import Saves
 from harness.judge.score import Score, ScoreResult
-from harness.judge.verdict import Claim, Code, failed, unknown
-from harness.timeline.lineage import NEVER
-from harness.timeline.lookups import first_from, grouped
-from harness.timeline.save_events import COMMITTED
+from harness.judge.verdict import Claim, Code, unknown
 from harness.timeline.timeline import Timeline
-from harness.units import counted
 
 K = TypeVar("K", bound=tuple[object, ...])
 SIZES_MIN = 3  # saves after a restart, from which on it shows that their size stays
-EARLY_MIN = 2  # once may be a line that was lost
 OF_TENSORS = ("tensors", "bytes of tensors")
-BARE_MIN = 2  # once may be the harness's sight, which is that of two looks
 PILED_UP = 2  # checkpoints that may be left for each fault
 SIZE_FACTOR = 8  # so much more do sizes spread without a fault
 
@@ -47,42 +42,13 @@ class Told(Score):
 
 def _claims(evidence: Analysis) -> Iterator[Claim]:
     """One example of each kind."""
-    yield from _two_writers(evidence)
-    none = min(evidence.saves.none.values(), key=lambda none: (not none.proved, none.save.last_at), default=None)
-    if none is not None:
-        text = f"the checkpoint of step {none.save.step} is none: {none.why}"
-        yield Claim(Code.SAVE_IS_NONE, text, False if none.proved else None)
-    elif len(early := _told_early(evidence)) >= EARLY_MIN:
-        often = f"{len(early)} times, first that of step {early[0][0].step}"
-        text = f"checkpoints were told as committed before they were written ({often})"
-        sure = sum(not later for _, later in early) >= EARLY_MIN
-        yield Claim(Code.SAVE_TOLD_EARLY, text, False if sure else None)
-    elif len(bare := evidence.saves.store.bare) >= BARE_MIN:
-        often = f"{len(bare)} times, first that of step {bare[0].step}"
-        text = f"the only checkpoint in the store was removed before the next one was committed ({often})"
-        yield failed(Code.SAVE_ONLY_ONE, f"{text}: a job that dies in between has lost all")
-    else:
+    if not (evidence.saves.none or any(told_early(evidence)) or any(only_one(evidence))):
         yield from _untold(evidence)
         yield from _other_tensors(evidence)
         yield from _same_size(evidence)
         yield from _piled_up(evidence)
         yield from _beside_missing(evidence)
         yield from _of_another_size(evidence)
-
-
-def _two_writers(evidence: Analysis) -> Iterator[Claim]:
-    """Each opens the file anew: whoever reads it may find the bytes of both. One after the other, the last one counts:
-    then it matters only if they differ."""
-    saves, run = evidence.saves, evidence.run
-    found = [pair for pair in saves.collisions if saves.overlap(*pair)]
-    other = [(a, b) for a, b in saves.collisions if a.content and b.content and a.content != b.content]
-    for pairs, good in ((found, False), (other, None)):
-        for one, two in pairs[:1]:
-            ranks = " and ".join(str(rank) for rank in sorted(run.processes[each.process].rank for each in (one, two)))
-            when = "at the same time" if good is False else "for one step, and not the same bytes"
-            often = f"{counted(len(pairs), 'time')}, first in the save of step {one.step}"
-            yield Claim(Code.SAVE_TWO_WRITERS, f"ranks {ranks} wrote {one.begun_path} {when} ({often})", good)
-            return
 
 
 def _beside_missing(evidence: Analysis) -> Iterator[Claim]:
@@ -123,24 +89,6 @@ def _of_another_size(evidence: Analysis) -> Iterator[Claim]:
 
 def _sizes(run: Timeline) -> set[int]:
     return {int(epoch.size) for epoch in run.epochs}
-
-
-def _told_early(evidence: Analysis) -> list[tuple[Save, bool]]:
-    """Whoever told that it is committed began to write it only then; and whether that was after a further step. Then
-    what is written may be something else."""
-    begins = grouped((event["process"], event["at"]) for event in evidence.run.writes)
-    saves = grouped((save.process, save) for save in evidence.saves.all if save.begun is not None)
-    found = list[tuple[Save, int]]()
-    for process, mine in saves.items():
-        untils = [*(save.at for save in mine[1:]), NEVER]
-        for save, until in zip(mine, untils, strict=True):
-            began = first_from(begins.get(process, []), save.at)
-            if save.how == COMMITTED and save.last_at < began < until:
-                found.append((save, began))
-    steps = evidence.run.steps
-    ends = grouped(zip(steps.process.tolist(), steps.end.tolist(), strict=True)) if found else {}
-    found.sort(key=lambda each: each[0].at)
-    return [(save, first_from(ends.get(save.process, []), save.last_at + 1) < began) for save, began in found]
 
 
 def _untold(evidence: Analysis) -> Iterator[Claim]:
