@@ -42,9 +42,10 @@ def never(evidence: Analysis) -> str:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """`breaches`: all that breaks it. `nothing`: why a run says nothing of it, as no restart came; an empty text where
-    it does. `rests_on`: what the trainer must tell for it, as in `harness.judge.facts.reported`. `explained_by`: the
-    names of guarantees whose breach also breaks this one. `holds_for`: where its breaches are looked for.
+    """`breaches`: all that breaks it. `nothing`: why a run without a breach says nothing of it, as no restart came; an
+    empty text where it held. `rests_on`: what the trainer must tell for that, as in `harness.judge.facts.reported`.
+    `explained_by`: the names of guarantees whose breach also breaks this one. `holds_for`: where its breaches are
+    looked for.
 
     `needs_steps`: nothing is said of it where the job's steps are not known. `until_the_end`: a rehearsal that people
     stopped says nothing of it. `of_a_fault`: its breach shows that a fault did not act as planned, so that the run
@@ -62,13 +63,24 @@ class Guarantee:
 
 
 FAMILY = Family("guarantee", "harness.judge.guarantees", "GUARANTEE")
-FAMILIES = ("fault", "job", "steps", "restart", "saves", "result", "again", "drill", "repeat")  # in reports
+# Of families: where their findings stand among those of the scores, and in which order reports list them.
+ORDER: Mapping[str, int] = {
+    "fault": -1,
+    "job": 0,
+    "steps": 1,
+    "restart": 2,
+    "saves": 3,
+    "result": 29,
+    "again": 41,
+    "drill": 42,
+    "repeat": 43,
+}
 
 
 @functools.cache
 def guarantees() -> Mapping[str, Guarantee]:
     """All of them by name, family by family."""
-    files = sorted(FAMILY.names(), key=lambda file: (FAMILIES.index(file.partition("_")[0]), file))
+    files = sorted(FAMILY.names(), key=lambda file: (ORDER[file.partition("_")[0]], file))
     return {file.replace("_", ".", 1): FAMILY.load(file) for file in files}
 
 

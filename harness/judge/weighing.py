@@ -20,7 +20,7 @@ from typing import Literal
 from harness.judge.assumption import assumptions, spoilt
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import By
-from harness.judge.facts.reported import blindness
+from harness.judge.facts.reported import ITEMS, blindness, stood_in_for, told
 from harness.judge.guarantee import Breach, Guarantee, family, guarantees, statement
 from harness.judge.verdict import PRIORITY, Finding, Ground, Kind, Verdict
 
@@ -41,16 +41,12 @@ class Judged:
 def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Finding]]:
     """All guarantees that hold for such a run, and what they and the assumptions find."""
     wanted = {name: each for name, each in guarantees().items() if holds_for in each.holds_for}
-    silent = {name: why for name, each in wanted.items() if (why := _not_judged(each, evidence))}
-    found = {name: _examples(name, each, evidence) for name, each in wanted.items() if name not in silent}
-    states = [_judged(name, silent.get(name, ""), found.get(name, ())) for name in wanted]
-    told = list(_told(found, wanted))
-    return states, [*told, *_broken_assumptions(evidence, holds_for, told)]
-
-
-def _not_judged(guarantee: Guarantee, evidence: Analysis) -> str:
-    blind = blindness(evidence.run, evidence.fault_free) if guarantee.needs_steps else ""
-    return blind or guarantee.nothing(evidence)
+    blind = blindness(evidence.run, evidence.fault_free)
+    asked = {name: each for name, each in wanted.items() if not (blind and each.needs_steps)}
+    found = {name: _examples(name, each, evidence) for name, each in asked.items()}
+    states = [_judged(name, each, found.get(name), evidence) for name, each in wanted.items()]
+    broken = list(_told(found, wanted))
+    return states, [*broken, *_broken_assumptions(evidence, holds_for, broken)]
 
 
 def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[Finding]:
@@ -95,8 +91,16 @@ def _broken_assumptions(evidence: Analysis, holds_for: str, told: Sequence[Findi
             yield Finding(Verdict.INCONCLUSIVE, why, name, name)
 
 
-def _judged(name: str, why: str, found: Sequence[Finding]) -> Judged:
-    worst = max(found, key=_badness, default=None)
-    if why or worst is None:
-        return Judged(name, statement(name), "not judged" if why else "held", why)
-    return Judged(name, statement(name), BROKEN[worst.verdict], worst.text)
+def _judged(name: str, guarantee: Guarantee, found: Sequence[Finding] | None, evidence: Analysis) -> Judged:
+    """`found`: `None` where it was not asked, as the steps of the job are not known."""
+    worst = max(found or (), key=_badness, default=None)
+    if worst is not None:
+        return Judged(name, statement(name), BROKEN[worst.verdict], worst.text)
+    why = blindness(evidence.run, evidence.fault_free) if found is None else _says_nothing(guarantee, evidence)
+    return Judged(name, statement(name), "not judged" if why else "held", why)
+
+
+def _says_nothing(guarantee: Guarantee, evidence: Analysis) -> str:
+    """Why nothing broke it: nobody would have told, or nothing happened that could."""
+    untold = [ITEMS[kind] for kind in guarantee.rests_on if kind not in stood_in_for(told(evidence.run))]
+    return f"the log does not report {', '.join(untold)}" if untold else guarantee.nothing(evidence)

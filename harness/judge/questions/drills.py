@@ -27,6 +27,7 @@ from harness.judge.facts import by_time, deaths, losses, ranks, times
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import DRILL
 from harness.judge.facts.evidence import SECOND as SECOND_FOLDER
+from harness.judge.facts.known import By
 from harness.judge.facts.losses import CURVES, WORDS, Comparison
 from harness.judge.facts.made_as_asked import Asked
 from harness.judge.facts.restarts import restore
@@ -351,7 +352,7 @@ def _last_save(evidence: Analysis) -> Iterator[Claim]:
     none = [saves.none[save] for save in undisturbed if save in saves.none]
     if none:
         text = f"the last checkpoint, of step {none[-1].save.step}, is none: {none[-1].why}"
-        yield Claim(Code.SAVE_LAST_IS_NONE, text, False if none[-1].proved else None)
+        yield Claim(Code.SAVE_LAST_IS_NONE, text, False if none[-1].by is By.SEEN else None)
     elif saves.whole and (newest := max(saves.store.left_steps, default=0)) > max(save.step for save in saves.whole):
         text = f"the harness found a checkpoint of step {newest} at the end, and nobody said that it was committed"
         yield unknown(Code.SAVE_LAST_NEVER_ENDED, text)
@@ -412,7 +413,7 @@ def _wanted(evidence: Analysis) -> int:
 class SecondRestart(Score):
     name = "second_restart"
     order = 43
-    explained_by = ("save.two-writers",)
+    explained_by = ("saves.one_writer",)
 
     def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         run, told, log = evidence.run, evidence.run.second_restart or {}, _whole(evidence.second_restart)
