@@ -88,7 +88,7 @@ def _broken_assumptions(evidence: Analysis, holds_for: str, told: Sequence[Findi
     for name, each in assumptions().items():
         asked = holds_for in each.holds_for and each.family not in sure
         if asked and (why := next(each.broken(evidence), "")):
-            yield Finding(Verdict.INCONCLUSIVE, why, name, name)
+            yield Finding(Verdict.INCONCLUSIVE, why, name, name, each.settles)
 
 
 def _judged(name: str, guarantee: Guarantee, found: Sequence[Finding] | None, evidence: Analysis) -> Judged:

@@ -48,8 +48,8 @@ SAMPLES = {"first": "position", "count": "number of samples", "digest": "digest"
 OF_EACH_RANK = {**WORDS, "weights": "digest of the weights", "rank_samples": "number of samples"}
 MARGIN_NS = 10**9  # a harness may be held up for a moment between what it does and what it tells
 # What is no finding in a drill, which ends when it has restored; or in a second restart, whose steps are asked apart.
-CUT_SHORT = {Code.JOB_INTERRUPTED, Code.JOB_NO_END, Code.NODE_UNUSED, Code.RANK_SAMPLES_MISSING, Code.EVIDENCE_MISSING}
-ASKED_APART = {Code.JOB_STOOD_STILL, Code.JOB_UNFINISHED, Code.EVIDENCE_MISSING}
+CUT_SHORT = {Code.JOB_INTERRUPTED, Code.JOB_NO_END, Code.NODE_UNUSED, Code.RANK_SAMPLES_MISSING, "promised-told"}
+ASKED_APART = {"again.no_standstill", Code.JOB_UNFINISHED, "promised-told"}
 NO_END, NO_LOG = "no end", "no log"
 NO_BOUND = "the scenario sets no bound on what each step computes"
 
