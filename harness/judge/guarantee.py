@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.known import By, Known
-from harness.judge.verdict import Ground
+from harness.judge.facts.known import By, Known, OfFault
+from harness.judge.verdict import Ground, Kind
 from harness.plugins import Family
 
 RUN, DRILL, SECOND_RESTART = "run", "restore drill", "second restart"  # what a guarantee may hold for
@@ -34,6 +34,11 @@ class Breach:
 def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "") -> Breach:
     """`facts`: at least one."""
     return Breach(words, max(fact.by for fact in facts), tuple(grounds), of)
+
+
+def of_fault(words: str, fact: OfFault) -> Breach:
+    """A rehearsal that people stopped says nothing of its faults."""
+    return breach(f"fault {fact.fault} {words}", fact, grounds=[Ground(Kind.FAULTS)], of=fact.fault)
 
 
 def never(evidence: Analysis) -> str:

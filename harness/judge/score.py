@@ -307,7 +307,7 @@ def _weighed_claim(claim: Claim, evidence: Analysis) -> Finding | None:
         return Finding(Verdict.INCONCLUSIVE, claim.words, claim.code, claim.doubt)
     found = spoilt(claim.rests_on, evidence)
     if found is None:
-        return Finding(Verdict.INVALID if claim.of_a_fault else Verdict.FAIL, claim.words, claim.code)
+        return Finding(Verdict.FAIL, claim.words, claim.code)
     if claim.idle and found.assumption == "tail-whole":
         return None
     return Finding(Verdict.INCONCLUSIVE, found.after(claim.words), claim.code, found.assumption, found.settles)

@@ -38,6 +38,7 @@ class Kind(enum.StrEnum):
     ABSENCE = "absence"  # something is not in the log
     DURATION = "duration"  # something took so long
     STEPS = "steps"  # what was done in each step
+    FAULTS = "faults"  # whether faults acted as planned
     REACHED = "reached"  # how far the job came
     LOSSES = "losses"  # what was computed, beside the fault-free run
     BITS = "bits"  # the very same was computed there
@@ -76,7 +77,6 @@ class Claim:
     words: str
     good: bool | None = False
     rests_on: tuple[Ground, ...] = ()
-    of_a_fault: bool = False  # that did not act as planned: then the run proves nothing
     idle: bool = False  # about steps that were rolled back: not told where they were lost with their process
     doubt: str = ""  # the code of why it cannot be told
 
@@ -87,11 +87,6 @@ def failed(code: str, words: str, *rests_on: Ground, idle: bool = False) -> Clai
 
 def unknown(code: str, words: str, doubt: str = "") -> Claim:
     return Claim(code, words, None, doubt=doubt)
-
-
-def not_as_planned(code: str, words: str) -> Claim:
-    """Of a fault."""
-    return Claim(code, words, False, of_a_fault=True)
 
 
 class Finding(NamedTuple):
@@ -157,24 +152,6 @@ class Code(enum.StrEnum):
     EVIDENCE_PROBLEM = "evidence.problem"
     EXPECT_UNKNOWN = "expect.unknown"
     EXPECT_UNREADABLE = "expect.unreadable"
-    FAULT_BEGIN_UNTOLD = "fault.begin-untold"
-    FAULT_FAILED = "fault.failed"
-    FAULT_LATER_THAN_EFFECT = "fault.later-than-effect"
-    FAULT_MISSED_TRAFFIC = "fault.missed-traffic"
-    FAULT_NEVER_STRUCK = "fault.never-struck"
-    FAULT_NEVER_UNDONE = "fault.never-undone"
-    FAULT_NODE_NOT_TAKEN = "fault.node-not-taken"
-    FAULT_NOT_AS_PLANNED = "fault.not-as-planned"
-    FAULT_NOT_OF_JOB = "fault.not-of-job"
-    FAULT_NO_EFFECT = "fault.no-effect"
-    FAULT_NO_TIME_LEFT = "fault.no-time-left"
-    FAULT_STOPPED = "fault.stopped"
-    FAULT_STRUCK_AFTER_END = "fault.struck-after-end"
-    FAULT_UNDONE_EARLY = "fault.undone-early"
-    FAULT_UNDONE_LATE = "fault.undone-late"
-    FAULT_VICTIM_LEFT = "fault.victim-left"
-    FAULT_VICTIM_WENT_ON = "fault.victim-went-on"
-    FAULT_WRONG_TARGET = "fault.wrong-target"
     JOB_ABORTED = "job.aborted"
     JOB_BLIND = "job.blind"
     JOB_CONTRADICTED_END = "job.contradicted-end"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,28 +13,26 @@ from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, clocks, remove, simulate
 
 from harness.judge.facts.by_time import Places
-from harness.judge.questions.faults import (
-    _already_ended,
-    _effect,
-    _for_its_time,
-    _no_damage,
-    _not_frozen,
-    _otherwise,
-    _outlived,
-    _replaced,
-    _stopped,
-    _too_late,
-    _Work,
-    _wrong_target,
-)
+from harness.judge.facts.evidence import Evidence
+from harness.judge.facts.fault_effects import left_as_it_was, no_effect
+from harness.judge.facts.fault_plans import came_back, other_notices
+from harness.judge.facts.fault_targets import AlreadyEnded, NotOfJob, already_ended, not_of_job
+from harness.judge.facts.fault_times import NeverUndone, Stopped, UndoneEarly, never_undone, stopped, undone_early
+from harness.judge.facts.fault_victims import KilledWentOn, killed_went_on
+from harness.judge.facts.strikes import AfterTheEnd, NoTimeLeft, too_late
+from harness.judge.facts.work import Work
+from harness.judge.guarantees import fault_kept_down
 from harness.judge.questions.figures import _detection, _episode_ends
 from harness.judge.questions.job_outcome import _left_without_notice
-from harness.judge.score import Scorecard
-from harness.judge.verdict import Code, Verdict
+from harness.judge.score import Scorecard, judge
+from harness.judge.verdict import Verdict
+from harness.timeline.timeline import Beside
 from harness.units import Duration
 
 JOB = Job(nodes=2, steps=80, every=10)
 FAULT_FREE = fault_free_of(JOB)
+SECOND = 10**9
+EIGHT_SECONDS = Duration("8s")
 
 
 def told(event: str, **fields: Any) -> Bend:
@@ -69,6 +68,13 @@ def effect(measured: object, expected: object, unit: str) -> Bend:
     return told("fault.effect", measured=measured, expected=expected, unit=unit, ok=True)
 
 
+def of(fault: Any, places: Any = None, **run: Any) -> Any:
+    """The evidence of a run with this fault alone."""
+    run = {"faults": [fault], "beside": SimpleNamespace(faults=()), "steps": (), "uncertainty_ns": 0} | run
+    known: Any = SimpleNamespace(**run)
+    return SimpleNamespace(run=known, places=places, work=Work(known))
+
+
 def judged(bend: Bend, kind: str = "rank") -> Scorecard:
     return verdict(simulate(JOB, [Outage(17, kind, victim=1)], seed=5), bend, EXPECT, FAULT_FREE)
 
@@ -94,6 +100,15 @@ def test_what_the_log_shows_outweighs_that_it_acted(bend: Bend, reason: str) -> 
     assert_verdict(judged(bend), Verdict.INVALID, reason)
 
 
+def test_what_a_rehearsal_that_people_stopped_shows_of_its_faults_proves_nothing() -> None:
+    known = judged(effect(0, 1, "processes gone")).evidence
+    cut = replace(known.run, beside=Beside(cut_short="stopped"))
+    card = judge(Evidence(cut, FAULT_FREE), "window")
+    told = "fault fault1 did not act as planned: measured 0 processes gone, expected 1"
+    assert_verdict(card, Verdict.INCONCLUSIVE)
+    assert [each.doubt for each in card.findings if each.text.startswith(told)] == ["rehearsal-whole"]
+
+
 @pytest.mark.parametrize(("seconds", "expected"), [(0.3, Verdict.PASS), (1.0, Verdict.INVALID)])
 def test_a_notice_lasts_as_long_as_it_promises(seconds: float, expected: Verdict) -> None:
     def promised(logs: Logs) -> None:
@@ -106,33 +121,32 @@ def test_a_notice_lasts_as_long_as_it_promises(seconds: float, expected: Verdict
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"), [(0, ""), (1e-9, "0 µs"), (4.499, "4.50 s"), (4.5, ""), (15.555, ""), (15.556, "15.56 s")]
+    ("seconds", "other"), [(0, False), (1e-9, True), (4.499, True), (4.5, False), (15.555, False), (15.556, True)]
 )
-def test_a_notice_does_not_last_much_longer_either(seconds: float, shown: str) -> None:
-    evidence: Any = SimpleNamespace(run=SimpleNamespace(outcome="completed", steps=[1]), places=None)
-    strikes = {"injected": 0, "notice_ns": 5 * 10**9, "kills": True, "targets": (), "id": "evict"}
-    fault: Any = SimpleNamespace(**strikes, strikes=(round(seconds * 10**9),))
-    work: Any = SimpleNamespace(over=10**12)
-    expected = [f"took the node {shown} after its notice; 5.00 s were planned"] if shown else []
-    assert [text for _, text in _otherwise(evidence, work, fault)] == expected
+def test_a_notice_does_not_last_much_longer_either(seconds: float, other: bool) -> None:
+    strikes = {"injected": 0, "notice_ns": 5 * 10**9, "kills": True, "id": "evict"}
+    evidence = of(SimpleNamespace(**strikes, strikes=(round(seconds * 10**9),)), outcome="completed")
+    evidence.work = SimpleNamespace(over=10**12, has_steps=True)
+    found = [(each.after_ns, each.promised_ns) for each in other_notices(evidence)]
+    assert found == [(round(seconds * 10**9), 5 * 10**9)] * other
 
 
 @pytest.mark.parametrize(("back", "flaws"), [(None, 0), (False, 1), (True, 0)])
 def test_where_no_replacement_was_planned_none_comes(back: bool | None, flaws: int) -> None:
     target = {"node": "a", "incarnation": 1, "rank": None}
-    fault: Any = SimpleNamespace(replaced=back, targets=(target,), injected=30)
-    there: Any = SimpleNamespace(given={("a", 1): 20, ("a", 2): 40})
-    assert len([*_replaced(there, fault)]) == flaws
+    fault = SimpleNamespace(id="evict", replaced=back, targets=(target,), injected=30)
+    there = SimpleNamespace(given={("a", 1): 20, ("a", 2): 40})
+    assert [each.node for each in came_back(of(fault, there))] == ["a"] * flaws
 
 
 @pytest.mark.parametrize(("ended", "alive", "flaws"), [(2, False, 1), (2, True, 0), (9.9, False, 0), (11, False, 0)])
 def test_a_node_that_had_ended_was_not_struck(ended: float, alive: bool, flaws: int) -> None:
-    there: Any = SimpleNamespace(
+    there = SimpleNamespace(
         ended={("a", 1): round(ended * 10**9)}, alive=lambda target, moment: iter([1] if alive else [])
     )
-    fault: Any = SimpleNamespace(injected=10**10, targets=({"node": "a", "rank": None}, {"node": "a", "rank": 1}))
-    run: Any = SimpleNamespace(uncertainty_ns=0)
-    assert [code for code, _ in _already_ended(there, run, fault)] == [Code.FAULT_NOT_OF_JOB] * flaws
+    targets = {"node": "a", "rank": None}, {"node": "a", "rank": 1}
+    fault = SimpleNamespace(id="evict", injected=10**10, targets=targets)
+    assert list(already_ended(of(fault, there))) == [AlreadyEnded("evict", "a", 8 * 10**9)] * flaws
 
 
 @pytest.mark.parametrize(
@@ -154,9 +168,9 @@ def test_a_rate_may_be_nearly_what_was_planned(bend: Bend) -> None:
 def test_damage_changes_what_the_harness_sees(digest: str, told: dict[str, Any], flaws: int) -> None:
     """But for a large checkpoint, of which it digests samples. It may see the damage before the fault tells it."""
     seen = {"path": "c/step-10", "sha256": "before", "at": 5} | told
-    work: Any = _Work(SimpleNamespace(published=[seen]))  # type: ignore[arg-type]
-    fault: Any = SimpleNamespace(damaged=({"checkpoint": "c/step-10", "sha256": digest, "at": 7},), injecting=6)
-    assert len(list(_no_damage(work, fault))) == flaws
+    damage = {"checkpoint": "c/step-10", "sha256": digest, "at": 7}
+    fault = SimpleNamespace(id="flip", injected=7, damaged=(damage,), injecting=6)
+    assert [each.path for each in left_as_it_was(of(fault, published=[seen]))] == ["c/step-10"] * flaws
 
 
 class _Sized:
@@ -234,11 +248,9 @@ def test_the_job_had_what_was_struck(target: dict[str, Any], at: int, had: bool)
     slots = [
         SimpleNamespace(node="a", incarnation=n, allocated=30 * n - 30, released=30 * n - 10, **ends) for n in (1, 2)
     ]
-    run: Any = SimpleNamespace(slots=slots)
-    fault: Any = SimpleNamespace(id="kill", injected=at, targets=[target])
-    found = list(_wrong_target(places(slots=slots), run, fault, {"targets": [{"rank": None}]}))
-    text = f"struck {target['node']}, which was not part of the job at that time"
-    assert found == ([] if had else [(Code.FAULT_NOT_OF_JOB, text)])
+    fault = SimpleNamespace(id="kill", injected=at, targets=[target])
+    found = list(not_of_job(of(fault, places(slots=slots))))
+    assert found == ([] if had else [NotOfJob("kill", target["node"])])
 
 
 @pytest.mark.parametrize(
@@ -247,17 +259,10 @@ def test_the_job_had_what_was_struck(target: dict[str, Any], at: int, had: bool)
 )
 def test_a_fault_that_was_to_end_and_did_not_is_no_proof(outcome: str | None, error: str | None, told: bool) -> None:
     """What broke off says so itself; a log without an end may have lost the line."""
-    run: Any = SimpleNamespace(outcome=outcome)
-    fault: Any = SimpleNamespace(id="full", injected=10, healed=None, error=error, targets=[], lasts=Duration("8s"))
-    found = list(_for_its_time(places(), _Work(run), run, fault))
-    flaw = (Code.FAULT_NEVER_UNDONE, "was never undone; its planned duration is 8s")
-    assert found == ([flaw] if told else [])
-    fault.lasts = None
-    assert list(_for_its_time(places(), _Work(run), run, fault)) == []
-
-
-SECOND = 10**9
-EIGHT_SECONDS = Duration("8s")
+    fault = SimpleNamespace(id="full", injected=10, healed=None, error=error, lasts=EIGHT_SECONDS)
+    assert list(never_undone(of(fault, outcome=outcome))) == [NeverUndone("full", EIGHT_SECONDS)] * told
+    forever = SimpleNamespace(**vars(fault) | {"lasts": None})
+    assert list(never_undone(of(forever, outcome=outcome))) == []
 
 
 @pytest.mark.parametrize(
@@ -284,64 +289,59 @@ def test_a_fault_acts_as_long_as_it_was_to(
     struck = 10 * SECOND
     ended = {"node": node, "incarnation": 1, "rank": rank, "at": struck + at}
     end = np.array([] if last_step is None else [(10 + last_step) * SECOND], np.int64)
-    run: Any = SimpleNamespace(outcome="completed", exits=[ended], steps=_Sized(end))
     target = {"node": "a", "incarnation": 1, "rank": 1}
     fault: Any = SimpleNamespace(id="slow", injected=struck, healed=struck + lasted, error=None, targets=[target])
     fault.lasts, fault.cancelled, fault.effects = EIGHT_SECONDS, None, [{"at": struck}]
-    found = list(_for_its_time(places(exits=[ended]), _Work(run), run, fault))
-    assert [code for code, _ in found] == [Code.FAULT_UNDONE_EARLY] * too_short
-    assert all(text.startswith("was undone after ") for _, text in found)
-    assert all(text.endswith("; its planned duration is 8s") for _, text in found)
+    found = list(undone_early(of(fault, places(exits=[ended]), steps=_Sized(end))))
+    assert found == [UndoneEarly("slow", lasted, EIGHT_SECONDS)] * too_short
 
 
 @pytest.mark.parametrize(
-    ("injected", "finished", "steps", "too_late"),
+    ("injected", "finished", "steps", "late"),
     [(100, True, 1, False), (101, True, 1, True), (101, False, 1, False), (101, True, 0, False)],
 )
 @pytest.mark.parametrize("last", ["step", "checkpoint", "start"])
 @pytest.mark.parametrize("uncertain", [0, 7])
 def test_a_fault_that_came_when_all_was_done(
-    injected: int, finished: bool, steps: int, too_late: bool, last: str, uncertain: int
+    injected: int, finished: bool, steps: int, late: bool, last: str, uncertain: int
 ) -> None:
     """The last thing the job did was at 100, by clocks that are known to so many nanoseconds."""
     at = {name: 100 if name == last else 90 for name in ("step", "checkpoint", "start")}
-    run: Any = SimpleNamespace(
+    evidence = of(
+        SimpleNamespace(id="late", injected=injected + uncertain, strikes=(), kills=True),
         finished=finished,
         steps=_Sized(np.array([at["step"]] * steps, np.int64)),
         checkpoints=[{"at": at["checkpoint"]}],
         processes=[SimpleNamespace(started=at["start"])],
         uncertainty_ns=uncertain,
     )
-    fault: Any = SimpleNamespace(id="late", injected=injected + uncertain, strikes=(), kills=True)
-    told = [(Code.FAULT_STRUCK_AFTER_END, "struck after the job had done all its work")]
-    assert list(_too_late(_Work(run), run, fault)) == (told if too_late else [])
+    assert list(too_late(evidence)) == [AfterTheEnd("late")] * late
 
 
 @pytest.mark.parametrize(
     ("last_begin", "struck", "may", "left"),
     [
         (80, 100, {}, None),  # half a step is left
-        (80, 101, {}, "19.00 s"),
-        (80, 120, {}, "0 µs"),
+        (80, 101, {}, 19),
+        (80, 120, {}, 0),
         (80, 101, {"kills": True}, None),
         (80, 101, {"stops": True}, None),
         (80, 101, {"spoils": True}, None),
         (110, 110, {}, None),  # the last step is a short one, and it all is left
-        (110, 111, {}, "9.00 s"),
+        (110, 111, {}, 9),
     ],
 )
 @pytest.mark.parametrize("uncertain", [0, 7])
 def test_what_only_slows_a_job_needs_half_a_step(
-    last_begin: int, struck: int, may: dict[str, bool], left: str | None, uncertain: int
+    last_begin: int, struck: int, may: dict[str, bool], left: int | None, uncertain: int
 ) -> None:
     """Steps take 40 s, and the last one ends at 120 s. Clocks are known to so many nanoseconds."""
     steps = _Sized(SECOND * np.array([40, 80, 120]))
     steps.begin = SECOND * np.array([0, 40, last_begin])
-    run: Any = SimpleNamespace(finished=True, steps=steps, checkpoints=[], processes=[], uncertainty_ns=uncertain)
-    at = struck * SECOND + uncertain
-    fault: Any = SimpleNamespace(injected=at, strikes=(), **{"kills": False, "stops": False, "spoils": False} | may)
-    text = f"struck {left} before the end of the last step: too late to have an effect"
-    assert list(_too_late(_Work(run), run, fault)) == ([(Code.FAULT_NO_TIME_LEFT, text)] if left else [])
+    run = {"finished": True, "steps": steps, "checkpoints": [], "processes": [], "uncertainty_ns": uncertain}
+    fault = SimpleNamespace(id="slow", injected=struck * SECOND + uncertain, strikes=())
+    vars(fault).update({"kills": False, "stops": False, "spoils": False} | may)
+    assert list(too_late(of(fault, **run))) == ([] if left is None else [NoTimeLeft("slow", left * SECOND)])
 
 
 @pytest.mark.parametrize(
@@ -364,41 +364,42 @@ def test_who_is_frozen_says_nothing(
 ) -> None:
     """It was struck at 10, and seen to stand still at 20; its time was over at 60."""
     worker = SimpleNamespace(rank=1, exited=exited, exit_code=code, last_seen=last_seen)
-    run: Any = SimpleNamespace(processes=[worker], uncertainty_ns=0, steps=_Sized(np.array(ends, np.int64)))
-    run.rows_by_process = np.arange(len(ends)), [0, len(ends)]
-    fault: Any = SimpleNamespace(injected=10, freezes=True, effects=[{"at": 20}], targets=[{}])
+    fault: Any = SimpleNamespace(id="hang", injected=10, freezes=True, kills=False, effects=[{"at": 20}], targets=[{}])
     fault.lasts, fault.cancelled = SimpleNamespace(ns=50), None
-    there: Any = SimpleNamespace(alive=lambda target, moment: [0])
-    told = [(Code.FAULT_VICTIM_WENT_ON, f"froze rank 1, but the rank {what} meanwhile")]
+    evidence = of(fault, SimpleNamespace(alive=lambda target, moment: [0]), processes=[worker], outcome=None)
+    evidence.run.steps = _Sized(np.array(ends, np.int64))
+    evidence.run.rows_by_process = np.arange(len(ends)), [0, len(ends)]
+    told = [f"fault hang froze rank 1, but the rank {what} meanwhile"] if what else []
     for fault.healed in (None, 60, 90):
-        assert list(_not_frozen(there, run, fault)) == (told if what else [])
+        assert [each.words for each in fault_kept_down.breaches(evidence)] == told
     fault.cancelled = 21  # it was told to end, and let go a moment later: what the rank does then is no flaw
-    assert list(_not_frozen(there, run, fault)) == []
+    assert list(fault_kept_down.breaches(evidence)) == []
 
 
 @pytest.mark.parametrize(
-    ("cancelled", "effects", "last_step", "said"),
+    ("cancelled", "effects", "last_step", "told"),
     [
-        (5, True, 99, "was stopped after 5.00 s; its planned duration is 8s"),
-        (5, False, 99, "was stopped after 5.00 s; its planned duration is 8s"),
-        (9, True, 99, ""),
-        (None, True, 99, ""),
-        (5, True, 5, ""),  # the job was over
+        (5, True, 99, True),
+        (5, False, 99, True),
+        (9, True, 99, False),
+        (None, True, 99, False),
+        (5, True, 5, False),  # the job was over
     ],
 )
 def test_a_fault_that_people_stopped_is_called_stopped(
-    cancelled: int | None, effects: bool, last_step: int, said: str
+    cancelled: int | None, effects: bool, last_step: int, told: bool
 ) -> None:
     """It struck at 10 s. Times count from then."""
     at = 10 * SECOND
     steps = _Sized(np.array([at + last_step * SECOND]))
-    run: Any = SimpleNamespace(outcome="completed", steps=steps, uncertainty_ns=0)
-    fault: Any = SimpleNamespace(injected=at, healed=at + 5 * SECOND, error=None, targets=[], lasts=EIGHT_SECONDS)
+    lasted: dict[str, Any] = {"healed": at + 5 * SECOND, "lasts": EIGHT_SECONDS}
+    fault: Any = SimpleNamespace(id="slow", injected=at, error=None, targets=[], **lasted)
     fault.cancelled = None if cancelled is None else at + cancelled * SECOND
     fault.effects = [{"at": at + 1, "measured": 1, "expected": 1, "ok": True}] if effects else []
-    assert _stopped(_Work(run), fault) == said
-    if said:
-        assert list(_for_its_time(places(), _Work(run), run, fault)) == list(_effect(_Work(run), run, fault)) == []
+    evidence = of(fault, places(), steps=steps)
+    assert stopped(evidence.work, fault) == (Stopped("slow", 5 * SECOND, EIGHT_SECONDS) if told else None)
+    if told:
+        assert list(undone_early(evidence)) == list(no_effect(evidence)) == []
 
 
 @pytest.mark.parametrize(
@@ -410,14 +411,15 @@ def test_one_that_never_struck_is_told_unless_the_job_gave_up_before_any_did(
 ) -> None:
     def bend(logs: Logs) -> None:
         begun = logs.told("fault.injected")
-        logs.plan["faults"].append(logs.plan["faults"][0] | {"id": "second"})
+        logs.plan["faults"] += [logs.plan["faults"][0] | {"id": name} for name in ("second", "third")]
         logs.harness[-1] |= {"outcome": outcome, "reason": "why"}
         if not struck:
             remove(logs.harness, lambda line: "fault" in line and line is not begun)
             begun |= {"event": "fault.postponed", "reason": "not yet"}
 
     reasons = judged(bend).reasons
-    assert ("fault second never struck: its trigger never came" in reasons) is told, reasons
+    for name in ("second", "third"):
+        assert (f"fault {name} never struck: its trigger never came" in reasons) is told, reasons
     held_back = "fault fault1 never struck: it was due, but held back: not yet"
     assert (held_back in reasons) is (told and not struck), reasons
 
@@ -443,9 +445,8 @@ def test_who_begins_a_step_after_its_death_was_not_killed(
     steps = SimpleNamespace(process=np.array([0, 1, 0]), begin=np.array([6, 90, begin]))
     known = {"processes": [worker, other], "steps": steps}
     target = {"node": "a", "incarnation": 1, "rank": 1}
-    fault: Any = SimpleNamespace(id="kill", injected=20, targets=[target], kills=True, effects=[{"at": 25}])
-    found = list(_outlived(places(**known), SimpleNamespace(**known), fault))  # type: ignore[arg-type]
-    assert [code for code, _ in found] == [Code.FAULT_VICTIM_WENT_ON] * outlived
+    fault = SimpleNamespace(id="kill", injected=20, targets=[target], kills=True, effects=[{"at": 25}])
+    assert list(killed_went_on(of(fault, places(**known), **known))) == [KilledWentOn("kill", 1)] * outlived
 
 
 @pytest.mark.parametrize(

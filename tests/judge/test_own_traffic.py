@@ -54,6 +54,8 @@ def test_other_faults_are_not_asked() -> None:
 def test_it_can_be_switched_off() -> None:
     card = judged(told("nic_latency", measured=0, least=1, ok=False), 3.0, {"own_traffic": "off"})
     assert card.verdict is not Verdict.INVALID
+    [traffic] = [each for each in card.guarantees if each.name == "fault.own_traffic"]
+    assert (traffic.state, traffic.why) == ("not judged", "the scenario switches it off")
 
 
 def test_traffic_that_lost_no_time_is_a_result() -> None:

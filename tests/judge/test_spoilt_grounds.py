@@ -40,6 +40,7 @@ def grounds(**other: Ground) -> Mapping[str, Ground]:
         "its lines since": Ground(Kind.ABSENCE, (0,), since=20),
         "a step of everybody": Ground(Kind.ABSENCE, steps=(10,)),
         "steps": Ground(Kind.STEPS),
+        "faults": Ground(Kind.FAULTS),
         "how far": Ground(Kind.REACHED),
         "losses": Ground(Kind.LOSSES),
         "bits": Ground(Kind.BITS),
@@ -143,7 +144,7 @@ CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
         "rehearsal-whole",
         evidence_of(run_of(beside=SimpleNamespace(other_losses="", cut_short="stopped"))),
         {},
-        {"steps"},
+        {"steps", "faults"},
     ),
     "run cut short": (
         "run-to-its-end",

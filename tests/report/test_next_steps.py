@@ -9,7 +9,7 @@ import pytest
 import report_runs
 
 from harness.judge.assumption import FRESH
-from harness.judge.verdict import Code, Doubt, Finding, Verdict
+from harness.judge.verdict import Doubt, Finding, Verdict
 from harness.report import html_page, junit, markdown, run_report
 from harness.report.next_steps import SETTLES, STEPS_MAX, next_steps
 
@@ -59,7 +59,7 @@ def test_a_fault_that_did_not_act_is_looked_up() -> None:
     card = replace(report_runs.spot_evict(), verdict=Verdict.INVALID)
     [lost] = card.evidence.run.faults
     two = replace(card.evidence, run=replace(card.evidence.run, faults=[replace(lost, id="x", kind="hang"), lost]))
-    invalid = Finding(Verdict.INVALID, "fault fault1 did not act as planned: measured 0", Code.FAULT_NO_EFFECT)
+    invalid = Finding(Verdict.INVALID, "fault fault1 did not act as planned: measured 0", "fault.as_planned")
     for evidence in (card.evidence, two):  # the other one acted
         assert next_steps(replace(card, evidence=evidence, findings=(invalid,))) == [
             "What fault1 reported: the lines fault.effect of events/harness.jsonl in the run's folder",

@@ -6,6 +6,8 @@ from harness.judge.assumption import Assumption, Spoils
 from harness.judge.facts.analysis import Analysis
 from harness.judge.verdict import Ground, Kind
 
+AGAIN = "Rehearse it again, to its end: {run}"
+
 
 def _other_rehearsal(evidence: Analysis, ground: Ground) -> str:
     other = evidence.run.beside.other_losses
@@ -22,7 +24,8 @@ def _stopped(evidence: Analysis, ground: Ground) -> str:
 ASSUMPTION = Assumption(
     spoils=(
         Spoils(Kind.LOSSES, _other_rehearsal, "Rehearse it alone: {run}"),
-        Spoils(Kind.STEPS, _stopped, "Rehearse it again, to its end: {run}"),
+        Spoils(Kind.STEPS, _stopped, AGAIN),
+        Spoils(Kind.FAULTS, _stopped, AGAIN),
     ),
     order=4,
 )

@@ -22,6 +22,7 @@ from harness.judge.facts.restarts import Restart
 from harness.judge.facts.samples import Consumed
 from harness.judge.facts.saves import Saves
 from harness.judge.facts.usual import Degraded, Pace, Slowed, Usual
+from harness.judge.facts.work import Work
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from
 from harness.timeline.timeline import Floats, Ints, Process, saving_like
@@ -173,6 +174,10 @@ class Analysis(Evidence):
     @cached_property
     def places(self) -> Places:
         return Places(self.run)
+
+    @cached_property
+    def work(self) -> Work:
+        return Work(self.run)
 
     @cached_property
     def last_notices(self) -> Mapping[str, int]:

@@ -1,0 +1,21 @@
+"""People stopped no fault before its planned time was over, or before its effect was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.judge.assumption import Assumption
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.fault_times import stopped
+from harness.judge.facts.strikes import struck
+from harness.units import format_duration
+
+
+def _broken(evidence: Analysis) -> Iterator[str]:
+    for fault in struck(evidence):
+        if found := stopped(evidence.work, fault):
+            planned = f"; its planned duration is {found.lasts}" if found.lasts else ", before its effect was measured"
+            yield f"fault {fault.id} was stopped after {format_duration(found.after_ns)}{planned}"
+
+
+ASSUMPTION = Assumption(_broken, holds_for=("run",), family="fault")
