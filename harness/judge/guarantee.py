@@ -50,7 +50,7 @@ class Guarantee:
     """`breaches`: all that breaks it. `nothing`: why a run without a breach says nothing of it, as no restart came; an
     empty text where it held. `rests_on`: what the trainer must tell for that, as in `harness.judge.facts.reported`.
     `explained_by`: the names of guarantees whose breach also breaks this one. `holds_for`: where its breaches are
-    looked for.
+    looked for. `switch`: in `expect:`, what switches it off by `off`.
 
     `needs_steps`: nothing is said of it where the job's steps are not known. `until_the_end`: a rehearsal that people
     stopped says nothing of it. `of_a_fault`: its breach shows that a fault did not act as planned, so that the run
@@ -62,6 +62,7 @@ class Guarantee:
     explained_by: tuple[str, ...] = ()
     holds_for: tuple[str, ...] = (RUN, DRILL, SECOND_RESTART)
     nothing: Callable[[Analysis], str] = never
+    switch: str = ""
     needs_steps: bool = True
     until_the_end: bool = False
     of_a_fault: bool = False

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.judge.assumption import assumptions, spoilt
+from harness.judge.bounds import OFF
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import By
 from harness.judge.facts.reported import ITEMS, blindness, stood_in_for, told
@@ -41,12 +42,17 @@ class Judged:
 def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Finding]]:
     """All guarantees that hold for such a run, and what they and the assumptions find."""
     wanted = {name: each for name, each in guarantees().items() if holds_for in each.holds_for}
-    blind = blindness(evidence.run, evidence.fault_free)
-    asked = {name: each for name, each in wanted.items() if not (blind and each.needs_steps)}
-    found = {name: _examples(name, each, evidence) for name, each in asked.items()}
-    states = [_judged(name, each, found.get(name), evidence) for name, each in wanted.items()]
+    silent = {name: why for name, each in wanted.items() if (why := _not_asked(each, evidence))}
+    found = {name: _examples(name, each, evidence) for name, each in wanted.items() if name not in silent}
+    states = [_judged(name, each, silent.get(name, ""), found.get(name, ()), evidence) for name, each in wanted.items()]
     broken = list(_told(found, wanted))
     return states, [*broken, *_broken_assumptions(evidence, holds_for, broken)]
+
+
+def _not_asked(guarantee: Guarantee, evidence: Analysis) -> str:
+    if (evidence.run.plan.get("expect") or {}).get(guarantee.switch) == OFF:
+        return "the scenario switches it off"
+    return blindness(evidence.run, evidence.fault_free) if guarantee.needs_steps else ""
 
 
 def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[Finding]:
@@ -91,12 +97,12 @@ def _broken_assumptions(evidence: Analysis, holds_for: str, told: Sequence[Findi
             yield Finding(Verdict.INCONCLUSIVE, why, name, name, each.settles)
 
 
-def _judged(name: str, guarantee: Guarantee, found: Sequence[Finding] | None, evidence: Analysis) -> Judged:
-    """`found`: `None` where it was not asked, as the steps of the job are not known."""
-    worst = max(found or (), key=_badness, default=None)
+def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding], evidence: Analysis) -> Judged:
+    """`why`: it was not asked."""
+    worst = max(found, key=_badness, default=None)
     if worst is not None:
         return Judged(name, statement(name), BROKEN[worst.verdict], worst.text)
-    why = blindness(evidence.run, evidence.fault_free) if found is None else _says_nothing(guarantee, evidence)
+    why = why or _says_nothing(guarantee, evidence)
     return Judged(name, statement(name), "not judged" if why else "held", why)
 
 
