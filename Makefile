@@ -11,7 +11,7 @@ PLAN ?= pre-launch
 OLD ?= .
 ARGS ?=
 ENGINES ?= docker slurm
-WORKERS ?= 4
+WORKERS ?= 6
 FAST := $(addprefix tests/,adopt campaign cli docs forecast gameday gate judge log matrix plan preflight report run spec theory timeline trainers test_import_rules.py test_plugins.py)
 BENCH_STEPS ?= 1000
 
@@ -81,7 +81,7 @@ gameday: $(VENV)/.ready ## A schedule of scenarios on one job, with a live page:
 test fast explore: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
-test: $(VENV)/.ready-dev ## All tests, by four workers (tests/conftest.py says which one does what): WORKERS=0 for none
+test: $(VENV)/.ready-dev ## All tests, by six workers (tests/groups.py says which one does what): WORKERS=0 for none
 	@$(PY) -m pytest $(if $(OUTCOMES),--outcomes=$(OUTCOMES)) --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder --durations 30 --durations-min 5 $(ARGS)
 
 .PHONY: fast

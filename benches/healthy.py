@@ -6,10 +6,10 @@ None may be accused; how many prove nothing is told, with the reasons.
 
 Run N takes the N-th of all scenarios and stacks in turn. Two rounds have the same seeds, so that every second run is
 compared with a fault-free run that is kept, as the runs of a team are. With `--busy` every second run has two busy
-loops beside it; those come after the others, `--at-once` together. Each run is kept, with a digest of the code that
-made it, and judged anew by the judge of today. It is made again only where that code has changed, so what was
-interrupted goes on where it ended; with `--keep` what earlier code made stays, and `--stored` makes none. The table is
-docs/healthy.md.
+loops beside it; those come after the others. `--at-once` so many run together. docs/healthy.json keeps what each run
+showed, with a digest of the code that made it. A run whose folder is there is judged anew by the judge of today. It is
+made again only where the code has changed that made it, so what was interrupted goes on where it ended, on another
+machine, too. With `--keep` what earlier code made stays, and `--stored` makes none. The table is docs/healthy.md.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import collections
 import concurrent.futures
 import contextlib
 import hashlib
+import itertools
 import json
 import pathlib
 import subprocess
@@ -34,9 +35,11 @@ from harness.report.run_report import read
 
 ROOT = league.ROOT
 PAGE = ROOT / "docs" / "healthy.md"
+KEPT = ROOT / "docs" / "healthy.json"
 MAKES_RUNS = ("run", "node", "backends", "faults", "trainers", "plan", "spec")  # what judges is left out
 LIMIT_S = 1800
 BUSY_LOOPS = 2
+ENVIRONMENTS = threading.Lock()  # several stacks share one
 BROKEN = {("accelerate", "rank-kill"), ("lightning", "rank-kill")}  # docs/league.md says what is wrong with them
 INTRODUCTION = """\
 # Healthy runs
@@ -81,7 +84,8 @@ def make(number: int, name: str, seed: int, folder: pathlib.Path, busy: bool) ->
     path: Any = stack
     if column:
         (found,) = league.stacks((stack,))
-        path = league.scenario(found, column)
+        with ENVIRONMENTS:
+            path = league.scenario(found, column)
     reports = folder / name.replace(" ", "-")
     before = set(reports.glob("*/plan.json"))
     command = [sys.executable, "-m", "harness", "run", str(path), "--seed", str(seed), "--reports", str(reports)]
@@ -105,8 +109,8 @@ class Runs:
     """Those that are kept, by their numbers; several threads may make some."""
 
     def __init__(self, given: argparse.Namespace, folder: pathlib.Path) -> None:
-        self.given, self.folder, self.file, self.lock = given, folder, folder / "runs.json", threading.Lock()
-        known = json.loads(self.file.read_text()) if self.file.exists() else ()
+        self.given, self.folder, self.lock = given, folder, threading.Lock()
+        known = json.loads(KEPT.read_text()) if KEPT.exists() else ()
         self.kept = {each["number"]: Run(**each) for each in known}
 
     def one(self, number: int) -> Run | None:
@@ -119,11 +123,12 @@ class Runs:
             run = make(number, name, seed, self.folder, busy)
         if run is None:
             return None
-        run = judged(run, self.folder)
+        if (self.folder / run.folder).is_dir():
+            run = judged(run, self.folder)
         with self.lock:
             self.kept[number] = run
             kept = [asdict(self.kept[each]) for each in sorted(self.kept)]
-            self.file.write_text(json.dumps(kept, indent=1) + "\n")
+            KEPT.write_text(json.dumps(kept, indent=1) + "\n")
         print(f"{number}/{self.given.runs} {run.name}: {run.verdict} {run.reason}", flush=True)
         return run
 
@@ -134,10 +139,11 @@ class Runs:
 
     def all(self) -> list[Run]:
         numbers = range(1, self.given.runs + 1)
-        quiet = [self.one(number) for number in numbers if not self.is_busy(number)]
-        beside = busy_host() if self.given.busy and not self.given.stored else contextlib.nullcontext()
-        with beside, concurrent.futures.ThreadPoolExecutor(self.given.at_once) as threads:
-            busy = [*threads.map(self.one, filter(self.is_busy, numbers))]
+        with concurrent.futures.ThreadPoolExecutor(self.given.at_once) as threads:
+            quiet = [*threads.map(self.one, itertools.filterfalse(self.is_busy, numbers))]
+            beside = busy_host() if self.given.busy and not self.given.stored else contextlib.nullcontext()
+            with beside:
+                busy = [*threads.map(self.one, filter(self.is_busy, numbers))]
         return sorted((run for run in (*quiet, *busy) if run), key=lambda run: run.number)
 
 
@@ -177,7 +183,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--busy", action="store_true", help="every second one beside two busy loops")
-    parser.add_argument("--at-once", type=int, default=1, help="so many of the busy ones together")
+    parser.add_argument("--at-once", type=int, default=1, help="so many runs together")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "reports" / "healthy")
     parser.add_argument("--stored", action="store_true", help="make no run; judge those that are there")
     parser.add_argument("--keep", action="store_true", help="make only what is missing, whatever code made the others")

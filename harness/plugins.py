@@ -36,6 +36,10 @@ class Family:
             raise ValueError(f"unknown {self.kind} {name!r}; {choice(name, (*also, *self.names()))}")
         return name
 
+    def sentence(self, name: str) -> str:
+        """The first line of its docstring."""
+        return (importlib.import_module(f"{self.package}.{name}").__doc__ or "").partition("\n")[0]
+
     def load(self, name: str) -> Any:
         """What the plug-in defines. Raises `UsageError` where there is none of this name, or it defines nothing."""
         try:

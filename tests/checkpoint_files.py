@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 
 ELEMENTS = 3000
 
@@ -29,6 +28,8 @@ def save(path: pathlib.Path, content: object) -> None:
 
 
 def save_dcp(folder: pathlib.Path, content: dict[str, Any]) -> None:
+    import torch.distributed.checkpoint as dcp  # slow, and every worker imports this file
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dcp.save(content, checkpoint_id=folder, no_dist=True)

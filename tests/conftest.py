@@ -2,23 +2,18 @@
 
 A test that needs more than this machine has is skipped. CI runs its tests in two halves, and no test may be skipped in
 both but those that `tests/ci.yaml` lists (`tests/outcomes.py`, `tests/halves.py`).
-
-`make test` has four workers for two cores, as most real jobs wait more than they compute. Long groups come first, whose
-tests go one after the other: whole runs through the command line, of which some look for what a run has left behind;
-jobs; faults and kills on virtual nodes of this machine; the conformance of such nodes; and the tests of each other
-engine. Files that start jobs come next, then all others, file by file, by whoever is free. The sweeps share nothing, so
-each is taken alone.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import pathlib
-import re
 from typing import Any
 
 import announcing
 import busy
+import groups
 import needs
 import outcomes
 import pytest
@@ -27,6 +22,8 @@ import waiting
 from hypothesis import HealthCheck, settings
 
 from harness.report import commands
+
+gc.disable()  # until all is collected: what is made by then stays, and looking through it takes a third of the time
 
 # A busy machine breaks no property, and a verdict on the code is not drawn by lot: each run tries the same examples.
 # `make explore` tries others.
@@ -53,40 +50,9 @@ def pytest_collection(session: pytest.Session) -> None:
     rewriting.share(session.config)
 
 
-LONG_GROUPS = {
-    "runs": ("e2e/",),
-    "nodes": ("backends/local/", "faults/", "kills/"),
-    "jobs": ("mutants/test_real", "run/"),
-    "docker": ("backends/docker/", "monitoring/test_prometheus"),
-    "slurm": ("backends/slurm/",),
-    "places": (),
-    "kubernetes": ("backends/kubernetes/",),
-}
-# Where the node of a conformance test is.
-PLACES = {"local": "places"} | {engine: engine for engine in ("docker", "slurm", "kubernetes")}
-TAKEN_ALONE = ("matrix/test_resume_matrix", "matrix/test_checkpoint_matrix")  # no test there shares a fixture
-
-
-def group_of(nodeid: str) -> str:
-    """Tests of one group run in one worker, in their order."""
-    file, _, name = nodeid.removeprefix("tests/").partition("::")
-    if file.startswith("conformance/test_conformance_"):
-        place = re.search(r"\[(\w+)", name)
-        return PLACES.get(place[1], file) if place else file
-    if file.startswith(TAKEN_ALONE):
-        return nodeid
-    return next((group for group, places in LONG_GROUPS.items() if file.startswith(places)), file)
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Groups(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return group_of(nodeid)
-
-    return Groups(config, log)
+    return groups.scheduler(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -94,14 +60,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     outcomes.select(config, items)
     busy.select(config, items)
     if hasattr(config, "workerinput"):
-        order = list(LONG_GROUPS)
-        slow = {group_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
-        ranks = {group: rank for rank, group in enumerate([*order, *sorted(slow - set(order))])}
-        items.sort(key=lambda item: ranks.get(group_of(item.nodeid), len(ranks)))
+        groups.sort(items)
         if config.workerinput["workerid"] == announcing.FIRST:
             pathlib.Path(config.workerinput["skips_note"]).write_text(json.dumps(needs.lacks(items)))
     elif announcer := config.pluginmanager.get_plugin("announcer"):
         announcer.say(needs.lacks(items), len(items))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -24,6 +24,7 @@ from harness.spec.scenario import OTHERS, has_key, load_header
 
 if TYPE_CHECKING:  # what is heavy is imported by the command that needs it
     from harness.campaign.run_store import StoredRun
+    from harness.judge.guarantee import Guarantee
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])\Z")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -97,6 +98,37 @@ def _list_scenarios(folder: pathlib.Path, json: bool) -> None:
             say(f"{kind}: {', '.join(path.stem for path in of_kind)} ({command} NAME)", "dim")
         if others := [path.stem for path in files if path not in of_kind]:
             say(f"beside the {kind}: {', '.join(others)} (a broken trainer that must fail before each gate)", "dim")
+
+
+def guarantees(
+    name: Annotated[str, typer.Argument(help="Only this one, as `restart.newest`.")] = "",
+    json: JsonOption = False,
+) -> None:
+    """List what must be so in each run; with a name, what it rests on.
+
+    Example: chaos guarantees restart.newest
+    """
+    from harness.judge import guarantee
+
+    known = guarantee.guarantees()
+    if name and name not in known:
+        raise UsageError(f"unknown guarantee {short(name)!r}; {choice(name, known)}")
+    chosen = {each: known[each] for each in known if name in ("", each)}
+    if json:
+        print_json([_told(each, held) for each, held in chosen.items()])
+        return
+    for each, held in chosen.items():
+        out.print(f"[bold]{safe(each)}[/]  {safe(guarantee.statement(each))}", soft_wrap=True)
+        for key, value in _told(each, held).items() if name else ():
+            if key not in ("name", "statement") and value:
+                out.print(f"  {key.replace('_', ' ')}: {safe(', '.join(value))}", soft_wrap=True)
+
+
+def _told(name: str, held: Guarantee) -> dict[str, Any]:
+    from harness.judge.guarantee import statement
+
+    lists = {key: list(getattr(held, key)) for key in ("holds_for", "rests_on", "explained_by")}
+    return {"name": name, "statement": statement(name), **lists}
 
 
 def faults(

@@ -66,6 +66,10 @@ COMMANDS = {
             "harness.cli.listing:faults",
             "List the faults, and which backends can inject them here; with a name, its parameters.",
         ),
+        "guarantees": (
+            "harness.cli.listing:guarantees",
+            "List what must be so in each run; with a name, what it rests on.",
+        ),
         "plan": (
             "harness.cli.scenarios:plan",
             "Say what a scenario would do, or print what would be asked of the engine. Launches nothing.",

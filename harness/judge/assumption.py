@@ -40,13 +40,15 @@ def nothing(evidence: Analysis) -> Iterator[str]:
 class Assumption:
     """`broken`: what breaks it for the run as a whole, in words: then the run is inconclusive. Of that the first one is
     told. `spoils`: the grounds that it makes doubtful. `holds_for`: as of a guarantee. `order`: the least is asked
-    first. `family`: of guarantees; where one of them is broken for sure, this one is not told of the whole run."""
+    first. `family`: of guarantees; where one of them is broken for sure, this one is not told of the whole run.
+    `settles`: what would tell of the whole run, as in `Spoils`."""
 
     broken: Callable[[Analysis], Iterator[str]] = nothing
     spoils: Sequence[Spoils] = ()
     holds_for: tuple[str, ...] = ("run", "restore drill", "second restart")
     order: int = 5
     family: str = ""
+    settles: str = ""
 
 
 FAMILY = Family("assumption", "harness.judge.assumptions", "ASSUMPTION")
@@ -56,6 +58,11 @@ FAMILY = Family("assumption", "harness.judge.assumptions", "ASSUMPTION")
 def assumptions() -> Mapping[str, Assumption]:
     """All of them by name, as `clocks-known`, sorted."""
     return {file.replace("_", "-"): FAMILY.load(file) for file in FAMILY.names()}
+
+
+def statement(name: str) -> str:
+    """The sentence that people read."""
+    return FAMILY.sentence(name.replace("-", "_"))
 
 
 @dataclass(frozen=True)

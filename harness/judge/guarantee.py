@@ -9,7 +9,6 @@ weigh that: how a breach is known comes with the facts from which it follows, an
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,9 +47,10 @@ def never(evidence: Analysis) -> str:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """`breaches`: all that breaks it. `nothing`: why a run says nothing of it, as no restart came; an empty text where
-    it does. `rests_on`: what the trainer must tell for it, as in `harness.judge.facts.reported`. `explained_by`: the
-    names of guarantees whose breach also breaks this one. `holds_for`: where its breaches are looked for.
+    """`breaches`: all that breaks it. `nothing`: why a run without a breach says nothing of it, as no restart came; an
+    empty text where it held. `rests_on`: what the trainer must tell for that, as in `harness.judge.facts.reported`.
+    `explained_by`: the names of guarantees whose breach also breaks this one. `holds_for`: where its breaches are
+    looked for. `switch`: in `expect:`, what switches it off by `off`.
 
     `needs_steps`: nothing is said of it where the job's steps are not known. `until_the_end`: a rehearsal that people
     stopped says nothing of it. `of_a_fault`: its breach shows that a fault did not act as planned, so that the run
@@ -62,13 +62,14 @@ class Guarantee:
     explained_by: tuple[str, ...] = ()
     holds_for: tuple[str, ...] = (RUN, DRILL, SECOND_RESTART)
     nothing: Callable[[Analysis], str] = never
+    switch: str = ""
     needs_steps: bool = True
     until_the_end: bool = False
     of_a_fault: bool = False
 
 
 FAMILY = Family("guarantee", "harness.judge.guarantees", "GUARANTEE")
-# Where each family stands among the scores, in reports.
+# Of families: where their findings stand among those of the scores, and in which order reports list them.
 ORDER: Mapping[str, int] = {
     "fault": -1,
     "job": 0,
@@ -95,5 +96,4 @@ def family(name: str) -> str:
 
 def statement(name: str) -> str:
     """The sentence that people read."""
-    module = importlib.import_module(f"{FAMILY.package}.{name.replace('.', '_', 1)}")
-    return (module.__doc__ or "").partition("\n")[0]
+    return FAMILY.sentence(name.replace(".", "_", 1))

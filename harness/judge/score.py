@@ -30,7 +30,7 @@ from harness.plugins import Family
 from harness.timeline.timeline import FaultRecord
 
 S = 1_000_000_000
-ASSUMPTIONS_AT = 5  # among the scores, by their order; those of a family stand where it does
+ELSEWHERE = 5  # stands what an assumption of no family finds, among the scores by their order
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     results = {name: result for name, (result, _) in weighed.items()}
     not_judged = dict(item for result in results.values() for item in result.not_judged)
     states, found_broken = weighing.judged(analysis, RUN)
-    placed = [(_order(finding.code), finding) for finding in found_broken]
+    placed = [(_place(finding.code), finding) for finding in found_broken]
     placed += [(score.order, finding) for score in scores for finding in weighed[score.name][1]]
     findings = [finding for _, finding in sorted(placed, key=operator.itemgetter(0))]
     findings += [
@@ -248,9 +248,10 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     )
 
 
-def _order(code: str) -> int:
-    """Where a guarantee or an assumption stands among the scores."""
-    return ORDER.get(assumptions()[code].family if code in assumptions() else family(code), ASSUMPTIONS_AT)
+def _place(code: str) -> int:
+    """Of a guarantee, or of an assumption, which stands with its family."""
+    of = assumptions()[code].family if code in assumptions() else family(code)
+    return ORDER.get(of, ELSEWHERE)
 
 
 def _causes(code: str) -> Sequence[str]:

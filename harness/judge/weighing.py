@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.judge.assumption import assumptions, spoilt
+from harness.judge.bounds import OFF
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import By
-from harness.judge.facts.reported import blindness
+from harness.judge.facts.reported import ITEMS, blindness, stood_in_for, told
 from harness.judge.guarantee import Breach, Guarantee, family, guarantees, statement
 from harness.judge.verdict import PRIORITY, Finding, Ground, Kind, Verdict
 
@@ -41,16 +42,17 @@ class Judged:
 def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Finding]]:
     """All guarantees that hold for such a run, and what they and the assumptions find."""
     wanted = {name: each for name, each in guarantees().items() if holds_for in each.holds_for}
-    silent = {name: why for name, each in wanted.items() if (why := _not_judged(each, evidence))}
+    silent = {name: why for name, each in wanted.items() if (why := _not_asked(each, evidence))}
     found = {name: _examples(name, each, evidence) for name, each in wanted.items() if name not in silent}
-    states = [_judged(name, silent.get(name, ""), found.get(name, ())) for name in wanted]
-    told = list(_told(found, wanted))
-    return states, [*told, *_broken_assumptions(evidence, holds_for, told)]
+    states = [_judged(name, each, silent.get(name, ""), found.get(name, ()), evidence) for name, each in wanted.items()]
+    broken = list(_told(found, wanted))
+    return states, [*broken, *_broken_assumptions(evidence, holds_for, broken)]
 
 
-def _not_judged(guarantee: Guarantee, evidence: Analysis) -> str:
-    blind = blindness(evidence.run, evidence.fault_free) if guarantee.needs_steps else ""
-    return blind or guarantee.nothing(evidence)
+def _not_asked(guarantee: Guarantee, evidence: Analysis) -> str:
+    if (evidence.run.plan.get("expect") or {}).get(guarantee.switch) == OFF:
+        return "the scenario switches it off"
+    return blindness(evidence.run, evidence.fault_free) if guarantee.needs_steps else ""
 
 
 def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[Finding]:
@@ -92,11 +94,19 @@ def _broken_assumptions(evidence: Analysis, holds_for: str, told: Sequence[Findi
     for name, each in assumptions().items():
         asked = holds_for in each.holds_for and each.family not in sure
         if asked and (why := next(each.broken(evidence), "")):
-            yield Finding(Verdict.INCONCLUSIVE, why, name, name)
+            yield Finding(Verdict.INCONCLUSIVE, why, name, name, each.settles)
 
 
-def _judged(name: str, why: str, found: Sequence[Finding]) -> Judged:
+def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding], evidence: Analysis) -> Judged:
+    """`why`: it was not asked."""
     worst = max(found, key=_badness, default=None)
-    if why or worst is None:
-        return Judged(name, statement(name), "not judged" if why else "held", why)
-    return Judged(name, statement(name), BROKEN[worst.verdict], worst.text)
+    if worst is not None:
+        return Judged(name, statement(name), BROKEN[worst.verdict], worst.text)
+    why = why or _says_nothing(guarantee, evidence)
+    return Judged(name, statement(name), "not judged" if why else "held", why)
+
+
+def _says_nothing(guarantee: Guarantee, evidence: Analysis) -> str:
+    """Why nothing broke it: nobody would have told, or nothing happened that could."""
+    untold = [ITEMS[kind] for kind in guarantee.rests_on if kind not in stood_in_for(told(evidence.run))]
+    return f"the log does not report {', '.join(untold)}" if untold else guarantee.nothing(evidence)

@@ -6,14 +6,21 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from harness.preflight.file_content import Part
+from harness.preflight.missing_files import kind, with_step
 from harness.preflight.verification import Save, State
 from harness.timeline.save_events import family
 
 SMALLER = 0.9
 ZEROED = 0.5  # of the bytes that were not in holes before
-_NUMBER = re.compile(r"-\d+-of-\d+|[-_.]?\d+")
+_OPTIMIZER = re.compile(r"optim|exp_avg|momentum_buffer", re.IGNORECASE)  # in the name of a file, or of a tensor in it
+
+
+class _Held(NamedTuple):
+    path: str
+    step: int | None
 
 
 class Series:
@@ -22,16 +29,17 @@ class Series:
     def __init__(self) -> None:
         self._before: dict[str, Save] = {}  # by family, the last one that was whole
         self._always: dict[str, dict[str, str]] = {}  # by family: name without numbers → a file that each whole one has
-        self._held = defaultdict[tuple[str, str], dict[str, str]](dict)  # by family and file: digest → the save
+        self._held = defaultdict[tuple[str, str], dict[str, _Held]](dict)  # by family and file: digest → the first save
         self._stepwise = set[tuple[str, str]]()  # files that told the step of their save
 
     def add(self, save: Save) -> None:
         """Tells the save what is odd in it, and keeps it for the next one."""
         kin = family(save.path)
-        files = {_NUMBER.sub("", file): file for file in save.parts}
+        files = {kind(file): file for file in save.parts}
         before, always = self._before.get(kin), self._always.get(kin, files)
         if save.state not in (State.DAMAGED, State.UNFINISHED):
-            for name in sorted(always.keys() - files.keys()):
+            missed = {kind(each.file) for each in save.findings}
+            for name in sorted(always.keys() - files.keys() - missed):
                 save.find(State.SUSPICIOUS, f"has no file like {always[name]}, and each whole save before has one")
             if before:
                 _hold(save, before)
@@ -51,17 +59,39 @@ class Series:
                 self._stepwise.add(place)
             elif place in self._stepwise and save.step is not None:
                 save.find(State.DAMAGED, f"is of step {step}, and the save of step {save.step}", file)
-        for file, parts in save.parts.items():
-            tensors = "".join(part.sha256 for part in parts if part.span.name and part.content.trained)
-            digest, held = hashlib.sha256(tensors.encode()).hexdigest(), self._held[kin, _alike(file, save)]
-            if tensors and digest in held and len(held) > 1:
-                save.find(State.SUSPICIOUS, f"holds what it held in {held[digest]}", file)
-            held.setdefault(digest, save.path)
+        held = {file: self._held_before(file, save, kin) for file in save.parts if _trained(save, file)}
+        optimizer = {file for file in held if _is_of_optimizer(save, file)}
+        for group in (optimizer, held.keys() - optimizer):
+            changed = {file for file in group if len(self._held[kin, _alike(file, save)]) > 1}
+            # What never changed may be frozen. But training changes some weights, and some of the optimizer.
+            stale = group if optimizer and not changed and all(held[file] for file in group) else changed
+            for file in sorted(stale):
+                if held[file]:
+                    save.find(State.SUSPICIOUS, f"holds what it held in {held[file]}", file)
+
+    def _held_before(self, file: str, save: Save, kin: str) -> str:
+        """The save of another step that held the same; else none. The file is kept for the next save."""
+        held = self._held[kin, _alike(file, save)]
+        mine = _Held(save.path, save.step)
+        first = held.setdefault(hashlib.sha256(_trained(save, file).encode()).hexdigest(), mine)
+        return "" if first is mine or (save.step is not None and first.step == save.step) else first.path
+
+
+def _trained(save: Save, file: str) -> str:
+    return "".join(part.sha256 for part in save.parts[file] if part.span.name and part.content.trained)
+
+
+def _is_of_optimizer(save: Save, file: str) -> bool:
+    names = [part.span.name for part in save.parts[file]]
+    return any(map(_OPTIMIZER.search, [file.rpartition("/")[2], *names]))
 
 
 def _alike(file: str, save: Save) -> str:
-    """The same for the same file of each save: its name without the step."""
-    return re.sub(rf"(?<!\d)0*{save.step}(?!\d)", "#", file) if save.step is not None else file
+    """The same for the same file of each save."""
+    name = save.path.rpartition("/")[2]
+    if save.step is None and file == name:
+        return family(file)
+    return with_step(file.removeprefix(f"{name}/"), save.step)
 
 
 def _tensors(save: Save) -> Mapping[tuple[str, str], tuple[str, Part]]:
@@ -76,7 +106,7 @@ def _hold(save: Save, before: Save) -> None:
     lost = sorted({name for _, name in theirs} - {name for _, name in mine})
     for name in lost:
         save.find(State.SUSPICIOUS, f"is not there, and was in {before.path}", tensor=name)
-    sizes = [sum(part.content.size for _, part in side.values()) for side in (mine, theirs)]
+    sizes = [sum(part.content.size for _, part in side.values() if part.content.trained) for side in (mine, theirs)]
     if not lost and sizes[0] < SMALLER * sizes[1]:
         save.find(State.SUSPICIOUS, f"its tensors have {sizes[0]:,} bytes; in {before.path} {sizes[1]:,}")
     for place in sorted(mine.keys() & theirs.keys()):

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from harness.trainers.checkpoints.shared.formats import Inside
@@ -31,18 +31,22 @@ class Lack(NamedTuple):
 def numbered(files: Sequence[str]) -> Iterator[Lack]:
     """`model-00001-of-00003`: of three. Else by the numbers of ranks: all up to the largest one. Where they are all
     multiples of one, as where the first rank of each node saves, that is not sure."""
-    known, counted, ranks = set(files), dict[str, re.Match[str]](), defaultdict[str, list[str]](list)
+    known, ranks = set(files), defaultdict[str, list[str]](list)
+    counted = defaultdict[str, dict[int, re.Match[str]]](dict)  # by name without numbers: one file for each total
     for file in files:
         if of := _OF.search(file):
-            counted.setdefault(_OF.sub("", file), of)
+            counted[_OF.sub("", file)].setdefault(int(of[2]), of)
+            if int(of[1]) > int(of[2]):
+                yield Lack(f"is there, and is numbered beyond its total of {int(of[2])}", file, sure=False)
         elif _RANKS.search(file):
             ranks[_RANKS.sub(lambda found: re.sub(r"\d+", "#", found[0]), file)].append(file)
-    for of in counted.values():
+    for of, sure in ((of, len(totals) == 1) for totals in counted.values() for of in totals.values()):
         count, width = min(int(of[2]), TRIED_MAX), len(of[1])
         every = [f"{of.string[: of.start(1)]}{number:0{width}}{of.string[of.end(1) :]}" for number in range(count + 1)]
         needed = every[:-1] if every[0] in known else every[1:]
         absent = [name for name in needed if name not in known]
-        yield from (Lack(f"is missing, one of {int(of[2])}", name) for name in absent[:NAMED_MAX])
+        # With several totals, those of all but one may be left from a save before.
+        yield from (Lack(f"is missing, one of {int(of[2])}", name, sure=sure) for name in absent[:NAMED_MAX])
     for family in ranks.values():
         if len(family) > 1:  # the number of one alone may be another one's, as of an adapter's rank
             yield from _ranks(family)
@@ -79,7 +83,8 @@ def told(insides: Mapping[str, Inside]) -> Iterator[Lack]:
 
 
 def indexed(insides: Mapping[str, Inside]) -> Iterator[Lack]:
-    """By an index of Hugging Face: each tensor is in the file that it names, and each of such a file is named."""
+    """By an index of Hugging Face: each tensor is in the file that it names, and each of such a file is named. So is
+    each shard of the model."""
     for index, inside in insides.items():
         where = inside.top.get("weight_map")
         if not index.endswith(".index.json") or not isinstance(where, dict):
@@ -87,6 +92,7 @@ def indexed(insides: Mapping[str, Inside]) -> Iterator[Lack]:
         held = defaultdict[str, set[str]](set)
         for tensor, name in where.items():
             held[f"{index.rpartition('/')[0]}/{name}"].add(tensor)
+        yield from _unnamed(index, held.keys(), insides)
         for file, tensors in held.items():
             if file not in insides:
                 yield Lack(f"is missing; the index names it for {len(tensors)} of its tensors", file)
@@ -97,3 +103,14 @@ def indexed(insides: Mapping[str, Inside]) -> Iterator[Lack]:
                 more = set[str]() if torch else there - tensors
                 yield from (Lack("is not in it, and the index says so", file, each) for each in sorted(tensors - there))
                 yield from (Lack("is there, and the index does not name it", index, each) for each in sorted(more))
+
+
+def _unnamed(index: str, named: Collection[str], insides: Mapping[str, Inside]) -> Iterator[Lack]:
+    """Shards with the name of the index, or of the shards that it names. One of another total may be left from a save
+    before."""
+    stem, _, suffix = index.removesuffix(".index.json").rpartition(".")
+    series = {f"{stem}.{suffix}", *(_OF.sub("", file) for file in named if _OF.search(file))}
+    totals = {int(of[2]) for file in named if (of := _OF.search(file))}
+    for file in sorted(insides.keys() - named):
+        if (of := _OF.search(file)) and _OF.sub("", file) in series:
+            yield Lack(f"is there, and {index.rpartition('/')[2]} does not name it", file, sure=int(of[2]) in totals)

@@ -17,7 +17,7 @@ import msgspec
 
 from harness.errors import FaultError
 from harness.log import untrusted_files
-from harness.preflight import manifest, siblings
+from harness.preflight import manifest, missing_files, siblings
 from harness.preflight.file_content import Part, Unreadable, parts
 from harness.preflight.pairs import Joined, joined
 from harness.trainers.checkpoints.contract import AUTO, FoundCheckpoint, Listing, layout_names, load_layout
@@ -105,7 +105,7 @@ class Place:
             listing = load_layout(name).list(rest)
             taken = {file for each in listing.checkpoints for file in each.files}
             rest = replace(rest, sizes={file: size for file, size in rest.sizes.items() if file not in taken})
-            listing = replace(listing, checkpoints=joined(listing.checkpoints))
+            listing = replace(listing, checkpoints=missing_files.told(joined(listing.checkpoints)))
             if self._wanted != self._folder:
                 listing = Listing(name, [each for each in listing.checkpoints if self._wanted in each.files])
             listings += [listing] if listing.checkpoints else []
@@ -226,9 +226,10 @@ class _Verification:
         find = self.save.find
         files, insides = self.found.files, self.insides
         parts = self.found.lacks if isinstance(self.found, Joined) else ()
-        for asked in (parts, siblings.numbered(files), siblings.told(insides), siblings.indexed(insides)):
-            for lack in asked:
-                find(State.DAMAGED if lack.sure else State.SUSPICIOUS, lack.what, lack.file, lack.tensor)
+        own = [*siblings.numbered(files), *siblings.told(insides), *siblings.indexed(insides)]
+        known = {f"{self.found.path}/{self.layout.mark}", *(lack.file for lack in own)}
+        for lack in (*own, *(lack for lack in parts if lack.file not in known)):
+            find(State.DAMAGED if lack.sure else State.SUSPICIOUS, lack.what, lack.file, lack.tensor)
         for file, inside in self.insides.items():
             self._ask_shape(file, inside)
             told = inside.top.get(self.layout.step_key)
@@ -236,7 +237,8 @@ class _Verification:
                 find(State.DAMAGED, f"is of step {told}, and the save of step {self.found.step}", file)
         if not any(inside.known for inside in self.insides.values()):
             find(State.UNKNOWN, "no file of it has a format that is known")
-        if not self.found.whole and self.save.state is State.WHOLE:
+        states = (State.WHOLE, State.SUSPICIOUS) if self.layout.mark else (State.WHOLE,)
+        if not self.found.whole and self.save.state in states:
             folder, mark = self.found.path.rpartition("/")[0], self.layout.mark
             if not self.layout.marked_beside:
                 find(State.DAMAGED, f"lacks what is written last: {mark or 'its end'}")

@@ -33,6 +33,9 @@ def render(report: Report, sections: Sequence[Section] = ()) -> str:
         "\n".join(f"- Next: {text(step_here(step))}" for step in report.next_steps),
         table(["", "Observed", "Bound", "Verdict", ""], figures),
         _section("Expectations", ["Verdict", "Expectation", "Bound", "Observed", "Reason"], expected),
+        _section(
+            "Guarantees that did not hold", ["State", "Guarantee", "What it says", "Why"], view.guarantee_rows(report)
+        ),
         _recoveries(report),
         _accounts(report),
         _closed_forms(report),

@@ -15,7 +15,7 @@ from harness.report.words import gpu_seconds, one_line, seconds, words
 S = 1_000_000_000
 # Failures over what the job trains or writes. The runbook of a fault is about an outage.
 OF_THE_STATE = (
-    *("restart.", "loss", "samples.", "rank-samples.", "ranks.", "replicas.", "save.", "drill.", "second."),
+    *("restart.", "loss", "samples.", "rank-samples.", "ranks.", "replicas.", "save.", "saves.", "drill.", "second."),
     *("last_checkpoint.", "second_restart.", "files_beside_saves."),
 )
 STEPS_MAX = 8

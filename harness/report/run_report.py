@@ -94,6 +94,16 @@ class Expectation(_Part, frozen=True):
         return self.observed_value / self.bound_value
 
 
+class Guarantee(_Part, frozen=True):
+    """One thing that must be so. `state`: held · broken · open (the evidence does not tell) · not judged. `why`: what
+    broke it, or why it is not judged."""
+
+    name: str
+    statement: str
+    state: str
+    why: str = ""
+
+
 class Run(_Part, frozen=True):
     """The course of the run. Times are in seconds. `None`: a report of an earlier version, which does not tell."""
 
@@ -202,6 +212,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     scores: dict[str, dict[str, Any]] = {}
     metrics: dict[str, Any] = {}
     expectations: tuple[Expectation, ...] = ()
+    guarantees: tuple[Guarantee, ...] = ()
     environment: dict[str, Any] = {}
     labels: dict[str, str] = {}
     provenance: dict[str, str] = {}  # `PROVENANCE`, each with its value or `NOT_HERE`
@@ -267,6 +278,7 @@ def from_scorecard(card: Scorecard) -> Report:
         "expectations": [
             {name: getattr(line, name) for name in Expectation.__struct_fields__} for line in card.expectations
         ],
+        "guarantees": [vars(each) for each in card.guarantees],
         "environment": card.environment,
         "labels": {str(key): str(value) for key, value in labels.items()} if isinstance(labels, Mapping) else {},
         "provenance": _provenance(card),

@@ -65,6 +65,24 @@ class Account:
     share: float
 
 
+def guarantee_name(name: str) -> str:
+    """`restart.same_step` as `Restart · same step`."""
+    family, _, rest = name.partition(".")
+    return f"{family.capitalize()} · {rest.replace('_', ' ')}"
+
+
+def guarantee_rows(report: Report) -> list[tuple[str, str, str, str]]:
+    """State, name, sentence and reason of each guarantee that did not simply hold; the broken ones first."""
+    states = ("broken", "open", "not judged")
+    odd = sorted((each for each in report.guarantees if each.state in states), key=lambda g: states.index(g.state))
+    return [(each.state, guarantee_name(each.name), each.statement, each.why) for each in odd]
+
+
+def guarantees_held(report: Report) -> list[tuple[str, str]]:
+    """Name and sentence of each."""
+    return [(guarantee_name(each.name), each.statement) for each in report.guarantees if each.state == "held"]
+
+
 def headline(report: Report) -> str:
     return reasons(report)[0] if report.reasons else VERDICT_MEANING[report.verdict]
 

@@ -65,7 +65,7 @@ COMPARED = {
 
 
 REPORT = """schema run_id scenario title backend seed profile commit begun_at verdict reasons run faults scores metrics
-expectations environment labels provenance not_judged not_judged_because next_steps kept_as"""
+expectations guarantees environment labels provenance not_judged not_judged_because next_steps kept_as"""
 
 
 def test_scenarios() -> None:

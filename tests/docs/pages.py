@@ -39,6 +39,7 @@ PAGES: dict[str, Callable[[], str]] = {  # each page that is generated, or has a
     "faults.md": reference_pages.faults,
     "forecast.md": lambda: _with_table("forecast.md", published_vectors.markdown(published_vectors.check_all())),
     "gate-statistic.md": lambda: _with_table("gate-statistic.md", gates.table(gates.kept())),
+    "guarantees.md": reference_pages.guarantees,
     "league.md": lambda: league.markdown(league.stacks(()), league.Kept()),
     "live-metrics.md": lambda: _with_table("live-metrics.md", metrics.table()),
     "verdict-matrix.md": matrix.stored,

@@ -1,4 +1,4 @@
-"""The pages docs/faults.md, docs/bounds.md and docs/commands.md: what the code says of itself."""
+"""The pages docs/faults.md, docs/bounds.md, docs/guarantees.md and docs/commands.md: what the code says of itself."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import yaml
 from harness.cli import listing
 from harness.cli.main import COMMANDS, make_app
 from harness.faults.contract import fault_names, load_fault
+from harness.judge import assumption, guarantee
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MADE = "Made by `make docs` from what the code says of itself; a test fails when it is out of date."
@@ -84,6 +85,38 @@ def _allowed(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
     if kind == "string" and "s" in str(schema.get("pattern", "")) and "ms" in str(schema.get("pattern", "")):
         name = "a duration, like `5s`"
     return " ".join([name, *bounds])
+
+
+def guarantees() -> str:
+    """A section for each family of guarantees, and one for what is assumed of the evidence."""
+    lines = [
+        "# What must be so in each run",
+        "",
+        MADE,
+        "A **guarantee** is looked for in each run, whatever the scenario expects. `chaos guarantees` prints the same, and",
+        "a report says of each whether it held, was broken, is open (the evidence does not tell), or was not judged.",
+        "",
+        "How a breach is known decides: what the harness saw, or what a process told against itself, fails the run. One",
+        "word against another one, or something that nobody told, makes it inconclusive. A guarantee of the family `fault`",
+        "that is broken makes the run invalid: it proves nothing.",
+        "",
+    ]
+    known = guarantee.guarantees()
+    for family in dict.fromkeys(map(guarantee.family, known)):
+        lines += [f"## {family.capitalize()}", "", "| guarantee | what it says | looked for in |", "|---|---|---|"]
+        for name in (each for each in known if guarantee.family(each) == family):
+            lines.append(f"| `{name}` | {guarantee.statement(name)} | {', '.join(known[name].holds_for)} |")
+        lines.append("")
+    lines += [
+        "## What is assumed of the evidence",
+        "",
+        "What breaks one of these makes inconclusive what rests on it, and says why in its own words.",
+        "",
+        "| assumption | what it says |",
+        "|---|---|",
+    ]
+    lines += [f"| `{name}` | {assumption.statement(name)} |" for name in assumption.assumptions()]
+    return "\n".join(lines) + "\n"
 
 
 def bounds() -> str:

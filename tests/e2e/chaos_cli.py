@@ -17,9 +17,11 @@ from harness.node import processes
 ANY_RUN = "any run"
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
-SHORT = """\
-version: 1
-name: short
+# Two workers may have such a run at a time, and each looks for what its own has left behind.
+NAME = f"short{os.environ.get('PYTEST_XDIST_WORKER', '')}"
+SHORT = (
+    f"version: 1\nname: {NAME}\n"
+    """\
 title: A short run for the tests
 workload: {nodes: 2, steps: 60, checkpoint: {every_steps: 10}, restore_drill: false,
   args: [--layers, "1", --width, "64", --context, "32"]}
@@ -34,7 +36,8 @@ expect:
   loss_continuity: {mode: exact}
   pace: {max_slowdown: 1000}
 abort: {if_no_step_for: 10m, wall_clock: 10m}
-"""  # how fast it is decides nothing: other programs take the cores whenever they like
+"""
+)  # how fast it is decides nothing: other programs take the cores whenever they like
 
 
 LARGER = SHORT.replace('[--layers, "1", --width, "64", --context, "32"]', '[--layers, "2"]')

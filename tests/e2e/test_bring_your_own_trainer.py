@@ -11,12 +11,24 @@ import sys
 
 import pytest
 from chaos_cli import ROOT, Done, command, environment
+from tools import need_docker
 
 from harness.backends.contract import load_backend
 from harness.backends.docker.engine import Engine
 
 PAGE = (ROOT / "docs" / "bring-your-own-trainer.md").read_text()
 SCRIPT = ROOT / "examples" / "trainers" / "plain_ddp" / "train.py"
+
+
+@pytest.fixture(scope="module")
+def docker() -> None:
+    """Asked for before `training`, which is made for nothing where there is no engine."""
+    need_docker()
+
+
+@pytest.fixture(scope="module")
+def slurm() -> None:
+    skip_without("slurm")
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +78,7 @@ def check_passed(done: Done) -> None:
         assert done.code == 3 and re.fullmatch(too_fast, reason), done.out
 
 
-def test_on_docker_in_an_image_of_ones_own(training: pathlib.Path) -> None:
-    skip_without("docker")
+def test_on_docker_in_an_image_of_ones_own(docker: None, training: pathlib.Path) -> None:
     engine = Engine()
     image = f"chaos-test-own-trainer-{os.getpid()}"
     try:
@@ -83,8 +94,7 @@ def test_on_docker_in_an_image_of_ones_own(training: pathlib.Path) -> None:
         engine.close()
 
 
-def test_on_slurm_at_the_same_path_on_all_nodes(training: pathlib.Path) -> None:
-    skip_without("slurm")
+def test_on_slurm_at_the_same_path_on_all_nodes(slurm: None, training: pathlib.Path) -> None:
     done = rehearsed(training, "slurm", str(training / "train.py"))
     check_passed(done)
     assert done.report["scores"]["loss_continuity"]["max_abs_diff"] == 0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 import xml.etree.ElementTree
 
 import pytest
-from chaos_cli import Done, chaos, leftovers, lighter
+from chaos_cli import NAME, Done, chaos, leftovers, lighter
 
 
 @pytest.mark.healthy
@@ -42,6 +43,18 @@ def test_spot_evict_leaves_a_whole_report(spot_evict: Done) -> None:
     again = chaos(done.reports, "score", run_dir.name)
     assert again.code == 0
     assert json.loads((run_dir / "report.json").read_text()) == report
+
+
+def test_a_damaged_log_is_an_error_with_its_place(reports: pathlib.Path, spot_evict: Done) -> None:
+    (whole,) = spot_evict.run_dirs
+    run_dir = shutil.copytree(whole, reports / whole.name)
+    log = next((run_dir / "events").glob("*/trainer-*"))
+    lines = log.read_text().splitlines()
+    lines[3] = lines[3][:30]
+    log.write_text("\n".join(lines) + "\n")
+    done = chaos(reports, "score", run_dir)
+    assert done.code == 3 and f"{log.name}:4" in done.out, done.out
+    assert "Traceback" not in done.out
 
 
 @pytest.mark.healthy
@@ -85,4 +98,4 @@ def test_four_ranks_are_exact_too_and_rank_0_may_die(reports: pathlib.Path, shor
     done = chaos(reports, "run", short)
     assert done.code == 0, done.out
     assert done.report["scores"]["loss_continuity"]["max_abs_diff"] == 0
-    assert leftovers("short") == []
+    assert leftovers(NAME) == []

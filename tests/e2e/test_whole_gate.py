@@ -6,7 +6,7 @@ import json
 import pathlib
 import shutil
 
-from chaos_cli import ROOT, chaos, leftovers
+from chaos_cli import NAME, ROOT, chaos, leftovers
 
 
 def test_the_gate_catches_its_blindness_check_and_says_yes(reports: pathlib.Path, short: pathlib.Path) -> None:
@@ -19,4 +19,4 @@ def test_the_gate_catches_its_blindness_check_and_says_yes(reports: pathlib.Path
     answer = json.loads((folder / "suite.json").read_text())
     assert answer["verdict"] == "pass" and answer["blindness_check"]["verdict"] == "fail"
     assert "resumed from step 0 and gave no reason" in answer["blindness_check"]["reasons"][0]
-    assert leftovers("short", "blindness-check") == []
+    assert leftovers(NAME, "blindness-check") == []

@@ -53,6 +53,19 @@ def test_an_ignored_notice_is_told_and_fails_where_it_is_bounded() -> None:
     assert judged(expect={"notices": {"max_ignored": 1}}).verdict is Verdict.PASS
 
 
+def test_a_job_that_saves_and_leaves_at_once_has_acted() -> None:
+    def leaves(logs: Logs) -> None:
+        given = logs.told("fault.injected")["mono_ns"]
+        for name in [name for name, lines in logs.items() if lines[0]["mono_ns"] > given and "trainer" in name]:
+            del logs[name]
+        for lines in logs.trainers():
+            lines[:] = [line for line in lines if line["mono_ns"] <= given]
+
+    card = judged(leaves, beside("checkpoint.committed", step=17, kind="emergency"))
+    [told] = [line for line in card.expectations if line.name == "notices.max_ignored"]
+    assert (told.observed, told.verdict) == ("0 of 1", Verdict.PASS)
+
+
 @pytest.mark.parametrize(
     "act",
     [

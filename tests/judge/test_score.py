@@ -13,6 +13,7 @@ from simulator import Logs, Outage, simulate
 from harness.errors import UsageError
 from harness.judge import score
 from harness.judge.bounds import BOUNDS
+from harness.judge.guarantee import guarantees
 from harness.judge.score import Expectation, ScoreResult, at_least, at_most
 from harness.judge.verdict import EXIT_CODES, Claim, Doubt, Finding, Verdict, merge, worst_first
 from harness.timeline.timeline import FaultRecord
@@ -85,6 +86,14 @@ def test_a_cause_is_as_bad_as_what_it_explains_and_stands_before_it() -> None:
     findings = [Finding(verdict, text, text) for verdict, text in told]
     ordered = worst_first(findings, lambda code: ("cause", "never found") if code == "effect" else ())
     assert ordered == ["cause", "other", "effect", "odd"]
+
+
+def test_what_guarantees_find_stands_in_the_order_of_their_families() -> None:
+    """An assumption stands with its family, and between all of them where it has none."""
+    places = list(map(score._place, guarantees()))
+    assert places == sorted(places)
+    assert score._place("saves-told") == score._place("saves.whole") > score._place("restores-told")
+    assert score._place("clocks-known") == score.ELSEWHERE
 
 
 def test_a_finding_without_a_reason_says_what_was_observed() -> None:

@@ -13,8 +13,8 @@ from judging import ENVELOPE, EXACT, SAVES, Bend, bending, bent, by_a_command, l
 from scorecards import assert_verdict
 from simulator import Job, Line, Logs, Outage, change, clocks, put, remove, simulate, steps
 
+from harness.judge.facts.saves_beside_usual import piled_up
 from harness.judge.questions.drills import _holds_less
-from harness.judge.questions.told_checkpoints import _piled_up
 from harness.judge.score import Evidence, Scorecard, judge
 from harness.judge.verdict import Verdict
 
@@ -190,7 +190,7 @@ def test_a_drill_forms_no_world_and_leaves_as_many(count: int, worlds: int, told
         left={"count": count}, epochs=[0] * worlds, faults=(), beside=SimpleNamespace(job_goes_on=False)
     )
     evidence: Any = SimpleNamespace(run=run, fault_free=SimpleNamespace(left={"count": 2}))
-    assert len(list(_piled_up(evidence))) == told
+    assert len(list(piled_up(evidence))) == told
 
 
 def test_one_line_of_the_harness_or_of_the_job_that_is_lost_accuses_no_save() -> None:
@@ -321,6 +321,8 @@ def test_a_store_that_cannot_be_seen_proves_nothing() -> None:
     card = judged(unseen(10, 80), not_left, hidden)
     assert card.verdict is Verdict.PASS, card.reasons
     assert card.not_judged["checkpoints in their store"] == "it ends with the job"
+    [never_none] = [each for each in card.guarantees if each.name == "saves.never_none"]
+    assert (never_none.state, never_none.why) == ("not judged", "it ends with the job")
 
 
 @pytest.mark.parametrize(
@@ -684,3 +686,9 @@ def test_a_save_is_not_committed_before_it_is_written(late: int, fails: bool) ->
 def test_what_is_written_some_steps_later_may_be_something_else() -> None:
     card = judged(without=(watched, writes(2, after_ns=1_000_000_000)))
     assert card.verdict is Verdict.INCONCLUSIVE and "before they were written (2 times" in said(card), card.reasons
+
+
+def test_a_save_that_may_be_none_hides_no_proof_against_others() -> None:
+    card = judged(seen_again, without=(watched, writes(2)))
+    assert_verdict(card, Verdict.FAIL, "told as committed before they were written (")
+    assert "is none" not in said(card), card.reasons

@@ -101,7 +101,7 @@ def one_file(logs: Logs, **told: object) -> None:
         logs.put({"event": "checkpoint.published"} | seen | clocks(line, 500_000))
 
 
-TWICE = "ranks 0 and 1 wrote /reports/"
+TWICE = "ranks 0 and 1 wrote checkpoints/step-10.pt"
 
 
 def test_two_ranks_that_write_one_file_fail_first() -> None:

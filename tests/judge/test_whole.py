@@ -33,12 +33,12 @@ from harness.judge.bounds import Bounds, LastCheckpointBounds, PaceBounds, Rhyth
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import beside, part_of
 from harness.judge.facts.usual import Pace
+from harness.judge.guarantees import again_no_standstill
 from harness.judge.questions.whole_again import (
     WRITTEN_NS,
     PaceScore,
     _after_the_fault,
     _idle_steps,
-    _stood_still,
 )
 from harness.judge.score import Evidence, Expectation, S, Scorecard, judge
 from harness.judge.verdict import Code, Doubt, Ground, Kind, Verdict
@@ -236,9 +236,9 @@ def test_a_job_stands_still_for_longer_than_any_fault_free_run(usual_s: list[flo
     evidence: Any = SimpleNamespace(run=run, usual=SimpleNamespace(times=usual), disturbed=[])
     text = f"the job stood still for {took_s:.2f} s after step 2, while no fault was at work"
     longest = f"(at most {format_duration(round(max(usual_s, default=0) * S))} in the fault-free run)"
-    assert [each.words for each in _stood_still(evidence)] == ([f"{text} {longest}"] if told else [])
+    assert [each.words for each in again_no_standstill.breaches(evidence)] == ([f"{text} {longest}"] if told else [])
     evidence.disturbed = [(3 * S, 4 * S)]
-    assert [*_stood_still(evidence)] == []
+    assert [*again_no_standstill.breaches(evidence)] == []
 
 
 @pytest.mark.parametrize(

@@ -314,7 +314,7 @@ DAMAGES = [
     Damage("safetensors", "a list", _INDEX, say("[]"), D, ("weight_map",)),
     Damage("safetensors", "names nothing", _INDEX, say('{"weight_map": {}}'), D, ("weight_map",)),
     Damage("safetensors", "null", _INDEX, say('{"weight_map": null}'), D, ("weight_map",)),
-    Damage("safetensors", "missing", _INDEX, missing, S, ("has no file like", "step_40/model.safetensors.index.json")),
+    Damage("safetensors", "missing", _INDEX, missing, S, ("index.json: is missing, and most",)),
     Damage("hugging_face", "cut", _HF, cut, D, ("a.",)),
     Damage("hugging_face", "flip", _HF, flip, W, (), "a.weight"),
     Damage("hugging_face", "flip", _OPT, flip, D, ("state.0.exp_avg", "checksum"), "a.weight", 1),
@@ -323,7 +323,7 @@ DAMAGES = [
     Damage("hugging_face", "tail", _OPT, tail, D, ("cut off",)),
     Damage("hugging_face", "empty", "checkpoint-60/scheduler.pt", empty, D, ("is empty",)),
     Damage("hugging_face", "missing", _HF, missing, D, ("is missing, one of 2",)),
-    Damage("hugging_face", "missing", _OPT, missing, S, ("state.0.exp_avg", "is not there")),
+    Damage("hugging_face", "missing", _OPT, missing, D, ("optimizer.pt: is missing, and most",)),
     Damage(
         "hugging_face", "missing", "checkpoint-60/trainer_state.json", missing, D, ("written last: trainer_state.json",)
     ),
@@ -332,8 +332,10 @@ DAMAGES = [
     Damage(
         "hugging_face", "no int", "checkpoint-60/trainer_state.json", say('{"global_step": 20.0}'), D, ("got `float`",)
     ),
-    Damage("hugging_face", "missing", "checkpoint-60/scheduler.pt", missing, S, ("checkpoint-40/scheduler.pt",)),
-    Damage("hugging_face", "missing", "checkpoint-60/config.json", missing, S, ("checkpoint-40/config.json",)),
+    Damage(
+        "hugging_face", "missing", "checkpoint-60/scheduler.pt", missing, D, ("scheduler.pt: is missing, and most",)
+    ),
+    Damage("hugging_face", "missing", "checkpoint-60/config.json", missing, S, ("config.json: is missing, and most",)),
     Damage("hugging_face", "other", _HF, other, S, ("checkpoint-20",)),
     Damage("lightning", "cut", _CKPT, cut, D, ("cut off",)),
     Damage("lightning", "short", _CKPT, short, D, ("cut off",)),

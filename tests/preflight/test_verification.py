@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is missing: pip install 'chaos-harness[trainer]'")
 import checkpoint_files
 import torch
-from checkpoint_files import save
+from checkpoint_files import save, save_safetensors
 from damages import DAMAGES, FOLDERS, STEP, WRITERS, Damage, edit, tensors, write_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -271,6 +271,183 @@ def test_ranks_between_others_are_missed(tmp_path: pathlib.Path) -> None:
     assert [each.words for each in save.findings] == [
         "ckpt_5_rank2.pt: is missing, and ranks with larger numbers are there"
     ]
+
+
+def write_ranks(place: pathlib.Path, ranks: dict[int, int]) -> None:
+    """As the Trainer of Hugging Face does, with a state of each rank's generators. `ranks`: by step."""
+    for step, count in ranks.items():
+        WRITERS["hugging_face"](place, step)
+        for rank in range(count):
+            save(place / f"checkpoint-{step}" / f"rng_state_{rank}.pth", {"cpu": torch.get_rng_state(), "rank": rank})
+
+
+def states(place: pathlib.Path) -> list[State]:
+    return [save.state for save in verified(place).values()]
+
+
+@pytest.mark.parametrize("steps", [(1, 2), (1, 2, 3), (140, 160), (100, 120, 140, 160)])
+def test_a_rank_whose_file_is_gone_is_missed(tmp_path: pathlib.Path, steps: tuple[int, ...]) -> None:
+    write_ranks(tmp_path, dict.fromkeys(steps, 2))
+    assert states(tmp_path) == [State.WHOLE] * len(steps)
+    newest = tmp_path / f"checkpoint-{steps[-1]}"
+    (newest / "rng_state_1.pth").unlink()  # one rank that goes on alone would write the same
+    assert states(tmp_path) == [State.WHOLE] * (len(steps) - 1) + [State.SUSPICIOUS]
+    assert "rng_state_1.pth: is missing, and most other saves have it; does the job go" in words(verified(tmp_path))
+    (newest / "rng_state_0.pth").rename(newest / "rng_state_1.pth")  # no job writes that
+    assert states(tmp_path)[-1] is (State.DAMAGED if len(steps) > 2 else State.SUSPICIOUS)
+    assert f"checkpoint-{steps[-1]}/rng_state_0.pth: is missing" in words(verified(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "odd"),
+    [
+        ((4, 4, 2, 2), ()),
+        ((2, 2, 4, 4), ()),
+        ((2, 4, 4), (0,)),
+        ((4, 4, 2), (2,)),
+        ((4, 2, 4, 4), (1,)),
+        ((4, 3, 2, 1), ()),
+    ],
+)
+def test_another_number_of_ranks_is_never_a_damage(
+    tmp_path: pathlib.Path, ranks: tuple[int, ...], odd: tuple[int, ...]
+) -> None:
+    write_ranks(tmp_path, {20 * number: count for number, count in enumerate(ranks, 1)})
+    expected = [State.SUSPICIOUS if number in odd else State.WHOLE for number in range(len(ranks))]
+    assert states(tmp_path) == expected
+
+
+def test_a_save_that_is_being_written_says_nothing_about_the_others(tmp_path: pathlib.Path) -> None:
+    write_ranks(tmp_path, {20: 2, 40: 2, 60: 2})
+    (tmp_path / "checkpoint-40" / "rng_state_1.pth").unlink()
+    (tmp_path / "checkpoint-60" / "rng_state_1.pth").unlink()
+    (tmp_path / "checkpoint-60" / "trainer_state.json").unlink()
+    assert states(tmp_path) == [State.WHOLE, State.SUSPICIOUS, State.DAMAGED]
+
+
+def test_files_that_gather_or_are_named_by_a_time_are_not_missed(tmp_path: pathlib.Path) -> None:
+    write_ranks(tmp_path, {20: 1, 40: 1, 60: 1})
+    for number, step in enumerate((20, 40, 60), 1):
+        folder = tmp_path / f"checkpoint-{step}"
+        (folder / f"events.{1700000000 + step}.log").write_text("x")
+        for log in range(number):
+            (folder / f"part_{log}.log").write_text("x")
+    assert words(verified(tmp_path)) == ""
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    root = tmp_path_factory.mktemp("several")
+    for layout in FOLDERS:
+        write_all(root / layout, layout)
+    write_ranks(root / "hugging_face", dict.fromkeys((20, 40, 60, 100), 3))
+    return root
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_a_save_is_never_whole_without_a_file_that_all_others_have(several: pathlib.Path, data: st.DataObject) -> None:
+    layout = data.draw(st.sampled_from([each for each in FOLDERS if each != "lightning"]))  # has one file for a save
+    folder = several / layout / FOLDERS[layout].format(data.draw(st.sampled_from((20, 40, 60, 100))))
+    path = data.draw(st.sampled_from(sorted(each for each in folder.rglob("*") if each.is_file())))
+    content = path.read_bytes()
+    path.unlink()
+    try:
+        saves = verified(several / layout)
+    finally:
+        path.write_bytes(content)
+    assert [name for name, save in saves.items() if save.state is not State.WHOLE] == [folder.name]
+
+
+STALE = ["optimizer.pt", "pytorch_model.bin"]
+
+
+def write_weights(place: pathlib.Path, *steps: int) -> None:
+    for step in steps:
+        folder = place / f"checkpoint-{step}"
+        save(folder / "pytorch_model.bin", {"w": torch.randn(400)})
+        save(folder / "optimizer.pt", {"state": {0: {"exp_avg": torch.randn(400)}}})
+        save(folder / "frozen.bin", {"embedding": torch.ones(400)})
+        save(folder / "scheduler.pt", {"last_epoch": 5})
+        save(folder / "training_args.bin", {"seed": 42})
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+
+
+@pytest.mark.parametrize("file", STALE)
+def test_a_file_of_an_older_save_is_suspicious_and_a_frozen_one_is_not(tmp_path: pathlib.Path, file: str) -> None:
+    write_weights(tmp_path, 100, 120, 140)
+    assert words(verified(tmp_path)) == ""
+    shutil.copyfile(tmp_path / "checkpoint-120" / file, tmp_path / "checkpoint-140" / file)
+    assert words(verified(tmp_path)) == (
+        f"checkpoint-140 checkpoint-140/{file}: holds what it held in {tmp_path.name}/checkpoint-120"
+    )
+
+
+@pytest.mark.parametrize("file", STALE)
+def test_training_that_changes_no_weights_or_no_optimizer_is_suspicious(tmp_path: pathlib.Path, file: str) -> None:
+    """Of two saves, nothing else tells what is frozen."""
+    write_weights(tmp_path, 140, 160)
+    for step in (140, 160):
+        (tmp_path / f"checkpoint-{step}" / "frozen.bin").unlink()
+    shutil.copyfile(tmp_path / "checkpoint-140" / file, tmp_path / "checkpoint-160" / file)
+    assert states(tmp_path) == [State.WHOLE, State.SUSPICIOUS]
+    assert f"checkpoint-160/{file}: holds what it held in" in words(verified(tmp_path))
+
+
+def test_saves_that_are_one_another_but_for_their_steps_are_suspicious(tmp_path: pathlib.Path) -> None:
+    write_weights(tmp_path, 100, 160)
+    for step in (120, 140):
+        shutil.copytree(tmp_path / "checkpoint-100", tmp_path / f"checkpoint-{step}")
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    assert states(tmp_path) == [State.WHOLE, State.SUSPICIOUS, State.SUSPICIOUS, State.WHOLE]
+
+
+def test_an_adapter_beside_frozen_weights_and_a_copy_of_the_same_step_are_healthy(tmp_path: pathlib.Path) -> None:
+    write_weights(tmp_path, 100, 120, 140)
+    for step in (100, 120, 140):
+        folder = tmp_path / f"checkpoint-{step}"
+        save(folder / "pytorch_model.bin", {"w": torch.ones(400)})
+        save_safetensors(folder / "adapter_model.safetensors", {"lora": torch.randn(50)})
+    shutil.copytree(tmp_path / "checkpoint-140", tmp_path / "best" / "checkpoint-140")
+    assert words(verified(tmp_path)) == ""
+
+
+def test_a_file_of_an_older_save_is_found_where_folders_tell_an_epoch(tmp_path: pathlib.Path) -> None:
+    for epoch in (1, 2, 3):
+        save(tmp_path / f"epoch_{epoch}" / "model.pt", {"w": torch.randn(400)})
+        save(tmp_path / f"epoch_{epoch}" / "optimizer.pt", {"exp_avg": torch.randn(400)})
+    assert words(verified(tmp_path)) == ""
+    shutil.copy2(tmp_path / "epoch_1" / "model.pt", tmp_path / "epoch_3" / "model.pt")
+    assert "epoch_3/model.pt: holds what it held in" in words(verified(tmp_path))
+
+
+@pytest.mark.parametrize("names", ["model{}.safetensors", "pytorch_model{}.bin"])
+@pytest.mark.parametrize(
+    ("extra", "state"),
+    [("-00002-of-00002", State.DAMAGED), ("-00003-of-00003", State.SUSPICIOUS), ("-00003-of-00002", State.DAMAGED)],
+)
+def test_a_shard_that_the_index_does_not_name_is_told(
+    tmp_path: pathlib.Path, names: str, extra: str, state: State
+) -> None:
+    folder = tmp_path / "checkpoint-5"
+    shards = [names.format("-00001-of-00002"), names.format("-00002-of-00002")]
+    for name in {*shards, names.format(extra), names.format("").replace("model", "adapter")}:
+        write = save_safetensors if name.endswith("safetensors") else save
+        write(folder / name, {name: torch.randn(40)})  # type: ignore[operator]
+    kept = shards[:1] if names.format(extra) in shards else shards
+    (folder / f"{names.format('')}.index.json").write_text(json.dumps({"weight_map": {name: name for name in kept}}))
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": 5}))
+    assert states(tmp_path) == [state]
+    assert f"{names.format(extra)}: is there, and {names.format('')}.index.json does not name it" in words(
+        verified(tmp_path)
+    )
+
+
+@pytest.mark.parametrize("total", ["00001", "00003"])
+def test_a_total_that_does_not_fit_the_shards_is_told(tmp_path: pathlib.Path, total: str) -> None:
+    for name in ("model-00001-of-00002", f"model-00002-of-{total}"):
+        save_safetensors(tmp_path / "step_5" / f"{name}.safetensors", {name: torch.randn(40)})
+    assert states(tmp_path) == [State.SUSPICIOUS]
 
 
 def test_first_ranks_of_nodes_alone_are_not_sure(tmp_path: pathlib.Path) -> None:

@@ -111,6 +111,7 @@ def test_every_report_tells_the_next_steps_and_a_pass_has_none() -> None:
     ("codes", "runbook", "state"),
     [
         (["restart.no-optimizer", "loss_continuity.mode"], False, True),
+        (["saves.one_writer"], False, True),
         (["recovery_time.max"], True, False),
         (["recovery_time.max", "restart.no-optimizer"], True, True),
     ],

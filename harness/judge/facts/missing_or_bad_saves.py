@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from harness.judge.facts.by_time import Window, touches, union
+from harness.judge.facts.known import By
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import family
@@ -96,7 +97,7 @@ class NoSave:
 
     save: Save
     why: str
-    proved: bool = True  # else the trainer contradicts itself
+    by: By = By.SEEN
 
 
 class Store:
@@ -403,7 +404,7 @@ class Store:
                 if tiny or (save.series in steady and size < SMALLER_STEADY * smallest):
                     who = "the harness saw" if seen_by_us else "the trainer told"
                     why = f"{who} {size:,} bytes, and at least {smallest:,} of each without a fault"
-                    yield NoSave(save, why, proved=tiny)
+                    yield NoSave(save, why, By.SEEN if tiny else By.TOLD)
 
     def _unlike(self) -> Iterator[NoSave]:
         """What each save without a fault but the first has alike, each of its kind has, in as large a world."""
@@ -417,7 +418,7 @@ class Store:
                 for save, what in told.items():
                     first = min(each.step for each in theirs[series, words])
                     if what != known[0] and save.step > first and save.kind in kinds:
-                        yield NoSave(save, f"it has {what} {words}, and {known[0]} without a fault", proved=False)
+                        yield NoSave(save, f"it has {what} {words}, and {known[0]} without a fault", By.TOLD)
 
     def _shrunk(self, seen_by_us: bool, ranks: float) -> float:
         """To which part of a save of the full world one of the smallest may shrink: where most hardly do, none does."""
@@ -471,7 +472,7 @@ class Store:
         for save in self._named:
             sound = [each for each in self._sound.get(save, ()) if each.size and each.digests[1]]
             if any(a.size == b.size and a.digests[1] != b.digests[1] for a, b in itertools.pairwise(sound)):
-                yield NoSave(save, "the harness saw its tensors change after it was whole", proved=False)
+                yield NoSave(save, "the harness saw its tensors change after it was whole", By.TOLD)
 
     def _too_early(self) -> Iterator[NoSave]:
         """It is seen whole when a rank has done its step, and not before."""
@@ -481,7 +482,7 @@ class Store:
             seen = next(iter(self._by_name.get(self._name_of(save) or "", ())), None)
             early = done.get(save.step, 0) - self._run.uncertainty_ns - EARLY_NS
             if seen is not None and seen.step == save.step and seen.at < early:
-                yield NoSave(save, "the harness saw it before any rank had done its step", proved=False)
+                yield NoSave(save, "the harness saw it before any rank had done its step", By.TOLD)
 
     def _holds_another(self) -> Iterator[NoSave]:
         """It holds its step."""
@@ -489,7 +490,8 @@ class Store:
             looks = self._by_name.get(self._name_of(save) or "", ())
             steps = {each.step for each in looks if each.step is not None}
             if steps and save.step not in steps:
-                yield NoSave(save, f"the harness saw that it holds step {min(steps)}", proved=self._usual is not None)
+                by = By.TOLD if self._usual is None else By.SEEN
+                yield NoSave(save, f"the harness saw that it holds step {min(steps)}", by)
 
     def _in_anothers_place(self) -> Iterator[NoSave]:
         """Where each checkpoint has a place of its own without a fault, it lies where one of another step lay."""
@@ -500,7 +502,7 @@ class Store:
         for save in self._whole:
             if save.path and first.setdefault(save.path, save).step != save.step:
                 why = f"it lies where the checkpoint of step {first[save.path].step} lay"
-                yield NoSave(save, why, proved=False)
+                yield NoSave(save, why, By.TOLD)
 
     def size_of(self, save: Save) -> int | None:
         """In bytes, as it was seen, or else as it was told."""
@@ -543,7 +545,7 @@ class Store:
             if share > most + KEPT_MORE:
                 why = f"the harness saw {share:.0%} of its tensors as in the checkpoint of step {step}"
                 usually = f", and at most {most:.0%} " + ("in most others" if alone else "without a fault")
-                yield NoSave(save, why + usually, proved=not alone)
+                yield NoSave(save, why + usually, By.TOLD if alone else By.SEEN)
 
     @cached_property
     def _of_earlier(self) -> Mapping[Save, tuple[float, int]]:
@@ -616,7 +618,7 @@ class Store:
             if ahead < least or (ahead > latest and save.begun is not None):
                 rank = self._run.processes[save.process].rank
                 why = f"rank {rank} began it when it had done step {save.step + ahead}"
-                yield NoSave(save, why, proved=False)
+                yield NoSave(save, why, By.TOLD)
 
     @cached_property
     def _ahead(self) -> Mapping[Save, int]:

@@ -197,7 +197,9 @@ def _too_long(gaps: Sequence[int]) -> float:
 
 
 def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(item, why) of every kind that is not told, or that no expectation asks about."""
+    """(item, why) of every kind that is not told, or that no expectation asks about; and of what the harness cannot
+    see."""
+    yield from (("checkpoints in their store", why) for why in evidence.run.unseen[:1])
     here = stood_in_for(told(evidence.run))
     for kind, item in ITEMS.items():
         if kind in BY_FAULT:

@@ -105,7 +105,7 @@ def apart(evidence: Analysis) -> Iterator[Apart]:
 def of_no_save(evidence: Analysis) -> Iterator[OfNoSave]:
     """A state must come from somewhere: a checkpoint, a peer, or what was there before the run."""
     run, saves = evidence.run, evidence.saves
-    none = {each.save.step: each for each in saves.none.values() if each.proved}
+    none = {each.save.step: each for each in saves.none.values() if each.by is By.SEEN}
     good = {save.step for save in saves.good}
     for restart in evidence.restarts[1:] if run.checkpoints else ():
         until = restart.epoch.begin + run.uncertainty_ns
@@ -161,3 +161,21 @@ def went_back(evidence: Analysis) -> Iterator[WentBack]:
     for before, restart in itertools.pairwise(evidence.restarts):
         if restart.own_decision and not touches(reasons, before.epoch.begin, restart.moment):
             yield WentBack(before.epoch.last, restart.epoch.first - 1, bool(not_borne_out))
+
+
+def no_restart(evidence: Analysis) -> str:
+    """Why nothing follows of restarts; an empty text: there was one."""
+    return "" if len(evidence.restarts) > 1 else "nothing restarted the job"
+
+
+def no_state(evidence: Analysis) -> str:
+    """The same of the parts of a state."""
+    told = any(restore.entered for restart in evidence.restarts[1:] for restore in restart.restores)
+    return no_restart(evidence) or ("" if told else "no rank told whose state it restored")
+
+
+def no_damage(evidence: Analysis) -> str:
+    """The same of damaged checkpoints."""
+    damaged = any(evidence.saves.damage.values())
+    compared = any(each.content and each.saved for restart in evidence.restarts[1:] for each in restart.restores)
+    return no_restart(evidence) or ("" if damaged or compared else "no fault damaged a checkpoint")

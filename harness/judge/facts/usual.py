@@ -25,6 +25,7 @@ from harness.timeline.lookups import grouped
 from harness.timeline.save_events import STARTED
 from harness.timeline.sorted_events import acted_at, first_strike
 from harness.timeline.timeline import Bools, FaultRecord, Floats, Ints, Steps, Timeline
+from harness.units import format_duration
 
 QUANTILE = 0.99  # of the fault-free ones took no longer: the band
 SYNC_QUANTILE = 0.95  # of gradient syncs: a few always wait for a rank that came late
@@ -347,6 +348,13 @@ class Pace:
     @property
     def slowdown(self) -> float:
         return self.taken / self.usual
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        took, usual = format_duration(self.taken), format_duration(self.usual)
+        after = f"{self.steps} steps after the recovery took {took}"
+        return f"{after}, {self.slowdown:.2f} × the {usual} of the fault-free run"
 
     def allowed(self, bound: float) -> float:
         return bound * max(1.0, self.before)

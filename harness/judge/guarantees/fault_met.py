@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.damage_met import never_met
+from harness.judge.facts.restored_states import no_damage
 from harness.judge.guarantee import RUN, Breach, Guarantee, breach
 
 
@@ -16,4 +17,4 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         )
 
 
-GUARANTEE = Guarantee(breaches, holds_for=(RUN,))
+GUARANTEE = Guarantee(breaches, holds_for=(RUN,), nothing=no_damage)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.judge.bounds import OFF
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.fault_targets import missed_traffic
 from harness.judge.guarantee import RUN, Breach, Guarantee, of_fault
@@ -16,9 +15,4 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         yield of_fault(f"did not meet the training's own traffic on {each.node}: {counted}", each)
 
 
-def _switched_off(evidence: Analysis) -> str:
-    off = (evidence.run.plan.get("expect") or {}).get("own_traffic") == OFF
-    return "the scenario switches it off" if off else ""
-
-
-GUARANTEE = Guarantee(breaches, holds_for=(RUN,), nothing=_switched_off, of_a_fault=True)
+GUARANTEE = Guarantee(breaches, holds_for=(RUN,), switch="own_traffic", of_a_fault=True)

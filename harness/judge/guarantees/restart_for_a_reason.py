@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.restored_states import went_back
+from harness.judge.facts.restored_states import no_restart, went_back
 from harness.judge.guarantee import Breach, Guarantee, breach
 
 
@@ -15,4 +15,4 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         yield breach(f"the job went back from step {each.last} to step {each.to} by its own decision, and {why}", each)
 
 
-GUARANTEE = Guarantee(breaches)
+GUARANTEE = Guarantee(breaches, nothing=no_restart)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.restart_choices import FurtherBack, Older, choices, further_back
+from harness.judge.facts.restored_states import no_restart
 from harness.judge.guarantee import Breach, Guarantee, breach
 
 
@@ -37,4 +38,4 @@ def _older(each: Older) -> str:
     return f"rank {each.rank} resumed from step {each.step} {why}, though {newer}"
 
 
-GUARANTEE = Guarantee(breaches, rests_on=("checkpoints",))
+GUARANTEE = Guarantee(breaches, rests_on=("checkpoints", "restores"), nothing=no_restart)

@@ -20,4 +20,4 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         yield breach(f"ranks of one world restored different steps: {steps}", world)
 
 
-GUARANTEE = Guarantee(breaches)
+GUARANTEE = Guarantee(breaches, rests_on=("restores",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.restored_states import of_no_save
+from harness.judge.facts.restored_states import no_restart, of_no_save
 from harness.judge.guarantee import Breach, Guarantee, breach
 
 
@@ -20,4 +20,4 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         yield breach(f"{each.restore.said}, but {why}", each)
 
 
-GUARANTEE = Guarantee(breaches, rests_on=("checkpoints",))
+GUARANTEE = Guarantee(breaches, rests_on=("checkpoints", "restores"), nothing=no_restart)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.restored_states import other_content, took_damaged
+from harness.judge.facts.restored_states import no_damage, other_content, took_damaged
 from harness.judge.guarantee import Breach, Guarantee, breach
 
 
@@ -20,4 +20,4 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         yield breach(other.words, other)
 
 
-GUARANTEE = Guarantee(breaches)
+GUARANTEE = Guarantee(breaches, rests_on=("restores",), nothing=no_damage)

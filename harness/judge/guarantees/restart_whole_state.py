@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.deaths import listed
-from harness.judge.facts.restored_states import model_alone
+from harness.judge.facts.restored_states import model_alone, no_state
 from harness.judge.guarantee import Breach, Guarantee, breach
 
 
@@ -17,4 +17,4 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         yield breach(f"{text} optimizer's state was restored", each)
 
 
-GUARANTEE = Guarantee(breaches)
+GUARANTEE = Guarantee(breaches, rests_on=("restores",), nothing=no_state)

@@ -27,6 +27,7 @@ from harness.judge.facts import by_time, deaths, losses, ranks, times
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import DRILL
 from harness.judge.facts.evidence import SECOND as SECOND_FOLDER
+from harness.judge.facts.known import By
 from harness.judge.facts.losses import CURVES, WORDS, Comparison
 from harness.judge.facts.made_as_asked import Asked
 from harness.judge.facts.restarts import restore
@@ -47,8 +48,8 @@ SAMPLES = {"first": "position", "count": "number of samples", "digest": "digest"
 OF_EACH_RANK = {**WORDS, "weights": "digest of the weights", "rank_samples": "number of samples"}
 MARGIN_NS = 10**9  # a harness may be held up for a moment between what it does and what it tells
 # What is no finding in a drill, which ends when it has restored; or in a second restart, whose steps are asked apart.
-CUT_SHORT = {Code.JOB_INTERRUPTED, Code.JOB_NO_END, Code.NODE_UNUSED, Code.RANK_SAMPLES_MISSING, Code.EVIDENCE_MISSING}
-ASKED_APART = {Code.JOB_STOOD_STILL, Code.JOB_UNFINISHED, Code.EVIDENCE_MISSING}
+CUT_SHORT = {Code.JOB_INTERRUPTED, Code.JOB_NO_END, Code.NODE_UNUSED, Code.RANK_SAMPLES_MISSING, "promised-told"}
+ASKED_APART = {"again.no_standstill", Code.JOB_UNFINISHED, "promised-told"}
 NO_END, NO_LOG = "no end", "no log"
 NO_BOUND = "the scenario sets no bound on what each step computes"
 
@@ -351,7 +352,7 @@ def _last_save(evidence: Analysis) -> Iterator[Claim]:
     none = [saves.none[save] for save in undisturbed if save in saves.none]
     if none:
         text = f"the last checkpoint, of step {none[-1].save.step}, is none: {none[-1].why}"
-        yield Claim(Code.SAVE_LAST_IS_NONE, text, False if none[-1].proved else None)
+        yield Claim(Code.SAVE_LAST_IS_NONE, text, False if none[-1].by is By.SEEN else None)
     elif saves.whole and (newest := max(saves.store.left_steps, default=0)) > max(save.step for save in saves.whole):
         text = f"the harness found a checkpoint of step {newest} at the end, and nobody said that it was committed"
         yield unknown(Code.SAVE_LAST_NEVER_ENDED, text)
@@ -412,7 +413,7 @@ def _wanted(evidence: Analysis) -> int:
 class SecondRestart(Score):
     name = "second_restart"
     order = 43
-    explained_by = ("save.two-writers",)
+    explained_by = ("saves.one_writer",)
 
     def score(self, evidence: Analysis, bounds: object) -> ScoreResult:
         run, told, log = evidence.run, evidence.run.second_restart or {}, _whole(evidence.second_restart)

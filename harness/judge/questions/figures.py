@@ -369,7 +369,7 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 class ToldScore(Score):
-    """Evidence that was promised must be there; what nobody tells is not judged."""
+    """What nobody tells is not judged."""
 
     name = "told"
     section = "metrics"
@@ -377,11 +377,7 @@ class ToldScore(Score):
 
     def score(self, evidence: Evidence, bounds: object) -> ScoreResult:
         here, scratch = reported.told(evidence.run), reported.from_scratch(evidence.run)
-        reasons = [
-            unknown(Code.EVIDENCE_MISSING, f"evidence is missing: {reported.ITEMS[kind]}: {why}")
-            for kind, why in reported.missing(evidence)
-        ]
-        reasons += [unknown(Code.RESTART_TOLD_SCRATCH, scratch)] if scratch else []
+        reasons = [unknown(Code.RESTART_TOLD_SCRATCH, scratch)] if scratch else []
         untold = list(reported.not_judged(evidence, evidence.run.plan.get("expect") or {}))
         return ScoreResult({"tells": [kind for kind in TELLS if kind in here]}, reasons=reasons, not_judged=untold)
 

@@ -46,7 +46,7 @@ class JobScore(Score):
     name = "job"
     section = "metrics"
     order = 0
-    explained_by = ("save.two-writers",)
+    explained_by = ("saves.one_writer",)
     by_steps = False
 
     def score(self, evidence: Analysis, bounds: JobBounds | None) -> ScoreResult:

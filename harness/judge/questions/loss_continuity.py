@@ -43,7 +43,7 @@ NO_BOUND = "the scenario sets no bound on it"
 class LossContinuity(Score):
     name = "loss_continuity"
     order = 30
-    explained_by = ("restart.whole_state", "save.two-writers")
+    explained_by = ("restart.whole_state", "saves.one_writer")
 
     def score(self, evidence: Analysis, bounds: ContinuityBounds | None) -> ScoreResult:
         mode = bounds.mode if bounds else "exact"

@@ -78,8 +78,11 @@ def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[_Notice]:
         mine = (row for row, each in enumerate(run.processes) if (each.node, each.incarnation) == node)
         working = any(evidence.places.last_begin[row] > 0 for row in mine)  # one may be silent meanwhile
         begun = bool(len(run.steps)) and int(run.steps.end.min()) < given
-        if node in released and working and begun and len(run.steps) and given < int(run.steps.end.max()):
-            yield _Notice(fault.id, str(node[0]), given, taken)
+        notice = _Notice(fault.id, str(node[0]), given, taken)
+        # One may save and leave at once, and do no further step.
+        went_on = begun and (given < int(run.steps.end.max()) or _acted(evidence, notice))
+        if node in released and working and went_on:
+            yield notice
 
 
 def _acted(evidence: Analysis, notice: _Notice) -> bool:

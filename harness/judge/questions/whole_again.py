@@ -16,7 +16,7 @@ has moved. One that was not made counts as missed only where nothing disturbed t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,16 +27,13 @@ from harness.judge.facts import by_time, reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Window
 from harness.judge.facts.saves import Saves
-from harness.judge.facts.usual import FAST_BEFORE, OTHERS_MOST, WORST_FACTOR, Pace, Times, exit_ns, others_share
+from harness.judge.facts.usual import FAST_BEFORE, WORST_FACTOR, exit_ns
 from harness.judge.score import Expectation, Measured, S, at_most, line, shown_ns
-from harness.judge.verdict import UNTRUE, Claim, Code, Doubt, Ground, Kind, Verdict, unknown
+from harness.judge.verdict import Code, Doubt, Ground, Kind, Verdict
 from harness.node.emitter import EXIT_LEFT
 from harness.timeline.timeline import Bools, Ints, Slot, Timeline
 from harness.units import format_duration
 
-STILL_LEAST_NS = 4 * S  # a host may be busy for a moment: in healthy runs it was never longer than 0.6 s
-STILL_FACTOR = 5  # of the longest time between two steps without a fault: a save, an evaluation
-TOO_FAST = 1 / 4  # of the usual time nobody needs for the same steps
 PATIENCE = 3  # times the usual time until a new GPU steps
 EXIT_FACTOR = 3  # times as long as without a fault
 EXIT_LEAST_NS = 30 * S
@@ -61,71 +58,29 @@ class PaceScore(Measured):
             return pace
         reason, code = "", ""
         if pace.is_slow(bound) or pace.was_faster(bound):
-            reason = f"{_took(pace)}, its median step {pace.median:.2f} ×; allowed: {pace.allowed(bound):.2f} ×"
+            reason = f"{pace.told}, its median step {pace.median:.2f} ×; allowed: {pace.allowed(bound):.2f} ×"
             code = Code.PACE_MAX_SLOWDOWN
         elif pace.was_slow(bound):
             most = f"allowed for a while: {WORST_FACTOR * pace.allowed(bound):.2f} ×"
-            reason = f"{_took(pace)}, but {pace.slowest:.2f} × now and then; {most}"
+            reason = f"{pace.told}, but {pace.slowest:.2f} × now and then; {most}"
             code = Code.PACE_SLOW_AGAIN
         elif not pace.known:
             return "no fault-free run had as many ranks as the job had at the end"
         elif pace.at_least > bound and pace.before > bound:
-            return f"{_took(pace)}, and {pace.before:.2f} × already before the first fault"
+            return f"{pace.told}, and {pace.before:.2f} × already before the first fault"
         observed = f"{pace.slowdown:.2f} ×, at least {pace.at_least:.2f} ×"
         before = f" of {pace.before:.2f} × before the fault" if bound < pace.at_least <= pace.allowed(bound) else ""
         grounds = Ground(Kind.DURATION, of=pace, bound=bound)
         told = line("pace.max_slowdown", f"≤ {bound:g} ×{before}", observed, reason, grounds)
         if not reason and pace.is_slower_than_before(pace.slowest, bound):
             times = pace.slowest / pace.before
-            reason = f"{_took(pace)}, but now and then {times:.2f} × its time before the first fault"
+            reason = f"{pace.told}, but now and then {times:.2f} × its time before the first fault"
             doubtful = replace(told, verdict=Verdict.INCONCLUSIVE, reason=reason, doubt=Doubt.FAULT_FREE_SLOW)
             return [replace(doubtful, code=Code.PACE_SLOW_AGAIN)]
         if not reason and pace.before < FAST_BEFORE and pace.median > bound * pace.before:
             faster = f"before the first fault the job took only {pace.before:.2f} × the time of its fault-free run"
             return f"{faster}, and {pace.median / pace.before:.2f} × that since"
         return [replace(told, code=code)]
-
-    def claims(self, evidence: Analysis) -> Iterator[Claim]:
-        yield from _stood_still(evidence)
-        yield from _told_too_fast(evidence)
-
-
-def _took(pace: Pace) -> str:
-    took, usual = format_duration(pace.taken), format_duration(pace.usual)
-    return f"{pace.steps} steps after the recovery took {took}, {pace.slowdown:.2f} × the {usual} of the fault-free run"
-
-
-def _stood_still(evidence: Analysis) -> Iterator[Claim]:
-    """The longest time between two steps of one world while nothing disturbed the job, if that was too long."""
-    run = evidence.run
-    usual = max((int((each.end - each.begin).max(initial=0)) for each in evidence.usual.times), default=None)
-    steps = Times.of(run)
-    if usual is None or not len(steps.end):
-        return
-    apart = steps.end - steps.begin
-    peace = by_time.quiet(steps.begin, steps.end, evidence.disturbed)
-    longest = int(np.where(peace, apart, 0).argmax())
-    if peace[longest] and apart[longest] > max(STILL_LEAST_NS, STILL_FACTOR * usual):
-        text = f"the job stood still for {format_duration(int(apart[longest]))} after step {steps.after[longest]}"
-        longer = f"at most {format_duration(usual)} in the fault-free run"
-        yield unknown(Code.JOB_STOOD_STILL, f"{text}, while no fault was at work ({longer})")
-
-
-def _told_too_fast(evidence: Analysis) -> Iterator[Claim]:
-    """After the recovery the steps are told at a pace that the job never had; or faster than before, and the time that
-    this saves comes after the last one, where the harness sees the end."""
-    pace = evidence.pace
-    if isinstance(pace, str) or not pace.known:
-        return
-    if any(others_share(other, other.begin, other.end) > OTHERS_MOST for other in evidence.usual.runs):
-        return  # of the host; a fault-free run may then have been as slow as it likes
-    usual = min(1.0, pace.before)
-    factor, saved = max(pace.slowdown, pace.median), pace.usual * usual - pace.taken
-    taken, without = exit_ns(evidence.run), evidence.usual.longest(exit_ns)
-    hidden = 0 if taken is None or without is None else max(0, taken - without)
-    if factor < TOO_FAST * usual or (factor < FAST_BEFORE * usual and 2 * hidden > saved):
-        text = f"{_took(pace)}; the job ended {format_duration(hidden)} later than usual after"
-        yield unknown(Code.PACE_TOO_FAST, f"{text} the last: {UNTRUE}, or the host was busier in the fault-free run")
 
 
 class GpusInUse(Measured):

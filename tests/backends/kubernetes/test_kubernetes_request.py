@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import kubeflow_trainer_api.models as published
 import pytest
 import yaml
 from hypothesis import given
@@ -70,6 +69,8 @@ def templates(value: Any) -> list[dict[str, Any]]:
 
 def read_back(model: str, value: Any) -> Any:
     """What the model keeps of `value`: it drops what the schema does not have, and refuses wrong types."""
+    import kubeflow_trainer_api.models as published  # slow, and every worker imports this file
+
     return getattr(published, model).from_dict(value).to_dict()
 
 

@@ -1,0 +1,29 @@
+"""Ranks tell of each checkpoint that appears in the store while nothing disturbs the job.
+
+Else somebody else saves there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.judge.assumption import Assumption
+from harness.judge.facts import by_time
+from harness.judge.facts.analysis import Analysis
+
+
+def _broken(evidence: Analysis) -> Iterator[str]:
+    run, saves, usual = evidence.run, evidence.saves, evidence.fault_free_saves
+    if run.lost or run.torn or not saves.store.sights:
+        return
+    told = {save.step for save in saves.all}
+    if usual is not None:  # of those that nobody tells without a fault, either, nothing is expected
+        told |= {save.step for save in usual.seen} - {save.step for save in usual.all}
+    there = next((each.restored_step or 0 for each in run.processes if each.restored is not None), 0)  # before the job
+    new = (save for save in saves.seen if save.step not in told and save.step > there and save.at > run.begin)
+    for save in new:
+        if not by_time.touches(evidence.disturbed, save.at, save.at):
+            yield f"the harness saw a checkpoint of step {save.step} in the store, and no rank told of one"
+
+
+ASSUMPTION = Assumption(_broken, family="saves")
