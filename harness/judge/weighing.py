@@ -58,11 +58,19 @@ def _not_asked(guarantee: Guarantee, evidence: Analysis) -> str:
 def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[Finding]:
     """One of each whose breach it is: the worst, the first of equals."""
     worst: dict[str, Finding] = {}
-    for breach in guarantee.breaches(evidence):
-        finding = _weighed(name, guarantee, breach, evidence)
-        if _badness(finding) > _badness(worst.get(breach.of)):
-            worst[breach.of] = finding
+    try:
+        for breach in guarantee.breaches(evidence):
+            finding = _weighed(name, guarantee, breach, evidence)
+            if _badness(finding) > _badness(worst.get(breach.of)):
+                worst[breach.of] = finding
+    except Exception as error:
+        worst["the judge"] = _crashed(name, error)
     return list(worst.values())
+
+
+def _crashed(name: str, error: Exception) -> Finding:
+    """A judge that crashes knows nothing: inconclusive, never green."""
+    return Finding(Verdict.INCONCLUSIVE, f"{name}: the judge crashed: {type(error).__name__}: {error}", name, "crashed")
 
 
 def _badness(finding: Finding | None) -> int:
@@ -93,7 +101,12 @@ def _broken_assumptions(evidence: Analysis, holds_for: str, told: Sequence[Findi
     sure = {family(finding.code) for finding in told if finding.verdict is not Verdict.INCONCLUSIVE}
     for name, each in assumptions().items():
         asked = holds_for in each.holds_for and each.family not in sure
-        if asked and (why := next(each.broken(evidence), "")):
+        try:
+            why = next(each.broken(evidence), "") if asked else ""
+        except Exception as error:
+            yield _crashed(name, error)
+            continue
+        if why:
             yield Finding(Verdict.INCONCLUSIVE, why, name, name, each.settles)
 
 

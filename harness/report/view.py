@@ -72,15 +72,18 @@ def guarantee_name(name: str) -> str:
 
 
 def guarantee_rows(report: Report) -> list[tuple[str, str, str, str]]:
-    """State, name, sentence and reason of each guarantee that did not simply hold; the broken ones first."""
-    states = ("broken", "open", "not judged")
-    odd = sorted((each for each in report.guarantees if each.state in states), key=lambda g: states.index(g.state))
+    """State, name, sentence and reason of each guarantee that did not hold; the broken ones first."""
+    odd = sorted((each for each in report.guarantees if each.state in ("broken", "open")), key=lambda each: each.state)
     return [(each.state, guarantee_name(each.name), each.statement, each.why) for each in odd]
 
 
-def guarantees_held(report: Report) -> list[tuple[str, str]]:
-    """Name and sentence of each."""
-    return [(guarantee_name(each.name), each.statement) for each in report.guarantees if each.state == "held"]
+def guarantees_beside(report: Report) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Those that held, with their sentences, and those of which this run says nothing, with the reason; each list
+    under its title."""
+    held = [(guarantee_name(each.name), each.statement) for each in report.guarantees if each.state == "held"]
+    mute = [(guarantee_name(each.name), each.why) for each in report.guarantees if each.state == "not judged"]
+    titles = (f"{len(held)} held", f"Of {len(mute)} this run says nothing")
+    return [(title, rows) for title, rows in zip(titles, (held, mute), strict=True) if rows]
 
 
 def headline(report: Report) -> str:

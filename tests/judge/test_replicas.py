@@ -126,7 +126,7 @@ def digests(logs: Logs, of: Callable[[int, int], str | None], first_life: bool =
 def beside(usual: Bend, *bends: Bend, expect: dict[str, Any] | None = None) -> list[tuple[Verdict, str]]:
     """What is said of the weights of a job that restarted, beside such a fault-free run."""
     card = verdict(simulate(JOB, [RESTARTED], 3), together(*bends), expect, bent(JOB, usual))
-    codes = ("replicas.", "evidence.missing")
+    codes = ("replicas.", "promised-told")
     return [(each.verdict, each.text) for each in card.findings if each.code.startswith(codes)]
 
 

@@ -160,3 +160,19 @@ def test_a_fault_free_run_that_failed_is_called_that(own_id: str, faults: list[o
     card = verdict(simulate(JOB, (), seed=5), bend, expect={})
     assert card.reasons[0].startswith(told)
     assert REASON in card.reasons[0]
+
+
+def test_a_guarantee_or_an_assumption_that_crashes_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crashes(evidence: object) -> Iterator[Any]:
+        raise ZeroDivisionError("odd")
+        yield
+
+    evidence = Analysis.of(Evidence(FAULT_FREE))
+    monkeypatch.setattr(weighing, "guarantees", lambda: {"restart.newest": Guarantee(crashes, needs_steps=False)})
+    monkeypatch.setattr(weighing, "assumptions", lambda: {"clocks-known": Assumption(crashes)})
+    states, found = weighing.judged(evidence, RUN)
+    assert [state.state for state in states] == ["open"]
+    words = "the judge crashed: ZeroDivisionError: odd"
+    assert [(each.verdict, each.text) for each in found] == [
+        (Verdict.INCONCLUSIVE, f"{name}: {words}") for name in ("restart.newest", "clocks-known")
+    ]
