@@ -12,9 +12,10 @@ from harness.timeline.save_events import family
 from harness.trainers.checkpoints.contract import FoundCheckpoint
 from harness.trainers.checkpoints.shared.formats import SUFFIXES
 
+NEAR = 16  # saves before and after one that it is held against: a folder may have thousands
 _NUMBER = re.compile(r"[-_.]?\d+")
 # A save accounts for these numbers itself, by their total and by .metadata.
-_ACCOUNTED = re.compile(r"(?:-\d+-of-\d+)|(?<=__)\d+_\d+(?=\.distcp$)")
+_ACCOUNTED = re.compile(r"-\d+-of-\d+|(?<=__)\d+_\d+(?=\.distcp$)")
 _LOADED = (*SUFFIXES, ".safetensors", ".distcp")  # a trainer that saves such a file reads it when it resumes
 _Kinds = Mapping[str, list[str]]  # a name without numbers → the files of that name, by path from where the save lies
 
@@ -50,8 +51,8 @@ def _lacks(saves: Sequence[FoundCheckpoint]) -> Iterator[tuple[FoundCheckpoint, 
     """`saves`: the newest first. One that was not finished says nothing about the others."""
     kinds = [(each, _kinds(each)) for each in saves if not isinstance(each, Joined)]
     for place, (save, own) in enumerate(kinds):
-        newer = [each for each in kinds[:place] if each[0].whole]
-        older = [each for each in kinds[place + 1 :] if each[0].whole]
+        newer = [each for each in kinds[max(place - NEAR, 0) : place] if each[0].whole]
+        older = [each for each in kinds[place + 1 : place + 1 + NEAR] if each[0].whole]
         yield save, tuple(lack for name in _names(newer + older) for lack in _of_kind(name, save, own, newer, older))
 
 
