@@ -24,17 +24,19 @@ RUN, DRILL, SECOND_RESTART = "run", "restore drill", "second restart"  # what a 
 @dataclass(frozen=True)
 class Breach:
     """What breaks a guarantee, in words. `by`: how the weakest of the facts is known from which it follows. `grounds`:
-    the evidence that an assumption may spoil. `of`: whose breach it is, as a fault's id; one is told of each."""
+    the evidence that an assumption may spoil. `of`: whose breach it is, as a fault's id; one is told of each. `idle`:
+    it is about steps that were rolled back, and not told where they were lost with their process."""
 
     words: str
     by: By
     grounds: tuple[Ground, ...] = ()
     of: str = ""
+    idle: bool = False
 
 
-def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "") -> Breach:
+def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "", idle: bool = False) -> Breach:
     """`facts`: at least one."""
-    return Breach(words, max(fact.by for fact in facts), tuple(grounds), of)
+    return Breach(words, max(fact.by for fact in facts), tuple(grounds), of, idle)
 
 
 def never(evidence: Analysis) -> str:
@@ -63,13 +65,24 @@ class Guarantee:
 
 
 FAMILY = Family("guarantee", "harness.judge.guarantees", "GUARANTEE")
-FAMILIES = ("fault", "job", "steps", "restart", "saves", "result", "again", "drill", "repeat")  # in reports
+# Families in reports, among the scores by theirs.
+ORDER: Mapping[str, int] = {
+    "fault": -1,
+    "job": 0,
+    "steps": 1,
+    "restart": 2,
+    "saves": 3,
+    "result": 29,
+    "again": 41,
+    "drill": 42,
+    "repeat": 43,
+}
 
 
 @functools.cache
 def guarantees() -> Mapping[str, Guarantee]:
     """All of them by name, family by family."""
-    files = sorted(FAMILY.names(), key=lambda file: (FAMILIES.index(file.partition("_")[0]), file))
+    files = sorted(FAMILY.names(), key=lambda file: (ORDER[file.partition("_")[0]], file))
     return {file.replace("_", ".", 1): FAMILY.load(file) for file in files}
 
 

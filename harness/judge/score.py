@@ -19,18 +19,18 @@ from pydantic import ValidationError
 from harness import units
 from harness.errors import UsageError, choice
 from harness.judge import weighing
-from harness.judge.assumption import spoilt
+from harness.judge.assumption import assumptions, spoilt
 from harness.judge.bounds import BOUNDS, OFF, Bounds, expects_something
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence as Evidence
-from harness.judge.guarantee import RUN, guarantees
+from harness.judge.guarantee import ORDER, RUN, family, guarantees
 from harness.judge.verdict import Claim, Code, Doubt, Finding, Ground, Kind, Verdict, merge, unknown, worst_first
 from harness.judge.weighing import Judged
 from harness.plugins import Family
 from harness.timeline.timeline import FaultRecord
 
 S = 1_000_000_000
-GUARANTEES_AT = 2  # among the scores, by their order
+ASSUMPTIONS_AT = 5  # among the scores, by their order, where they are of no family of guarantees
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     results = {name: result for name, (result, _) in weighed.items()}
     not_judged = dict(item for result in results.values() for item in result.not_judged)
     states, found_broken = weighing.judged(analysis, RUN)
-    placed = [(GUARANTEES_AT, finding) for finding in found_broken]
+    placed = [(_place(finding.code), finding) for finding in found_broken]
     placed += [(score.order, finding) for score in scores for finding in weighed[score.name][1]]
     findings = [finding for _, finding in sorted(placed, key=operator.itemgetter(0))]
     findings += [
@@ -246,6 +246,11 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         guarantees=states,
         findings=findings,
     )
+
+
+def _place(name: str) -> int:
+    """Of a guarantee, or of an assumption."""
+    return ORDER.get(assumptions()[name].family if name in assumptions() else family(name), ASSUMPTIONS_AT)
 
 
 def _causes(code: str) -> Sequence[str]:
@@ -302,8 +307,6 @@ def _weighed_claim(claim: Claim, evidence: Analysis) -> Finding | None:
     found = spoilt(claim.rests_on, evidence)
     if found is None:
         return Finding(Verdict.INVALID if claim.of_a_fault else Verdict.FAIL, claim.words, claim.code)
-    if claim.idle and found.assumption == "tail-whole":
-        return None
     return Finding(Verdict.INCONCLUSIVE, found.after(claim.words), claim.code, found.assumption, found.settles)
 
 

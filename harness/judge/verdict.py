@@ -77,12 +77,11 @@ class Claim:
     good: bool | None = False
     rests_on: tuple[Ground, ...] = ()
     of_a_fault: bool = False  # that did not act as planned: then the run proves nothing
-    idle: bool = False  # about steps that were rolled back: not told where they were lost with their process
     doubt: str = ""  # the code of why it cannot be told
 
 
-def failed(code: str, words: str, *rests_on: Ground, idle: bool = False) -> Claim:
-    return Claim(code, words, False, rests_on, idle=idle)
+def failed(code: str, words: str, *rests_on: Ground) -> Claim:
+    return Claim(code, words, False, rests_on)
 
 
 def unknown(code: str, words: str, doubt: str = "") -> Claim:
@@ -216,7 +215,6 @@ class Code(enum.StrEnum):
     SAMPLES_LEFT_OUT_UNPROVEN = "samples.left-out-unproven"
     SAMPLES_LEFT_OUT_WRONG = "samples.left-out-wrong"
     SAMPLES_MOVED = "samples.moved"
-    SAMPLES_OTHER_DATA = "samples.other-data"
     SAMPLES_OTHER = "samples.other"
     SAMPLES_UNTOLD = "samples.untold"
     SAVE_BESIDE_MISSING = "save.beside-missing"
@@ -250,13 +248,6 @@ class Code(enum.StrEnum):
     SECOND_TIMEOUT = "second.timeout"
     SPIKE_UNTOLD = "spike.untold"
     SPIKE_WENT_ON = "spike.went-on"
-    STEP_APART_UPDATES = "step.apart-updates"
-    STEP_BEYOND_PLAN = "step.beyond-plan"
-    STEP_LEFT_OUT = "step.left-out"
-    STEP_MISSING = "step.missing"
-    STEP_UNHEARD = "step.unheard"
-    STEP_UPDATES_LEFT_OUT = "step.updates-left-out"
-    STEP_WENT_AHEAD = "step.went-ahead"
     STRIKES_NOT_COMPLETED = "strikes.not-completed"
     STRIKES_NOT_SEEN = "strikes.not-seen"
     STRIKES_NOT_STEADY = "strikes.not-steady"
@@ -268,9 +259,6 @@ class Code(enum.StrEnum):
     STRIKE_DONE_OTHERWISE = "strike.done-otherwise"
     STRIKE_NO_PROGRESS = "strike.no-progress"
     STRIKE_UNKNOWN_PROGRESS = "strike.unknown-progress"
-    TIME_IMPOSSIBLE = "time.impossible"
-    TIME_OUTSIDE_NODE = "time.outside-node"
-    WORLD_IN_PARTS = "world.in-parts"
     WORLD_TOO_SMALL = "world.too-small"
 
 

@@ -58,6 +58,8 @@ def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[F
     worst: dict[str, Finding] = {}
     for breach in guarantee.breaches(evidence):
         finding = _weighed(name, guarantee, breach, evidence)
+        if breach.idle and finding.doubt == "tail-whole":
+            continue
         if _badness(finding) > _badness(worst.get(breach.of)):
             worst[breach.of] = finding
     return list(worst.values())
@@ -88,9 +90,10 @@ def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guara
 
 
 def _broken_assumptions(evidence: Analysis, holds_for: str, told: Sequence[Finding]) -> Iterator[Finding]:
+    blind = blindness(evidence.run, evidence.fault_free)
     sure = {family(finding.code) for finding in told if finding.verdict is not Verdict.INCONCLUSIVE}
     for name, each in assumptions().items():
-        asked = holds_for in each.holds_for and each.family not in sure
+        asked = holds_for in each.holds_for and each.family not in sure and not (blind and each.needs_steps)
         if asked and (why := next(each.broken(evidence), "")):
             yield Finding(Verdict.INCONCLUSIVE, why, name, name)
 

@@ -9,7 +9,19 @@ from functools import cached_property
 
 import numpy as np
 
-from harness.judge.facts import alarms, by_time, deaths, envelope, ledger, losses, ranks, restarts, samples, usual
+from harness.judge.facts import (
+    alarms,
+    by_time,
+    deaths,
+    envelope,
+    ledger,
+    losses,
+    ranks,
+    restarts,
+    samples,
+    times,
+    usual,
+)
 from harness.judge.facts.alarms import LeftOut, Spike
 from harness.judge.facts.by_time import Places, Window
 from harness.judge.facts.envelope import Envelope
@@ -21,6 +33,7 @@ from harness.judge.facts.ranks import Apart
 from harness.judge.facts.restarts import Restart
 from harness.judge.facts.samples import Consumed
 from harness.judge.facts.saves import Saves
+from harness.judge.facts.times import Impossible
 from harness.judge.facts.usual import Degraded, Pace, Slowed, Usual
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from
@@ -52,6 +65,10 @@ class Analysis(Evidence):
     @cached_property
     def disturbed(self) -> Sequence[Window]:
         return by_time.disturbed(self.run)
+
+    @cached_property
+    def impossible_times(self) -> Sequence[Impossible]:
+        return list(times.impossible(self.run, self.fault_free_runs, self.disturbed, self.resumed.values()))
 
     @cached_property
     def pace(self) -> Pace | str:
