@@ -95,7 +95,7 @@ def _broken_assumptions(evidence: Analysis, holds_for: str, told: Sequence[Findi
     for name, each in assumptions().items():
         asked = holds_for in each.holds_for and each.family not in sure and not (blind and each.needs_steps)
         if asked and (why := next(each.broken(evidence), "")):
-            yield Finding(Verdict.INCONCLUSIVE, why, name, name)
+            yield Finding(Verdict.INCONCLUSIVE, why, name, name, each.settles)
 
 
 def _judged(name: str, why: str, found: Sequence[Finding]) -> Judged:

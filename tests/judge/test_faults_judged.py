@@ -12,6 +12,7 @@ from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, clocks, remove, simulate
 
 from harness.judge.facts.by_time import Places
+from harness.judge.facts.job_end import LeftWithoutNotice, left_without_notice
 from harness.judge.questions.faults import (
     _already_ended,
     _effect,
@@ -27,7 +28,6 @@ from harness.judge.questions.faults import (
     _wrong_target,
 )
 from harness.judge.questions.figures import _detection, _episode_ends
-from harness.judge.questions.job_outcome import _left_without_notice
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Code, Verdict
 from harness.units import Duration
@@ -474,9 +474,5 @@ def test_a_node_leaves_for_a_reason(
         exits=[place | {"code": code, "at": at, "rank": rank}],
     )
     run.progress.begin = np.array([20, 60])
-    found = [
-        each.words
-        for each in _left_without_notice(run, places(slots=slots))
-        if each.words.startswith(f"a left the job with exit code {code} at ")
-    ]
-    assert len(found) == (not told)
+    found = list(left_without_notice(run, places(slots=slots)))
+    assert found == [LeftWithoutNotice("a", code, at)] * (not told)

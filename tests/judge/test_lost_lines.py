@@ -11,12 +11,12 @@ from simulator import Job, Line, Logs, Outage, find, remove, simulate, steps
 
 from harness.judge.facts.lost_lines import lost_lines
 from harness.judge.score import Evidence
-from harness.judge.verdict import Code, Verdict
+from harness.judge.verdict import Verdict
 
 JOB = Job(nodes=2, steps=40)
 KILLED, SURVIVOR, LAST = (1, 0), (0, 0), (1, -1)  # rank and life
 FAIL, OPEN = Verdict.FAIL, Verdict.INCONCLUSIVE
-LOST = (Code.EVIDENCE_LINES_LOST, FAIL, "")
+LOST = ("job.log_kept", FAIL, "")
 Found = tuple[str, Verdict, str]
 
 

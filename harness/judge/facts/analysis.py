@@ -24,6 +24,7 @@ from harness.judge.facts import (
 )
 from harness.judge.facts.alarms import LeftOut, Spike
 from harness.judge.facts.by_time import Places, Window
+from harness.judge.facts.deaths import End
 from harness.judge.facts.envelope import Envelope
 from harness.judge.facts.evidence import Evidence, never_the_same, no_comparison
 from harness.judge.facts.ledger import Ledger
@@ -190,6 +191,15 @@ class Analysis(Evidence):
     @cached_property
     def places(self) -> Places:
         return Places(self.run)
+
+    @cached_property
+    def ends(self) -> Sequence[End]:
+        """Of all commands and workers, also those that ended well."""
+        return deaths.ends_of(self.run)
+
+    @cached_property
+    def deaths_unexplained(self) -> Sequence[End]:
+        return list(deaths.unexplained(self.run, self.ends))
 
     @cached_property
     def last_notices(self) -> Mapping[str, int]:
