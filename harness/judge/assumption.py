@@ -41,14 +41,13 @@ class Assumption:
     """`broken`: what breaks it for the run as a whole, in words: then the run is inconclusive. Of that the first one is
     told. `spoils`: the grounds that it makes doubtful. `holds_for`: as of a guarantee. `order`: the least is asked
     first. `family`: of guarantees; where one of them is broken for sure, this one is not told of the whole run.
-    `needs_steps`: as of a guarantee. `settles`: what would tell, where the run as a whole is not known."""
+    `settles`: what would tell, where the run as a whole is not known."""
 
     broken: Callable[[Analysis], Iterator[str]] = nothing
     spoils: Sequence[Spoils] = ()
     holds_for: tuple[str, ...] = ("run", "restore drill", "second restart")
     order: int = 5
     family: str = ""
-    needs_steps: bool = False
     settles: str = ""
 
 

@@ -90,10 +90,9 @@ def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guara
 
 
 def _broken_assumptions(evidence: Analysis, holds_for: str, told: Sequence[Finding]) -> Iterator[Finding]:
-    blind = blindness(evidence.run, evidence.fault_free)
     sure = {family(finding.code) for finding in told if finding.verdict is not Verdict.INCONCLUSIVE}
     for name, each in assumptions().items():
-        asked = holds_for in each.holds_for and each.family not in sure and not (blind and each.needs_steps)
+        asked = holds_for in each.holds_for and each.family not in sure
         if asked and (why := next(each.broken(evidence), "")):
             yield Finding(Verdict.INCONCLUSIVE, why, name, name, each.settles)
 

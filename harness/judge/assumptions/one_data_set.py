@@ -18,4 +18,4 @@ def _broken(evidence: Analysis) -> Iterator[str]:
         yield f"the number of samples in the data is not the same everywhere: {told}"
 
 
-ASSUMPTION = Assumption(_broken, family="steps", needs_steps=True)
+ASSUMPTION = Assumption(_broken, family="steps")

@@ -18,4 +18,4 @@ def _broken(evidence: Analysis) -> Iterator[str]:
             yield f"{text}: what they did is not known"
 
 
-ASSUMPTION = Assumption(_broken, family="steps", needs_steps=True)
+ASSUMPTION = Assumption(_broken, family="steps")

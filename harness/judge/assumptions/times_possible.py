@@ -13,4 +13,4 @@ def _broken(evidence: Analysis) -> Iterator[str]:
     return (f"{each.words}: {UNTRUE}" for each in evidence.impossible_times if not each.seen)
 
 
-ASSUMPTION = Assumption(_broken, family="steps", needs_steps=True)
+ASSUMPTION = Assumption(_broken, family="steps")
