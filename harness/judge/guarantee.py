@@ -23,17 +23,19 @@ RUN, DRILL, SECOND_RESTART = "run", "restore drill", "second restart"  # what a 
 @dataclass(frozen=True)
 class Breach:
     """What breaks a guarantee, in words. `by`: how the weakest of the facts is known from which it follows. `grounds`:
-    the evidence that an assumption may spoil. `of`: whose breach it is, as a fault's id; one is told of each."""
+    the evidence that an assumption may spoil. `of`: whose breach it is, as a fault's id; one is told of each. `idle`:
+    it is about steps that were rolled back, and not told where they were lost with their process."""
 
     words: str
     by: By
     grounds: tuple[Ground, ...] = ()
     of: str = ""
+    idle: bool = False
 
 
-def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "") -> Breach:
+def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "", idle: bool = False) -> Breach:
     """`facts`: at least one."""
-    return Breach(words, max(fact.by for fact in facts), tuple(grounds), of)
+    return Breach(words, max(fact.by for fact in facts), tuple(grounds), of, idle)
 
 
 def of_fault(words: str, fact: OfFault) -> Breach:
@@ -73,6 +75,7 @@ FAMILY = Family("guarantee", "harness.judge.guarantees", "GUARANTEE")
 ORDER: Mapping[str, int] = {
     "fault": -1,
     "job": 0,
+    "end": 0,
     "steps": 1,
     "restart": 2,
     "saves": 3,

@@ -214,7 +214,8 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         if name not in BOUNDS
     ]
     verdict = merge([Verdict.PASS, *(finding.verdict for finding in findings)])
-    stopped = [each.text for each in findings if each.code == Code.JOB_INTERRUPTED]  # before what did not come then
+    stopped = [each.text for each in findings if each.code == "end-known"]
+    stopped *= evidence.run.outcome == "interrupted"  # before what did not come then
     reasons = [*stopped, *(reason for reason in worst_first(findings, _causes) if reason not in stopped)]
     if reasons and (run := _without_faults(plan, run_id)):
         how = "failed" if verdict is Verdict.FAIL else "did not complete"
@@ -308,8 +309,6 @@ def _weighed_claim(claim: Claim, evidence: Analysis) -> Finding | None:
     found = spoilt(claim.rests_on, evidence)
     if found is None:
         return Finding(Verdict.FAIL, claim.words, claim.code)
-    if claim.idle and found.assumption == "tail-whole":
-        return None
     return Finding(Verdict.INCONCLUSIVE, found.after(claim.words), claim.code, found.assumption, found.settles)
 
 

@@ -77,12 +77,11 @@ class Claim:
     words: str
     good: bool | None = False
     rests_on: tuple[Ground, ...] = ()
-    idle: bool = False  # about steps that were rolled back: not told where they were lost with their process
     doubt: str = ""  # the code of why it cannot be told
 
 
-def failed(code: str, words: str, *rests_on: Ground, idle: bool = False) -> Claim:
-    return Claim(code, words, False, rests_on, idle=idle)
+def failed(code: str, words: str, *rests_on: Ground) -> Claim:
+    return Claim(code, words, False, rests_on)
 
 
 def unknown(code: str, words: str, doubt: str = "") -> Claim:
@@ -142,33 +141,12 @@ class Code(enum.StrEnum):
     DRILL_TIMEOUT = "drill.timeout"
     DRILL_UNCONFIRMED = "drill.unconfirmed"
     DRILL_UNKNOWN_RANKS = "drill.unknown-ranks"
-    END_COMMAND_UNKNOWN = "end.command-unknown"
-    END_NO_LAUNCHER = "end.no-launcher"
-    END_UNEXPLAINED = "end.unexplained"
-    END_WITHOUT_NOTICE = "end.without-notice"
-    EVIDENCE_CUT_LOG = "evidence.cut-log"
-    EVIDENCE_LINES_LOST = "evidence.lines-lost"
-    EVIDENCE_NO_PLAN = "evidence.no-plan"
-    EVIDENCE_PROBLEM = "evidence.problem"
     EXPECT_UNKNOWN = "expect.unknown"
     EXPECT_UNREADABLE = "expect.unreadable"
-    JOB_ABORTED = "job.aborted"
-    JOB_BLIND = "job.blind"
-    JOB_CONTRADICTED_END = "job.contradicted-end"
-    JOB_ENDED_OTHERWISE = "job.ended-otherwise"
-    JOB_FAILED = "job.failed"
-    JOB_INTERRUPTED = "job.interrupted"
-    JOB_NO_END = "job.no-end"
-    JOB_NO_STEPS = "job.no-steps"
-    JOB_UNFINISHED = "job.unfinished"
-    JOB_WENT_BACK = "job.went-back"
-    LAUNCHERS_CONTRADICT = "launchers.contradict"
-    LEDGER_INCOMPLETE = "ledger.incomplete"
     LEDGER_NO_GPU = "ledger.no-gpu"
     LEDGER_UNATTRIBUTED = "ledger.unattributed"
     LOSS_NEVER_CHANGES = "loss.never-changes"
     LOSS_RANK_DIFFERS = "loss.rank-differs"
-    NODE_UNUSED = "node.unused"
     PACE_MAX_SLOWDOWN = "pace.max_slowdown"
     PACE_SLOW_AGAIN = "pace.slow-again"
     PROBE_FAILED = "probe.failed"
@@ -190,7 +168,6 @@ class Code(enum.StrEnum):
     SAMPLES_LEFT_OUT_UNPROVEN = "samples.left-out-unproven"
     SAMPLES_LEFT_OUT_WRONG = "samples.left-out-wrong"
     SAMPLES_MOVED = "samples.moved"
-    SAMPLES_OTHER_DATA = "samples.other-data"
     SAMPLES_OTHER = "samples.other"
     SAMPLES_UNTOLD = "samples.untold"
     SAVE_LAST_DAMAGED = "save.last-damaged"
@@ -215,13 +192,6 @@ class Code(enum.StrEnum):
     SECOND_TIMEOUT = "second.timeout"
     SPIKE_UNTOLD = "spike.untold"
     SPIKE_WENT_ON = "spike.went-on"
-    STEP_APART_UPDATES = "step.apart-updates"
-    STEP_BEYOND_PLAN = "step.beyond-plan"
-    STEP_LEFT_OUT = "step.left-out"
-    STEP_MISSING = "step.missing"
-    STEP_UNHEARD = "step.unheard"
-    STEP_UPDATES_LEFT_OUT = "step.updates-left-out"
-    STEP_WENT_AHEAD = "step.went-ahead"
     STRIKES_NOT_COMPLETED = "strikes.not-completed"
     STRIKES_NOT_SEEN = "strikes.not-seen"
     STRIKES_NOT_STEADY = "strikes.not-steady"
@@ -233,10 +203,6 @@ class Code(enum.StrEnum):
     STRIKE_DONE_OTHERWISE = "strike.done-otherwise"
     STRIKE_NO_PROGRESS = "strike.no-progress"
     STRIKE_UNKNOWN_PROGRESS = "strike.unknown-progress"
-    TIME_IMPOSSIBLE = "time.impossible"
-    TIME_OUTSIDE_NODE = "time.outside-node"
-    WORLD_IN_PARTS = "world.in-parts"
-    WORLD_TOO_SMALL = "world.too-small"
 
 
 class Doubt(enum.StrEnum):

@@ -61,6 +61,8 @@ def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[F
     try:
         for breach in guarantee.breaches(evidence):
             finding = _weighed(name, guarantee, breach, evidence)
+            if breach.idle and finding.doubt == "tail-whole":
+                continue
             if _badness(finding) > _badness(worst.get(breach.of)):
                 worst[breach.of] = finding
     except Exception as error:

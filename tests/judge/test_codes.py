@@ -35,6 +35,6 @@ def test_a_scorecard_tells_the_codes_of_its_reasons() -> None:
 
     card = verdict(simulate(JOB), lambda logs: logs.lose("step", step=[20], rank=1))
     told = [(each.verdict, each.code, each.doubt) for each in card.findings]
-    assert (Verdict.FAIL, "step.left-out", "") in told
+    assert (Verdict.FAIL, "steps.all", "") in told
     assert (Verdict.INCONCLUSIVE, "recovery_time.max", "doubt.unmeasured") in told
     assert {each.text for each in card.findings} == set(card.reasons)

@@ -13,7 +13,7 @@ from judging import Bend, bending, struck, together, verdict
 from simulator import Job, Logs, Outage, change, clocks, find, put, remove, simulate
 
 from harness.judge.facts import deaths
-from harness.judge.questions.job_outcome import _unexplained
+from harness.judge.guarantees import end_explained
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 
@@ -259,12 +259,14 @@ def test_deaths_that_end_alike_are_one_line() -> None:
 
 
 def test_three_kinds_are_named_and_the_rest_counted() -> None:
-    job = Job(nodes=5, steps=40, every=10)
-    three = judged(with_codes(3, 3, 4, 5, 5), CRASH, job=job).reasons
-    assert sorted(text.partition(":")[0] for text in three) == ["unexplained death", *["unexplained deaths"] * 2]
-    assert judged(with_codes(3, 4, 5, 6, 7), CRASH, job=job).reasons[-1] == "2 more unexplained deaths"
-    job = Job(nodes=4, steps=40, every=10)
-    assert judged(with_codes(3, 4, 5, 6), CRASH, job=job).reasons[-1] == "1 more unexplained death"
+    def told(nodes: int, *codes: int) -> list[str]:
+        [reason] = judged(with_codes(*codes), CRASH, job=Job(nodes=nodes, steps=40, every=10)).reasons
+        return reason.split("; ")
+
+    kinds = [text.partition(":")[0] for text in told(5, 3, 3, 4, 5, 5)]
+    assert sorted(kinds) == ["unexplained death", *["unexplained deaths"] * 2]
+    assert told(5, 3, 4, 5, 6, 7)[-1] == "2 more unexplained deaths"
+    assert told(4, 3, 4, 5, 6)[-1] == "1 more unexplained death"
 
 
 @pytest.mark.parametrize(("restored", "spoilt"), [(None, True), (5, True), (6, False)])
@@ -276,7 +278,8 @@ def test_who_dies_after_a_checkpoint_was_damaged_may_have_died_of_that(restored:
     dead = [deaths.End("a", 1, rank, 1, at * 1000 * MS, 0, (), "", False) for rank, at in ((0, 4), (1, 5), (2, 6))]
     before = "unexplained death: rank 0 on a ended with exit code 1 at 4.00 s (no fault explains it)"
     later = "unexplained deaths: ranks 1 and 2 died, the first at 5.00 s, with exit code 1"
-    told = [each.words for each in _unexplained(run, dead)]
+    evidence: Any = SimpleNamespace(run=run, deaths_unexplained=dead)
+    [told] = [each.words.split("; ") for each in end_explained.breaches(evidence)]
     if spoilt:
         assert told == [before, f"{later} (it came after `rot` had damaged a checkpoint)"]
     else:

@@ -19,11 +19,11 @@ from harness.judge.facts.fault_plans import came_back, other_notices
 from harness.judge.facts.fault_targets import AlreadyEnded, NotOfJob, already_ended, not_of_job
 from harness.judge.facts.fault_times import NeverUndone, Stopped, UndoneEarly, never_undone, stopped, undone_early
 from harness.judge.facts.fault_victims import KilledWentOn, killed_went_on
+from harness.judge.facts.job_end import LeftWithoutNotice, left_without_notice
 from harness.judge.facts.strikes import AfterTheEnd, NoTimeLeft, too_late
 from harness.judge.facts.work import Work
 from harness.judge.guarantees import fault_kept_down
 from harness.judge.questions.figures import _detection, _episode_ends
-from harness.judge.questions.job_outcome import _left_without_notice
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Beside
@@ -475,9 +475,5 @@ def test_a_node_leaves_for_a_reason(
         exits=[place | {"code": code, "at": at, "rank": rank}],
     )
     run.progress.begin = np.array([20, 60])
-    found = [
-        each.words
-        for each in _left_without_notice(run, places(slots=slots))
-        if each.words.startswith(f"a left the job with exit code {code} at ")
-    ]
-    assert len(found) == (not told)
+    found = list(left_without_notice(run, places(slots=slots)))
+    assert found == [LeftWithoutNotice("a", code, at)] * (not told)

@@ -20,7 +20,8 @@ from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.envelope import Sight
 from harness.judge.facts.evidence import Evidence, no_comparison
 from harness.judge.facts.losses import Curve, compare
-from harness.judge.questions import loss_continuity, steps_done
+from harness.judge.guarantees import steps_all
+from harness.judge.questions import loss_continuity
 from harness.judge.score import Expectation
 from harness.judge.verdict import Code, Doubt, Verdict
 from harness.timeline.lineage import Epoch
@@ -175,7 +176,7 @@ def test_a_step_of_any_number_costs_no_memory() -> None:
     tracemalloc.stop()
     assert peak < 64 * 2**20
     assert (missing[0], len(missing)) == (3, losses.MISSING_MAX)
-    assert steps_done.named(missing) == f"steps 3, 4, 5, 6, 7, … ({losses.MISSING_MAX} or more)"
+    assert steps_all.named(missing) == f"steps 3, 4, 5, 6, 7, … ({losses.MISSING_MAX} or more)"
     assert losses.missing(forged, np.array([1, 2, 4, 10**9, 10**9 + 1]), 1).tolist() == [4]
     assert losses.missing(curve([0, 16], [16, 16], [5, 15]), None, 5).tolist() == [10]
 

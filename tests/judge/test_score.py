@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from judging import EXPECT, verdict
+from judging import EXPECT, fault_free_of, verdict
 from mutants.bent import JOB, KILL
 from simulator import Logs, Outage, simulate
 
 from harness.errors import UsageError
-from harness.judge import score
+from harness.judge import score, weighing
+from harness.judge.assumption import Assumption
 from harness.judge.bounds import BOUNDS
-from harness.judge.guarantee import guarantees
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.evidence import Evidence
+from harness.judge.guarantee import RUN, Guarantee, guarantees
 from harness.judge.score import Expectation, ScoreResult, at_least, at_most
 from harness.judge.verdict import EXIT_CODES, Claim, Doubt, Finding, Verdict, merge, worst_first
 from harness.timeline.timeline import FaultRecord
@@ -167,7 +171,7 @@ def test_a_guarantee_or_an_assumption_that_crashes_is_no_pass(monkeypatch: pytes
         raise ZeroDivisionError("odd")
         yield
 
-    evidence = Analysis.of(Evidence(FAULT_FREE))
+    evidence = Analysis.of(Evidence(fault_free_of(JOB)))
     monkeypatch.setattr(weighing, "guarantees", lambda: {"restart.newest": Guarantee(crashes, needs_steps=False)})
     monkeypatch.setattr(weighing, "assumptions", lambda: {"clocks-known": Assumption(crashes)})
     states, found = weighing.judged(evidence, RUN)

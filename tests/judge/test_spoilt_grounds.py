@@ -12,12 +12,14 @@ from judging import Bend, fault_free_of, together, verdict
 from mutants.bent import BROKEN
 from simulator import Job, Logs, simulate, steps
 
-from harness.judge import assumption, score
+from harness.judge import assumption, score, weighing
 from harness.judge.assumption import assumptions
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.known import By
 from harness.judge.facts.usual import Degraded, Pace
+from harness.judge.guarantee import Breach, Guarantee
 from harness.judge.score import Expectation
-from harness.judge.verdict import Claim, Code, Figure, Finding, Ground, Kind, Verdict, failed
+from harness.judge.verdict import Claim, Figure, Finding, Ground, Kind, Verdict, failed
 from harness.log.line_numbers import LineGap
 from harness.timeline.timeline import Episode
 
@@ -201,15 +203,14 @@ SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; 
     Kind.ABSENCE: {
         "checkpoint_rhythm.max_missed",
         "checkpoint_rhythm.min_percent",
-        "job.unfinished",
+        "job.finished",
         "save.last-failed",
         "save.last-missing",
-        "step.left-out",
-        "step.missing",
-        "step.went-ahead",
+        "steps.all",
+        "steps.together",
     },
-    Kind.REACHED: {"job.unfinished", "recovery_time.max"},
-    Kind.DURATION: {"exit_time.max", "job.aborted", "pace.max_slowdown", "recovery_time.max"},
+    Kind.REACHED: {"job.finished", "recovery_time.max"},
+    Kind.DURATION: {"exit_time.max", "job.finished", "pace.max_slowdown", "recovery_time.max"},
     Kind.LOSSES: {"loss_continuity.mode", "ranks.disagree", "samples.other"},
     Kind.BITS: {"loss_continuity.mode"},
     Kind.ORDER: {"loss_continuity.max_samples_repeated", "loss_continuity.max_samples_skipped"},
@@ -219,7 +220,7 @@ SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; 
 def test_a_doubt_spoils_these_claims_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim is spoilt by the doubts of the kinds that it rests on."""
     found: dict[Kind, set[str]] = {}
-    weigh, weigh_line = score._weighed_claim, score._weighed_line
+    weigh, weigh_line, weigh_breach = score._weighed_claim, score._weighed_line, weighing._weighed
 
     def weighed(claim: Claim, evidence: Analysis) -> Finding | None:
         for ground in claim.rests_on if claim.good is False else ():
@@ -231,8 +232,14 @@ def test_a_doubt_spoils_these_claims_and_no_others(monkeypatch: pytest.MonkeyPat
             found.setdefault(ground.kind, set()).add(line.code or line.name)
         return weigh_line(line, rests_on, evidence)
 
+    def weighed_breach(name: str, guarantee: Guarantee, breach: Breach, evidence: Analysis) -> Finding:
+        for ground in breach.grounds if breach.by is By.SEEN else ():
+            found.setdefault(ground.kind, set()).add(name)
+        return weigh_breach(name, guarantee, breach, evidence)
+
     monkeypatch.setattr(score, "_weighed_claim", weighed)
     monkeypatch.setattr(score, "_weighed_line", weighed_line)
+    monkeypatch.setattr(weighing, "_weighed", weighed_breach)
     for mutant in BROKEN:
         mutant.judge()
     by_steps = found.pop(Kind.STEPS)
@@ -243,9 +250,9 @@ def test_a_doubt_spoils_these_claims_and_no_others(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(("taken", "dropped", "verdict"), [(30, 3, None), (-1, 3, Verdict.INCONCLUSIVE)])
 def test_only_what_was_lost_with_its_process_is_not_told(taken: int, dropped: int, verdict: Verdict | None) -> None:
     run = run_of(processes=[SimpleNamespace(dropped=dropped, gaps=None)], dropped=dropped, epochs=[])
-    claim = failed("step.went-ahead", "…", Ground(Kind.ABSENCE, (0,), since=20), Ground(Kind.ABSENCE), idle=True)
-    found = score._weighed_claim(claim, evidence_of(run, taken=[taken]))
-    assert (found and found.verdict) == verdict
+    lost = Breach("…", By.SEEN, (Ground(Kind.ABSENCE, (0,), since=20), Ground(Kind.ABSENCE)), idle=True)
+    found = weighing._examples("steps.together", Guarantee(lambda _: iter([lost])), evidence_of(run, taken=[taken]))
+    assert [each.verdict for each in found] == [verdict] * (verdict is not None)
 
 
 @pytest.mark.parametrize(
@@ -317,6 +324,6 @@ def other_weights(logs: Logs) -> None:
 )
 def test_a_lost_line_is_no_step_left_out(bends: list[Bend], doubt: str) -> None:
     card = verdict(simulate(JOB), together(*bends), {}, fault_free_of(JOB))
-    told = [each for each in card.findings if each.code == Code.STEP_LEFT_OUT]
+    told = [each for each in card.findings if each.code == "steps.all"]
     assert told and {each.doubt for each in told} == {doubt}
     assert {each.verdict for each in told} == {Verdict.INCONCLUSIVE if doubt else Verdict.FAIL}

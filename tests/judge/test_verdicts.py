@@ -16,7 +16,7 @@ from mutants.bent import JOB, KILL, loss_is_nan, starts_from_scratch, starts_fro
 from scorecards import assert_verdict
 from simulator import KINDS, Job, Line, Logs, Outage, clocks, find, remove, simulate, steps
 
-from harness.judge.questions.job_outcome import _worlds
+from harness.judge.facts.job_end import TooSmall, too_small
 from harness.judge.score import Expectation, Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import run_report
@@ -224,7 +224,7 @@ def test_a_world_that_formed_and_did_no_step_is_not_too_small() -> None:
         progress=SimpleNamespace(epoch=stepped),
         epochs=[SimpleNamespace(size=size) for size in sizes],
     )
-    assert [each.words for each in _worlds(run)] == ["the job went on with 2 ranks; it needs at least 3"]
+    assert list(too_small(run)) == [TooSmall(2, 3)]
 
 
 @bending

@@ -9,7 +9,7 @@ import pytest
 from ruler.__main__ import ROOT, answers, claims_changed, judged, table
 from ruler.histories import Stored, simulated, stored
 
-FAILS = "yield failed(Code.STEP_LEFT_OUT, text, ground)"
+FAILS = "    lines: int\n    by: By = By.SEEN"
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +31,17 @@ def test_nothing_differs_from_itself(runs: list[Stored]) -> None:
         ["8 runs: 8 equal, 0 different (verdict 0, claims 0, figures 0); other words only: 0"],
         0,
     )
-    assert {code for answer in found for _, code, _ in answer["claims"]} >= {"step.left-out", "step.missing"}
+    assert {code for answer in found for _, code, _ in answer["claims"]} >= {"steps.all"}
 
 
 def test_a_planted_change_is_found(runs: list[Stored], tmp_path: pathlib.Path) -> None:
     """A failure that becomes an inconclusive by an excuse: the verdict, the claim and its doubt are told."""
-    other = planted(tmp_path, FAILS, "yield unknown(Code.STEP_LEFT_OUT, text, 'doubt.clocks')")
+    other = planted(tmp_path, FAILS, FAILS.replace("SEEN", "TOLD"))
     allowed = [Stored(run.name, run.path, ("fail",)) for run in runs]
     lines, different = table(allowed, judged(ROOT, runs), answers(other, runs, keep=False))
     told = "\n".join(lines)
     assert different == 2 and "1 × fail -> inconclusive" in told
-    assert "step.left-out: fail -> inconclusive (doubt.clocks)    simulated/0000" in told
+    assert "steps.all: fail -> inconclusive (known.told)    simulated/0000" in told
     assert "worse: simulated/0000-is_absent_in_the_middle: fail -> inconclusive (fail is right)" in told
 
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from harness.judge.assumption import Assumption, Spoils
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.reported import blindness
+from harness.judge.facts.reported import NO_STEPS, blindness
 from harness.judge.verdict import Ground, Kind
+
+TELL = "Let the trainer tell its steps: docs/bring-your-own-trainer.md"
+
+
+def _broken(evidence: Analysis) -> Iterator[str]:
+    run = evidence.run
+    if why := blindness(run, evidence.fault_free):
+        yield why
+    elif run.outcome == "completed" and run.aborted is None and not len(run.steps):
+        yield NO_STEPS
 
 
 def _blind(evidence: Analysis, ground: Ground) -> str:
@@ -14,6 +26,8 @@ def _blind(evidence: Analysis, ground: Ground) -> str:
 
 
 ASSUMPTION = Assumption(
-    spoils=(Spoils(Kind.STEPS, _blind, "Let the trainer tell its steps: docs/bring-your-own-trainer.md", alone=True),),
+    _broken,
+    spoils=(Spoils(Kind.STEPS, _blind, TELL, alone=True),),
     order=0,
+    settles=TELL,
 )

@@ -1,4 +1,4 @@
-"""The log holds each line that was written.
+"""The log holds each line that was written, and can be read.
 
 Numbers of lines tell which are missing. Nobody answers for what a full disk is known to have dropped. Older logs have
 no numbers. In those a single line may be missing whose time was spent, and after which the weights are right.
@@ -6,7 +6,7 @@ no numbers. In those a single line may be missing whose time was spent, and afte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +19,16 @@ from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import Timeline
 
 LACKING = "the log lacks lines there, by their numbers"
+
+
+def _broken(evidence: Analysis) -> Iterator[str]:
+    run = evidence.run
+    if not run.plan:
+        yield "the log holds no plan: what was asked for is not known"
+    yield from run.problems
+    for process in run.processes:
+        if process.cut:
+            yield f"the log of rank {process.rank} on {process.node} is cut, though nothing killed it"
 
 
 def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
@@ -107,6 +117,7 @@ def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
 
 
 ASSUMPTION = Assumption(
+    _broken,
     spoils=(
         Spoils(Kind.ABSENCE, _lines_dropped, "Free space where the event log is written; then {run}"),
         Spoils(Kind.ABSENCE, _lines_lost, "Run it again: {run}"),

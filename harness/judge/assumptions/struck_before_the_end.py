@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from harness.judge.assumption import Assumption, Spoils
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.job_end import given_up_early, reached
+from harness.judge.facts.reported import blindness
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Episode
+
+LOGS = "See why the job does not start: its output is in logs/ of the run's folder"
+
+
+def _broken(evidence: Analysis) -> Iterator[str]:
+    run = evidence.run
+    if given_up_early(run) and not blindness(run, evidence.fault_free):
+        yield f"{run.outcome_reason or 'the run was aborted'} before any fault had struck; {reached(run)}"
 
 
 def _given_up_before(evidence: Analysis, ground: Ground) -> str:
@@ -17,13 +29,15 @@ def _given_up_before(evidence: Analysis, ground: Ground) -> str:
 
 
 ASSUMPTION = Assumption(
+    _broken,
     spoils=(
         Spoils(
             Kind.DURATION,
             _given_up_before,
-            "See why the job does not start: its output is in logs/ of the run's folder",
+            LOGS,
             alone=True,
         ),
     ),
     order=2,
+    settles=LOGS,
 )

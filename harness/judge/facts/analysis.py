@@ -9,9 +9,22 @@ from functools import cached_property
 
 import numpy as np
 
-from harness.judge.facts import alarms, by_time, deaths, envelope, ledger, losses, ranks, restarts, samples, usual
+from harness.judge.facts import (
+    alarms,
+    by_time,
+    deaths,
+    envelope,
+    ledger,
+    losses,
+    ranks,
+    restarts,
+    samples,
+    times,
+    usual,
+)
 from harness.judge.facts.alarms import LeftOut, Spike
 from harness.judge.facts.by_time import Places, Window
+from harness.judge.facts.deaths import End
 from harness.judge.facts.envelope import Envelope
 from harness.judge.facts.evidence import Evidence, never_the_same, no_comparison
 from harness.judge.facts.ledger import Ledger
@@ -21,6 +34,7 @@ from harness.judge.facts.ranks import Apart
 from harness.judge.facts.restarts import Restart
 from harness.judge.facts.samples import Consumed
 from harness.judge.facts.saves import Saves
+from harness.judge.facts.times import Impossible
 from harness.judge.facts.usual import Degraded, Pace, Slowed, Usual
 from harness.judge.facts.work import Work
 from harness.timeline.lineage import NEVER
@@ -53,6 +67,10 @@ class Analysis(Evidence):
     @cached_property
     def disturbed(self) -> Sequence[Window]:
         return by_time.disturbed(self.run)
+
+    @cached_property
+    def impossible_times(self) -> Sequence[Impossible]:
+        return list(times.impossible(self.run, self.fault_free_runs, self.disturbed, self.resumed.values()))
 
     @cached_property
     def pace(self) -> Pace | str:
@@ -178,6 +196,15 @@ class Analysis(Evidence):
     @cached_property
     def work(self) -> Work:
         return Work(self.run)
+
+    @cached_property
+    def ends(self) -> Sequence[End]:
+        """Of all commands and workers, also those that ended well."""
+        return deaths.ends_of(self.run)
+
+    @cached_property
+    def deaths_unexplained(self) -> Sequence[End]:
+        return list(deaths.unexplained(self.run, self.ends))
 
     @cached_property
     def last_notices(self) -> Mapping[str, int]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from harness.judge.facts import deaths
+from harness.judge.facts.known import By
 from harness.log.line_numbers import LineGap
 from harness.timeline.lineage import CLEAN_CODES
 from harness.timeline.sorted_events import Launcher, key_of
@@ -23,6 +24,7 @@ class Lost:
 
     words: str
     killed: bool
+    by: By = By.SEEN
 
 
 def lost_lines(run: Timeline, taken: Sequence[int]) -> Iterator[Lost]:

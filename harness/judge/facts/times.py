@@ -18,6 +18,7 @@ import numpy as np
 
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
+from harness.judge.facts.known import By
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
 from harness.timeline.save_events import COMMITTED, STARTED
@@ -45,6 +46,10 @@ class Impossible:
 
     words: str
     seen: bool = False
+
+    @property
+    def by(self) -> By:
+        return By.SEEN if self.seen else By.TOLD
 
 
 def impossible(

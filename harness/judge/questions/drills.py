@@ -48,8 +48,8 @@ SAMPLES = {"first": "position", "count": "number of samples", "digest": "digest"
 OF_EACH_RANK = {**WORDS, "weights": "digest of the weights", "rank_samples": "number of samples"}
 MARGIN_NS = 10**9  # a harness may be held up for a moment between what it does and what it tells
 # What is no finding in a drill, which ends when it has restored; or in a second restart, whose steps are asked apart.
-CUT_SHORT = {Code.JOB_INTERRUPTED, Code.JOB_NO_END, Code.NODE_UNUSED, Code.RANK_SAMPLES_MISSING, "promised-told"}
-ASKED_APART = {"again.no_standstill", Code.JOB_UNFINISHED, "promised-told"}
+CUT_SHORT = {"job.all_nodes_used", Code.RANK_SAMPLES_MISSING, "promised-told"}
+ASKED_APART = {"again.no_standstill", "promised-told"}
 NO_END, NO_LOG = "no end", "no log"
 NO_BOUND = "the scenario sets no bound on what each step computes"
 
@@ -168,6 +168,7 @@ def _loaded(evidence: Analysis, told: Mapping[str, Any], newest: int, behind: in
         else:
             elsewhere = (*_from_elsewhere(evidence, workers, step, DRILL), *_less_than_saved(evidence, log))
             another = (*_another_time(run, told, log), *_another_plan(run, log), *_another_step(told))
+            no_end = {"end-known"} if log.outcome in (None, "interrupted") else set()
             left_open = itertools.chain(
                 (unknown(Code.DRILL_ANOTHER_TIME, f"the restore drill's {text}") for text in another),
                 _by_few(run, workers),
@@ -180,7 +181,7 @@ def _loaded(evidence: Analysis, told: Mapping[str, Any], newest: int, behind: in
                 _crashed(log),
                 (
                     unknown(Code.DRILL_FAILED, f"the restore drill: {text}")
-                    for text in _as_a_run(evidence, log, CUT_SHORT)
+                    for text in _as_a_run(evidence, log, CUT_SHORT | no_end)
                 ),
             )
             yield from itertools.islice(left_open, 1)
@@ -433,10 +434,11 @@ class SecondRestart(Score):
             return ScoreResult(values, reasons=_worst(came))
         copied = (each.words for each in times.copies(times.Told(log), [times.Told(run)]))
         another = (*_another_time(run, told, log), *_another_plan(run, log, log.planned_size.nodes), *copied)
+        short = {"job.finished"} if log.outcome == "completed" and not log.finished else set()
         left_open = [
             *(unknown(Code.SECOND_ANOTHER_TIME, f"its {text}") for text in another),
             *_on_all_ranks(evidence, log, step),
-            *(unknown(Code.SECOND_FAILED, text) for text in _as_a_run(evidence, log, ASKED_APART)),
+            *(unknown(Code.SECOND_FAILED, text) for text in _as_a_run(evidence, log, ASKED_APART | short)),
         ]
         why = _no_comparison(evidence, log, compared, step)
         if why and not left_open:

@@ -1,0 +1,29 @@
+"""How the run ended is known: the log tells one end, and nobody stopped it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.judge.assumption import Assumption
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.job_end import done
+from harness.judge.facts.reported import blindness
+
+
+def _broken(evidence: Analysis) -> Iterator[str]:
+    run, reason = evidence.run, evidence.run.outcome_reason
+    blind = blindness(run, evidence.fault_free)
+    if run.outcome is None:
+        yield "the harness's log has no end: the harness was killed, or its log was cut"
+    elif run.outcome == "interrupted" and run.beside.cut_short:
+        yield f"it was {run.beside.cut_short}: {reason or 'no reason is given'}"
+    elif run.outcome == "interrupted":
+        at = "" if blind else f" at {done(run)}"
+        yield f"the run was interrupted{at}: {reason or 'stopped by the user'}"
+    elif run.outcome == "completed" and run.aborted is not None and not blind:
+        yield "the harness gave the job up, and yet its log says that the job was completed"
+    elif run.outcome not in ("completed", "failed") and not (run.outcome == "aborted" and not blind):
+        yield f"the run ended as {run.outcome}: {reason}"
+
+
+ASSUMPTION = Assumption(_broken)

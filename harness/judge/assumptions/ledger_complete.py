@@ -1,0 +1,27 @@
+"""The job had each GPU that did steps, for as long as it did them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.judge.assumption import Assumption
+from harness.judge.facts.analysis import Analysis
+
+
+def _broken(evidence: Analysis) -> Iterator[str]:
+    run = evidence.run
+    released = {(slot.node, slot.incarnation, slot.local_rank): slot.released for slot in run.slots}
+    for row, process in enumerate(run.processes if released else ()):
+        place = (process.node, process.incarnation, process.local_rank)
+        if process.first_step is None:
+            continue
+        if place not in released:
+            text = f"rank {process.rank} did steps on the unallocated GPU {process.local_rank} of {process.node}"
+        elif int(evidence.places.last_begin[row]) > released[place] + run.uncertainty_ns:
+            text = f"rank {process.rank} did steps on {process.node} after the node was given back"
+        else:
+            continue
+        yield f"{text}: the ledger is incomplete"
+
+
+ASSUMPTION = Assumption(_broken, family="job")

@@ -1,0 +1,21 @@
+"""Each rank left a log, unless its fault-free run lacks some as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.judge.assumption import Assumption
+from harness.judge.facts.analysis import Analysis
+
+
+def _broken(evidence: Analysis) -> Iterator[str]:
+    fault_free = evidence.fault_free
+    if fault_free is not None and fault_free.epochs and all(epoch.unheard for epoch in fault_free.epochs):
+        return
+    for epoch in evidence.run.epochs:
+        if epoch.unheard:
+            text = f"{epoch.unheard} of {epoch.size} ranks left no log of steps {epoch.first} to {epoch.last}"
+            yield f"{text}: what they did is not known"
+
+
+ASSUMPTION = Assumption(_broken, family="steps")
