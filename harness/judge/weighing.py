@@ -8,7 +8,7 @@
 | an assumption of the whole run is broken | | inconclusive |
 
 A guarantee is told by one example: the strongest one, the first of equals. Within a family what is weaker than the
-strongest is left out. So is a breach that a broken cause explains, unless the cause is weaker.
+strongest is left out, and so is a breach that a cause explains which is as bad. A cause of another family is told first.
 """
 
 from __future__ import annotations
@@ -89,13 +89,14 @@ def _weighed(name: str, guarantee: Guarantee, breach: Breach, evidence: Analysis
 
 
 def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guarantee]) -> Iterator[Finding]:
-    """Without what is weaker than the worst of its family, and what a cause explains that is as bad."""
+    """Without what is weaker than the worst of its family, and what a cause in it explains that is as bad."""
     bad = {name: max(map(_badness, mine), default=-1) for name, mine in found.items()}
     worst: dict[str, int] = {}
     for name, most in bad.items():
         worst[family(name)] = max(most, worst.get(family(name), -1))
     for name, mine in found.items():
-        explained = max((bad.get(cause, -1) for cause in guarantees[name].explained_by), default=-1)
+        causes = (cause for cause in guarantees[name].explained_by if family(cause) == family(name))
+        explained = max((bad.get(cause, -1) for cause in causes), default=-1)
         yield from (each for each in mine if explained < _badness(each) >= worst[family(name)])
 
 

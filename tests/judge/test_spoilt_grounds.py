@@ -213,6 +213,13 @@ SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; 
     Kind.DURATION: {"exit_time.max", "job.finished", "pace.max_slowdown", "recovery_time.max"},
     Kind.LOSSES: {"loss_continuity.mode", "ranks.disagree", "samples.other"},
     Kind.BITS: {"loss_continuity.mode"},
+    Kind.FAULTS: {
+        "fault.as_planned",
+        "fault.for_its_time",
+        "fault.kept_down",
+        "fault.on_target",
+        "fault.struck",
+    },
     Kind.ORDER: {"loss_continuity.max_samples_repeated", "loss_continuity.max_samples_skipped"},
 }
 
