@@ -8,7 +8,8 @@
 | an assumption of the whole run is broken | | inconclusive |
 
 A guarantee is told by one example: the strongest one, the first of equals. Within a family what is weaker than the
-strongest is left out, and so is a breach that a cause explains which is as bad. A cause of another family is told first.
+strongest is left out, and so is a breach that a cause explains which is as bad. A cause of another family is told
+first.
 """
 
 from __future__ import annotations
