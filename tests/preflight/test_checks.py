@@ -393,6 +393,11 @@ def test_a_trainer_that_does_not_come_back_is_named_with_the_rank_that_was_kille
     assert judged.verdict is Verdict.FAIL and judged.findings[0].nodes == ["node1"] and judged.findings[0].cause
     of.drill = replace(of.drill, faults=[])  # it was stopped before the kill
     assert asked("restore", of).findings[0].words == of.drill.reasons[0]
+    of.drill = judging.verdict(history)
+    headline = "the job did all its steps; the scenario expects nothing else; not judged: loss, sample order"
+    of.drill = replace(of.drill, reasons=[headline])
+    told = "the job did all its steps; not judged in this step: loss, sample order"
+    assert asked("restore", of).words == told, "the scenario may expect more"
 
 
 def eviction(notice: str) -> PlannedFault:
