@@ -108,8 +108,8 @@ def _of_a_failure(card: Scorecard) -> Iterator[str]:
 def _to_settle(card: Scorecard) -> Iterator[str]:
     takes = _takes(card)
     for finding in card.findings:
-        if finding.verdict is Verdict.INCONCLUSIVE and finding.code in NOT_BY_ITSELF and _is_alone(card):
-            yield OF_A_DAY if card.evidence.run.beside.job else OF_A_RUN
+        if finding.verdict is Verdict.INCONCLUSIVE and finding.code in NOT_BY_ITSELF and (advice := _to_compare(card)):
+            yield advice
         elif finding.verdict is Verdict.INCONCLUSIVE:
             text = SETTLES.get(finding.doubt, "Run it again: {run}")
             yield text.replace("{run}", _again(card)) + takes * ("{run}" in text)
@@ -149,10 +149,12 @@ def _restart_s(card: Scorecard, score: str) -> float:
     return float(job.progress.end[0] - job.begin) / S if job and len(job.progress) else 0.0
 
 
-def _is_alone(card: Scorecard) -> bool:
-    """It was judged without a fault-free run, or against itself, as its plan says."""
+def _to_compare(card: Scorecard) -> str:
+    """How it comes to a fault-free run that it is held against; empty: it has one."""
     bounds = (card.evidence.run.plan.get("expect") or {}).get("loss_continuity")
-    return card.evidence.fault_free is None or (isinstance(bounds, Mapping) and bounds.get("against") == "itself")
+    if card.evidence.run.beside.job and card.evidence.fault_free is None:
+        return OF_A_DAY
+    return OF_A_RUN if isinstance(bounds, Mapping) and bounds.get("against") == "itself" else ""
 
 
 def _again(card: Scorecard) -> str:
