@@ -26,6 +26,7 @@ from harness.cli.shared_options import REPORTS, BackendOption, ReportsOption, Se
 from harness.errors import UsageError
 from harness.judge.facts.reported import BY_FAULT, ITEMS, stood_in_for
 from harness.plan.making import make_plan
+from harness.plan.run_plan import FIRST_LOOK
 from harness.run.stop import stop
 from harness.spec.scenario import parse_scenario
 from harness.trainers.shared.rendezvous_settings import USUAL_RESTARTS
@@ -91,7 +92,8 @@ def init(
 def _look(
     workload: dict[str, object], folder: pathlib.Path, run_dir: pathlib.Path, backend: str, seed: int, steps: int
 ) -> Facts:
-    text = yaml.safe_dump({"version": 1, "name": "init", "title": "A first look, without faults", "workload": workload})
+    about = {"version": 1, "name": "init", "title": "A first look, without faults", "tags": [FIRST_LOOK]}
+    text = yaml.safe_dump({**about, "workload": workload})
     scenario = parse_scenario(text, str(folder / "init.yaml"))
     plan = make_plan(scenario, seed, backend, run_dir.name)
     engine = load_backend(backend)

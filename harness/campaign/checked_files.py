@@ -48,11 +48,13 @@ def load_plan(path: pathlib.Path) -> Plan:
 def find_plan(name: str, reports: pathlib.Path) -> pathlib.Path:
     """A file as given, or the plan of a run: of its folder, its id or the beginning of it, or `last`."""
     given = pathlib.Path(name)
-    if given.exists() and not given.is_dir():
-        return given
-    from harness.campaign.run_store import Store
+    from harness.campaign.run_store import Store, refuse_first_look
 
+    if given.exists() and not given.is_dir():
+        refuse_first_look(given.parent)
+        return given
     folder = given if (given / PLAN).exists() else Store(reports).find(name)
+    refuse_first_look(folder)
     if not (folder / PLAN).exists():
         raise UsageError(f"{folder}: it has no {PLAN}, which is the plan that would be run again")
     return folder / (ASKED_PLAN if (folder / ASKED_PLAN).exists() else PLAN)

@@ -60,7 +60,9 @@ def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> 
     """
     at = time.time()
     log = reading.read(run_dir / "events")
-    if log.harness:  # a job that hangs writes nothing, and its GPU time runs on
+    if (
+        log.harness and first(log.harness.events, "run.finished") is None
+    ):  # a job that hangs writes nothing, and its GPU time runs on
         log.harness.events.append({"event": "ledger.asked", "at": time.monotonic_ns()})
     evidence = beside(_without_the_step_under_way(timeline.build(log)), fault_free)
     told = booked(evidence)

@@ -7,7 +7,7 @@ import math
 import pathlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,11 +49,15 @@ def reader_of(text: str) -> Reader:
         if isinstance(error, ValidationError):
             lines = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         names = ", ".join(reader_names())
-        raise UsageError(f"--read {text}: {lines}; write one of: {names}, or 'lines: {{regex: …}}'") from error
+        raise UsageError(
+            f"--read {text}: {lines}; write one of: {names}, or \"lines: {{regex: 'step (?P<step>[0-9]+)'}}\""
+        ) from error
 
 
 def reader_as(given: object) -> Reader:
     """Raises `ValueError`."""
+    if not isinstance(given, (str, Mapping, Reader)) or (isinstance(given, str) and given not in reader_names()):
+        raise ValueError("no reader has this name")
     return load_reader(given)() if isinstance(given, str) and given in reader_names() else build_reader(given)
 
 

@@ -24,7 +24,7 @@ import msgspec
 from harness.campaign.wings import stored_kind_of, stored_kinds
 from harness.errors import UsageError
 from harness.judge.verdict import Verdict
-from harness.plan.run_plan import CONTROL
+from harness.plan.run_plan import CONTROL, FIRST_LOOK
 from harness.report import run_report, write_files
 from harness.report.commands import REHEARSALS
 from harness.report.strict_json import strict
@@ -87,6 +87,9 @@ class NotARun(Exception):
     """Why a folder is passed over."""
 
 
+LOOK = "a first look of chaos init"  # the note of such a folder; lists leave it out without a word
+
+
 class Store:
     """The runs under one folder. `notes` says what the last answer passed over, and why."""
 
@@ -97,7 +100,8 @@ class Store:
     def runs(self, wanted: Wanted | None = None) -> list[StoredRun]:
         """The runs that fit, newest first."""
         entries = self._entries()
-        self.notes = [f"{one_line(name)}: {one_line(each.note)}" for name, each in entries.items() if each.note]
+        noted = {name: each.note for name, each in entries.items() if each.note and each.note != LOOK}
+        self.notes = [f"{one_line(name)}: {one_line(note)}" for name, note in noted.items()]
         fitting = [each.run for each in entries.values() if each.run and (wanted or Wanted()).fits(each.run)]
         return sorted(fitting, key=lambda run: (run.begun_s, run.run_id), reverse=True)
 
@@ -120,13 +124,23 @@ class Store:
         return found
 
     def find(self, name: str) -> pathlib.Path:
-        """The folder of a run by path, by id, by the beginning of its id, or of the newest one as `last`."""
+        """The folder of a run by path, by id, by the beginning of its id, or of the newest one as `last`.
+
+        Raises `UsageError` for a first look, and where there is no such run.
+        """
         if name != "last":
             for given in (pathlib.Path(name), self.reports / name):
                 files = (given / "report.json", given / "plan.json")
                 if (given / "events").is_dir() or any(file.is_file() for file in files):
+                    refuse_first_look(given)
                     return given
-        return self.reports / picked(name, [run.run_id for run in self.runs()], "run", self.reports)
+        known = [run.run_id for run in self.runs()]
+        looks = [entry for entry, each in self._entries().items() if each.note == LOOK]
+        if not any(name == "last" or run_id.startswith(name) for run_id in known):
+            for look in looks:
+                if name == "last" or look.startswith(name):
+                    refuse_first_look(self.reports / look)
+        return self.reports / picked(name, known, "run", self.reports)
 
     def _entries(self) -> dict[str, _Entry]:
         """Of each folder with a plan, by its name. Only what changed since it was kept is read."""
@@ -170,8 +184,18 @@ def usable(
         except UsageError as error:
             passed_over.append(str(error))
     if not newest:
-        picked(name, [], "run", reports)
+        Store(reports).find(name)
     raise UsageError(f"last: none of the newest {counted(len(newest), 'run')} can be used; {passed_over[0]}")
+
+
+def refuse_first_look(folder: pathlib.Path) -> None:
+    """Raises `UsageError` for the folder of a first look."""
+    with contextlib.suppress(NotARun):
+        if _plan(folder).is_first_look:
+            raise UsageError(
+                f"{folder.name} is {LOOK}, no run to be judged, compared or run again; "
+                "run a scenario that init wrote, by default: chaos run chaos/rank-kill.yaml"
+            )
 
 
 def part_of_a_day(folder: pathlib.Path) -> tuple[pathlib.Path, str | None]:
@@ -228,10 +252,11 @@ def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
             parts = kind.read(folder)
             headline = (parts.reasons or [""])[0]
             return dataclasses.replace(_planned(folder), verdict=parts.verdict, headline=headline), ""
+        control = _is_control(folder)
         report = run_report.read(folder / "report.json")
         begun_s, headline = _begun_s(report.begun_at, folder), report.reasons[0] if report.reasons else ""
         told = (report.scenario, report.backend, str(report.seed), report.commit or "", report.verdict, headline)
-        return StoredRun(folder.name, begun_s, *told, _is_control(folder)), ""
+        return StoredRun(folder.name, begun_s, *told, control), ""
     except run_report.ReportError as error:
         return _planned(folder), str(error)
 
@@ -248,20 +273,33 @@ class _Plan(msgspec.Struct):
     backend: str
     seed: int
 
+    @property
+    def is_first_look(self) -> bool:
+        return FIRST_LOOK in self.scenario.tags
+
 
 def _is_control(folder: pathlib.Path) -> bool:
-    """By its plan. Where that cannot be read, its report tells whose run it was."""
+    """By its plan. Where that cannot be read, its report tells whose run it was. Raises `NotARun` for a first look."""
     try:
-        return _planned(folder).is_control
+        plan = _plan(folder)
     except NotARun:
         return False
+    if plan.is_first_look:
+        raise NotARun(LOOK)
+    return CONTROL in plan.scenario.tags
+
+
+def _plan(folder: pathlib.Path) -> _Plan:
+    try:
+        return msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise NotARun(f"its plan.json cannot be read: {error}") from error
 
 
 def _planned(folder: pathlib.Path) -> StoredRun:
-    try:
-        plan = msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise NotARun(f"its plan.json cannot be read: {error}") from error
+    plan = _plan(folder)
+    if plan.is_first_look:
+        raise NotARun(LOOK)
     begun_s = _begun_s(None, folder)
     told = plan.scenario.name, plan.backend, str(plan.seed), "", None, "not judged"
     return StoredRun(folder.name, begun_s, *told, is_control=CONTROL in plan.scenario.tags)

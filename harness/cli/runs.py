@@ -69,8 +69,13 @@ def _judged(folder: pathlib.Path) -> StoredKind | None:
     if judged or (kind and is_running(folder)):  # which tells of itself while it is at work
         return kind
     if is_running(folder):
-        raise UsageError(f"{folder} is at work, and is judged at its end; the newest that was judged: chaos show last")
+        raise UsageError(f"{folder} is at work, and is judged at its end{_newest_judged(folder.parent)}")
     raise UsageError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
+
+
+def _newest_judged(reports: pathlib.Path) -> str:
+    newest = next((run for run in Store(reports).runs() if run.verdict is not None), None)
+    return f"; the newest that was judged: chaos show {reports / newest.run_id}" if newest else ""
 
 
 def score(

@@ -18,6 +18,7 @@ STEADY = "gameday.steady"  # the budget counts from the first one on
 EVERY_S = 5.0
 SHARE = 8  # working it out takes at most so small a part of one core
 FAILED_S = 10.0  # until it is tried again
+LAST_S = 20.0  # the judgement waits so long for the last count, that of the job to its end
 PERCENT_FROM_S = 60.0  # of a GPU, since the job was steady: before, one restart would be nearly all of the time
 
 
@@ -71,29 +72,37 @@ class Books:
 
     newest: Booked | None = None
     asked_ns: int = 0  # when that one was asked for; 0: it is the last word
-    _over: threading.Event = field(default_factory=threading.Event)
+    _over: threading.Event = field(default_factory=threading.Event)  # the job is
+    _closed: threading.Event = field(default_factory=threading.Event)  # a later count is not taken any more
 
     @contextlib.contextmanager
     def kept(self, run_dir: pathlib.Path, asking: Callable[..., dict[str, Any] | None] = ask) -> Iterator[None]:
-        """As long as this lasts."""
-        threading.Thread(target=self._keep, args=(run_dir, asking), name="books", daemon=True).start()
+        """As long as this lasts, and once more at its end: the job is over then."""
+        keeper = threading.Thread(target=self._keep, args=(run_dir, asking), name="books", daemon=True)
+        keeper.start()
         try:
             yield
+            self._over.set()
+            keeper.join(LAST_S)
         finally:
             self._over.set()
+            self._closed.set()
 
     def close(self, last: Booked | None) -> None:
         """With what the report says, where it says something."""
         self._over.set()
+        self._closed.set()
         if last is not None:
             self.newest, self.asked_ns = last, 0
 
     def _keep(self, run_dir: pathlib.Path, asking: Callable[..., dict[str, Any] | None]) -> None:
         pause_s = EVERY_S
-        while not self._over.wait(pause_s):
+        last = False
+        while not last and not self._closed.is_set():
+            last = self._over.wait(pause_s)
             now_ns = time.monotonic_ns()
             told = asking(run_dir, None, STEADY)
-            if self._over.is_set():
+            if self._closed.is_set():
                 return
             if told is None:
                 pause_s = FAILED_S

@@ -33,7 +33,7 @@ from harness.report import write_files, write_reports
 from harness.report.charts.loss_curves import Series
 from harness.report.commands import REHEARSALS
 from harness.report.drawing import line
-from harness.run.job import run_job
+from harness.run.job import Outcome, run_job
 from harness.run.stop import StopRequest
 from harness.run.undo import undo_open
 from harness.spec.document import checked, dotted
@@ -71,8 +71,12 @@ def run_day(
         copy_fault_free(folder, run_dir / name)
     stage = Stage("run with faults", day.job.workload.nodes, folder=run_dir, fault_free=run_dir)
     given = (day.job, director.rehearsals, run_dir, backend, observer, stop, director)
-    with director.books.kept(run_dir):
-        outcome = staged(observer, stage, lambda: run_job(*given))
+
+    def run() -> Outcome:
+        with director.books.kept(run_dir):  # counted to the job's end before anybody is told that it is over
+            return run_job(*given)
+
+    outcome = staged(observer, stage, run)
     if outcome.outcome in ("completed", "done"):
         with contextlib.suppress(FaultError):  # too much is kept then, and nothing else is wrong
             untrusted_files.remove_tree(run_dir, "checkpoints")

@@ -357,7 +357,8 @@ def schedule(day: DayPlan, step_s: float | None = None) -> list[str]:
         for act in scene.acts:
             lines += [f"{_clock(at_s + act.after_ns / 1e9)}       {line}" for line in _act_lines(act)]
         at_s += _lasts(scene, step_s or 0)
-    lines.append(f"{_clock(at_s)}  at the earliest the last entry is over; the job goes on to its end")
+    ends = "the job goes on to its end" if day.when_done == "wait" else "once the job is steady again, the day ends it"
+    lines.append(f"{_clock(at_s)}  at the earliest the last entry is over; {ends}")
     return lines
 
 

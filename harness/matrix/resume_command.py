@@ -99,6 +99,8 @@ def _print(found: Sweep, folder: pathlib.Path) -> None:
     for each, cells in zip(found.tried, resume_report.cells(found), strict=True):
         style = "bold red" if not each.right else "yellow" if each.unsure else ""
         table.add_row(*map(safe, cells), style=style)
+    for words, why in {**found.lost, **found.not_had}.items():  # each was begun, and announced
+        table.add_row(safe(words), "", "", safe(f"not tried: {why}"), style="dim")
     print_table(table)
     for fact in resume_report.facts(found):
         say(fact)

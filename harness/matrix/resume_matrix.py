@@ -269,9 +269,11 @@ class _Sweep:
                 tried = self._try(moment)
             except _NotHad as why:
                 self.sweep.not_had[moment.words] = str(why)
+                self.tell(f"    not tried: {why}")
                 continue
             except _Lost as why:
                 self.sweep.lost[moment.words] = str(why)
+                self.tell(f"    not tried: {why}")
                 continue
             self.sweep.tried.append(tried)
             self.longest_s = max((each.seconds for each in self.sweep.tried if not each.to_end), default=self.longest_s)

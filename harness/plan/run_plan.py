@@ -36,6 +36,7 @@ NS_MAX = 2**63 - 1  # 292 years
 NOT_STARTED_NS = 600 * 10**9
 WIDENED_TIMES = 3
 CONTROL = "blindness-check"  # the tag of a run of a broken trainer, which must fail: no evidence of any other
+FIRST_LOOK = "first-look"  # the tag of what `chaos init` watched: no run to be judged, compared or run again
 OCCURRENCES_MAX = 20_000  # faults of a plan, each firing counted
 TARGETS_MAX = 300_000  # of all of them together; one fault on all ranks of the largest job has 262,144
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,9 @@ STARTERS = (
     "command",
 )  # by what a trainer is started, and the key of it
 TRAINER_MAX = 60  # characters
+STANDSTILL = "standstill"  # no phase of the log: a part of `running` in which no step came to its end
+STANDSTILL_TIMES = 5  # a step that takes so many usual ones, and at least so long, is one
+STANDSTILL_NS_MIN = 2 * 10**9
 EventRow = tuple[str, str, str]  # when, where, what
 
 
@@ -54,7 +58,7 @@ def chronicle(run: Timeline) -> Chronicle:
     ended = [(event, str(event.get("event", "")).rpartition(".")[2]) for event in run.checkpoints]
     return Chronicle(
         duration=_since(run, run.end),
-        phases=[_phase(run, segment) for segment in run.segments],
+        phases=[_phase(run, part) for segment in run.segments for part in _without_standstills(run, segment)],
         faults=[_fault(run, fault, fault.injected) for fault in run.faults if fault.injected is not None],
         checkpoints=[
             CheckpointMark(_since(run, event["at"]), event.get("step"), "committed" if how == "committed" else "failed")
@@ -63,6 +67,24 @@ def chronicle(run: Timeline) -> Chronicle:
         ],
         recoveries=[_recovery(run, episode) for episode in run.episodes],
     )
+
+
+def _without_standstills(run: Timeline, segment: Segment) -> Iterator[Segment]:
+    """The segment; where the job ran, cut into the parts in which it did steps and those in which it stood still."""
+    ends = run.progress.end[(run.progress.end >= segment.begin) & (run.progress.end <= segment.end)]
+    took = np.diff(ends, prepend=segment.begin, append=segment.end)
+    usual = int(np.median(np.diff(run.progress.end))) if len(run.progress) > 1 else 0
+    begin = segment.begin
+    if segment.phase == "running" and usual:
+        for place in np.flatnonzero(took > max(STANDSTILL_TIMES * usual, STANDSTILL_NS_MIN)):
+            stood = int(ends[place - 1]) if place else segment.begin
+            until = stood + int(took[place])
+            if stood > begin:
+                yield replace(segment, begin=begin, end=stood)
+            yield replace(segment, phase=STANDSTILL, begin=stood, end=until)
+            begin = until
+    if begin < segment.end:
+        yield replace(segment, begin=begin)
 
 
 def phases_used(run: Chronicle) -> list[str]:

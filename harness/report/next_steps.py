@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
 from harness.judge.assumption import AGAIN
 from harness.judge.facts.deaths import ends_of
+from harness.judge.facts.evidence import Evidence
 from harness.judge.score import Scorecard
-from harness.judge.verdict import Doubt, Verdict
+from harness.judge.verdict import Code, Doubt, Verdict
 from harness.report.commands import copied, kept_as, run_again
 from harness.report.words import gpu_seconds, one_line, seconds, words
 
@@ -21,6 +24,13 @@ OF_THE_STATE = (
 STEPS_MAX = 8
 MORE = 1.5  # times what its jobs took: they are set up, judged, and the host may be slower
 LONGER = "Give it more steps after the fault: workload: {steps: …}"
+COMPARE = "Compare it with a fault-free run, whose losses show what is usual"
+OF_A_DAY = f"{COMPARE}: without fault_free: false in the game day's file"
+OF_A_RUN = f"{COMPARE}: loss_continuity: {{mode: exact}}, without against: itself"
+NOT_BY_ITSELF = (
+    "loss_continuity.against",
+    Code.RANKS_DISAGREE,
+)  # another run without a fault-free one leaves it as open
 # By doubt, what would settle it; {run}: the command for it, followed by how long that takes.
 SETTLES: Mapping[str, str] = {
     Doubt.FAULT_FREE_SLOW: f"{AGAIN}: {{run}} --fresh-fault-free",
@@ -79,19 +89,53 @@ def _of_a_failure(card: Scorecard) -> Iterator[str]:
 def _to_settle(card: Scorecard) -> Iterator[str]:
     takes = _takes(card)
     for finding in card.findings:
-        if finding.verdict is Verdict.INCONCLUSIVE:
+        if finding.verdict is Verdict.INCONCLUSIVE and finding.code in NOT_BY_ITSELF and (advice := _to_compare(card)):
+            yield advice
+        elif finding.verdict is Verdict.INCONCLUSIVE:
             text = finding.settles or SETTLES.get(finding.doubt, "Run it again: {run}")
             yield text.replace("{run}", _again(card)) + takes * ("{run}" in text)
 
 
 def _takes(card: Scorecard) -> str:
     """As this one and its fault-free run took, with the restarts after it; a job starts and ends as long again."""
-    run, alone = card.evidence.run, card.evidence.fault_free or card.evidence.run
-    jobs = (run.end - run.begin + alone.end - alone.begin) / S
-    restarts = [card.scores.get(score, {}).get("seconds") for score in ("last_checkpoint", "second_restart")]
-    least = jobs + sum(took for took in restarts if isinstance(took, float))
+    least = _takes_s(card)
     low, high = round(least), round(MORE * least)
     return f" (about {low} to {high} s)" if high < 180 else f" (about {low / 60:.0f} to {math.ceil(high / 60)} min)"
+
+
+def _takes_s(card: Scorecard) -> float:
+    return _whole_s(card.evidence) + sum(_restart_s(card, score) for score in ("last_checkpoint", "second_restart"))
+
+
+def _whole_s(evidence: Evidence) -> float:
+    """Of the run and of its fault-free run. A rehearsal was a part of a job that may have ended early: run again, it is
+    a job of its own with all its steps."""
+    job = evidence.run.beside.job
+    if job is None:
+        alone = evidence.fault_free or evidence.run
+        return (evidence.run.end - evidence.run.begin + alone.end - alone.begin) / S
+    planned = (job.plan.get("workload") or {}).get("steps")
+    left = max(0, planned - job.reached_step) if isinstance(planned, int) else 0
+    step_s = float(np.median(np.diff(job.progress.end))) / S if len(job.progress) > 1 else 0.0
+    whole = (job.end - job.begin) / S + left * step_s
+    return whole + ((evidence.fault_free.end - evidence.fault_free.begin) / S if evidence.fault_free else whole)
+
+
+def _restart_s(card: Scorecard, score: str) -> float:
+    """Of a rehearsal no restart was made after it; one takes at least as long as the job takes to its first step."""
+    told = card.scores.get(score, {}).get("seconds")
+    if isinstance(told, float):
+        return told
+    job = card.evidence.run.beside.job
+    return float(job.progress.end[0] - job.begin) / S if job and len(job.progress) else 0.0
+
+
+def _to_compare(card: Scorecard) -> str:
+    """How it comes to a fault-free run that it is held against; empty: it has one."""
+    bounds = (card.evidence.run.plan.get("expect") or {}).get("loss_continuity")
+    if card.evidence.run.beside.job and card.evidence.fault_free is None:
+        return OF_A_DAY
+    return OF_A_RUN if isinstance(bounds, Mapping) and bounds.get("against") == "itself" else ""
 
 
 def _again(card: Scorecard) -> str:

@@ -19,6 +19,7 @@ BEYOND = (  # as docs/trust.md says it, too
 NAMES = {
     **PHASE_NAMES,
     "running": "Running",
+    "standstill": "Standstill",
     "finish": "Finish",
     "wasted_gpu_hours": "Wasted GPU-hours",
     "gpus_in_use": "GPUs in use",
@@ -42,6 +43,7 @@ PHASE_MEANING = {
     "restore": "set up model and data, load the checkpoint",
     "first_step": "the first step after the restore",
     "recompute": "repeat the steps that were rolled back",
+    "standstill": "the processes are alive, and no step comes to its end",
 }
 _SINGULAR = {  # of units, or of their first words, that do not only lose an s
     "processes": "process",

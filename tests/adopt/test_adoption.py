@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.adopt import init_command
 from harness.adopt.first_look import Facts
 from harness.adopt.init_command import _print_facts, _write, init, seen_and_unseen
 from harness.adopt.proposal import GATE, REHEARSALS, gate_of, propose, workload_of
@@ -22,6 +23,7 @@ from harness.gate.suite_file import load_suite
 from harness.gate.suite_run import load_entries
 from harness.node.emitter import TELLS
 from harness.plan.making import make_plan
+from harness.plan.run_plan import FIRST_LOOK
 
 FACTS = Facts(40, 40, 3.0, 0.05, (10, 20, 30, 40), ("checkpoints/40.pt",), frozenset(TELLS))
 
@@ -208,3 +210,11 @@ def test_checkpoints_that_all_runs_would_share_are_refused(tmp_path: pathlib.Pat
     _print_facts(inside, tmp_path)
     with pytest.raises(UsageError, match=r"nothing was written: .*\{checkpoints\}"):
         _print_facts(replace(FACTS, files=("/shared/ckpt.pt",)), tmp_path)
+
+
+def test_the_plan_of_a_first_look_says_that_it_is_no_run(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(init_command, "look", lambda plan, *_: seen.append(plan))
+    workload = workload_of(recognise(["python", "train.py"]), folder)
+    init_command._look(workload, folder, folder / "reports" / "init-1", "local", 1, 20)
+    assert seen[0].scenario.tags == (FIRST_LOOK,)

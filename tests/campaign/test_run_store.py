@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.campaign.checked_files import find_plan
 from harness.campaign.run_store import INDEX, Store, Wanted, usable
 from harness.errors import UsageError
 from harness.gate import history_report
 from harness.gate.history_report import moments
 from harness.judge.verdict import Verdict
-from harness.plan.run_plan import CONTROL
+from harness.plan.run_plan import CONTROL, FIRST_LOOK
 from harness.report import run_report
 from harness.report.strict_json import json_text
 
@@ -64,6 +65,27 @@ def test_runs_are_found_by_what_they_are_the_newest_first(reports: pathlib.Path)
     assert ids(store, verdict=Verdict.PASS, since_s=150) == ["b-1"]
     assert ids(store, scenario="' OR 1=1 --") == []
     assert store.notes == []
+
+
+@pytest.mark.parametrize("judged", [{}, {"verdict": Verdict.INCONCLUSIVE}])
+def test_a_first_look_is_no_run(tmp_path: pathlib.Path, judged: dict[str, Any]) -> None:
+    look = write(tmp_path, "init-1", 900, **judged)
+    tagged = {**PLAN, "scenario": {"name": "init", "tags": [FIRST_LOOK]}}
+    (look / "plan.json").write_text(json.dumps(tagged))
+    store = Store(tmp_path)
+    told = "init-1 is a first look of chaos init, no run to be judged.*that init wrote, by default: chaos run chaos/"
+    for name in ("init-1", "init", "last", str(look)):
+        with pytest.raises(UsageError, match=told):
+            store.find(name)
+        with pytest.raises(UsageError, match=told):
+            usable(name, tmp_path, lambda folder: folder, [])
+    for name in ("init-1", str(look), str(look / "plan.json")):
+        with pytest.raises(UsageError, match=told):
+            find_plan(name, tmp_path)
+    assert (store.runs(), store.evidence(), store.notes, moments(tmp_path, Wanted())) == ([], [], [], ([], []))
+    write(tmp_path, "b-1", 100, verdict=Verdict.PASS)
+    assert ids(store) == ["b-1"]
+    assert store.find("last").name == "b-1", "the look is newer"
 
 
 def test_a_history_says_what_it_did_not_read(reports: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,7 +163,7 @@ def test_a_run_that_was_not_judged_says_how_to(reports: pathlib.Path) -> None:
     journal = Journal(reports / "a-1")
     found = chaos("show", "a-1", "--reports", reports)
     journal.release()
-    told = f"{reports / 'a-1'} is at work, and is judged at its end; the newest that was judged: chaos show last"
+    told = f"{reports / 'a-1'} is at work, and is judged at its end; the newest that was judged: chaos show {reports / 'evil'}"
     assert str(found.exception).startswith(told)
 
 

@@ -4,6 +4,7 @@ a job that never ran."""
 from __future__ import annotations
 
 import pathlib
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from simulator import Job, Outage, simulate
 
 from harness.campaign.campaign_observers import Stage
 from harness.gameday import day_report
+from harness.gameday.books import Booked, Books
 from harness.gameday.day import Ended
 from harness.gameday.day_command import Shown
 from harness.gameday.day_plan import plan_day
@@ -344,3 +346,16 @@ def test_the_page_tells_of_an_outage_what_the_report_tells(seed: int) -> None:
     told_s = sum(took_s for phase, took_s in phases_of(course.outage, recovered_ns, False) if phase != "running")
     scores = verdict(history, fault_free=usual).scores
     assert told_s == pytest.approx(scores["recovery_time"]["seconds"], rel=0.05)
+
+
+def test_when_the_job_is_over_its_ledger_is_counted_to_its_end(tmp_path: pathlib.Path) -> None:
+    books, amounts = Books(), {"wasted_all": 7.0, "wasted_faults": 5.0, "dollars": None, "cpu_s": 0.1}
+    with books.kept(tmp_path, lambda *_: {"allocated": 9.0, **amounts}):
+        assert books.newest is None, "the first count is not due yet"
+    assert books.newest == Booked(9.0, 7.0, 5.0) and books.asked_ns
+    late = threading.Event()
+    other = Books()
+    with other.kept(tmp_path, lambda *_: {"allocated": 1.0, **amounts} if late.wait() else None):
+        other.close(Booked(3.0, 2.0, 1.0))
+        late.set()
+    assert other.newest == Booked(3.0, 2.0, 1.0), "what the report says is the last word"

@@ -145,3 +145,6 @@ def test_the_schedule_has_times(tmp_path: pathlib.Path) -> None:
     assert lines[-1].startswith("00:01:07")
     without = schedule(day_of(tmp_path, text))
     assert without[-1].startswith("00:00:45")
+    day = day_of(tmp_path, text)
+    for when_done, ends in (("stop", "the day ends it"), ("wait", "the job goes on to its end")):
+        assert schedule(day.model_copy(update={"when_done": when_done}))[-1].endswith(ends)

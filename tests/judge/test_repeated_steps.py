@@ -246,6 +246,7 @@ def test_several_logs_may_follow_one_another_and_programs_get_json(tmp_path: pat
         (["--log", "a.log", "b.log", "--log", "c.log", "--read", "megatron"], "the oldest log first"),
         (["last", "--log", "/dev/null", "--read", "megatron"], "/dev/null"),
         (["--log", "a.log", "--read", "nobody"], "megatron"),
+        (["--log", "a.log", "--read", "iter=(.*)"], "--read iter=(.*): no reader has this name; write one of: "),
         (["--log", "a.log", "--read", "lines: {regex: '('}"], "regular expression"),
         (["--log", "no-such.log", "--read", "megatron"], "No such file"),
         (["--log", "/dev/null", "--read", "megatron"], "/dev/null"),

@@ -160,10 +160,12 @@ def test_findings_of_a_sweep_that_was_stopped_are_printed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = [(f"moment {number}", "there is none") for number in range(7)]
-    found = replace(stored(tmp_path, [tried(1, "other samples")]), interrupted=True, not_tried=missing)
+    begun = {"a notice": "it led to no save"}
+    found = replace(stored(tmp_path, [tried(1, "other samples")]), interrupted=True, not_tried=missing, not_had=begun)
     monkeypatch.setattr(resume_command, "run_sweep", lambda plan, setting: found)
     plan = small_jobs.job("mine", ["x"])
     code = resume_command.sweep(plan, None, tmp_path, "1m", None, None, False, None, [], False)  # type: ignore[arg-type]
     lines = [" ".join(each.split()) for each in capsys.readouterr().out.splitlines()]
     assert code == 130 and "from save number 1 (step 1): other samples" in lines
+    assert "a notice not tried: it led to no save" in lines, "it was announced"
     assert lines[-1] == "not tried: 7 moments; the report says why"

@@ -458,6 +458,11 @@ def test_the_ledger_so_far_is_the_judges_and_a_hang_counts(tmp_path: pathlib.Pat
     board = Board()
     show_ledger(board, told)
     assert board.value("chaos_ledger_gpu_seconds", "productive") == pytest.approx(10)
+    with (tmp_path / "events" / "harness.jsonl").open("a") as log:
+        over = {"event": "run.finished", "outcome": "done", "mono_ns": at[10] + 30 * S, "wall_ns": 2 * 10**18}
+        log.write(json.dumps(over) + "\n")
+    done = ledger_so_far.ask(tmp_path)
+    assert done is not None and done["allocated"] == pytest.approx(40), "the job is over: its GPU time runs on no more"
     assert board.value("chaos_waste_cost_dollars") is None
 
 

@@ -393,6 +393,11 @@ def test_a_trainer_that_does_not_come_back_is_named_with_the_rank_that_was_kille
     assert judged.verdict is Verdict.FAIL and judged.findings[0].nodes == ["node1"] and judged.findings[0].cause
     of.drill = replace(of.drill, faults=[])  # it was stopped before the kill
     assert asked("restore", of).findings[0].words == of.drill.reasons[0]
+    of.drill = judging.verdict(history)
+    headline = "the job did all its steps; the scenario expects nothing else; not judged: loss, sample order"
+    of.drill = replace(of.drill, reasons=[headline])
+    told = "the job did all its steps; not judged in this step: loss, sample order"
+    assert asked("restore", of).words == told, "the scenario may expect more"
 
 
 def eviction(notice: str) -> PlannedFault:
@@ -419,6 +424,32 @@ def test_there_must_be_room_for_the_saves_that_are_kept(free: int, verdict: Verd
     of.told = [Told("node1", None, "node", {"paths": paths})]
     judged = asked("free_space", of)
     assert judged.verdict is verdict and places(judged) == ([] if verdict is Verdict.PASS else [["node1"]])
+
+
+@pytest.mark.parametrize(
+    ("left", "removed", "told"),
+    [
+        (None, 0, "2 saves (as the scenario says)"),
+        (3, 5, "3 saves (as many as it kept)"),
+        (1, 5, "1 save (as many as it kept)"),
+        (4, 0, "4 saves (it removed none of 4)"),
+        (1, 0, "2 saves (as the scenario says)"),
+    ],
+)
+def test_how_many_saves_are_kept_is_what_was_seen(left: int | None, removed: int, told: str) -> None:
+    def sized(logs: Logs) -> None:
+        for line in logs.all("checkpoint.committed"):
+            line["bytes"] = 2**20
+
+    of = canary(sized)
+    assert of.canary is not None and of.plan.workload.checkpoint.keep == 2, "its default: no trainer heard of it"
+    run = of.canary.evidence.run
+    gone = [{"event": "checkpoint.removed", "at": run.end, "path": f"{n}"} for n in range(removed)]
+    run = replace(run, left=None if left is None else {"count": left}, removed=gone, unseen=())
+    of.canary = replace(of.canary, evidence=replace(of.canary.evidence, run=run))
+    of.told = [Told("node1", None, "node", {"paths": {"/runs/1/checkpoints": {"kind": "folder", "free_bytes": 2**40}}})]
+    count = int(told.split()[0])
+    assert asked("free_space", of).words.startswith(f"{count + 1} MiB for {told} and one more; free: ")
 
 
 def test_a_step_sends_what_the_links_counted() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import report_runs
 
 from harness.judge.assumption import FRESH
-from harness.judge.verdict import Doubt, Finding, Verdict
+from harness.judge.verdict import Code, Doubt, Finding, Verdict
 from harness.report import html_page, junit, markdown, run_report
-from harness.report.next_steps import SETTLES, STEPS_MAX, next_steps
+from harness.report.next_steps import SETTLES, STEPS_MAX, _takes_s, next_steps
+from harness.timeline.timeline import Beside
 
 
 def test_each_doubt_has_what_would_settle_it() -> None:
@@ -25,6 +27,36 @@ def test_what_is_not_known_can_be_settled_by_a_command_or_a_line(doubt: str) -> 
     (step,) = next_steps(card)
     assert any(sign in step for sign in ("chaos run ", ": ", "docs/", " or "))
     assert "{run}" not in step and ("chaos run" not in step or "(about " in step)
+
+
+@pytest.mark.parametrize("code", ["loss_continuity.against", Code.RANKS_DISAGREE])
+def test_what_only_a_fault_free_run_shows_is_not_run_again_without_one(code: str) -> None:
+    """The doubt stays the same, however often the same plan is run."""
+    finding = Finding(Verdict.INCONCLUSIVE, "no step was done again after a restart", code, Doubt.NOT_COMPARABLE)
+    card = replace(report_runs.spot_evict(), verdict=Verdict.INCONCLUSIVE, findings=[finding])
+    run, itself = card.evidence.run, {"loss_continuity": {"against": "itself"}}
+    alone = replace(card.evidence, run=replace(run, plan={**run.plan, "expect": itself}))
+    (step,) = next_steps(replace(card, evidence=alone))
+    assert step.startswith("Compare it with a fault-free run") and "against: itself" in step
+    day = replace(alone, run=replace(alone.run, beside=Beside(job=run)), fault_free=None)
+    (step,) = next_steps(replace(card, evidence=day))
+    assert step.startswith("Compare it with a fault-free run") and "fault_free: false" in step
+    (step,) = next_steps(card)
+    assert "chaos run " in step, "here it had one, and was held against it"
+
+
+def test_a_rehearsal_that_is_run_again_takes_as_long_as_its_whole_job_and_more() -> None:
+    card = replace(report_runs.spot_evict(), scores={})
+    run = card.evidence.run
+    window = replace(run, begin=run.end - 10**9, beside=Beside(job=run))
+    evidence = replace(card.evidence, run=window, fault_free=None)
+    whole_s, first_s = (run.end - run.begin) / 1e9, (int(run.progress.end[0]) - run.begin) / 1e9
+    takes_s = _takes_s(replace(card, evidence=evidence))
+    assert takes_s == pytest.approx(2 * whole_s + 2 * first_s), "a fault-free run, the run, the drill, a second restart"
+    longer = {**run.plan, "workload": {**run.plan["workload"], "steps": run.reached_step + 1000}}
+    ended = replace(window, beside=Beside(job=replace(run, plan=longer)))
+    step_s = np.median(np.diff(run.progress.end)) / 1e9
+    assert _takes_s(replace(card, evidence=replace(evidence, run=ended))) - takes_s == pytest.approx(2000 * step_s)
 
 
 def test_a_failure_names_the_phase_the_first_error_and_the_runbook() -> None:

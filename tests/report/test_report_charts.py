@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,3 +183,21 @@ def test_a_logarithmic_axis_says_so() -> None:
 )
 def test_the_trainer_in_words(plan: dict[str, object], told: str) -> None:
     assert drawing.trainer(plan) == told
+
+
+def test_the_bar_of_the_job_shows_where_it_stood_still_without_a_restart() -> None:
+    run = report_runs.judged(report_runs.JOB, []).evidence.run
+    assert "standstill" not in drawing.phases_used(drawing.chronicle(run))
+    row, late = len(run.progress) // 2, 8 * 10**9
+
+    def later(times: Any) -> Any:
+        return np.where(times >= run.progress.end[row], times + late, times)
+
+    segments = [replace(each, end=int(later(each.end))) for each in run.segments if each.phase == "running"]
+    hung = replace(
+        run, segments=segments, end=run.end + late, progress=replace(run.progress, end=later(run.progress.end))
+    )
+    before, stood, after = drawing.chronicle(hung).phases
+    assert [each.label for each in (before, stood, after)] == ["Running", "Standstill", "Running"]
+    assert before.end == stood.begin and stood.end == after.begin
+    assert stood.end - stood.begin == pytest.approx(8, abs=1)
