@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from harness.trainers.shared import checkout
 MODULES_MAX = 2000
 ENTRIES_MAX = 10_000  # of a folder
 DEPTH_MAX = 4  # of packages in packages
+_INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*|(?:ba|da|k|z)?sh|env|torchrun|accelerate|deepspeed")
 
 
 def write_data(workload: Workload, run_dir: pathlib.Path) -> None:
@@ -66,6 +68,14 @@ def source_digest(trainer: Trainer) -> str:
         with file.open("rb") as content:  # a word of a command may name a large one
             source.update(file.name.encode() + b"\0" + hashlib.file_digest(content, "sha256").digest())
     return source.hexdigest()[:16]
+
+
+def knows_code(trainer: Trainer) -> bool:
+    """Whether a change of its code would be noticed: a program or a script is among its files."""
+    return any(
+        file.suffix in (".py", ".sh", ".bash") or (os.access(file, os.X_OK) and not _INTERPRETER.fullmatch(file.name))
+        for file in trainer.files()
+    )
 
 
 def _sources(named: Sequence[pathlib.Path]) -> list[pathlib.Path]:
