@@ -45,9 +45,20 @@ def _tokens(text: str) -> list[str]:
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     try:
-        return list(itertools.islice(lexer, PARTS_MAX))
+        return list(_read_only(itertools.islice(lexer, PARTS_MAX)))
     except ValueError:  # a quote is not closed
         return text.split()[:PARTS_MAX]
+
+
+def _read_only(tokens: Iterator[str]) -> Iterator[str]:
+    """Without the files that the line writes, by `>` or tee: they differ after each run."""
+    written = tee = False
+    for token in tokens:
+        operator = not token.strip("();<>|&")
+        tee = not operator and (tee or token == "tee")
+        if not (operator or written or tee):
+            yield token
+        written = operator and ">" in token
 
 
 def _parts(token: str) -> Iterator[str]:
