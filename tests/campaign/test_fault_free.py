@@ -98,12 +98,15 @@ def test_a_file_that_a_part_of_the_command_names_is_noticed(
     assert "pkg" not in sys.modules, "nothing is imported"
 
 
-def test_what_a_line_writes_is_no_code(folder: pathlib.Path) -> None:
+def test_what_a_command_writes_is_no_code(folder: pathlib.Path) -> None:
     line = "{python} train.py <config.yaml >out.txt 2>&1 && {python} other.py 2>>err.txt | tee -a copy.txt; cat end.txt"
     trainer = Workload.model_validate({"trainer": {"command": ["bash", "-c", line]}, "steps": 5}).trainer
     for name in ("out.txt", "err.txt", "copy.txt", "end.txt"):
         (folder / name).touch()
     assert [file.name for file in trainer.files()] == ["train.py", "config.yaml", "other.py", "end.txt"]
+    words = ["{python}", "--log-file=out.txt", "--output=err.txt", "trainer.save=copy.txt", "--catalog=end.txt"]
+    trainer = Workload.model_validate({"trainer": {"command": words}, "steps": 5}).trainer
+    assert [file.name for file in trainer.files()] == ["end.txt"], "a key may say that it is written"
 
 
 def test_a_module_that_appears_is_another_trainer(folder: pathlib.Path) -> None:
