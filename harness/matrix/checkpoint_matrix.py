@@ -183,11 +183,18 @@ class _Matrix:
         """An undamaged restart without the newest save; `None` where that save cannot be left out."""
         self.tell("a restart without the newest save shows its usual losses")
         try:
-            return self._restart(
-                "older", lambda folder: second_restart.set_back(folder, self.plan.workload.checkpoint)
-            )[0]
+            return self._restart("older", self._leave_out_newest)[0]
         except (FaultError, second_restart.NothingToShow, drill.CannotDrill):
             return None
+
+    def _leave_out_newest(self, folder: pathlib.Path) -> None:
+        _, listing = self._look(folder)
+        newest = listing.finished[0]
+        if newest.step is not None or listing.pointer:
+            second_restart.set_back(folder, self.plan.workload.checkpoint)
+            return
+        for path in (newest.path, *newest.files):  # its name tells no step: the restart itself will
+            untrusted_files.remove_tree(folder, path)
 
     def _restart(self, name: str, change: Callable[[pathlib.Path], None] | None = None) -> tuple[Restart, Outcome]:
         """On a copy of what was saved, changed so. Raises `FaultError` where the damage cannot be done."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import sys
 from unittest.mock import Mock
@@ -14,8 +15,11 @@ from harness.cli.main import make_app
 from harness.matrix.cells import Cell
 from harness.matrix.checkpoint_matrix import DamageRow, Matrix, _Matrix
 from harness.matrix.restart_log import Answer, Came, Losses, Restart
+from harness.trainers.contract import Checkpoint
 
 TRAINER = pathlib.Path(__file__).with_name("saving_trainer.py")
+HEADER = b'{"w": {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]}}'
+SAFETENSORS = len(HEADER).to_bytes(8, "little") + HEADER + bytes(8)
 SCENARIO = """\
 version: 1
 name: saves
@@ -145,3 +149,17 @@ def test_other_losses_after_an_older_save_are_held_against_an_undamaged_restart_
     matrix = _Matrix(Mock(run_id="x"), tmp_path, Mock(), Mock(), Mock())
     cell = Cell("truncate", "tensor", "a.pt")
     assert matrix._row("001", cell, 40, usual, 0.0, older=True).answer.came is came
+
+
+@pytest.mark.parametrize("name", ["model_{:06d}.safetensors", "step-{}.safetensors"])
+def test_the_newest_save_is_left_out_even_if_its_name_tells_no_step(name: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    for step in (20, 40):
+        path = tmp_path / "checkpoints" / name.format(step)
+        path.write_bytes(SAFETENSORS)
+        os.utime(path, (step, step))
+    workload = Mock(checkpoint=Checkpoint())
+    matrix = _Matrix(Mock(run_id="x"), tmp_path, Mock(), Mock(), Mock())
+    matrix.plan = Mock(workload=workload)
+    matrix._leave_out_newest(tmp_path)
+    assert [each.name for each in (tmp_path / "checkpoints").iterdir()] == [name.format(20)]
