@@ -73,6 +73,7 @@ BY_WORDS: list[tuple[dict[str, object], str]] = [
     ({"command": ["{python}", "-m", "pkg"]}, "pkg/__main__.py"),
     ({"command": ["bash", "run.sh"]}, "run.sh"),
     ({"command": ["bash", "run.sh"]}, "conf/a.json"),
+    ({"command": ["bash", "run.sh"]}, "train.py"),  # "$(dirname "$0")/train.py" names no file
     ({"command": ["bash", "run.sh"]}, "pkg/model.py"),
     ({"module": "pkg.sub.train"}, "pkg/model.py"),
     ({"torchrun": "-m pkg.sub.train"}, "pkg/sub/train.py"),
