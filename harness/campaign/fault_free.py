@@ -31,8 +31,13 @@ from harness.run import provenance
 from harness.run.job import Outcome, execute
 from harness.run.stop import StopRequest
 from harness.timeline import timeline
+from harness.trainers.shared import outcome_inputs
 
 REPEATS = 2  # for a band where all runs have one world size
+CODE_UNKNOWN = (
+    "The fault-free run is one of before, and no file of the trainer's code is known: name its files under digest:, or "
+    "use --fresh-fault-free if the code has changed."
+)
 YOUNG_S = 60.0  # so young a folder may not have its lock yet
 _locks: dict[str, int] = {}  # by folder: descriptors that hold a lock
 
@@ -56,6 +61,8 @@ def ensure_fault_free(
     digest = _key(plan, repeat)
     kept = cache(reports) / digest
     if not anew and seal.holds(kept) and not _flaw(plan, kept):
+        if not outcome_inputs.knows_code(plan.workload.trainer):
+            observer.note(CODE_UNKNOWN)
         return kept, None
     for last in (False, True):
         attempt = own_folder(reports, digest)

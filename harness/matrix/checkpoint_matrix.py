@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from harness.backends.contract import Backend
 from harness.errors import CannotRunError, ChaosError, FaultError
@@ -91,13 +92,14 @@ class _Matrix:
         if not listing.finished:
             raise ChaosError(f"the trainer left no finished checkpoint in {place.folder}/ ({len(place.files)} files)")
         usual = restart_log.read_restart(self.base).losses
-        healthy, outcome = self._restart("undamaged", None)
+        healthy, outcome = self._restart("undamaged")
         newest, tolerance = self._newest(healthy, outcome, usual)
         rows = []
         todo = list(cells(place, listing))
+        older = len(listing.finished) > 1
         self.tell(f"{len(todo)} damages, each followed by a restart")
         for number, cell in enumerate(todo, 1):
-            row = self._row(f"{number:03d}", cell, newest, healthy, usual, tolerance)
+            row = self._row(f"{number:03d}", cell, newest, {**usual, **healthy.losses}, tolerance, older)
             if self.stop.asked:  # then this restart was cut short: nothing follows from it
                 break
             rows.append(row)
@@ -157,27 +159,52 @@ class _Matrix:
         return healthy.step, TOLERANCE * (restart_log.apart(healthy.losses, usual) or 0.0)
 
     def _row(
-        self, name: str, cell: Cell, newest: int, healthy: Restart, usual: restart_log.Losses, tolerance: float
+        self, name: str, cell: Cell, newest: int, usual: restart_log.Losses, tolerance: float, older: bool
     ) -> DamageRow:
         begin, damaged = time.monotonic(), list[int]()
         try:
-            found, outcome = self._restart(name, cell, damaged)
+            found, outcome = self._restart(name, lambda folder: damaged.append(self._strike(folder, cell)))
         except FaultError as error:
-            return DamageRow(cell, Answer(Came.UNKNOWN, detail=str(error)), time.monotonic() - begin)
+            return DamageRow(cell, Answer(Came.UNKNOWN, detail=str(error), judged=False), time.monotonic() - begin)
         ended = outcome.reason if outcome.outcome == "failed" else ""
-        known = {**usual, **healthy.losses}
-        answer = restart_log.answer(found, newest, known, tolerance, sum(damaged), ended)
+        given = (tolerance, sum(damaged), ended, older or cell.part == "pointer")
+        answer = restart_log.answer(found, newest, usual, *given)
+        if answer.came in (Came.SILENT, Came.WRONG) and found.step is not None and found.step < newest:
+            # Some jobs do other steps after any restart from that save: then the damage is no reason.
+            if self._older is None or self._older.step != found.step:
+                detail = f"{answer.detail}; no undamaged restart from step {found.step} shows what is usual"
+                answer = replace(answer, came=Came.UNKNOWN, detail=detail)
+            else:
+                answer = restart_log.answer(found, newest, {**usual, **self._older.losses}, *given)
         return DamageRow(cell, answer, time.monotonic() - begin)
 
-    def _restart(self, name: str, cell: Cell | None, damaged: list[int] | None = None) -> tuple[Restart, Outcome]:
-        """On a copy of what was saved. Raises `FaultError` where the damage cannot be done."""
+    @cached_property
+    def _older(self) -> Restart | None:
+        """An undamaged restart without the newest save; `None` where that save cannot be left out."""
+        self.tell("a restart without the newest save shows its usual losses")
+        try:
+            return self._restart("older", self._leave_out_newest)[0]
+        except (FaultError, second_restart.NothingToShow, drill.CannotDrill):
+            return None
+
+    def _leave_out_newest(self, folder: pathlib.Path) -> None:
+        _, listing = self._look(folder)
+        newest = listing.finished[0]
+        if newest.step is not None or listing.pointer:
+            second_restart.set_back(folder, self.plan.workload.checkpoint)
+            return
+        for path in (newest.path, *newest.files):  # its name tells no step: the restart itself will
+            untrusted_files.remove_tree(folder, path)
+
+    def _restart(self, name: str, change: Callable[[pathlib.Path], None] | None = None) -> tuple[Restart, Outcome]:
+        """On a copy of what was saved, changed so. Raises `FaultError` where the damage cannot be done."""
         folder = self.folder / "cells" / name
         folder.mkdir(parents=True)
         launch = self.plan.launch()
         drill.copy_saved(launch, self.base, folder)
         try:
-            if cell is not None and damaged is not None:
-                damaged.append(self._strike(folder, cell))
+            if change is not None:
+                change(folder)
             until = _Until(self.stop, _some_steps_after())
             outcome = execute(self.plan.again(f"{self.folder.name}-{name}"), folder, self.backend, until, until.end)
         finally:

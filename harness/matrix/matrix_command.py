@@ -34,8 +34,15 @@ from harness.report.strict_json import json_text
 from harness.report.words import one_line
 from harness.run.stop import stop
 from harness.trainers.contract import build_trainer
+from harness.units import counted
 
-_BAD = {Came.SILENT: "bold red", Came.CRASHED: "yellow", Came.STALLED: "bold yellow", Came.UNKNOWN: "bold yellow"}
+_RED = (Came.SILENT, Came.WRONG, Came.SCRATCH)
+_BAD = {
+    **dict.fromkeys(_RED, "bold red"),
+    Came.CRASHED: "yellow",
+    Came.STALLED: "bold yellow",
+    Came.UNKNOWN: "bold yellow",
+}
 
 
 def matrix(
@@ -73,8 +80,8 @@ def matrix(
     """Restart a job on damaged saves, or from each save that matters.
 
     checkpoint: damage each file of the newest save in every way, and restart on it. Each damage costs one start of the
-    job: about ten for a job that saves one file. Exits 1 if any damage was loaded silently, 3 if a restart stalled or
-    cannot be judged.
+    job: about ten for a job that saves one file. Exits 1 if any damage was loaded silently, or told and
+    loaded all the same, or if the job started from scratch without a word; 3 if a restart stalled or cannot be judged.
 
     resume: start the job again from the saves around the end of a pass over the data, in the middle of a gradient
     accumulation, from saves that a resumed job made, the first and the last one; each must do what the run without a
@@ -110,7 +117,7 @@ def _on_damaged_saves(plan: Plan, engine: Backend, reports: pathlib.Path, json: 
 
 def _plain(found: Matrix) -> dict[str, object]:
     """Stable: `schema` grows with every change of meaning."""
-    told: dict[str, object] = {"schema": 1, "run_id": found.run_id, "layout": found.layout, "trainer": found.trainer}
+    told: dict[str, object] = {"schema": 2, "run_id": found.run_id, "layout": found.layout, "trainer": found.trainer}
     told |= {"newest_step": found.newest, "complete": not found.interrupted, "verdict": _verdict(found).value}
     cells = [{**vars(row.cell), **vars(row.answer), "seconds": round(row.seconds, 1)} for row in found.rows]
     return told | {"cells": cells}
@@ -142,10 +149,15 @@ def _of_trainer(plan: Plan, name: str | None) -> Plan:
 
 def _verdict(found: Matrix) -> Verdict:
     came = {row.answer.came for row in found.rows}
-    if Came.SILENT in came:
+    if not came.isdisjoint(_RED):
         return Verdict.FAIL
-    unjudged = found.interrupted or not found.rows or came & {Came.STALLED, Came.UNKNOWN}
+    unjudged = found.interrupted or not found.rows or came & {Came.STALLED, Came.UNKNOWN} or _not_judged(found)
     return Verdict.INCONCLUSIVE if unjudged else Verdict.PASS
+
+
+def _not_judged(found: Matrix) -> int:
+    """How many restarts went on, and reported no loss to compare."""
+    return sum(not row.answer.judged for row in found.rows)
 
 
 def _facts(found: Matrix) -> list[str]:
@@ -158,6 +170,7 @@ def _facts(found: Matrix) -> list[str]:
         f"{found.trainer}; layout {found.layout}; newest checkpoint: step {found.newest}",
         f"a restart on an undamaged copy repeats the losses {same}",
         ", ".join(f"{count} {came}" for came, count in counts.most_common()) or "no cell was run",
+        *([f"{counted(count, 'restart')} reported no loss to compare"] if (count := _not_judged(found)) else []),
         *(cut_short if found.interrupted else []),
     ]
 

@@ -22,6 +22,8 @@ class Came(enum.StrEnum):
     CRASHED = "crashed"
     HARMLESS = "harmless"  # no tensor was damaged, and the losses are those of the undamaged run
     SILENT = "loaded silently wrong"
+    WRONG = "went on with other losses"  # though it told the damage
+    SCRATCH = "started from scratch"  # without a word, though an undamaged save was there
     STALLED = "stalled"  # it restored nothing in time, and did not end either
     UNKNOWN = "not known"
 
@@ -34,6 +36,7 @@ class Restart:
     told: bool  # whether it passed a checkpoint over with a word
     losses: Losses = field(default_factory=dict)
     failed_workers: bool = False
+    tells: bool = True  # whether its restores say what they passed over, if only that it was nothing
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Answer:
     came: Came
     step: int | None = None
     detail: str = ""
+    judged: bool = True  # whether its losses were held against those of the undamaged run
 
 
 def read_restart(folder: pathlib.Path) -> Restart:
@@ -57,7 +61,9 @@ def read_restart(folder: pathlib.Path) -> Restart:
         steps = {first - 1}
     told = any(event.get("fallback") for event in restored)
     failed = any(event.get("event") == "worker.exit" and event.get("code") for event in events)
-    return Restart(steps.pop() if len(steps) == 1 else None, told, losses, failed)
+    return Restart(
+        steps.pop() if len(steps) == 1 else None, told, losses, failed, any("fallback" in event for event in restored)
+    )
 
 
 def _losses(log: reading.Log) -> tuple[Losses, int | None]:
@@ -85,27 +91,49 @@ def _difference(one: float, other: float) -> float:
     return found if math.isfinite(found) else math.inf
 
 
-def answer(restart: Restart, newest: int, usual: Losses, tolerance: float, tensor_bytes: int, ended: str) -> Answer:
-    """`newest`: what an undamaged restart restores. `ended`: how the job failed; empty where it did not."""
+def answer(
+    restart: Restart, newest: int, usual: Losses, tolerance: float, tensor_bytes: int, ended: str, left: bool
+) -> Answer:
+    """`newest`: what an undamaged restart restores. `ended`: how the job failed; empty where it did not.
+    `left`: whether the damage left a save whole."""
     if restart.step is None:
         if ended or restart.failed_workers:
             return Answer(Came.CRASHED, detail=ended or "its workers failed")
         return Answer(Came.STALLED, detail="it restored nothing in time")
-    said = "it reported the damage" if restart.told else "it did not report the damage"
-    if restart.step < newest:
-        return Answer(Came.FELL_BACK, restart.step, said)
-    if restart.told:
-        return Answer(Came.DETECTED, restart.step, said)
     off = apart(restart.losses, usual)
     if off is None and ended:
         return Answer(Came.CRASHED, restart.step, f"it failed after the restore: {ended}")
+    other = off is not None and off > tolerance
+    differ = f"losses differ by up to {off:.2g} of their size" if other else ""
+    if not restart.step:
+        return _from_scratch(restart, left, off is not None, differ)
+    if other:
+        detail = f"it reported the damage, but {differ}" if restart.told else differ
+        return Answer(Came.WRONG if restart.told else Came.SILENT, restart.step, detail)
+    if restart.step < newest or restart.told:
+        return _passed_over(restart, Came.FELL_BACK if restart.step < newest else Came.DETECTED, off is not None)
     if off is None:
         came = Came.SILENT if tensor_bytes else Came.UNKNOWN
-        return Answer(came, restart.step, "it reported no loss after the restore")
-    if off > tolerance:
-        return Answer(Came.SILENT, restart.step, f"losses differ by up to {off:.2g} of their size")
+        return Answer(came, restart.step, "it reported no loss after the restore", judged=False)
     if tensor_bytes:
         return Answer(
             Came.SILENT, restart.step, f"{tensor_bytes} damaged bytes of tensors; no difference in the losses yet"
         )
     return Answer(Came.HARMLESS, restart.step, "the losses are the same")
+
+
+def _from_scratch(restart: Restart, left: bool, judged: bool, differ: str) -> Answer:
+    """No weights came from a save then: other losses accuse nobody."""
+    if left and not restart.told:
+        if restart.tells:
+            return Answer(Came.SCRATCH, 0, "it reported nothing, and an undamaged save was there", judged)
+        return Answer(Came.UNKNOWN, 0, "it started from scratch; what it passes over is never reported", judged)
+    if differ:
+        return Answer(Came.UNKNOWN, 0, f"it started from scratch, and {differ}: two such runs may differ")
+    return _passed_over(restart, Came.FELL_BACK, judged)
+
+
+def _passed_over(restart: Restart, came: Came, judged: bool) -> Answer:
+    said = "it reported the damage" if restart.told else "it did not report the damage"
+    unjudged = "" if judged else "; its losses were not judged: it reported none to compare"
+    return Answer(came, restart.step, said + unjudged, judged)

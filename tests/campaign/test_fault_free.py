@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import Mock
@@ -20,6 +21,8 @@ from harness.plan.making import make_plan
 from harness.plan.run_plan import Plan
 from harness.run.job import Outcome
 from harness.spec.scenario import parse_scenario
+from harness.trainers.contract import Workload
+from harness.trainers.shared import outcome_inputs
 
 
 def plan_of(**trainer: list[str]) -> Plan:
@@ -56,6 +59,86 @@ def test_a_changed_trainer_is_compared_with_a_new_fault_free_run(folder: pathlib
     (folder / "other.py").write_text("1")
     (folder / changed).write_text("2")
     assert plan.outcome_digest() != before
+
+
+BY_WORDS: list[tuple[dict[str, object], str]] = [
+    ({"command": ["{python}", "--config=conf/a.json"]}, "conf/a.json"),
+    ({"command": ["{python}", "--data=config.yaml,conf/a.json"]}, "conf/a.json"),
+    ({"command": ["{python}", "config.yaml,conf/a.json"]}, "conf/a.json"),
+    ({"command": ["bash", "-c", "cd . && {python} 'my train.py' --x"]}, "my train.py"),
+    ({"command": ["bash", "-c", "{python} other.py --data='conf/a.json';true"]}, "conf/a.json"),
+    ({"command": ["bash", "-c", "exec {python} -m pkg.sub.train"]}, "pkg/model.py"),
+    ({"command": ["{python}", "-m", "pkg.sub.train"]}, "pkg/sub/train.py"),
+    ({"command": ["accelerate", "launch", "-m", "lib.run"], "env": {"PYTHONPATH": "more"}}, "more/lib/run.py"),
+    ({"command": ["{python}", "-m", "pkg"]}, "pkg/__main__.py"),
+    ({"command": ["bash", "run.sh"]}, "run.sh"),
+    ({"command": ["bash", "run.sh"]}, "conf/a.json"),
+    ({"command": ["bash", "run.sh"]}, "train.py"),  # "$(dirname "$0")/train.py" names no file
+    ({"command": ["bash", "run.sh"]}, "pkg/model.py"),
+    ({"module": "pkg.sub.train"}, "pkg/model.py"),
+    ({"torchrun": "-m pkg.sub.train"}, "pkg/sub/train.py"),
+    ({"accelerate": "-m pkg.sub.train"}, "pkg/sub/train.py"),
+    ({"torchrun": "train.py", "args": ["--config=conf/a.json"]}, "conf/a.json"),
+]
+
+
+@pytest.mark.parametrize(("trainer", "changed"), BY_WORDS)
+def test_a_file_that_a_part_of_the_command_names_is_noticed(
+    folder: pathlib.Path, trainer: dict[str, object], changed: str
+) -> None:
+    made = ("conf/a.json", "my train.py", "pkg/__init__.py", "pkg/__main__.py", "pkg/model.py")
+    for name in (*made, "pkg/sub/__init__.py", "pkg/sub/train.py", "more/lib/run.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("1")
+    (folder / "run.sh").write_text("# it's\nexec python -m pkg.sub.train \\\n  --config=conf/a.json\n")
+    work = Workload.model_validate({"trainer": trainer, "steps": 5})
+    before = outcome_inputs.source_digest(work.trainer)
+    assert outcome_inputs.source_digest(work.trainer) == before
+    (folder / changed).write_text((folder / changed).read_text() + " ")
+    assert outcome_inputs.source_digest(work.trainer) != before
+    assert "pkg" not in sys.modules, "nothing is imported"
+
+
+def test_what_a_command_writes_is_no_code(folder: pathlib.Path) -> None:
+    line = "{python} train.py <config.yaml >out.txt 2>&1 && {python} other.py 2>>err.txt | tee -a copy.txt; cat end.txt"
+    trainer = Workload.model_validate({"trainer": {"command": ["bash", "-c", line]}, "steps": 5}).trainer
+    for name in ("out.txt", "err.txt", "copy.txt", "end.txt"):
+        (folder / name).touch()
+    assert [file.name for file in trainer.files()] == ["train.py", "config.yaml", "other.py", "end.txt"]
+    words = ["{python}", "--log-file=out.txt", "--output=err.txt", "trainer.save=copy.txt", "--catalog=end.txt"]
+    trainer = Workload.model_validate({"trainer": {"command": words}, "steps": 5}).trainer
+    assert [file.name for file in trainer.files()] == ["end.txt"], "a key may say that it is written"
+
+
+def test_a_module_that_appears_is_another_trainer(folder: pathlib.Path) -> None:
+    work = Workload.model_validate({"trainer": {"module": "new.train"}, "steps": 5})
+    before = outcome_inputs.source_digest(work.trainer)
+    assert not outcome_inputs.knows_code(work.trainer)
+    (folder / "new").mkdir()
+    (folder / "new" / "train.py").write_text("1")
+    assert outcome_inputs.source_digest(work.trainer) != before and outcome_inputs.knows_code(work.trainer)
+
+
+@pytest.mark.parametrize(
+    ("command", "known"),
+    [
+        (["{python}", "train.py"], True),
+        (["./program"], True),
+        (["/bin/sh", "-c", "run --config=config.yaml"], False),
+        (["{python}", "-m", "torch.distributed.run", "/app/train.py"], False),
+        ([sys.executable, "-m", "installed"], False),
+    ],
+)
+def test_a_cached_run_says_where_no_file_of_the_code_is_known(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, command: list[str], known: bool
+) -> None:
+    (folder / "program").touch(0o755)
+    monkeypatch.setattr(seal, "holds", lambda _: True)
+    monkeypatch.setattr(fault_free, "_flaw", lambda *_: "")
+    observer = Mock()
+    ensure_fault_free(plan_of(command=command), folder, Mock(), observer)
+    assert observer.note.called is not known
+    assert known or "--fresh-fault-free" in observer.note.call_args.args[0]
 
 
 def test_a_file_that_is_not_there_is_named(folder: pathlib.Path) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import sys
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
 
 from harness.cli.main import make_app
 from harness.matrix.cells import Cell
-from harness.matrix.checkpoint_matrix import DamageRow, Matrix
-from harness.matrix.restart_log import Answer, Came
+from harness.matrix.checkpoint_matrix import DamageRow, Matrix, _Matrix
+from harness.matrix.restart_log import Answer, Came, Losses, Restart
+from harness.trainers.contract import Checkpoint
 
 TRAINER = pathlib.Path(__file__).with_name("saving_trainer.py")
+HEADER = b'{"w": {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]}}'
+SAFETENSORS = len(HEADER).to_bytes(8, "little") + HEADER + bytes(8)
 SCENARIO = """\
 version: 1
 name: saves
@@ -100,3 +105,61 @@ def test_a_matrix_that_was_stopped_says_so_and_is_no_pass(
     assert result.exit_code == 130
     assert "stopped after 1 of 12 damages" in result.stdout and "PASS" not in result.stdout
     assert json.loads((tmp_path / "matrix-x" / "matrix.json").read_text())["verdict"] == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (Answer(Came.DETECTED, 40), 0),
+        (Answer(Came.FELL_BACK, 20), 0),
+        (Answer(Came.FELL_BACK, 20, judged=False), 3),
+        (Answer(Came.UNKNOWN, 20), 3),
+        (Answer(Came.WRONG, 40), 1),
+        (Answer(Came.SCRATCH, 0), 1),
+        (Answer(Came.SILENT, 20), 1),
+    ],
+)
+def test_the_exit_code_is_that_of_the_worst_restart(
+    answer: Answer, code: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = DamageRow(Cell("truncate", "tensor", "a.pt"), answer, 1.0)
+    (tmp_path / "matrix-x").mkdir()
+    made = Matrix("matrix-x", "torch_file", "train", 40, True, (row,), planned=1)
+    monkeypatch.setattr("harness.matrix.matrix_command.run_matrix", lambda *_: made)
+    monkeypatch.setattr("harness.matrix.matrix_command.check_capabilities", lambda *_: None)
+    result = CliRunner().invoke(make_app(), ["matrix", "checkpoint", "--reports", str(tmp_path)])
+    assert result.exit_code == code, result.output
+    assert ("1 restart reported no loss to compare" in result.stdout) is (not answer.judged)
+
+
+@pytest.mark.parametrize(
+    ("older", "came"),
+    [
+        (Restart(20, False, {(0, 21): 9.0}), Came.FELL_BACK),  # each restart from there does so
+        (Restart(20, False, {(0, 21): 1.0}), Came.SILENT),
+        (Restart(10, False, {(0, 21): 9.0}), Came.UNKNOWN),
+    ],
+)
+def test_other_losses_after_an_older_save_are_held_against_an_undamaged_restart_from_it(
+    older: Restart, came: Came, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual: Losses = {(0, 21): 1.0}
+    restarts = {"001": Restart(20, False, {(0, 21): 9.0}), "older": older}
+    monkeypatch.setattr(_Matrix, "_restart", lambda _, name, change: (restarts[name], Mock(outcome="interrupted")))
+    matrix = _Matrix(Mock(run_id="x"), tmp_path, Mock(), Mock(), Mock())
+    cell = Cell("truncate", "tensor", "a.pt")
+    assert matrix._row("001", cell, 40, usual, 0.0, older=True).answer.came is came
+
+
+@pytest.mark.parametrize("name", ["model_{:06d}.safetensors", "step-{}.safetensors"])
+def test_the_newest_save_is_left_out_even_if_its_name_tells_no_step(name: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    for step in (20, 40):
+        path = tmp_path / "checkpoints" / name.format(step)
+        path.write_bytes(SAFETENSORS)
+        os.utime(path, (step, step))
+    workload = Mock(checkpoint=Checkpoint())
+    matrix = _Matrix(Mock(run_id="x"), tmp_path, Mock(), Mock(), Mock())
+    matrix.plan = Mock(workload=workload)
+    matrix._leave_out_newest(tmp_path)
+    assert [each.name for each in (tmp_path / "checkpoints").iterdir()] == [name.format(20)]

@@ -18,7 +18,7 @@ from harness.node.boot import OBSERVE_ENV
 from harness.node.emitter import Tell
 from harness.trainers.contract import Checkpoint, Path, Trainer, Variable, Word, Workload
 from harness.trainers.readers.contract import Read, Reader
-from harness.trainers.shared import placeholders
+from harness.trainers.shared import named_files, placeholders
 
 Command = tuple[str, ...]
 
@@ -53,6 +53,10 @@ class CustomTrainer(Trainer):
 
     def scripts(self) -> list[str]:
         """Those words that are files, found from the scenario's folder."""
+        return []
+
+    def modules(self) -> list[str]:
+        """The names of modules that it starts, besides those after `-m` in its words."""
         return []
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
@@ -90,14 +94,15 @@ class CustomTrainer(Trainer):
         return self.model_copy(update={"scenario_dir": str(folder)}) if used and not self.scenario_dir else self
 
     def files(self) -> list[pathlib.Path]:
-        """Those that the scenario names, and every word of its commands that names a file here."""
+        """Those that the scenario names, and what the words of its commands name here."""
         for name in self.digest:
             if not os.path.isfile(name):
                 raise UsageError(f"workload.trainer.digest: {name!r} is not a file in the working directory")
         here = {"scenario_dir": self.scenario_dir or "."}
         named = placeholders.fill([*self.words().values(), *map(beside_scenario, self.scripts())], here)
-        words = [*self.digest, *named]
-        return [pathlib.Path(word) for word in dict.fromkeys(words) if os.path.isfile(word)]
+        (path,) = placeholders.fill([self.env.get("PYTHONPATH", "")], here)
+        folders = [os.getcwd(), *filter(None, path.split(os.pathsep))]
+        return named_files.named_files([*self.digest, *named], folders, self.modules())
 
     def problems(self, workload: Workload) -> Iterator[tuple[Path, str]]:
         places = self._places()

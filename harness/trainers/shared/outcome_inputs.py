@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,8 @@ from harness.trainers.shared import checkout
 MODULES_MAX = 2000
 ENTRIES_MAX = 10_000  # of a folder
 DEPTH_MAX = 4  # of packages in packages
+_SCRIPTS = (".py", ".sh", ".bash")  # one of a shell may start a Python script beside it: "$(dirname "$0")/train.py"
+_INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*|(?:ba|da|k|z)?sh|env|torchrun|accelerate|deepspeed")
 
 
 def write_data(workload: Workload, run_dir: pathlib.Path) -> None:
@@ -68,9 +71,17 @@ def source_digest(trainer: Trainer) -> str:
     return source.hexdigest()[:16]
 
 
+def knows_code(trainer: Trainer) -> bool:
+    """Whether a change of its code would be noticed: a program or a script is among its files."""
+    return any(
+        file.suffix in _SCRIPTS or (os.access(file, os.X_OK) and not _INTERPRETER.fullmatch(file.name))
+        for file in trainer.files()
+    )
+
+
 def _sources(named: Sequence[pathlib.Path]) -> list[pathlib.Path]:
     """These files, and the modules and packages beside scripts among them; at most `MODULES_MAX` of those."""
-    folders = dict.fromkeys(file.resolve().parent for file in named if file.suffix == ".py")
+    folders = dict.fromkeys(file.resolve().parent for file in named if file.suffix in _SCRIPTS)
     modules = itertools.islice((path for folder in folders for path in _modules(folder, DEPTH_MAX)), MODULES_MAX)
     return list(dict.fromkeys([*named, *modules]))
 

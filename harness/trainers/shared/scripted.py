@@ -47,6 +47,9 @@ class ScriptTrainer(CustomTrainer):
         interpreter = [self.python] if "/" in self.python else []
         return interpreter if self.as_module else [self.target, *interpreter]
 
+    def modules(self) -> list[str]:
+        return [self.as_module] if self.as_module else []
+
     def in_words(self) -> str:
         return " ".join([self.name, self.target, *self.args])
 
