@@ -203,7 +203,7 @@ def test_the_participants_page_has_no_schedule_and_no_forbidden_button(client: T
 
 def test_each_phase_of_an_outage_has_the_colour_of_the_report(client: TestClient, page: Page) -> None:
     style = client.get("/page.css").text
-    assert set(PHASES) == {"running", *TIMELINE_PHASES}
+    assert set(PHASES) == {"running", "standstill", *TIMELINE_PHASES}
     for phase in PHASES:
         assert re.search(rf"\.p-{phase}\b[^{{}}]*{{ fill: var\(--\w+\); }}", style), phase
     text = enter(client, page, "master")
