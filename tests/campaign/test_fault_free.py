@@ -67,7 +67,7 @@ BY_WORDS: list[tuple[dict[str, object], str]] = [
     ({"command": ["{python}", "config.yaml,conf/a.json"]}, "conf/a.json"),
     ({"command": ["bash", "-c", "cd . && {python} 'my train.py' --x"]}, "my train.py"),
     ({"command": ["bash", "-c", "{python} other.py --data='conf/a.json';true"]}, "conf/a.json"),
-    ({"command": ["bash", "-c", "exec {python} -m pkg.sub.train"]}, "pkg/model.py"),
+    ({"command": ["bash", "-c", "cd . && {python} -m pkg.sub.train"]}, "pkg/model.py"),
     ({"command": ["{python}", "-m", "pkg.sub.train"]}, "pkg/sub/train.py"),
     ({"command": ["accelerate", "launch", "-m", "lib.run"], "env": {"PYTHONPATH": "more"}}, "more/lib/run.py"),
     ({"command": ["{python}", "-m", "pkg"]}, "pkg/__main__.py"),

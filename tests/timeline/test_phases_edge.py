@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.score import load_score
-from harness.judge.verdict import Claim
+from harness.judge.guarantees import end_explained
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 
@@ -170,8 +169,7 @@ def test_a_launcher_that_comes_up_has_noticed_nothing(logs: Logs) -> None:
 
 
 def deaths(run: Timeline) -> list[str]:
-    claims = load_score("job").score(Analysis(run), None).reasons
-    return [each.words for each in claims if isinstance(each, Claim) and each.good is None and "death" in each.words]
+    return [each.words for each in end_explained.breaches(Analysis(run))]
 
 
 def killed_once(logs: Logs) -> Logs:
