@@ -55,6 +55,7 @@ class Limits:
         self._watchdog: asyncio.Task[None] | None = None
         self._watchdog_kills = 0
         self._fillers: list[int] = []
+        self._sparing: set[int] = set()  # those of them that fill memory until somebody else dies
         self._looks = 0  # of the watchdog
         if accounted_for is not None:
             owner = os.environ[processes.OWNER_ENV]
@@ -172,6 +173,8 @@ class Limits:
                 if victim is not None and victim.signal(signal.SIGKILL):
                     self._watchdog_kills += 1
                     await asyncio.sleep(WATCH_S)  # until its memory is free
+                    while self._sparing:  # who fills memory until somebody dies stops then, and takes no second one
+                        await asyncio.sleep(WATCH_S)
             self._looks += 1
             await asyncio.sleep(WATCH_S)
 
@@ -189,6 +192,8 @@ class Limits:
         done = asyncio.Event()
         self._children.on_exit(pid, lambda _: done.set())
         self._fillers.append(pid)
+        if spare:
+            self._sparing.add(pid)
         try:
             if "memory" in self._groups:
                 self._groups["memory"].enter(pid)
@@ -201,6 +206,7 @@ class Limits:
                 os.kill(pid, signal.SIGKILL)
                 await done.wait()
             self._fillers.remove(pid)
+            self._sparing.discard(pid)
         return _got(progress)
 
     async def _filled(self, done: asyncio.Event, kills_before: int, spare: bool, full: Callable[[], bool]) -> None:
@@ -212,6 +218,8 @@ class Limits:
             await asyncio.sleep(0.002)
         looks = self._looks
         while self._watchdog is not None and self._looks < looks + 3 and not done.is_set():
+            if spare and self.memory_use().kills > kills_before:
+                return
             await asyncio.sleep(0.002)
 
 
