@@ -163,7 +163,7 @@ def page(runs: list[Run]) -> str:
     verdicts = collections.Counter(run.verdict for run in runs)
     old = sum(run.code != code(run.name) for run in runs)
     counts = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
-    made = f" {old} of them were made by earlier code, and judged by that of today." if old else ""
+    made = f" {old} of them were made by earlier code." if old else ""
     busy = sum(run.busy for run in runs)
     beside = f" {busy} of them ran beside two busy loops." if busy else ""
     lines = [

@@ -76,9 +76,11 @@ def _of_kind(
         return
     example = next(each for each in others if len(each[1].get(name, ())) == usual)
     expected = _expected(save, mine, example[0], example[1][name])
-    # The first ones alone are there: fewer ranks write just that. The job may remove files of its oldest save.
+    # The first ones alone are there: fewer ranks write just that. The job may remove files of its oldest save, and end
+    # with its model alone.
     fewer_ranks = bool(mine) and expected[: len(mine)] == mine
-    sure = len(others) > 1 and saves == len(others) and bool(older) and not fewer_ranks and set(mine) <= set(expected)
+    inner = bool(older) and bool(newer or mine)
+    sure = len(others) > 1 and saves == len(others) and inner and not fewer_ranks and set(mine) <= set(expected)
     for file in [file for file in expected if file not in mine] if set(mine) <= set(expected) else [expected[-1]]:
         what = "is missing, and most other saves have it" + "; does the job go on with fewer ranks?" * fewer_ranks
         yield Lack(what, _folder(save) + file, sure=sure and file.endswith(_LOADED))

@@ -298,6 +298,14 @@ def test_a_rank_whose_file_is_gone_is_missed(tmp_path: pathlib.Path, steps: tupl
     assert f"checkpoint-{steps[-1]}/rng_state_0.pth: is missing" in words(verified(tmp_path))
 
 
+@pytest.mark.parametrize(("step", "state"), [(2, State.DAMAGED), (3, State.SUSPICIOUS)])
+def test_a_last_save_of_the_model_alone_is_no_damage(tmp_path: pathlib.Path, step: int, state: State) -> None:
+    """Some jobs write no optimizer at their end, as nobody goes on from there."""
+    write_ranks(tmp_path, dict.fromkeys((1, 2, 3), 1))
+    (tmp_path / f"checkpoint-{step}" / "optimizer.pt").unlink()
+    assert states(tmp_path) == [state if number == step else State.WHOLE for number in (1, 2, 3)]
+
+
 @pytest.mark.parametrize(
     ("ranks", "odd"),
     [
