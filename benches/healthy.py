@@ -4,8 +4,8 @@ None may be accused; how many prove nothing is told, with the reasons.
 
     python benches/healthy.py [--runs 300] [--busy] [--at-once 2] [--folder reports/healthy] [--stored] [--keep]
 
-Run N takes the N-th of all scenarios and stacks in turn. Two rounds have the same seeds, so that every second run is
-compared with a fault-free run that is kept, as the runs of a team are. With `--busy` every second run has two busy
+Run N takes the N-th of all scenarios and stacks in turn. A round has five seeds, two rounds have the same, and all runs
+share what is kept, so that most are compared with a fault-free run that is kept, as the runs of a team are. With `--busy` every second run has two busy
 loops beside it; those come after the others. `--at-once` so many run together. docs/healthy.json keeps what each run
 showed, with a digest of the code that made it. A run whose folder is there is judged anew by the judge of today. It is
 made again only where the code has changed that made it, so what was interrupted goes on where it ended, on another
@@ -31,6 +31,7 @@ from typing import Any
 
 import league
 
+from harness.node.run_folder_view import KEPT as CACHE
 from harness.report.run_report import read
 
 ROOT = league.ROOT
@@ -38,6 +39,7 @@ PAGE = ROOT / "docs" / "healthy.md"
 KEPT = ROOT / "docs" / "healthy.json"
 MAKES_RUNS = ("run", "node", "backends", "faults", "trainers", "plan", "spec")  # what judges is left out
 LIMIT_S = 1800
+SEEDS = 5  # of a round
 BUSY_LOOPS = 2
 ENVIRONMENTS = threading.Lock()  # several stacks share one
 BROKEN = {("accelerate", "rank-kill"), ("lightning", "rank-kill")}  # docs/league.md says what is wrong with them
@@ -87,6 +89,9 @@ def make(number: int, name: str, seed: int, folder: pathlib.Path, busy: bool) ->
         with ENVIRONMENTS:
             path = league.scenario(found, column)
     reports = folder / name.replace(" ", "-")
+    reports.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (reports / CACHE).symlink_to(folder / CACHE)
     before = set(reports.glob("*/plan.json"))
     command = [sys.executable, "-m", "harness", "run", str(path), "--seed", str(seed), "--reports", str(reports)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -116,7 +121,7 @@ class Runs:
     def one(self, number: int) -> Run | None:
         wheel = names()
         turn, place = divmod(number - 1, len(wheel))
-        name, seed = wheel[place], 1 + place + turn // 2 * len(wheel)
+        name, seed = wheel[place], 1 + place % SEEDS + turn // 2 * SEEDS
         run, busy = self.kept.get(number), self.is_busy(number)
         wanted = run is not None and (run.name, run.busy) == (name, busy)
         if not self.given.stored and not (wanted and run and (self.given.keep or run.code == code(name))):
@@ -189,7 +194,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="make only what is missing, whatever code made the others")
     given = parser.parse_args()
     folder = given.folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CACHE).mkdir(parents=True, exist_ok=True)
     runs = Runs(given, folder).all()
     PAGE.write_text(page(runs))
     return int(any(run.verdict == "fail" for run in runs))
