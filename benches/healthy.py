@@ -5,11 +5,12 @@ None may be accused; how many prove nothing is told, with the reasons.
     python benches/healthy.py [--runs 300] [--busy] [--at-once 2] [--folder reports/healthy] [--stored] [--keep]
 
 Run N takes the N-th of all scenarios and stacks in turn. A round has five seeds, two rounds have the same, and all runs
-share what is kept, so that most are compared with a fault-free run that is kept, as the runs of a team are. With `--busy` every second run has two busy
-loops beside it; those come after the others. `--at-once` so many run together. docs/healthy.json keeps what each run
-showed, with a digest of the code that made it. A run whose folder is there is judged anew by the judge of today. It is
-made again only where the code has changed that made it, so what was interrupted goes on where it ended, on another
-machine, too. With `--keep` what earlier code made stays, and `--stored` makes none. The table is docs/healthy.md.
+share the folder of fault-free runs, so that most are compared with a kept one, as the runs of a team are. With `--busy`
+every second run has two busy loops beside it; those come after the others. `--at-once` so many run together.
+docs/healthy.json keeps what each run showed, with a digest of the code that made it. A run whose folder is there is
+judged anew by the judge of today. It is made again only where the code has changed that made it, so what was
+interrupted goes on where it ended, on another machine, too. With `--keep` what earlier code made stays, and `--stored`
+makes none. The table is docs/healthy.md.
 """
 
 from __future__ import annotations
