@@ -43,6 +43,10 @@ def of_fault(words: str, fact: OfFault) -> Breach:
     return breach(f"fault {fact.fault} {words}", fact, grounds=[Ground(Kind.FAULTS)], of=fact.fault)
 
 
+def of_second(words: str, *facts: Known) -> Breach:
+    return breach(f"{SECOND_RESTART}: {words}", *facts)
+
+
 def never(evidence: Analysis) -> str:
     return ""
 
@@ -70,6 +74,12 @@ class Guarantee:
     of_a_fault: bool = False
 
 
+def second_guarantee(breaches: Callable[[Analysis], Iterator[Breach]], nothing: Callable[[Analysis], str]) -> Guarantee:
+    """One that is asked of a run beside its second restart."""
+    explained_by = ("saves.one_writer",)
+    return Guarantee(breaches, (), explained_by, (RUN,), nothing, switch="second_restart", until_the_end=True)
+
+
 FAMILY = Family("guarantee", "harness.judge.guarantees", "GUARANTEE")
 # Of families: where their findings stand among those of the scores, and in which order reports list them.
 ORDER: Mapping[str, int] = {
@@ -82,7 +92,7 @@ ORDER: Mapping[str, int] = {
     "result": 29,
     "again": 41,
     "drill": 42,
-    "repeat": 43,
+    "second": 43,
 }
 
 

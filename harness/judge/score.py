@@ -21,9 +21,10 @@ from harness.errors import UsageError, choice
 from harness.judge import weighing
 from harness.judge.assumption import assumptions, spoilt
 from harness.judge.bounds import BOUNDS, OFF, Bounds, expects_something
+from harness.judge.facts.after_the_run import restore_drill, second_restart
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence as Evidence
-from harness.judge.guarantee import ORDER, RUN, family, guarantees
+from harness.judge.guarantee import DRILL, ORDER, RUN, SECOND_RESTART, family, guarantees
 from harness.judge.verdict import Claim, Code, Doubt, Finding, Ground, Kind, Verdict, merge, unknown, worst_first
 from harness.judge.weighing import Judged
 from harness.plugins import Family
@@ -205,6 +206,8 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     results = {name: result for name, (result, _) in weighed.items()}
     not_judged = dict(item for result in results.values() for item in result.not_judged)
     states, found_broken = weighing.judged(analysis, RUN)
+    found_broken += weighing.judged_within(analysis, DRILL, restore_drill(analysis))
+    found_broken += weighing.judged_within(analysis, SECOND_RESTART, second_restart(analysis))
     placed = [(_place(finding.code), finding) for finding in found_broken]
     placed += [(score.order, finding) for score in scores for finding in weighed[score.name][1]]
     findings = [finding for _, finding in sorted(placed, key=operator.itemgetter(0))]

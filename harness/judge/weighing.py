@@ -6,6 +6,7 @@
 | seen | spoilt by a broken assumption | inconclusive, in the words of the assumption |
 | told against another word, or missing | | inconclusive |
 | an assumption of the whole run is broken | | inconclusive |
+| in whatever way, in a run that was made after this one | | inconclusive |
 
 A guarantee is told by one example: the strongest one, the first of equals. Within a family what is weaker than the
 strongest is left out, and so is a breach that a cause explains which is as bad. A cause of another family is told
@@ -15,16 +16,19 @@ first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.judge.assumption import assumptions, spoilt
 from harness.judge.bounds import OFF
+from harness.judge.facts.after_the_run import Made
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.known import By
 from harness.judge.facts.reported import ITEMS, blindness, stood_in_for, told
 from harness.judge.guarantee import Breach, Guarantee, family, guarantees, statement
 from harness.judge.verdict import PRIORITY, Finding, Ground, Kind, Verdict
+from harness.timeline import window
 
 State = Literal["held", "broken", "open", "not judged"]  # open: the evidence does not tell
 BROKEN: Mapping[Verdict, State] = {Verdict.FAIL: "broken", Verdict.INVALID: "broken", Verdict.INCONCLUSIVE: "open"}
@@ -48,6 +52,19 @@ def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Findi
     states = [_judged(name, each, silent.get(name, ""), found.get(name, ()), evidence) for name, each in wanted.items()]
     broken = list(_told(found, wanted))
     return states, [*broken, *_broken_assumptions(evidence, holds_for, broken)]
+
+
+def judged_within(evidence: Analysis, kind: str, made: Made) -> Iterator[Finding]:
+    """What is found in a run that the harness made of this one leaves this one open: its own log alone shows it. It is
+    held against those steps of the fault-free run. An older harness wrote no plan into it."""
+    log, usual = made.done, evidence.fault_free
+    if log is not None and log.plan:
+        beside = None if usual is None else window.fault_free_part(usual, log)
+        own = Analysis.of(Evidence(replace(log, plan=log.plan | {"expect": {}}), beside))
+        for each in judged(own, kind)[1]:
+            yield Finding(
+                Verdict.INCONCLUSIVE, f"{kind}: {each.text}", f"{made.folder.partition('-')[0]}.{each.code}", each.doubt
+            )
 
 
 def _not_asked(guarantee: Guarantee, evidence: Analysis) -> str:

@@ -36,7 +36,6 @@ SETTLES: Mapping[str, str] = {
     Doubt.FAULT_FREE_SLOW: f"{AGAIN}: {{run}} --fresh-fault-free",
     Doubt.NEAR_ZERO: "Judge this loss by a band: loss_continuity: {mode: envelope}",
     Doubt.NOT_COMPARABLE: f"{AGAIN}: {{run}} --fresh-fault-free",
-    Doubt.NOTHING_COMMITTED: "Strike after the first checkpoint: when: {step: …}",
     Doubt.NOTHING_STRUCK: "See why the job does not start: its output is in logs/ of the run's folder",
     Doubt.NO_BAND: f"{AGAIN}: {{run}} --fresh-fault-free",
     Doubt.RUN_CUT_SHORT: "Let it run to its end, or give it longer: abort: {wall_clock: …}",

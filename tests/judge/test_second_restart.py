@@ -16,8 +16,8 @@ from judging import EXPECT, SAVES, Bend, bent, expecting, fault_free_of, load, t
 from scorecards import assert_verdict
 from simulator import Job, Line, Logs, Outage, clocks, find, remove, simulate, steps
 
+from harness.judge.facts.after_the_run import another_time
 from harness.judge.facts.evidence import Evidence
-from harness.judge.questions.drills import _another_plan, _another_step, _another_time
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline
@@ -98,8 +98,8 @@ def test_one_that_does_the_same_passes() -> None:
 )
 def test_other_results_fail(change: Callable[[dict[str, Any]], Any], reason: str) -> None:
     card = judged(again(each_step(change)))
-    [told] = [text for text in card.reasons if text.startswith("second_restart: ")]
-    assert card.verdict is Verdict.FAIL and re.fullmatch(f"second_restart: {reason}", told), card.reasons
+    [told] = [text for text in card.reasons if text.startswith("second restart: ")]
+    assert card.verdict is Verdict.FAIL and re.fullmatch(f"second restart: {reason}", told), card.reasons
 
 
 def one_crashes(logs: Logs) -> None:
@@ -128,18 +128,19 @@ def replicas_apart(logs: Logs) -> None:
     ("bend", "expected", "reason"),
     [
         (one_crashes, Verdict.INCONCLUSIVE, "unexplained death: rank 1 on node1 ended with exit code -11"),
-        (its_log_says_failed, Verdict.INCONCLUSIVE, "the job failed at step 80 of 80: the command on node1 ended with"),
+        (its_log_says_failed, Verdict.INCONCLUSIVE, "its log does not say that it completed: the command on node1 ended with"),
         (lambda logs: logs.lose("step", rank=1), Verdict.INCONCLUSIVE, "step 80 alone; the others stopped at step 60"),
         (rank_1_stops, Verdict.INCONCLUSIVE, "went on to step 80 alone; the others stopped at step 70"),
+        (lambda logs: logs.plan.update(seed=9), Verdict.INCONCLUSIVE, "its log is of another job: it has another seed"),
         (restored(source="/jobs/this/step-60"), Verdict.INCONCLUSIVE, "which is not in the copy of the checkpoints"),
         (
             each_step(lambda line: {"loss": line["loss"] * (1 + (line["step"] > 70))}, rank=1),
             Verdict.FAIL,
             "at step 71 the loss of rank 1 differs from the run's",
         ),
-        (saves_no_more, Verdict.INCONCLUSIVE, "its own log tells of no save after step 70, and the run's of step 80"),
+        (saves_no_more, Verdict.INCONCLUSIVE, "its own log tells of no save as late as the run's last one"),
         (replicas_apart, Verdict.INCONCLUSIVE, "its replicas drifted apart: at step 80"),
-        (together(rank_1_stops, off_by(1.0001)), Verdict.FAIL, "second_restart: at step 61 its loss is"),
+        (together(rank_1_stops, off_by(1.0001)), Verdict.FAIL, "second restart: at step 61 its loss is"),
         (lambda logs: logs.lose("step", step=[80], rank=1), Verdict.PASS, ""),
         (each_step(lambda line: {"loss": None} if line["step"] == 70 else {}), Verdict.PASS, ""),
         (
@@ -157,7 +158,11 @@ def replicas_apart(logs: Logs) -> None:
             Verdict.FAIL,
             "it ended after step 75, and the run after step 80",
         ),
-        (restored(step=50), Verdict.INCONCLUSIVE, "after the save of step 60 it said that it restored [50]"),
+        (
+            restored(step=50),
+            Verdict.INCONCLUSIVE,
+            "its ranks do not say that they restored step 60, nor does their first step; they said [50]",
+        ),
     ],
 )
 def test_it_is_asked_what_each_run_is(bend: Bend, expected: Verdict, reason: str) -> None:
@@ -183,7 +188,7 @@ def test_it_ends_where_the_run_ended(planned: int | None, usual_ends: int, expec
 
     found = replace(_run(), second_restart=DONE)
     card = judge(Evidence(found, bent(JOB, unplanned), second_restart=again(goes_on)), "x")
-    assert_verdict(card, expected, "second_restart: it went on to step 81; the run ended after step 80")
+    assert_verdict(card, expected, "second restart: it went on to step 81; the run ended after step 80")
 
 
 @pytest.mark.parametrize(("digest", "expected"), [("a", Verdict.PASS), ("b", Verdict.INCONCLUSIVE)])
@@ -197,7 +202,7 @@ def test_its_copy_holds_what_the_job_had_saved(digest: str, expected: Verdict) -
 def test_one_that_was_to_follow_and_has_no_end_is_missing() -> None:
     """The harness was killed after the job, before it made it."""
     card = judged("", {}, drills=True)
-    assert_verdict(card, Verdict.INCONCLUSIVE, "second_restart: it has no end", "the restore drill has no end")
+    assert_verdict(card, Verdict.INCONCLUSIVE, "restore drill: it has no end in the log; second restart: it has no end")
     assert judged("", {}).not_judged["second restart"] == "none was made"
 
 
@@ -205,7 +210,7 @@ def test_one_that_was_to_follow_and_has_no_end_is_missing() -> None:
     ("finished", "expected", "reason"),
     [
         ({"outcome": "failed", "step": 60, "reason": "ended with 1"}, Verdict.FAIL, "step 60 failed: ended with 1"),
-        ({"outcome": "timeout", "step": 60, "reason": "stuck"}, Verdict.INCONCLUSIVE, "did not end: stuck"),
+        ({"outcome": "timeout", "step": 60, "reason": "stuck"}, Verdict.INCONCLUSIVE, "it did not end in time: stuck"),
         ({"outcome": "error", "reason": "no room"}, Verdict.INCONCLUSIVE, "could not be made: no room"),
         ({"outcome": "done"}, Verdict.INCONCLUSIVE, "has no end in the log"),
         (DONE | {"saved_step": 60}, Verdict.FAIL, "it saved nothing after step 60, and the run saved step 80"),
@@ -221,7 +226,7 @@ def test_what_the_harness_saw_of_it(finished: dict[str, Any], expected: Verdict,
         ("", "left no log"),
         ("a.jsonl:3: nonsense", "left no log that can be read: a.jsonl:3: nonsense"),
         (replace(again(), problems=["the clocks moved"]), "left no log that can be read: the clocks moved"),
-        (replace(again(), dropped=3), "left no log that can be read: 3 events were lost to a full disk"),
+        (replace(again(), dropped=3), "left no log that can be read: its log lacks 3 lines"),
     ],
 )
 def test_a_log_that_does_not_hold_all_says_why(second: Timeline | str, why: str) -> None:
@@ -289,7 +294,7 @@ def test_a_trainer_that_is_never_the_same_is_held_against_its_own_distance() -> 
     for size, expected in ((2e-4, ""), (0.02, "at step 61 its loss is")):
         found = replace(run, second_restart=DONE)
         card = judge(Evidence(found, free, [other], second_restart=scattered(size)), "x")
-        told = " · ".join(text for text in card.reasons if text.startswith("second_restart"))
+        told = " · ".join(text for text in card.reasons if text.startswith("second restart"))
         assert (expected in told) if expected else not told, card.reasons
 
 
@@ -311,10 +316,10 @@ MADE = {"event": "drill.finished", "at": 130 * S, "step": 20, "begun": {"event":
         ({"begun": {}}, 11, 12, ""),  # told by an older version
         ({"begun": {"at": 99 * S}}, 98, 131, ""),  # up to the margin
         ({"at": 110 * S}, 109, 111, ""),
-        ({}, 108.999, 120, "worker of rank 3 started 1.00 s before it was begun"),
-        ({}, 111, 131.001, "worker of rank 3 restored 1.00 s after it was over"),
-        ({"begun": {"at": 99 * S - 1}}, 111, 120, "was begun 1.00 s before the last step of the run was over"),
-        ({"at": 105 * S}, 111, None, "was over 5.00 s before it was begun"),
+        ({}, 108.999, 120, "rank 3 started 1.00 s before it was begun"),
+        ({}, 111, 131.001, "rank 3 restored 1.00 s after it was over"),
+        ({"begun": {"at": 99 * S - 1}}, 111, 120, "it was begun 1.00 s before the last step of the run was over"),
+        ({"at": 105 * S}, 111, None, "rank 3 restored 6.00 s after it was over"),
     ],
 )
 def test_it_is_made_after_the_run_and_while_the_harness_says_so(
@@ -323,16 +328,7 @@ def test_it_is_made_after_the_run_and_while_the_harness_says_so(
     run: Any = SimpleNamespace(steps=SimpleNamespace(end=np.array([50 * S, 100 * S])), uncertainty_ns=0, clock="boot")
     worker = SimpleNamespace(rank=3, started=round(started * S), restored=restored and round(restored * S))
     log: Any = SimpleNamespace(processes=[worker], uncertainty_ns=0, clock="boot")
-    assert next(_another_time(run, MADE | told, log), "") == text
-    if "worker" in text:
+    assert next(another_time(run, MADE | told, log), "") == text
+    if "rank" in text:
         log.clock = "of another host"
-        assert not [*_another_time(run, MADE | told, log)]
-
-
-def test_it_is_made_from_the_plan_and_the_save_of_the_run() -> None:
-    run, log = bent(JOB), bent(JOB, lambda logs: logs.plan.update(seed=9))
-    assert [*_another_plan(run, log)] == ["log is of another job: it has another seed"]
-    other = bent(JOB, lambda logs: logs.plan["workload"].update(args=["--layers", "3"]))
-    assert [*_another_plan(run, other)] == ["log is of another job: it has other arguments"]
-    assert not [*_another_plan(run, run)]
-    assert [*_another_step(MADE | {"begun": {"step": 10}})] and not [*_another_step(MADE | {"begun": {"step": 20}})]
+        assert not [*another_time(run, MADE | told, log)]

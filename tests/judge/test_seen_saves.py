@@ -13,8 +13,8 @@ from judging import ENVELOPE, EXACT, SAVES, Bend, bending, bent, by_a_command, l
 from scorecards import assert_verdict
 from simulator import Job, Line, Logs, Outage, change, clocks, put, remove, simulate, steps
 
+from harness.judge.facts.missing_or_bad_saves import HoldsLess
 from harness.judge.facts.saves_beside_usual import piled_up
-from harness.judge.questions.drills import _holds_less
 from harness.judge.score import Evidence, Scorecard, judge
 from harness.judge.verdict import Verdict
 
@@ -639,11 +639,9 @@ def test_a_file_with_the_number_of_the_newest_checkpoint_is_there_as_without_a_f
 
 
 def test_a_last_save_that_holds_less_than_the_others_is_told() -> None:
-    evidence = judged(with_seen(70, 70, tensor_count=2)).evidence
-    [claim] = _holds_less(evidence, 70)
-    told = "the checkpoint of step 70 that the restore drill loaded holds 2 tensors, and the others at least 3"
-    assert claim.words == told
-    assert not [*_holds_less(evidence, 60)] and not [*_holds_less(judged().evidence, 70)]
+    store = judged(with_seen(70, 70, tensor_count=2)).evidence.saves.store
+    assert store.holds_less(70, 0) == HoldsLess(2, 3)
+    assert store.holds_less(60, 0) is None and judged().evidence.saves.store.holds_less(70, 0) is None
 
 
 @pytest.mark.parametrize(("layout", "fails"), [("reference", True), ("other", False)])

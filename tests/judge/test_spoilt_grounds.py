@@ -203,9 +203,8 @@ SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; 
     Kind.ABSENCE: {
         "checkpoint_rhythm.max_missed",
         "checkpoint_rhythm.min_percent",
+        "drill.last_step",
         "job.finished",
-        "save.last-failed",
-        "save.last-missing",
         "steps.all",
         "steps.together",
     },

@@ -398,8 +398,8 @@ RESTORED = {"outcome": "restored", "restored_step": 80}
         (restored(60), RESTORED | {"restored_step": 60}, Verdict.FAIL, "only the checkpoint of step 60"),
         ("", {"outcome": "scratch"}, Verdict.FAIL, "started from scratch"),
         ("", {"outcome": "failed", "reason": "it ended with 1"}, Verdict.FAIL, "ended before it had restored"),
-        ("", {"outcome": "timeout"}, Verdict.INCONCLUSIVE, "nothing in time"),
-        ("", {"outcome": "error"}, Verdict.INCONCLUSIVE, "could not be run"),
+        ("", {"outcome": "timeout"}, Verdict.INCONCLUSIVE, "it did not end in time"),
+        ("", {"outcome": "error"}, Verdict.INCONCLUSIVE, "it could not be made"),
         ("", RESTORED | {"restored_step": None}, Verdict.INCONCLUSIVE, "has no end in the log"),
         ("", RESTORED, Verdict.INCONCLUSIVE, "left no log"),
         ("x.jsonl:3", RESTORED, Verdict.INCONCLUSIVE, "x.jsonl:3"),
@@ -436,7 +436,7 @@ def test_who_began_the_last_save_and_ended_badly_may_not_have_come_to_its_end(en
         logs.last_lives()[1].insert(-1, begun)
         logs.last_lives()[ended_with_1][-1]["code"] = 1
 
-    text = "last_checkpoint.max_steps_behind: the last checkpoint, of step 80, was started but never committed"
+    text = "the last checkpoint, of step 80, was started but never committed"
     assert (text in drill_card("", bend).reasons) is accused
 
 
@@ -480,9 +480,9 @@ def test_a_part_of_a_run_keeps_the_drill() -> None:
 @pytest.mark.parametrize(
     ("drill", "reason"),
     [
-        (restored(80), "only 1 of the restore drill's 2 ranks"),
-        (restored(80, world=1), "only 1 of the restore drill's 2 ranks"),
-        (restored(80, 80, world=3), "were a world of 3, not of 2 ranks"),
+        (restored(80), "only 1 of its 2 ranks"),
+        (restored(80, world=1), "only 1 of its 2 ranks"),
+        (restored(80, 80, world=3), "were a world of 3, not of 2"),
         (restored(90, 90), "did not report as committed"),
         (
             drill_log((80, "", None), (80, "/elsewhere/step-00000080", None)),

@@ -1,10 +1,28 @@
-"""What the harness made for comparison did what it was asked."""
+"""What the harness made for comparison did what it was asked.
+
+It makes fault-free runs, some of which change their size; and after the run a restore drill and a second restart.
+"""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 from harness.judge.assumption import FRESH, Assumption, Spoils
+from harness.judge.facts.after_the_run import otherwise, restore_drill, second_restart
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.done_again import done_again
 from harness.judge.verdict import Ground, Kind
+
+
+def _broken(evidence: Analysis) -> Iterator[str]:
+    """The first thing of each."""
+    drill, second = (otherwise(evidence, made) for made in (restore_drill(evidence), second_restart(evidence)))
+    again = done_again(evidence)
+    alone = again.told_alone() if again else ()
+    found = {"restore drill": drill, "second restart": itertools.chain(second, alone)}
+    if words := [f"{name}: {why}" for name, mine in found.items() if (why := next(mine, ""))]:
+        yield "; ".join(words)
 
 
 def _resumed_elsewhere(evidence: Analysis, ground: Ground) -> str:
@@ -12,14 +30,9 @@ def _resumed_elsewhere(evidence: Analysis, ground: Ground) -> str:
 
 
 ASSUMPTION = Assumption(
-    spoils=(
-        Spoils(
-            Kind.BAND,
-            _resumed_elsewhere,
-            FRESH,
-            alone=True,
-            either_way=True,
-        ),
-    ),
+    _broken,
+    (Spoils(Kind.BAND, _resumed_elsewhere, FRESH, alone=True, either_way=True),),
+    holds_for=("run",),
     order=1,
+    family="drill",
 )

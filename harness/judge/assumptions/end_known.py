@@ -26,4 +26,4 @@ def _broken(evidence: Analysis) -> Iterator[str]:
         yield f"the run ended as {run.outcome}: {reason}"
 
 
-ASSUMPTION = Assumption(_broken)
+ASSUMPTION = Assumption(_broken, holds_for=("run",))

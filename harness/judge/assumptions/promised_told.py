@@ -15,4 +15,4 @@ def _broken(evidence: Analysis) -> Iterator[str]:
         yield f"evidence is missing: {'; '.join(missing)}"
 
 
-ASSUMPTION = Assumption(_broken)
+ASSUMPTION = Assumption(_broken, holds_for=("run",))

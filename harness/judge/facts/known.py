@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import Protocol
 
+OFF = "off"  # in `expect:`, for what is judged by default
+
 
 class By(enum.IntEnum):
     """From the strongest to the weakest."""

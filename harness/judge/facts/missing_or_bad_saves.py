@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -98,6 +98,14 @@ class NoSave:
     save: Save
     why: str
     by: By = By.SEEN
+
+
+class HoldsLess(NamedTuple):
+    """How many tensors a save holds, and the others at least."""
+
+    has: int
+    others: int
+    by: By = By.TOLD
 
 
 class Store:
@@ -297,12 +305,12 @@ class Store:
                         save, "a fault had damaged what was there, and the harness saw nothing new in its place"
                     )
 
-    def holds_less(self, step: int, since: int) -> tuple[int, int] | None:
-        """How many tensors the save of this step holds, if the others since then hold more; and how many they do."""
+    def holds_less(self, step: int, since: int) -> HoldsLess | None:
+        """The save of this step, if the others since then hold more."""
         counts = {save.step: seen.count for save, seen in self._undamaged.items() if save.last_at >= since}
         mine = counts.pop(step, None)
         others = [count for count in counts.values() if count is not None]
-        return (mine, min(others)) if mine is not None and len(others) > 1 and mine < min(others) else None
+        return HoldsLess(mine, min(others)) if mine is not None and len(others) > 1 and mine < min(others) else None
 
     @property
     def bare(self) -> Sequence[Save]:

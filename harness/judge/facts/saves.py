@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from harness.judge.facts.known import By
 from harness.judge.facts.missing_or_bad_saves import NoSave, Store, last_name
 from harness.judge.facts.missing_or_bad_saves import Save as Save
 from harness.timeline.lineage import NEVER
@@ -66,6 +67,8 @@ class Newest(Generic[T]):
 class Saves:
     """The saves of a run, in the order in which they were told of. `usual`: those of its fault-free run."""
 
+    by = By.SEEN  # what a job tells of its saves speaks against itself
+
     def __init__(self, run: Timeline, usual: Saves | None = None):
         self._run, self._usual = run, usual
         self.all: Sequence[Save] = sorted(_joined(run.checkpoints), key=lambda save: save.at)
@@ -84,6 +87,12 @@ class Saves:
     def none(self) -> Mapping[Save, NoSave]:
         """Those that were told as committed, and are none."""
         return self.store.none
+
+    @property
+    def left_untold(self) -> int:
+        """The newest step of those that the harness found at the end, if nobody told that or a later one; else 0."""
+        newest = max(self.store.left_steps, default=0)
+        return newest if self.whole and newest > max(save.step for save in self.whole) else 0
 
     @cached_property
     def good(self) -> Sequence[Save]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.standstill import Standstill, standstill
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import DRILL, RUN, Breach, Guarantee, breach
 from harness.units import format_duration
 
 
@@ -24,4 +24,4 @@ def nothing(evidence: Analysis) -> str:
     return found if isinstance(found, str) else ""
 
 
-GUARANTEE = Guarantee(breaches, nothing=nothing)
+GUARANTEE = Guarantee(breaches, holds_for=(RUN, DRILL), nothing=nothing)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.job_end import unused
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import RUN, SECOND_RESTART, Breach, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
@@ -14,4 +14,4 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         yield breach(f"{each.node} was allocated from start to end, but took part in no step", each)
 
 
-GUARANTEE = Guarantee(breaches, needs_steps=False)
+GUARANTEE = Guarantee(breaches, holds_for=(RUN, SECOND_RESTART), needs_steps=False)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.job_end import Failed, GivenUp, Unfinished, done, ended, reached
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import DRILL, RUN, Breach, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.timeline import Timeline
 
@@ -33,4 +33,4 @@ def _failed(run: Timeline, each: Failed) -> str:
     return f"the job failed{at}: {run.outcome_reason}{after}"
 
 
-GUARANTEE = Guarantee(breaches, explained_by=("saves.one_writer",), needs_steps=False)
+GUARANTEE = Guarantee(breaches, explained_by=("saves.one_writer",), holds_for=(RUN, DRILL), needs_steps=False)

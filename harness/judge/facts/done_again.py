@@ -1,0 +1,141 @@
+"""The run's last steps beside the same ones of its second restart, which did them once more.
+
+Where a repeat of the run is the same bit for bit, these must be, too: the run is its fault-free run's in all steps, or
+in as many before its first fault. Else a figure may be off by a few times as much as the run is from its fault-free run
+in these steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from harness.judge.facts import losses, ranks
+from harness.judge.facts.after_the_run import Made, of_another_step, second_restart
+from harness.judge.facts.analysis import Analysis, once
+from harness.judge.facts.known import By
+from harness.judge.facts.losses import CURVES, WORDS
+from harness.timeline.lineage import NEVER
+from harness.timeline.sorted_events import first_strike
+from harness.timeline.timeline import Floats, Timeline
+from harness.units import counted
+
+BAND_FACTOR, FLOOR_ULPS = 3.0, 16.0  # times the run's own distance, and of rounding
+NO_BOUND = "the scenario sets no bound on what each step computes"
+
+
+@dataclass(frozen=True)
+class Off:
+    """A figure of a step that is another one than in the run. Where a repeat is not the same, one run's distance is too
+    little to accuse another."""
+
+    step: int
+    name: str
+    mine: float
+    other: float
+    by: By
+
+
+class DoneAgain:
+    def __init__(self, evidence: Analysis, made: Made, log: Timeline):
+        self._evidence, self.made, self.log = evidence, made, log
+        self.reached = int(log.steps.step.max(initial=0))  # by any rank: a line may be lost
+        self.compared = losses.compare(evidence.curve, losses.surviving(log.steps))
+        self._bounds: Any = (evidence.run.plan.get("expect") or {}).get("loss_continuity")
+        usual = evidence.fault_free
+        # Nobody plans how far a job goes that its time ends, and it is not always as far.
+        self.went_on = self.reached > evidence.run.reached_step and usual is not None and usual.planned_steps is None
+        ends_there = usual is not None and self.compared.identical and usual.reached_step == evidence.run.reached_step
+        self.by = By.SEEN if ends_there else By.TOLD
+
+    @cached_property
+    def not_compared(self) -> str:
+        """Why its figures prove nothing; an empty text: they are compared."""
+        run, disturbed, step = self._evidence.run, self._evidence.disturbed, self.made.step
+        begun = run.steps.begin[run.steps.survives & (run.steps.step > step)]
+        if any(of_another_step(self._evidence, self.log, self.made)) or self.reached < run.reached_step or self.went_on:
+            return "it did not do the run's last steps"
+        if not isinstance(self._bounds, Mapping):
+            return NO_BOUND
+        if len(run.epochs) < 2:
+            return "nothing in this run restarted the job, so that restarts change nothing is not asked"
+        if not len(self.compared.step):
+            return "it tells no step that the run told, too"
+        if run.epochs[-1].size != self.log.largest_world:
+            return f"the run ended with {run.epochs[-1].size} ranks, and it had {self.log.largest_world}"
+        struck = len(begun) and disturbed and disturbed[-1][1] > int(begun.min())
+        return self._evidence.incomparable or (f"a fault was at work after step {step}" if struck else "")
+
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether a repeat of the run is the same bit for bit, so that all that is compared must be."""
+        usual, run = self._evidence.comparison, self._evidence.run
+        if self.not_compared or usual is None or usual.identical:
+            return not self.not_compared and usual is not None
+        before = run.steps.survives & (run.steps.end < min(first_strike(run.faults), run.end))
+        last = int(run.steps.step[before].max(initial=0))
+        done = int(np.sum(usual.step <= last))
+        return done >= len(self.compared.step) and (usual.first_divergent_step or NEVER) > last
+
+    @property
+    def unbound(self) -> bool:
+        """Whether nothing says how near its losses must be. The learning rate is a pure function of the step."""
+        return not self.not_compared and self._bounds.get("mode") == "final" and not self.repeats
+
+    @property
+    def bounds_samples(self) -> bool:
+        free = ("max_samples_repeated", "max_samples_skipped")
+        told = self.not_compared or self._bounds.get("samples") == "reported" or any(map(self._bounds.get, free))
+        return not told
+
+    def _curves(self) -> Iterator[tuple[str, Floats, Floats]]:
+        for name in () if self.not_compared else ("lr",) if self.unbound else CURVES:
+            yield name, getattr(self.compared.run, name), getattr(self.compared.fault_free, name)
+
+    def told_alone(self) -> Iterator[str]:
+        for name, *_ in self._curves():
+            if steps := len(self.compared.alone(name)):
+                yield f"{counted(steps, 'step')} at which only it, or only the run, tells the {WORDS[name]}"
+
+    def off(self) -> list[Off]:
+        """Of each figure the first step in which it is off, in order."""
+        found = []
+        for name, mine, other in self._curves():
+            for row in np.flatnonzero(np.isfinite(mine) & (losses.distance(mine, other) > self._band(name, mine)))[:1]:
+                by = By.SEEN if self.repeats or name == "lr" else By.TOLD
+                found.append(Off(int(self.compared.step[row]), WORDS[name], mine[row], other[row], by))
+        return sorted(found, key=lambda each: each.step)
+
+    def _band(self, name: str, mine: Floats) -> Floats | float:
+        """How far a figure may be off. What one of the two does not tell is no distance."""
+        usual = self._evidence.comparison
+        if self.repeats or usual is None:
+            return 0.0
+        apart = usual.apart(name)[np.isin(usual.step, self.compared.step)]
+        most = float(apart.max(initial=0.0, where=np.isfinite(apart)))
+        return np.maximum(BAND_FACTOR * most, FLOOR_ULPS * losses.ulps(mine))
+
+    def of_ranks(self, names: Mapping[str, str]) -> Iterator[str]:
+        """Which of these a rank tells otherwise than in the run, in words; of each the first."""
+        for name, words in names.items() if self.repeats else ():
+            rows, same = ranks.beside(self.log.steps, self._evidence.run.steps, name)
+            for row in rows[~same][:1]:
+                step, rank = self.log.steps.step[row], self.log.steps.rank[row]
+                yield f"at step {step} the {words} of rank {rank} differs from the run's"
+
+
+@once
+def done_again(evidence: Analysis) -> DoneAgain | None:
+    """`None`: the second restart did not do what it was to do."""
+    made = second_restart(evidence)
+    return None if made.done is None else DoneAgain(evidence, made, made.done)
+
+
+def not_done(evidence: Analysis) -> str:
+    """Why no second restart shows that the same steps are done once more."""
+    again = done_again(evidence)
+    return second_restart(evidence).silent or (again.not_compared if again else "")

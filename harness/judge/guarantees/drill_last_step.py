@@ -1,0 +1,59 @@
+"""The job leaves a checkpoint of its last step, or of one as near to it as without a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from harness.judge.facts import by_time
+from harness.judge.facts.analysis import Analysis
+from harness.judge.guarantee import RUN, Breach, Guarantee, breach
+from harness.judge.verdict import Ground, Kind
+from harness.timeline.save_events import FAILED
+from harness.timeline.sorted_events import CLEAN_CODES
+
+
+def breaches(evidence: Analysis) -> Iterator[Breach]:
+    """Of a job that did all its steps; by what was told after its last good save, while nothing disturbed it."""
+    run, saves = evidence.run, evidence.saves
+    last = saves.good[-1].last_at if saves.good else run.begin
+    if not run.finished or run.outcome != "completed" or (run.torn and not saves.good):
+        return
+    after = [save for save in saves.all if save.last_at > last and not _is_disturbed(evidence, save.last_at)]
+    words, newest, wanted = "", max(saves.steps, default=0), _wanted(evidence)
+    if none := [saves.none[save] for save in after if save in saves.none]:
+        yield breach(f"the last checkpoint, of step {none[-1].save.step}, is none: {none[-1].why}", none[-1])
+        return
+    for save in after:
+        if save.how == FAILED:
+            words = f"the last checkpoint, of step {save.step}, failed"
+        elif not save.how and run.processes[save.process].exit_code in CLEAN_CODES:
+            words = f"the last checkpoint, of step {save.step}, was started but never committed"
+    if not words and newest < wanted and not _is_disturbed(evidence, int(run.progress.end[-1])):
+        words = f"the job ended at step {run.reached_step}, and its last checkpoint is of step {newest}"
+        words += f": without a fault it is of step {wanted} or later"
+    if words and not saves.left_untold:
+        yield breach(words, saves, grounds=[Ground(Kind.ABSENCE)])
+
+
+def _is_disturbed(evidence: Analysis, at: int) -> bool:
+    return by_time.touches(evidence.disturbed, at, at)
+
+
+def _wanted(evidence: Analysis) -> int:
+    """Of which step the last checkpoint is at least: as far before the last step as in the fault-free run; where that
+    made none of its own at its end, up to an interval further."""
+    run, usual, fault_free = evidence.run, evidence.fault_free_saves, evidence.fault_free
+    cut = not run.epochs or any(run.processes[row].cut or run.processes[row].torn for row in run.epochs[-1].processes)
+    if usual is None or fault_free is None or cut or evidence.flaw(fault_free) or not usual.whole:
+        return 0
+    if not run.checkpoints or not len(usual.steps) or run.beside.job_goes_on:
+        return 0
+    apart = np.diff(usual.steps, prepend=0)
+    final = usual.whole[-1].kind == "final" or (len(apart) > 2 and len(set(apart[1:-1])) == 1 and apart[-1] < apart[-2])
+    further = 0 if final else int(apart.max()) * (1 if run.saves_every_s is None else 2) - 1
+    return run.reached_step - (fault_free.reached_step - int(usual.steps[-1])) - further
+
+
+GUARANTEE = Guarantee(breaches, holds_for=(RUN,), switch="last_checkpoint", until_the_end=True)
