@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.campaign.run_store import Store
 from harness.campaign.wings import Item, Proof, latest_s, trainers_of, wings
-from harness.judge.verdict import Verdict, merge
+from harness.judge.verdict import Verdict
 from harness.report import run_report
 from harness.report.words import short_commit
 from harness.trainers.shared import checkout
@@ -88,10 +88,10 @@ Told = Iterator[tuple[Item, Verdict, str]]
 def _resumes(report: run_report.Report) -> Told:
     """By the restore drill, which starts the job from its last save. In a run that is no pass, what the second restart
     or the judge found may be about resumes, too."""
-    for line in report.expectations:
-        if line.name == "last_checkpoint.max_steps_behind" and "last checkpoint" not in report.not_judged:
-            of_run = "" if report.verdict is Verdict.PASS else f"; the run: {(report.reasons or ('no pass',))[0]}"
-            yield Item.RESUMES, merge((line.verdict, report.verdict)), f"restore drill: {line.observed}{of_run}"
+    outcome = report.scores.get("last_checkpoint", {}).get("outcome")
+    if outcome and "last checkpoint" not in report.not_judged:
+        of_run = "" if report.verdict is Verdict.PASS else f"; the run: {(report.reasons or ('no pass',))[0]}"
+        yield Item.RESUMES, report.verdict, f"restore drill: {outcome}{of_run}"
 
 
 def _data(report: run_report.Report) -> Told:

@@ -218,10 +218,10 @@ def test_a_preflight_with_faults_proves_nothing(tmp_path: pathlib.Path) -> None:
 
 def test_a_run_that_is_no_pass_proves_no_resume_and_no_dry_run(tmp_path: pathlib.Path) -> None:
     """Its drill may have restored the last save, and its second restart have done other steps."""
-    run(tmp_path, "with-a-fault", verdict="fail", reasons=["second_restart: at step 101 its loss is another"])
+    run(tmp_path, "with-a-fault", verdict="fail", reasons=["second restart: at step 101 its loss is another"])
     found = asked(tmp_path)
     assert (found[Item.RESUMES].answer, found[Item.DRY_RUN].answer) == ("no", "not tried")
-    assert "second_restart: at step 101" in found[Item.RESUMES].why
+    assert "second restart: at step 101" in found[Item.RESUMES].why
 
 
 @pytest.mark.parametrize("name", ["suite.json", "gameday-report.json", "resume.json", "report.json"])
@@ -267,10 +267,9 @@ def test_it_says_what_can_be_checked() -> None:
 
 
 def test_the_blindness_check_of_a_gate_is_no_evidence_that_checkpoints_do_not_resume(tmp_path: pathlib.Path) -> None:
-    line = {"name": "last_checkpoint.max_steps_behind", "bound": "0", "observed": "restored"}
-    told = {"expectations": [line | {"verdict": "pass"}], "verdict": "pass", "not_judged": []}
+    told = {"scores": {"last_checkpoint": {"outcome": "restored"}}, "verdict": "pass", "not_judged": []}
     run(tmp_path, "mine", **told)
-    later = {"begun_at": "2020-11-25T00:00:00+00:00", "verdict": "fail", "expectations": [line | {"verdict": "fail"}]}
+    later = {"begun_at": "2020-11-25T00:00:00+00:00", "verdict": "fail"}
     run(tmp_path, "broken", **(told | later))
     assert asked(tmp_path)[Item.RESUMES].answer == "no"
     plan = json.loads((tmp_path / "broken" / "plan.json").read_text())

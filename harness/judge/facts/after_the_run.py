@@ -8,22 +8,25 @@ a run: the guarantees that hold for it are asked of that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.judge.facts import deaths, ranks, times
-from harness.judge.facts.analysis import Analysis, once
+from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import OFF, By
 from harness.judge.facts.made_as_asked import Asked
 from harness.judge.facts.restarts import restore
 from harness.judge.facts.saves import Saves
 from harness.timeline.lineage import NEVER
-from harness.timeline.timeline import Process, Timeline
+from harness.timeline.timeline import Timeline
 from harness.units import counted, format_duration
 
 MARGIN_NS = 10**9  # a harness may be held up for a moment between what it does and what it tells
-NOTHING_TO_DO, WELL = ("untold", "skipped"), ("restored", "done")
 OPEN = {"timeout": "it did not end in time", "error": "it could not be made"}
+KINDS = {  # by folder: the score; the field of the step that it went on from; words where none was made, or it failed
+    "drill": ("last_checkpoint", "restored_step", "no restore drill was run", "ended before it had restored anything"),
+    "second-restart": ("second_restart", "step", "none was made", "failed"),
+}
 
 
 @dataclass(frozen=True)
@@ -41,60 +44,46 @@ class Made:
     done: Timeline | None = None
     by: By = By.SEEN
 
-    @property
-    def is_drill(self) -> bool:
-        return self.folder == "drill"
-
 
 def newest_save(evidence: Analysis) -> int:
     """The newest step that was committed with more than the model; 0: none was."""
     return max((save.step for save in evidence.saves.good if save.holds != ("model",)), default=0)
 
 
-@once
 def restore_drill(evidence: Analysis) -> Made:
     """It proves nothing of a job that had saved nothing."""
-    told = evidence.run.drill or {}
-    words, step = ("no restore drill was run", "ended before it had restored anything"), told.get("restored_step")
-    how = _how(evidence.run, "last_checkpoint", told, step, evidence.drill, *words)
-    proves = newest_save(evidence) and "silent" not in how
-    return Made("drill", told, step, by=By.SEEN if proves else By.MISSING, **how)
+    made = _made(evidence.run, "drill", evidence.run.drill or {}, evidence.drill)
+    return made if newest_save(evidence) and not made.silent else replace(made, by=By.MISSING)
 
 
-@once
 def second_restart(evidence: Analysis) -> Made:
-    """One that began with a save of before the last recovery says nothing. Its log must hold all that was told."""
-    run, told, log = evidence.run, evidence.run.second_restart or {}, evidence.second_restart
-    step, first = told.get("step"), run.epochs[-1].first if len(run.epochs) > 1 else 0
-    if isinstance(log, Timeline) and (lost := max(log.lost, log.dropped)):
-        log = f"its log lacks {counted(lost, 'line')}"
-    elif isinstance(log, Timeline):
-        log = next(iter(log.problems), log)
-    how = _how(run, "second_restart", told, step, log, "none was made", "failed")
-    if "silent" not in how and isinstance(step, int) and step < first:
-        saves = counted(len({save.step for save in evidence.saves.whole if save.step >= first}), "save")
-        how = {"silent": f"only {counted(run.reached_step - first + 1, 'step')} and {saves} after the recovery"}
-    return Made("second-restart", told, step, **how)
+    """Its log must hold all that was told."""
+    log = evidence.second_restart
+    if isinstance(log, Timeline):
+        lost = [f"it lacks {counted(max(log.lost, log.dropped), 'line')}"] if log.lost or log.dropped else []
+        log = next(iter([*log.problems, *lost]), log)
+    return _made(evidence.run, "second-restart", evidence.run.second_restart or {}, log)
 
 
-def _how(
-    run: Timeline, score: str, told: Mapping[str, Any], step: Any, log: Timeline | str, none: str, failed: str
-) -> dict[str, Any]:
+def _made(run: Timeline, folder: str, told: Mapping[str, Any], log: Timeline | str) -> Made:
+    score, field, none, failed = KINDS[folder]
     outcome, why = str(told.get("outcome")), f": {told['reason']}" if told.get("reason") else ""
+    how: dict[str, Any] = {"open": "it has no end in the log"}
     if (run.plan.get("expect") or {}).get(score) == OFF:
-        return {"silent": "the scenario switches it off"}
-    if not told and not run.drills:
+        how = {"silent": "the scenario switches it off"}
+    elif not told and not run.drills:
         off = (run.plan.get("workload") or {}).get("restore_drill") is False
-        return {"silent": "restore_drill is off" if off else none}
-    if outcome in NOTHING_TO_DO:
-        return {"silent": why[2:] or "it tells nothing"}
-    if outcome in ("scratch", "failed"):
-        return {"failed": (failed if outcome == "failed" else "started from scratch") + why}
-    if outcome in OPEN:
-        return {"open": OPEN[outcome] + why}
-    if outcome not in WELL or type(step) is not int:
-        return {"open": "it has no end in the log"}
-    return {"done": log} if isinstance(log, Timeline) else {"open": f"it left no log that can be read: {log or 'none'}"}
+        how = {"silent": "restore_drill is off" if off else none}
+    elif outcome in ("untold", "skipped"):
+        how = {"silent": why[2:] or "it tells nothing"}
+    elif outcome in ("scratch", "failed"):
+        how = {"failed": (failed if outcome == "failed" else "started from scratch") + why}
+    elif outcome in OPEN:
+        how = {"open": OPEN[outcome] + why}
+    elif outcome in ("restored", "done") and type(told.get(field)) is int:
+        unread = f"it left no log that can be read: {log or 'none'}"
+        how = {"done": log} if isinstance(log, Timeline) else {"open": unread}
+    return Made(folder, told, told.get(field), **how)
 
 
 def otherwise(evidence: Analysis, made: Made) -> Iterator[str]:
@@ -105,11 +94,10 @@ def otherwise(evidence: Analysis, made: Made) -> Iterator[str]:
         yield from [made.open] if made.open else []
         return
     yield from another_time(run, made.told, log)
-    if log.plan and (why := Asked.by(run, nodes=log.planned_size.nodes).broken_by(log)):
-        yield f"its log is of another job: {why}"
-    yield from of_another_step(evidence, log, made)
-    if made.is_drill:
-        yield from _by_few(run, log)
+    if log.plan and (why := Asked.by(run, nodes=log.planned_size.nodes, resumes_at=step).broken_by(log)):
+        yield why
+    if made.folder == "drill":
+        yield from _by_few(run, log, step)
         if step not in {max(save.step, 0) for save in evidence.saves.whole}:
             yield f"it loaded a checkpoint of step {step}, which the job did not report as committed"
         for end in deaths.ends_of(log):
@@ -138,38 +126,23 @@ def another_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Itera
     if begun < last - margin:
         yield f"it was begun {format_duration(last - begun)} before the last step of the run was over"
     for each in log.processes if run.clock == log.clock else ():
-        restored = each.started if each.restored is None else each.restored
-        if begun - each.started > margin:
-            yield f"rank {each.rank} started {format_duration(begun - each.started)} before it was begun"
-        elif restored - over > margin:
-            yield f"rank {each.rank} restored {format_duration(restored - over)} after it was over"
+        outside = max(begun - each.started, (each.restored or each.started) - over)
+        if outside > margin:
+            yield f"rank {each.rank} started or restored {format_duration(outside)} outside of the time of it"
 
 
-def of_another_step(evidence: Analysis, log: Timeline, made: Made) -> Iterator[str]:
-    """As its ranks said, or else as their first step shows; in a drill, of each of them."""
-    workers = _workers(log)
-    told = {each.restored_step for each in workers} - {None}
-    shown: list[int | None] = [epoch.first for epoch in log.epochs[:1]]
-    if made.is_drill:
-        shown = [each.first_step for each in workers if each.restored_step is None]
-    follows = all(at and made.step < at <= made.step + evidence.run.stride for at in shown)
-    if not workers or told - {made.step} or not follows:
-        said = f"; they said {sorted(at for at in told if at is not None)}" if told else ""
-        yield f"its ranks do not say that they restored step {made.step}, nor does their first step{said}"
-
-
-def _by_few(run: Timeline, log: Timeline) -> Iterator[str]:
-    """Each rank that told of itself in the run tells that it restored, in a world as large as the planned one."""
-    ranks, workers = run.planned_size.world_size or run.largest_world, _workers(log)
-    speakers = {process.rank for process in run.processes if process.rank < ranks} or set(range(ranks))
-    if silent := speakers - {each.rank for each in workers}:
-        yield f"only {len(speakers - silent)} of its {len(speakers)} ranks say that they restored"
-    if (world := max((each.world_size for each in workers), default=0)) != ranks:
-        yield f"its ranks were a world of {world}, not of {ranks}"
-
-
-def _workers(log: Timeline) -> list[Process]:
-    return [each for each in log.processes if each.restored is not None or each.first_step is not None]
+def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
+    """Each rank that told of itself in the run restored this save, as it says, or else as its first step shows; in a
+    world as large as the planned one."""
+    size = run.planned_size.world_size or run.largest_world
+    speakers = {process.rank for process in run.processes if process.rank < size} or set(range(size))
+    follows = range(step + 1, step + run.stride + 1)
+    told = [each for each in log.processes if each.restored_step in (step, None)]
+    told = [each for each in told if each.restored_step is not None or each.first_step in follows]
+    if silent := speakers - {each.rank for each in told}:
+        yield f"only {len(speakers - silent)} of its {len(speakers)} ranks say that they restored step {step}"
+    if (world := max((each.world_size for each in told), default=0)) != size:
+        yield f"its ranks were a world of {world}, not of {size}"
 
 
 def _from_elsewhere(evidence: Analysis, log: Timeline, made: Made) -> Iterator[str]:
@@ -182,9 +155,8 @@ def _from_elsewhere(evidence: Analysis, log: Timeline, made: Made) -> Iterator[s
         other = evidence.saves.other_at_path(path.replace(f"/{made.folder}/", "/", 1), made.step, NEVER)
         if path and other is not None:
             yield f"rank {worker.rank} restored {path}, which is of step {other}, not of step {made.step}"
-        took = restore(log, evidence.saves, number, worker.took or {"at": 0}, worker.first_step or 0)
-        if took.is_another:
-            yield took.is_another
+        took = restore(log, evidence.saves, number, worker.took or {"at": 0}, 0)
+        yield from [took.is_another] if took.is_another else []
         entered = {took.entered, *usual} if took.entered else set()
         if ("model",) in entered and any(len(parts) > 1 for parts in entered):
             yield f"rank {took.rank} or a restart of the run restored its model alone, and the other more of the state"

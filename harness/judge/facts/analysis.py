@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,16 +41,9 @@ from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from
 from harness.timeline.timeline import Floats, Ints, Process, saving_like
 
-T = TypeVar("T")
-
 
 class Analysis(Evidence):
     """The evidence, and what follows from it. Each figure is computed when somebody first asks for it."""
-
-    @cached_property
-    def kept(self) -> dict[Callable[[Analysis], Any], Any]:
-        """What was worked out once for it: see `once`."""
-        return {}
 
     @classmethod
     def of(cls, evidence: Evidence) -> Analysis:
@@ -253,15 +245,3 @@ class Analysis(Evidence):
             return min(first_from(strikes.get(place, ()), process.started) for place in places)
 
         return [-1 if (at := first(process)) == NEVER else at for process in self.run.processes]
-
-
-def once(make: Callable[[Analysis], T]) -> Callable[[Analysis], T]:
-    """Works it out when somebody first asks for it, and keeps it with the evidence."""
-
-    def kept(evidence: Analysis) -> T:
-        if make not in evidence.kept:
-            evidence.kept[make] = make(evidence)
-        found: T = evidence.kept[make]
-        return found
-
-    return kept

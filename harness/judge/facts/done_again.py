@@ -1,8 +1,7 @@
 """The run's last steps beside the same ones of its second restart, which did them once more.
 
 Where a repeat of the run is the same bit for bit, these must be, too: the run is its fault-free run's in all steps, or
-in as many before its first fault. Else a figure may be off by a few times as much as the run is from its fault-free run
-in these steps.
+in as many before its first fault. Else a figure may be off by a few times as much as those two are in these steps.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from harness.judge.facts import losses, ranks
-from harness.judge.facts.after_the_run import Made, of_another_step, second_restart
-from harness.judge.facts.analysis import Analysis, once
+from harness.judge.facts.after_the_run import Made, second_restart
+from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import By
 from harness.judge.facts.losses import CURVES, WORDS
 from harness.timeline.lineage import NEVER
@@ -41,30 +40,30 @@ class Off:
 
 
 class DoneAgain:
+    """`by`: how it is known that it should have ended with the run. A job that its time ends may do more steps."""
+
     def __init__(self, evidence: Analysis, made: Made, log: Timeline):
-        self._evidence, self.made, self.log = evidence, made, log
+        self._evidence, self.made, self.log, usual = evidence, made, log, evidence.fault_free
         self.reached = int(log.steps.step.max(initial=0))  # by any rank: a line may be lost
         self.compared = losses.compare(evidence.curve, losses.surviving(log.steps))
         self._bounds: Any = (evidence.run.plan.get("expect") or {}).get("loss_continuity")
-        usual = evidence.fault_free
-        # Nobody plans how far a job goes that its time ends, and it is not always as far.
-        self.went_on = self.reached > evidence.run.reached_step and usual is not None and usual.planned_steps is None
-        ends_there = usual is not None and self.compared.identical and usual.reached_step == evidence.run.reached_step
-        self.by = By.SEEN if ends_there else By.TOLD
+        unplanned = usual is not None and usual.planned_steps is None
+        self.went_on = unplanned and self.reached > evidence.run.reached_step
+        ends_there = usual is not None and usual.reached_step == evidence.run.reached_step
+        self.by = By.SEEN if ends_there and self.compared.identical else By.TOLD
 
     @cached_property
     def not_compared(self) -> str:
         """Why its figures prove nothing; an empty text: they are compared."""
         run, disturbed, step = self._evidence.run, self._evidence.disturbed, self.made.step
         begun = run.steps.begin[run.steps.survives & (run.steps.step > step)]
-        if any(of_another_step(self._evidence, self.log, self.made)) or self.reached < run.reached_step or self.went_on:
+        elsewhere = any(each.restored_step not in (None, step) for each in self.log.processes)
+        if elsewhere or self.reached < run.reached_step or self.went_on:
             return "it did not do the run's last steps"
         if not isinstance(self._bounds, Mapping):
             return NO_BOUND
         if len(run.epochs) < 2:
             return "nothing in this run restarted the job, so that restarts change nothing is not asked"
-        if not len(self.compared.step):
-            return "it tells no step that the run told, too"
         if run.epochs[-1].size != self.log.largest_world:
             return f"the run ended with {run.epochs[-1].size} ranks, and it had {self.log.largest_world}"
         struck = len(begun) and disturbed and disturbed[-1][1] > int(begun.min())
@@ -74,12 +73,12 @@ class DoneAgain:
     def repeats(self) -> bool:
         """Whether a repeat of the run is the same bit for bit, so that all that is compared must be."""
         usual, run = self._evidence.comparison, self._evidence.run
-        if self.not_compared or usual is None or usual.identical:
-            return not self.not_compared and usual is not None
+        if self.not_compared or usual is None:
+            return False
         before = run.steps.survives & (run.steps.end < min(first_strike(run.faults), run.end))
         last = int(run.steps.step[before].max(initial=0))
-        done = int(np.sum(usual.step <= last))
-        return done >= len(self.compared.step) and (usual.first_divergent_step or NEVER) > last
+        as_many = int(np.sum(usual.step <= last)) >= len(self.compared.step)
+        return usual.identical or (as_many and (usual.first_divergent_step or NEVER) > last)
 
     @property
     def unbound(self) -> bool:
@@ -88,23 +87,24 @@ class DoneAgain:
 
     @property
     def bounds_samples(self) -> bool:
-        free = ("max_samples_repeated", "max_samples_skipped")
-        told = self.not_compared or self._bounds.get("samples") == "reported" or any(map(self._bounds.get, free))
-        return not told
+        if self.not_compared or self._bounds.get("samples") == "reported":
+            return False
+        return not any(self._bounds.get(f"max_samples_{free}") for free in ("repeated", "skipped"))
 
-    def _curves(self) -> Iterator[tuple[str, Floats, Floats]]:
-        for name in () if self.not_compared else ("lr",) if self.unbound else CURVES:
-            yield name, getattr(self.compared.run, name), getattr(self.compared.fault_free, name)
+    @property
+    def _curves(self) -> tuple[str, ...]:
+        return () if self.not_compared else ("lr",) if self.unbound else CURVES
 
     def told_alone(self) -> Iterator[str]:
-        for name, *_ in self._curves():
+        for name in self._curves:
             if steps := len(self.compared.alone(name)):
                 yield f"{counted(steps, 'step')} at which only it, or only the run, tells the {WORDS[name]}"
 
     def off(self) -> list[Off]:
         """Of each figure the first step in which it is off, in order."""
         found = []
-        for name, mine, other in self._curves():
+        for name in self._curves:
+            mine, other = getattr(self.compared.run, name), getattr(self.compared.fault_free, name)
             for row in np.flatnonzero(np.isfinite(mine) & (losses.distance(mine, other) > self._band(name, mine)))[:1]:
                 by = By.SEEN if self.repeats or name == "lr" else By.TOLD
                 found.append(Off(int(self.compared.step[row]), WORDS[name], mine[row], other[row], by))
@@ -128,7 +128,6 @@ class DoneAgain:
                 yield f"at step {step} the {words} of rank {rank} differs from the run's"
 
 
-@once
 def done_again(evidence: Analysis) -> DoneAgain | None:
     """`None`: the second restart did not do what it was to do."""
     made = second_restart(evidence)
@@ -138,4 +137,4 @@ def done_again(evidence: Analysis) -> DoneAgain | None:
 def not_done(evidence: Analysis) -> str:
     """Why no second restart shows that the same steps are done once more."""
     again = done_again(evidence)
-    return second_restart(evidence).silent or (again.not_compared if again else "")
+    return again.not_compared if again else second_restart(evidence).silent

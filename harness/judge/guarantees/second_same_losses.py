@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.judge.facts.after_the_run import second_restart
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.done_again import done_again, not_done
 from harness.judge.facts.losses import WORDS
@@ -14,13 +13,12 @@ OF_EACH_RANK = {**WORDS, "weights": "digest of the weights", "rank_samples": "nu
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    again = done_again(evidence)
-    for each in again.off() if again else ():
-        yield of_second(
-            f"at step {each.step} its {each.name} is {each.other:.9g}, and the run's was {each.mine:.9g}", each
-        )
-    for words in again.of_ranks(OF_EACH_RANK) if again else ():
-        yield of_second(words, second_restart(evidence))
+    if again := done_again(evidence):
+        for each in again.off():
+            was = f"{each.other:.9g}, and the run's was {each.mine:.9g}"
+            yield of_second(f"at step {each.step} its {each.name} is {was}", each)
+        for words in again.of_ranks(OF_EACH_RANK):
+            yield of_second(words, again.made)
 
 
 GUARANTEE = second_guarantee(breaches, not_done)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.judge.facts import losses
-from harness.judge.facts.after_the_run import second_restart
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.done_again import done_again, not_done
 from harness.judge.guarantee import Breach, of_second, second_guarantee
@@ -18,7 +17,7 @@ SAMPLES = {"first": "position", "count": "number of samples", "digest": "digest"
 def breaches(evidence: Analysis) -> Iterator[Breach]:
     """The first step that consumed others, where both tell it; of each rank by indices, which each log numbers in its
     own way."""
-    run, made, again = evidence.run, second_restart(evidence), done_again(evidence)
+    run, again = evidence.run, done_again(evidence)
     if again is None or not again.bounds_samples:
         return
     for name, words in SAMPLES.items():
@@ -26,16 +25,18 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         mine, other = getattr(again.compared.run, name), getattr(again.compared.fault_free, name)
         for row in np.flatnonzero((mine != untold) & (other != untold) & (mine != other))[:1]:
             step = again.compared.step[row]
-            yield of_second(f"at step {step} it consumed other data than the run: another {words}", made)
+            yield of_second(f"at step {step} it consumed other data than the run: another {words}", again.made)
     if again.repeats:
         steps = again.log.steps
         rows, others = losses.paired(steps, run.steps)
         mine, other = steps.samples[rows], run.steps.samples[others]
         differ = ~again.log.samples.equal(mine, run.samples, other) & (mine >= 0) & (other >= 0)
         for row in rows[differ][:1]:
-            yield of_second(f"at step {steps.step[row]} rank {steps.rank[row]} consumed other samples than then", made)
+            yield of_second(
+                f"at step {steps.step[row]} rank {steps.rank[row]} consumed other samples than then", again.made
+            )
         for text in again.of_ranks(SAMPLES):
-            yield of_second(text, made)
+            yield of_second(text, again.made)
 
 
 GUARANTEE = second_guarantee(breaches, not_done)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.judge.facts.after_the_run import second_restart, tensors
+from harness.judge.facts.after_the_run import tensors
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.done_again import done_again, not_done
 from harness.judge.guarantee import Breach, of_second, second_guarantee
@@ -12,19 +12,17 @@ from harness.judge.guarantee import Breach, of_second, second_guarantee
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
     """As the harness saw all of them."""
-    made, again = second_restart(evidence), done_again(evidence)
+    again = done_again(evidence)
     if again is None:
         return
-    last, saved = (
-        max((event.get("step") or 0 for event in evidence.run.published), default=0),
-        made.told.get("saved_step"),
-    )
-    if last > made.step and isinstance(saved, int) and saved < last:
-        yield of_second(f"it saved nothing after step {saved}, and the run saved step {last}", made)
+    last = max((event.get("step") or 0 for event in evidence.run.published), default=0)
+    saved = again.made.told.get("saved_step")
+    if last > again.made.step and isinstance(saved, int) and saved < last:
+        yield of_second(f"it saved nothing after step {saved}, and the run saved step {last}", again.made)
     mine, other = tensors(evidence.run), tensors(again.log)
-    differ = [step for step in mine.keys() & other.keys() if step > made.step and mine[step] != other[step]]
+    differ = [step for step in mine.keys() & other.keys() if step > again.made.step and mine[step] != other[step]]
     if differ and again.repeats:
-        yield of_second(f"the tensors in its save of step {max(differ)} differ from those in the run's", made)
+        yield of_second(f"the tensors in its save of step {max(differ)} differ from those in the run's", again.made)
 
 
 GUARANTEE = second_guarantee(breaches, not_done)

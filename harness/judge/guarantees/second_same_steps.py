@@ -14,12 +14,13 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
     run, made, again = evidence.run, second_restart(evidence), done_again(evidence)
     if made.failed:
         yield of_second(f"a restart from the save of step {made.step} {made.failed}", made)
-    if again and any(each.restored_step == 0 for each in again.log.processes):
-        yield of_second(f"it started from scratch, though the save of step {made.step} was there", made)
-    if again and again.reached < run.reached_step:
-        yield of_second(f"it ended after step {again.reached}, and the run after step {run.reached_step}", made)
-    if again and again.went_on:
-        yield of_second(f"it went on to step {again.reached}; the run ended after step {run.reached_step}", again)
+    if again:
+        if any(each.restored_step == 0 for each in again.log.processes):
+            yield of_second(f"it started from scratch, though the save of step {made.step} was there", made)
+        if again.reached < run.reached_step:
+            yield of_second(f"it ended after step {again.reached}, and the run after step {run.reached_step}", made)
+        if again.went_on:
+            yield of_second(f"it went on to step {again.reached}; the run ended after step {run.reached_step}", again)
 
 
 GUARANTEE = second_guarantee(breaches, lambda evidence: second_restart(evidence).silent)
