@@ -72,6 +72,45 @@ def test_two_rehearsals_one_after_the_other(tmp_path: pathlib.Path) -> None:
     assert episodes(judged(tmp_path / "run", None)) == [("kill",), ("again-kill",)]
 
 
+LEAVES = """
+import os, pathlib, signal, sys, time
+from harness.node.emitter import Emitter
+rank = int(os.environ["CHAOS_NODE"].removeprefix("node"))
+lives = [pathlib.Path(sys.argv[1], f"again-{each}") for each in range(2)]
+born = pathlib.Path(sys.argv[1], f"born-{rank}")
+first = not born.exists()
+born.touch(), lives[rank].touch()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+emit = Emitter.open("trainer", rank=rank, local_rank=0, world_size=2)
+emit("started")
+while not all(life.exists() for life in lives):
+    time.sleep(0.01)  # the rendezvous
+emit("rendezvous", world_size=2)
+emit("restored", step=0 if first else 25, source="scratch" if first else "a file", fallback=[])
+begin = time.monotonic_ns()
+for step in range(1 if first else 26, 26 if first else 51):
+    time.sleep(0.02)
+    begin = emit("step", step=step, begin_ns=begin, loss=1.0 / step)
+if first:
+    lives[rank].unlink()
+"""
+
+
+@pytest.mark.parametrize(("notice", "outcome"), [("2s", "completed"), ("0s", "aborted")])
+def test_a_job_that_leaves_over_a_notice_starts_again_with_the_replacement(
+    tmp_path: pathlib.Path, notice: str, outcome: str
+) -> None:
+    """One that leaves with 0 though no notice was given is over, as for a scheduler."""
+    evict = fault("evict", "preemption", {"step": 20}, notice=notice, replacement={"after": "1s"})
+    evict["targets"][0]["node_index"] = 1
+    command = ["{python}", "-S", "-c", LEAVES, "{run_dir}"]
+    plan = small_jobs.job("leaves", command, evict, nodes=2, steps=50, wall_clock_s=8)
+    assert run_job(plan, [Rehearsal(plan)], tmp_path / "run", BACKEND).outcome == outcome
+    lives = [(each["node"], each["incarnation"]) for each in told(tmp_path / "run", "node.allocated")]
+    again = [("node0", 2)] if outcome == "completed" else []
+    assert lives == [("node0", 1), ("node1", 1), ("node1", 2), *again]
+
+
 class Reborn(Silent):
     """Watches for the process that comes after the one that a fault has killed; a rehearsal can follow that."""
 
