@@ -348,15 +348,15 @@ class RunningJob:
         return Outcome("failed", f"the command on {node.name} ended with {code}: {first_error(logs)}")
 
     def _start_again(self, living: Sequence[Node], codes: Sequence[int | None]) -> None:
-        """A job may save over a notice and end with 0 on all nodes. Once the taken nodes are back, the others' commands
-        start again, too, as after a requeue; an engine with a scheduler does that itself. A job that ends with 0
-        without a notice is over."""
+        """The workers of a job may save over a notice and all end with 0; their launcher may still wait for the others.
+        Once the taken nodes are back, the others' commands start again, too, as after a requeue; an engine with a
+        scheduler does that itself. A job that ends with 0 without a notice is over."""
         steps = self.plan.workload.steps
         faults = [firing.planned for firing in self.live.firings.values() if firing.planned.action.notice_s]
         noticed = {target.node_index for planned in faults for target in planned.targets}
-        coded = list(zip(living, codes, strict=True))
-        back = [node for node, code in coded if code is None and node.index in noticed and node.incarnation > 1]
-        ended = [node for node, code in coded if code == 0]
+        coded = zip(living, codes, strict=True)
+        ended = [node for node, code in coded if (self._has_left(node) if code is None else code == 0)]
+        back = [node for node in living if node not in ended and node.index in noticed and node.incarnation > 1]
         done = steps is not None and self.progress.complete_step >= steps
         if self.cluster.tells_changes or done or len(back) + len(ended) < len(living):
             return
@@ -364,11 +364,17 @@ class RunningJob:
             return  # it came back over this very notice, and the others have left since
         for node in ended:
             node.kill()
-            why = "its command had ended with 0 over the notice to a node that is back now"
+            why = "its workers had ended with 0 over the notice to a node that is back now"
             self.emit("node.released", node=node.name, incarnation=node.incarnation, reason=why)
             self.emit("node.allocated", node=node.name, incarnation=node.incarnation + 1, gpus=self._gpus)
             self._started_again.add((node.name, node.incarnation + 1))
             self.cluster.replace(node)
+
+    def _has_left(self, node: Node) -> bool:
+        """Whether its newest workers have all ended with 0, as their launcher says."""
+        workers = [*self.progress.workers.values()]
+        mine = [each for each in workers if (each.node, each.incarnation) == (node.name, node.incarnation)]
+        return bool(mine) and all(each.finished for each in mine)
 
     def _aborted(self, now_ns: int) -> Outcome | None:
         reason = self._why_give_up(now_ns)
