@@ -358,7 +358,7 @@ class RunningJob:
         ended = [node for node, code in coded if (self._has_left(node) if code is None else code == 0)]
         back = [node for node in living if node not in ended and node.index in noticed and node.incarnation > 1]
         done = steps is not None and self.progress.complete_step >= steps
-        if self.cluster.tells_changes or done or len(back) + len(ended) < len(living):
+        if self.cluster.tells_changes or done or not back or len(back) + len(ended) < len(living):
             return
         if self._started_again.intersection((node.name, node.incarnation) for node in back):
             return  # it came back over this very notice, and the others have left since

@@ -111,6 +111,24 @@ def test_a_job_that_leaves_over_a_notice_starts_again_with_the_replacement(
     assert lives == [("node0", 1), ("node1", 1), ("node1", 2), *again]
 
 
+LINGERS = """
+import os, time
+from harness.node.emitter import Emitter
+rank = int(os.environ["CHAOS_NODE"].removeprefix("node"))
+emit = Emitter.open("trainer", rank=rank, local_rank=0, world_size=2)
+emit("started"), emit("rendezvous", world_size=2), emit("restored", step=0, source="scratch", fallback=[])
+emit("step", step=1, begin_ns=time.monotonic_ns(), loss=1.0)
+Emitter.open("agent")("worker.exit", local_rank=0, rank=rank, pid=os.getpid(), code=0)
+time.sleep(1)
+"""
+
+
+def test_a_launcher_may_wait_for_the_others_at_its_end(tmp_path: pathlib.Path) -> None:
+    plan = small_jobs.job("lingers", ["{python}", "-S", "-c", LINGERS], nodes=2)
+    assert run_job(plan, [Rehearsal(plan)], tmp_path / "run", BACKEND).outcome == "completed"
+    assert [each["incarnation"] for each in told(tmp_path / "run", "node.allocated")] == [1, 1]
+
+
 class Reborn(Silent):
     """Watches for the process that comes after the one that a fault has killed; a rehearsal can follow that."""
 
