@@ -125,7 +125,7 @@ time.sleep(1)
 
 def test_a_launcher_may_wait_for_the_others_at_its_end(tmp_path: pathlib.Path) -> None:
     plan = small_jobs.job("lingers", ["{python}", "-S", "-c", LINGERS], nodes=2)
-    assert run_job(plan, [Rehearsal(plan)], tmp_path / "run", BACKEND).outcome == "completed"
+    assert run_job(plan, [], tmp_path / "run", BACKEND).outcome == "completed"
     assert [each["incarnation"] for each in told(tmp_path / "run", "node.allocated")] == [1, 1]
 
 
