@@ -118,6 +118,7 @@ rank = int(os.environ["CHAOS_NODE"].removeprefix("node"))
 emit = Emitter.open("trainer", rank=rank, local_rank=0, world_size=2)
 emit("started"), emit("rendezvous", world_size=2), emit("restored", step=0, source="scratch", fallback=[])
 emit("step", step=1, begin_ns=time.monotonic_ns(), loss=1.0)
+time.sleep(0.3)  # its end is read after its beginning
 Emitter.open("agent")("worker.exit", local_rank=0, rank=rank, pid=os.getpid(), code=0)
 time.sleep(1)
 """
