@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from judging import bending, load
-from simulator import Job, Logs, change, find, simulate, steps
+from simulator import Job, Logs, Outage, change, find, simulate, steps
 
 from harness.matrix import resume_comparison
 from harness.matrix.moments import Moment
@@ -23,9 +23,9 @@ ENDS = [PASS, 2 * PASS, 3 * PASS]
 BATCH = 4  # of each rank
 
 
-def logs_of() -> Logs:
+def logs_of(*outages: Outage) -> Logs:
     """Every rank tells its samples, of a new shuffle in each pass, and the weights."""
-    logs = simulate(JOB, ()).logs()
+    logs = simulate(JOB, outages).logs()
     for rank in range(RANKS):
         for line in logs.steps(rank=rank):
             for name in ("first", "count", "digest"):
@@ -42,15 +42,17 @@ def samples_at(step: int, rank: int) -> list[int]:
     return order[(at * RANKS + rank) * BATCH :][:BATCH]
 
 
-def resumed(bend: Callable[[Logs], Any] = lambda logs: None, step: int = SAVE) -> Timeline:
+def resumed(bend: Callable[[Logs], Any] = lambda logs: None, step: int = SAVE, *outages: Outage) -> Timeline:
     """A log of the same job that begins after this step."""
-    logs = logs_of()
+    logs = logs_of(*outages)
     for lines in logs.trainers():
+        if find(lines, "restored")["step"]:
+            continue  # of a later process
         early = [line for line in lines if line.get("step", step + 1) <= step and line["event"] == "step"]
         lines[:] = [line for line in lines if line not in early]
         change((line for line in lines if line.get("event") == "restored"), step=step, source=f"step_{step}")
     bend(logs)
-    return load(simulate(JOB, ()), logs)
+    return load(simulate(JOB, outages), logs)
 
 
 def usual(apart_by: float | None = None) -> Usual:
