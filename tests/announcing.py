@@ -1,7 +1,7 @@
 """What a run of the tests says: first how long it takes and what it skips for want of what, in the end one line.
 
 A skip is known beforehand from a mark, from the place of a conformance test, or because the test, a fixture or a helper
-calls a function of `tools.NEEDS`. The few others show at the end alone.
+calls a function of `machine.ENGINES`, or `machine.need`. The few others show at the end alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What holds for all tests.
 
 A test that needs more than this machine has is skipped. CI runs its tests in two halves, and no test may be skipped in
-both but those that `tests/ci.yaml` lists (`tests/outcomes.py`, `tests/halves.py`).
+both but those that `tests/ci.yaml` lists (`tools/outcomes.py`, `tools/halves.py`).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ LONGEST = (  # the longest first: groups, and how the names of files begin
     "mutants/test_real",
     "e2e/",
     "places",
-    "kills/",
+    "tools/test_kills",
     "observer/",
     "kubernetes",
     "preflight/test_hostile",

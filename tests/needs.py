@@ -10,8 +10,8 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import machine
 import pytest
-import tools
 from _pytest.skipping import evaluate_skip_marks
 
 from harness import programs
@@ -45,9 +45,9 @@ def called(item: pytest.Item) -> frozenset[Any]:
 
 @functools.cache
 def _lack_of(function: Any) -> str:
-    """`tools.need` is asked of the programs that its caller names."""
-    if function in tools.ENGINES:
-        return tools.ENGINES[function]()
+    """`machine.need` is asked of the programs that its caller names."""
+    if function in machine.ENGINES:
+        return machine.ENGINES[function]()
     if not inspect.isfunction(function) or "need" not in _names(function.__code__):
         return ""
     named = [each for each in function.__code__.co_consts if isinstance(each, str) and each in programs.PROGRAMS]

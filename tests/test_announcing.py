@@ -10,8 +10,8 @@ import sys
 import announcing
 import busy
 import halves
+import machine
 import pytest
-import tools
 import yaml
 
 HERE = pathlib.Path(__file__).parent
@@ -23,10 +23,10 @@ def pytest_addoption(parser): outcomes.add_options(parser); busy.add_options(par
 from conftest_of_all import pytest_configure, pytest_collection, pytest_collection_modifyitems
 """
 TESTS = """
-import pytest, tools
+import machine, pytest
 @pytest.fixture
-def engine(): tools.need_docker()
-def started(): tools.need("chromium")
+def engine(): machine.need_docker()
+def started(): machine.need("chromium")
 def test_docker(engine): pass
 def test_browser(): started()
 @pytest.mark.skipif(True, reason="CHAOS_KUBECONFIG names no cluster")
@@ -50,7 +50,11 @@ def run(folder: pathlib.Path, *options: str, path: str = "/nowhere") -> str:
     (folder / "test_a.py").write_text(TESTS)
     (folder / "test_whole.py").write_text('import pytest; pytest.skip("pip install x", allow_module_level=True)')
     (folder / "pytest.ini").write_text("[pytest]\ntestpaths = .\nmarkers =\n  healthy\n  slow\n  waits\n")
-    paths = {"PYTHONPATH": f"{HERE}:{HERE.parent}:{folder}", "PATH": path, "DOCKER_HOST": "unix:///nowhere"}
+    paths = {
+        "PYTHONPATH": f"{HERE}:{HERE.parent}:{HERE.parent}/tools:{folder}",
+        "PATH": path,
+        "DOCKER_HOST": "unix:///nowhere",
+    }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
     done = subprocess.run(command, cwd=folder, env=paths, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stdout + done.stderr
@@ -99,7 +103,7 @@ def test_each_commit_draws_another_tenth() -> None:
 def test_each_reason_that_ci_knows_says_how_to_get_what_is_missing() -> None:
     for row in yaml.safe_load(halves.KNOWN.read_text())["not_run"]:
         assert announcing.want(row["reason"])[1], row
-    assert {announcing.want(reason)[0] for reason in (tools.docker_lack(), tools.slurm_lack()) if reason} <= {
+    assert {announcing.want(reason)[0] for reason in (machine.docker_lack(), machine.slurm_lack()) if reason} <= {
         "Docker",
         "Slurm",
     }

@@ -6,8 +6,8 @@ import pathlib
 import subprocess
 import sys
 
+import machine
 import pytest
-import tools
 from waiting import HANG_S
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -45,7 +45,7 @@ asyncio.run(counted())
 
 @pytest.mark.parametrize(("direction", "packets"), [("egress", 1), ("ingress", 0)])
 def test_only_what_gets_to_the_wire_is_disturbed(direction: str, packets: int) -> None:
-    tools.need("unshare")
+    machine.need("unshare")
     command = ["unshare", "--user", "--map-root-user", "--net", sys.executable, "-S", "-c", PROGRAM]
     done = subprocess.run(
         [*command, str(ROOT), NODE, PEER, direction], capture_output=True, text=True, timeout=HANG_S, check=False

@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import machine
 import pytest
-import tools
 
 pytest.register_assert_rewrite("conformance.checks")  # before anything imports it
 
@@ -70,7 +70,7 @@ class _engine:
 
     def __init__(self, place: Place):
         script = ROOT / "engines" / "slurm.sh"
-        possible = place.backend_name == "slurm" and tools.installed("slurm") and os.geteuid() == 0
+        possible = place.backend_name == "slurm" and machine.installed("slurm") and os.geteuid() == 0
         self._script = str(script) if possible and not place.probe().available else ""
 
     def __enter__(self) -> None:

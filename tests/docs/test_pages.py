@@ -10,9 +10,9 @@ import re
 
 import pytest
 import yaml
-from docs.events_page import page
-from docs.pages import DOCS, PAGES
 from jsonschema import Draft202012Validator
+from pages.__main__ import DOCS, PAGES
+from pages.events_page import page
 from typer.testing import CliRunner
 
 from harness.backends import run_folder

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 from chaos_cli import ROOT, Done, command, environment
-from tools import need_docker
+from machine import need_docker
 
 from harness.backends.contract import load_backend
 from harness.backends.docker.engine import Engine

@@ -34,7 +34,7 @@ def steps_told(run_dir: pathlib.Path) -> int:
 def test_sigkill_of_the_harness_leaves_nothing_and_no_pass(
     reports: pathlib.Path, larger: pathlib.Path, mode: str
 ) -> None:
-    """At another moment each time; tests/kills has more of them."""
+    """At another moment each time; tools/kills has more of them."""
     steps = random.randint(0, 110)
     harness = start(reports, "run", larger, **({"CHAOS_LOCAL_MODE": mode} if mode else {}))
     (run_dir,) = until(lambda: [*reports.glob(f"{NAME}-*")], "the folder of the run")

@@ -10,8 +10,8 @@ import sys
 import time
 from collections.abc import Iterator
 
+import machine
 import pytest
-import tools
 from waiting import until
 
 from harness.backends.contract import Launch, Node, Verb
@@ -33,7 +33,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module", params=["root", "user", "plain"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    mode = tools.need_mode(request.param)
+    mode = machine.need_mode(request.param)
     run_id = f"verbs-{os.getpid()}-{next(_numbers)}"
     workload = Launch((sys.executable, "-S", "-c", BUSY), 1, 1)
     with LocalCluster(workload, tmp_path_factory.mktemp("lab"), run_id, mode) as lab:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import machine
 import numpy as np
 import pytest
-import tools
 from waiting import until
 
 pytest.importorskip("starlette", reason="starlette is missing: pip install 'chaos-harness[gameday]'")
@@ -30,7 +30,7 @@ WIDTHS = (1920, 1440, 390)
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with tools.headless_browser() as started:
+    with machine.headless_browser() as started:
         yield started
 
 
@@ -82,7 +82,7 @@ def day(tmp_path: pathlib.Path) -> Iterator[Day]:
 def opened(
     browser: Any, day: Day, role: str = "master", width: int = 1440, scheme: str = "light"
 ) -> tuple[Any, list[str]]:
-    page = tools.browser_page(browser, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = machine.browser_page(browser, viewport={"width": width, "height": 900}, color_scheme=scheme)
     heard: list[str] = []
     page.on("console", lambda message: heard.append(message.text))
     page.on("pageerror", lambda error: heard.append(str(error)))

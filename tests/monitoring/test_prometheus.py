@@ -16,12 +16,12 @@ from typing import Any
 import light_day
 import pytest
 import yaml
+from machine import need
 from monitoring import telling
 from monitoring.dashboard_schema import Dashboard
 from monitoring.prometheus_servers import alerting, query_range
 from monitoring.telling import S, harness, plan, save, status, step, trainer
 from pydantic import ValidationError
-from tools import need
 from waiting import HANG_S
 
 from harness.backends.local.backend import BACKEND

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import machine
 import pytest
 import report_runs
-import tools
 from gameday.test_gameday_verdict import DAY, day, rehearsed, verdict_of
 from gameday.test_gameday_verdict import card as act_card
 from report_pages import CARDS, page_of, risen
@@ -79,7 +79,7 @@ OTHER_PAGES: dict[str, Callable[[], str]] = {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with tools.headless_browser() as started:
+    with machine.headless_browser() as started:
         yield started
 
 
@@ -94,7 +94,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def _open(browser: Any, path: pathlib.Path, width: int, scheme: str, **more: Any) -> tuple[Any, list[str]]:
-    page = tools.browser_page(browser, viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
+    page = machine.browser_page(browser, viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
     heard: list[str] = []
     page.on("console", lambda message: heard.append(message.text))
     page.on("pageerror", lambda error: heard.append(str(error)))

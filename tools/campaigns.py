@@ -1,6 +1,6 @@
 """Is a forecast right? Predicts the goodput of a random campaign from runs with a single fault, then runs the campaign.
 
-    PYTHONPATH=tests python -m forecast.campaigns RUN… [--seeds 1 2 3 4 5] [--reports reports] [--backend local]
+    PYTHONPATH=tests:tools python -m campaigns RUN… [--seeds 1 2 3 4 5] [--reports reports] [--backend local]
 
 RUN are stored runs of rank-kill and process-exception. A campaign kills processes, or raises errors in them, at random
 steps: 16 on average, 10 at least, drawn by the seed. Goodput is the time of steps that count over the time from the

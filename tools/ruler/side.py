@@ -34,7 +34,7 @@ def find(name: str) -> Callable[..., Any]:
             continue
         return found
     raise SystemExit(
-        f"this checkout has no {name} in {', '.join(PLACES[name])}; tests/ruler/side.py says where to look"
+        f"this checkout has no {name} in {', '.join(PLACES[name])}; tools/ruler/side.py says where to look"
     )
 
 

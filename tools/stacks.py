@@ -1,6 +1,6 @@
 """Real frameworks, observed: each example trainer is killed, goes on, and must be told right.
 
-    python -m observer.stacks VENV [NAME…]        (make stacks STACKS=VENV)
+    make stacks STACKS=VENV ARGS=NAMES
 
 `VENV` is a virtual environment with what `examples/trainers/*/requirements.txt` names; the project's own environment
 has none of it, so that these checks are no part of `make test`. Exit status 1: something was told wrong.
@@ -22,7 +22,7 @@ from observer import observing
 
 from harness.log.event_log import WriterLog, read_log
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "trainers"
+EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples" / "trainers"
 NAMES = ("dcp", "fsdp2", "hugging_face", "lightning", "accelerate")
 STEPS, KILL_AT, RANKS, LIMIT_S = 60, 30, 2, 240
 

@@ -30,7 +30,7 @@ from harness.monitoring.metrics_server import serving
 from harness.run.injection import LiveJob
 from harness.run.stop import StopRequest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 FASTER = 30
 LIMIT_S = 400.0
 QUIET_S = 25.0  # after the last entry: alerts resolve

@@ -1,6 +1,6 @@
 """Were all tests run? Reads the outcomes of CI's two halves, prints the counts, and fails by the rules of CI.
 
-    python -m halves FIRST SECOND      both as `--outcomes` wrote them (tests/outcomes.py)
+    python -m halves FIRST SECOND      both as `--outcomes` wrote them (tools/outcomes.py)
 
     python -m halves --busy OUTCOMES COMMIT      what failed beside two busy loops, as a table
 
@@ -23,8 +23,8 @@ import outcomes
 import yaml
 from outcomes import Outcome
 
-HERE = pathlib.Path(__file__).parent
-KNOWN = HERE / "ci.yaml"
+TESTS = pathlib.Path(__file__).resolve().parents[1] / "tests"
+KNOWN = TESTS / "ci.yaml"
 FLAKY_MAX = 2
 
 
@@ -70,7 +70,7 @@ def _last_words(half: Sequence[Outcome]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def test_files(tests: pathlib.Path = HERE) -> list[str]:
+def test_files(tests: pathlib.Path = TESTS) -> list[str]:
     """The test files of the checkout, as pytest names them."""
     return sorted(path.relative_to(tests.parent).as_posix() for path in tests.rglob("test_*.py"))
 

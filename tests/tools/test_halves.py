@@ -12,7 +12,7 @@ import outcomes
 import pytest
 import yaml
 
-HERE = pathlib.Path(__file__).parent
+TOOLS = pathlib.Path(halves.__file__).parent
 CONFTEST = """
 import outcomes
 pytest_addoption, pytest_configure = outcomes.add_options, outcomes.configure
@@ -41,7 +41,7 @@ KNOWN: dict[str, Any] = {"not_run": [], "flaky": []}
 
 def run(folder: pathlib.Path, *options: str, **env: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    paths = {"PYTHONPATH": str(HERE), "PATH": "/usr/bin:/bin"}
+    paths = {"PYTHONPATH": str(TOOLS), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(command, cwd=folder, env=paths | env, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stdout + done.stderr
 
@@ -133,5 +133,5 @@ def test_what_ci_knows_is_whole() -> None:
     told = yaml.safe_load(halves.KNOWN.read_text())
     assert set(told) == set(KNOWN)
     for row in told["not_run"]:
-        assert set(row) == {"tests", "reason", "command"} and (HERE.parent / row["tests"]).exists()
+        assert set(row) == {"tests", "reason", "command"} and (TOOLS.parent / row["tests"]).exists()
     assert all(set(row) == {"test", "date"} for row in told["flaky"])

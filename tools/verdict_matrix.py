@@ -1,7 +1,7 @@
 """`make verdict-matrix`: every mutant and every healthy control, what the harness must say, and what it says.
 What the real runs showed is kept in docs/verdict-matrix.json; `make docs` writes the page again from it.
 
-python -m mutants.matrix [FOLDER for runs] [PATTERN of names]      --stored: judges what is there, runs nothing
+RUNS='[FOLDER for runs] [PATTERN of names]'      --stored: judges what is there, runs nothing
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import markdown
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "verdict-matrix.md"
+PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "verdict-matrix.md"
 KEPT = PAGE.with_suffix(".json")  # what the real runs showed; logs are judged anew for each page
 INTRODUCTION = """\
 # Verdict matrix

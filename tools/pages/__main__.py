@@ -1,6 +1,6 @@
 """What is generated of the pages in docs/, each part from its one source.
 
-python -m docs.pages        writes it again (`make docs`)
+`make docs` writes it again.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import pathlib
 import re
 from collections.abc import Callable
 
+import verdict_matrix
 from conformance import table as backends
-from mutants import matrix
+from pages import events_page, reference_pages
 
 from benches import gates, league
-from docs import events_page, reference_pages
 from harness.forecast import published_vectors
 from harness.monitoring import metrics
 
@@ -42,7 +42,7 @@ PAGES: dict[str, Callable[[], str]] = {  # each page that is generated, or has a
     "guarantees.md": reference_pages.guarantees,
     "league.md": lambda: league.markdown(league.stacks(()), league.Kept()),
     "live-metrics.md": lambda: _with_table("live-metrics.md", metrics.table()),
-    "verdict-matrix.md": matrix.stored,
+    "verdict-matrix.md": verdict_matrix.stored,
 }
 
 

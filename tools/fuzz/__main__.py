@@ -1,4 +1,4 @@
-"""Damaged inputs of every kind: `python -m fuzz [LOGS [SEED]]` (with `PYTHONPATH=tests`; `make fuzz-inputs`).
+"""Damaged inputs of every kind: `python -m fuzz [LOGS [SEED]]` (with `PYTHONPATH=tests:tools`; `make fuzz-inputs`).
 
 LOGS is the number of event logs; of YAML files it takes a tenth as many.
 """

@@ -1,6 +1,6 @@
 """Notes how each test ended, and picks those that another run skipped: CI runs its tests in two halves.
 
-The first half runs all tests where no engine is, the second one only what was skipped there (`tests/halves.py`).
+The first half runs all tests where no engine is, the second one only what was skipped there (`tools/halves.py`).
 """
 
 from __future__ import annotations
