@@ -117,10 +117,6 @@ mutation: $(VENV)/.ready-dev ## Breaks the harness on purpose: what do tests not
 ruler: $(VENV)/.ready-dev ## What another version of the judge says otherwise: OLD=a checkout ARGS='--folder FOLDER'
 	@$(TOOL) ruler --old $(OLD) $(ARGS)
 
-.PHONY: house
-house: ## How the code stands: rooms, places that decide a verdict, helpers, names. ARGS=other checkouts
-	@$(PYTHON) benches/house.py $(ARGS)
-
 .PHONY: kills
 kills: $(VENV)/.ready-dev ## Kills runs at random moments: is anything left? ARGS='--count 200 --backends local,docker,slurm'
 	@$(TOOL) kills $(ARGS)

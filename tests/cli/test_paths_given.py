@@ -36,7 +36,6 @@ OF_RUNS = [
 ]
 OF_SCENARIOS = [
     ["run", "x"],
-    ["explain", "x"],
     ["plan", "x"],
     ["validate", "x"],
     ["list"],
@@ -48,7 +47,6 @@ OF_SCENARIOS = [
 FILES = [
     ["run", "FILE"],
     ["run", "--plan", "FILE"],
-    ["explain", "FILE"],
     ["plan", "FILE"],
     ["validate", "FILE"],
     ["gate", "FILE"],

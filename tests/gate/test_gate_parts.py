@@ -391,14 +391,6 @@ def test_a_shard_whose_blindness_check_lived_is_blind(rehearse: Any, tmp_path: p
     assert merging.merge_gates(parts, tmp_path).verdict is Verdict.INVALID
 
 
-def test_a_shard_of_an_earlier_version_calls_its_blindness_check_a_canary(
-    rehearse: Any, tmp_path: pathlib.Path
-) -> None:
-    parts = shards(rehearse, 2)
-    _edit(parts[0], lambda values: values.update(canary=values.pop("blindness_check")))
-    assert merging.merge_gates(parts, tmp_path).verdict is Verdict.PASS
-
-
 def test_what_programs_read_of_a_gate_keeps_its_shape(rehearse: Any) -> None:
     values = json.loads((rehearse.folder(rehearse(THREE, fail_fast=True)) / "suite.json").read_text())
     keys = "schema suite title run_id verdict reason blindness_check scenarios part against answer next_steps"
