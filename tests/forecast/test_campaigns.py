@@ -9,7 +9,7 @@ from simulator import Job, Outage, simulate
 
 from harness.forecast.measured_inputs import NOT_RECOVERY, Measured, Recovery
 
-CAMPAIGNS, SINGLE_RUNS = 200, 6
+CAMPAIGNS, SINGLE_RUNS = 100, 6
 JOB = Job(steps=1500, every=10)
 STEP_S = JOB.step_ms / 1e3
 
