@@ -11,7 +11,7 @@ import sys
 
 import pytest
 from chaos_cli import ROOT, Done, command, environment
-from machine import need_docker
+from machine import need_docker, need_slurm
 
 from harness.backends.contract import load_backend
 from harness.backends.docker.engine import Engine
@@ -28,6 +28,7 @@ def docker() -> None:
 
 @pytest.fixture(scope="module")
 def slurm() -> None:
+    need_slurm()
     skip_without("slurm")
 
 
