@@ -82,7 +82,7 @@ gameday: $(VENV)/.ready ## A schedule of scenarios on one job, with a live page:
 test fast explore: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
-test: $(VENV)/.ready-dev ## All tests, by six workers (tests/groups.py says which one does what): WORKERS=0 for none
+test: $(VENV)/.ready-dev ## All tests, by six workers (tools/groups.py says which one does what): WORKERS=0 for none
 	@$(PY) -m pytest $(if $(OUTCOMES),--outcomes=$(OUTCOMES)) --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder --durations 30 --durations-min 5 $(ARGS)
 
 .PHONY: fast

@@ -14,10 +14,10 @@ import machine
 import pytest
 import yaml
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).resolve().parents[1]
 CONFTEST = """
 import needs, pathlib, rewriting
-rewriting.HERE = pathlib.Path(__file__).parent
+rewriting.TESTS = pathlib.Path(__file__).parent
 needs.HERE = str(pathlib.Path(__file__).parent)
 from conftest_of_all import pytest_addoption, pytest_configure, pytest_collection, pytest_collection_modifyitems
 """

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import groups
 from xdist.remote import Producer
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILES = (
     "tests/faults/test_contract.py",
     "tests/faults/test_fault_stopped.py",

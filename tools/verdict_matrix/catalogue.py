@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mutants.rehearsal import REHEARSALS, Real
+from verdict_matrix.rehearsal import REHEARSALS, Real
 
 from harness.judge.verdict import Verdict
 
