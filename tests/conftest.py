@@ -4,8 +4,6 @@ A test that needs more than this machine has is skipped. CI runs its tests in tw
 both but those that `tests/ci.yaml` lists (`tools/outcomes.py`, `tools/halves.py`).
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import pathlib

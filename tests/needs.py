@@ -1,7 +1,5 @@
 """What a test calls, and what it will be skipped for want of, as far as that can be told before it runs."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import pathlib

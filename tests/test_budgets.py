@@ -3,8 +3,6 @@
 python tests/test_budgets.py        prints them
 """
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest

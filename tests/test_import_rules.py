@@ -1,7 +1,5 @@
 """Imports go one way, by folder (see the design: data flows one way)."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import pathlib

@@ -4,8 +4,6 @@ A skip is known beforehand from a mark, from the place of a conformance test, or
 calls a function of `machine.ENGINES`, or `machine.need`. The few others show at the end alone.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 import re

@@ -4,8 +4,6 @@ A test is marked `healthy` where it judges a real job whose right verdict is *pa
 and still healthy.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import math

@@ -3,8 +3,6 @@
 The first half runs all tests where no engine is, the second one only what ran nowhere yet (`tools/halves.py`).
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 from typing import Any

@@ -5,8 +5,6 @@ each file, which takes half of the time of collecting. So each first rewrites a 
 others' in pytest's cache.
 """
 
-from __future__ import annotations
-
 import pathlib
 import sys
 

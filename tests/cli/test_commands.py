@@ -1,7 +1,5 @@
 """The command line: what it says, what it lists, and how it ends."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Names and paths on the command line that cannot be: exit 2 and one clear line, whatever the command."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import sys

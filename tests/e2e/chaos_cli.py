@@ -1,7 +1,5 @@
 """Calling the command line as people do, and looking for what it may have left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Real runs: real processes, real namespaces, the real trainer. Fault-free runs are shared by the whole session."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/bring-your-own-trainer.md, followed literally: a script of one's own, looked at here, rehearsed where it runs."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """The shipped scenarios pass with the reference trainer, and what they leave is what is promised."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import shutil

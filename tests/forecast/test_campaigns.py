@@ -1,7 +1,5 @@
 """A forecast held to campaigns that another simulator plays: nine of ten lie in the interval of 90 %."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from campaigns import Campaign, plan_of, struck_steps

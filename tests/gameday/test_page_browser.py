@@ -1,7 +1,5 @@
 """The live page in a real browser: it updates, reconnects, fits a phone, obeys the keyboard, and trusts no trainer."""
 
-from __future__ import annotations
-
 import pathlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """Comparing with a baseline: how often it cries wolf, and how often it misses what matters, over thousands of gates."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Parts of a gate: known failures, tags, budgets, shards; what is left out is never a full pass."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

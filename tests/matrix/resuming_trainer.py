@@ -6,8 +6,6 @@ scale, as archives like those of `torch.save`; beside them the sampler's place, 
 each rank, and the schedule, as JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

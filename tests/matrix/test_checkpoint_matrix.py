@@ -1,7 +1,5 @@
 """The checkpoint matrix on a trainer that trusts its bytes and on one that verifies them, in real restarts."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """A restart beside the run that made its save: what is the same is not accused, and what is not is named."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The resume matrix on a trainer that keeps all that a resume needs, and on those that forget one thing of it."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import sys

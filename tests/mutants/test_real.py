@@ -1,7 +1,5 @@
 """A few of the broken trainers, run for real; all of them: `make verdict-matrix`."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import pathlib

@@ -3,8 +3,6 @@
 Each writes what it computed to `OUT/<case>.json`; where the process is observed, its log lies in `OUT/events/<case>`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import gc

@@ -1,7 +1,5 @@
 """A stored plan, read again: the same plan, or one clear message."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """Whatever lies in a folder of saves: a clear answer, without a crash, a wait, or more memory than is bounded."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

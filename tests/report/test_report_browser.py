@@ -1,7 +1,5 @@
 """The page in a real browser: no errors, no sideways scrolling, light and dark, keyboard and touch."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The report as typed data: written, read back, and drawn again without the event log."""
 
-from __future__ import annotations
-
 import json
 import math
 import pathlib

@@ -1,7 +1,5 @@
 """Whatever a scenario file holds: one clear answer with its place, soon, and in little memory."""
 
-from __future__ import annotations
-
 import cProfile
 import pstats
 import time

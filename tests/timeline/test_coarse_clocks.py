@@ -5,8 +5,6 @@ Every figure that is made of a log is kept as a fingerprint of its values, so th
 PYTHONPATH=tests python tests/timeline/test_coarse_clocks.py      writes them anew; know why before you commit it
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

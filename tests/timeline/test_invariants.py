@@ -1,7 +1,5 @@
 """What must hold for any history: the names of files and ranks and the origin of clocks change nothing."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `make test` says first and last, and which healthy jobs run beside busy loops."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import subprocess

@@ -1,7 +1,5 @@
 """CI's two halves: what one skips the other runs, and what neither ran is told."""
 
-from __future__ import annotations
-
 import pathlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which tests run beside each other: of two workers, each takes a whole group."""
 
-from __future__ import annotations
-
 import collections
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """Small changes to a module's source, each of which some test should notice. Pure."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import pathlib

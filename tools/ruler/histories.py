@@ -1,7 +1,5 @@
 """Runs to measure with: stored ones, and as many simulated ones as wanted, faulted and damaged. The same for each seed."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import random

@@ -4,8 +4,6 @@ It is started in a process of its own with that checkout's code. RUNS: a line of
 line of JSON each, in the same order. Whatever a judge does to a run is an answer, also a crash, and no end in time.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import pathlib

@@ -4,8 +4,6 @@ What the real runs showed is kept in docs/verdict-matrix.json; `make docs` write
 RUNS='[FOLDER for runs] [PATTERN of names]'      --stored: judges what is there, runs nothing
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import pathlib

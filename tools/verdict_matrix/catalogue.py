@@ -1,7 +1,5 @@
 """Every broken trainer that is run for real, and what the harness must say about it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from verdict_matrix.rehearsal import REHEARSALS, Real
