@@ -74,6 +74,24 @@ def test_the_order_of_the_files_does_not_matter(history: History, salt: int) -> 
 
 
 @settings(max_examples=25, deadline=None)
+@given(HISTORIES, st.sampled_from([16, 48, 100]))
+def test_coarse_clocks_lose_no_step_and_no_time(history: History, grain_ms: int) -> None:
+    """A step takes 48 ms: much happens at the same moment."""
+
+    def coarsen(logs: Logs) -> Logs:
+        for line in (line for lines in logs.values() for line in lines):
+            times = {key: line[key] for key in ("mono_ns", "wall_ns", "begin_ns") if key in line}
+            line |= {key: at - at % (grain_ms * 10**6) for key, at in times.items()}
+        return logs
+
+    run = load(history, coarsen(history.logs()))
+    assert sorted(run.steps.step.tolist()) == sorted(load(history).steps.step.tolist())
+    booked = ledger.settle(run, {}, [(e.t_stop, e.end) for e in run.episodes])
+    assert sum(booked.accounts.values()) == booked.allocated
+    assert not [text for text in verdict(history, coarsen, EXPECT).reasons if "crashed" in text]
+
+
+@settings(max_examples=25, deadline=None)
 @given(HISTORIES, st.randoms())
 def test_the_numbers_of_the_ranks_do_not_matter(history: History, random: Any) -> None:
     logs = history.logs()
