@@ -1,7 +1,5 @@
 """Imports go one way, by folder (see the design: data flows one way)."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import pathlib
@@ -208,7 +206,7 @@ def test_no_source_file_names_this_machine() -> None:
 def test_each_folder_of_tests_runs_alone() -> None:
     """What several of them share lies in `tests/` or in a package: a helper in another folder is found by luck."""
     tests = ROOT / "tests"
-    beside = {path.stem for path in tests.iterdir()}
+    beside = {path.stem for folder in (tests, ROOT / "tools") for path in folder.iterdir()}
     folders: dict[str, set[pathlib.Path]] = {}
     for path in tests.rglob("*.py"):
         folders.setdefault(path.stem, set()).add(path.parent)

@@ -73,17 +73,6 @@ def native_text(request: Any, output: str) -> str:
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
-def explain(
-    scenario: ScenarioArg,
-    backend: BackendOption = "local",
-    seed: SeedOption = 1,
-    profile: ProfileOption = None,
-    scenarios: ScenariosOption = SCENARIOS,
-) -> None:
-    """Say what a scenario would do. Launches nothing."""
-    plan(scenario, backend, seed, profile, scenarios=scenarios)
-
-
 def plan_of(name: str, backend: str, seed: int, profile: str | None, scenarios: pathlib.Path) -> tuple[Scenario, Plan]:
     """A scenario by name or path, and its plan under a new run id."""
     load_backend(backend)

@@ -1,7 +1,5 @@
 """A restart and a sweep judged from their logs: what the harness made for comparison is held to what was asked."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable
 from dataclasses import replace

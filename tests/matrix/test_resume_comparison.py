@@ -1,7 +1,5 @@
 """A restart beside the run that made its save: what is the same is not accused, and what is not is named."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -102,6 +100,7 @@ def test_a_restart_that_does_the_same_is_not_accused() -> None:
         (restored(10), Kind.RESTORED, "it restored [10] and not the save of step 20"),
         (at(25, lr=0.5), Kind.SCHEDULE, "at step 25 the learning rate is 0.5, and"),
         (at(25, rank=1, lr=0.5), Kind.SCHEDULE, "at step 25 the learning rate of rank 1 is 0.5, and"),
+        (at(25, rank=1, loss=9.5), Kind.COMPUTED, "at step 25 the loss of rank 1 is 9.5, and"),
         (at(25, grad_norm=0.5), Kind.COMPUTED, "at step 25 the gradient norm is 0.5, and"),
         (at(25, loss=9.5), Kind.COMPUTED, "at step 25 the loss"),
         (at(25, rank=1, weights="0" * 64), Kind.COMPUTED, "at step 25 rank 1 has other weights"),

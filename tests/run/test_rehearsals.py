@@ -1,7 +1,5 @@
 """Real jobs of a light trainer: several rehearsals on one job, stop requests, observers, and holds that end."""
 
-from __future__ import annotations
-
 import pathlib
 import time
 from typing import Any
