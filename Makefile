@@ -121,6 +121,10 @@ ruler: $(VENV)/.ready-dev ## What another version of the judge says otherwise: O
 house: ## How the code stands: rooms, places that decide a verdict, helpers, names. ARGS=other checkouts
 	@$(PYTHON) benches/house.py $(ARGS)
 
+.PHONY: margins
+margins: $(VENV)/.ready-dev ## How near healthy and broken runs come to each threshold of the judge: ARGS='--folder FOLDER'
+	@$(TOOL) margins $(ARGS)
+
 .PHONY: kills
 kills: $(VENV)/.ready-dev ## Kills runs at random moments: is anything left? ARGS='--count 200 --backends local,docker,slurm'
 	@$(TOOL) kills $(ARGS)
