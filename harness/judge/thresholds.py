@@ -4,8 +4,8 @@
 * `judged(">=", …)`: so much evidence is needed before a rule speaks. The words say what is too little | what is enough.
 * `method(…)`: a choice inside a method. No measurement is compared with it alone.
 
-A source begins with `runs:` (which ones showed it), `formula:`, `published:` or `meaning:` (it follows from what the
-words mean). `make margins` shows how near the nearest healthy run and the nearest broken one come to each.
+A source begins with `runs:` (which ones show it), `formula:`, `published:`, `meaning:` (it follows from what the words
+mean) or `guess:` (no stored run comes near it). `make margins` shows the nearest healthy run and the nearest broken one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 
 Sign = Literal["<", "<=", ">", ">="]
 Number = TypeVar("Number", int, float)
-SOURCES = ("runs: ", "formula: ", "published: ", "meaning: ")
+SOURCES = ("runs: ", "formula: ", "published: ", "meaning: ", "guess: ")
 
 
 @dataclass(frozen=True)
@@ -57,26 +57,28 @@ def table() -> Mapping[str, Threshold]:
 
 # Clocks, and what is told late
 
-BEFORE_NS = healthy("<=", 10**8, "ns", "a fault acts so long before it is told | earlier", "runs: faults are told within 100 ms")
-COARSE_NS = healthy("<=", 5 * 10**7, "ns", "times of two tellers are rounded | apart", "runs: tests/golden/coarse_clocks.json")
-ROUNDED_NS = healthy("<=", 10**7, "ns", "times of one process are rounded | apart", "runs: tests/golden/coarse_clocks.json")
-APART_NS = healthy("<=", 125 * 10**6, "ns", "two clocks of one host, set at two moments | apart", "runs: forged histories")
-ALLOCATED_NS = healthy("<=", 3 * 10**9, "ns", "a node is seen late | it did steps before it was given", "guess: a scheduler polls each second")
-SEEN_NS = healthy("<=", 3 * 10**9, "ns", "a recovery is seen late on a busy host | told too early", "runs: forged histories")
-LAST_WORDS_NS = healthy("<=", 10**9, "ns", "a save's end is told after the process left | it goes on", "runs: forged histories")
-NOTICED_NS = healthy("<=", 10**9, "ns", "a notice beside the strike that it announces | told before it was given", "runs: forged histories")
-USUAL_FACTOR = healthy("<=", 2, "× usual", "as late as without a fault | later", "runs: forged histories")
-LATE_SAVES = healthy("<", 3, "saves in a row", "seen late by chance | told before they were", "runs: forged histories")
+BEFORE_NS = healthy("<=", 10**8, "ns", "a fault acts so long before it is told | earlier", "guess: the harness tells its own deeds within 100 ms")
+COARSE_NS = healthy("<=", 5 * 10**7, "ns", "times of two tellers are rounded | apart", "guess: no trainer tells coarser times")
+ROUNDED_NS = healthy("<=", 10**7, "ns", "times of one process are rounded | apart", "guess: a process tells its times to 10 ms")
+APART_NS = healthy("<=", 125 * 10**6, "ns", "two clocks of one host, set at two moments | apart", "guess: clocks that are set at two moments differ by less")
+ALLOCATED_NS = healthy("<=", 3 * 10**9, "ns", "a node is seen late | it did steps before it was given", "guess: a scheduler is asked each second")
+SEEN_NS = healthy("<=", 3 * 10**9, "ns", "a recovery is seen late on a busy host | told too early", "guess: steps are looked at twice a second, and less often on a busy host")
+LAST_WORDS_NS = healthy("<=", 10**9, "ns", "a save's end is told after the process left | it goes on", "guess: a save ends within a second of its process")
+NOTICED_NS = healthy("<=", 10**9, "ns", "a notice beside the strike that it announces | told before it was given", "runs: 0.22 s in golden/B-notice-cancelled")
+USUAL_FACTOR = healthy("<=", 2, "× usual", "as late as without a fault | later", "runs: docs/margins.json")
+LATE_SAVES = healthy("<", 3, "saves in a row", "seen late by chance | told before they were", "runs: docs/margins.json")
 FINE_NS = judged("<", 10**5, "ns", "clocks too coarse to tell copies | fine enough", "meaning: see the next one")
 COPIED_STEPS = method(5, "steps", "in a row that a copy shares", "formula: 5 steps that scatter by 10 ms are alike at 0.1 ms in 100^-5 of cases")
 STEPS_LOOKED_AT = method(4096, "steps", "that show how coarse clocks are", "meaning: more change no divisor")
 
 # What is computed
 
-DIFFERS_FOR_GOOD = judged(">=", 0.9, "of later steps", "differs for a while | never the same again", "runs: torch 2.4 from step 2 on")
+DIFFERS_FOR_GOOD = judged(">=", 0.9, "of later steps", "differs for a while | never the same again", "runs: torch 2.4.1, from its second step on")
+TERMS_LEAST = method(2**20, "terms", "of the longest sum, where no save tells more", "meaning: a model of a million parameters")
+PARAMETER_BYTES = method(12, "bytes", "of a save for each parameter", "published: Kingma and Ba 2015: Adam keeps two moments of each, here as 32-bit floats")
 
 # The host, and the pace
 
-TOO_FAST = healthy(">=", 0.25, "× usual", "so fast | its steps were not done then", "runs: forged histories")
+TOO_FAST = healthy(">=", 0.25, "× usual", "so fast | its steps were not done then", "runs: docs/margins.json")
 HIDDEN_SHARE = healthy("<=", 0.5, "of what was saved", "a slower end | the time is hidden in it", "meaning: more than half of it")
 SPENT_SHARE = healthy("<", 0.5, "of a step", "a line is lost whose step was skipped | done", "meaning: half of it")

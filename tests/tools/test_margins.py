@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 from typing import Any
 
 import margins
@@ -81,11 +80,14 @@ def test_a_run_stands_on_its_own_side(sign: Any, good: list[float], bad: float) 
 
 
 def test_what_is_said_of_it() -> None:
-    margin = Margin(margins.Side(0.8, "a run", "rule"), margins.Side(1.2, "a mutant", "rule"))
+    margin = Margin(margins.Side(0.8, "a run", "rule"), margins.Side(1.2, "a mutant", "rule"), compared=2)
     told = margins.words(NAME, margin)
     assert "0.8 × (8 s)  a run" in told and "the gap is 1.5 ×: under 2" in told
-    far = margins.words(NAME, Margin(margins.Side(0.8, "a run", "rule"), margins.Side(11, "a mutant", "rule")))
+    far = margins.words(
+        NAME, Margin(margins.Side(0.8, "a run", "rule"), margins.Side(11, "a mutant", "rule"), compared=2)
+    )
     assert "no broken run within a factor of ten: make one" in far and "under" not in far
+    assert "no run compares anything with it: make one" in margins.words(NAME, Margin())
 
 
 def test_a_verdict_is_that_of_plain_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,10 +103,9 @@ def test_a_verdict_is_that_of_plain_numbers(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_threshold_from_nowhere_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for source in ("", "runs: ", "somebody said so"):
         monkeypatch.setattr(margins, "TABLE", {NAME: dataclasses.replace(ROW, source=source)})
-        assert margins.main(["--out", str(tmp_path / "none")]) == 1
+        assert margins.main([]) == 1
         assert NAME in capsys.readouterr().out
-    assert not (tmp_path / "none").exists()
