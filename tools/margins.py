@@ -3,9 +3,10 @@
 make margins ARGS='--folder FOLDER …'
 
 Each stored run is judged once. The thresholds are numbers that remember what they were compared with, also after
-arithmetic: the ratio is that of the threshold at which the comparison would turn to the threshold that there is. Runs
-are those of the ruler. A folder without a cases.json holds healthy runs; only finished ones are taken.
-docs/margins.json keeps what was found, and `make docs` writes it into docs/guarantees.md.
+arithmetic: the ratio is that of the threshold at which the comparison would turn to the threshold that there is. Where
+`max` takes another bound, the threshold decides nothing. Runs are those of the ruler. A folder without a cases.json
+holds healthy runs; only finished ones are taken. With `--keep` docs/margins.json keeps what was found, and `make docs`
+writes it into docs/guarantees.md.
 """
 
 from __future__ import annotations
@@ -331,6 +332,7 @@ class Margin:
     broken: Side | None = None
     beyond: int = 0  # healthy runs on the side of the broken ones: something else speaks for them
     beyond_run: str = ""
+    compared: int = 0  # healthy and broken runs in which anything was compared with it
 
     @property
     def gap(self) -> float | None:
@@ -350,6 +352,7 @@ class Margin:
 
     def take(self, row: Threshold, right: str, run: str, noted: Mapping[bool | None, Seen]) -> None:
         """A healthy run stands by its values on the side of the healthy ones, a broken one by those on the other."""
+        self.compared += 1
         good = {side: seen for side, seen in noted.items() if _is_good(row, side)}
         bad = {side: seen for side, seen in noted.items() if side not in good}
         for seen in (good if right == "healthy" else bad).values():
@@ -400,11 +403,13 @@ def shown(row: Threshold, ratio: float = 1.0) -> str:
 def words(name: str, margin: Margin) -> str:
     row = TABLE[name]
     told = [f"{name}: {row.sign} {shown(row)}: {row.parts}"]
-    for side in ("healthy", "broken"):
+    for side in ("healthy", "broken") if margin.compared else ():
         if (seen := margin.near(side)) is None:
             told.append(f"    {side:8} no {side} run within a factor of ten: make one")
         else:
             told.append(f"    {side:8} {seen.ratio:.3g} × ({shown(row, seen.ratio)})  {seen.run}  {seen.rule}")
+    if not margin.compared:
+        told.append("    no run compares anything with it: make one")
     if margin.gap is not None and margin.gap < GAP:
         told.append(f"    the gap is {margin.gap:.3g} ×: under {GAP:g}")
     if margin.beyond:
@@ -453,7 +458,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--folder", type=pathlib.Path, nargs="*", default=[], help="stored runs")
     parser.add_argument("--count", type=int, default=1000, help="simulated histories")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=pathlib.Path, default=KEPT)
+    parser.add_argument("--keep", action="store_true", help="in docs/margins.json")
     chosen = parser.parse_args(arguments)
     if lacking := without_source():
         print(f"thresholds.py does not say where these come from: {', '.join(lacking)}. A source begins with one of")
@@ -464,9 +469,12 @@ def main(arguments: Sequence[str]) -> int:
         margins, counts = measured(runs(chosen.folder, chosen.count, chosen.seed, pathlib.Path(folder)))
     for name in sorted(margins, key=lambda name: (margins[name].gap or math.inf, name)):
         print(words(name, margins[name]))
+    guessed = [name for name, row in TABLE.items() if row.source.startswith("guess: ")]
+    print(f"{counted(len(guessed), 'guess', 'guesses')}: {', '.join(guessed) or 'none'}")
     print(", ".join(f"{count} {what}" for what, count in counts.items()))
     rows = (f"{json.dumps(name)}: {json.dumps(asdict(margin))}" for name, margin in margins.items())
-    chosen.out.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    if chosen.keep:
+        KEPT.write_text("{\n" + ",\n".join(rows) + "\n}\n")
     return 0
 
 
