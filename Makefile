@@ -117,6 +117,10 @@ mutation: $(VENV)/.ready-dev ## Breaks the harness on purpose: what do tests not
 ruler: $(VENV)/.ready-dev ## What another version of the judge says otherwise: OLD=a checkout ARGS='--folder FOLDER'
 	@$(TOOL) ruler --old $(OLD) $(ARGS)
 
+.PHONY: margins
+margins: $(VENV)/.ready-dev ## How near healthy and broken runs come to each threshold of the judge: ARGS='--folder FOLDER'
+	@$(TOOL) margins $(ARGS)
+
 .PHONY: kills
 kills: $(VENV)/.ready-dev ## Kills runs at random moments: is anything left? ARGS='--count 200 --backends local,docker,slurm'
 	@$(TOOL) kills $(ARGS)

@@ -33,8 +33,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"node.emitter"},
     "log": {"node.emitter"},
     "timeline": {"log", "node.emitter"},
-    "judge.facts": {"log", "node.emitter", "timeline", "theory"},  # no verdict in there
-    "judge": {"log", "node.emitter", "timeline", "judge.facts", "theory"},
+    "judge.thresholds": set(),
+    "judge.facts": {"log", "node.emitter", "timeline", "theory", "judge.thresholds"},  # no verdict in there
+    "judge": {"log", "node.emitter", "timeline", "judge.facts", "judge.thresholds", "theory"},
     "report.words": {"timeline"},  # the names of phases
     "report.charts": {"report.words"},  # plain data in, a picture out
     "report": _JUDGING | {"report.words", "report.charts"},

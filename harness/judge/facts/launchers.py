@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
-from harness.judge.facts.times import APART_NS
+from harness.judge.thresholds import APART_NS
 from harness.timeline.lineage import Key
 from harness.timeline.lookups import first_from, grouped, last_by
 from harness.timeline.timeline import Process, Timeline
