@@ -6,6 +6,7 @@ import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -196,6 +197,11 @@ class Analysis(Evidence):
     @cached_property
     def work(self) -> Work:
         return Work(self.run)
+
+    @cached_property
+    def planned_faults(self) -> Mapping[str, Mapping[str, Any]]:
+        """By their ids."""
+        return {str(fault["id"]): fault for fault in self.run.plan.get("faults") or ()}
 
     @cached_property
     def ends(self) -> Sequence[End]:
