@@ -15,7 +15,6 @@ from simulator import Job, Logs, Outage, clocks, remove, simulate
 from harness.judge.facts.by_time import Places
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.faults import stopped
-from harness.judge.facts.job_end import LeftWithoutNotice, left_without_notice
 from harness.judge.facts.work import Work
 from harness.judge.guarantees import (
     fault_as_planned,
@@ -24,6 +23,7 @@ from harness.judge.guarantees import (
     fault_kept_down,
     fault_on_target,
     fault_struck,
+    job_left_with_notice,
 )
 from harness.judge.questions.figures import _detection, _episode_ends
 from harness.judge.score import Scorecard, judge
@@ -488,5 +488,6 @@ def test_a_node_leaves_for_a_reason(
         exits=[place | {"code": code, "at": at, "rank": rank}],
     )
     run.progress.begin = np.array([20, 60])
-    found = list(left_without_notice(run, places(slots=slots)))
-    assert found == [LeftWithoutNotice("a", code, at)] * (not told)
+    evidence: Any = SimpleNamespace(run=run, places=places(slots=slots))
+    found = [each.words for each in job_left_with_notice.breaches(evidence)]
+    assert found == [f"a left the job with exit code {code} at 0 µs, without a notice"] * (not told)

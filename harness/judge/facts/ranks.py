@@ -7,18 +7,24 @@ compared with the same rank there. A value that a rank leaves out now and then s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from harness.judge.facts.deaths import listed
 from harness.judge.facts.losses import CURVES, bits, by_rank, distance, paired, ulps, unlike
 from harness.log.reading import is_told
 from harness.timeline.lineage import NEVER, cells
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 
 LOCAL_SHARE = 0.5  # of the steps: who disagrees at more of them tells values of its own
+
+
+def of_ranks(ranks: Sequence[int], size: int) -> str:
+    """`rank 1 (of 2)`, `ranks 0 and 2 (of 4)`."""
+    return f"rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks])} (of {size})"
 
 
 @dataclass(frozen=True)
