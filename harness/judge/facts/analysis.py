@@ -233,7 +233,7 @@ class Analysis(Evidence):
     @cached_property
     def lost_lines(self) -> Sequence[Lost]:
         """What the logs of workers and launchers lack by the numbers of their lines, and what took it."""
-        return list(lost_lines(self.run, self.taken)) if self.run.lost > self.run.dropped else ()
+        return list(lost_lines(self.run, self.taken, self.ends)) if self.run.lost > self.run.dropped else ()
 
     @cached_property
     def taken(self) -> Sequence[int]:
