@@ -38,7 +38,7 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         text = f"{of_ranks(absent, run.epochs[number].size)} did not do {which}, but other ranks did"
         yield breach(text, grounds=[Ground(Kind.ABSENCE, tuple(rows), steps, lines)])
     if len(missing := evidence.missing):
-        text = f"{_named(missing)}: never done in the surviving history, though later steps were"
+        text = f"{named(missing)}: never done in the surviving history, though later steps were"
         yield breach(text, grounds=[Ground(Kind.ABSENCE, steps=tuple(missing.tolist()))])
 
 
@@ -54,7 +54,7 @@ def _holes(each: Stretch, epoch: Epoch, stride: int) -> Iterator[tuple[int, int]
         yield each.first + 1, each.last - 1
 
 
-def _named(numbers: Ints) -> str:
+def named(numbers: Ints) -> str:
     shown = ", ".join(str(number) for number in numbers[:NAMED_STEPS].tolist())
     more = ", …" if len(numbers) > NAMED_STEPS else ""
     many = " or more" if len(numbers) >= MISSING_MAX else ""
