@@ -532,7 +532,7 @@ DONE = "fault quiet struck after the job had done all its work"
         (ends_well_in_the_middle, CRASH, Verdict.INCONCLUSIVE, "with exit code 0 (no fault explains it)"),
         (ends_well_in_the_middle, KILL, Verdict.PASS, ""),  # it went with the killed one
         (ends_well_while_the_other_goes_on, SHRINK, Verdict.FAIL, "node1 left the job with exit code 0 at "),
-        (two_nodes_were_meant, LOSS, Verdict.INVALID, "fault fault1 struck 1 nodes, not 2"),
+        (two_nodes_were_meant, LOSS, Verdict.INVALID, "fault fault1 struck node1, not node0 and node1"),
         (the_node_was_another_one, LOSS, Verdict.INVALID, "fault quiet struck node0, which was not part of the job"),
         (never_undone, LOSS, Verdict.INVALID, "fault quiet was never undone; its planned duration is 1s"),
         (never_given_back, LOSS, Verdict.INCONCLUSIVE, "nobody told when node1 was given back, and it came anew"),
