@@ -112,9 +112,8 @@ def listed(names: Sequence[str]) -> str:
 def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
     """The deaths among these ends that no injected fault accounts for, while the run was going on. Workers that ended
     with 0 before the last step had begun quit as little."""
-    over = max((slot.released for slot in run.slots), default=run.end)  # later ones are the harness's own doing
-    if run.aborted is not None:
-        over = min(over, run.aborted)
+    released = max((slot.released for slot in run.slots), default=run.end)
+    over = released if run.aborted is None else min(released, run.aborted)  # later ones are the harness's own doing
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
     dead = [end for end in ends if end.code != 0]
     inquest = _Inquest(run, dead)
@@ -190,31 +189,27 @@ def _vanished(run: Timeline) -> Iterator[End]:
 
     Those that never came to a step are left out: launchers that tell nothing give up a start and try again.
     """
-    over: dict[tuple[str, int], int] = {(slot.node, slot.incarnation): slot.released for slot in run.slots}
-    for exit_ in run.exits:
-        place = exit_["node"], exit_["incarnation"]
-        if exit_["rank"] is None:
-            over[place] = min(exit_["at"], over.get(place, exit_["at"]))
+    ends = [(slot.released, (slot.node, slot.incarnation)) for slot in run.slots]
+    ends += [(exit_["at"], (exit_["node"], exit_["incarnation"])) for exit_ in run.exits if exit_["rank"] is None]
+    over = {node: at for at, node in sorted(ends, reverse=True)}  # the first of each
     worlds = sorted(((epoch.begin, frozenset(epoch.processes)) for epoch in run.epochs), key=lambda world: world[0])
     begins = [begin for begin, _ in worlds]
     for row, gone in enumerate(run.processes):
-        if gone.first_step is None:
-            continue
-        later = (each for each in worlds[bisect.bisect_right(begins, gone.last_seen) :] if row not in each[1])
-        if gone.exited is not None:  # it was told of, but only long after another had taken its place
-            soon = itertools.takewhile(lambda each, until=gone.exited: each[0] < until, later)  # type: ignore[misc]
-            later = (each for each in soon if _taken_over(run, gone, each[1]))
-        without = next((begin for begin, _ in later), None)
-        if without is not None and without <= over.get((gone.node, gone.incarnation), run.end):
+        until = min(over.get((gone.node, gone.incarnation), run.end), (gone.exited or NEVER) - 1)
+        later = worlds[bisect.bisect_right(begins, gone.last_seen) :] if gone.first_step is not None else ()
+        ended = (begin for begin, rows in later if begin > until or (row not in rows and _is_over(run, gone, rows)))
+        if (without := next(ended, NEVER)) <= until:
             at = without - 1  # before their world's first step was done
             yield End(gone.node, gone.incarnation, gone.rank, None, at, gone.started, (row,))
 
 
-def _taken_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
-    """Whether a process that was started on the same node after its last word has its rank in this world."""
+def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
+    """An end that was told came long before that where a process that was started on the same node after its last word
+    has its rank in this world."""
     others = (run.processes[row] for row in world)
     place = gone.node, gone.incarnation, gone.rank
-    return any((o.node, o.incarnation, o.rank) == place and o.started > gone.last_seen for o in others)
+    taken = ((o.node, o.incarnation, o.rank) == place and o.started > gone.last_seen for o in others)
+    return gone.exited is None or any(taken)
 
 
 @dataclass(frozen=True)
