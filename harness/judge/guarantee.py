@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.analysis import Analysis as Analysis
 from harness.judge.facts.faults import struck
 from harness.judge.facts.known import By, Known
 from harness.judge.verdict import Ground, Kind
 from harness.plugins import Family
-from harness.timeline.timeline import FaultRecord
+from harness.timeline.timeline import FaultRecord as FaultRecord
 
 RUN, DRILL, SECOND_RESTART = "run", "restore drill", "second restart"  # what a guarantee may hold for
 
@@ -34,6 +34,10 @@ class Breach:
     grounds: tuple[Ground, ...] = ()
     of: str = ""
     idle: bool = False
+
+
+Breaches = Iterator[Breach]
+Flaws = Iterator[str]  # of a fault, in words that follow its id
 
 
 def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "", idle: bool = False) -> Breach:
@@ -63,7 +67,7 @@ class Guarantee:
     proves nothing.
     """
 
-    breaches: Callable[[Analysis], Iterator[Breach]]
+    breaches: Callable[[Analysis], Breaches]
     rests_on: tuple[str, ...] = ()
     explained_by: tuple[str, ...] = ()
     holds_for: tuple[str, ...] = (RUN, DRILL, SECOND_RESTART)
@@ -74,10 +78,10 @@ class Guarantee:
     of_a_fault: bool = False
 
 
-def of_faults(flaws: Callable[[Analysis, FaultRecord], Iterator[str]], **more: Any) -> Guarantee:
-    """Each fault that struck acted as planned. `flaws`: what shows that one did not, in words that follow its id."""
+def of_faults(flaws: Callable[[Analysis, FaultRecord], Flaws], **more: Any) -> Guarantee:
+    """Each fault that struck acted as planned. `flaws`: what shows that one did not."""
 
-    def breaches(evidence: Analysis) -> Iterator[Breach]:
+    def breaches(evidence: Analysis) -> Breaches:
         for fault in struck(evidence):
             yield from (of_fault(words, fault.id) for words in flaws(evidence, fault))
 

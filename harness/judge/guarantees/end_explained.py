@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from harness.judge.facts import tellers
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.deaths import End, describe_alike
 from harness.judge.facts.job_end import spoiler
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 NAMED_DEATHS = 3  # kinds of them
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """One, for all of them: the first few kinds, and how many deaths are of none of these."""
     run, dead = evidence.run, evidence.deaths_unexplained
     damage = spoiler(run) if dead else None

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import node_of
 from harness.judge.facts.faults import Effect
-from harness.judge.guarantee import of_faults
+from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import acted_at
-from harness.timeline.timeline import FaultRecord
 from harness.units import format_duration
 
 EARLY_STEPS = 2  # so many before its step may be the last one that was told when a fault strikes
@@ -18,7 +14,7 @@ NOTICE_SHARE = 0.9  # of the time that a notice promises, at the least
 NOTICE_LATE_NS = 10 * 10**9  # so much later an engine may take a node that was given notice
 
 
-def _flaws(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
+def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
     run, plan = evidence.run, evidence.planned_faults.get(fault.id, {})
     if fault.kind and plan.get("fault") not in (None, fault.kind):
         yield f"was a `{fault.kind}`, and a `{plan['fault']}` was planned"
@@ -38,7 +34,7 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
     yield from _taking(evidence, fault)
 
 
-def _damage(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
+def _damage(evidence: Analysis, fault: FaultRecord) -> Flaws:
     """The harness may see it before it is told. A digest of samples does not show each change."""
     for damage in fault.damaged:
         begun = damage["at"] if fault.injecting is None else fault.injecting
@@ -48,7 +44,7 @@ def _damage(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
             yield f"left {place[0]} as it was: the harness saw the same content before"
 
 
-def _taking(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
+def _taking(evidence: Analysis, fault: FaultRecord) -> Flaws:
     run, work, promised = evidence.run, evidence.work, fault.notice_ns
     asked = promised is not None and fault.kills and run.outcome == "completed" and work.has_steps
     for after in (at - acted_at(fault) for at in fault.strikes if asked and at < work.over):

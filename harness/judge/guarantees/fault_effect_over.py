@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.faults import Effect, struck
-from harness.judge.guarantee import of_faults
-from harness.timeline.timeline import FaultRecord
+from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 
 
-def _flaws(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
+def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
     for end in map(Effect.of, fault.ends):
         if not end.is_over:
             bound = f"{end.expected} {end.unit}".strip()

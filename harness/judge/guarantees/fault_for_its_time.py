@@ -5,20 +5,16 @@ It may end sooner where the job gets rid of its victim or is over, or where peop
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.faults import stopped
-from harness.judge.guarantee import of_faults
+from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 from harness.timeline.sorted_events import acted_at
-from harness.timeline.timeline import FaultRecord
 from harness.units import format_duration
 
 LATE_NS = 10 * 10**9  # so much later, or as long again, a fault may be undone
 REPORTED_WITHIN_NS = 10**9  # a fault sees that its victim is gone before the launcher there has said so
 
 
-def _flaws(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
+def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
     """A fault that broke off says so itself; a log without an end may have lost the line."""
     work, lasts = evidence.work, fault.lasts
     if lasts is not None and fault.healed is None and not fault.error and evidence.run.outcome is not None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.guarantee import of_faults
+from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 from harness.timeline.sorted_events import acted_at
-from harness.timeline.timeline import FaultRecord
 from harness.units import format_duration
 
 
-def _flaws(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
+def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
     """What only slows a job needs half a step."""
     work = evidence.work
     at = min(fault.strikes, default=acted_at(fault)) - evidence.run.uncertainty_ns

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Target, node_of
-from harness.judge.guarantee import of_faults
+from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import CLEAN_CODES, acted_at
-from harness.timeline.timeline import FaultRecord
 from harness.units import counted
 
 KILLED = (None, -9, 137, -15, 143)  # how one ends that cannot do anything, or is woken to be ended
 
 
-def _flaws(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
+def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
     if fault.kills:
         yield from _killed(evidence, fault)
     if fault.freezes and fault.lasts is not None and fault.effects:
@@ -26,7 +24,7 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
         yield from _stayed_or_left(evidence, fault)
 
 
-def _killed(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
+def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
     """A node may have a notice: that is another thing. Between the fault's first word and its effect a rank runs."""
     gone = max([acted_at(fault), *(effect["at"] for effect in fault.effects)])
     ranks = [target for target in fault.targets if target.get("rank") is not None]
@@ -36,7 +34,7 @@ def _killed(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
             yield f"killed rank {victim.rank}, but the rank did steps afterwards"
 
 
-def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Iterator[str]:
+def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
     """From when the harness saw a target stand still until the fault's time is over, or until it was told to end: the
     harness tells that before it lets the target go on."""
     run, (order, places_of) = evidence.run, evidence.run.rows_by_process
@@ -51,7 +49,7 @@ def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Iterator[s
             yield f"froze rank {victim.rank}, but the rank {what} meanwhile"
 
 
-def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
+def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
     """A node that was given notice stayed until the job was over; or a rank that was given none ended with a clean
     code."""
     for target in fault.targets if fault.notice_ns is not None else ():

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Target, node_of
 from harness.judge.facts.deaths import listed
-from harness.judge.guarantee import of_faults
+from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import acted_at
-from harness.timeline.timeline import FaultRecord
 from harness.units import format_duration
 
 REPORTED_SOON_NS = 2 * 10**8  # a fault is told a moment after it began to act
 
 
-def _flaws(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
+def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
     """Nodes are planned by number, in the order in which the job got them. A number without a node says nothing."""
     run, places, plan = evidence.run, evidence.places, evidence.planned_faults.get(fault.id, {})
     nodes = dict(enumerate(run.nodes))

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.guarantee import of_faults
-from harness.timeline.timeline import FaultRecord
+from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 
 
-def _flaws(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
+def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
     for told in fault.traffic if fault.network else ():
         if told.get("ok") is False:
             counted = f"{told.get('measured', 0)} bytes in {told.get('seconds', 0):g} s"

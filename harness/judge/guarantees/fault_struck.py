@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.faults import own_faults, stopped
-from harness.judge.guarantee import RUN, Breach, Guarantee, of_fault
+from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, of_fault
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
 from harness.timeline.sorted_events import first_strike
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """How the job ended says why none struck, if it gave up; and why others did not, if it was stopped."""
     run, work = evidence.run, evidence.work
     records = grouped((record.id, record) for record in run.faults)

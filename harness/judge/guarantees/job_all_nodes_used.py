@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from harness.judge.facts import tellers
-from harness.judge.facts.analysis import Analysis
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """But for nodes that a fault was aimed at."""
     run = evidence.run
     aimed = {target.get("node") for fault in run.faults for target in fault.targets}

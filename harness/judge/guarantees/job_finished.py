@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.job_end import done, given_up_early, reached, spoiler
 from harness.judge.facts.reported import blindness
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.timeline import Timeline
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """A command that failed has failed, also where no step is known."""
     run, blind = evidence.run, blindness(evidence.run, evidence.fault_free)
     if run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {})):
@@ -26,7 +23,7 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         yield from _completed(run)
 
 
-def _completed(run: Timeline) -> Iterator[Breach]:
+def _completed(run: Timeline) -> Breaches:
     kept = int(run.steps.step[run.steps.survives & run.steps.complete].max(initial=0))  # the final state is of it
     if not run.finished:
         since = int(run.progress.end.max(initial=run.begin))

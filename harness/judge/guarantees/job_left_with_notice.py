@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.node.emitter import EXIT_LEFT
 from harness.units import format_duration
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """A node leaves as a drained one does, or with 0 while others go on."""
     run = evidence.run
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0

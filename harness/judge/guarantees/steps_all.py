@@ -10,18 +10,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.losses import MISSING_MAX
 from harness.judge.facts.ranks import of_ranks
 from harness.judge.facts.reported import usual_strides
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.timeline import Epoch, Ints, Stretch
 
 NAMED_STEPS = 5
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """Ranks left out what others of their world did, in the middle or by coming late; or nobody did it at all."""
     run, told, strides = evidence.run, evidence.curve.step, usual_strides(evidence.run, evidence.fault_free)
     found: dict[tuple[int, int, int], list[int]] = {}

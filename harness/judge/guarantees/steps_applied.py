@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from harness.judge.facts import ranks
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.tellers import UPDATES
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.units import counted
 
 LEFT_OUT, LEFT_OUT_SHARE = 10, 0.05  # more of a run's steps than in the fault-free run are too many
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     steps, fault_free = evidence.run.steps, evidence.fault_free
     rows = np.flatnonzero(steps.survives & (steps.applied == 0))
     for step in np.intersect1d(steps.step[rows], steps.step[steps.survives & (steps.applied == 1)])[:1].tolist():
@@ -30,7 +27,7 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
     yield from _otherwise(evidence)
 
 
-def _otherwise(evidence: Analysis) -> Iterator[Breach]:
+def _otherwise(evidence: Analysis) -> Breaches:
     """An update that only one of both runs applied changes what follows, and yet all losses are the same."""
     steps, fault_free, compared = evidence.run.steps, evidence.fault_free, evidence.comparison
     if fault_free is None or compared is None or not compared.identical:

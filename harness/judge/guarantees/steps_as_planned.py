@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.tellers import OTHER_LOSSES
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.units import counted
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """Where the scenario plans no steps, those of the fault-free run stand in the plan. A job that ends early by what
     it computed may end elsewhere, unless it computed the same."""
     fault_free, planned = evidence.fault_free, evidence.run.planned_steps

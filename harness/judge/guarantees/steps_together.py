@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
 
 import numpy as np
 
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.ranks import of_ranks
 from harness.judge.facts.tellers import GROUP_SIZE, SILENT_RANKS
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Timeline
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """Groups that are not one without a fault either are this trainer's way of telling."""
     yield from _went_ahead(evidence.run)
     if evidence.fault_free is not None and not any(True for _ in _parts(evidence.fault_free)):
         yield from itertools.islice(_parts(evidence.run), 1)
 
 
-def _went_ahead(run: Timeline) -> Iterator[Breach]:
+def _went_ahead(run: Timeline) -> Breaches:
     """Where a fault took the others meanwhile, and what came after was undone, nothing hangs on it."""
     steps, count = run.steps, len(run.epochs)
     last = np.array([epoch.first - 1 for epoch in run.epochs], np.int64)
@@ -44,7 +42,7 @@ def _went_ahead(run: Timeline) -> Iterator[Breach]:
         yield breach(text, grounds=grounds, idle=bool(epoch.kept <= last[number]))
 
 
-def _parts(run: Timeline) -> Iterator[Breach]:
+def _parts(run: Timeline) -> Breaches:
     stayed = Counter(each.process for each in run.stretches)
     for each in run.stretches:
         process, size = run.processes[each.process], run.epochs[each.epoch].size
