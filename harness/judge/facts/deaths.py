@@ -128,22 +128,22 @@ def given(run: Timeline) -> list[dict[str, Any]]:
     The harness gives one by a fault that takes a node after a notice, or that asks a rank to end; an engine may take a
     node of its own accord; and a straggler may leave while a fault slows its node. Their peers are told as well.
     """
-    doubt, excluded = _doubt(run), {key_of(each) for each in run.notices if each.get("source") == "straggler"}
-    windows, aimed = list[tuple[int, int, tuple[Set[Node], bool]]](), set[Node]()
-    for fault in run.faults:
-        nodes = {node_of(target) for target in fault.targets}
-        if fault.injected is not None and (fault.preempts or fault.graceful or not fault.kills):
-            until = run.end if fault.healed is None else fault.healed
-            windows.append((fault.injected - _BEFORE_NS - doubt, until + doubt, (nodes, fault.kills)))
-        aimed |= nodes
+    doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") == "straggler"}
+    aimed = {node_of(target) for fault in run.faults for target in fault.targets}
     taken = {(slot.node, slot.incarnation): slot.released for slot in run.slots if not slot.kept}
-    windows += [(run.begin, at + doubt, ({node}, True)) for node, at in taken.items() if node not in aimed]
-    givers = Spans(windows)
+    givers = [(run.begin, at + doubt, (node, True)) for node, at in taken.items() if node not in aimed]
+    for fault in run.faults:
+        if fault.injected is not None and (fault.preempts or fault.graceful or not fault.kills):
+            begin, end = fault.injected - _BEFORE_NS - doubt, run.end if fault.healed is None else fault.healed
+            givers += [(begin, end + doubt, (node_of(target), fault.kills)) for target in fault.targets]
+    spans = Spans[tuple[Node, bool]](givers)
 
     def is_given(notice: dict[str, Any]) -> bool:
-        source, node = notice.get("source"), key_of(notice)
-        there = [(nodes, takes) for nodes, takes in givers.at(notice["at"]) if takes or nodes & excluded]
-        return any(source == "peer" or (node in nodes and takes != (source == "straggler")) for nodes, takes in there)
+        source, here = notice.get("source"), key_of(notice)
+        there = spans.at(notice["at"])
+        if source == "peer":
+            return any(takes or node in stragglers for node, takes in there)
+        return any(node == here and takes != (source == "straggler") for node, takes in there)
 
     return [notice for notice in run.notices if is_given(notice)]
 
