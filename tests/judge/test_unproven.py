@@ -497,7 +497,7 @@ PASSED_OVER = {"source": "last.pt", "fallback": [{"source": "last.pt", "reason":
         (lambda logs: logs.harness[-1].update(outcome="splendid"), Verdict.INCONCLUSIVE, "the run ended as splendid"),
         (is_not_read_to_its_end, Verdict.INCONCLUSIVE, "out/a.log is no longer read: too long"),
         (given_back_before_it_came, Verdict.INCONCLUSIVE, "was given back before it was allocated"),
-        (measured_too_early, Verdict.INVALID, "acted only 2.0"),
+        (measured_too_early, Verdict.INVALID, "was measured 2.0"),
         (given_up_and_done, Verdict.INCONCLUSIVE, "the harness gave the job up, and yet its log says that the job was"),
         (never_ends, Verdict.INCONCLUSIVE, "how the command on node0 ended is not known"),
         (restored_with(content="a", saved="b"), Verdict.INCONCLUSIVE, "no longer holds what was committed"),

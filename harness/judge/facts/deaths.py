@@ -39,7 +39,8 @@ NAMED_MAX = 8  # ranks or nodes in one sentence
 _SURVIVED_NS = 60_000_000_000
 _BEFORE_NS = 10**8  # a fault is told a moment after it began to act
 _DOUBT_NS_MAX = 10**9  # clocks that are known less exactly explain nothing
-_OWN_CRASHES = {-number for number in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE)}
+# No peer's end causes these signals. Launchers behind a shell tell 128 more than their numbers.
+_OWN_CRASHES = {code for n in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE) for code in (-n, 128 + n)}
 
 
 class End(NamedTuple):
@@ -60,8 +61,7 @@ class End(NamedTuple):
 
     @property
     def crashed(self) -> bool:
-        """By a signal that no peer's end causes; launchers behind a shell tell 128 more than its number."""
-        return self.code is not None and (self.code in _OWN_CRASHES or 128 - self.code in _OWN_CRASHES)
+        return self.code in _OWN_CRASHES
 
     @property
     def places(self) -> frozenset[_Place]:
@@ -70,12 +70,6 @@ class End(NamedTuple):
 
     def is_in(self, places: Set[_Place]) -> bool:
         return not self.places.isdisjoint(places)
-
-    def last_word(self, run: Timeline) -> int:
-        """When it was still there for certain: exits are seen later than they happen."""
-        if self.rank is None:
-            return self.at
-        return max((run.processes[i].last_seen for i in self.processes), default=self.started)
 
     def describe(self, since: int) -> str:
         return describe_alike([self], since)
@@ -266,15 +260,14 @@ class _Inquest:
         return any(self._goes_with(death, root) for root in self._roots.within(since, death.at + self._doubt))
 
     def _left_in_peace(self, death: End) -> bool:
-        if death.code is not None and death.code not in CLEAN_CODES:
+        """After a notice, or for a larger world that came."""
+        if death.code not in (None, *CLEAN_CODES):
             return False
         if any(self._notices.within(death.started, death.at)):
             return True
-        if death.code is None:
-            return False
-        later = self._largest[bisect.bisect_right(self._starts, death.at) :][:1]
-        sizes = [self._run.processes[row].world_size for row in death.processes if death.rank is not None]
-        return any(size < largest for size in sizes for largest in later)
+        worlds = self._largest[bisect.bisect_right(self._starts, death.at) :][:1] if death.code is not None else []
+        rows = death.processes if death.rank is not None else ()
+        return any(self._run.processes[row].world_size < largest for row in rows for largest in worlds)
 
     def _is_target(self, death: End) -> bool:
         """Alive at one of the moments at which a fault that kills acted, in a place it was aimed at."""
@@ -304,7 +297,7 @@ class _Inquest:
         may have been launched only after the strike, by a launcher that had not heard of it yet."""
         aim, first = _aim(fault), min(fault.strikes, default=acted_at(fault))
         targets = dict.fromkeys(victim for moment in _moments(fault) for victim in self._alive(aim, moment))
-        left = [max(acted_at(fault), other.last_word(self._run)) for other in targets if other.at < first]
+        left = [max(acted_at(fault), self._last_word(other)) for other in targets if other.at < first]
         worlds = (world for other in targets for row in other.processes for world in self._worlds.get(row, ()))
         unsettled = frozenset(number for _, number in worlds)
         yield from (_Root(at, unsettled=unsettled) for at in (*fault.strikes, *left))
@@ -322,6 +315,11 @@ class _Inquest:
         for other in self._alive(aim, healed):
             if other.rank is not None and self._settled(other) <= healed:
                 yield _Root(other.at, aim, survived=survived, aim=aim)
+
+    def _last_word(self, death: End) -> int:
+        """Exits are seen later than they happen."""
+        seen = (self._run.processes[row].last_seen for row in death.processes)
+        return death.at if death.rank is None else max(seen, default=death.started)
 
     def _healed(self, fault: FaultRecord) -> int:
         return self._run.end if fault.healed is None else fault.healed

@@ -23,9 +23,6 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
         furthest = evidence.work.furthest(acted_at(fault) + run.uncertainty_ns)
         if furthest < step - EARLY_STEPS * run.stride:
             yield f"struck after step {furthest}, and was planned for step {step}"
-    for each in fault.effects:
-        if (early := acted_at(fault) - each["at"]) > run.uncertainty_ns:
-            yield f"acted only {format_duration(early)} after its effect was measured"
     for effect in map(Effect.of, fault.effects):
         if not effect.acted:
             detail = f" ({effect.detail})" if effect.detail else ""

@@ -26,10 +26,10 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
         goes_on = work.has_steps and work.last_end > fault.healed and stopped(work, fault) is None
         if late < 0 and goes_on and not _victim_ended(evidence, fault, fault.healed):
             yield f"was undone after {format_duration(lasted)}; its planned duration is {lasts}"
-    for over, at in (("undone", fault.healed), ("recovered from", fault.recovered)):
-        early = 0 if at is None else acted_at(fault) - at
-        if early > evidence.run.uncertainty_ns:
-            yield f"was {over} {format_duration(early)} before it acted"
+    told = [("undone", fault.healed), ("recovered from", fault.recovered)]
+    for what, at in (*(("measured", effect["at"]) for effect in fault.effects), *told):
+        if at is not None and (early := acted_at(fault) - at) > evidence.run.uncertainty_ns:
+            yield f"was {what} {format_duration(early)} before it acted"
 
 
 def _victim_ended(evidence: Analysis, fault: FaultRecord, healed: int) -> bool:

@@ -24,17 +24,15 @@ def breaches(evidence: Analysis) -> Breaches:
 
 def _went_ahead(run: Timeline) -> Breaches:
     """Where a fault took the others meanwhile, and what came after was undone, nothing hangs on it."""
-    steps, count = run.steps, len(run.epochs)
+    steps = run.steps
     last = np.array([epoch.first - 1 for epoch in run.epochs], np.int64)
     np.maximum.at(last, run.progress.epoch, run.progress.step)
-    rows = np.flatnonzero(steps.step > last[steps.epoch] + 1) if count else np.zeros(0, np.int64)
-    begun = np.zeros(count, np.int64)
-    np.maximum.at(begun, steps.epoch[rows], steps.begin[rows])
+    rows = np.flatnonzero(steps.step > last[steps.epoch] + 1) if run.epochs else np.zeros(0, np.int64)
     seen = grouped((each.epoch, each.process) for each in run.stretches if each.last > last[each.epoch])
     rows = rows[np.argsort(steps.epoch[rows], kind="stable")]
     for mine in np.split(rows, np.flatnonzero(np.diff(steps.epoch[rows])) + 1) if len(rows) else ():
         number = int(steps.epoch[mine[0]])
-        epoch, since = run.epochs[number], int(begun[number])
+        epoch, since = run.epochs[number], int(steps.begin[mine].max())
         absent = tuple(sorted(set(epoch.processes) - set(seen[number])))
         grounds = [Ground(Kind.ABSENCE, processes=who, since=since) for who in dict.fromkeys((absent, ()))]
         text = f"{of_ranks(np.unique(steps.rank[mine]).tolist(), epoch.size)} went on to step {epoch.last} alone"
