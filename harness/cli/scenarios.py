@@ -16,8 +16,8 @@ from harness.campaign.checked_files import load_scenario
 from harness.campaign.experiment import new_run_id
 from harness.cli.output import say
 from harness.cli.shared_options import SCENARIOS, BackendOption, ProfileOption, ScenarioArg, ScenariosOption, SeedOption
+from harness.cli.untold import forecast
 from harness.errors import UsageError
-from harness.judge.facts import reported
 from harness.plan.capabilities import never_here
 from harness.plan.making import make_plan
 from harness.plan.run_plan import WIDENED_TIMES, Abort, Plan, When
@@ -104,7 +104,7 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
         limits = bounds if isinstance(bounds, str) else ", ".join(f"{key} {value}" for key, value in bounds.items())
         lines.append(f"  expects {name}: {limits or 'nothing in particular'}")
     lines += _cost_in_words(spec, plan)
-    lines += reported.forecast(work.trainer.declares(), plan.expect, work.trainer.teller)
+    lines += forecast(work.trainer.declares(), plan.expect, work.trainer.teller)
     lines.append(
         f"Seed {plan.seed}. {_abort_in_words(plan.abort)} Everything is undone at the end. Nothing was launched."
     )

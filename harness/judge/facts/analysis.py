@@ -6,6 +6,7 @@ import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -198,6 +199,11 @@ class Analysis(Evidence):
         return Work(self.run)
 
     @cached_property
+    def planned_faults(self) -> Mapping[str, Mapping[str, Any]]:
+        """By their ids."""
+        return {str(fault["id"]): fault for fault in self.run.plan.get("faults") or ()}
+
+    @cached_property
     def ends(self) -> Sequence[End]:
         """Of all commands and workers, also those that ended well."""
         return deaths.ends_of(self.run)
@@ -227,7 +233,7 @@ class Analysis(Evidence):
     @cached_property
     def lost_lines(self) -> Sequence[Lost]:
         """What the logs of workers and launchers lack by the numbers of their lines, and what took it."""
-        return list(lost_lines(self.run, self.taken)) if self.run.lost > self.run.dropped else ()
+        return list(lost_lines(self.run, self.taken, self.ends)) if self.run.lost > self.run.dropped else ()
 
     @cached_property
     def taken(self) -> Sequence[int]:

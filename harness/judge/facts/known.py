@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -18,11 +17,3 @@ class By(enum.IntEnum):
 class Known(Protocol):
     @property
     def by(self) -> By: ...
-
-
-@dataclass(frozen=True)
-class OfFault:
-    """What a fault did, by its id. The harness saw it: it is the one that injects."""
-
-    fault: str
-    by: By = field(default=By.SEEN, kw_only=True)
