@@ -118,7 +118,7 @@ def test_what_a_fault_may_have_damaged_is_not_sound(fault: Any, moment: int, sou
 def test_damage_lasts_until_somebody_saves_that_step_again() -> None:
     told = [(100, COMMITTED, 5), (260, STARTED, 5)]
     assert [each.step for each in saves(told[0], faults=(damage(tensor_bytes=1),)).damage["rot"]] == [5], "by its name"
-    assert [saves(*told, faults=(damage(step=step),)).damage["rot"][0].until for step in (5, 7)] == [260, NEVER]
+    assert [saves(*told, faults=(damage(step=step),)).damage["rot"][0].anew.at for step in (5, 7)] == [260, NEVER]
 
 
 @pytest.mark.parametrize("more", [MORE_RANKS, MORE_RESTARTS])

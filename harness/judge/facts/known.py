@@ -26,3 +26,11 @@ class OfFault:
 
     fault: str
     by: By = field(default=By.SEEN, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Word:
+    """The trainer's own word, which nothing else bears out: when it was given."""
+
+    at: int
+    by: By = By.TOLD

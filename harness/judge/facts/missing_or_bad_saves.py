@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from harness.judge.facts.by_time import Window, touches, union
-from harness.judge.facts.known import By
+from harness.judge.facts.known import By, Word
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped
-from harness.timeline.save_events import family
+from harness.timeline.save_events import COMMITTED, PART, family
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Ints, Timeline
 
@@ -74,6 +74,30 @@ class Save:
     def series(self) -> str:
         return family(self.path)
 
+    @property
+    def told(self) -> bool:
+        """Whether somebody told that it is committed."""
+        return self.how in (COMMITTED, PART)
+
+    @property
+    def by(self) -> By:
+        """Whoever told that it is committed is whom it speaks against."""
+        return By.SEEN if self.told else By.MISSING
+
+    @property
+    def word(self) -> Word:
+        """The trainer's word for what was saved and how."""
+        return Word(self.last_at)
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        return (
+            f"a checkpoint of step {self.step} had been committed"
+            if self.told
+            else f"it had saved step {self.step}, as far as is known"
+        )
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -89,6 +113,7 @@ class Seen:
     count: int | None  # of its tensors
     tensor_bytes: int | None
     hollow: bool  # small, of a layout that is one of tensors, and without any
+    by: By = By.SEEN
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from harness.judge.facts.by_time import Moments
+from harness.judge.facts.known import By, Word
 from harness.judge.facts.saves import Damage, Save, Saves
 from harness.timeline.joined_steps import SCRATCH
 from harness.timeline.lineage import step_of
@@ -22,6 +23,7 @@ class PassedOver:
 
     step: int | None
     place: str
+    by: By = By.TOLD
 
     def is_save(self, save: Save) -> bool:
         if self.place and save.path:
@@ -53,6 +55,16 @@ class Restore(NamedTuple):
     entered: tuple[str, ...]  # whose state
     passed_over: tuple[PassedOver, ...]
     went_on: int
+
+    @property
+    def by(self) -> By:
+        """A process told it of itself."""
+        return By.SEEN
+
+    @property
+    def digests(self) -> Word:
+        """What its content was, and what was committed: nobody but the trainer knows."""
+        return Word(self.at)
 
     @property
     def said(self) -> str:
@@ -101,6 +113,7 @@ class Restart:
     own_decision: bool  # the world went back without forming anew
     moment: int  # when the first of them may have chosen a checkpoint
     passed_over: Sequence[PassedOver]  # by them, or by those that tried before them
+    by: By = By.MISSING  # what is wrong with it as a whole follows from what nobody told of it
 
     @cached_property
     def restores(self) -> list[Restore]:

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from harness.judge.facts.known import By, Word
 from harness.judge.facts.missing_or_bad_saves import NoSave, Store, last_name
 from harness.judge.facts.missing_or_bad_saves import Save as Save
 from harness.timeline.lineage import NEVER
@@ -30,7 +31,7 @@ class Damage:
 
     fault: str
     at: int
-    until: int  # when somebody wrote it anew, by the trainer's word or as the harness saw it
+    anew: Word  # when somebody wrote it anew, by the trainer's word or as the harness saw it
     unseen_until: int  # the same as the harness saw it, where it watches this checkpoint
     step: int | None
     names: frozenset[str]  # what a restore may call it
@@ -38,6 +39,7 @@ class Damage:
     tensor_bytes: int  # that were lost or changed
     how: str
     path: str
+    by: By = By.SEEN
 
     def is_named(self, place: str) -> bool:
         return not self.names.isdisjoint(place.split("/"))
@@ -99,6 +101,13 @@ class Saves:
         done = furthest[np.searchsorted(self._run.steps.end, [each.at for each in told], "right")]
         saves = [Save(each.step or 0, -1, None, each.at, PUBLISHED, each.path) for each in told]
         return saves if all(save.step <= most for save, most in zip(saves, done.tolist(), strict=True)) else []
+
+    @cached_property
+    def never_sound(self) -> Mapping[int, NoSave]:
+        """By step: saves that are surely none, where there is no other one of this step."""
+        sure = {none.save.step: none for none in self.none.values() if none.by is By.SEEN}
+        good = {save.step for save in self.good}
+        return {step: none for step, none in sure.items() if step not in good}
 
     @cached_property
     def steps(self) -> Ints:
@@ -266,7 +275,7 @@ class Saves:
         return Damage(
             fault=fault.id,
             at=at,
-            until=min(seen_anew, told_anew),
+            anew=Word(min(seen_anew, told_anew)),
             unseen_until=seen_anew,
             step=step,
             names=names,
