@@ -17,7 +17,7 @@ def _broken(evidence: Analysis) -> Iterator[str]:
             yield f"{each.said} from {each.source}, but this run saved it as {each.elsewhere}"
         if each.source and any(item.place == each.source for item in each.passed_over):
             yield f"rank {each.rank} said it passed {each.source} over, and that it restored it"
-        for item in each.passed_over if evidence.saves.store.sees_all else ():
+        for item in each.passed_over if evidence.saves.all_seen else ():
             if not any(item.is_save(save) for save in evidence.saves.all):
                 which = item.place or f"a checkpoint of step {item.step}"
                 yield f"rank {each.rank} said it passed over {which}, and nobody ever began or saw such a one"

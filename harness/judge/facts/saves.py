@@ -15,12 +15,13 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from harness.judge.facts.known import By, Word
-from harness.judge.facts.missing_or_bad_saves import NoSave, Store, last_name
-from harness.judge.facts.missing_or_bad_saves import Save as Save
+from harness.judge.facts.missing_or_bad_saves import NoSave, bad, missing
+from harness.judge.facts.store import Save as Save
+from harness.judge.facts.store import Store, last_name
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped, last_by
 from harness.timeline.save_events import COMMITTED, FAILED, PART, PUBLISHED, STARTED
-from harness.timeline.timeline import FaultRecord, Ints, Process, Timeline
+from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 T = TypeVar("T")
 
@@ -68,8 +69,10 @@ class Newest(Generic[T]):
 class Saves:
     """The saves of a run, in the order in which they were told of. `usual`: those of its fault-free run."""
 
+    by = By.TOLD  # of a fault-free run: which of two runs that differ is right, nobody else tells
+
     def __init__(self, run: Timeline, usual: Saves | None = None):
-        self._run, self._usual = run, usual
+        self.run, self._usual = run, usual
         self.all: Sequence[Save] = sorted(_joined(run.checkpoints), key=lambda save: save.at)
 
     @cached_property
@@ -80,25 +83,64 @@ class Saves:
     @cached_property
     def store(self) -> Store:
         """What the harness saw of them."""
-        return Store(self._run, self.whole, self.sound_at, self._usual.store if self._usual is not None else None)
+        return Store(self.run, self.whole, self.sound_at, self._usual.store if self._usual is not None else None)
 
-    @property
+    @cached_property
+    def missing(self) -> Sequence[NoSave]:
+        """Those that the harness should have seen in the store, and did not."""
+        return list(missing(self.store, self._is_watched))
+
+    @cached_property
     def none(self) -> Mapping[Save, NoSave]:
         """Those that were told as committed, and are none."""
-        return self.store.none
+        found: dict[Save, NoSave] = {}
+        for none in itertools.chain(self.missing, bad(self.store)):
+            found.setdefault(none.save, none)
+        return found
+
+    def _is_watched(self, series: str) -> bool:
+        """Whether the harness sees what is saved under such names: without a fault, too, if it saw anything then."""
+        usual = self._usual
+        if usual is not None and usual.store.sights and any(each.save.series == series for each in usual.missing):
+            return False
+        known = usual if usual is not None and usual.store.sights else self
+        cut = self.run.outcome is None  # the harness was killed, or its log was cut: what it saw then is not told
+        return not (self.run.unseen or cut) and any(save.series == series for save in known.store.sights)
+
+    @cached_property
+    def _all_steps(self) -> frozenset[int] | None:
+        """The steps of all that the harness saw; `None` where it does not see all, or not of which step that is."""
+        known = {each.step for each in self.store.seen} | {
+            each.get("step") for each in (self.store.left or {}).values()
+        }
+        watched = any(self._is_watched(series) for series in {save.series for save in self.store.whole})
+        return None if None in known or not watched else frozenset(step for step in known if step is not None)
+
+    @property
+    def all_seen(self) -> bool:
+        """Whether the harness saw each checkpoint, and no line of the job's own is lost."""
+        return self._all_steps is not None and not self.run.lost and not self.run.torn
+
+    def never_seen(self, step: int, since: int, until: int) -> bool:
+        """Whether the harness would have seen a checkpoint of this step by then, and saw none; nor found one at the end
+        that it had never seen."""
+        if self._all_steps is None or self.store.is_hidden(since, until):
+            return False
+        seen = self.store.by_step.get(step, ())
+        return seen[0].at > until + self.store.late_ns(max) if seen else step not in self._all_steps
 
     @cached_property
     def good(self) -> Sequence[Save]:
         """Those that were committed and are what was told; of a trainer that tells none, what the harness saw."""
-        seen = () if self._run.checkpoints else self.seen
+        seen = () if self.run.checkpoints else self.seen
         return [*seen, *(save for save in self.whole if save not in self.none)]
 
     @cached_property
     def seen(self) -> Sequence[Save]:
         """What the harness saw, where names tell the step. None, if one tells more than was ever done by then."""
         told = [each for each in self.store.seen if each.step is not None]
-        furthest = np.maximum.accumulate(np.append(0, self._run.steps.step))
-        done = furthest[np.searchsorted(self._run.steps.end, [each.at for each in told], "right")]
+        furthest = np.maximum.accumulate(np.append(0, self.run.steps.step))
+        done = furthest[np.searchsorted(self.run.steps.end, [each.at for each in told], "right")]
         saves = [Save(each.step or 0, -1, None, each.at, PUBLISHED, each.path) for each in told]
         return saves if all(save.step <= most for save, most in zip(saves, done.tolist(), strict=True)) else []
 
@@ -114,52 +156,6 @@ class Saves:
         """The steps of which there was a checkpoint, each once, in order."""
         return np.unique(np.array([save.step for save in self.good if save.step > 0], np.int64))
 
-    @property
-    def last_tensors(self) -> Mapping[tuple[int, int, str], tuple[int, str]]:
-        """By rank, step and series: when a checkpoint was committed last, and the digest of its tensors."""
-        told = (save for save in self.whole if save.tensors and save.process >= 0)
-        ranks = self._run.processes
-        return {(ranks[s.process].rank, s.step, s.series): (s.last_at, s.tensors) for s in told}
-
-    @cached_property
-    def collisions(self) -> Sequence[tuple[Save, Save]]:
-        """Saves of one step for which two ranks of one world wrote one and the same file."""
-        files = grouped(((save.step, save.begun_path), save) for save in self.all if self._is_one_file(save))
-        pairs = itertools.chain.from_iterable(itertools.pairwise(mine) for mine in files.values())
-        found = [(one, other) for one, other in pairs if self._are_beside(one, other) and self._is_shared(one, other)]
-        return sorted(found, key=lambda pair: pair[0].at)
-
-    def overlap(self, one: Save, other: Save) -> bool:
-        """Whether both are known to have been written at the same time."""
-        ends = [(save.begun or 0) + (save.write_ns or 0) for save in (one, other)]
-        return max(one.at, other.at) + self._run.uncertainty_ns < min(ends)
-
-    @staticmethod
-    def _is_one_file(save: Save) -> bool:
-        """Its only file, by a name that is the same on each node. A folder may hold a file of each rank."""
-        alone = len(save.files) == 1 and save.path.rpartition("/")[2] == save.files[0]
-        return save.begun is not None and save.how in (COMMITTED, PART) and alone and save.begun_path.startswith("/")
-
-    def _are_beside(self, one: Save, other: Save) -> bool:
-        """Two ranks of one world: neither is a restart of the other."""
-        ranks = {self._process(save).rank for save in (one, other) if save.process >= 0}
-        return len(ranks) > 1 and not self._worlds[one.process].isdisjoint(self._worlds[other.process])
-
-    @cached_property
-    def _worlds(self) -> Mapping[int, frozenset[int]]:
-        """The epochs of each process."""
-        found = grouped((row, number) for number, epoch in enumerate(self._run.epochs) for row in epoch.processes)
-        return {row: frozenset(found.get(row, ())) for row in range(len(self._run.processes))}
-
-    def _is_shared(self, one: Save, other: Save) -> bool:
-        """Whether this file is one on the nodes of both. Nodes may have a disk of their own at the same path."""
-        nodes = {(process.node, process.incarnation) for process in map(self._process, (one, other))}
-        seen = any(one.path.endswith(f"/{each.path}") for each in self.store.looks_at(one))
-        return len(nodes) == 1 or (seen and str(self._run.plan.get("run_id")) in one.path.split("/"))
-
-    def _process(self, save: Save) -> Process:
-        return self._run.processes[save.process]
-
     @cached_property
     def open(self) -> Sequence[Save]:
         """Those of which nobody told how they ended, though their process went on with its steps."""
@@ -170,7 +166,7 @@ class Saves:
     def punctual(self) -> frozenset[int]:
         """The ranks that commit what they begin to save, each time before their next step."""
         late = [save for save in self._begun if self._next_end(save) >= self._next_step(save) < NEVER]
-        ranks = (frozenset(self._run.processes[save.process].rank for save in each) for each in (self._begun, late))
+        ranks = (frozenset(self.run.processes[save.process].rank for save in each) for each in (self._begun, late))
         return next(ranks) - next(ranks)
 
     @cached_property
@@ -217,7 +213,7 @@ class Saves:
     @cached_property
     def damage(self) -> Mapping[str, Sequence[Damage]]:
         """By the id of the fault."""
-        return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self._run.faults}
+        return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self.run.faults}
 
     def may_be_spoilt(self, moment: int) -> bool:
         """Whether a fault had struck by then that may damage checkpoints."""
@@ -242,7 +238,7 @@ class Saves:
         return list(zip([fault.injected or 0 for fault in struck], itertools.accumulate(over, max), strict=True))
 
     def _over(self, fault: FaultRecord) -> int:
-        return NEVER if fault.healed is None else fault.healed + self._run.uncertainty_ns
+        return NEVER if fault.healed is None else fault.healed + self.run.uncertainty_ns
 
     @cached_property
     def _damaged(self) -> Mapping[int, int]:
@@ -255,7 +251,7 @@ class Saves:
 
     @property
     def _spoilers(self) -> Iterator[FaultRecord]:
-        return (fault for fault in self._run.faults if fault.spoils and fault.injected is not None)
+        return (fault for fault in self.run.faults if fault.spoils and fault.injected is not None)
 
     def _steps_damaged(self, fault: FaultRecord) -> frozenset[int]:
         """None, where that is not known of all its damage."""
@@ -287,7 +283,7 @@ class Saves:
 
     @cached_property
     def _published(self) -> Mapping[object, Sequence[Mapping[str, Any]]]:
-        return grouped((event.get("path"), event) for event in self._run.published)
+        return grouped((event.get("path"), event) for event in self.run.published)
 
     @cached_property
     def _first(self) -> Mapping[int, tuple[Save, int]]:
@@ -299,7 +295,7 @@ class Saves:
     def _contents(self) -> Mapping[int, tuple[int, str]]:
         """By step: when its content was told first, and that; an empty text where it was not always the same."""
         found: dict[int, tuple[int, str]] = {}
-        for event in (each for each in self._run.checkpoints if each["event"] == COMMITTED and each.get("content")):
+        for event in (each for each in self.run.checkpoints if each["event"] == COMMITTED and each.get("content")):
             at, content = found.setdefault(int(event.get("step", -1)), (event["at"], str(event["content"])))
             if content != event["content"]:
                 found[int(event.get("step", -1))] = at, ""
@@ -308,7 +304,7 @@ class Saves:
     @cached_property
     def _words(self) -> Mapping[int, Sequence[tuple[int, str]]]:
         """By step: when something was told of a checkpoint of it, and what."""
-        return grouped((int(e["step"]), (e["at"], e["event"])) for e in self._run.checkpoints if "step" in e)
+        return grouped((int(e["step"]), (e["at"], e["event"])) for e in self.run.checkpoints if "step" in e)
 
     @cached_property
     def _by_path(self) -> Mapping[str, Sequence[tuple[int, int]]]:
@@ -337,9 +333,9 @@ class Saves:
     @cached_property
     def _begins(self) -> Mapping[int, Ints]:
         """When each process that tells of saves began its steps, in order."""
-        order, places = self._run.rows_by_process
+        order, places = self.run.rows_by_process
         mine = {save.process for save in self.all if save.process >= 0}
-        return {row: np.sort(self._run.steps.begin[order[places[row] : places[row + 1]]]) for row in mine}
+        return {row: np.sort(self.run.steps.begin[order[places[row] : places[row + 1]]]) for row in mine}
 
     @cached_property
     def _ends(self) -> Mapping[tuple[int, int], Sequence[int]]:

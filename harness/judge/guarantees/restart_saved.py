@@ -20,7 +20,7 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
                 yield breach(f"{each.said}, but {why}", restart)
             elif none := saves.never_sound.get(step):
                 yield breach(f"{each.said}, but its checkpoint is none: {none.why}", none)
-            elif (begun := saves.only_begun(step, until)) and saves.store.never_saw(step, begun.at, until):
+            elif (begun := saves.only_begun(step, until)) and saves.never_seen(step, begun.at, until):
                 why = "that checkpoint was only begun by then, and the harness had not seen it"
                 yield breach(f"{each.said}, but {why}", begun.word)
 
