@@ -7,10 +7,10 @@ never seen. A rule yields a save and the figures of its words.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,12 +23,14 @@ from harness.timeline.save_events import family
 from harness.timeline.sorted_events import first_strike
 
 T = TypeVar("T")
+Pieces = Iterator[tuple[Save, Sequence[tuple[int, str]]]]  # of each save: bytes and a digest of what it holds
 Found = Iterator[tuple[Any, ...]]
 SMALLER = 0.5  # of the smallest that was saved without a fault
 SMALLER_STEADY, STEADY = 0.9, 0.97  # the same, where all without a fault differ by no more than this
 ZEROS_MORE, KEPT_MORE = 0.05, 0.1  # of all bytes of tensors
 LATE_STEPS = 5  # further at the most, when a save is begun: it may be begun beside the steps
 EARLY_NS = 500_000_000  # a save may be told a moment before its step is
+OF_TENSORS, HOLLOW_BYTES = ("reference", "dcp"), 2**16  # layouts; fewer bytes hold no model that is read otherwise
 DIGITS_MAX = 18  # of a size that a log tells
 UNSEEN_FACTOR = 5  # times the longest time until one was seen: so long they lay there unseen
 UNSEEN_LEAST_NS = 5_000_000_000
@@ -207,38 +209,10 @@ def empty(store: Store) -> Found:
 
 def hollow(store: Store) -> Found:
     """A manifest without what it lists: what was restored was somewhere else."""
-    return ((save, seen.size or 0) for save, seen in store.undamaged.items() if seen.hollow)
-
-
-def stale(store: Store) -> Found:
-    """The content of an earlier save of another step, though updates were applied in between."""
-    theirs = _contents(store.usual) if store.usual is not None else {}
-    for kind, digests in _contents(store).items():
-        before = {save: digest for save, digest in digests.items() if save.last_at < _struck(store)}
-        usual = theirs.get(kind, {})
-        if not _changes(usual if len(usual) > 1 else before):
-            continue
-        first: dict[tuple[str, str], Save] = {}
-        for save, digest in digests.items():
-            same = first.setdefault((save.series, digest), save)
-            if same.step < save.step and _was_trained(store, same.step, save.step):
-                yield save, "the trainer told" if kind == "told" else "the harness saw", same.step
-
-
-def _contents(store: Store) -> Mapping[str, Mapping[Save, str]]:
-    """By whom and of what: the digest of each save."""
-    found: dict[str, dict[Save, str]] = {"told": {save: save.tensors for save in store.whole if save.tensors}}
     for save, seen in store.undamaged.items():
-        for number, digest in enumerate(seen.digests):
-            if digest:
-                found.setdefault(f"seen {number}", {})[save] = digest
-    return found
-
-
-def _changes(digests: Mapping[Save, str]) -> bool:
-    """Whether each step had a content of its own, as far as is known."""
-    steps = grouped(((save.series, digest), save.step) for save, digest in digests.items())
-    return len(steps) > 1 and all(len(set(each)) == 1 for each in steps.values())
+        bare = seen.digests[0] and not seen.digests[1] and seen.told.get("layout") in OF_TENSORS
+        if bare and (seen.size or 0) < HOLLOW_BYTES:
+            yield save, seen.size or 0
 
 
 def _was_trained(store: Store, first: int, last: int) -> bool:
@@ -247,34 +221,49 @@ def _was_trained(store: Store, first: int, last: int) -> bool:
     return bool(begin < end)
 
 
-def stale_in_part(store: Store, alone: bool) -> Found:
-    """More of its tensors are those of an earlier save than without a fault. `alone`: than in all but one save without
-    a fault, where that is far above the others: it says nothing of what is usual."""
-    mine = _of_earlier(store)
-    usual = _of_earlier(store.usual) if store.usual is not None else {}
-    known = usual or {save: kept for save, kept in mine.items() if save.last_at < _struck(store)}
-    by_series = _by_series((save, share) for save, (share, _) in known.items())
+def stale(store: Store, pieces_of: Callable[[Store], Pieces], by_chance: bool = False) -> Found:
+    """More of its content is that of an earlier save of another step than without a fault, though updates were applied
+    in between. `by_chance`: than in all but one save without a fault, where that one is far above the others: it says
+    nothing of what is usual."""
+    mine = _of_earlier(store, pieces_of)
+    theirs = _of_earlier(store.usual, pieces_of) if store.usual is not None else {}
+    before = {save: kept for save, kept in mine.items() if save.last_at < _struck(store)}
+    usual = _by_series((save, share) for save, (share, _) in (theirs if len(theirs) > 1 else before).items())
     for save, (share, step) in mine.items():
-        shares = sorted(by_series.get(save.series, [1.0]))
+        shares = sorted(usual.get(save.series, ()))
+        if len(shares) < 2:
+            continue
         stands_out = len(shares) > STEADY_SAVES and shares[-1] - shares[-2] > KEPT_MORE
         most = shares[-2] if stands_out else shares[-1]
-        if stands_out == alone and share > most + KEPT_MORE:
-            yield save, share, step, most
+        if stands_out == by_chance and share > most + KEPT_MORE:
+            yield save, step, share, most
 
 
-def _of_earlier(store: Store) -> Mapping[Save, tuple[float, int]]:
-    """The share of its tensors, or of their bytes if that is more, that an earlier save of another step had, though
-    updates were applied in between; and the last such step."""
+def _of_earlier(store: Store, pieces_of: Callable[[Store], Pieces]) -> Mapping[Save, tuple[float, int]]:
+    """The share of its pieces, or of their bytes if that is more, that an earlier save of another step had; and the
+    last such step."""
     first: dict[tuple[str, str], int] = {}
     found: dict[Save, tuple[float, int]] = {}
-    for save, seen in store.undamaged.items():
-        since = [first.setdefault((save.series, tensor), save.step) for tensor in seen.tensors]
-        sizes = list(map(_bytes_of, seen.tensors))
+    for save, mine in pieces_of(store):
+        sizes = [size for size, _ in mine]
+        since = [first.setdefault((save.series, digest), save.step) for _, digest in mine]
         old = [step < save.step and _was_trained(store, step, save.step) for step in since]
         if total := sum(sizes):
             share = max(sum(itertools.compress(sizes, old)) / total, sum(old) / len(old))
             found[save] = share, max(itertools.compress(since, old), default=-1)
     return found
+
+
+def as_told(store: Store) -> Pieces:
+    return ((save, [(1, save.tensors)]) for save in store.whole if save.tensors)
+
+
+def as_seen(store: Store, number: int) -> Pieces:
+    return ((save, [(1, each.digests[number])]) for save, each in store.undamaged.items() if each.digests[number])
+
+
+def in_parts(store: Store) -> Pieces:
+    return ((save, [(_bytes_of(each), each) for each in seen.tensors]) for save, seen in store.undamaged.items())
 
 
 def _bytes_of(tensor: str) -> int:
@@ -373,7 +362,8 @@ def holds_another(store: Store) -> Found:
 
 NOT_FOUND = "the harness did not find it in the store when all nodes had ended"
 BYTES = "{} {:,} bytes, and at least {:,} of each without a fault"
-IN_PART = "the harness saw {:.0%} of its tensors as in the checkpoint of step {}, and at most {:.0%} "
+CONTENT = " in it the content of the checkpoint of step {}"
+IN_PART = "the harness saw {1:.0%} of its tensors as in the checkpoint of step {0}, and at most {2:.0%} "
 MISSING = (
     Rule("the harness never saw it in the store", unseen),
     Rule("the harness never saw it in the store, and saw the next one there", passed_by),
@@ -383,13 +373,15 @@ MISSING = (
 ZEROS = "the harness saw {:.0%} of its tensors' bytes in tensors of zeros, and at most {:.0%} without a fault"
 DAMAGED = "a fault had damaged what was there, and the harness saw nothing new in its place"
 BAD = (
-    Rule(BYTES, functools.partial(small, tiny=True)),
-    Rule(BYTES, functools.partial(small, tiny=False), By.TOLD),
+    Rule(BYTES, partial(small, tiny=True)),
+    Rule(BYTES, partial(small, tiny=False), By.TOLD),
     Rule(ZEROS, empty),
     Rule("the harness saw {:,} bytes and no tensor in them", hollow),
-    Rule("{} in it the content of the checkpoint of step {}", stale),
-    Rule(IN_PART + "without a fault", functools.partial(stale_in_part, alone=False)),
-    Rule(IN_PART + "in most others", functools.partial(stale_in_part, alone=True), By.TOLD),
+    Rule("the trainer told" + CONTENT, partial(stale, pieces_of=as_told)),
+    Rule("the harness saw" + CONTENT, partial(stale, pieces_of=partial(as_seen, number=0))),
+    Rule("the harness saw" + CONTENT, partial(stale, pieces_of=partial(as_seen, number=1))),
+    Rule(IN_PART + "without a fault", partial(stale, pieces_of=in_parts)),
+    Rule(IN_PART + "in most others", partial(stale, pieces_of=in_parts, by_chance=True), By.TOLD),
     Rule("it has {} {}, and {} without a fault", unlike, By.TOLD),
     Rule("rank {} began it when it had done step {}", of_another_step, By.TOLD),
     Rule(DAMAGED, still_damaged),

@@ -23,7 +23,6 @@ from harness.timeline.timeline import Ints, Timeline
 SoundAt = Callable[[int], Callable[["Save"], bool]]  # whether no fault had damaged a save by then
 STEADY_SAVES = 3  # of a fault-free run, which show what all have alike
 REMOVAL_NS = 1_000_000_000  # from the first file of a checkpoint that goes until the harness sees that it is gone
-OF_TENSORS, HOLLOW_BYTES = ("reference", "dcp"), 2**16  # layouts; fewer bytes hold no model that is read otherwise
 
 
 @dataclass(frozen=True)
@@ -86,35 +85,31 @@ class Save:
 
 @dataclass(frozen=True)
 class Seen:
-    """A checkpoint as the harness saw it: whole, and the same in two looks."""
+    """A checkpoint as the harness saw it: whole, and the same in two looks. `told`: all that it noted of it."""
 
     at: int
     step: int | None
     path: str
     size: int | None
-    zeros: float  # share of its tensors' bytes, of those that are zero from end to end
-    digests: tuple[str, ...]  # of its files, of its tensors; those of a large one may be of samples
-    tensors: Sequence[str]  # its largest ones: bytes and digest
-    count: int | None  # of its tensors
-    tensor_bytes: int | None
-    hollow: bool  # small, of a layout that is one of tensors, and without any
+    digests: tuple[str, str]  # of its files, of its tensors; those of a large one may be of samples
+    told: Mapping[str, Any]
     by: By = By.SEEN
 
-    @classmethod
-    def of(cls, event: Mapping[str, Any]) -> Seen:
-        size, untold = event.get("bytes"), "sha256" not in event or event.get("tensors")
-        return cls(
-            at=event["at"],
-            step=event["step"] if isinstance(event.get("step"), int) else None,
-            path=str(event.get("path")),
-            size=size,
-            zeros=event.get("zero_bytes", 0) / max(event.get("tensor_bytes", 0), 1),
-            digests=(str(event.get("sha256") or ""), str(event.get("tensors") or "")),
-            tensors=event.get("tensor_digests") or (),
-            count=event.get("tensor_count"),
-            tensor_bytes=event.get("tensor_bytes"),
-            hollow=not untold and event.get("layout") in OF_TENSORS and (size or 0) < HOLLOW_BYTES,
-        )
+    @property
+    def tensors(self) -> Sequence[str]:
+        """Its largest ones: bytes and digest."""
+        return self.told.get("tensor_digests") or ()
+
+    @property
+    def zeros(self) -> float:
+        """Share of its tensors' bytes, of those that are zero from end to end."""
+        return float(self.told.get("zero_bytes", 0) / max(self.told.get("tensor_bytes", 0), 1))
+
+
+def _seen(event: Mapping[str, Any]) -> Seen:
+    step = event["step"] if isinstance(event.get("step"), int) else None
+    digests = str(event.get("sha256") or ""), str(event.get("tensors") or "")
+    return Seen(event["at"], step, str(event.get("path")), event.get("bytes"), digests, event)
 
 
 class Store:
@@ -125,7 +120,7 @@ class Store:
         self.run, self.usual, self._sound_at = run, usual, sound_at
         self.whole = [save for save in whole if save.step >= 0]
         self.removed = grouped((last_name(str(event.get("path"))), event["at"]) for event in run.removed)
-        self.seen = list(map(Seen.of, run.published))
+        self.seen = list(map(_seen, run.published))
         self.by_name = grouped((last_name(seen.path), seen) for seen in self.seen)
         self.by_step = grouped((seen.step, seen) for seen in self.seen if seen.step is not None)
         self.left: Mapping[str, Mapping[str, Any]] | None = None  # all that was there when all nodes had ended
@@ -207,7 +202,9 @@ class Store:
 
     def holds_less(self, step: int, since: int) -> tuple[int, int] | None:
         """How many tensors the save of this step holds, if the others since then hold more; and how many they do."""
-        counts = {save.step: seen.count for save, seen in self.undamaged.items() if save.last_at >= since}
+        counts = {
+            save.step: seen.told.get("tensor_count") for save, seen in self.undamaged.items() if save.last_at >= since
+        }
         mine = counts.pop(step, None)
         others = [count for count in counts.values() if count is not None]
         return (mine, min(others)) if mine is not None and len(others) > 1 and mine < min(others) else None
@@ -234,8 +231,9 @@ class Store:
             micro = {"micro-batches a step": save.a_step, "micro-batches of the next step": save.amid}
             told |= {words: str(number) for words, number in micro.items() if number is not None}
             if seen := self.undamaged.get(save):
-                told["tensors"] = "no known" if seen.count is None else f"{seen.count:,}"
-                told["bytes of tensors"] = "" if seen.count is None else f"{seen.tensor_bytes or 0:,}"
+                count, size = seen.told.get("tensor_count"), seen.told.get("tensor_bytes") or 0
+                told["tensors"] = "no known" if count is None else f"{count:,}"
+                told["bytes of tensors"] = "" if count is None else f"{size:,}"
             for words, what in told.items():
                 if what:
                     found.setdefault((save.series, words), {})[save] = what
