@@ -156,22 +156,32 @@ class Saves:
         """The steps of which there was a checkpoint, each once, in order."""
         return np.unique(np.array([save.step for save in self.good if save.step > 0], np.int64))
 
-    @cached_property
+    @property
     def open(self) -> Sequence[Save]:
         """Those of which nobody told how they ended, though their process went on with its steps."""
-        begun = (save for save in self._begun if save.step >= 0 and self._next_end(save) == NEVER)
-        return [save for save in begun if self._next_step(save) < NEVER]
+        return [save for save, end, step in self._followed if save.step >= 0 and end == NEVER > step]
 
-    @cached_property
+    @property
     def punctual(self) -> frozenset[int]:
         """The ranks that commit what they begin to save, each time before their next step."""
-        late = [save for save in self._begun if self._next_end(save) >= self._next_step(save) < NEVER]
-        ranks = (frozenset(self.run.processes[save.process].rank for save in each) for each in (self._begun, late))
-        return next(ranks) - next(ranks)
+        ranks = self.run.processes
+        late = {ranks[save.process].rank for save, end, step in self._followed if end >= step < NEVER}
+        return frozenset(ranks[save.process].rank for save, _, _ in self._followed) - late
 
     @cached_property
-    def _begun(self) -> Sequence[Save]:
-        return [save for save in self.all if save.begun is not None and save.process >= 0]
+    def _followed(self) -> Sequence[tuple[Save, int, int]]:
+        """Each save that was begun, when its process told next how one of that step had ended, and when it began its
+        next step."""
+        order, places = self.run.rows_by_process
+        ends = grouped(((save.process, save.step), save.last_at) for save in sorted(self.all, key=_end) if save.how)
+        begun = grouped((save.process, save) for save in self.all if save.begun is not None and save.process >= 0)
+        found = []
+        for process, mine in begun.items():
+            begins = sorted(self.run.steps.begin[order[places[process] : places[process + 1]]].tolist())
+            for save in mine:
+                end = first_from(ends.get((process, save.step), ()), save.at)
+                found.append((save, end, first_from(begins, save.at + 1)))
+        return found
 
     def of_step(self, step: int, until: int) -> bool:
         """Whether a checkpoint of it was committed by then, or at least begun and not failed."""
@@ -204,12 +214,6 @@ class Saves:
         at, content = self._contents.get(-1 if step is None else step, (NEVER, ""))
         return content if at <= until else ""
 
-    def named(self, names: Iterable[str], before: int) -> int | None:
-        """The step that the trainer told when it committed the last checkpoint of one of these names."""
-        told = (self._by_name.get(name, []) for name in names)
-        last = [each[place - 1] for each in told if (place := bisect.bisect_left(each, (before, -1)))]
-        return max(last)[1] if last else None
-
     @cached_property
     def damage(self) -> Mapping[str, Sequence[Damage]]:
         """By the id of the fault."""
@@ -217,12 +221,12 @@ class Saves:
 
     def may_be_spoilt(self, moment: int) -> bool:
         """Whether a fault had struck by then that may damage checkpoints."""
-        return bool(self._struck) and self._struck[0][0] <= moment
+        return bool(self._spoilers) and self._spoilers[0][0] <= moment
 
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
         """Whether no fault that had struck by then may have damaged a checkpoint. It was begun when such a fault was
         over; or it is known what that damaged, and it is another."""
-        over = last_by(self._struck, moment)
+        over = last_by(self._over, moment)
 
         def sound(save: Save) -> bool:
             begun = min(save.last_at, self._words.get(save.step, [(NEVER, "")])[0][0])
@@ -231,36 +235,31 @@ class Saves:
         return sound
 
     @cached_property
-    def _struck(self) -> Sequence[tuple[int, int]]:
-        """When a fault struck that may damage checkpoints, and from when on none of those until then is at work."""
-        struck = sorted(self._spoilers, key=lambda fault: fault.injected or 0)
-        over = (-NEVER if self._steps_damaged(fault) else self._over(fault) for fault in struck)
-        return list(zip([fault.injected or 0 for fault in struck], itertools.accumulate(over, max), strict=True))
+    def _spoilers(self) -> Sequence[tuple[int, int, frozenset[int]]]:
+        """When each fault struck that may damage checkpoints, from when on none until then is at work, and of which
+        steps it damaged checkpoints; of none, where that is not known of all its damage."""
+        found = []
+        for fault in self.run.faults:
+            if fault.spoils and fault.injected is not None:
+                steps = [damage.step for damage in self.damage[fault.id]]
+                known = frozenset(step for step in steps if step is not None and None not in steps)
+                over = NEVER if fault.healed is None else fault.healed + self.run.uncertainty_ns
+                found.append((fault.injected, -NEVER if known else over, known))
+        return sorted(found, key=lambda each: each[0])
 
-    def _over(self, fault: FaultRecord) -> int:
-        return NEVER if fault.healed is None else fault.healed + self.run.uncertainty_ns
+    @cached_property
+    def _over(self) -> Sequence[tuple[int, int]]:
+        overs = itertools.accumulate((over for _, over, _ in self._spoilers), max)
+        return [(at, over) for (at, _, _), over in zip(self._spoilers, overs, strict=True)]
 
     @cached_property
     def _damaged(self) -> Mapping[int, int]:
         """Steps whose checkpoints are known to be damaged, and since when they may be."""
-        found: dict[int, int] = {}
-        for fault in self._spoilers:
-            for step in self._steps_damaged(fault):
-                found[step] = min(found.get(step, NEVER), fault.injected or 0)
-        return found
-
-    @property
-    def _spoilers(self) -> Iterator[FaultRecord]:
-        return (fault for fault in self.run.faults if fault.spoils and fault.injected is not None)
-
-    def _steps_damaged(self, fault: FaultRecord) -> frozenset[int]:
-        """None, where that is not known of all its damage."""
-        steps = {damage.step for damage in self.damage[fault.id]}
-        return frozenset[int]() if None in steps else frozenset(step for step in steps if step is not None)
+        return {step: at for at, _, steps in reversed(self._spoilers) for step in steps}
 
     def _damage(self, fault: FaultRecord, told: Mapping[str, Any]) -> Damage:
         names, at = frozenset(told.get("names") or ()), told["at"]
-        step = told["step"] if "step" in told else self.named(names, at)
+        step = told["step"] if "step" in told else self._last_of(names, at)
         anew = (
             event["at"]
             for event in self._published.get(told.get("checkpoint"), ())
@@ -324,33 +323,14 @@ class Saves:
     def _first_at_path(self) -> Mapping[tuple[str, int], int]:
         return {(path, step): at for path, told in self._by_path.items() for at, step in reversed(told)}
 
-    @cached_property
-    def _by_name(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """By each part of the path: when it was committed, or a part of it, and of which step."""
-        done = sorted((save.last_at, save.step, save.path) for save in self.all if save.how in (COMMITTED, PART))
-        return grouped((name, (at, step)) for at, step, path in done for name in set(path.split("/")))
+    def _last_of(self, names: frozenset[str], before: int) -> int | None:
+        """The step that the trainer told when it committed the last checkpoint of one of these names."""
+        mine = [(save.last_at, save.step) for save in self.all if save.told and names & {*save.path.split("/")}]
+        return max((each for each in mine if each[0] < before), default=(0, None))[1]
 
-    @cached_property
-    def _begins(self) -> Mapping[int, Ints]:
-        """When each process that tells of saves began its steps, in order."""
-        order, places = self.run.rows_by_process
-        mine = {save.process for save in self.all if save.process >= 0}
-        return {row: np.sort(self.run.steps.begin[order[places[row] : places[row + 1]]]) for row in mine}
 
-    @cached_property
-    def _ends(self) -> Mapping[tuple[int, int], Sequence[int]]:
-        ended = sorted((save.last_at, save.process, save.step) for save in self.all if save.how)
-        return grouped(((process, step), at) for at, process, step in ended)
-
-    def _next_end(self, save: Save) -> int:
-        """When its process told next how a save of that step had ended."""
-        return first_from(self._ends.get((save.process, save.step), ()), save.at)
-
-    def _next_step(self, save: Save) -> int:
-        """When its process began the next step after it had begun to save."""
-        begins = self._begins[save.process]
-        place = int(np.searchsorted(begins, save.at, "right"))
-        return int(begins[place]) if place < len(begins) else NEVER
+def _end(save: Save) -> int:
+    return save.last_at
 
 
 def _joined(events: Iterable[Mapping[str, Any]]) -> Iterator[Save]:
