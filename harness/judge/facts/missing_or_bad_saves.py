@@ -95,7 +95,7 @@ def unseen(store: Store, saves: Sequence[Save]) -> Found:
 
 def passed_by(store: Store, saves: Sequence[Save]) -> Found:
     """As many of the newest are kept as without a fault, so each still lay there when the next one was seen."""
-    number = kept(store.usual, saves[-1].series)
+    number, _ = kept(store.usual, saves[-1].series)
     for place, (save, after) in enumerate(itertools.pairwise(saves) if number > 1 else ()):
         until = saves[place + number].at if place + number < len(saves) else store.run.end
         seen = store.sights[after][0].at if after in store.sights else NEVER
@@ -115,13 +115,12 @@ def gone(store: Store, saves: Sequence[Save]) -> Found:
 def not_kept(store: Store, saves: Sequence[Save]) -> Found:
     """When all nodes had ended, the last one is there; since the last restart, as many of the newest as without a
     fault."""
-    last, usual = saves[-1], store.usual
+    last, (number, dated) = saves[-1], kept(store.usual, saves[-1].series)
     named = ((each.get("step"), family(path)) for path, each in (store.left or {}).items() if each.get("whole"))
     there = {step for step, series in named if isinstance(step, int) and series == last.series}
     if max(there, default=0) > last.step:
         return  # nobody told of it
-    number = kept(usual, last.series)
-    if lacks(store, last, usual is not None and keeps_the_newest(usual, last.series)):
+    if lacks(store, last, dated):
         yield last, ""
     elif number and store.run.epochs:
         since = {save.step: save for save in saves if save.last_at >= store.run.epochs[-1].begin}
@@ -130,14 +129,17 @@ def not_kept(store: Store, saves: Sequence[Save]) -> Found:
                 yield since[step], f": without a fault the newest {number} are there"
 
 
-def kept(usual: Store | None, series: str) -> int:
-    """How many of the newest are left at the end; 0: that is not known, or others are."""
-    if usual is None or usual.left is None:
-        return 0
-    there = {save.step: not lacks(usual, save) for save in usual.whole if save.series == series}
+def kept(usual: Store | None, series: str) -> tuple[int, bool]:
+    """How many of the newest are left at the end; 0: that is not known, or others are. And whether the content of what
+    lay there tells the step of the last one."""
+    saves = [save for save in usual.whole if save.series == series] if usual is not None else []
+    if usual is None or usual.left is None or not saves:
+        return 0, False
+    there = {save.step: not lacks(usual, save) for save in saves}
     newest = [there[step] for step in sorted(there)]
     number = sum(newest)
-    return number if all(newest[len(newest) - number :]) else 0
+    dated = bool(usual.left_of(saves[-1]).get("step") == saves[-1].step)
+    return number if all(newest[len(newest) - number :]) else 0, dated
 
 
 def lacks(store: Store, save: Save, dated: bool = False) -> bool:
@@ -145,30 +147,26 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
     step that its content tells counts, too, and not only that of its name."""
     if store.left is None or store.is_hidden(save.last_at, NEVER):
         return False
-    left, seen = store.left.get(store.name_of(save) or "", {}), store.undamaged.get(save)
+    left, seen = store.left_of(save), store.undamaged.get(save)
     least = max(1, SMALLER * (seen.size or 0)) if seen else 1
     is_it = not (dated or save in store.named) or left.get("step") in (None, save.step)
     return not (left.get("whole") and left.get("bytes", 0) >= least and is_it)
-
-
-def keeps_the_newest(store: Store, series: str) -> bool:
-    """Whether what lay there at the end was, by its content, of the step that was told last."""
-    last = next((save for save in reversed(store.whole) if save.series == series), None)
-    left = (store.left or {}).get(store.name_of(last) or "", {}) if last is not None else {}
-    return last is not None and left.get("step") == last.step
 
 
 # Bad: each rule looks at all saves of a store.
 
 
 def small(store: Store, tiny: bool) -> Found:
-    """Far smaller than any before the first fault, as seen or told; or than any of the fault-free run. Where those
-    hardly differ, a smaller one lacks something."""
+    """Far smaller than any before the first fault, as seen or told; or than any of the fault-free run, unless most are
+    so, in a world that shrank. Where those hardly differ, a smaller one lacks something."""
+    smallest_world = min((epoch.size for epoch in store.run.epochs), default=1)
     for seen, who in ((True, "the harness saw"), (False, "the trainer told")):
         mine, theirs = _sizes(store, seen), _sizes(store.usual, seen)
-        before = [(save, size) for save, size in mine if save.last_at < _struck(store)]
+        before = [(save, size) for save, size in mine if save.last_at < first_strike(store.run.faults)]
         usual = _by_series(theirs)
-        known, shrunk = _by_series(before) | usual, _shrunk(store, mine, theirs)
+        known, shrunk = _by_series(before) | usual, smallest_world / max(store.run.largest_world, 1)
+        if mine and theirs and np.median([size for _, size in mine]) >= STEADY * min(size for _, size in theirs):
+            shrunk = 1.0
         for save, size in mine:
             sizes, smallest = usual.get(save.series, []), min(known.get(save.series, [0]))
             steady = shrunk == 1 and len(sizes) >= STEADY_SAVES and smallest >= STEADY * max(sizes)
@@ -184,17 +182,6 @@ def _sizes(store: Store | None, seen: bool) -> list[tuple[Save, int]]:
 
 def _by_series(sizes: Iterable[tuple[Save, T]]) -> dict[str, list[T]]:
     return grouped((save.series, size) for save, size in sizes)
-
-
-def _shrunk(store: Store, mine: Sequence[tuple[Save, int]], theirs: Sequence[tuple[Save, int]]) -> float:
-    """To which part of a save of the full world one of the smallest may shrink: where most hardly do, none does."""
-    if mine and theirs and np.median([size for _, size in mine]) >= STEADY * min(size for _, size in theirs):
-        return 1.0
-    return min((epoch.size for epoch in store.run.epochs), default=1) / max(store.run.largest_world, 1)
-
-
-def _struck(store: Store) -> int:
-    return first_strike(store.run.faults)
 
 
 def empty(store: Store) -> Found:
@@ -215,19 +202,13 @@ def hollow(store: Store) -> Found:
             yield save, seen.size or 0
 
 
-def _was_trained(store: Store, first: int, last: int) -> bool:
-    """Whether an update was applied after step `first`, until step `last`."""
-    begin, end = np.searchsorted(store.trained, (first, last), "right")
-    return bool(begin < end)
-
-
 def stale(store: Store, pieces_of: Callable[[Store], Pieces], by_chance: bool = False) -> Found:
     """More of its content is that of an earlier save of another step than without a fault, though updates were applied
     in between. `by_chance`: than in all but one save without a fault, where that one is far above the others: it says
     nothing of what is usual."""
     mine = _of_earlier(store, pieces_of)
     theirs = _of_earlier(store.usual, pieces_of) if store.usual is not None else {}
-    before = {save: kept for save, kept in mine.items() if save.last_at < _struck(store)}
+    before = {save: kept for save, kept in mine.items() if save.last_at < first_strike(store.run.faults)}
     usual = _by_series((save, share) for save, (share, _) in (theirs if len(theirs) > 1 else before).items())
     for save, (share, step) in mine.items():
         shares = sorted(usual.get(save.series, ()))
@@ -247,7 +228,8 @@ def _of_earlier(store: Store, pieces_of: Callable[[Store], Pieces]) -> Mapping[S
     for save, mine in pieces_of(store):
         sizes = [size for size, _ in mine]
         since = [first.setdefault((save.series, digest), save.step) for _, digest in mine]
-        old = [step < save.step and _was_trained(store, step, save.step) for step in since]
+        updates = np.searchsorted(store.trained, [*since, save.step], "right")
+        old = (updates[:-1] < updates[-1]).tolist()
         if total := sum(sizes):
             share = max(sum(itertools.compress(sizes, old)) / total, sum(old) / len(old))
             found[save] = share, max(itertools.compress(since, old), default=-1)
@@ -292,7 +274,7 @@ def of_another_step(store: Store) -> Found:
     """Begun before its process had done the step, or long after it, where that is not so without a fault."""
     mine = _ahead(store)
     usual = [*(_ahead(store.usual).values() if store.usual is not None else ())]
-    usual += [ahead for save, ahead in mine.items() if save.last_at < _struck(store)]
+    usual += [ahead for save, ahead in mine.items() if save.last_at < first_strike(store.run.faults)]
     if len(usual) < 2:
         return
     least, most = min(0, *usual), max(usual)

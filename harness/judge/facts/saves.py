@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -173,7 +174,11 @@ class Saves:
         """Each save that was begun, when its process told next how one of that step had ended, and when it began its
         next step."""
         order, places = self.run.rows_by_process
-        ends = grouped(((save.process, save.step), save.last_at) for save in sorted(self.all, key=_end) if save.how)
+        ends = grouped(
+            ((save.process, save.step), save.last_at)
+            for save in sorted(self.all, key=attrgetter("last_at"))
+            if save.how
+        )
         begun = grouped((save.process, save) for save in self.all if save.begun is not None and save.process >= 0)
         found = []
         for process, mine in begun.items():
@@ -327,10 +332,6 @@ class Saves:
         """The step that the trainer told when it committed the last checkpoint of one of these names."""
         mine = [(save.last_at, save.step) for save in self.all if save.told and names & {*save.path.split("/")}]
         return max((each for each in mine if each[0] < before), default=(0, None))[1]
-
-
-def _end(save: Save) -> int:
-    return save.last_at
 
 
 def _joined(events: Iterable[Mapping[str, Any]]) -> Iterator[Save]:

@@ -9,6 +9,7 @@ import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,10 @@ class Store:
         """What it saw under the name of this save."""
         return self.by_name.get(self.name_of(save) or "", [])
 
+    def left_of(self, save: Save) -> Mapping[str, Any]:
+        """What was there under its name when all nodes had ended."""
+        return (self.left or {}).get(self.name_of(save) or "", {})
+
     def saw(self, step: int, until: int) -> bool:
         """Whether it had seen a whole checkpoint of this step by then."""
         return any(seen.at <= until for seen in self.by_step.get(step, ())[:1])
@@ -158,7 +163,7 @@ class Store:
             name = self.name_of(save)
             looks = self.by_name.get(name, []) if name else self.by_step.get(save.step, [])
             for since in (save.last_at, save.at):
-                first, last = (bisect.bisect_left(looks, at, key=_at) for at in (since - margin_ns, until))
+                first, last = (bisect.bisect_left(looks, at, key=attrgetter("at")) for at in (since - margin_ns, until))
                 seen = [each for each in looks[first:last] if each.step in (None, save.step)]
                 if seen:
                     found[save] = seen
@@ -169,17 +174,13 @@ class Store:
     def sound(self) -> Mapping[Save, Sequence[Seen]]:
         """What shows what a save held: before a fault may have damaged it, and not while it was being removed, as its
         files go one after the other, and the harness may see the rest."""
-        found = dict[Save, Sequence[Seen]]()
-        for save, seen in self.sights.items():
-            sound = [
-                each
-                for each in seen
-                if self._sound_at(each.at)(save)
-                and first_from(self.removed.get(last_name(each.path), []), each.at) - each.at >= REMOVAL_NS
-            ]
-            if sound:
-                found[save] = sound
-        return found
+
+        def is_sound(save: Save, each: Seen) -> bool:
+            went = first_from(self.removed.get(last_name(each.path), []), each.at)
+            return self._sound_at(each.at)(save) and went - each.at >= REMOVAL_NS
+
+        sound = {save: [each for each in seen if is_sound(save, each)] for save, seen in self.sights.items()}
+        return {save: seen for save, seen in sound.items() if seen}
 
     @cached_property
     def undamaged(self) -> Mapping[Save, Seen]:
@@ -253,10 +254,6 @@ class Store:
                 healed = NEVER if fault.healed is None else fault.healed
                 windows.append((fault.injected, max(fault.injected, healed)))
         return union(windows)
-
-
-def _at(seen: Seen) -> int:
-    return seen.at
 
 
 def _folder(path: str) -> str:
