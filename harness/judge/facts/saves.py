@@ -25,6 +25,7 @@ from harness.timeline.save_events import COMMITTED, FAILED, PART, PUBLISHED, STA
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 T = TypeVar("T")
+AS_TOLD = ("path", "tensors", "kind", "duration_ns", "write_ns", "content")  # of a save, as its events have them
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Saves:
         return not (self.run.unseen or cut) and any(save.series == series for save in known.store.sights)
 
     @cached_property
-    def _all_steps(self) -> frozenset[int] | None:
+    def seen_steps(self) -> frozenset[int] | None:
         """The steps of all that the harness saw; `None` where it does not see all, or not of which step that is."""
         known = {each.step for each in self.store.seen} | {
             each.get("step") for each in (self.store.left or {}).values()
@@ -117,18 +118,13 @@ class Saves:
         watched = any(self._is_watched(series) for series in {save.series for save in self.store.whole})
         return None if None in known or not watched else frozenset(step for step in known if step is not None)
 
-    @property
-    def all_seen(self) -> bool:
-        """Whether the harness saw each checkpoint, and no line of the job's own is lost."""
-        return self._all_steps is not None and not self.run.lost and not self.run.torn
-
     def never_seen(self, step: int, since: int, until: int) -> bool:
         """Whether the harness would have seen a checkpoint of this step by then, and saw none; nor found one at the end
         that it had never seen."""
-        if self._all_steps is None or self.store.is_hidden(since, until):
+        if self.seen_steps is None or self.store.is_hidden(since, until):
             return False
         seen = self.store.by_step.get(step, ())
-        return seen[0].at > until + self.store.late_ns(max) if seen else step not in self._all_steps
+        return seen[0].at > until + self.store.late_ns(max) if seen else step not in self.seen_steps
 
     @cached_property
     def good(self) -> Sequence[Save]:
@@ -351,21 +347,16 @@ def _joined(events: Iterable[Mapping[str, Any]]) -> Iterator[Save]:
 def _save(begun: Mapping[str, Any] | None, ended: Mapping[str, Any] | None) -> Save:
     told = {**(begun or {}), **(ended or {})}
     return Save(
-        step=int(told.get("step", -1)),
+        step=told.get("step", -1),
         process=told["process"],
         begun=begun["at"] if begun else None,
         ended=ended["at"] if ended else None,
-        how=str(ended["event"]) if ended else "",
-        path=str(told.get("path") or ""),
-        holds=tuple(told.get("holds") or ()),
-        tensors=str(told.get("tensors") or ""),
-        kind=str(told.get("kind") or "untold"),
-        duration_ns=int(told.get("duration_ns", 0)),
+        how=ended["event"] if ended else "",
+        begun_path=(begun or {}).get("path") or "",
         size=told.get("bytes"),
         a_step=told.get("micro_batches_a_step"),
         amid=told.get("micro_batches"),
-        begun_path=str((begun or {}).get("path") or ""),
+        holds=tuple(told.get("holds") or ()),
         files=tuple(told.get("files") or ()),
-        write_ns=told.get("write_ns"),
-        content=str(told.get("content") or ""),
+        **{name: told[name] for name in AS_TOLD if told.get(name) is not None},
     )

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.saves import Saves
 from harness.judge.facts.store import Save, Store, last_name
 from harness.judge.guarantee import Breach, Guarantee, breach
 
@@ -14,25 +13,18 @@ BARE_MIN = 2  # once may be the harness's sight, which is that of two looks
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    bare = [] if evidence.run.unseen else _bare(evidence.saves, evidence.run.uncertainty_ns)
+    """Each was the only one there when it was removed, and the next one was committed, or seen, later."""
+    saves, store, margin_ns = evidence.saves, evidence.saves.store, evidence.run.uncertainty_ns
+    emptied, bare = _emptied(store), list[Save]()
+    for save, after in itertools.pairwise(() if evidence.run.unseen else store.whole):
+        gone = store.went(save)
+        later = gone < after.last_at - margin_ns or after in store.sights
+        if gone in emptied and later and saves.sound_at(gone)(save) and not store.is_hidden(save.last_at, gone):
+            bare.append(save)
     if len(bare) >= BARE_MIN:
         often = f"{len(bare)} times, first that of step {bare[0].step}"
         text = f"the only checkpoint in the store was removed before the next one was committed ({often})"
         yield breach(f"{text}: a job that dies in between has lost all", *bare)
-
-
-def _bare(saves: Saves, margin_ns: int) -> list[Save]:
-    """Each was the only one there when it was removed, and the next one was committed, or seen, later."""
-    store, emptied = saves.store, _emptied(saves.store)
-    went = [(save, after, store.went(save)) for save, after in itertools.pairwise(saves.store.whole)]
-    return [
-        save
-        for save, after, gone in went
-        if gone in emptied
-        and (gone < after.last_at - margin_ns or after in store.sights)
-        and saves.sound_at(gone)(save)
-        and not store.is_hidden(save.last_at, gone)
-    ]
 
 
 def _emptied(store: Store) -> set[int]:

@@ -15,16 +15,21 @@ from harness.units import counted
 def breaches(evidence: Analysis) -> Iterator[Breach]:
     """At the same time, so that whoever reads it may find the bytes of both; or one after the other, and not the same
     bytes."""
-    pairs, processes = _collisions(evidence), evidence.run.processes
-    at_once = [pair for pair in pairs if _overlap(pair, evidence.run.uncertainty_ns)]
+    pairs, margin_ns = _collisions(evidence), evidence.run.uncertainty_ns
+    at_once = [(a, b) for a, b in pairs if max(a.at, b.at) + margin_ns < min(_written(a), _written(b))]
     other = [(a, b) for a, b in pairs if a.content and b.content and a.content != b.content]
     for mine, when in ((at_once, "at the same time"), (other, "for one step, and not the same bytes")):
         if mine:
-            ranks = " and ".join(str(rank) for rank in sorted(processes[save.process].rank for save in mine[0]))
+            first, second = sorted(evidence.run.processes[save.process].rank for save in mine[0])
+            path = mine[0][0].begun_path.rpartition(f"/{evidence.run.plan.get('run_id')}/")[2]
             often = f"{counted(len(mine), 'time')}, first in the save of step {mine[0][0].step}"
-            path = _within_run(mine[0][0].begun_path, str(evidence.run.plan.get("run_id") or ""))
             known = mine[0] if mine is at_once else [save.word for save in mine[0]]
-            yield breach(f"ranks {ranks} wrote {path} {when} ({often})", *known)
+            yield breach(f"ranks {first} and {second} wrote {path} {when} ({often})", *known)
+
+
+def _written(save: Save) -> int:
+    """When it is known to have been written."""
+    return (save.begun or 0) + (save.write_ns or 0)
 
 
 def _collisions(evidence: Analysis) -> Sequence[tuple[Save, Save]]:
@@ -52,18 +57,6 @@ def _collisions(evidence: Analysis) -> Sequence[tuple[Save, Save]]:
     files = grouped(((save.step, save.begun_path), save) for save in saves.all if is_one_file(save))
     pairs = (pair for mine in files.values() for pair in itertools.pairwise(mine) if collide(*pair))
     return sorted(pairs, key=lambda pair: pair[0].at)
-
-
-def _overlap(pair: tuple[Save, Save], margin_ns: int) -> bool:
-    """Whether both are known to have been written at the same time."""
-    ends = [(save.begun or 0) + (save.write_ns or 0) for save in pair]
-    return max(save.at for save in pair) + margin_ns < min(ends)
-
-
-def _within_run(path: str, run_id: str) -> str:
-    """Relative to the folder of the run, if it lies in that."""
-    _, found, rest = path.partition(f"/{run_id}/")
-    return rest if run_id and found else path
 
 
 GUARANTEE = Guarantee(breaches, rests_on=("checkpoints",))
