@@ -188,10 +188,11 @@ class Saves:
         """Whether a checkpoint of it was committed by then, or at least begun and not failed."""
         return last_by(self._words.get(step, []), until) not in (None, FAILED)
 
-    def only_begun(self, step: int, until: int) -> Save | None:
-        """The first save of this step, if nobody told by then that one was committed."""
-        first, done = self._first.get(step, (None, NEVER))
-        return first if done > until else None
+    def only_begun(self, step: int, until: int) -> Word | None:
+        """The first word of a save of this step, if nobody told by then that one was committed."""
+        words = self._words.get(step, [])
+        done = any(what in (COMMITTED, PART) for at, what in words if at <= until)
+        return Word(words[0][0]) if words and not done else None
 
     def again(self, step: int, after: int) -> int:
         """When the next save of this step began. A commit that is told late is of the save before; where nobody tells
@@ -284,12 +285,6 @@ class Saves:
     @cached_property
     def _published(self) -> Mapping[object, Sequence[Mapping[str, Any]]]:
         return grouped((event.get("path"), event) for event in self.run.published)
-
-    @cached_property
-    def _first(self) -> Mapping[int, tuple[Save, int]]:
-        """By step: its first save, and when one was told as committed, or a part of one."""
-        done = {save.step: save.last_at for save in reversed(self.all) if save.how in (COMMITTED, PART)}
-        return {save.step: (save, done.get(save.step, NEVER)) for save in reversed(self.all)}
 
     @cached_property
     def _contents(self) -> Mapping[int, tuple[int, str]]:

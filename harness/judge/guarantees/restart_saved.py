@@ -22,7 +22,7 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
                 yield breach(f"{each.said}, but its checkpoint is none: {none.why}", none)
             elif (begun := saves.only_begun(step, until)) and saves.never_seen(step, begun.at, until):
                 why = "that checkpoint was only begun by then, and the harness had not seen it"
-                yield breach(f"{each.said}, but {why}", begun.word)
+                yield breach(f"{each.said}, but {why}", begun)
 
 
 GUARANTEE = Guarantee(breaches, rests_on=("checkpoints", "restores"), nothing=Analysis.no_restart)
