@@ -230,6 +230,16 @@ class Analysis(Evidence):
         """What each epoch began with; the first one is the start of the job."""
         return restarts.restarts(self.run, self.saves)
 
+    def no_restart(self) -> str:
+        """Why nothing follows of restarts; an empty text: there was one."""
+        return "" if len(self.restarts) > 1 else "nothing restarted the job"
+
+    def no_damage(self) -> str:
+        """The same of damaged checkpoints."""
+        compared = any(each.content and each.saved for restart in self.restarts[1:] for each in restart.restores)
+        known = compared or any(self.saves.damage.values())
+        return self.no_restart() or ("" if known else "no fault damaged a checkpoint")
+
     @cached_property
     def lost_lines(self) -> Sequence[Lost]:
         """What the logs of workers and launchers lack by the numbers of their lines, and what took it."""

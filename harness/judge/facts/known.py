@@ -17,3 +17,11 @@ class By(enum.IntEnum):
 class Known(Protocol):
     @property
     def by(self) -> By: ...
+
+
+@dataclass(frozen=True)
+class Word:
+    """The trainer's own word, which nothing else bears out: when it was given."""
+
+    at: int
+    by: By = By.TOLD
