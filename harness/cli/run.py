@@ -31,7 +31,7 @@ from harness.cli.shared_options import (
     labels_of,
 )
 from harness.errors import INTERRUPTED, UsageError
-from harness.judge.repeats import repeat_verdict
+from harness.campaign.repeats import repeat_verdict
 from harness.judge.verdict import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
 from harness.plan.run_plan import Plan

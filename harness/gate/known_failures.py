@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Sequence
 
 from harness.gate.suite_file import KnownFailure
-from harness.judge.repeats import RepeatVerdict
+from harness.campaign.repeats import RepeatVerdict
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 

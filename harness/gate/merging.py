@@ -17,7 +17,7 @@ from harness.gate.gate_report import GateResult, SuiteRow, render
 from harness.gate.run_figures import Figures, ScenarioFigures
 from harness.gate.stored_gate import LeftOut, Part, Stored
 from harness.gate.suite_run import decided
-from harness.judge.repeats import RepeatVerdict
+from harness.campaign.repeats import RepeatVerdict
 from harness.judge.verdict import Verdict
 from harness.report import write_files
 from harness.report.words import one_line

@@ -31,7 +31,7 @@ from harness.gate.selection import Chosen, Shard, by_weight, look_back, needed_s
 from harness.gate.stored_gate import LeftOut, Part, Run, Stored
 from harness.gate.suite_file import KnownFailure, Suite, SuiteEntry, find_blindness_check, load_suite
 from harness.judge.facts.evidence import load_evidence
-from harness.judge.repeats import RepeatVerdict, repeat_verdict
+from harness.campaign.repeats import RepeatVerdict, repeat_verdict
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict, merge
 from harness.plan.capabilities import check_capabilities

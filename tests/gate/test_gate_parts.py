@@ -28,7 +28,7 @@ from harness.gate.known_failures import settle
 from harness.gate.selection import Past, Shard, parse_shard
 from harness.gate.stored_gate import LeftOut
 from harness.gate.suite_file import KnownFailure, find_blindness_check, parse_suite
-from harness.judge.repeats import RepeatVerdict, repeat_verdict
+from harness.campaign.repeats import RepeatVerdict, repeat_verdict
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import commands

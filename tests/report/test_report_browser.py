@@ -21,7 +21,7 @@ from harness.gate import gate_report, history_report, stored_gate
 from harness.gate.baseline_comparison import Question, Regressions, Success, compare
 from harness.gate.two_runs_report import compare as compare_runs
 from harness.gate.two_runs_report import render as render_comparison
-from harness.judge.repeats import repeat_verdict
+from harness.campaign.repeats import repeat_verdict
 from harness.judge.verdict import Verdict
 from harness.report import run_report
 
