@@ -21,6 +21,7 @@ from harness.campaign import wings
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage, staged
 from harness.campaign.checked_files import load_scenario
 from harness.campaign.experiment import new_run_id, run_repeatedly
+from harness.campaign.repeats import RepeatVerdict, repeat_verdict
 from harness.errors import ChaosError, ScenarioError, UsageError
 from harness.gate import baseline, stored_gate
 from harness.gate.baseline_comparison import RUNS_MIN, RUNS_USUAL, Regressions
@@ -31,7 +32,6 @@ from harness.gate.selection import Chosen, Shard, by_weight, look_back, needed_s
 from harness.gate.stored_gate import LeftOut, Part, Run, Stored
 from harness.gate.suite_file import KnownFailure, Suite, SuiteEntry, find_blindness_check, load_suite
 from harness.judge.facts.evidence import load_evidence
-from harness.campaign.repeats import RepeatVerdict, repeat_verdict
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict, merge
 from harness.plan.capabilities import check_capabilities

@@ -213,7 +213,6 @@ class MetricBounds(Bounds):
     )
 
 
-_NOTHING = _nothing_to_set("Nothing")
 _STAYS = "`off` where a fault is meant to stay."
 _DRIFTED = "`off` where ranks are meant to hold different weights."
 _LEFT_OUT = "`off` where ranks are meant to leave samples out."
@@ -222,7 +221,6 @@ _MISSED = "`off` where a fault is meant to miss the training's traffic."
 
 BOUNDS: Mapping[str, type[Bounds]] = {
     "checkpoint_rhythm": RhythmBounds,
-    "collectives": _NOTHING,
     "divergence": _nothing_to_set("DivergenceBounds", "divergence of the loss", "`off` where nobody has to go back."),
     "effect_end": _nothing_to_set("EffectEndBounds", "end of the faults' effects", _STAYS),
     "exit_time": ExitBounds,
@@ -241,8 +239,6 @@ BOUNDS: Mapping[str, type[Bounds]] = {
     "recovery_time": RecoveryBounds,
     "replicas": _nothing_to_set("ReplicasBounds", "agreement of replicas", _DRIFTED),
     "second_restart": _nothing_to_set("SecondRestartBounds", "second restart", _NOT_TWICE),
-    "told": _NOTHING,
-    "usage": _NOTHING,
     "wasted_gpu_hours": WasteBounds,
 }
 """By the name of the score, sorted."""

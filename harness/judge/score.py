@@ -10,17 +10,17 @@ from __future__ import annotations
 import abc
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
 from harness import units
-from harness.errors import UsageError, choice
 from harness.judge import weighing
 from harness.judge.assumption import assumptions, spoilt
 from harness.judge.bounds import BOUNDS, OFF, Bounds, expects_something
+from harness.judge.facts import reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence as Evidence
 from harness.judge.guarantee import ORDER, RUN, family, guarantees
@@ -89,29 +89,6 @@ class Score(abc.ABC):
         switched it off."""
 
 
-class Measured(Score):
-    """Durations and counts, and the lines of the table that hold them against what is allowed."""
-
-    @abc.abstractmethod
-    def values(self, evidence: Analysis) -> dict[str, Any]:
-        """As in report.json."""
-
-    @abc.abstractmethod
-    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: Any) -> Sequence[Expectation] | str:
-        """Or why the evidence says nothing of it."""
-
-    def claims(self, evidence: Analysis) -> Iterable[Claim]:
-        """Beyond the lines, whatever the bounds are."""
-        return ()
-
-    def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
-        values, claims = self.values(evidence), [*self.claims(evidence)]
-        lines = () if bounds is None else self.lines(evidence, values, bounds)
-        if isinstance(lines, str):
-            return ScoreResult(values, (), claims, not_judged=[(self.by_default, lines)])
-        return ScoreResult(values, lines, claims)
-
-
 def shown_ns(ns: float | None) -> str:
     return units.format_duration(round(ns)) if ns else "0 s"
 
@@ -122,33 +99,28 @@ def line(name: str, bound: str, observed: str, reason: str, *rests_on: Ground, *
     return Expectation(name, bound, observed, verdict, reason, rests_on=rests_on, **numbers)
 
 
-def at_most(
-    name: str,
-    observed: float | None,
-    bound: float,
-    show: Callable[[Any], str],
-    reason: str = "",
-    unit: str = "",
-    rests_on: tuple[Ground, ...] = (),
-) -> Expectation:
-    """`observed` must not exceed `bound`, both in `unit`; what could not be measured is inconclusive."""
-    if observed is None:
-        why = reason or "there is nothing to measure"
-        return left_open(name, f"≤ {show(bound)}", why, Doubt.UNMEASURED, bound_value=bound, unit=unit)
-    why = "" if observed <= bound else reason or f"{show(observed)} is more than {show(bound)}"
-    numbers = {"share": observed / bound if bound > 0 else None, "bound_value": bound, "observed_value": observed}
-    return line(name, f"≤ {show(bound)}", show(observed), why, *rests_on, **numbers, unit=unit)
+@dataclass(frozen=True)
+class Bound:
+    """One line of the table: at most so much, or `least`: at least, in `unit`. `show`: how people read either number.
+    What could not be measured is inconclusive."""
 
+    name: str
+    show: Callable[[Any], str] = str
+    unit: str = ""
+    least: bool = False
 
-def at_least(
-    name: str, observed: float | None, bound: float, show: Callable[[Any], str], unit: str = ""
-) -> Expectation:
-    """`observed` must reach `bound`, both in `unit`; what could not be measured is inconclusive."""
-    if observed is None:
-        why = "there is nothing to measure"
-        return left_open(name, f"≥ {show(bound)}", why, Doubt.UNMEASURED, bound_value=bound, unit=unit)
-    why = "" if observed >= bound else f"{show(observed)} is less than {show(bound)}"
-    return line(name, f"≥ {show(bound)}", show(observed), why, bound_value=bound, observed_value=observed, unit=unit)
+    def line(self, allowed: float, measured: float | None, why: str = "", *rests_on: Ground) -> Expectation:
+        """`why`: it does not hold, or was not measured."""
+        bound, numbers = f"{'≥' if self.least else '≤'} {self.show(allowed)}", {"bound_value": allowed}
+        if measured is None:
+            why = why or "there is nothing to measure"
+            return left_open(self.name, bound, why, Doubt.UNMEASURED, **numbers, unit=self.unit)
+        apart = f"{self.show(measured)} is {'less' if self.least else 'more'} than {self.show(allowed)}"
+        held = measured >= allowed if self.least else measured <= allowed
+        share = None if self.least or allowed <= 0 else measured / allowed
+        reason = "" if held else why or apart
+        more = {**numbers, "observed_value": measured, "share": share, "unit": self.unit}
+        return line(self.name, bound, self.show(measured), reason, *rests_on, **more)
 
 
 def left_open(name: str, bound: str, why: str, doubt: Doubt, **numbers: Any) -> Expectation:
@@ -160,16 +132,9 @@ _FAMILY = Family("question", "harness.judge.questions", "SCORES")
 
 
 @functools.cache
-def _scores() -> Mapping[str, Score]:
+def questions() -> Mapping[str, Score]:
     """All that the files of `harness/judge/questions/` hold, by name."""
     return {score.name: score for file in _FAMILY.names() for score in _FAMILY.load(file)}
-
-
-def load_score(name: str) -> Score:
-    """Raises `UsageError` for an unknown name."""
-    if name not in BOUNDS:
-        raise UsageError(f"unknown score {name!r}; {choice(name, BOUNDS)}")
-    return _scores()[name]
 
 
 @dataclass(frozen=True)
@@ -199,11 +164,12 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     analysis = Analysis.of(evidence)
     plan = evidence.run.plan
     expect = plan.get("expect") or {}
-    scores = sorted(_scores().values(), key=lambda score: (score.order, score.name))
+    scores = sorted(questions().values(), key=lambda score: (score.order, score.name))
     results_of = {score.name: _result(score, analysis, expect.get(score.name)) for score in scores}
     weighed = {score.name: _weighed(results_of[score.name], analysis, score.by_steps) for score in scores}
     results = {name: result for name, (result, _) in weighed.items()}
-    not_judged = dict(item for result in results.values() for item in result.not_judged)
+    untold = reported.not_judged(evidence, expect)
+    not_judged = dict([*untold, *(item for result in results.values() for item in result.not_judged)])
     states, found_broken = weighing.judged(analysis, RUN)
     placed = [(_place(finding.code), finding) for finding in found_broken]
     placed += [(score.order, finding) for score in scores for finding in weighed[score.name][1]]
@@ -259,7 +225,7 @@ def _causes(code: str) -> Sequence[str]:
     """Of a finding of this code: the guarantees whose breach explains it."""
     if code in guarantees():
         return guarantees()[code].explained_by
-    for name, score in _scores().items():
+    for name, score in questions().items():
         if code.startswith((f"{name}.", f"{name.partition('_')[0]}.")):
             return score.explained_by
     return ()

@@ -22,6 +22,7 @@ from harness.errors import ChaosError
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
+from harness.report import figures
 from harness.report.commands import kept_as
 from harness.report.next_steps import next_steps
 from harness.report.strict_json import strict
@@ -273,8 +274,8 @@ def from_scorecard(card: Scorecard) -> Report:
         "reasons": list(card.reasons),
         "run": _run(card.evidence),
         "faults": [_fault(fault, errors.get(str(fault.get("id")))) for fault in card.faults],
-        "scores": card.scores,
-        "metrics": card.metrics,
+        "scores": figures.scores(card),
+        "metrics": figures.metrics(card),
         "expectations": [
             {name: getattr(line, name) for name in Expectation.__struct_fields__} for line in card.expectations
         ],

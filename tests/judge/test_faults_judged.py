@@ -23,7 +23,7 @@ from harness.judge.facts.job_end import LeftWithoutNotice, left_without_notice
 from harness.judge.facts.strikes import AfterTheEnd, NoTimeLeft, too_late
 from harness.judge.facts.work import Work
 from harness.judge.guarantees import fault_kept_down
-from harness.judge.questions.figures import _detection, _episode_ends
+from harness.judge.questions.metrics import _detection, _episode_ends
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Beside

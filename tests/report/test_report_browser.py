@@ -15,13 +15,13 @@ from gameday.test_gameday_verdict import DAY, day, rehearsed, verdict_of
 from gameday.test_gameday_verdict import card as act_card
 from report_pages import CARDS, page_of, risen
 
+from harness.campaign.repeats import repeat_verdict
 from harness.gameday import day_report
 from harness.gameday.day_verdict import Expected
 from harness.gate import gate_report, history_report, stored_gate
 from harness.gate.baseline_comparison import Question, Regressions, Success, compare
 from harness.gate.two_runs_report import compare as compare_runs
 from harness.gate.two_runs_report import render as render_comparison
-from harness.campaign.repeats import repeat_verdict
 from harness.judge.verdict import Verdict
 from harness.report import run_report
 

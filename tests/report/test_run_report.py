@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from report_pages import CARDS
 
 import harness.report
-from harness.judge.score import Expectation, Scorecard, at_least, at_most
+from harness.judge.score import Bound, Expectation, Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import html_page, junit, markdown, run_report, view
 from harness.report.run_report import Report, ReportError
@@ -169,8 +169,8 @@ def test_a_report_of_an_earlier_version_is_read() -> None:
 
 
 def test_numbers_stand_beside_the_texts() -> None:
-    most = at_most("a.max", 1.5, 3.0, lambda value: f"{value} s", unit="s")
-    least = at_least("b.min", None, 90.0, str, "%")
+    most = Bound("a.max", lambda value: f"{value} s", "s").line(3.0, 1.5)
+    least = Bound("b.min", unit="%", least=True).line(90.0, None)
     card = replace(report_runs.spot_evict(), expectations=[most, least])
     first, second = run_report.from_scorecard(card).expectations
     assert (first.bound_value, first.observed_value, first.unit, first.share) == (3.0, 1.5, "s", 0.5)

@@ -12,12 +12,12 @@ from typing import Any
 from harness.judge.bounds import FailFastBounds, JobBounds
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import (
+    Bound,
     Evidence,
     Expectation,
     S,
     Score,
     ScoreResult,
-    at_most,
     line,
     shown_ns,
 )
@@ -76,7 +76,7 @@ class FailFast(Score):
                 values, [Expectation("fail_fast.max", limit, "it did not", verdict, reason, doubt=doubt)]
             )
         late = f"the job held its GPUs for {format_duration(taken)} after the fault" if taken is not None else ""
-        lines = [at_most("fail_fast.max", taken, bounds.max, shown_ns, late if (taken or 0) > bounds.max else "")]
+        lines = [Bound("fail_fast.max", shown_ns).line(bounds.max, taken, late if (taken or 0) > bounds.max else "")]
         why = ""
         if bounds.says is not None:
             told, why = run.outcome_reason[:SHOWN_MAX], " and said why"

@@ -16,6 +16,7 @@ has moved. One that was not made counts as missed only where nothing disturbed t
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,8 +28,8 @@ from harness.judge.facts import by_time, reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Window
 from harness.judge.facts.saves import Saves
-from harness.judge.facts.usual import FAST_BEFORE, WORST_FACTOR, exit_ns
-from harness.judge.score import Expectation, Measured, S, at_most, line, shown_ns
+from harness.judge.facts.usual import FAST_BEFORE, WORST_FACTOR, Slow, exit_ns
+from harness.judge.score import Bound, Expectation, S, Score, ScoreResult, line, shown_ns
 from harness.judge.verdict import Code, Doubt, Ground, Kind, Verdict
 from harness.node.emitter import EXIT_LEFT
 from harness.timeline.timeline import Bools, Ints, Slot, Timeline
@@ -42,48 +43,63 @@ SEEN_MIN = 3  # saves that the harness saw without a fault: if it sees none of t
 WRITTEN_NS = 100_000_000  # so soon after it told the end of a save, who writes it may make another one
 
 
-class PaceScore(Measured):
+class _Again(Score):
+    """Judged by default, where the evidence says something of it."""
+
+    @abc.abstractmethod
+    def values(self, evidence: Analysis) -> dict[str, Any]:
+        """As in report.json."""
+
+    @abc.abstractmethod
+    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: Any) -> Sequence[Expectation] | str:
+        """Or why the evidence says nothing of it."""
+
+    def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
+        values = self.values(evidence)
+        lines = () if bounds is None else self.lines(evidence, values, bounds)
+        if isinstance(lines, str):
+            return ScoreResult(values, not_judged=[(self.by_default, lines)])
+        return ScoreResult(values, lines)
+
+
+class PaceScore(_Again):
     name = "pace"
     order = 40
 
     def values(self, evidence: Analysis) -> dict[str, Any]:
-        if isinstance(evidence.pace, str):
-            return {"slowdown": None, "steps": 0}
-        names = ("slowdown", "median", "at_least", "steps", "before", "best", "slowest", "worst")
-        return {name: getattr(evidence.pace, name) for name in names}
+        return {}
 
     def lines(self, evidence: Analysis, values: dict[str, Any], bounds: PaceBounds) -> Sequence[Expectation] | str:
         pace, bound = evidence.pace, bounds.max_slowdown
         if isinstance(pace, str):
             return pace
-        reason, code = "", ""
-        if pace.is_slow(bound) or pace.was_faster(bound):
-            reason = f"{pace.told}, its median step {pace.median:.2f} ×; allowed: {pace.allowed(bound):.2f} ×"
-            code = Code.PACE_MAX_SLOWDOWN
-        elif pace.was_slow(bound):
-            most = f"allowed for a while: {WORST_FACTOR * pace.allowed(bound):.2f} ×"
+        slow, allowed, reason = pace.slow(bound), pace.allowed(bound), ""
+        if slow in (Slow.ON_THE_WHOLE, Slow.BESIDE_BEFORE):
+            reason = f"{pace.told}, its median step {pace.median:.2f} ×; allowed: {allowed:.2f} ×"
+        elif slow is Slow.NOW_AND_THEN:
+            most = f"allowed for a while: {WORST_FACTOR * allowed:.2f} ×"
             reason = f"{pace.told}, but {pace.slowest:.2f} × now and then; {most}"
-            code = Code.PACE_SLOW_AGAIN
         elif not pace.known:
             return "no fault-free run had as many ranks as the job had at the end"
         elif pace.at_least > bound and pace.before > bound:
             return f"{pace.told}, and {pace.before:.2f} × already before the first fault"
-        observed = f"{pace.slowdown:.2f} ×, at least {pace.at_least:.2f} ×"
-        before = f" of {pace.before:.2f} × before the fault" if bound < pace.at_least <= pace.allowed(bound) else ""
-        grounds = Ground(Kind.DURATION, of=pace, bound=bound)
-        told = line("pace.max_slowdown", f"≤ {bound:g} ×{before}", observed, reason, grounds)
-        if not reason and pace.is_slower_than_before(pace.slowest, bound):
+        elif slow is Slow.NOW_AND_THEN_BESIDE_BEFORE:
             times = pace.slowest / pace.before
             reason = f"{pace.told}, but now and then {times:.2f} × its time before the first fault"
-            doubtful = replace(told, verdict=Verdict.INCONCLUSIVE, reason=reason, doubt=Doubt.FAULT_FREE_SLOW)
-            return [replace(doubtful, code=Code.PACE_SLOW_AGAIN)]
-        if not reason and pace.before < FAST_BEFORE and pace.median > bound * pace.before:
+        elif pace.before < FAST_BEFORE and pace.median > bound * pace.before:
             faster = f"before the first fault the job took only {pace.before:.2f} × the time of its fault-free run"
             return f"{faster}, and {pace.median / pace.before:.2f} × that since"
-        return [replace(told, code=code)]
+        observed = f"{pace.slowdown:.2f} ×, at least {pace.at_least:.2f} ×"
+        before = f" of {pace.before:.2f} × before the fault" if bound < pace.at_least <= allowed else ""
+        grounds = Ground(Kind.DURATION, of=pace, bound=bound)
+        told = line("pace.max_slowdown", f"≤ {bound:g} ×{before}", observed, reason, grounds)
+        if slow is Slow.NOW_AND_THEN_BESIDE_BEFORE:  # that excuses no recovery that never ended
+            told = replace(told, verdict=Verdict.INCONCLUSIVE, doubt=Doubt.FAULT_FREE_SLOW)
+        now_and_then = slow in (Slow.NOW_AND_THEN, Slow.NOW_AND_THEN_BESIDE_BEFORE)
+        return [replace(told, code=Code.PACE_SLOW_AGAIN if now_and_then else "")]
 
 
-class GpusInUse(Measured):
+class GpusInUse(_Again):
     name = "gpus_in_use"
     order = 43
 
@@ -136,7 +152,7 @@ def _idle_steps(evidence: Analysis, ready: Sequence[int]) -> int:
     return len(progress) - 1 - (int(busy[-1]) if len(busy) else -1)
 
 
-class ExitTime(Measured):
+class ExitTime(_Again):
     name = "exit_time"
     order = 44
 
@@ -155,10 +171,10 @@ class ExitTime(Measured):
         if taken > limit and usual is None and bounds.max is None:
             return "no fault-free run shows how long the exit takes"
         reason = f"the job took {format_duration(taken)} to end after its last step"
-        return [at_most("exit_time.max", taken, limit, shown_ns, reason, rests_on=(Ground(Kind.DURATION),))]
+        return [Bound("exit_time.max", shown_ns).line(limit, taken, reason, Ground(Kind.DURATION))]
 
 
-class CheckpointRhythm(Measured):
+class CheckpointRhythm(_Again):
     name = "checkpoint_rhythm"
     order = 41
 
