@@ -68,9 +68,9 @@ class ScoreResult:
 class Score(abc.ABC):
     """One question to the evidence."""
 
-    name: ClassVar[str]
+    name: str
     section: ClassVar[Literal["scores", "metrics"]] = "scores"  # where its values stand in report.json
-    order: ClassVar[int] = 99  # in reports and headlines
+    order: int = 99  # in reports and headlines
     by_steps: ClassVar[bool] = True  # what it claims rests on the steps in the log
     explained_by: ClassVar[tuple[str, ...]] = ()  # guarantees whose breach explains that a bound does not hold
 
@@ -259,23 +259,18 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
 def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[ScoreResult, list[Finding]]:
     """Each claim and each line of the table held against the doubts. `by_steps`: all of them rest on steps."""
     also = (Ground(Kind.STEPS),) if by_steps else ()
-    claims = [replace(each, rests_on=(*each.rests_on, *also)) for each in result.reasons]
     lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
-    found = [*(_weighed_claim(each, evidence) for each in claims), *map(_finding, lines)]
-    kept = [each for each in found if each is not None and each.verdict is not Verdict.PASS]
-    return replace(result, expectations=lines), kept
+    claims = [replace(each, rests_on=(*each.rests_on, *also)) for each in result.reasons]
+    weighed = [_weighed_claim(each, evidence) for each in claims]
+    found = [each for each in (*weighed, *map(_finding, lines)) if each.verdict is not Verdict.PASS]
+    return replace(result, expectations=lines), found
 
 
-def _weighed_claim(claim: Claim, evidence: Analysis) -> Finding | None:
-    """`None` where nothing hangs on it."""
-    if claim.good:
-        return Finding(Verdict.PASS, claim.words, claim.code)
-    if claim.good is None:
-        return Finding(Verdict.INCONCLUSIVE, claim.words, claim.code, claim.doubt)
-    found = spoilt(claim.rests_on, evidence)
-    if found is None:
-        return Finding(Verdict.FAIL, claim.words, claim.code)
-    return Finding(Verdict.INCONCLUSIVE, found.after(claim.words), claim.code, found.assumption, found.settles)
+def _weighed_claim(claim: Claim, evidence: Analysis) -> Finding:
+    if claim.good is False and (found := spoilt(claim.rests_on, evidence)):
+        return Finding(Verdict.INCONCLUSIVE, found.after(claim.words), claim.code, found.assumption, found.settles)
+    verdict = {True: Verdict.PASS, None: Verdict.INCONCLUSIVE, False: Verdict.FAIL}[claim.good]
+    return Finding(verdict, claim.words, claim.code, claim.doubt)
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:

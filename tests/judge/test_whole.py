@@ -34,12 +34,8 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import beside, part_of
 from harness.judge.facts.usual import Pace
 from harness.judge.guarantees import again_no_standstill
-from harness.judge.questions.whole_again import (
-    WRITTEN_NS,
-    PaceScore,
-    _after_the_fault,
-    _idle_steps,
-)
+from harness.judge.questions import whole_again
+from harness.judge.questions.whole_again import WRITTEN_NS, _after_the_fault, _idle_steps
 from harness.judge.score import Evidence, Expectation, S, Scorecard, judge
 from harness.judge.verdict import Code, Doubt, Ground, Kind, Verdict
 from harness.timeline.timeline import Timeline
@@ -168,7 +164,7 @@ def test_a_pace_lost_now_and_then_does_not_hide_behind_a_slow_fault_free_run(
     slowest: float, before: float, code: str
 ) -> None:
     evidence: Any = SimpleNamespace(pace=replace(FAST, slowest=slowest, before=before))
-    [told] = PaceScore().lines(evidence, {}, PaceBounds(max_slowdown=1.5))
+    _, [told] = whole_again.pace(evidence, PaceBounds(max_slowdown=1.5))
     assert isinstance(told, Expectation)
     assert (told.code, told.verdict) == (code, Verdict.INCONCLUSIVE if code else Verdict.PASS)
     assert not code or (told.doubt == Doubt.FAULT_FREE_SLOW and "3.20 × its time before" in told.reason)
@@ -179,7 +175,7 @@ def test_a_job_that_is_slower_than_before_but_not_than_a_slow_fault_free_run_is_
     median: float, judged: bool
 ) -> None:
     evidence: Any = SimpleNamespace(pace=replace(FAST, median=median, before=0.5))
-    found = PaceScore().lines(evidence, {}, PaceBounds(max_slowdown=1.5))
+    _, found = whole_again.pace(evidence, PaceBounds(max_slowdown=1.5))
     faster = "before the first fault the job took only 0.50 × the time of its fault-free run, and 1.52 × that since"
     assert (found == faster) is not judged
 
@@ -190,7 +186,7 @@ def test_a_job_that_is_slower_than_before_but_not_than_a_slow_fault_free_run_is_
 def test_a_job_that_was_slow_before_its_first_fault_is_not_judged(at_least: float, before: float, judged: bool) -> None:
     """At the bound it is as fast as it must be."""
     evidence: Any = SimpleNamespace(pace=replace(FAST, at_least=at_least, before=before))
-    found = PaceScore().lines(evidence, {}, PaceBounds(max_slowdown=1.5))
+    _, found = whole_again.pace(evidence, PaceBounds(max_slowdown=1.5))
     if judged:
         assert not isinstance(found, str)
         [told] = found
