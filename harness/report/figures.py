@@ -35,14 +35,13 @@ def scores(card: Scorecard) -> dict[str, dict[str, Any]]:
         "collectives": lambda evidence: {"hangs": hangs(evidence.run)},
     }
     found = {name: _worked_out(figures, card.evidence) for name, figures in table.items()}
-    return {
-        name: {**card.scores.get(name, {}), **found.get(name, {})} for name in dict.fromkeys([*card.scores, *found])
-    }
+    names = dict.fromkeys([*card.scores, *found])
+    return {name: {**found.get(name, {}), **card.scores.get(name, {})} for name in names}
 
 
 def metrics(card: Scorecard) -> dict[str, Any]:
     """Of the job as a whole, with those that the judge has."""
-    return {**card.metrics, **_worked_out(_of_the_job, card.evidence)}
+    return {**_worked_out(_of_the_job, card.evidence), **card.metrics}
 
 
 def _worked_out(figures: Callable[[Analysis], dict[str, Any]], evidence: Analysis) -> dict[str, Any]:

@@ -63,8 +63,8 @@ def _lines(values: Mapping[str, Any], bounds: MetricBounds) -> Iterator[Expectat
 def _steps(run: Timeline) -> dict[str, Any]:
     """Step time is the time between ends of complete steps of one epoch."""
     told = Times.of(run)
-    taken = (told.end - told.begin) / S
-    found = {f"step_seconds_p{q}": float(np.percentile(taken, q)) if len(taken) else None for q in QUANTILES}
+    taken = told.end - told.begin
+    found = {f"step_seconds_p{q}": float(np.percentile(taken, q)) / S if len(taken) else None for q in QUANTILES}
     return found | {"steps_rolled_back": len(run.progress) - len(np.unique(run.progress.step))}
 
 

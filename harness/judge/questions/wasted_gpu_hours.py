@@ -29,9 +29,9 @@ class WastedGpuHours(Score):
 
     def score(self, evidence: Analysis, bounds: WasteBounds | None) -> ScoreResult:
         booked = evidence.ledger
-        whole, by_faults, allocated = booked.wasted / S, booked.wasted_by_faults / S, booked.allocated / S
-        values = {"gpu_seconds_wasted": whole, "gpu_seconds_wasted_by_faults": by_faults}
-        values |= {"percent": 100 * whole / (allocated or 1), "percent_by_faults": 100 * by_faults / (allocated or 1)}
+        whole, by_faults, allocated = booked.wasted, booked.wasted_by_faults, booked.allocated or 1
+        values = {"gpu_seconds_wasted": whole / S, "gpu_seconds_wasted_by_faults": by_faults / S}
+        values |= {"percent": 100 * whole / allocated, "percent_by_faults": 100 * by_faults / allocated}
         if bounds is None:
             return ScoreResult(values)
         if not booked.allocated:
