@@ -272,7 +272,7 @@ def _blind(check_row: SuiteRow, asked: str | None) -> str:
     if check_row.result.verdict is not Verdict.FAIL:
         return f"the blindness check did not fail ({check_row.result.verdict}: {said}), so this gate proves nothing"
     card = check_row.cards[0]
-    struck = {fault["id"] for fault in card.faults if fault["t_injected"] is not None}
+    struck = {fault.id for fault in card.evidence.run.faults if fault.injected is not None}
     planned = [str(fault["id"]) for fault in card.evidence.run.plan.get("faults") or ()]
     # A fault never acted: it failed over something else, at its start perhaps.
     if idle := ", ".join(name for name in planned if name not in struck):

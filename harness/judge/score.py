@@ -27,7 +27,6 @@ from harness.judge.guarantee import ORDER, RUN, family, guarantees
 from harness.judge.verdict import Claim, Code, Doubt, Finding, Ground, Kind, Verdict, merge, unknown, worst_first
 from harness.judge.weighing import Judged
 from harness.plugins import Family
-from harness.timeline.timeline import FaultRecord
 
 S = 1_000_000_000
 ELSEWHERE = 5  # stands what an assumption of no family finds, among the scores by their order
@@ -148,7 +147,6 @@ class Scorecard:
     seed: int
     verdict: Verdict
     reasons: Sequence[str]  # the first one is the headline
-    faults: Sequence[Mapping[str, Any]]
     scores: Mapping[str, Mapping[str, Any]]
     metrics: Mapping[str, Any]
     expectations: Sequence[Expectation]
@@ -187,13 +185,8 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         how = "failed" if verdict is Verdict.FAIL else "did not complete"
         told = reasons[0].removeprefix("the job failed: ")
         reasons[0] = f"{run} {how}, so nothing was injected: {told}"
-    sections: dict[str, dict[str, Any]] = {"scores": {}, "metrics": {}}
-    for score in scores:
-        values = results[score.name].values
-        if score.section == "metrics":
-            sections["metrics"] |= values
-        elif values or score.name in expect:  # the others have nothing to say of this run
-            sections["scores"][score.name] = values
+    values = {score.name: results[score.name].values for score in scores if score.section == "scores"}
+    metrics = (results[score.name].values for score in scores if score.section == "metrics")
     scenario = plan.get("scenario") or {}
     return Scorecard(
         run_id=run_id,
@@ -204,9 +197,8 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         verdict=verdict,
         reasons=reasons or [_headline(results, expects_something(expect), not_judged)],
         not_judged=not_judged,
-        faults=[_fault(fault, evidence.run.begin) for fault in evidence.run.faults],
-        scores=sections["scores"],
-        metrics=sections["metrics"],
+        scores={name: each for name, each in values.items() if each or name in expect},  # others say nothing
+        metrics={name: value for each in metrics for name, value in each.items()},
         expectations=[line for result in results.values() for line in result.expectations],
         environment=evidence.run.environment,
         evidence=analysis,
@@ -303,16 +295,3 @@ def _headline(results: Mapping[str, ScoreResult], asked: bool, not_judged: Mappi
     if not_judged:
         clauses.append(f"not judged: {', '.join(not_judged)}")
     return "; ".join(clauses)
-
-
-def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
-    """One line of `faults[]`; the effect is the last one measured, or the first that was not as expected."""
-    effect = next((e for e in fault.effects if not e.get("ok")), fault.effects[-1] if fault.effects else {})
-    return {
-        "id": fault.id,
-        "kind": fault.kind,
-        "target": [dict(target) for target in fault.targets],
-        "t_injected": None if fault.injected is None else (fault.injected - begin) / S,
-        "effect": {key: effect.get(key) for key in ("measured", "expected", "unit")},
-        "healed": fault.healed is not None,
-    }

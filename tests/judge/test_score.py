@@ -20,7 +20,6 @@ from harness.judge.guarantee import RUN, Guarantee, guarantees
 from harness.judge.score import Bound, Expectation, ScoreResult, questions
 from harness.judge.verdict import EXIT_CODES, Claim, Doubt, Finding, Verdict, merge, worst_first
 from harness.report import figures
-from harness.timeline.timeline import FaultRecord
 
 REASON = "the command on node0 ended with 2: can't open file 'train.py'"
 ORDER = [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID, Verdict.FAIL]
@@ -119,19 +118,6 @@ def test_the_longest_recovery_is_told_wherever_it_comes() -> None:
         assert recovery["seconds"] == max(lengths)
         found.append(lengths.index(max(lengths)))
     assert found == [0, 1]
-
-
-def test_the_effect_shown_is_the_first_that_was_not_as_meant() -> None:
-    def effects(*ok: bool) -> FaultRecord:
-        told = tuple({"measured": n, "expected": 9, "unit": "x", "ok": good} for n, good in enumerate(ok))
-        return FaultRecord("f", "kind", ({"node": "n"},), 3 * score.S, told, None, None, None)
-
-    assert score._fault(effects(True, False, False), score.S)["effect"]["measured"] == 1
-    assert score._fault(effects(True, True), score.S)["effect"] == {"measured": 1, "expected": 9, "unit": "x"}
-    assert score._fault(effects(), score.S)["effect"] == {"measured": None, "expected": None, "unit": None}
-    line = score._fault(effects(True), score.S)
-    assert (line["id"], line["kind"], line["target"], line["t_injected"]) == ("f", "kind", [{"node": "n"}], 2.0)
-    assert line["healed"] is False
 
 
 def test_a_card_is_headed_by_its_plan() -> None:

@@ -41,10 +41,9 @@ def named() -> str:
     """A run whose faults and nodes have long names."""
     card = report_runs.double_evict()
     run = card.evidence.run
-    faults = [replace(fault, id=LONG) for fault in run.faults]
+    faults = [replace(fault, id=LONG, targets=({"node": LONG},)) for fault in run.faults]
     run = replace(run, faults=faults, processes=[replace(each, node=LONG) for each in run.processes])
-    rows = [{**fault, "id": LONG, "target": [{"node": LONG}]} for fault in card.faults]
-    return page_of(replace(card, run_id=LONG, scenario=LONG, faults=rows, evidence=replace(card.evidence, run=run)))
+    return page_of(replace(card, run_id=LONG, scenario=LONG, evidence=replace(card.evidence, run=run)))
 
 
 def gate() -> str:

@@ -100,7 +100,7 @@ def test_two_in_sequence_are_judged_each_by_its_own_outage(seed: int) -> None:
     for number, card in enumerate(cards):
         truth, run = history.truth.episodes[number], card.evidence.run
         assert card.verdict is Verdict.PASS, card.reasons
-        assert [fault["id"] for fault in card.faults] == [f"fault{number + 1}"]
+        assert [fault.id for fault in run.faults] == [f"fault{number + 1}"]
         (episode,) = run.episodes
         assert (episode.t_stop, episode.t_regained) == (truth.t_stop, truth.t_regained)
         assert [s.begin for s in run.segments[1:]] == [s.end for s in run.segments[:-1]]
@@ -118,7 +118,7 @@ def test_nodes_keep_their_numbers_when_one_was_replaced_before(kind: str, victim
     for name, victim in zip(("first", "second"), victims, strict=True):
         card = judged(history, logs, name)
         assert card.verdict is Verdict.PASS, card.reasons
-        assert [target["node"] for target in card.faults[0]["target"]] == [f"node{victim}"]
+        assert [target["node"] for target in card.evidence.run.faults[0].targets] == [f"node{victim}"]
         assert figures_of.metrics(card)["replacements"] == 1
 
 
