@@ -21,6 +21,7 @@ from harness.errors import ChaosError
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
+from harness.report import figures
 from harness.report.commands import kept_as
 from harness.report.next_steps import next_steps
 from harness.report.strict_json import strict
@@ -255,8 +256,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 def from_scorecard(card: Scorecard) -> Report:
     """The report of a run that was judged. What is not a finite number becomes null."""
-    errors = {record.id: record for record in card.evidence.run.faults}
-    scenario = card.evidence.run.plan.get("scenario")
+    run = card.evidence.run
+    scenario = run.plan.get("scenario")
     labels = scenario.get("labels") if isinstance(scenario, Mapping) else None
     values = {
         "schema": SCHEMA,
@@ -265,15 +266,15 @@ def from_scorecard(card: Scorecard) -> Report:
         "title": card.title,
         "backend": card.backend,
         "seed": card.seed,
-        "profile": _text(card.evidence.run.plan.get("profile")),
+        "profile": _text(run.plan.get("profile")),
         "commit": _text(card.environment.get("commit")),
         "begun_at": _text(card.environment.get("begun_at")),
         "verdict": card.verdict.value,
         "reasons": list(card.reasons),
         "run": _run(card.evidence),
-        "faults": [_fault(fault, errors.get(str(fault.get("id")))) for fault in card.faults],
-        "scores": card.scores,
-        "metrics": card.metrics,
+        "faults": [_fault(fault, run.begin) for fault in run.faults],
+        "scores": figures.scores(card),
+        "metrics": figures.metrics(card),
         "expectations": [
             {name: getattr(line, name) for name in Expectation.__struct_fields__} for line in card.expectations
         ],
@@ -284,7 +285,7 @@ def from_scorecard(card: Scorecard) -> Report:
         "not_judged": list(card.not_judged),
         "not_judged_because": card.not_judged,
         "next_steps": next_steps(card),
-        "kept_as": kept_as(card.run_id, card.evidence.run.plan),
+        "kept_as": kept_as(card.run_id, run.plan),
     }
     return Report.from_json(strict(values))
 
@@ -323,13 +324,24 @@ def _run(evidence: Analysis) -> dict[str, Any]:
     }
 
 
-def _fault(fault: Mapping[str, Any], record: FaultRecord | None) -> dict[str, Any]:
-    error = record.error if record else None
-    effect: dict[str, Scalar] = {}
-    for name, value in (fault.get("effect") or {}).items():
-        plain = value.item() if hasattr(value, "item") else value
-        effect[name] = plain if plain is None or isinstance(plain, bool | int | float | str) else str(plain)
-    return {**fault, "effect": effect, "kills": bool(record and record.kills), "error": error or ""}
+def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
+    """Its effect is the last one measured, or the first that was not as expected."""
+    effect = next((e for e in fault.effects if not e.get("ok")), fault.effects[-1] if fault.effects else {})
+    return {
+        "id": fault.id,
+        "kind": fault.kind,
+        "target": [dict(target) for target in fault.targets],
+        "t_injected": None if fault.injected is None else (fault.injected - begin) / S,
+        "effect": {name: _plain(effect.get(name)) for name in Effect.__struct_fields__},
+        "healed": fault.healed is not None,
+        "kills": fault.kills,
+        "error": fault.error or "",
+    }
+
+
+def _plain(value: Any) -> Scalar:
+    value = value.item() if hasattr(value, "item") else value
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _text(value: object) -> str | None:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from harness.backends.contract import load_backend
 from harness.campaign.campaign_observers import CampaignObserver
+from harness.campaign.repeats import RepeatVerdict, repeat_verdict
 from harness.cli import main
 from harness.errors import ScenarioError, UsageError
 from harness.gate import baseline, gate_command, merging, run_figures, selection, stored_gate
@@ -26,7 +27,6 @@ from harness.gate.known_failures import settle
 from harness.gate.selection import Past, Shard, parse_shard
 from harness.gate.stored_gate import LeftOut
 from harness.gate.suite_file import KnownFailure, find_blindness_check, parse_suite
-from harness.judge.repeats import RepeatVerdict, repeat_verdict
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import commands

@@ -25,7 +25,7 @@ from harness.judge.guarantees import (
     fault_struck,
     job_left_with_notice,
 )
-from harness.judge.questions.figures import _detection, _episode_ends
+from harness.judge.questions.metrics import _detection, _episode_ends
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.log.consequences import May

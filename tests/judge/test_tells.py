@@ -15,6 +15,7 @@ from harness.judge.facts import reported
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.node.emitter import TELLS
+from harness.report import figures as figures_of
 from harness.trainers.contract import build_trainer
 
 JOB = Job(nodes=2, steps=60, every=10)
@@ -58,7 +59,7 @@ def test_what_is_told_no_more_is_judged_no_more_and_nothing_else_is(kind: str) -
     assert set(after.not_judged) - set(before.not_judged) == {reported.ITEMS[kind]}
     assert set(before.not_judged) <= set(after.not_judged)
     assert reported.ITEMS[kind] in after.reasons[0]
-    assert kind in before.metrics["tells"] and kind not in after.metrics["tells"]
+    assert kind in figures_of.metrics(before)["tells"] and kind not in figures_of.metrics(after)["tells"]
 
 
 def test_without_a_loss_there_is_nothing_to_compare() -> None:

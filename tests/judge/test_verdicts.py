@@ -19,6 +19,7 @@ from simulator import KINDS, Job, Line, Logs, Outage, clocks, find, remove, simu
 from harness.judge.guarantees import job_large_enough
 from harness.judge.score import Expectation, Scorecard
 from harness.judge.verdict import Verdict
+from harness.report import figures as figures_of
 from harness.report import run_report
 
 
@@ -140,7 +141,7 @@ def test_a_recovery_that_never_came_is_the_longest() -> None:
             remove(lines, lambda line: line["mono_ns"] > last)
         logs.harness[-1].update(outcome="aborted", reason="no step")
 
-    values = judged(stops_again).scores["recovery_time"]
+    values = figures_of.scores(judged(stops_again))["recovery_time"]
     first, second = values["episodes"]
     assert first["seconds"] > 1 and second["seconds"] is None
     assert values["seconds"] is None and values["phases"] == second["phases"]
@@ -151,7 +152,7 @@ def test_the_longest_checkpoint_counts() -> None:
         for line in logs.all("checkpoint.committed"):
             line["duration_ns"] = line["step"] * 10**8
 
-    found = judged(took).metrics
+    found = figures_of.metrics(judged(took))
     assert (found["checkpoint_seconds_p50"], found["checkpoint_seconds_max"]) == (2.5, 4.0)
 
 

@@ -13,13 +13,13 @@ from gameday.test_gameday_verdict import DAY, day, rehearsed, verdict_of
 from gameday.test_gameday_verdict import card as act_card
 from report_pages import CARDS, page_of, risen
 
+from harness.campaign.repeats import repeat_verdict
 from harness.gameday import day_report
 from harness.gameday.day_verdict import Expected
 from harness.gate import gate_report, history_report, stored_gate
 from harness.gate.baseline_comparison import Question, Regressions, Success, compare
 from harness.gate.two_runs_report import compare as compare_runs
 from harness.gate.two_runs_report import render as render_comparison
-from harness.judge.repeats import repeat_verdict
 from harness.judge.verdict import Verdict
 from harness.report import run_report
 
@@ -39,10 +39,9 @@ def named() -> str:
     """A run whose faults and nodes have long names."""
     card = report_runs.double_evict()
     run = card.evidence.run
-    faults = [replace(fault, id=LONG) for fault in run.faults]
+    faults = [replace(fault, id=LONG, targets=({"node": LONG},)) for fault in run.faults]
     run = replace(run, faults=faults, processes=[replace(each, node=LONG) for each in run.processes])
-    rows = [{**fault, "id": LONG, "target": [{"node": LONG}]} for fault in card.faults]
-    return page_of(replace(card, run_id=LONG, scenario=LONG, faults=rows, evidence=replace(card.evidence, run=run)))
+    return page_of(replace(card, run_id=LONG, scenario=LONG, evidence=replace(card.evidence, run=run)))
 
 
 def gate() -> str:

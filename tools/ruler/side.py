@@ -52,7 +52,7 @@ def answer(load: Callable[..., Any], judge: Callable[..., Any], run_dir: pathlib
         "verdict": str(card.verdict),
         "claims": claims(card),
         "words": [str(reason) for reason in card.reasons],
-        "figures": {**flat("scores", card.scores), **flat("metrics", card.metrics), **expected(card)},
+        "figures": {**shown(card), **expected(card)},
     }
 
 
@@ -64,6 +64,15 @@ def claims(card: Any) -> list[list[str]]:
             [str(card.verdict), "words: " + re.sub(r"[-+.\w]*\d[-+.\w]*", "#", text), ""] for text in card.reasons
         )
     return sorted([str(each.verdict), str(each.code), str(each.doubt)] for each in found)
+
+
+def shown(card: Any) -> dict[str, Any]:
+    """All figures of a report; in older versions the judge has all of them."""
+    try:
+        of = importlib.import_module("harness.report.figures")
+    except ModuleNotFoundError:
+        return {**flat("scores", card.scores), **flat("metrics", card.metrics)}
+    return {**flat("scores", of.scores(card)), **flat("metrics", of.metrics(card))}
 
 
 def flat(name: str, value: Any) -> dict[str, Any]:

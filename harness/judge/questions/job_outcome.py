@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from harness.judge.bounds import FailFastBounds, JobBounds
 from harness.judge.facts.analysis import Analysis
-from harness.judge.score import S, Score, ScoreResult, at_most, left_open, line, shown_ns
+from harness.judge.score import Bound, S, Score, ScoreResult, left_open, line, shown_ns
 from harness.judge.verdict import Doubt
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
@@ -58,7 +58,7 @@ class FailFast(Score):
             why = f"the run ended as {run.outcome or 'unknown'}"
             return ScoreResult(values, [left_open(NAME, limit, why, Doubt.RUN_CUT_SHORT)])
         late = f"the job held its GPUs for {shown_ns(taken)} after the fault" if (taken or 0) > bounds.max else ""
-        lines = [at_most(NAME, taken, bounds.max, shown_ns, late)]
+        lines = [Bound(NAME, shown_ns).line(bounds.max, taken, late)]
         if bounds.says is not None:
             good = bounds.says.casefold() in says.casefold()
             why = "" if good else f"the job did not say {bounds.says!r}, but: {says[:SHOWN_MAX] or 'nothing'}"
