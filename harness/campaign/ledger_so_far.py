@@ -23,13 +23,14 @@ from typing import Any
 from harness.errors import ChaosError
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence, beside
-from harness.judge.score import load_score
 from harness.log import reading
 from harness.node import kernel
+from harness.report.figures import price_per_gpu_hour
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 from harness.timeline.window import narrowed
 
+S = 1_000_000_000
 CPU_LIMIT_S = 120
 LIMIT_S = 900  # a process of low priority waits long where others use the CPUs
 MEMORY_BYTES_MAX = 4 * 2**30  # about twenty million steps
@@ -77,19 +78,20 @@ def booked(evidence: Evidence, since: int | None = None) -> dict[str, Any]:
         part = narrowed(evidence.run, since)
         own = replace(part.beside, job=part.beside.job or evidence.run)
         evidence = replace(evidence, run=replace(part, beside=own))
-    return as_told(load_score("wasted_gpu_hours").score(Analysis.of(evidence), None).values)
+    return as_told(Analysis.of(evidence))
 
 
-def as_told(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a report's `wasted_gpu_hours`."""
-    allocated = values["gpu_seconds_allocated"]
+def as_told(evidence: Analysis) -> dict[str, Any]:
+    """In GPU-seconds."""
+    ledger, price = evidence.ledger, price_per_gpu_hour(evidence.run)
+    wasted, productive = ledger.wasted / S, ledger.accounts["productive"]
     return {
-        "accounts": values["accounts"],
-        "allocated": allocated,
-        "goodput": values["accounts"]["productive"] / allocated if allocated else None,
-        "wasted_all": values["gpu_seconds_wasted"],
-        "wasted_faults": values["gpu_seconds_wasted_by_faults"],
-        "dollars": values.get("dollars_wasted"),
+        "accounts": {name: amount / S for name, amount in ledger.accounts.items()},
+        "allocated": ledger.allocated / S,
+        "goodput": productive / ledger.allocated if ledger.allocated else None,
+        "wasted_all": wasted,
+        "wasted_faults": ledger.wasted_by_faults / S,
+        "dollars": None if price is None else price * wasted / 3600,
     }
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from harness.campaign.repeats import RepeatVerdict
 from harness.gate.baseline_comparison import RUNS_MIN, RUNS_USUAL, Question, Regressions, Success, title
 from harness.gate.baseline_comparison import Answer as Comparison
 from harness.gate.stored_gate import Part, Run
-from harness.judge.repeats import RepeatVerdict
 from harness.judge.score import S, Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import html_page, junit, markdown, run_report

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 
+from harness.campaign.repeats import RepeatVerdict
 from harness.gate.suite_file import KnownFailure
-from harness.judge.repeats import RepeatVerdict
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 

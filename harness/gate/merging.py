@@ -10,6 +10,7 @@ from dataclasses import replace
 import msgspec
 
 from harness.campaign.experiment import new_run_id
+from harness.campaign.repeats import RepeatVerdict
 from harness.errors import UsageError
 from harness.gate import baseline, run_figures, stored_gate
 from harness.gate.baseline_comparison import Regressions
@@ -17,7 +18,6 @@ from harness.gate.gate_report import GateResult, SuiteRow, render
 from harness.gate.run_figures import Figures, ScenarioFigures
 from harness.gate.stored_gate import LeftOut, Part, Stored
 from harness.gate.suite_run import decided
-from harness.judge.repeats import RepeatVerdict
 from harness.judge.verdict import Verdict
 from harness.report import write_files
 from harness.report.words import one_line

@@ -21,6 +21,7 @@ from harness.campaign import wings
 from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserver, Stage, staged
 from harness.campaign.checked_files import load_scenario
 from harness.campaign.experiment import new_run_id, run_repeatedly
+from harness.campaign.repeats import RepeatVerdict, repeat_verdict
 from harness.errors import ChaosError, ScenarioError, UsageError
 from harness.gate import baseline, stored_gate
 from harness.gate.baseline_comparison import RUNS_MIN, RUNS_USUAL, Regressions
@@ -31,7 +32,6 @@ from harness.gate.selection import Chosen, Shard, by_weight, look_back, needed_s
 from harness.gate.stored_gate import LeftOut, Part, Run, Stored
 from harness.gate.suite_file import KnownFailure, Suite, SuiteEntry, find_blindness_check, load_suite
 from harness.judge.facts.evidence import load_evidence
-from harness.judge.repeats import RepeatVerdict, repeat_verdict
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict, merge
 from harness.plan.capabilities import check_capabilities
@@ -272,7 +272,7 @@ def _blind(check_row: SuiteRow, asked: str | None) -> str:
     if check_row.result.verdict is not Verdict.FAIL:
         return f"the blindness check did not fail ({check_row.result.verdict}: {said}), so this gate proves nothing"
     card = check_row.cards[0]
-    struck = {fault["id"] for fault in card.faults if fault["t_injected"] is not None}
+    struck = {fault.id for fault in card.evidence.run.faults if fault.injected is not None}
     planned = [str(fault["id"]) for fault in card.evidence.run.plan.get("faults") or ()]
     # A fault never acted: it failed over something else, at its start perhaps.
     if idle := ", ".join(name for name in planned if name not in struck):

@@ -16,6 +16,7 @@ from enum import Enum, auto
 import numpy as np
 
 from harness.timeline.lineage import Progress, pairwise_epochs
+from harness.timeline.phase_names import PHASES
 
 
 class Mark(Enum):
@@ -96,7 +97,7 @@ class _State:
     aborted: bool = False
     agents_known: bool = field(default=False)
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:  # noqa: C901, PLR0912  # a table: one mark a row
         match event.mark:
             case Mark.STRIKE:
                 self.struck, self.noticed = True, self.noticed and self.in_gap
@@ -221,6 +222,12 @@ class Episode:
     @property
     def end(self) -> int:
         return self.segments[-1].end if self.segments else self.t_stop
+
+    @property
+    def phases_ns(self) -> dict[str, int]:
+        """How long each phase took, all its parts together, in the order in which phases usually come."""
+        sums = {phase: sum(s.end - s.begin for s in self.segments if s.phase == phase) for phase in PHASES}
+        return {phase: amount for phase, amount in sums.items() if amount}
 
 
 def progress_segments(progress: Progress) -> tuple[list[Segment], list[Episode]]:

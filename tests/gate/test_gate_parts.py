@@ -1,7 +1,5 @@
 """Parts of a gate: known failures, tags, budgets, shards; what is left out is never a full pass."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os
@@ -18,6 +16,7 @@ from typer.testing import CliRunner
 
 from harness.backends.contract import load_backend
 from harness.campaign.campaign_observers import CampaignObserver
+from harness.campaign.repeats import RepeatVerdict, repeat_verdict
 from harness.cli import main
 from harness.errors import ScenarioError, UsageError
 from harness.gate import baseline, gate_command, merging, run_figures, selection, stored_gate
@@ -28,7 +27,6 @@ from harness.gate.known_failures import settle
 from harness.gate.selection import Past, Shard, parse_shard
 from harness.gate.stored_gate import LeftOut
 from harness.gate.suite_file import KnownFailure, find_blindness_check, parse_suite
-from harness.judge.repeats import RepeatVerdict, repeat_verdict
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import commands
@@ -389,14 +387,6 @@ def test_a_shard_whose_blindness_check_lived_is_blind(rehearse: Any, tmp_path: p
     parts = shards(rehearse, 2)
     _edit(parts[1], lambda values: values["blindness_check"].update(verdict="pass"))
     assert merging.merge_gates(parts, tmp_path).verdict is Verdict.INVALID
-
-
-def test_a_shard_of_an_earlier_version_calls_its_blindness_check_a_canary(
-    rehearse: Any, tmp_path: pathlib.Path
-) -> None:
-    parts = shards(rehearse, 2)
-    _edit(parts[0], lambda values: values.update(canary=values.pop("blindness_check")))
-    assert merging.merge_gates(parts, tmp_path).verdict is Verdict.PASS
 
 
 def test_what_programs_read_of_a_gate_keeps_its_shape(rehearse: Any) -> None:

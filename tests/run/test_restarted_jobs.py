@@ -1,7 +1,5 @@
 """The second restart after real jobs: trainers that recover once, and save something else than their state."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import shutil
@@ -145,7 +143,9 @@ def test_what_shows_only_at_the_second_restart_fails(tmp_path: pathlib.Path, bug
     told = small_jobs.told(tmp_path / "run", "second_restart.finished")
     assert card.verdict is Verdict.FAIL, (card.reasons, told, card.not_judged)
     assert any(reason in text for text in card.reasons), card.reasons
-    assert all(text.startswith(("second restart", "the restore drill", "last_checkpoint")) for text in card.reasons), card.reasons
+    assert all(text.startswith(("second restart", "the restore drill", "last_checkpoint")) for text in card.reasons), (
+        card.reasons
+    )
 
 
 @pytest.mark.slow

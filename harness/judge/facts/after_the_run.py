@@ -8,12 +8,12 @@ a run: the guarantees that hold for it are asked of that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from harness.judge.facts import deaths, ranks, times
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.known import OFF, By
+from harness.judge.facts.known import OFF
 from harness.judge.facts.made_as_asked import Asked
 from harness.judge.facts.restarts import restore
 from harness.judge.facts.saves import Saves
@@ -42,7 +42,6 @@ class Made:
     failed: str = ""
     open: str = ""
     done: Timeline | None = None
-    by: By = By.SEEN
 
 
 def newest_save(evidence: Analysis) -> int:
@@ -51,9 +50,7 @@ def newest_save(evidence: Analysis) -> int:
 
 
 def restore_drill(evidence: Analysis) -> Made:
-    """It proves nothing of a job that had saved nothing."""
-    made = _made(evidence.run, "drill", evidence.run.drill or {}, evidence.drill)
-    return made if newest_save(evidence) and not made.silent else replace(made, by=By.MISSING)
+    return _made(evidence.run, "drill", evidence.run.drill or {}, evidence.drill)
 
 
 def second_restart(evidence: Analysis) -> Made:

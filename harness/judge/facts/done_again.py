@@ -7,7 +7,6 @@ in as many before its first fault. Else a figure may be off by a few times as mu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +15,6 @@ import numpy as np
 from harness.judge.facts import losses, ranks
 from harness.judge.facts.after_the_run import Made, second_restart
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.known import By
 from harness.judge.facts.losses import CURVES, WORDS
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
@@ -27,21 +25,7 @@ BAND_FACTOR, FLOOR_ULPS = 3.0, 16.0  # times the run's own distance, and of roun
 NO_BOUND = "the scenario sets no bound on what each step computes"
 
 
-@dataclass(frozen=True)
-class Off:
-    """A figure of a step that is another one than in the run. Where a repeat is not the same, one run's distance is too
-    little to accuse another."""
-
-    step: int
-    name: str
-    mine: float
-    other: float
-    by: By
-
-
 class DoneAgain:
-    """`by`: how it is known that it should have ended with the run. A job that its time ends may do more steps."""
-
     def __init__(self, evidence: Analysis, made: Made, log: Timeline):
         self._evidence, self.made, self.log, usual = evidence, made, log, evidence.fault_free
         self.reached = int(log.steps.step.max(initial=0))  # by any rank: a line may be lost
@@ -49,8 +33,8 @@ class DoneAgain:
         self._bounds: Any = (evidence.run.plan.get("expect") or {}).get("loss_continuity")
         unplanned = usual is not None and usual.planned_steps is None
         self.went_on = unplanned and self.reached > evidence.run.reached_step
-        ends_there = usual is not None and usual.reached_step == evidence.run.reached_step
-        self.by = By.SEEN if ends_there and self.compared.identical else By.TOLD
+        as_usual = usual is not None and usual.reached_step == evidence.run.reached_step
+        self.ends_there = as_usual and self.compared.identical  # a job that its time ends may go on
 
     @cached_property
     def not_compared(self) -> str:
@@ -100,15 +84,14 @@ class DoneAgain:
             if steps := len(self.compared.alone(name)):
                 yield f"{counted(steps, 'step')} at which only it, or only the run, tells the {WORDS[name]}"
 
-    def off(self) -> list[Off]:
-        """Of each figure the first step in which it is off, in order."""
+    def off(self) -> list[tuple[int, str, float, float]]:
+        """Of each figure the first step in which it is off, with the run's value and its own, in order."""
         found = []
         for name in self._curves:
             mine, other = getattr(self.compared.run, name), getattr(self.compared.fault_free, name)
-            for row in np.flatnonzero(np.isfinite(mine) & (losses.distance(mine, other) > self._band(name, mine)))[:1]:
-                by = By.SEEN if self.repeats or name == "lr" else By.TOLD
-                found.append(Off(int(self.compared.step[row]), WORDS[name], mine[row], other[row], by))
-        return sorted(found, key=lambda each: each.step)
+            off = np.isfinite(mine) & (losses.distance(mine, other) > self._band(name, mine))
+            found += [(int(self.compared.step[row]), name, mine[row], other[row]) for row in np.flatnonzero(off)[:1]]
+        return sorted(found)
 
     def _band(self, name: str, mine: Floats) -> Floats | float:
         """How far a figure may be off. What one of the two does not tell is no distance."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from harness.judge.facts import by_time
-from harness.judge.facts.analysis import Analysis
-from harness.judge.guarantee import RUN, Breach, Guarantee, breach
+from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.save_events import FAILED
 from harness.timeline.sorted_events import CLEAN_CODES
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """Of a job that did all its steps; by what was told after its last good save, while nothing disturbed it."""
     run, saves = evidence.run, evidence.saves
     last = saves.good[-1].last_at if saves.good else run.begin
@@ -34,7 +31,7 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
         words = f"the job ended at step {run.reached_step}, and its last checkpoint is of step {newest}"
         words += f": without a fault it is of step {wanted} or later"
     if words and not saves.left_untold:
-        yield breach(words, saves, grounds=[Ground(Kind.ABSENCE)])
+        yield breach(words, grounds=[Ground(Kind.ABSENCE)])
 
 
 def _is_disturbed(evidence: Analysis, at: int) -> bool:
@@ -56,4 +53,4 @@ def _wanted(evidence: Analysis) -> int:
     return run.reached_step - (fault_free.reached_step - int(usual.steps[-1])) - further
 
 
-GUARANTEE = Guarantee(breaches, holds_for=(RUN,), switch="last_checkpoint", until_the_end=True)
+GUARANTEE = Guarantee(breaches, ("checkpoints",), holds_for=(RUN,), switch="last_checkpoint", until_the_end=True)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
+from harness.judge.facts import tellers
 from harness.judge.facts.done_again import done_again, not_done
 from harness.judge.facts.losses import WORDS
-from harness.judge.guarantee import Breach, of_second, second_guarantee
+from harness.judge.guarantee import Analysis, Breaches, of_second, second_guarantee
 
 OF_EACH_RANK = {**WORDS, "weights": "digest of the weights", "rank_samples": "number of samples"}
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     if again := done_again(evidence):
-        for each in again.off():
-            was = f"{each.other:.9g}, and the run's was {each.mine:.9g}"
-            yield of_second(f"at step {each.step} its {each.name} is {was}", each)
-        for words in again.of_ranks(OF_EACH_RANK):
-            yield of_second(words, again.made)
+        for step, name, mine, other in again.off():
+            words = () if again.repeats or name == "lr" else (tellers.ONE_DISTANCE,)
+            yield of_second(f"at step {step} its {WORDS[name]} is {other:.9g}, and the run's was {mine:.9g}", *words)
+        yield from map(of_second, again.of_ranks(OF_EACH_RANK))
 
 
 GUARANTEE = second_guarantee(breaches, not_done)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import numpy as np
-
 from harness.judge.facts import losses
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.done_again import done_again, not_done
-from harness.judge.guarantee import Breach, of_second, second_guarantee
+from harness.judge.guarantee import Analysis, Breaches, of_second, second_guarantee
 
 SAMPLES = {"first": "position", "count": "number of samples", "digest": "digest"}  # in words
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """The first step that consumed others, where both tell it; of each rank by indices, which each log numbers in its
     own way."""
     run, again = evidence.run, done_again(evidence)
@@ -23,20 +18,16 @@ def breaches(evidence: Analysis) -> Iterator[Breach]:
     for name, words in SAMPLES.items():
         untold = 0 if name == "digest" else -1
         mine, other = getattr(again.compared.run, name), getattr(again.compared.fault_free, name)
-        for row in np.flatnonzero((mine != untold) & (other != untold) & (mine != other))[:1]:
-            step = again.compared.step[row]
-            yield of_second(f"at step {step} it consumed other data than the run: another {words}", again.made)
+        for step in again.compared.step[(mine != untold) & (other != untold) & (mine != other)][:1]:
+            yield of_second(f"at step {step} it consumed other data than the run: another {words}")
     if again.repeats:
         steps = again.log.steps
         rows, others = losses.paired(steps, run.steps)
         mine, other = steps.samples[rows], run.steps.samples[others]
         differ = ~again.log.samples.equal(mine, run.samples, other) & (mine >= 0) & (other >= 0)
         for row in rows[differ][:1]:
-            yield of_second(
-                f"at step {steps.step[row]} rank {steps.rank[row]} consumed other samples than then", again.made
-            )
-        for text in again.of_ranks(SAMPLES):
-            yield of_second(text, again.made)
+            yield of_second(f"at step {steps.step[row]} rank {steps.rank[row]} consumed other samples than then")
+        yield from map(of_second, again.of_ranks(SAMPLES))
 
 
 GUARANTEE = second_guarantee(breaches, not_done)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from harness.judge.facts import tellers
 from harness.judge.facts.after_the_run import second_restart
-from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.done_again import done_again
-from harness.judge.guarantee import Breach, of_second, second_guarantee
+from harness.judge.guarantee import Analysis, Breaches, of_second, second_guarantee
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    run, made, again = evidence.run, second_restart(evidence), done_again(evidence)
+def breaches(evidence: Analysis) -> Breaches:
+    last, made, again = evidence.run.reached_step, second_restart(evidence), done_again(evidence)
     if made.failed:
-        yield of_second(f"a restart from the save of step {made.step} {made.failed}", made)
-    if again:
-        if any(each.restored_step == 0 for each in again.log.processes):
-            yield of_second(f"it started from scratch, though the save of step {made.step} was there", made)
-        if again.reached < run.reached_step:
-            yield of_second(f"it ended after step {again.reached}, and the run after step {run.reached_step}", made)
-        if again.went_on:
-            yield of_second(f"it went on to step {again.reached}; the run ended after step {run.reached_step}", again)
+        yield of_second(f"a restart from the save of step {made.step} {made.failed}")
+    if again and any(each.restored_step == 0 for each in again.log.processes):
+        yield of_second(f"it started from scratch, though the save of step {made.step} was there")
+    if again and again.reached < last:
+        yield of_second(f"it ended after step {again.reached}, and the run after step {last}")
+    if again and again.went_on:
+        words = () if again.ends_there else (tellers.ENDED_BY_TIME,)
+        yield of_second(f"it went on to step {again.reached}; the run ended after step {last}", *words)
 
 
 GUARANTEE = second_guarantee(breaches, lambda evidence: second_restart(evidence).silent)

@@ -1,0 +1,143 @@
+"""Figures over repeated runs: published vectors, and what must hold for any values."""
+
+from __future__ import annotations
+
+import math
+import random
+from statistics import NormalDist, fmean, stdev
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.campaign import repeats
+
+FIGURES = st.lists(st.floats(0.1, 1e4), min_size=2, max_size=30)
+
+
+@pytest.mark.parametrize(
+    ("runs", "factor"), [(2, 20.581), (5, 3.407), (10, 2.355), (20, 1.926), (30, 1.777), (50, 1.646)]
+)
+def test_tolerance_factors_are_the_published_ones(runs: int, factor: float) -> None:
+    assert repeats.tolerance_factor(runs) == pytest.approx(factor, rel=0.01)
+
+
+@pytest.mark.parametrize("runs", [*range(2, 12), 20, 50])
+def test_a_tolerance_factor_covers_what_it_says(runs: int) -> None:
+    """In 95 % of normal samples mean plus so many deviations is above the 90th percentile; by integration."""
+    width = 1e-3
+    deviation = np.arange(width / 2, 8, width)
+    free = runs - 1
+    constant = math.log(2) + free / 2 * math.log(free / 2) - math.lgamma(free / 2)
+    density = np.exp(constant + (free - 1) * np.log(deviation) - free * deviation**2 / 2)
+    normal = NormalDist()
+    factor, ninetieth = repeats.tolerance_factor(runs), normal.inv_cdf(0.9)
+    above = [normal.cdf(math.sqrt(runs) * (factor * d - ninetieth)) for d in deviation.tolist()]
+    covered = float(np.sum(density * above)) * width
+    assert covered == pytest.approx(0.95, abs=1e-4 if runs <= 10 else 5e-3), "an approximation beyond ten"
+
+
+def test_failure_rates_are_the_published_ones() -> None:
+    assert repeats.failure_interval(1, 10) == (pytest.approx(0.0025, abs=1e-4), pytest.approx(0.4450, abs=1e-4))
+    assert repeats.failure_interval(0, 10) == (0.0, pytest.approx(0.3085, abs=1e-4))
+    assert repeats.failure_interval(10, 10) == (pytest.approx(0.6915, abs=1e-4), 1.0)
+    assert repeats.failure_bound(59) == pytest.approx(0.0495, abs=1e-4), "59 good runs: below 5 %"
+
+
+def test_the_tail_bound_keeps_its_promise() -> None:
+    """It covers 90 % of a lognormal population in about 95 % of samples; seeded, so always the same."""
+    dice = random.Random(1)
+    ninetieth = math.exp(1.2815515655446004 * 0.3)
+    samples = [[math.exp(dice.gauss(0, 0.3)) for _ in range(6)] for _ in range(3000)]
+    covered = sum(repeats.tail_bound(sample) >= ninetieth for sample in samples)
+    assert covered / len(samples) == pytest.approx(0.95, abs=0.012)
+
+
+@settings(max_examples=50, deadline=None)
+@given(FIGURES)
+def test_the_interval_holds_the_median_and_the_tail_is_above(values: list[float]) -> None:
+    found = repeats.assess(values, limit=1.0)
+    low, high = found.interval
+    assert min(values) <= low <= found.median <= high <= max(values)
+    assert found.tail >= math.exp(sum(map(math.log, values)) / len(values)) * (1 - 1e-9)
+
+
+@settings(max_examples=50, deadline=None)
+@given(FIGURES, st.floats(0.1, 1e4), st.floats(1, 10))
+def test_a_stricter_limit_never_turns_out_into_within(values: list[float], limit: float, looser: float) -> None:
+    assert repeats.assess(values, limit).within <= repeats.assess(values, limit * looser).within
+
+
+@settings(max_examples=30, deadline=None)
+@given(FIGURES, st.floats(1, 1e5))
+def test_the_further_runs_it_asks_for_settle_it(values: list[float], limit: float) -> None:
+    found = repeats.assess(values, limit)
+    if found.more:
+        logs = [math.log(value) for value in values]
+        mean = sum(logs) / len(logs)
+        spread = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
+        runs = len(values) + found.more
+        assert mean + repeats.tolerance_factor(runs) * spread <= math.log(limit)
+
+
+def test_one_run_bounds_nothing() -> None:
+    found = repeats.assess([4.0], limit=60.0)
+    assert not found.within and found.tail == math.inf and found.more == 2
+
+
+def test_the_interval_of_the_median_is_always_the_same() -> None:
+    values = [3.0, 1.0, 4.0, 1.5, 5.0, 9.0, 2.0, 6.0, 5.5, 3.5]
+    assert repeats.median_interval(values) == (pytest.approx(2.0), pytest.approx(5.5))
+    narrow, wide = (repeats.median_interval(values, confidence) for confidence in (0.5, 0.99))
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+    assert repeats.median_interval([4.0]) == (4.0, 4.0)
+    middle = repeats.median_interval(values, 0.0)
+    assert middle[0] == middle[1]
+    assert repeats.median_interval([1.0, 2.0], 1.0) == (1.0, 2.0), "every sample that was drawn"
+
+
+def test_figures_with_a_zero_are_taken_as_they_are() -> None:
+    assert repeats.tail_bound([0.0, 0.0, 0.0]) == 0.0
+    assert repeats.tail_bound([0.0, 2.0]) == pytest.approx(1 + 20.581 * math.sqrt(2))
+    found = repeats.assess([0.0, 0.0, 0.0], limit=0.0)
+    assert found.within and found.more == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "limit"),
+    [([1.0, 1.3, 1.1], 1.9), ([1.0, 1.3, 1.1], 2.0), ([2.0, 2.9], 4.0), ([0.0, 2.0, 1.0], 3.5), ([-3.0, -1.0, -2.2], -0.1)],
+)  # fmt: skip
+def test_no_fewer_runs_than_it_asks_for_would_settle_it(values: list[float], limit: float) -> None:
+    """By the definition: the first number of runs at which mean and scatter like these stay within the limit."""
+    found = repeats.assess(values, limit)
+    logs = min(values) > 0
+    scale = [math.log(value) for value in values] if logs else values
+    room = ((math.log(limit) if logs else limit) - fmean(scale)) / stdev(scale)
+    runs = next(n for n in range(2, 1000) if repeats.tolerance_factor(n) <= room)
+    assert found.within == (runs <= len(values))
+    assert found.more == max(0, runs - len(values))
+    assert not found.within
+
+
+@pytest.mark.parametrize(("values", "limit"), [([1.0, 2.0], 0.0), ([1.0, 2.0], 0.5), ([9.0, 10.0, 12.0], 8.0)])
+def test_no_number_of_runs_settles_figures_that_are_over_their_limit(values: list[float], limit: float) -> None:
+    assert repeats.assess(values, limit).more is None
+
+
+@pytest.mark.parametrize("failures", [0, 1, 5, 9, 10])
+def test_the_interval_of_a_rate_is_that_of_the_binomial_tails(failures: int) -> None:
+    def chance(most: int, rate: float) -> float:
+        return sum(math.comb(10, k) * rate**k * (1 - rate) ** (10 - k) for k in range(most + 1))
+
+    low, high = repeats.failure_interval(failures, 10)
+    assert low == 0 if failures == 0 else chance(failures - 1, low) == pytest.approx(0.975)
+    assert high == 1 if failures == 10 else chance(failures, high) == pytest.approx(0.025)
+    assert chance(0, repeats.failure_bound(10)) == pytest.approx(0.05)
+
+
+def test_the_factors_fall_with_every_run_and_join_their_approximation() -> None:
+    factors = [repeats.tolerance_factor(runs) for runs in range(1, 200)]
+    assert factors == sorted(factors, reverse=True)
+    assert len(set(factors)) == len(factors)
+    assert factors[-1] > 1.2816, "no fewer than 90 % of a normal population lie below"
