@@ -443,6 +443,16 @@ def test_who_began_the_last_save_and_ended_badly_may_not_have_come_to_its_end(en
     assert (text in drill_card("", bend).reasons) is accused
 
 
+def test_a_rank_that_begins_a_save_after_another_one_committed_it_is_not_accused() -> None:
+    """As far as the clocks of two hosts tell."""
+
+    def bend(logs: Logs) -> None:
+        begun, committed = ([*logs.all(f"checkpoint.{what}")][-1] for what in ("started", "committed"))
+        logs.last_lives()[1].insert(-1, begun | clocks(committed, 10**6))
+
+    assert_verdict(drill_card("", bend), Verdict.PASS)
+
+
 def test_the_drill_s_log_is_read_whatever_it_holds(tmp_path: pathlib.Path) -> None:
     run, events = load(simulate(JOB, (), seed=5)), tmp_path / "drill" / "events"
     assert beside(run, tmp_path).drill == ""

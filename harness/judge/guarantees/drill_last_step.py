@@ -18,6 +18,7 @@ def breaches(evidence: Analysis) -> Breaches:
     if not run.finished or run.outcome != "completed" or (run.torn and not saves.good):
         return
     after = [save for save in saves.all if save.last_at > last and not _is_disturbed(evidence, save.last_at)]
+    ended = max((save.step for save in saves.all if save.how), default=0)  # by one of its ranks: others may say less
     words, newest, wanted = "", max(saves.steps, default=0), _wanted(evidence)
     if none := [saves.none[save] for save in after if save in saves.none]:
         yield breach(f"the last checkpoint, of step {none[-1].save.step}, is none: {none[-1].why}", none[-1])
@@ -25,7 +26,7 @@ def breaches(evidence: Analysis) -> Breaches:
     for save in after:
         if save.how == FAILED:
             words = f"the last checkpoint, of step {save.step}, failed"
-        elif not save.how and run.processes[save.process].exit_code in CLEAN_CODES:
+        elif save.step > ended and run.processes[save.process].exit_code in CLEAN_CODES:
             words = f"the last checkpoint, of step {save.step}, was started but never committed"
     if not words and newest < wanted and not _is_disturbed(evidence, int(run.progress.end[-1])):
         words = f"the job ended at step {run.reached_step}, and its last checkpoint is of step {newest}"
