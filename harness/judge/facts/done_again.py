@@ -48,6 +48,8 @@ class DoneAgain:
             return NO_BOUND
         if len(run.epochs) < 2:
             return "nothing in this run restarted the job, so that restarts change nothing is not asked"
+        if not len(self.compared.step):
+            return "it tells no step that the run told, too"
         if run.epochs[-1].size != self.log.largest_world:
             return f"the run ended with {run.epochs[-1].size} ranks, and it had {self.log.largest_world}"
         struck = len(begun) and disturbed and disturbed[-1][1] > int(begun.min())
