@@ -43,10 +43,10 @@ def _wanted(evidence: Analysis) -> int:
     """Of which step the last checkpoint is at least: as far before the last step as in the fault-free run; where that
     made none of its own at its end, up to an interval further."""
     run, usual, fault_free = evidence.run, evidence.fault_free_saves, evidence.fault_free
-    cut = not run.epochs or any(run.processes[row].cut or run.processes[row].torn for row in run.epochs[-1].processes)
-    if usual is None or fault_free is None or cut or evidence.flaw(fault_free) or not usual.whole:
+    last = [run.processes[row] for epoch in run.epochs[-1:] for row in epoch.processes]
+    if usual is None or fault_free is None or not usual.whole or not len(usual.steps) or evidence.flaw(fault_free):
         return 0
-    if not run.checkpoints or not len(usual.steps) or run.beside.job_goes_on:
+    if not last or not run.checkpoints or run.beside.job_goes_on or any(each.cut or each.torn for each in last):
         return 0
     apart = np.diff(usual.steps, prepend=0)
     final = usual.whole[-1].kind == "final" or (len(apart) > 2 and len(set(apart[1:-1])) == 1 and apart[-1] < apart[-2])
