@@ -116,6 +116,15 @@ def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
             yield death
 
 
+def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
+    """From a notice that the harness gave until the node was taken: a job may save and leave as a whole, and tell
+    nobody of the notice."""
+    doubt = _doubt(run)
+    for fault in (each for each in run.faults if each.injected is not None and each.notice_ns):
+        taken = first_from(fault.strikes, acted_at(fault))
+        yield acted_at(fault) - doubt, min(taken, run.end) + doubt, fault.id
+
+
 def given(run: Timeline) -> list[dict[str, Any]]:
     """The notices that somebody gave. What only the trainer tells excuses nothing.
 
@@ -237,6 +246,7 @@ class _Inquest:
         self._largest = list(itertools.accumulate((size for _, size in reversed(starts)), max))[::-1]  # from then on
         self._commits = sorted(save["at"] for save in run.checkpoints if save["event"] == "checkpoint.committed")
         self._notices = Moments((notice["at"], notice) for notice in given(run))
+        self._leaves = Spans(_times_to_leave(run))
         struck = [fault for fault in run.faults if fault.injected is not None]
         killers, stoppers = [each for each in struck if each.kills], [each for each in struck if each.stops]
         acted = sorted((at, place) for fault in killers for at in _moments(fault) for place in _aim(fault))
@@ -263,7 +273,7 @@ class _Inquest:
         """After a notice, or for a larger world that came."""
         if death.code not in (None, *CLEAN_CODES):
             return False
-        if any(self._notices.within(death.started, death.at)):
+        if any(self._notices.within(death.started, death.at)) or (death.code == 0 and any(self._leaves.at(death.at))):
             return True
         worlds = self._largest[bisect.bisect_right(self._starts, death.at) :][:1] if death.code is not None else []
         rows = death.processes if death.rank is not None else ()
