@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.judge.facts.deaths import End
-from harness.judge.facts.known import By
 from harness.log.line_numbers import LineGap
 from harness.timeline.lineage import CLEAN_CODES
 from harness.timeline.sorted_events import key_of
@@ -24,7 +23,6 @@ class Lost:
 
     words: str
     killed: bool
-    by: By = By.SEEN
 
 
 def lost_lines(run: Timeline, taken: Sequence[int], ends: Sequence[End]) -> Iterator[Lost]:

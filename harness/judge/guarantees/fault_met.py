@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.damage_met import never_met
 from harness.judge.facts.restored_states import no_damage
-from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
+from harness.judge.guarantee import RUN, Breach, Guarantee, breach
 
 
-def breaches(evidence: Analysis) -> Breaches:
+def breaches(evidence: Analysis) -> Iterator[Breach]:
     for each in never_met(evidence):
         yield breach(
             f"the checkpoint that `{each.fault}` damaged was never needed: the job went on from a newer one", each

@@ -8,7 +8,7 @@ from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 def breaches(evidence: Analysis) -> Breaches:
     for each in evidence.lost_lines:
         if not each.killed:
-            yield breach(f"{each.words}, though its process lived: they were lost or removed", each)
+            yield breach(f"{each.words}, though its process lived: they were lost or removed")
 
 
 GUARANTEE = Guarantee(breaches, needs_steps=False)
