@@ -16,8 +16,6 @@ A worker is dead, too, if nobody told of its end and others did steps without it
 that only slows a job explains no death at all.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import signal

@@ -4,8 +4,6 @@ A process that lived to its last word, or ended well, wrote all of its lines. Wh
 here, or removed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Ranks that agree on a value at hardly any step of the fault-free run tell values
 compared with the same rank there. A value that a rank leaves out now and then switches no check off.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

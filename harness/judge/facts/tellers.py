@@ -1,7 +1,5 @@
 """Whose words breaches rest on that the harness did not see, and that nobody told against itself."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from harness.judge.facts.known import By

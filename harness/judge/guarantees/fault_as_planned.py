@@ -1,7 +1,5 @@
 """Each fault strikes when and how it is planned, with the effect that it is meant to have."""
 
-from __future__ import annotations
-
 from harness.judge.facts.by_time import node_of
 from harness.judge.facts.faults import Effect
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults

@@ -1,7 +1,5 @@
 """The log of a process that lived holds each line that it wrote."""
 
-from __future__ import annotations
-
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
