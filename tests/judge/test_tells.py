@@ -202,9 +202,7 @@ def test_what_will_not_be_judged_is_said_beforehand() -> None:
         "Not judged, because its trainer does not report it: sample order, sample contents, checkpoints"
     )
     assert [line.split()[0] for line in lines[1:]] == ["loss_continuity", "recovery_time.phases.restore"]
-    assert forecast(build_trainer("reference").declares(), expect) == [
-        "Its trainer reports everything that is judged."
-    ]
+    assert forecast(build_trainer("reference").declares(), expect) == ["Its trainer reports everything that is judged."]
     [open_] = forecast(build_trainer({"command": ["x"]}).declares(), expect)
     assert "is seen when it runs" in open_ and "will not be judged" in open_ and "declare" not in open_
 
