@@ -160,6 +160,11 @@ def test_the_numbers_outweigh_that_a_fault_calls_itself_done(
     assert Effect.of({"measured": measured, "expected": expected, "unit": unit, "ok": True}).acted is acted
 
 
+def test_a_rate_may_be_nearly_what_it_was_and_no_process_may_be_left() -> None:
+    late, left = ({"measured": 1, "expected": 0, "unit": unit, "ok": True} for unit in ("ms", "processes stopped"))
+    assert Effect.of(late).is_over and not Effect.of(left).is_over
+
+
 @pytest.mark.parametrize(
     ("digest", "told", "same"),
     [("before", {}, 1), ("after", {}, 0), ("before", {"sampled": True}, 0), ("before", {"at": 6}, 0)],
@@ -381,6 +386,7 @@ def test_who_is_frozen_says_nothing(
     [
         (5, True, 99, True),
         (5, False, 99, True),
+        (9, False, 99, True),  # before its effect was measured
         (9, True, 99, False),
         (None, True, 99, False),
         (5, True, 5, False),  # the job was over
@@ -400,7 +406,7 @@ def test_a_fault_that_people_stopped_is_called_stopped(
         effects=({"at": at + 1, "measured": 1, "expected": 1, "ok": True},) * effects,
     )
     run: Any = SimpleNamespace(steps=steps)
-    assert stopped(Work(run), slow) == (5 * SECOND if told else None)
+    assert stopped(Work(run), slow) == ((cancelled or 0) * SECOND if told else None)
     if told:
         assert flaws(fault_for_its_time, slow, places(), steps=steps) == []
         assert flaws(fault_struck, slow, places(), steps=steps) == []
