@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -246,16 +245,6 @@ def test_who_has_survived_it_for_long_dies_of_something_else(
 
     job = Job(nodes=2, steps=40, every=every, step_ms=4000)
     assert judged(bend, Outage(37, "crash"), job=job).metrics["deaths_unexplained"] == found
-
-
-def test_deaths_that_end_alike_are_one_line() -> None:
-    [told] = judged(nothing, CRASH).reasons
-    assert re.fullmatch(
-        r"unexplained deaths: ranks 0 and 1 died, the first at \d\.\d\d s, with exit code 1 \(no fault explains it\)",
-        told,
-    )
-    [again] = judged(nothing, CRASH, Outage(9, "crash")).reasons
-    assert again.startswith("unexplained deaths: ranks 0 and 1 died 4 times, the first at ")
 
 
 def test_three_kinds_are_named_and_the_rest_counted() -> None:

@@ -16,8 +16,6 @@ A worker is dead, too, if nobody told of its end and others did steps without it
 that only slows a job explains no death at all.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import signal
@@ -81,15 +79,14 @@ def describe_alike(alike: Sequence[End], since: int) -> str:
     told: set[Any] = {death.node if first.rank is None else death.rank for death in alike}
     names, at, several = listed([*map(str, sorted(told))]), format_duration(first.at - since), "s" * (len(told) > 1)
     who = f"the command{several} on {names}" if first.rank is None else f"rank{several} {names}"
-    one, they, their = len(alike) == 1, *(("it", "its") if len(alike) == 1 else ("they", "their"))
+    one = len(alike) == 1
+    they, their = ("it", "its") if one else ("they", "their")
     who += f" on {first.node}" if one and first.rank is not None else ""
     often = "" if len(told) == len(alike) else f" {len(alike)} times"
     if first.code is None:
         return f"{who} disappeared{often} without an exit code{'' if one else ', the first'} before {at}"
-    own, met = (
-        f", after {they} reported an error" if first.error else "",
-        f"; {their} first error: {first.met}" if first.met else "",
-    )
+    own = f", after {they} reported an error" if first.error else ""
+    met = f"; {their} first error: {first.met}" if first.met else ""
     if one:
         return f"{who} ended with exit code {first.code}{own}{',' if own else ''} at {at}{met}"
     verb = "died" if first.code else "ended"
