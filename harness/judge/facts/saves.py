@@ -144,9 +144,9 @@ class Saves:
     @cached_property
     def never_sound(self) -> Mapping[int, NoSave]:
         """By step: saves that are surely none, where there is no other one of this step."""
-        sure = {none.save.step: none for none in self.none.values() if none.by is By.SEEN}
         good = {save.step for save in self.good}
-        return {step: none for step, none in sure.items() if step not in good}
+        sure = (none for none in self.none.values() if none.by is By.SEEN)
+        return {none.save.step: none for none in sure if none.save.step not in good}
 
     @cached_property
     def steps(self) -> Ints:
@@ -262,13 +262,12 @@ class Saves:
     def _damage(self, fault: FaultRecord, told: Mapping[str, Any]) -> Damage:
         names, at = frozenset(told.get("names") or ()), told["at"]
         step = told["step"] if "step" in told else self._last_of(names, at)
-        anew = (
-            event["at"]
-            for event in self._published.get(told.get("checkpoint"), ())
-            if event["at"] > at and event.get("sha256") != told.get("sha256")
+        told_anew, published = (
+            NEVER if step is None else self.again(step, at),
+            self._published.get(told.get("checkpoint")),
         )
-        told_anew = NEVER if step is None else self.again(step, at)
-        seen_anew = next(anew, NEVER if told.get("checkpoint") in self._published else told_anew)
+        later = (event for event in published or () if event["at"] > at and event.get("sha256") != told.get("sha256"))
+        seen_anew = told_anew if published is None else next((event["at"] for event in later), NEVER)
         return Damage(
             fault=fault.id,
             at=at,
@@ -290,10 +289,9 @@ class Saves:
     def _contents(self) -> Mapping[int, tuple[int, str]]:
         """By step: when its content was told first, and that; an empty text where it was not always the same."""
         found: dict[int, tuple[int, str]] = {}
-        for event in (each for each in self.run.checkpoints if each["event"] == COMMITTED and each.get("content")):
-            at, content = found.setdefault(int(event.get("step", -1)), (event["at"], str(event["content"])))
-            if content != event["content"]:
-                found[int(event.get("step", -1))] = at, ""
+        for save in (save for save in self.whole if save.content):
+            at, content = found.get(save.step, (save.last_at, save.content))
+            found[save.step] = at, content if content == save.content else ""
         return found
 
     @cached_property
