@@ -14,7 +14,7 @@ to be in. There is one of the third kind where the steps before the save are tho
 else three. They cost the steps up to the save once, and those after it two or four times; a drill's cost is less, but
 it looks at no step. That the world grows again is not repeated: it would need a save that only a notice leaves.
 
-Each is checked when it is made and when a kept one is taken (`harness.judge.facts.resumed_as_asked`). One that
+Each is checked when it is made and when a kept one is taken (`harness.judge.facts.made_as_asked`). One that
 did something else is made again once; then the judge names it.
 """
 
@@ -30,9 +30,9 @@ from harness.campaign import seal
 from harness.campaign.campaign_observers import CampaignObserver, Stage, staged
 from harness.campaign.fault_free import cache, expects_band, keep, own_folder, release
 from harness.errors import ChaosError, FaultError
-from harness.judge.facts import made_as_asked, resumed_as_asked
+from harness.judge.facts import made_as_asked
 from harness.judge.facts.losses import compare, surviving
-from harness.judge.facts.resumed_as_asked import BEFORE, RESUMED, SAME, Resize, asked_of
+from harness.judge.facts.made_as_asked import BEFORE, RESUMED, SAME, Resize, asked_of
 from harness.log import untrusted_files
 from harness.plan.run_plan import Plan
 from harness.run import drill
@@ -47,7 +47,7 @@ REPEATS = 3  # where one and the same job does not compute the same twice
 def resize(plan: Plan, run: Timeline, fault_free: Timeline | None) -> Resize | None:
     """Where the run first went on with another number of nodes, if that is to be judged and can be repeated."""
     reached = plan.backend in drill.REACHED and plan.workload.checkpoint.store != "s3"  # a store that ends with the job
-    return resumed_as_asked.resize(run, fault_free) if reached and expects_band(plan) else None
+    return made_as_asked.resize(run, fault_free) if reached and expects_band(plan) else None
 
 
 @dataclass

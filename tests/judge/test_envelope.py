@@ -17,7 +17,7 @@ from harness.judge.facts import envelope
 from harness.judge.facts.envelope import DRIFTS, Envelope, Lasts, left_early
 from harness.judge.facts.evidence import BEFORE_NS, Evidence
 from harness.judge.facts.losses import Curve, compare
-from harness.judge.facts.resumed_as_asked import BEFORE, SAME
+from harness.judge.facts.made_as_asked import BEFORE, SAME
 from harness.judge.facts.times import impossible
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict

@@ -25,7 +25,7 @@ import numpy as np
 
 from harness.judge.facts.evidence import BEFORE_NS, Evidence
 from harness.judge.facts.losses import CURVES, Comparison, Curve, compare, surviving, ulps
-from harness.judge.facts.resumed_as_asked import BEFORE, SAME, asked_of, resize
+from harness.judge.facts.made_as_asked import BEFORE, SAME, asked_of, resize
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
