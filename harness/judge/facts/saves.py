@@ -194,12 +194,6 @@ class Saves:
         done = any(what in (COMMITTED, PART) for at, what in words if at <= until)
         return Word(words[0][0]) if words and not done else None
 
-    def again(self, step: int, after: int) -> int:
-        """When the next save of this step began. A commit that is told late is of the save before; where nobody tells
-        when a save begins, it stands for that."""
-        words = self._words.get(step, [])
-        return first_from([at for at, what in words if what == STARTED] or [at for at, _ in words], after + 1)
-
     def other_at_path(self, path: str, step: int, until: int) -> int | None:
         """The step of which this path was at last, where by then it had never been of the one that is given."""
         last = last_by(self._by_path.get(path, []), until)
@@ -220,10 +214,6 @@ class Saves:
     def damage(self) -> Mapping[str, Sequence[Damage]]:
         """By the id of the fault."""
         return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self.run.faults}
-
-    def may_be_spoilt(self, moment: int) -> bool:
-        """Whether a fault had struck by then that may damage checkpoints."""
-        return bool(self._spoilers) and self._spoilers[0][0] <= moment
 
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
         """Whether no fault that had struck by then may have damaged a checkpoint. It was begun when such a fault was
@@ -262,10 +252,10 @@ class Saves:
     def _damage(self, fault: FaultRecord, told: Mapping[str, Any]) -> Damage:
         names, at = frozenset(told.get("names") or ()), told["at"]
         step = told["step"] if "step" in told else self._last_of(names, at)
-        told_anew, published = (
-            NEVER if step is None else self.again(step, at),
-            self._published.get(told.get("checkpoint")),
-        )
+        words = [] if step is None else self._words.get(step, [])
+        begun = [at for at, what in words if what == STARTED]  # a commit that is told late is of the save before
+        told_anew = first_from(begun or [at for at, _ in words], at + 1)
+        published = self._published.get(told.get("checkpoint"))
         later = (event for event in published or () if event["at"] > at and event.get("sha256") != told.get("sha256"))
         seen_anew = told_anew if published is None else next((event["at"] for event in later), NEVER)
         return Damage(
