@@ -51,16 +51,11 @@ def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
 
 def _tensors(saves: Saves) -> Sequence[Mapping[tuple[str, str], tuple[int, str]]]:
     """As ranks told them, and as the harness saw them: of each save when it was committed, and a digest."""
-    told, seen = {}, {}
-    for save in saves.whole:
-        if save.tensors and save.process >= 0:
-            where = f"rank {saves.run.processes[save.process].rank} saved other tensors at step {save.step}"
-            told[where, save.series] = save.last_at, save.tensors
-    for save, sight in saves.store.undamaged.items():
-        if sight.digests[1]:
-            where = f"the checkpoint of step {save.step} holds other tensors"
-            seen[where, save.series] = save.last_at, sight.digests[1]
-    return told, seen
+    ranks, sights = saves.run.processes, saves.store.undamaged.items()
+    mine = ((f"rank {ranks[save.process].rank} saved", save) for save in saves.whole if save.process >= 0)
+    told = [(f"{who} other tensors at step {save.step}", save, save.tensors) for who, save in mine]
+    seen = [(f"the checkpoint of step {save.step} holds other tensors", save, each.digests[1]) for save, each in sights]
+    return [{(where, s.series): (s.last_at, digest) for where, s, digest in kind if digest} for kind in (told, seen)]
 
 
 def _written_anew(saves: Saves) -> Mapping[str, list[Seen]]:
