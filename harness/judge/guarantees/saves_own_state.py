@@ -68,8 +68,9 @@ def _written_anew(saves: Saves) -> Mapping[str, list[Seen]]:
 def _exports(saves: Saves) -> Mapping[str, bool]:
     """Files with tensors that lay beside the saves at the end: whether all of them are in the last save."""
     last = max(saves.store.seen, key=lambda seen: (seen.step or 0, seen.at), default=None)
-    held = (saves.run.files_left or {}).get("holding_tensors") or () if last is not None else ()
-    return {each["file"]: {*last.tensors}.issuperset(each.get("tensor_digests") or ()) for each in held if last}
+    tensors = set(last.tensors) if last is not None else set()
+    held = (saves.run.files_left or {}).get("holding_tensors") or ()
+    return {each["file"]: tensors.issuperset(each.get("tensor_digests") or ()) for each in held if last is not None}
 
 
 def _same_size(evidence: Analysis, usual: Saves) -> Iterator[Breach]:
