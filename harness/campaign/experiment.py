@@ -28,7 +28,7 @@ from harness.campaign.resumed import Resumed, resize
 from harness.campaign.wings import sections_of
 from harness.errors import ChaosError, EventLogError, FaultError
 from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE, Evidence, load_evidence
-from harness.judge.facts.resumed_as_asked import BEFORE, RESUMED, SAME
+from harness.judge.facts.made_as_asked import BEFORE, RESUMED, SAME
 from harness.judge.facts.usual import Slowed, Usual
 from harness.judge.score import Scorecard, judge
 from harness.log import untrusted_files

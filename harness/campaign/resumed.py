@@ -14,7 +14,7 @@ the third kind if the steps before the save are the fault-free run's bit for bit
 the save once, and the steps after it two or four times. A later growth of the world is not repeated: it would need a
 save that only a notice leaves.
 
-Each is checked when it is made and when a kept one is taken (`harness.judge.facts.resumed_as_asked`). A run
+Each is checked when it is made and when a kept one is taken (`harness.judge.facts.made_as_asked`). A run
 that did something else is made again once; then the judge names it.
 """
 
@@ -30,9 +30,9 @@ from harness.campaign import seal
 from harness.campaign.campaign_observers import CampaignObserver, Stage, staged
 from harness.campaign.fault_free import cache, expects_band, keep, own_folder, release
 from harness.errors import ChaosError, FaultError
-from harness.judge.facts import made_as_asked, resumed_as_asked
+from harness.judge.facts import made_as_asked
 from harness.judge.facts.losses import compare, surviving
-from harness.judge.facts.resumed_as_asked import BEFORE, RESUMED, SAME, Resize, asked_of
+from harness.judge.facts.made_as_asked import BEFORE, RESUMED, SAME, Resize, asked_of
 from harness.log import untrusted_files
 from harness.plan.run_plan import Plan
 from harness.run import drill
@@ -47,7 +47,7 @@ REPEATS = 3  # runs of the third kind for a job that does not compute the same t
 def resize(plan: Plan, run: Timeline, fault_free: Timeline | None) -> Resize | None:
     """Returns where the run first changed its number of nodes, if that is judged and can be repeated."""
     reached = plan.backend in drill.REACHED and plan.workload.checkpoint.store != "s3"  # a store that ends with the job
-    return resumed_as_asked.resize(run, fault_free) if reached and expects_band(plan) else None
+    return made_as_asked.resize(run, fault_free) if reached and expects_band(plan) else None
 
 
 @dataclass
