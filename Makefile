@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 CHAOS := $(PY) -m harness
+TOOL := PYTHONPATH=tests:tools $(PY) -m
 SCENARIO ?= spot-evict
 BACKEND ?= local
 SUITE ?= pre-launch
@@ -81,7 +82,7 @@ gameday: $(VENV)/.ready ## A schedule of scenarios on one job, with a live page:
 test fast explore: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
-test: $(VENV)/.ready-dev ## All tests, by six workers (tests/groups.py says which one does what): WORKERS=0 for none
+test: $(VENV)/.ready-dev ## All tests, by six workers (tools/groups.py says which one does what): WORKERS=0 for none
 	@$(PY) -m pytest $(if $(OUTCOMES),--outcomes=$(OUTCOMES)) --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder --durations 30 --durations-min 5 $(ARGS)
 
 .PHONY: fast
@@ -106,31 +107,31 @@ check: $(VENV)/.ready-dev ## Style, types and import rules
 
 .PHONY: verdict-matrix
 verdict-matrix: $(VENV)/.ready-dev ## Broken trainers and healthy ones: all judged rightly? RUNS=folder keeps the runs
-	@PYTHONPATH=tests $(PY) -m mutants.matrix $(RUNS)
+	@$(TOOL) verdict_matrix $(RUNS)
 
 .PHONY: mutation
 mutation: $(VENV)/.ready-dev ## Breaks the harness on purpose: what do tests notice? ARGS='--sample 300'
-	@PYTHONPATH=tests $(PY) -m mutation $(ARGS)
+	@$(TOOL) mutation $(ARGS)
 
 .PHONY: ruler
 ruler: $(VENV)/.ready-dev ## What another version of the judge says otherwise: OLD=a checkout ARGS='--folder FOLDER'
-	@PYTHONPATH=tests $(VENV)/bin/python -m ruler --old $(OLD) $(ARGS)
+	@$(TOOL) ruler --old $(OLD) $(ARGS)
 
-.PHONY: house
-house: ## How the code stands: rooms, places that decide a verdict, helpers, names. ARGS=other checkouts
-	@$(PYTHON) benches/house.py $(ARGS)
+.PHONY: margins
+margins: $(VENV)/.ready-dev ## How near healthy and broken runs come to each threshold of the judge: ARGS='--folder FOLDER'
+	@$(TOOL) margins $(ARGS)
 
 .PHONY: kills
 kills: $(VENV)/.ready-dev ## Kills runs at random moments: is anything left? ARGS='--count 200 --backends local,docker,slurm'
-	@PYTHONPATH=tests $(PY) -m kills $(ARGS)
+	@$(TOOL) kills $(ARGS)
 
 .PHONY: alerting-day
 alerting-day: $(VENV)/.ready-dev ## Real faults under a real Prometheus: does each alert fire and resolve? Takes 3 minutes
-	@PYTHONPATH=tests $(PY) -m monitoring.alerting_day
+	@$(TOOL) alerting_day
 
 .PHONY: stacks
 stacks: $(VENV)/.ready-dev ## Example trainers killed and resumed under observation: STACKS=a virtual environment with them
-	@PYTHONPATH=tests $(PY) -m observer.stacks $(STACKS) $(ARGS)
+	@$(TOOL) stacks $(STACKS) $(ARGS)
 
 .PHONY: bench
 bench: $(VENV)/.ready ## Scoring at three sizes, a forecast, restarts beside torchrun: BENCH_STEPS=10000 for ten million steps
@@ -148,11 +149,11 @@ healthy: $(VENV)/.ready ## Healthy jobs over all scenarios and stacks: is one ac
 
 .PHONY: docs
 docs: $(VENV)/.ready-dev ## Writes again what is generated of the pages in docs/
-	@PYTHONPATH=tests $(PY) -m docs.pages
+	@$(TOOL) pages
 
 .PHONY: fuzz-inputs
 fuzz-inputs: $(VENV)/.ready-dev ## Damages event logs and YAML files at random: is every answer a clear one? ARGS='1000 7'
-	@PYTHONPATH=tests $(PY) -m fuzz $(ARGS)
+	@$(TOOL) fuzz $(ARGS)
 
 .PHONY: heal
 heal: $(VENV)/.ready ## Undoes whatever killed runs left behind: ARGS=--dry-run only names it

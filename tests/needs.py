@@ -1,7 +1,5 @@
 """What a test calls, and what it will be skipped for want of, as far as that can be told before it runs."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import pathlib
@@ -10,13 +8,36 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import machine
 import pytest
-import tools
 from _pytest.skipping import evaluate_skip_marks
 
 from harness import programs
 
 HERE = str(pathlib.Path(__file__).parent)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    parser.addoption("--engines", action="store_true", help="run only what needs Docker or Slurm")
+
+
+def select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--engines"):
+        chosen = [item for item in items if needs_engine(item)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
+
+
+def needs_engine(item: pytest.Item) -> bool:
+    if place := _place(item):
+        return place.backend_name in ("docker", "slurm")
+    return not called(item).isdisjoint(machine.ENGINES)
+
+
+def _place(item: pytest.Item) -> Any:
+    """The one of a conformance test."""
+    place = item.callspec.params.get("place") if hasattr(item, "callspec") else None
+    return place if hasattr(place, "lack") else None
 
 
 def lacks(items: Iterable[pytest.Item]) -> list[str]:
@@ -28,8 +49,7 @@ def lack(item: pytest.Item) -> str:
     """Why the test will be skipped; "" where nothing is known to be missing."""
     if skip := evaluate_skip_marks(item):
         return skip.reason or "a mark"
-    place = item.callspec.params.get("place") if hasattr(item, "callspec") else None
-    if hasattr(place, "lack"):  # of a conformance test
+    if place := _place(item):
         return str(place.lack())
     reasons = (_lack_of(each) for each in called(item))
     return next((reason for reason in reasons if reason), "")
@@ -45,9 +65,9 @@ def called(item: pytest.Item) -> frozenset[Any]:
 
 @functools.cache
 def _lack_of(function: Any) -> str:
-    """`tools.need` is asked of the programs that its caller names."""
-    if function in tools.ENGINES:
-        return tools.ENGINES[function]()
+    """`machine.need` is asked of the programs that its caller names."""
+    if function in machine.ENGINES:
+        return machine.ENGINES[function]()
     if not inspect.isfunction(function) or "need" not in _names(function.__code__):
         return ""
     named = [each for each in function.__code__.co_consts if isinstance(each, str) and each in programs.PROGRAMS]

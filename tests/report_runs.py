@@ -1,7 +1,5 @@
 """Runs of every kind, for tests of reports: simulated and judged, so that nothing has to be launched."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import replace

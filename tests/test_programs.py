@@ -1,14 +1,12 @@
 """No program is called that is not in the list, the list names no other, and a missing one is named, never evidence."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import subprocess
 import sys
 
+import machine
 import pytest
-import tools
 from called_programs import ROOT, Call, calls_in_python, calls_in_shell, calls_of_project
 
 from harness import programs
@@ -96,16 +94,16 @@ def _install(folder: pathlib.Path, *names: str) -> None:
 def test_a_test_that_needs_a_missing_program_says_so_in_one_line(empty_path: pathlib.Path) -> None:
     _install(empty_path, "tc")
     with pytest.raises(pytest.skip.Exception) as skipped:
-        tools.need("tc", "nft")
+        machine.need("tc", "nft")
     assert "nft" in str(skipped.value) and "nftables" in str(skipped.value)
     assert "iproute2" not in str(skipped.value) and "\n" not in str(skipped.value)
     _install(empty_path, "nft")
-    tools.need("tc", "nft")
+    machine.need("tc", "nft")
 
 
 def test_a_test_cannot_need_what_is_not_in_the_list() -> None:
     with pytest.raises(KeyError):
-        tools.need("no-such-program")
+        machine.need("no-such-program")
 
 
 def test_only_what_is_missing_is_installed(empty_path: pathlib.Path) -> None:

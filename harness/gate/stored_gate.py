@@ -102,10 +102,7 @@ def read(folder: pathlib.Path) -> Stored:
         data = run_report.read_regular(path)
         if len(data) > run_figures.BYTES_MAX:
             raise UsageError(f"{path}: larger than {run_figures.BYTES_MAX // 2**20} MiB")
-        values = msgspec.json.decode(data)
-        if isinstance(values, dict) and "canary" in values:  # as it was called in files of earlier versions
-            values["blindness_check"] = values.pop("canary")
-        return msgspec.convert(values, Stored)
+        return msgspec.json.decode(data, type=Stored)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

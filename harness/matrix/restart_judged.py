@@ -15,6 +15,7 @@ from harness.matrix.resume_comparison import CHANCE, Finding, Kind, Usual
 from harness.matrix.sweep import BASE, NAMED_MAX, NONE_FORGOTTEN, REPEATS, RESUMED, Forgotten, Sweep, Tried
 from harness.matrix.told_saves import told_saves
 from harness.timeline import timeline
+from harness.timeline.sorted_events import CLEAN_CODES
 from harness.timeline.timeline import Timeline
 
 
@@ -50,6 +51,16 @@ def not_as_asked(run: Timeline, made: Timeline, moment: Moment) -> str:
     return asked.broken_by(made)
 
 
+def began_again(made: Timeline) -> str:
+    """That its workers began once more by themselves, which a restart does not ask for; an empty text: they did not."""
+    worked = [each for each in made.processes if each.restored_step is not None or each.first_step is not None]
+    if len(worked) == len({each.rank for each in worked}):
+        return ""
+    bad = [each for each in made.exits if each["rank"] is not None and each["code"] not in CLEAN_CODES]
+    how = "".join(f": rank {each['rank']} had ended with exit code {each['code']}" for each in bad[:1])
+    return f"its workers began once more by themselves{how}"
+
+
 def _changed(asked: Asked, **fields: object) -> Asked:
     return replace(asked, plan={**asked.plan, "workload": {**(asked.plan.get("workload") or {}), **fields}})
 
@@ -79,6 +90,8 @@ def judge_restart(
     if usual.too_few and len(sure) < len(found) and not sure and not ended:
         return replace(tried, unsure=f"{found[0].words}; but {usual.too_few}")
     kept = found if usual.exact or not usual.too_few else sure
+    if not kept and (again_why := began_again(again)):
+        return replace(tried, compared={}, unsure=again_why)
     return replace(tried, found=tuple(_with_names(each, tensors) for each in kept))
 
 

@@ -23,7 +23,7 @@ from harness.log.reading import is_told
 from harness.matrix.moments import Moment
 from harness.matrix.told_saves import ToldSaves, told_saves
 from harness.timeline.lookups import NEVER
-from harness.timeline.timeline import Bools, Ints, Timeline
+from harness.timeline.timeline import Bools, Ints, Process, Timeline
 from harness.units import counted
 
 COMPUTED = ("loss", "grad_norm")
@@ -155,8 +155,8 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _restored(usual: Usual, again: Timeline, step: int) -> Iterator[Finding]:
-    """By the word of its workers, or by their first step."""
-    told = {each.restored_step for each in again.processes} - {None}
+    """By the word of each rank's first process, or by the first step. What later ones take is of later saves."""
+    told = {each.restored_step for each in first_processes(again)} - {None}
     first = int(again.steps.step.min()) if len(again.steps) else None
     stride = max(usual.run.stride, again.stride)
     as_due = first is None or step < first <= step + stride
@@ -166,6 +166,15 @@ def _restored(usual: Usual, again: Timeline, step: int) -> Iterator[Finding]:
         yield Finding(Kind.RESTORED, f"it restored {sorted(filter(None, told))} and not the save of step {step}")
     elif not as_due:
         yield Finding(Kind.RESTORED, f"after the save of step {step} its first step was {first}")
+
+
+def first_processes(run: Timeline) -> list[Process]:
+    """Of each rank the first one that restored something or did a step."""
+    found: dict[int, Process] = {}
+    for each in sorted(run.processes, key=lambda process: process.started):
+        if each.restored_step is not None or each.first_step is not None:
+            found.setdefault(each.rank, each)
+    return list(found.values())
 
 
 # Samples

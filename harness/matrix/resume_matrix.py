@@ -32,7 +32,7 @@ from harness.matrix.checkpoint_matrix import own_folder
 from harness.matrix.forgotten_files import forgotten
 from harness.matrix.moments import AMID, Moment, Saves, moments
 from harness.matrix.other_tensors import other_tensors
-from harness.matrix.restart_judged import judge_restart, judge_sweep, not_as_asked, not_repeated, usual_of
+from harness.matrix.restart_judged import began_again, judge_restart, judge_sweep, not_as_asked, not_repeated, usual_of
 from harness.matrix.save_copies import Copies, look, newest
 from harness.matrix.sweep import (
     BASE,
@@ -307,7 +307,7 @@ class _Sweep:
         return tried
 
     def _restart(self, name: str, source: pathlib.Path, moment: Moment) -> tuple[pathlib.Path, Outcome]:
-        """Made again once where it was not the run's job."""
+        """Made again once where it was not the run's job, or broke off on its way."""
         follow = self._follows(moment)
         for last in (False, True):
             place = self._place(name, source)
@@ -316,7 +316,8 @@ class _Sweep:
             outcome = self._execute(self._plan(f"{RESUMED}-{name}", moment), place, watch)
             if outcome.outcome in ("broken", "capped"):
                 raise ChaosError(outcome.reason)
-            odd = not_as_asked(self.usual.run, timeline.load(place), moment)
+            made = timeline.load(place)
+            odd = not_as_asked(self.usual.run, made, moment) or began_again(made)
             if last or not odd:
                 break
             self.tell(f"{odd}: the restart is made again")

@@ -1,8 +1,7 @@
 """The report of a run, typed: all that `report.json` holds. It is written and read back here and nowhere else.
 
 HTML, Markdown, JUnit and terminal text are drawn from a `Report`, so an old run can be shown without judging it
-again. Only the charts need the event log. Keys that the reader does not know are ignored; keys that are missing in a
-report of an earlier version have defaults.
+again. Only the charts need the event log. Keys that the reader does not know are ignored; missing ones have defaults.
 """
 
 from __future__ import annotations
@@ -106,14 +105,14 @@ class Guarantee(_Part, frozen=True):
 
 
 class Run(_Part, frozen=True):
-    """The course of the run. Times are in seconds. `None`: a report of an earlier version, which does not tell."""
+    """The course of the run. Times are in seconds."""
 
-    duration_s: float | None = None
-    furthest_step: int | None = None
-    ranks: int | None = None
+    duration_s: float = 0.0
+    furthest_step: int = 0
+    ranks: int = 0
     outcome: str | None = None  # completed · failed · aborted · interrupted · None: the harness itself died
     outcome_reason: str = ""
-    fault_free: bool | None = None  # a fault-free run to compare with was there
+    fault_free: bool = False  # a fault-free run to compare with was there
     stuck_in: str = ""  # the phase of a job that never recovered
     problems: tuple[str, ...] = ()  # of the event log
 
@@ -220,7 +219,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     not_judged: tuple[str, ...] = ()
     not_judged_because: dict[str, str] = {}  # each item of `not_judged` → why
     next_steps: tuple[str, ...] = ()  # what to do about the verdict
-    kept_as: str = ""  # what commands find it by; empty: a report of an earlier version, found by its `run_id`
+    kept_as: str = ""  # what commands find it by; empty: by its `run_id`
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types. An expectation without a reason has no key `reason`."""

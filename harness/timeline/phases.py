@@ -97,7 +97,7 @@ class _State:
     aborted: bool = False
     agents_known: bool = field(default=False)
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:  # noqa: C901, PLR0912  # a table: one mark a row
         match event.mark:
             case Mark.STRIKE:
                 self.struck, self.noticed = True, self.noticed and self.in_gap

@@ -1,13 +1,11 @@
 """The sidecar of a container, in a network of its own: what it disturbs at the node's end of the wire."""
 
-from __future__ import annotations
-
 import pathlib
 import subprocess
 import sys
 
+import machine
 import pytest
-import tools
 from waiting import HANG_S
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -45,7 +43,7 @@ asyncio.run(counted())
 
 @pytest.mark.parametrize(("direction", "packets"), [("egress", 1), ("ingress", 0)])
 def test_only_what_gets_to_the_wire_is_disturbed(direction: str, packets: int) -> None:
-    tools.need("unshare")
+    machine.need("unshare")
     command = ["unshare", "--user", "--map-root-user", "--net", sys.executable, "-S", "-c", PROGRAM]
     done = subprocess.run(
         [*command, str(ROOT), NODE, PEER, direction], capture_output=True, text=True, timeout=HANG_S, check=False

@@ -1,7 +1,5 @@
 """One place after the other. Where a backend cannot run its tests are skipped."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pathlib
@@ -9,8 +7,8 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import machine
 import pytest
-import tools
 
 pytest.register_assert_rewrite("conformance.checks")  # before anything imports it
 
@@ -70,7 +68,7 @@ class _engine:
 
     def __init__(self, place: Place):
         script = ROOT / "engines" / "slurm.sh"
-        possible = place.backend_name == "slurm" and tools.installed("slurm") and os.geteuid() == 0
+        possible = place.backend_name == "slurm" and machine.installed("slurm") and os.geteuid() == 0
         self._script = str(script) if possible and not place.probe().available else ""
 
     def __enter__(self) -> None:

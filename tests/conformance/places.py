@@ -1,7 +1,5 @@
 """Where the suite runs: every backend, the local one in each of its modes; and what a run may leave there."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib
@@ -9,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import tools
+import machine
 from waiting import until
 
 from harness.backends.contract import Backend, Capability, Cluster, Launch, Node, backend_names, load_backend
@@ -60,7 +58,7 @@ class Place:
             return "CHAOS_KUBECONFIG names no cluster"
         if self.mode == "root" and os.geteuid() != 0:
             return "not root"
-        return {"docker": tools.docker_lack, "slurm": tools.slurm_lack}.get(self.backend_name, str)()
+        return {"docker": machine.docker_lack, "slurm": machine.slurm_lack}.get(self.backend_name, str)()
 
     def left_of(self, run_id: str) -> list[str]:
         """Everything of the run that is still there, found without the backend's own bookkeeping where possible."""

@@ -1,7 +1,5 @@
 """The worked example of docs/metrics.md, as a log: what the page says is what the scorers find."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """The pages agree with the code, with what was measured, and with each other."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json
@@ -10,9 +8,9 @@ import re
 
 import pytest
 import yaml
-from docs.events_page import page
-from docs.pages import DOCS, PAGES
 from jsonschema import Draft202012Validator
+from pages.__main__ import DOCS, PAGES
+from pages.events_page import page
 from typer.testing import CliRunner
 
 from harness.backends import run_folder

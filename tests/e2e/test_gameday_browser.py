@@ -1,7 +1,5 @@
 """A game day of five entries whose stop is pressed in a real browser, in the middle of a fault."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import re
@@ -9,8 +7,8 @@ from typing import Any
 
 import gameday_runs
 import light_day
+import machine
 import pytest
-import tools
 
 pytestmark = pytest.mark.slow  # a real job
 ENTRIES = """\
@@ -28,7 +26,7 @@ def pressed(page: Any, name: str) -> None:
 
 def rehearse(going: gameday_runs.Going, browser: Any) -> None:
     going.wait_for('"gameday.started"')
-    master, participant = (tools.browser_page(browser) for _ in range(2))
+    master, participant = (machine.browser_page(browser) for _ in range(2))
     master.goto(going.address("game master"))
     participant.goto(going.address("participants"))
     master.get_by_label("Your name").fill("Grace")
@@ -46,7 +44,7 @@ def rehearse(going: gameday_runs.Going, browser: Any) -> None:
 
 def test_stop_in_a_browser_heals_at_once_and_the_job_goes_on_to_its_end(tmp_path: pathlib.Path) -> None:
     (tmp_path / "two-kills.csv").write_text("time,node,event\n0,a,killed\n60,a,killed\n")
-    with tools.headless_browser() as browser:
+    with machine.headless_browser() as browser:
         going = gameday_runs.Going(light_day.write(tmp_path, ENTRIES, 500), tmp_path)
         try:
             rehearse(going, browser)

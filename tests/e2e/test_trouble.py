@@ -1,7 +1,5 @@
 """What can go wrong around a run: one clear message, the right exit code, nothing left behind, evidence kept."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import random
@@ -34,7 +32,7 @@ def steps_told(run_dir: pathlib.Path) -> int:
 def test_sigkill_of_the_harness_leaves_nothing_and_no_pass(
     reports: pathlib.Path, larger: pathlib.Path, mode: str
 ) -> None:
-    """At another moment each time; tests/kills has more of them."""
+    """At another moment each time; tools/kills has more of them."""
     steps = random.randint(0, 110)
     harness = start(reports, "run", larger, **({"CHAOS_LOCAL_MODE": mode} if mode else {}))
     (run_dir,) = until(lambda: [*reports.glob(f"{NAME}-*")], "the folder of the run")

@@ -1,7 +1,5 @@
 """Network faults on a real lab: they act, what was asked is what is measured, and nothing of them stays."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math
@@ -15,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import machine
 import pytest
-import tools
 import waiting
 from pydantic import ValidationError
 
@@ -79,7 +77,7 @@ class Watch:
 @pytest.fixture(scope="module", params=["root", "user"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three idle nodes, for all tests of a mode: whatever a test does, it must leave no trace of it."""
-    tools.need_mode(request.param)
+    machine.need_mode(request.param)
     run_id = f"network-{os.getpid()}-{next(_numbers)}"
     with LocalCluster(Launch(IDLE, 3, 1, control=IDLE), tmp_path_factory.mktemp("lab"), run_id, request.param) as lab:
         lab.start()
@@ -96,7 +94,7 @@ def healed() -> Iterator[contextlib.ExitStack]:
 
 def state(cluster: LocalCluster) -> dict[str, str]:
     """Everything of the lab's network that a disturbance could leave changed, as the kernel's own tools show it."""
-    tools.need("nsenter", "ip", "tc", "nft")
+    machine.need("nsenter", "ip", "tc", "nft")
 
     def control() -> list[int]:
         """A process that executes another program just now shows no environment."""

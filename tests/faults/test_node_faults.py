@@ -1,7 +1,5 @@
 """Faults on a node in whole runs of a light trainer: each acts, is measured, is healed, and leaves nothing."""
 
-from __future__ import annotations
-
 import itertools
 import pathlib
 import signal
@@ -10,9 +8,9 @@ import sys
 import textwrap
 from typing import Any
 
+import machine
 import pytest
 import small_jobs
-import tools
 from waiting import until
 
 from harness.backends.local.backend import BACKEND
@@ -64,7 +62,7 @@ TOLD_ENDS = ("oom", "memory_pressure")
 def test_it_acts_is_measured_and_healed(
     mode: str, fault: str, parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    tools.use_mode(monkeypatch, mode)
+    machine.use_mode(monkeypatch, mode)
     if fault == "clock_skew" and (reason := skew.why_not()):
         pytest.skip(reason)
     events = run(make_plan(fault, 60, **parameters), tmp_path)
@@ -76,7 +74,7 @@ def test_it_acts_is_measured_and_healed(
 
 
 def test_starts_fail_as_often_as_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    tools.use_mode(monkeypatch, "plain")
+    machine.use_mode(monkeypatch, "plain")
     events = run(make_plan("start_failure", 40, at_step=None, times=2), tmp_path)
     assert [(e["measured"], e["ok"]) for e in events["fault.effect"]] == [(1, True), (2, True)]
     assert len(events["started"]) == 3
@@ -85,7 +83,7 @@ def test_starts_fail_as_often_as_asked(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_a_worker_that_trains_on_wherever_it_is_told_to_be_was_not_misled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    tools.use_mode(monkeypatch, "plain")
+    machine.use_mode(monkeypatch, "plain")
     events = run(make_plan("start_failure", 40, at_step=None, times=1, kind="wrong_world"), tmp_path)
     told, unmoved = events["fault.effect"]
     assert told["ok"] and told["detail"] == "rank 0 was told a wrong WORLD_SIZE"
@@ -99,7 +97,7 @@ def test_a_straggler_is_slower_while_it_lasts(
     mode: str, how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     """What the machine does beside may spoil the accuracy, which the effect then says, or hide that it is slower."""
-    tools.use_mode(monkeypatch, mode)
+    machine.use_mode(monkeypatch, mode)
     tries = itertools.count()
 
     def slower() -> dict[str, Any] | None:
@@ -116,7 +114,7 @@ def test_a_straggler_is_slower_while_it_lasts(
 
 
 def test_a_straggler_that_strikes_too_early_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    tools.use_mode(monkeypatch, "plain")
+    machine.use_mode(monkeypatch, "plain")
     plan = make_plan("straggler", 20, at_step=3)
     execute(plan, tmp_path / "run", BACKEND)
     (failed,) = small_jobs.told(tmp_path / "run", "fault.failed")
@@ -146,7 +144,7 @@ HARNESS = textwrap.dedent("""
 def test_sigkill_of_the_harness_in_the_middle_leaves_nothing(
     fault: str, parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    tools.use_mode(monkeypatch, "root")
+    machine.use_mode(monkeypatch, "root")
     arguments = [sys.executable, "-c", HARNESS, str(ROOT), str(tmp_path / "run"), fault, repr(parameters)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, start_new_session=True) as victim:
         assert victim.stdout is not None

@@ -1,7 +1,5 @@
 """What can be done to a node of the local backend: it acts, it is measured by the kernel, and it can be undone."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pathlib
@@ -10,8 +8,8 @@ import sys
 import time
 from collections.abc import Iterator
 
+import machine
 import pytest
-import tools
 from waiting import until
 
 from harness.backends.contract import Launch, Node, Verb
@@ -33,7 +31,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module", params=["root", "user", "plain"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    mode = tools.need_mode(request.param)
+    mode = machine.need_mode(request.param)
     run_id = f"verbs-{os.getpid()}-{next(_numbers)}"
     workload = Launch((sys.executable, "-S", "-c", BUSY), 1, 1)
     with LocalCluster(workload, tmp_path_factory.mktemp("lab"), run_id, mode) as lab:

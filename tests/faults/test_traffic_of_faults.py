@@ -1,7 +1,5 @@
 """A network fault proves that the training's own bytes go through what it disturbs."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pathlib
@@ -10,8 +8,8 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
+import machine
 import pytest
-import tools
 from waiting import until
 
 from harness.backends.contract import Launch, Node, Traffic
@@ -155,7 +153,7 @@ def test_the_kernel_counts_the_bytes_of_a_process() -> None:
 
 @pytest.fixture(params=["root", "user"])
 def talking(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[LocalCluster]:
-    tools.need_mode(request.param)
+    machine.need_mode(request.param)
     workload = Launch(("{python}", "-c", TALK, "{index}", "{head}"), 2, 1, control=("sleep", "300"))
     run_id = f"own-{os.getpid()}-{next(_numbers)}"
     with LocalCluster(workload, tmp_path, run_id, request.param) as lab:

@@ -1,7 +1,5 @@
 """The verdict on a game day, from events alone: alerts, people, probes, budget, and what was not run; and its report."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

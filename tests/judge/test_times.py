@@ -13,6 +13,7 @@ from simulator import Job, Line, Logs, Outage, change, clocks, simulate, steps
 
 from harness.judge.facts import times
 from harness.judge.score import Scorecard
+from harness.judge.thresholds import APART_NS
 from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline
 
@@ -180,7 +181,7 @@ def said_of(run: Timeline) -> str:
 @bending
 def node_came_late(logs: Logs, beyond_ns: int) -> None:
     given = max(line["mono_ns"] for line in logs.harness if line.get("event") == "node.allocated")
-    next(logs.steps(rank=1, life=-1))["begin_ns"] = given - times.APART_NS - beyond_ns
+    next(logs.steps(rank=1, life=-1))["begin_ns"] = given - APART_NS - beyond_ns
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from mutants.bent import JOB, KILL, loss_is_nan, starts_from_scratch, starts_fro
 from scorecards import assert_verdict
 from simulator import KINDS, Job, Line, Logs, Outage, clocks, find, remove, simulate, steps
 
-from harness.judge.facts.job_end import TooSmall, too_small
+from harness.judge.guarantees import job_large_enough
 from harness.judge.score import Expectation, Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import figures as figures_of
@@ -219,13 +219,15 @@ def test_the_least_world_is_counted_in_ranks() -> None:
 
 def test_a_world_that_formed_and_did_no_step_is_not_too_small() -> None:
     """The second one waited for the third, and the fourth is as large as it must be."""
-    sizes, stepped = (4, 1, 3, 2, 1), np.array([0, 0, 2, 3])
+    sizes, stepped = (4, 1, 3, 2, 1), np.array([0, 0, 2, 3], np.int64)
     run: Any = SimpleNamespace(
         planned_size=SimpleNamespace(min_world_size=3),
         progress=SimpleNamespace(epoch=stepped),
         epochs=[SimpleNamespace(size=size) for size in sizes],
     )
-    assert list(too_small(run)) == [TooSmall(2, 3)]
+    evidence: Any = SimpleNamespace(run=run)
+    told = [each.words for each in job_large_enough.breaches(evidence)]
+    assert told == ["the job went on with 2 ranks; it needs at least 3"]
 
 
 @bending

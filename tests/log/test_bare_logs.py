@@ -1,7 +1,5 @@
 """Logs that hold hardly anything: what is not told is taken as the page says, and nothing is made up."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import pathlib

@@ -1,7 +1,5 @@
 """Who knows faults by name: the faults themselves, and the one reader that fills in what older logs do not tell."""
 
-from __future__ import annotations
-
 import ast
 import pathlib
 from collections.abc import Iterator

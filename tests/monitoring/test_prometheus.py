@@ -1,7 +1,5 @@
 """Against the real Prometheus and Alertmanager: metrics, rules and the dashboard, and an alert that reaches a game day."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pathlib
@@ -16,12 +14,12 @@ from typing import Any
 import light_day
 import pytest
 import yaml
+from machine import need
 from monitoring import telling
 from monitoring.dashboard_schema import Dashboard
 from monitoring.prometheus_servers import alerting, query_range
 from monitoring.telling import S, harness, plan, save, status, step, trainer
 from pydantic import ValidationError
-from tools import need
 from waiting import HANG_S
 
 from harness.backends.local.backend import BACKEND

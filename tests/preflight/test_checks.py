@@ -1,8 +1,6 @@
 """Each check of a preflight, on what nodes may tell: what is wrong is named with its node, link and rank; what is well is
 not; and what was not told is no pass."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

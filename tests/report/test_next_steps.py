@@ -1,7 +1,5 @@
 """Every verdict but a pass says what to do next: a command, or a line for the scenario."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

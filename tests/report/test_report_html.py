@@ -1,7 +1,5 @@
 """The page as text: well formed, closed to the network, escaped, and complete."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import replace

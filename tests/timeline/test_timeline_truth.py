@@ -1,7 +1,5 @@
 """Simulated histories with known figures: the timeline and the ledger must find them to the nanosecond."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

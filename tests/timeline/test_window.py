@@ -1,7 +1,5 @@
 """Each rehearsal of a log with several is judged by its own window, and the whole job by the whole log."""
 
-from __future__ import annotations
-
 import pathlib
 import tempfile
 from typing import Any

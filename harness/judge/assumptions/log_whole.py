@@ -13,6 +13,7 @@ import numpy as np
 
 from harness.judge.assumption import Assumption, Spoils
 from harness.judge.facts.analysis import Analysis
+from harness.judge.thresholds import SPENT_SHARE
 from harness.judge.verdict import Ground, Kind
 from harness.log.line_numbers import LineGap
 from harness.timeline.lineage import NEVER
@@ -110,7 +111,7 @@ def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
         free = int(run.steps.end[mine[after - 1]]) if after else of.restored or of.rendezvous or of.started
         peers = others[run.steps.epoch[others] == run.steps.epoch[mine[after]]]
         took = (run.steps.end[peers] - run.steps.begin[peers]).min(initial=NEVER)
-        if run.steps.begin[mine[after]] - free < took / 2 or not run.steps.weights[mine[after:]].any():
+        if run.steps.begin[mine[after]] - free < SPENT_SHARE * took or not run.steps.weights[mine[after:]].any():
             return ""
     right = evidence.last_apart <= hole
     return "its time was spent, and the weights are right afterwards: a line may be lost" if right else ""

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from harness.judge.assumption import FRESH, Assumption
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.usual import FAST_BEFORE, OTHERS_MOST, exit_ns, others_share
+from harness.judge.thresholds import HIDDEN_SHARE, TOO_FAST
 from harness.judge.verdict import UNTRUE
 from harness.units import format_duration
-
-TOO_FAST = 1 / 4  # of the usual time nobody needs for the same steps
 
 
 def _broken(evidence: Analysis) -> Iterator[str]:
@@ -25,7 +24,7 @@ def _broken(evidence: Analysis) -> Iterator[str]:
     factor, saved = max(pace.slowdown, pace.median), pace.usual * usual - pace.taken
     taken, without = exit_ns(evidence.run), evidence.usual.longest(exit_ns)
     hidden = 0 if taken is None or without is None else max(0, taken - without)
-    if factor < TOO_FAST * usual or (factor < FAST_BEFORE * usual and 2 * hidden > saved):
+    if factor < TOO_FAST * usual or (factor < FAST_BEFORE * usual and hidden > HIDDEN_SHARE * saved):
         text = f"{pace.told}; the job ended {format_duration(hidden)} later than usual after the last"
         yield f"{text}: {UNTRUE}, or the host was busier in the fault-free run"
 

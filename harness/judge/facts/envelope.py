@@ -23,9 +23,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.judge.facts.evidence import BEFORE_NS, Evidence
-from harness.judge.facts.losses import CURVES, Comparison, Curve, compare, surviving, ulps
+from harness.judge.facts.evidence import Evidence
+from harness.judge.facts.losses import CURVES, Comparison, Curve, compare, rounding, surviving, terms, ulps
 from harness.judge.facts.resumed_as_asked import BEFORE, SAME, asked_of, resize
+from harness.judge.thresholds import BEFORE_NS, TERMS_LEAST
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
@@ -36,7 +37,6 @@ NEAR_BY = 5.0  # of the largest one near by
 LASTING = 5.0  # of the largest mean of a stretch so far
 SOONER = 10.0  # of the largest one so soon
 ENOUGH = 3  # fault-free runs beside the one that the band is around, before a run outside of it fails
-TERMS = 2**20  # of the longest sum that a loss or a gradient norm is
 STRETCHES = 12  # of a run, each with at least so many steps that tell a loss:
 SHORTEST = 10
 SOON = 10  # two runs may part so many steps earlier or later and be as far apart
@@ -169,7 +169,8 @@ def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
     if not fault_free or not others:
         return "mode envelope needs fault-free runs to calibrate its band, but there are none"
     runs = f"{counted(len(others), 'other fault-free run')} (ranks: {_ranks(others)})"
-    return _drawn(fault_free, [surviving(each.steps) for each in others], runs, _sizes(evidence.fault_free_runs))
+    curves, sizes = [surviving(each.steps) for each in others], _sizes(evidence.fault_free_runs)
+    return _drawn(fault_free, curves, runs, sizes, terms(evidence.run))
 
 
 @dataclass(frozen=True)
@@ -181,9 +182,10 @@ class Resumed:
     others: Sequence[Curve]
     runs: str
     sizes: frozenset[int]
+    terms: int
 
     def around(self, centre: Curve) -> Envelope | str:
-        return _drawn(centre, self.others, self.runs, self.sizes)
+        return _drawn(centre, self.others, self.runs, self.sizes, self.terms)
 
     def repeats(self, fault_free: Curve) -> bool:
         """Whether the job computed the very same once more, until it stopped."""
@@ -209,7 +211,8 @@ def resumed(evidence: Evidence) -> Resumed | None:
     steps = ", ".join(map(str, dict.fromkeys(came[1:])))
     runs = f"{counted(len(others), 'fault-free run')} that went on from step {steps} (ranks: {_ranks(others)})"
     sizes = _sizes([*evidence.fault_free_runs, *whole.values()])
-    return Resumed(stopped.at(np.flatnonzero(stopped.step <= came[0])), curves[0], curves[1:], runs, sizes)
+    before_it = stopped.at(np.flatnonzero(stopped.step <= came[0]))
+    return Resumed(before_it, curves[0], curves[1:], runs, sizes, terms(evidence.run))
 
 
 def _joined(before: Curve, after: Curve) -> Curve:
@@ -227,7 +230,11 @@ def _ranks(runs: Sequence[Timeline]) -> str:
 
 @np.errstate(over="ignore")
 def _drawn(
-    fault_free: Curve, others: Sequence[Curve], runs: str, sizes: frozenset[int] = frozenset()
+    fault_free: Curve,
+    others: Sequence[Curve],
+    runs: str,
+    sizes: frozenset[int] = frozenset(),
+    terms: int = TERMS_LEAST,
 ) -> Envelope | str:
     told = np.flatnonzero(np.isfinite(fault_free.loss))
     count = min(max(len(told) // SHORTEST, 1), STRETCHES)
@@ -236,7 +243,7 @@ def _drawn(
     stretch = np.searchsorted(edges, rows, side="right") - 1
     lasting, soon = dict[str, Floats](), dict[str, Floats]()
     found = [compare(other, fault_free) for other in others]
-    single = {name: _rounding(name, found, fault_free) for name in CURVES}
+    single = {name: _rounding(name, found, fault_free, terms) for name in CURVES}
     for name in DRIFTS:
         spreads = [_spread(each, fault_free, name) for each in found]
         near = _beside(np.max([np.maximum.reduceat(np.nan_to_num(each), edges) for each in spreads], axis=0))
@@ -251,19 +258,18 @@ def _drawn(
     return "fault-free runs differ by as much as the loss changes, so they give no band" if band.blind else band
 
 
-def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve) -> Floats:
+def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: int) -> Floats:
     """How far rounding alone takes this figure in each row: 3 times as far as the runs are apart in the first steps
     after they part, when nothing has grown yet. At least one unit in the last place, and at most what the errors of a
-    sum of `TERMS` 32-bit floats come to: sqrt(n) u, if they are random (Higham and Mary, A New Approach to
-    Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019). Where enough runs are the same bit for bit,
-    rounding takes it nowhere.
+    sum of so many terms come to. Where enough runs are the same bit for bit, rounding takes it nowhere.
     """
-    last_place, parted = ulps(getattr(fault_free, name)), [each for each in found if not each.identical]
+    values = getattr(fault_free, name)
+    last_place, parted = ulps(values), [each for each in found if not each.identical]
     if not parted and len(found) >= ENOUGH:
         return np.zeros(len(last_place))
     first = (each.apart(name)[row : row + 1 + SOON] for each in parted if (row := _parted(each)) is not None)
     most = max((float(np.nanmax(each, initial=0.0)) for each in first), default=0.0) if name in DRIFTS else 0.0
-    return np.asarray(np.maximum(last_place, np.minimum(FACTOR * most, TERMS**0.5 * last_place / 2)))
+    return np.asarray(np.maximum(last_place, np.minimum(FACTOR * most, rounding(values, terms))))
 
 
 def _distinct(found: Sequence[Comparison]) -> int:

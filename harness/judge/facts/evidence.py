@@ -16,6 +16,7 @@ from harness.judge.facts import deaths, losses, resumed_as_asked
 from harness.judge.facts.losses import Comparison
 from harness.judge.facts.made_as_asked import Asked
 from harness.judge.facts.resumed_as_asked import RESUMED
+from harness.judge.thresholds import BEFORE_NS, DIFFERS_FOR_GOOD
 from harness.log import files
 from harness.log.reading import is_told
 from harness.timeline import timeline, window
@@ -27,8 +28,6 @@ from harness.units import counted
 FAULT_FREE = "fault-free"
 _FOLDERS = (FAULT_FREE, "twin")  # the second one: of older versions
 CALIBRATION = "calibration-"
-LASTING = 0.9  # of the steps from the first one on that differs
-BEFORE_NS = 100_000_000  # a fault is told a moment after it began to act
 DRILL, SECOND = "drill", "second-restart"  # what the job's command did once more, after the run, on a copy of its saves
 
 
@@ -171,7 +170,7 @@ def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
     unknown = first_strike(run.faults) == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)
     differ = np.logical_or.reduce(list(comparison.differs.values()))
     odd = np.flatnonzero(differ)
-    if unknown or not len(odd) or (len(odd) < LASTING * len(differ[odd[0] :]) and odd[0] > 0):
+    if unknown or not len(odd) or (len(odd) < DIFFERS_FOR_GOOD * len(differ[odd[0] :]) and odd[0] > 0):
         return ""
     first = comparison.step[odd[0]]
     if int(run.steps.end[run.steps.step == first].max()) >= first_strike(run.faults) - BEFORE_NS:

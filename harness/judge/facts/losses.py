@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.judge.thresholds import PARAMETER_BYTES, TERMS_LEAST
 from harness.log.reading import is_told
 from harness.timeline.lineage import cells
-from harness.timeline.timeline import Bools, Floats, Ints, Steps
+from harness.timeline.timeline import Bools, Floats, Ints, Steps, Timeline
 
 HOLES_MAX = 1  # steps in which a figure may be left out by chance
 MISSING_MAX = 100_000  # steps that are counted as missing
@@ -205,6 +206,19 @@ def paired(run: Steps, fault_free: Steps) -> tuple[Ints, Ints]:
 def ulps(values: Floats) -> Floats:
     """One unit in the last place of each, as a 32-bit float."""
     return np.nan_to_num(np.spacing(np.abs(values).astype(np.float32)).astype(np.float64))
+
+
+def terms(run: Timeline) -> int:
+    """Of the longest sum that a loss or a gradient norm is: one for each parameter. A save tells how many there are."""
+    told = max((each.get("tensor_bytes") or 0 for each in run.published), default=0)
+    return int(max(TERMS_LEAST, told // PARAMETER_BYTES))
+
+
+def rounding(values: Floats, terms: int) -> Floats:
+    """How far two sums may be apart that add as many terms in another order, as 32-bit floats: sqrt(n) u of the sum, as
+    errors are random (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput.
+    41, 2019). A unit in the last place is 2 u of a value, or less."""
+    return np.asarray(np.sqrt(terms) * ulps(values) / 2)
 
 
 def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> Ints:

@@ -19,6 +19,20 @@ import numpy as np
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
 from harness.judge.facts.known import By
+from harness.judge.thresholds import (
+    ALLOCATED_NS,
+    APART_NS,
+    COARSE_NS,
+    COPIED_STEPS,
+    FINE_NS,
+    LAST_WORDS_NS,
+    LATE_SAVES,
+    NOTICED_NS,
+    ROUNDED_NS,
+    SEEN_NS,
+    STEPS_LOOKED_AT,
+    USUAL_FACTOR,
+)
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
 from harness.timeline.save_events import COMMITTED, STARTED
@@ -26,17 +40,7 @@ from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Ints, Process, Slot, Timeline
 from harness.units import format_duration
 
-S = 10**9
-COARSE_NS = S // 20  # times may be rounded
-ROUNDED_NS = S // 100  # those of one process, whose grain is known
-APART_NS = S // 8  # of two clocks of one host that are not set at the same moment
-ALLOCATED_NS = 3 * S  # a scheduler's node may be seen so late
-SEEN_NS = 3 * S  # and the steps of a job, on a busy host
-USUAL_FACTOR = 2  # so many times what is usual without a fault
-STEPS_LOOKED_AT = 4096  # for how coarse the clocks are
-COPIED_STEPS, FINE_NS = 5, 10**5  # so many steps at times so fine are not the same by chance
 FACTORS = np.array([2654435761, 40503, 1, 2246822519, 3266489917]) * 4294967311  # large and odd: sums do not meet
-LATE_SAVES = 3  # so many in a row were seen late
 PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint", "sync_ns": "waits for the other ranks"}
 
 
@@ -176,7 +180,7 @@ def _last_words(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[
 
     usual = max((late(process) for other in fault_free_runs for process in other.processes), default=0)
     worst = max(run.processes, key=late, default=None)
-    if worst is not None and late(worst) > max(S, USUAL_FACTOR * usual) + run.uncertainty_ns:
+    if worst is not None and late(worst) > max(LAST_WORDS_NS, USUAL_FACTOR * usual) + run.uncertainty_ns:
         text = f"rank {worst.rank} on {worst.node} told something {format_duration(late(worst))} after it had ended"
         yield Impossible(text)
 
@@ -258,7 +262,7 @@ def _noticed_before(run: Timeline) -> Iterator[Impossible]:
     """A worker that told of a notice before any fault had given one."""
     told = [notice for notice in run.notices if notice.get("source") not in ("peer", "straggler")]
     begun = min((fault.injecting or NEVER for fault in run.faults), default=NEVER)
-    struck, apart = (begun, APART_NS) if begun < NEVER else (first_strike(run.faults), S)
+    struck, apart = (begun, APART_NS) if begun < NEVER else (first_strike(run.faults), NOTICED_NS)
     if told and struck < NEVER and (early := struck - told[0]["at"]) > apart + run.uncertainty_ns:
         where = f"rank {told[0].get('rank')} on {told[0]['node']}"
         yield Impossible(f"{where} told of a notice {format_duration(early)} before a fault gave one")

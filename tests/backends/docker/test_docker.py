@@ -1,7 +1,5 @@
 """The docker backend against a real engine. Where there is none the tests are skipped."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib
@@ -13,8 +11,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import machine
 import pytest
-import tools
 from waiting import until
 
 from harness.backends import delivery
@@ -35,7 +33,7 @@ LOOP = ("sh", "-c", "trap 'echo heard' TERM; echo started; while :; do sleep 0.1
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    tools.need_docker()
+    machine.need_docker()
     found = Engine()
     yield found
     found.close()

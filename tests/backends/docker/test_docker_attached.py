@@ -1,7 +1,5 @@
 """`chaos gameday --attach docker:…` on a torchrun of two containers that this test starts by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib
@@ -9,8 +7,8 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 
+import machine
 import pytest
-import tools
 from backends.attached_days import TRAINER, chaos, told
 from waiting import HANG_S, until
 
@@ -27,7 +25,7 @@ LABEL = f"test-attached={os.getpid()}"
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    tools.need_docker()
+    machine.need_docker()
     found = Engine()
     yield found
     found.close()

@@ -1,14 +1,12 @@
 """Labs for tests: opened in every mode this machine has, closed whatever happens, and nothing of them left."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
+import machine
 import pytest
-import tools
 from labs import Opened, OpenLab
 
 from harness.backends.contract import Launch
@@ -21,7 +19,7 @@ _numbers = itertools.count(1)
 @pytest.fixture(params=MODES)
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     chosen: str = request.param
-    tools.use_mode(monkeypatch, chosen)
+    machine.use_mode(monkeypatch, chosen)
     return chosen
 
 

@@ -1,7 +1,5 @@
 """The Slurm backend against a real Slurm of several nodes."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import signal
@@ -10,8 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+import machine
 import pytest
-import tools
 from conformance.places import fuse_mounts_below, processes_of
 from waiting import until
 
@@ -31,9 +29,9 @@ SLEEP = Launch(("sleep", "600"), nodes=2, ranks_per_node=1)
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Slurm]:
     """The Slurm at hand; starts ours if it is installed and none runs, and ends it then."""
-    tools.need_slurm()
+    machine.need_slurm()
     ours = False
-    if not SlurmBackend().probe().available and tools.installed("slurm") and os.geteuid() == 0:
+    if not SlurmBackend().probe().available and machine.installed("slurm") and os.geteuid() == 0:
         subprocess.run([str(ENGINE), "start"], check=True)
         ours = True
     capability = SlurmBackend().probe()
@@ -151,7 +149,7 @@ def test_the_network_of_a_node_is_as_it_was_when_the_job_is_over(
     """The node goes on living after the job, unlike a container; also when Slurm and not the harness ends it."""
     if "engines/slurm.sh" not in slurm.label:
         pytest.skip("the nodes are not on this machine")
-    tools.need("nsenter", "ip", "tc", "nft")
+    machine.need("nsenter", "ip", "tc", "nft")
     cluster = opened(TOLD)
     running(cluster)
     node, other = cluster.nodes

@@ -1,15 +1,13 @@
 """`chaos gameday --attach slurm:…` on a torchrun of two nodes that this test submits by hand."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
+import machine
 import pytest
-import tools
 from backends.attached_days import TRAINER, chaos, told
 from waiting import until
 
@@ -29,7 +27,7 @@ exec srun --ntasks-per-node=1 {python} -m torch.distributed.run --nnodes=2 --npr
 
 @pytest.fixture(scope="module")
 def slurm() -> Slurm:
-    tools.need_slurm()
+    machine.need_slurm()
     try:
         found = find_slurm()
         found.count_nodes()

@@ -1,0 +1,79 @@
+"""Every number of the judge that decides is in one table."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+import harness
+from harness.judge import thresholds
+from harness.judge.thresholds import SOURCES
+
+JUDGE = pathlib.Path(harness.__file__).parent / "judge"
+DECIDE_NOTHING = {  # units, sizes of what is printed or read, and places in an order
+    *("S", "_RANK_BITS", "_DIGITS_MAX", "DIGITS_MAX", "ENDLESS", "ELSEWHERE", "RUNS_MAX", "_FACTORS", "QUANTILES"),
+    *("NAMED_RUNS", "NAMED_SIZES", "NAMED_STEPS", "NAMED_DEATHS", "NAMED_MAX", "NAME_CHARS_MAX", "ERROR_CHARS"),
+    *("SHOWN_MAX", "LISTED_MAX", "LINKS_SHOWN", "HANGS_SHOWN", "_ROWS_AT_ONCE", "MISSING_MAX", "EXPANDED_MAX"),
+}
+STILL_TO_DO = {  # wherever they are; each becomes a row of the table
+    *("APART_NS", "BAND_FACTOR", "BARE_MIN", "BEFORE", "BLOCKS", "CALIBRATING_STEPS", "CONFIDENCE", "COVERAGE"),
+    *("EARLY_MIN", "EARLY_NS", "EARLY_STEPS", "ENOUGH", "ENOUGH_SHARE", "EXCESS_MIN", "EXIT_FACTOR"),
+    *("EXIT_LEAST_NS", "FACTOR", "FAST_BEFORE", "FINAL_SHARE", "FLOOR_ULPS", "GROWTH_INTERVAL", "HALVINGS"),
+    *("HALVINGS_MAX", "HOLES_MAX", "HOLLOW_BYTES", "HOST_FACTOR", "IN_FLIGHT", "IRREGULAR", "KEPT_MORE"),
+    *("LASTING", "LAST_STEPS", "LATE_NS", "LATE_STEPS", "LOCAL_SHARE", "LONE_FACTOR", "MARGIN_NS", "NEAR_BY"),
+    *("NEAR_ZERO", "NOISE_STEPS", "NORMAL_95", "NORMAL_97", "NOTICE_LATE_NS", "NOTICE_SHARE", "OTHERS_MAX"),
+    *("OTHERS_MOST", "OWN_STEPS_MIN", "PATIENCE", "PAUSES_STEPS_MIN", "PILED_UP", "QUANTILE", "REGULAR"),
+    *("REMOVAL_NS", "REPORTED_SOON_NS", "REPORTED_WITHIN_NS", "RESAMPLES", "SAME_STEPS", "SAVES_MIN"),
+    *("SEEN_AGAIN", "SEEN_MIN", "SETTLING_STEPS", "SHARE_BORNE_OUT", "SHARE_SAVES_MIN", "SHORTEST", "SIZES_MIN"),
+    *("SIZE_FACTOR", "SLOWDOWN_MAX", "SMALLER", "SMALLER_STEADY", "SMOOTHED_STEPS", "SOON", "SOONER", "STEADY"),
+    *("STEADY_SAVES", "STEPS_BEFORE", "STEPS_MIN", "STILL_FACTOR", "STILL_LEAST_NS", "STRETCHES", "SYNC_QUANTILE"),
+    *("TOLERANCE", "T_99", "UNATTRIBUTED_PERCENT_MAX", "UNSEEN_FACTOR", "UNSEEN_LEAST_NS"),
+    *("UPDATES_LEFT_OUT", "UPDATES_LEFT_OUT_SHARE", "WORST_FACTOR", "WRITTEN_NS", "ZEROS_MORE", "_BEFORE_NS"),
+    *("_DOUBT_NS_MAX", "_SURVIVED_NS"),
+}
+
+
+def numbers(source: str) -> Iterator[str]:
+    """Names that a module gives to numbers, also to several at once."""
+    for node in ast.parse(source).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        for target in targets:
+            value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+            pair = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+            for name, each in zip(target.elts, value.elts, strict=True) if pair else [(target, value)]:
+                if isinstance(name, ast.Name) and _is_number(each):
+                    yield name.id
+
+
+def _is_number(value: ast.expr | None) -> bool:
+    parts = [part for part in ast.walk(value) if isinstance(part, ast.expr)] if value else []
+    known = all(
+        isinstance(part, ast.BinOp | ast.UnaryOp | ast.Constant | ast.Name | ast.Attribute | ast.Tuple)
+        for part in parts
+    )
+    constants = [type(part.value) in (int, float) for part in parts if isinstance(part, ast.Constant)]
+    return known and bool(constants) and all(constants)
+
+
+@pytest.mark.parametrize("path", sorted(JUDGE.rglob("*.py")), ids=lambda path: str(path.relative_to(JUDGE)))
+def test_no_number_that_decides_is_elsewhere(path: pathlib.Path) -> None:
+    left = sorted(set(numbers(path.read_text())) - DECIDE_NOTHING - STILL_TO_DO)
+    assert not left, f"{path}: move {', '.join(left)} to harness/judge/thresholds.py"
+
+
+def test_such_numbers_are_found() -> None:
+    found = "A = 3 * S\nB, C = 2.0, 1 / 4\nD: int = -(2**3)\nE = 'x'\nF = thing(3)\nG = 4 * other.H\nI = True\nJ = None, 9\n"
+    assert list(numbers(found)) == ["A", "B", "C", "D", "G"]
+
+
+def test_each_says_what_it_parts_and_where_it_comes_from() -> None:
+    for name, row in thresholds.table().items():
+        assert row.value == getattr(thresholds, name) and row.value > 0, name
+        assert row.source.startswith(SOURCES) and row.source not in SOURCES, name
+        assert (row.sign is None) == (row.kind == "method"), name
+        assert row.parts.count(" | ") == (row.kind != "method"), name

@@ -1,0 +1,112 @@
+"""What `make test` says first and last, and which healthy jobs run beside busy loops."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import announcing
+import busy
+import halves
+import machine
+import pytest
+import yaml
+
+HERE = pathlib.Path(__file__).resolve().parents[1]
+CONFTEST = """
+import needs, pathlib, rewriting
+rewriting.TESTS = pathlib.Path(__file__).parent
+needs.HERE = str(pathlib.Path(__file__).parent)
+from conftest_of_all import pytest_addoption, pytest_configure, pytest_collection, pytest_collection_modifyitems
+"""
+TESTS = """
+import machine, pytest
+@pytest.fixture
+def engine(): machine.need_docker()
+def started(): machine.need("chromium")
+def test_docker(engine): pass
+def test_browser(): started()
+@pytest.mark.skipif(True, reason="CHAOS_KUBECONFIG names no cluster")
+def test_cluster(): pass
+def test_plain(): pass
+def test_surprise(): pytest.skip("the moon is full")
+@pytest.mark.healthy
+def test_healthy(): assert 0, "accused"
+"""
+BEFOREHAND = [
+    "will be skipped: 1 for want of Docker (make engines ENGINES=docker image)",
+    "will be skipped: 1 for want of a browser (make engines ENGINES=)",
+    "will be skipped: 1 for want of a Kubernetes cluster (CHAOS_KUBECONFIG=FILE make test)",
+]
+
+
+def run(folder: pathlib.Path, *options: str, path: str = "/nowhere") -> str:
+    """The tests above, with all that holds for all tests, on a machine that has no program but those in `path`."""
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "conftest_of_all.py").write_text((HERE / "conftest.py").read_text())
+    (folder / "test_a.py").write_text(TESTS)
+    (folder / "test_whole.py").write_text('import pytest; pytest.skip("pip install x", allow_module_level=True)')
+    (folder / "pytest.ini").write_text("[pytest]\ntestpaths = .\nmarkers =\n  healthy\n  slow\n  waits\n")
+    paths = {
+        "PYTHONPATH": f"{HERE}:{HERE.parent}:{HERE.parent}/tools:{folder}",
+        "PATH": path,
+        "DOCKER_HOST": "unix:///nowhere",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+    done = subprocess.run(command, cwd=folder, env=paths, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_what_is_missing_is_said_before_the_first_test_and_counted_at_the_end(
+    tmp_path: pathlib.Path, workers: str
+) -> None:
+    lines = run(tmp_path, "-n", workers).splitlines()
+    before = "\n".join(lines[: next(number for number, line in enumerate(lines) if "F" in line and "s" in line)])
+    assert "6 tests" in before and "about 10 to 16 min on two cores" in before
+    assert [each for each in BEFOREHAND if each not in "\n".join(lines)] == []
+    assert lines[-1].startswith("1 passed, 1 failed, 5 skipped: 1 for want of "), lines[-1]
+    assert lines[-1].endswith("; 2 further reasons (ARGS=-rs)")
+
+
+def test_only_healthy_jobs_run_beside_the_loops_and_what_fails_so_is_in_a_table(tmp_path: pathlib.Path) -> None:
+    told = tmp_path / "busy.jsonl"
+    out = run(tmp_path, "-n0", "--busy=0123456789abcdef", f"--outcomes={told}", path=os.environ["PATH"])
+    assert out.splitlines()[-1].startswith("0 passed, 1 failed")
+    table = halves.busy_table(halves.outcomes.read(told), "0123456789abcdef", "2026-01-01")
+    assert table[0] == "beside two busy loops: 0 passed, 1 failed, 1 skipped"
+    assert table[3].startswith("| 2026-01-01 | 0123456789ab | test_a.py::test_healthy | AssertionError: accused")
+
+
+def test_what_needs_an_engine_can_be_run_by_itself(tmp_path: pathlib.Path) -> None:
+    told = tmp_path / "engines.jsonl"
+    assert "1 for want of Docker" in run(tmp_path, "-n2", "--engines", f"--outcomes={told}")
+    assert {each["test"] for each in halves.outcomes.read(told)} == {"test_a.py::test_docker", "test_whole.py"}
+
+
+def test_the_loops_are_busy_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    begin = busy._loop
+    monkeypatch.setattr(busy, "_loop", lambda *words: started.append(begin(*words)) or started[-1])
+    loops = busy.Loops()
+    loops.pytest_sessionstart()
+    assert [each.poll() for each in started] == [None, None]
+    loops.pytest_sessionfinish()
+    assert [each.returncode for each in started] == [-9, -9]
+
+
+def test_each_commit_draws_another_tenth() -> None:
+    tests = [f"test_{number}" for number in range(40)]
+    drawn = {commit: busy.draw(tests, commit) for commit in "abcdefgh"}
+    assert {len(each) for each in drawn.values()} == {4} and len(set(map(tuple, drawn.values()))) == 8
+    assert busy.draw(tests[::-1], "a") == drawn["a"] and sorted(busy.draw(tests, "all")) == sorted(tests)
+
+
+def test_each_reason_that_ci_knows_says_how_to_get_what_is_missing() -> None:
+    for row in yaml.safe_load(halves.KNOWN.read_text())["not_run"]:
+        assert announcing.want(row["reason"])[1], row
+    assert {announcing.want(reason)[0] for reason in (machine.docker_lack(), machine.slurm_lack()) if reason} <= {
+        "Docker",
+        "Slurm",
+    }
