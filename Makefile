@@ -82,7 +82,7 @@ gameday: $(VENV)/.ready ## A schedule of scenarios on one job, with a live page:
 test fast explore: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
-test: $(VENV)/.ready-dev ## All tests, by six workers (tests/groups.py says which one does what): WORKERS=0 for none
+test: $(VENV)/.ready-dev ## All tests, by six workers (tools/groups.py says which one does what): WORKERS=0 for none
 	@$(PY) -m pytest $(if $(OUTCOMES),--outcomes=$(OUTCOMES)) --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder --durations 30 --durations-min 5 $(ARGS)
 
 .PHONY: fast
@@ -116,10 +116,6 @@ mutation: $(VENV)/.ready-dev ## Breaks the harness on purpose: what do tests not
 .PHONY: ruler
 ruler: $(VENV)/.ready-dev ## What another version of the judge says otherwise: OLD=a checkout ARGS='--folder FOLDER'
 	@$(TOOL) ruler --old $(OLD) $(ARGS)
-
-.PHONY: house
-house: ## How the code stands: rooms, places that decide a verdict, helpers, names. ARGS=other checkouts
-	@$(PYTHON) benches/house.py $(ARGS)
 
 .PHONY: margins
 margins: $(VENV)/.ready-dev ## How near healthy and broken runs come to each threshold of the judge: ARGS='--folder FOLDER'

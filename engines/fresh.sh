@@ -4,8 +4,8 @@
 # the sources of packages (pip's and apt's settings, and the local folders they name), the CA bundle, and caches kept
 # for it alone. Once as root and once as an ordinary user.
 #   engines/fresh.sh               make chaos, make test; as root then make engines, make image, and tests of the engines
-#   engines/fresh.sh --ci FOLDER   make chaos and the quick tests as an ordinary user, then make chaos and make test as
-#                                  root; FOLDER gets how each test ended
+#   engines/fresh.sh --ci FOLDER   make chaos and the quick tests as an ordinary user, then make test as root; FOLDER
+#                                  gets how each test ended
 #   --tests 'ARGUMENTS'            of pytest, for --ci: not all tests
 #   --only root|user               one of the two            --commit REV   that commit instead of the working tree
 #   --run 'COMMAND'                this instead of the commands above; what it writes to /out is copied to --out FOLDER
@@ -271,7 +271,7 @@ commands() { # USER
         printf "as $user %q\n" "make fast EXTRAS='$LIGHT_EXTRAS'"
     elif [ -n "${CI_RUN:-}" ]; then
         printf 'as tester %q\n' "make chaos SCENARIO=spot-evict" "make test ARGS='$quick'"
-        printf 'as root %q\n' "make chaos SCENARIO=spot-evict" ".ci/test-twice /out/first.jsonl ${TESTS:-}"
+        printf 'as root %q\n' ".ci/test-twice /out/first.jsonl ${TESTS:-}"
     else
         printf "as $user %q\n" "make chaos SCENARIO=spot-evict" "make test"
         [ "$user" = tester ] || printf 'as root %q\n' "make engines" "make image" "CI=true make test ARGS='$engine'"

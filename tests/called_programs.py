@@ -3,8 +3,6 @@
 What is put together at run time stays unseen, except for names given a literal value in the same file.
 """
 
-from __future__ import annotations
-
 import ast
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """Checkpoints of every layout, written with torch as the frameworks write them; safetensors by hand."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pathlib

@@ -4,8 +4,6 @@ A test that needs more than this machine has is skipped. CI runs its tests in tw
 both but those that `tests/ci.yaml` lists (`tools/outcomes.py`, `tools/halves.py`).
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import pathlib
@@ -34,6 +32,7 @@ settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    needs.add_options(parser)
     outcomes.add_options(parser)
     busy.add_options(parser)
 
@@ -57,6 +56,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    needs.select(config, items)
     outcomes.select(config, items)
     busy.select(config, items)
     if hasattr(config, "workerinput"):

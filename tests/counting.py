@@ -1,7 +1,5 @@
 """How much work something is: counted, not timed."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

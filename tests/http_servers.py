@@ -1,7 +1,5 @@
 """An HTTP server in this process, in the place of somebody else's."""
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import json

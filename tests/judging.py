@@ -1,7 +1,5 @@
 """Judging simulated histories: write the log (perhaps bent), read it back, judge it against a fault-free run."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import pathlib

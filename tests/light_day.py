@@ -1,7 +1,5 @@
 """The plan of a game day of a light trainer that does its steps without torch."""
 
-from __future__ import annotations
-
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

@@ -1,7 +1,5 @@
 """What a test needs of the machine beyond Python: it is skipped in one line where that is missing, and fails in CI."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """Commands that run as an ordinary user, where the tests run as root."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

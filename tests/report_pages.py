@@ -1,7 +1,5 @@
 """What tests of reports share: a page taken apart, and a history whose level changes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from html.parser import HTMLParser
 

@@ -1,7 +1,5 @@
 """Runs of every kind, for tests of reports: simulated and judged, so that nothing has to be launched."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
@@ -81,12 +79,14 @@ def hostile() -> Scorecard:
     """Names and reasons that try to be markup."""
     evil = '<script>alert("x")</script>|`*_\x1b[31m\u202e\x9b2J[red]'
     card = spot_evict()
-    run = card.evidence.run
+    run, effects = card.evidence.run, ({"measured": evil, "unit": evil},)
     run = replace(
         run,
         plan={"scenario": {"name": evil}},
         processes=[replace(p, node=evil, source=evil, exit_reason=evil) for p in run.processes],
-        faults=[replace(f, id=evil, kind=evil, error=evil) for f in run.faults],
+        faults=[
+            replace(f, id=evil, kind=evil, error=evil, targets=({"node": evil},), effects=effects) for f in run.faults
+        ],
         notices=[{"at": run.begin, "node": evil, "source": evil}],
         anomalies=[{"at": run.begin, "kind": evil, "detail": evil}],
         problems=[evil],
@@ -97,7 +97,6 @@ def hostile() -> Scorecard:
         **dict.fromkeys(("run_id", "scenario", "title", "backend"), evil),
         reasons=[evil, evil],
         environment={evil: evil},
-        faults=[{"id": evil, "kind": evil, "target": [{"node": evil}], "effect": {"measured": evil, "unit": evil}}],
         metrics={evil: evil},
         expectations=[Expectation(evil, evil, evil, Verdict.FAIL, evil)],
         evidence=replace(card.evidence, run=run),

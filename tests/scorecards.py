@@ -1,7 +1,5 @@
 """What a run was judged to be, and why."""
 
-from __future__ import annotations
-
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 

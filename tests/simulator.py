@@ -8,8 +8,6 @@ booked from those decisions, not from the log, with plain loops. Scorers must fi
     assert timeline.load(tmp_path).episodes[0].t_stop == history.truth.episodes[0].t_stop
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Plans of jobs of one worker that need no torch, and what they told."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import time

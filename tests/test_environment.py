@@ -1,8 +1,6 @@
 """The environment in .venv, made by `make` for one place and by a Python that is supported; the core install, locked;
 and what a minimal system is told about where packages are."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Imports go one way, by folder (see the design: data flows one way)."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import pathlib
@@ -73,7 +71,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 WINGS = {
     "adopt": (),
     "forecast": ("spot_policies",),
-    "gameday": ("day_verdict", "attach.attached_verdict"),
+    "gameday": ("codes", "day_verdict", "attach.attached_verdict"),
     "gate": ("baseline_comparison", "change_points", "objectives", "t_distribution", "two_runs_difference"),
     "matrix": ("restart_log", "resume_comparison", "moments", "told_saves"),
     "preflight": (),

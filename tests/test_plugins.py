@@ -1,7 +1,5 @@
 """Plug-ins are found by their file names, and one that is not there is told with those that are."""
 
-from __future__ import annotations
-
 import importlib
 import pathlib
 import sys

@@ -1,7 +1,5 @@
 """No program is called that is not in the list, the list names no other, and a missing one is named, never evidence."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import subprocess

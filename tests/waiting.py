@@ -4,8 +4,6 @@ A busy machine may take long for anything, so no test measures how long it waits
 for ever. What has to be fast is measured in `benches/`, beside something else in the same run.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Bending a history after its last restart, as a job that has recovered only halfway would write it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from judging import SAVES

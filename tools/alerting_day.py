@@ -4,8 +4,6 @@ Each entry provokes an alert of `examples/monitoring/alerts.yaml` and expects it
 30, so that the day takes two or three minutes. Prints when each alert fired and resolved; exits with 1 if one did not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import pathlib
 import re

@@ -4,8 +4,6 @@ A test is marked `healthy` where it judges a real job whose right verdict is *pa
 and still healthy.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import math
@@ -56,10 +54,8 @@ class Loops:
         for number in range(LOOPS):
             self._open.callback(_end, _loop(load, number))
 
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+    def pytest_sessionfinish(self) -> None:
         self._open.close()
-        if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-            session.exitstatus = pytest.ExitCode.OK  # no healthy job is among the tests that were asked for
 
 
 def _loop(load: int, number: int) -> subprocess.Popen[bytes]:

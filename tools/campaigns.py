@@ -8,8 +8,6 @@ first step to the last. The forecast knows the law of the campaign and the singl
 `test_campaigns.py` holds the same prediction to simulated campaigns.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import pathlib

@@ -6,8 +6,6 @@
 has none of it, so that these checks are no part of `make test`. Exit status 1: something was told wrong.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 import signal

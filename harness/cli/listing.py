@@ -53,27 +53,16 @@ Since = Annotated[
 def list_(
     of_faults: Annotated[bool, typer.Option("--faults", help="The faults, as `chaos faults`.")] = False,
     of_bounds: Annotated[bool, typer.Option("--bounds", help="Each key of `expect:`, with an example.")] = False,
-    of_runs: Annotated[bool, typer.Option("--runs", hidden=True)] = False,
-    scenario: Annotated[str | None, typer.Option(hidden=True)] = None,
-    backend: Annotated[str | None, typer.Option(hidden=True)] = None,
-    commit: Annotated[str | None, typer.Option(hidden=True)] = None,
-    verdict: Annotated[Verdict | None, typer.Option(hidden=True)] = None,
-    since: Annotated[float | None, typer.Option(parser=parse_since, hidden=True)] = None,
     json: JsonOption = False,
-    reports: ReportsOption = REPORTS,
     scenarios: ScenariosOption = SCENARIOS,
 ) -> None:
     """List the scenarios, suites and game days; the faults; or what can be expected.
 
     Example: chaos list --bounds
     """
-    filtered = any(each is not None for each in (scenario, backend, commit, verdict, since))
-    if of_faults + of_bounds + of_runs > 1 or (filtered and not of_runs):
-        raise UsageError("--faults and --bounds exclude each other; `chaos runs` lists and filters the stored runs")
-    if of_runs:
-        note("note: `chaos list --runs` is `chaos runs` now")
-        runs(scenario, backend, commit, verdict, since, json, reports)
-    elif of_bounds:
+    if of_faults and of_bounds:
+        raise UsageError("--faults and --bounds exclude each other")
+    if of_bounds:
         _list_bounds(json)
     elif of_faults:
         faults(json=json)

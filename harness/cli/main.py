@@ -128,8 +128,6 @@ COMMANDS = {
         ),
     },
 }
-# Names of before, which still work: where each is, and what replaces it.
-FORMER = {"explain": ("harness.cli.scenarios:explain", "chaos plan")}
 
 
 def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
@@ -140,14 +138,12 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
     class Command(TyperCommand):
         """A command's name and first line, which the list of all commands shows."""
 
-        def __init__(self, name: str, where: str, about: str, panel: str = "", now: str = ""):
-            super().__init__(name, help=about, rich_help_panel=panel, hidden=bool(now))
-            self.where, self.now = where, now
+        def __init__(self, name: str, where: str, about: str, panel: str):
+            super().__init__(name, help=about, rich_help_panel=panel)
+            self.where = where
 
         def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
             command = self.load()
-            if self.now:
-                sys.stderr.write(f"note: `chaos {self.name}` is `{self.now}` now\n")
             loaded()
             return command.make_context(info_name, args, parent, **extra)
 
@@ -169,7 +165,6 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
             super().__init__(**attributes)
             for panel, commands in COMMANDS.items():
                 self.commands.update({name: Command(name, *each, panel) for name, each in commands.items()})
-            self.commands.update({name: Command(name, where, "", now=now) for name, (where, now) in FORMER.items()})
 
         def get_params(self, ctx: Any) -> list[Any]:
             return _without_bool(super().get_params(ctx))

@@ -13,6 +13,7 @@ from harness.campaign.campaign_observers import Together
 from harness.campaign.checked_files import find_plan, load_plan
 from harness.campaign.experiment import new_run_id, run_repeatedly
 from harness.campaign.fault_free import forget_fault_free
+from harness.campaign.repeats import repeat_verdict
 from harness.cli.display import Display
 from harness.cli.monitoring import MetricsOption, MlflowOption, OtlpOption, SummaryOption, Telling, watched
 from harness.cli.output import out, safe, say
@@ -31,7 +32,6 @@ from harness.cli.shared_options import (
     labels_of,
 )
 from harness.errors import INTERRUPTED, UsageError
-from harness.judge.repeats import repeat_verdict
 from harness.judge.verdict import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
 from harness.plan.run_plan import Plan

@@ -16,8 +16,8 @@ from harness.campaign.checked_files import load_scenario
 from harness.campaign.experiment import new_run_id
 from harness.cli.output import say
 from harness.cli.shared_options import SCENARIOS, BackendOption, ProfileOption, ScenarioArg, ScenariosOption, SeedOption
+from harness.cli.untold import forecast
 from harness.errors import UsageError
-from harness.judge.facts import reported
 from harness.plan.capabilities import never_here
 from harness.plan.making import make_plan
 from harness.plan.run_plan import WIDENED_TIMES, Abort, Plan, When
@@ -73,17 +73,6 @@ def native_text(request: Any, output: str) -> str:
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
-def explain(
-    scenario: ScenarioArg,
-    backend: BackendOption = "local",
-    seed: SeedOption = 1,
-    profile: ProfileOption = None,
-    scenarios: ScenariosOption = SCENARIOS,
-) -> None:
-    """Say what a scenario would do. Launches nothing."""
-    plan(scenario, backend, seed, profile, scenarios=scenarios)
-
-
 def plan_of(name: str, backend: str, seed: int, profile: str | None, scenarios: pathlib.Path) -> tuple[Scenario, Plan]:
     """A scenario by name or path, and its plan under a new run id."""
     load_backend(backend)
@@ -115,7 +104,7 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
         limits = bounds if isinstance(bounds, str) else ", ".join(f"{key} {value}" for key, value in bounds.items())
         lines.append(f"  expects {name}: {limits or 'nothing in particular'}")
     lines += _cost_in_words(spec, plan)
-    lines += reported.forecast(work.trainer.declares(), plan.expect, work.trainer.teller)
+    lines += forecast(work.trainer.declares(), plan.expect, work.trainer.teller)
     lines.append(
         f"Seed {plan.seed}. {_abort_in_words(plan.abort)} Everything is undone at the end. Nothing was launched."
     )

@@ -180,12 +180,11 @@ def judge_stored(
 
 def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[str, Any] | None:
     """What the whole job wasted, and what it did since it was first steady; `None` where the ledger is not known."""
-    values = job.scores.get("wasted_gpu_hours") if job else None
-    if job is None or not values or not values["gpu_seconds_allocated"]:
+    if job is None or not job.scores.get("wasted_gpu_hours") or not job.evidence.ledger.allocated:
         return None
     steady = ledger_so_far.first(events, STEADY)
     apart = {} if steady is None else {"since": ledger_so_far.booked(job.evidence, steady)}
-    return ledger_so_far.as_told(values) | apart
+    return ledger_so_far.as_told(job.evidence) | apart
 
 
 def _of_the_job(whole: Evidence, expect: Mapping[str, Any]) -> Evidence:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from harness.gameday.books import Booked
 from harness.gameday.day_plan import DayPlan
 from harness.gameday.day_verdict import ActResult, DayResult
 from harness.judge.verdict import Verdict
-from harness.report import html_page, markdown, next_steps, run_report, view
+from harness.report import figures, html_page, markdown, next_steps, run_report, view
 from harness.report.commands import step_here
 from harness.report.strict_json import json_text
 from harness.report.words import DASH, clock_time, gpu_seconds, minute, short, words
@@ -58,12 +59,11 @@ class Row:
 
     @property
     def longest_phase(self) -> str:
-        scores = self.act.card.scores if self.act.card else {}
-        phases: Mapping[str, float] = scores.get("recovery_time", {}).get("phases") or {}
-        if not phases:
+        episode = figures.longest(self.act.card.evidence.run) if self.act.card else None
+        if episode is None or not episode.phases_ns:
             return ""
-        name, took_s = max(phases.items(), key=lambda item: item[1])
-        return f"{words(name).lower()}, {format_duration(round(took_s * 1e9))}"
+        name, took = max(episode.phases_ns.items(), key=operator.itemgetter(1))
+        return f"{words(name).lower()}, {format_duration(took)}"
 
 
 def _reasons(result: DayResult) -> list[str]:

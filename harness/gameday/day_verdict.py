@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from harness.gameday.codes import Code
 from harness.judge.score import Scorecard
-from harness.judge.verdict import Code, Doubt, Finding, Verdict, merge
+from harness.judge.verdict import Doubt, Finding, Verdict, merge
 from harness.units import format_duration
 
 Event = Mapping[str, Any]

@@ -54,9 +54,8 @@ class Bounds(Parameters):
         return any(value is not None and value != {} for value in dict(self).values())
 
 
-def _nothing_to_set(name: str, by_default: str = "", off: str = "") -> type[Bounds]:
-    """`off`: where a scenario switches it off, in words."""
-    model = create_model(name, __base__=Bounds, __doc__=f"Nothing to set; {off}" if off else "Nothing to set.")
+def _nothing_to_set(name: str, by_default: str, off: str) -> type[Bounds]:
+    model = create_model(name, __base__=Bounds, __doc__=f"Nothing to set; `off` where {off}.")
     model.by_default = by_default
     return model
 
@@ -213,18 +212,16 @@ class MetricBounds(Bounds):
     )
 
 
-_NOTHING = _nothing_to_set("Nothing")
-_STAYS = "`off` where a fault is meant to stay."
-_DRIFTED = "`off` where ranks are meant to hold different weights."
-_LEFT_OUT = "`off` where ranks are meant to leave samples out."
-_NOT_TWICE = "`off` where the job is not meant to start again from what it saved after the recovery."
-_MISSED = "`off` where a fault is meant to miss the training's traffic."
-
-BOUNDS: Mapping[str, type[Bounds]] = {
+_SWITCHED = (  # judged by default; the name where it is not judged; `off` where …
+    ("divergence", "divergence of the loss", "nobody has to go back"),
+    ("effect_end", "end of the faults' effects", "a fault is meant to stay"),
+    ("own_traffic", "the training's own traffic", "a fault is meant to miss the training's traffic"),
+    ("rank_samples", "samples of each rank", "ranks are meant to leave samples out"),
+    ("replicas", "agreement of replicas", "ranks are meant to hold different weights"),
+    ("second_restart", "second restart", "the job is not meant to start again from what it saved after the recovery"),
+)
+_SET: Mapping[str, type[Bounds]] = {
     "checkpoint_rhythm": RhythmBounds,
-    "collectives": _NOTHING,
-    "divergence": _nothing_to_set("DivergenceBounds", "divergence of the loss", "`off` where nobody has to go back."),
-    "effect_end": _nothing_to_set("EffectEndBounds", "end of the faults' effects", _STAYS),
     "exit_time": ExitBounds,
     "fail_fast": FailFastBounds,
     "files_beside_saves": FilesBounds,
@@ -235,16 +232,11 @@ BOUNDS: Mapping[str, type[Bounds]] = {
     "memory_growth": MemoryBounds,
     "metrics": MetricBounds,
     "notices": NoticesBounds,
-    "own_traffic": _nothing_to_set("OwnTrafficBounds", "the training's own traffic", _MISSED),
     "pace": PaceBounds,
-    "rank_samples": _nothing_to_set("RankSamplesBounds", "samples of each rank", _LEFT_OUT),
     "recovery_time": RecoveryBounds,
-    "replicas": _nothing_to_set("ReplicasBounds", "agreement of replicas", _DRIFTED),
-    "second_restart": _nothing_to_set("SecondRestartBounds", "second restart", _NOT_TWICE),
-    "told": _NOTHING,
-    "usage": _NOTHING,
     "wasted_gpu_hours": WasteBounds,
 }
+BOUNDS = dict(sorted({**_SET, **{name: _nothing_to_set(name, *told) for name, *told in _SWITCHED}}.items()))
 """By the name of the score, sorted."""
 
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.known import By, Known, OfFault
+from harness.judge.facts.analysis import Analysis as Analysis
+from harness.judge.facts.faults import struck
+from harness.judge.facts.known import By, Known
 from harness.judge.verdict import Ground, Kind
 from harness.plugins import Family
+from harness.timeline.timeline import FaultRecord as FaultRecord
 
 RUN, DRILL, SECOND_RESTART = "run", "restore drill", "second restart"  # what a guarantee may hold for
 
@@ -33,14 +36,19 @@ class Breach:
     idle: bool = False
 
 
+Breaches = Iterator[Breach]
+Flaws = Iterator[str]  # of a fault, in words that follow its id
+
+
 def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "", idle: bool = False) -> Breach:
-    """`facts`: at least one."""
-    return Breach(words, max(fact.by for fact in facts), tuple(grounds), of, idle)
+    """`facts`: the words of others that it rests on. Without any the harness saw it, or the one told it whom it speaks
+    against."""
+    return Breach(words, max((fact.by for fact in facts), default=By.SEEN), tuple(grounds), of, idle)
 
 
-def of_fault(words: str, fact: OfFault) -> Breach:
-    """A rehearsal that people stopped says nothing of its faults."""
-    return breach(f"fault {fact.fault} {words}", fact, grounds=[Ground(Kind.FAULTS)], of=fact.fault)
+def of_fault(words: str, fault: str) -> Breach:
+    """By its id. A rehearsal that people stopped says nothing of its faults."""
+    return breach(f"fault {fault} {words}", grounds=[Ground(Kind.FAULTS)], of=fault)
 
 
 def never(evidence: Analysis) -> str:
@@ -59,7 +67,7 @@ class Guarantee:
     proves nothing.
     """
 
-    breaches: Callable[[Analysis], Iterator[Breach]]
+    breaches: Callable[[Analysis], Breaches]
     rests_on: tuple[str, ...] = ()
     explained_by: tuple[str, ...] = ()
     holds_for: tuple[str, ...] = (RUN, DRILL, SECOND_RESTART)
@@ -68,6 +76,16 @@ class Guarantee:
     needs_steps: bool = True
     until_the_end: bool = False
     of_a_fault: bool = False
+
+
+def of_faults(flaws: Callable[[Analysis, FaultRecord], Flaws], **more: Any) -> Guarantee:
+    """Each fault that struck acted as planned. `flaws`: what shows that one did not."""
+
+    def breaches(evidence: Analysis) -> Breaches:
+        for fault in struck(evidence):
+            yield from (of_fault(words, fault.id) for words in flaws(evidence, fault))
+
+    return replace(Guarantee(breaches, holds_for=(RUN,), needs_steps=False, of_a_fault=True), **more)
 
 
 FAMILY = Family("guarantee", "harness.judge.guarantees", "GUARANTEE")

@@ -10,24 +10,23 @@ from __future__ import annotations
 import abc
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
 from harness import units
-from harness.errors import UsageError, choice
 from harness.judge import weighing
 from harness.judge.assumption import assumptions, spoilt
 from harness.judge.bounds import BOUNDS, OFF, Bounds, expects_something
+from harness.judge.facts import reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence as Evidence
 from harness.judge.guarantee import ORDER, RUN, family, guarantees
 from harness.judge.verdict import Claim, Code, Doubt, Finding, Ground, Kind, Verdict, merge, unknown, worst_first
 from harness.judge.weighing import Judged
 from harness.plugins import Family
-from harness.timeline.timeline import FaultRecord
 
 S = 1_000_000_000
 ELSEWHERE = 5  # stands what an assumption of no family finds, among the scores by their order
@@ -68,9 +67,9 @@ class ScoreResult:
 class Score(abc.ABC):
     """One question to the evidence."""
 
-    name: ClassVar[str]
+    name: str
     section: ClassVar[Literal["scores", "metrics"]] = "scores"  # where its values stand in report.json
-    order: ClassVar[int] = 99  # in reports and headlines
+    order: int = 99  # in reports and headlines
     by_steps: ClassVar[bool] = True  # what it claims rests on the steps in the log
     explained_by: ClassVar[tuple[str, ...]] = ()  # guarantees whose breach explains that a bound does not hold
 
@@ -89,29 +88,6 @@ class Score(abc.ABC):
         switched it off."""
 
 
-class Measured(Score):
-    """Durations and counts, and the lines of the table that hold them against what is allowed."""
-
-    @abc.abstractmethod
-    def values(self, evidence: Analysis) -> dict[str, Any]:
-        """As in report.json."""
-
-    @abc.abstractmethod
-    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: Any) -> Sequence[Expectation] | str:
-        """Or why the evidence says nothing of it."""
-
-    def claims(self, evidence: Analysis) -> Iterable[Claim]:
-        """Beyond the lines, whatever the bounds are."""
-        return ()
-
-    def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
-        values, claims = self.values(evidence), [*self.claims(evidence)]
-        lines = () if bounds is None else self.lines(evidence, values, bounds)
-        if isinstance(lines, str):
-            return ScoreResult(values, (), claims, not_judged=[(self.by_default, lines)])
-        return ScoreResult(values, lines, claims)
-
-
 def shown_ns(ns: float | None) -> str:
     return units.format_duration(round(ns)) if ns else "0 s"
 
@@ -122,33 +98,28 @@ def line(name: str, bound: str, observed: str, reason: str, *rests_on: Ground, *
     return Expectation(name, bound, observed, verdict, reason, rests_on=rests_on, **numbers)
 
 
-def at_most(
-    name: str,
-    observed: float | None,
-    bound: float,
-    show: Callable[[Any], str],
-    reason: str = "",
-    unit: str = "",
-    rests_on: tuple[Ground, ...] = (),
-) -> Expectation:
-    """`observed` must not exceed `bound`, both in `unit`; what could not be measured is inconclusive."""
-    if observed is None:
-        why = reason or "there is nothing to measure"
-        return left_open(name, f"≤ {show(bound)}", why, Doubt.UNMEASURED, bound_value=bound, unit=unit)
-    why = "" if observed <= bound else reason or f"{show(observed)} is more than {show(bound)}"
-    numbers = {"share": observed / bound if bound > 0 else None, "bound_value": bound, "observed_value": observed}
-    return line(name, f"≤ {show(bound)}", show(observed), why, *rests_on, **numbers, unit=unit)
+@dataclass(frozen=True)
+class Bound:
+    """One line of the table: at most so much, or `least`: at least, in `unit`. `show`: how people read either number.
+    What could not be measured is inconclusive."""
 
+    name: str
+    show: Callable[[Any], str] = str
+    unit: str = ""
+    least: bool = False
 
-def at_least(
-    name: str, observed: float | None, bound: float, show: Callable[[Any], str], unit: str = ""
-) -> Expectation:
-    """`observed` must reach `bound`, both in `unit`; what could not be measured is inconclusive."""
-    if observed is None:
-        why = "there is nothing to measure"
-        return left_open(name, f"≥ {show(bound)}", why, Doubt.UNMEASURED, bound_value=bound, unit=unit)
-    why = "" if observed >= bound else f"{show(observed)} is less than {show(bound)}"
-    return line(name, f"≥ {show(bound)}", show(observed), why, bound_value=bound, observed_value=observed, unit=unit)
+    def line(self, allowed: float, measured: float | None, why: str = "", *rests_on: Ground) -> Expectation:
+        """`why`: it does not hold, or was not measured."""
+        bound, numbers = f"{'≥' if self.least else '≤'} {self.show(allowed)}", {"bound_value": allowed}
+        if measured is None:
+            why = why or "there is nothing to measure"
+            return left_open(self.name, bound, why, Doubt.UNMEASURED, **numbers, unit=self.unit)
+        apart = f"{self.show(measured)} is {'less' if self.least else 'more'} than {self.show(allowed)}"
+        held = measured >= allowed if self.least else measured <= allowed
+        share = None if self.least or allowed <= 0 else measured / allowed
+        reason = "" if held else why or apart
+        more = {**numbers, "observed_value": measured, "share": share, "unit": self.unit}
+        return line(self.name, bound, self.show(measured), reason, *rests_on, **more)
 
 
 def left_open(name: str, bound: str, why: str, doubt: Doubt, **numbers: Any) -> Expectation:
@@ -160,16 +131,9 @@ _FAMILY = Family("question", "harness.judge.questions", "SCORES")
 
 
 @functools.cache
-def _scores() -> Mapping[str, Score]:
+def questions() -> Mapping[str, Score]:
     """All that the files of `harness/judge/questions/` hold, by name."""
     return {score.name: score for file in _FAMILY.names() for score in _FAMILY.load(file)}
-
-
-def load_score(name: str) -> Score:
-    """Raises `UsageError` for an unknown name."""
-    if name not in BOUNDS:
-        raise UsageError(f"unknown score {name!r}; {choice(name, BOUNDS)}")
-    return _scores()[name]
 
 
 @dataclass(frozen=True)
@@ -183,7 +147,6 @@ class Scorecard:
     seed: int
     verdict: Verdict
     reasons: Sequence[str]  # the first one is the headline
-    faults: Sequence[Mapping[str, Any]]
     scores: Mapping[str, Mapping[str, Any]]
     metrics: Mapping[str, Any]
     expectations: Sequence[Expectation]
@@ -199,11 +162,12 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
     analysis = Analysis.of(evidence)
     plan = evidence.run.plan
     expect = plan.get("expect") or {}
-    scores = sorted(_scores().values(), key=lambda score: (score.order, score.name))
+    scores = sorted(questions().values(), key=lambda score: (score.order, score.name))
     results_of = {score.name: _result(score, analysis, expect.get(score.name)) for score in scores}
     weighed = {score.name: _weighed(results_of[score.name], analysis, score.by_steps) for score in scores}
     results = {name: result for name, (result, _) in weighed.items()}
-    not_judged = dict(item for result in results.values() for item in result.not_judged)
+    untold = reported.not_judged(evidence, expect)
+    not_judged = dict([*untold, *(item for result in results.values() for item in result.not_judged)])
     states, found_broken = weighing.judged(analysis, RUN)
     placed = [(_place(finding.code), finding) for finding in found_broken]
     placed += [(score.order, finding) for score in scores for finding in weighed[score.name][1]]
@@ -221,13 +185,8 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         how = "failed" if verdict is Verdict.FAIL else "did not complete"
         told = reasons[0].removeprefix("the job failed: ")
         reasons[0] = f"{run} {how}, so nothing was injected: {told}"
-    sections: dict[str, dict[str, Any]] = {"scores": {}, "metrics": {}}
-    for score in scores:
-        values = results[score.name].values
-        if score.section == "metrics":
-            sections["metrics"] |= values
-        elif values or score.name in expect:  # the others have nothing to say of this run
-            sections["scores"][score.name] = values
+    values = {score.name: results[score.name].values for score in scores if score.section == "scores"}
+    metrics = (results[score.name].values for score in scores if score.section == "metrics")
     scenario = plan.get("scenario") or {}
     return Scorecard(
         run_id=run_id,
@@ -238,9 +197,8 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
         verdict=verdict,
         reasons=reasons or [_headline(results, expects_something(expect), not_judged)],
         not_judged=not_judged,
-        faults=[_fault(fault, evidence.run.begin) for fault in evidence.run.faults],
-        scores=sections["scores"],
-        metrics=sections["metrics"],
+        scores={name: each for name, each in values.items() if each or name in expect},  # others say nothing
+        metrics={name: value for each in metrics for name, value in each.items()},
         expectations=[line for result in results.values() for line in result.expectations],
         environment=evidence.run.environment,
         evidence=analysis,
@@ -259,7 +217,7 @@ def _causes(code: str) -> Sequence[str]:
     """Of a finding of this code: the guarantees whose breach explains it."""
     if code in guarantees():
         return guarantees()[code].explained_by
-    for name, score in _scores().items():
+    for name, score in questions().items():
         if code.startswith((f"{name}.", f"{name.partition('_')[0]}.")):
             return score.explained_by
     return ()
@@ -293,23 +251,18 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
 def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[ScoreResult, list[Finding]]:
     """Each claim and each line of the table held against the doubts. `by_steps`: all of them rest on steps."""
     also = (Ground(Kind.STEPS),) if by_steps else ()
-    claims = [replace(each, rests_on=(*each.rests_on, *also)) for each in result.reasons]
     lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
-    found = [*(_weighed_claim(each, evidence) for each in claims), *map(_finding, lines)]
-    kept = [each for each in found if each is not None and each.verdict is not Verdict.PASS]
-    return replace(result, expectations=lines), kept
+    claims = [replace(each, rests_on=(*each.rests_on, *also)) for each in result.reasons]
+    weighed = [_weighed_claim(each, evidence) for each in claims]
+    found = [each for each in (*weighed, *map(_finding, lines)) if each.verdict is not Verdict.PASS]
+    return replace(result, expectations=lines), found
 
 
-def _weighed_claim(claim: Claim, evidence: Analysis) -> Finding | None:
-    """`None` where nothing hangs on it."""
-    if claim.good:
-        return Finding(Verdict.PASS, claim.words, claim.code)
-    if claim.good is None:
-        return Finding(Verdict.INCONCLUSIVE, claim.words, claim.code, claim.doubt)
-    found = spoilt(claim.rests_on, evidence)
-    if found is None:
-        return Finding(Verdict.FAIL, claim.words, claim.code)
-    return Finding(Verdict.INCONCLUSIVE, found.after(claim.words), claim.code, found.assumption, found.settles)
+def _weighed_claim(claim: Claim, evidence: Analysis) -> Finding:
+    if claim.good is False and (found := spoilt(claim.rests_on, evidence)):
+        return Finding(Verdict.INCONCLUSIVE, found.after(claim.words), claim.code, found.assumption, found.settles)
+    verdict = {True: Verdict.PASS, None: Verdict.INCONCLUSIVE, False: Verdict.FAIL}[claim.good]
+    return Finding(verdict, claim.words, claim.code, claim.doubt)
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
@@ -342,16 +295,3 @@ def _headline(results: Mapping[str, ScoreResult], asked: bool, not_judged: Mappi
     if not_judged:
         clauses.append(f"not judged: {', '.join(not_judged)}")
     return "; ".join(clauses)
-
-
-def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
-    """One line of `faults[]`; the effect is the last one measured, or the first that was not as expected."""
-    effect = next((e for e in fault.effects if not e.get("ok")), fault.effects[-1] if fault.effects else {})
-    return {
-        "id": fault.id,
-        "kind": fault.kind,
-        "target": [dict(target) for target in fault.targets],
-        "t_injected": None if fault.injected is None else (fault.injected - begin) / S,
-        "effect": {key: effect.get(key) for key in ("measured", "expected", "unit")},
-        "healed": fault.healed is not None,
-    }

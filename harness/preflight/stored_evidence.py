@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -68,28 +69,20 @@ def see(folder: pathlib.Path, asked: Asked) -> Seen:
 def _hear(folder: pathlib.Path, seen: Seen) -> None:
     """What the nodes told, and how their program ended."""
     tail, told, nodes, seen.ended = Tail(folder / "events"), list[Told](), dict[str, None](), "the run has no end"
-    heard, planned, acted, failed = tail.rest(), set[str](), set[str](), list[str]()
-    for header, event in heard:
-        if header.get("role") == HARNESS:
-            if event["event"] == "node.allocated":
-                nodes[event["node"]] = None
-            elif event["event"] == "run.finished":
-                seen.ended = "" if event["outcome"] == "completed" else str(event.get("reason"))
-            elif event["event"] == "process.exit" and event.get("code"):
-                failed.append(f"the command on {event['node']} ended with {event['code']}")
-            elif event["event"] == "host.load":  # told only of nodes that are on the harness's own host
-                seen.one_host = len(nodes) > 1
-            elif event["event"] == "environment":
-                seen.environment = event
-            elif event["event"] == "plan":
-                planned |= {str(each.get("id")) for each in event["plan"].get("faults") or ()}
-            elif event["event"] == "fault.effect":
-                acted.add(str(event.get("fault")))
-                if event.get("ok") is not True:
-                    told_of = f"measured {event.get('measured')} {event.get('unit', '')}".strip()
-                    told_of += f", expected {event.get('expected')}"
-                    seen.damaged.append(f"fault {event.get('fault')} did not act as planned: {told_of}")
-    seen.damaged += [f"no effect of fault {name} was measured" for name in sorted(planned - acted)]
+    heard, failed = tail.rest(), list[str]()
+    by_harness = [event for header, event in heard if header.get("role") == HARNESS]
+    for event in by_harness:
+        if event["event"] == "node.allocated":
+            nodes[event["node"]] = None
+        elif event["event"] == "run.finished":
+            seen.ended = "" if event["outcome"] == "completed" else str(event.get("reason"))
+        elif event["event"] == "process.exit" and event.get("code"):
+            failed.append(f"the command on {event['node']} ended with {event['code']}")
+        elif event["event"] == "host.load":  # told only of nodes that are on the harness's own host
+            seen.one_host = len(nodes) > 1
+        elif event["event"] == "environment":
+            seen.environment = event
+    seen.damaged += _not_acted(by_harness)
     seen.nodes = [*nodes, *(f"node {place}, which never came" for place in range(len(nodes), seen.plan.workload.nodes))]
     for header, event in heard:
         if event["event"] == "exiting" and event.get("code"):
@@ -104,6 +97,18 @@ def _hear(folder: pathlib.Path, seen: Seen) -> None:
     seen.told = told
     ends = [seen.ended] if seen.ended else failed[:1]
     seen.damaged += [*tail.notes, *(f"the program on the nodes did not come to its end: {end}" for end in ends)]
+
+
+def _not_acted(told: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The planned faults whose effect was not measured, or was another one."""
+    planned = {str(each.get("id")) for e in told if e["event"] == "plan" for each in e["plan"].get("faults") or ()}
+    effects = [each for each in told if each["event"] == "fault.effect"]
+    for each in effects:
+        if each.get("ok") is not True:
+            measured = f"measured {each.get('measured')} {each.get('unit', '')}".strip()
+            yield f"fault {each.get('fault')} did not act as planned: {measured}, expected {each.get('expected')}"
+    for name in sorted(planned - {str(each.get("fault")) for each in effects}):
+        yield f"no effect of fault {name} was measured"
 
 
 def _drill(folder: pathlib.Path, name: str, seen: Seen) -> Scorecard | None:

@@ -187,8 +187,6 @@ def _wide_and_narrow(draw: Callable[..., Markup | None], *what: object) -> list[
 
 def _timeline_words(report: Report) -> str:
     run = report.run
-    if run.furthest_step is None or run.ranks is None:
-        return "This report was written by an earlier version and does not hold the course of the run."
     lasted = seconds(run.duration_s)
     if not run.furthest_step:
         return f"The run lasted {lasted}; no step was completed."

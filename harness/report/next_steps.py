@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -62,17 +63,14 @@ def _of_a_failure(card: Scorecard) -> Iterator[str]:
     failures = {line.name for line in card.expectations if line.verdict is Verdict.FAIL}
     longest = max(run.episodes, key=lambda each: each.end - each.t_stop, default=None)
     if failures & {"recovery_time.max", "recovery_time.first_step_max"} and longest and not card.evidence.degraded:
-        phases: dict[str, int] = {}
-        for part in longest.segments:
-            phases[part.phase] = phases.get(part.phase, 0) + part.end - part.begin
-        phase = max(phases, key=phases.__getitem__, default="unknown")
-        told = f"{words(phase)}, {seconds(phases.get(phase, 0) / S)}"
+        phase, took = max(longest.phases_ns.items(), key=operator.itemgetter(1), default=("unknown", 0))
+        told = f"{words(phase)}, {seconds(took / S)}"
         yield f"In the outage of {seconds((longest.end - longest.t_stop) / S)} this took longest: {told}"
-    waste = card.scores.get("wasted_gpu_hours", {})
-    asked = any(name.startswith("wasted_gpu_hours") and name.endswith("by_faults") for name in failures)
-    if asked and (parts := waste.get("accounts_by_faults")):
-        account, total = max(parts, key=parts.__getitem__), gpu_seconds(waste["gpu_seconds_wasted_by_faults"])
-        yield f"Of the {total} that faults cost, this cost most: {words(account)}, {gpu_seconds(parts[account])}"
+    if any(name.startswith("wasted_gpu_hours") and name.endswith("by_faults") for name in failures):
+        booked = card.evidence.ledger
+        account, most = max(booked.by_faults.items(), key=operator.itemgetter(1))
+        total = gpu_seconds(booked.wasted_by_faults / S)
+        yield f"Of the {total} that faults cost, this cost most: {words(account)}, {gpu_seconds(most / S)}"
     if failed := [end for end in ends_of(run) if end.error and end.met]:
         first = min(failed, key=lambda end: end.at)
         yield f"The first error of the trainer itself, rank {first.rank} on {first.node}: {first.met}"

@@ -1,8 +1,7 @@
 """The report of a run, typed: all that `report.json` holds. It is written and read back here and nowhere else.
 
 HTML, Markdown, JUnit and terminal text are drawn from a `Report`, so an old run can be shown without judging it
-again. Only the charts need the event log. Keys that the reader does not know are ignored; keys that are missing in a
-report of an earlier version have defaults.
+again. Only the charts need the event log. Keys that the reader does not know are ignored; missing ones have defaults.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from harness.errors import ChaosError
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
+from harness.report import figures
 from harness.report.commands import kept_as
 from harness.report.next_steps import next_steps
 from harness.report.strict_json import strict
@@ -105,14 +105,14 @@ class Guarantee(_Part, frozen=True):
 
 
 class Run(_Part, frozen=True):
-    """The course of the run. Times are in seconds. `None`: a report of an earlier version, which does not tell."""
+    """The course of the run. Times are in seconds."""
 
-    duration_s: float | None = None
-    furthest_step: int | None = None
-    ranks: int | None = None
+    duration_s: float = 0.0
+    furthest_step: int = 0
+    ranks: int = 0
     outcome: str | None = None  # completed · failed · aborted · interrupted · None: the harness itself died
     outcome_reason: str = ""
-    fault_free: bool | None = None  # a fault-free run to compare with was there
+    fault_free: bool = False  # a fault-free run to compare with was there
     stuck_in: str = ""  # the phase of a job that never recovered
     problems: tuple[str, ...] = ()  # of the event log
 
@@ -219,7 +219,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     not_judged: tuple[str, ...] = ()
     not_judged_because: dict[str, str] = {}  # each item of `not_judged` → why
     next_steps: tuple[str, ...] = ()  # what to do about the verdict
-    kept_as: str = ""  # what commands find it by; empty: a report of an earlier version, found by its `run_id`
+    kept_as: str = ""  # what commands find it by; empty: by its `run_id`
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types. An expectation without a reason has no key `reason`."""
@@ -256,8 +256,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 def from_scorecard(card: Scorecard) -> Report:
     """The report of a run that was judged. What is not a finite number becomes null."""
-    errors = {record.id: record for record in card.evidence.run.faults}
-    scenario = card.evidence.run.plan.get("scenario")
+    run = card.evidence.run
+    scenario = run.plan.get("scenario")
     labels = scenario.get("labels") if isinstance(scenario, Mapping) else None
     values = {
         "schema": SCHEMA,
@@ -266,15 +266,15 @@ def from_scorecard(card: Scorecard) -> Report:
         "title": card.title,
         "backend": card.backend,
         "seed": card.seed,
-        "profile": _text(card.evidence.run.plan.get("profile")),
+        "profile": _text(run.plan.get("profile")),
         "commit": _text(card.environment.get("commit")),
         "begun_at": _text(card.environment.get("begun_at")),
         "verdict": card.verdict.value,
         "reasons": list(card.reasons),
         "run": _run(card.evidence),
-        "faults": [_fault(fault, errors.get(str(fault.get("id")))) for fault in card.faults],
-        "scores": card.scores,
-        "metrics": card.metrics,
+        "faults": [_fault(fault, run.begin) for fault in run.faults],
+        "scores": figures.scores(card),
+        "metrics": figures.metrics(card),
         "expectations": [
             {name: getattr(line, name) for name in Expectation.__struct_fields__} for line in card.expectations
         ],
@@ -285,7 +285,7 @@ def from_scorecard(card: Scorecard) -> Report:
         "not_judged": list(card.not_judged),
         "not_judged_because": card.not_judged,
         "next_steps": next_steps(card),
-        "kept_as": kept_as(card.run_id, card.evidence.run.plan),
+        "kept_as": kept_as(card.run_id, run.plan),
     }
     return Report.from_json(strict(values))
 
@@ -324,13 +324,24 @@ def _run(evidence: Analysis) -> dict[str, Any]:
     }
 
 
-def _fault(fault: Mapping[str, Any], record: FaultRecord | None) -> dict[str, Any]:
-    error = record.error if record else None
-    effect: dict[str, Scalar] = {}
-    for name, value in (fault.get("effect") or {}).items():
-        plain = value.item() if hasattr(value, "item") else value
-        effect[name] = plain if plain is None or isinstance(plain, bool | int | float | str) else str(plain)
-    return {**fault, "effect": effect, "kills": bool(record and record.kills), "error": error or ""}
+def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
+    """Its effect is the last one measured, or the first that was not as expected."""
+    effect = next((e for e in fault.effects if not e.get("ok")), fault.effects[-1] if fault.effects else {})
+    return {
+        "id": fault.id,
+        "kind": fault.kind,
+        "target": [dict(target) for target in fault.targets],
+        "t_injected": None if fault.injected is None else (fault.injected - begin) / S,
+        "effect": {name: _plain(effect.get(name)) for name in Effect.__struct_fields__},
+        "healed": fault.healed is not None,
+        "kills": fault.kills,
+        "error": fault.error or "",
+    }
+
+
+def _plain(value: Any) -> Scalar:
+    value = value.item() if hasattr(value, "item") else value
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _text(value: object) -> str | None:

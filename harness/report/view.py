@@ -119,8 +119,7 @@ def not_judged(report: Report) -> str:
 
 
 def beyond(report: Report) -> list[str]:
-    """What a pass leaves open, whatever was judged. A report of an earlier version may say in its headline alone what
-    was not."""
+    """What a pass leaves open, whatever was judged."""
     if report.verdict is not Verdict.PASS:
         return []
     return [BEYOND] if report.not_judged else ["Not judged: nothing.", BEYOND]
@@ -379,9 +378,7 @@ def longest_first(report: Report) -> list[tuple[int, Episode]]:
 
 def lasted_s(report: Report, episode: Episode) -> float | None:
     """From the last step before it until progress was regained, or until the run ended."""
-    if episode.seconds is not None or report.run.duration_s is None:
-        return episode.seconds
-    return report.run.duration_s - episode.t_stop
+    return episode.seconds if episode.seconds is not None else report.run.duration_s - episode.t_stop
 
 
 def fault_rows(report: Report) -> list[dict[str, str]]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from harness.backends.contract import Backend, Cluster, Launch
+from harness.backends.contract import Backend, Cluster, Launch, Node
 from harness.errors import BackendError, ChaosError, FaultError
 from harness.faults.contract import CheckpointPlace
 from harness.log.event_log import Tail
@@ -158,6 +158,7 @@ class RunningJob:
         self.readings = reader and Readings(reader, self.run_dir, self._first_node, emit, *size)
         self.ended: dict[tuple[str, int], int] = {}  # (node, incarnation) → exit code of its command
         self._deserted_s = 0.0  # since when no node is left
+        self._started_again: set[tuple[str, int]] = set()
         gpu_hours = plan.limits.gpu_hours
         self._caps = [] if gpu_hours is None else [GpuCap(gpu_hours, "limits: gpu_hours")]
         found_again = {"run_id": plan.run_id, "environment": backend.whereabouts()}
@@ -327,6 +328,7 @@ class RunningJob:
         living = [node for node in self.cluster.nodes if node.alive]
         codes = [self.ended.get((node.name, node.incarnation)) for node in living]
         if any(code is None for code in codes):
+            self._start_again(living, codes)
             return None
         now_s = time.monotonic()
         self._deserted_s = 0.0 if living else self._deserted_s or now_s
@@ -344,6 +346,35 @@ class RunningJob:
         failed = [each for each, _ in bad] or [node]
         logs = [self.run_dir / "logs" / f"{each.name}.{each.incarnation}.log" for each in failed]
         return Outcome("failed", f"the command on {node.name} ended with {code}: {first_error(logs)}")
+
+    def _start_again(self, living: Sequence[Node], codes: Sequence[int | None]) -> None:
+        """The workers of a job may save over a notice and all end with 0; their launcher may still wait for the others.
+        Once the taken nodes are back, the others' commands start again, too, as after a requeue; an engine with a
+        scheduler does that itself. A job that ends with 0 without a notice is over."""
+        steps = self.plan.workload.steps
+        faults = [firing.planned for firing in self.live.firings.values() if firing.planned.action.notice_s]
+        noticed = {target.node_index for planned in faults for target in planned.targets}
+        coded = zip(living, codes, strict=True)
+        ended = [node for node, code in coded if (self._has_left(node) if code is None else code == 0)]
+        back = [node for node in living if node not in ended and node.index in noticed and node.incarnation > 1]
+        done = steps is not None and self.progress.complete_step >= steps
+        if self.cluster.tells_changes or done or not back or len(back) + len(ended) < len(living):
+            return
+        if self._started_again.intersection((node.name, node.incarnation) for node in back):
+            return  # it came back over this very notice, and the others have left since
+        for node in ended:
+            node.kill()
+            why = "its workers had ended with 0 over the notice to a node that is back now"
+            self.emit("node.released", node=node.name, incarnation=node.incarnation, reason=why)
+            self.emit("node.allocated", node=node.name, incarnation=node.incarnation + 1, gpus=self._gpus)
+            self._started_again.add((node.name, node.incarnation + 1))
+            self.cluster.replace(node)
+
+    def _has_left(self, node: Node) -> bool:
+        """Whether its newest workers have all ended with 0, as their launcher says."""
+        workers = [*self.progress.workers.values()]
+        mine = [each for each in workers if (each.node, each.incarnation) == (node.name, node.incarnation)]
+        return bool(mine) and all(each.finished for each in mine)
 
     def _aborted(self, now_ns: int) -> Outcome | None:
         reason = self._why_give_up(now_ns)

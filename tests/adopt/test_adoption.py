@@ -1,7 +1,5 @@
 """From a command line to scenarios: what is recognised, and that what is proposed can be run."""
 
-from __future__ import annotations
-
 import pathlib
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A first look changes nothing of the user's: it works in a copy of a bounded size, or refuses before it starts."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import sys

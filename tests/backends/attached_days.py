@@ -1,7 +1,5 @@
 """A day of one strike at a job that somebody else started, through the command line, and what came of it."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import sys

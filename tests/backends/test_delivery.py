@@ -1,7 +1,5 @@
 """What is delivered to a node stands alone there, on any Python from 3.9 on."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import io

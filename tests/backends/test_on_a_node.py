@@ -1,7 +1,5 @@
 """What is done on a node or asked of it: other clocks, forking from a process that handles signals, measuring a path."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

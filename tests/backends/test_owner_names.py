@@ -1,7 +1,5 @@
 """What names the process that made it: found when that one is gone, and left alone in any doubt."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import subprocess

@@ -1,7 +1,5 @@
 """The sidecar of a container, in a network of its own: what it disturbs at the node's end of the wire."""
 
-from __future__ import annotations
-
 import pathlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A command of the site's own: what it prints, and how it fails."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

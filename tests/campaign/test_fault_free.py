@@ -1,7 +1,5 @@
 """When a fault-free run is taken from the cache, and when it is made anew."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

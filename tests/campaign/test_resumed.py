@@ -1,7 +1,5 @@
 """Fault-free runs that stop at a save and go on: when they are made, what of them is kept, and that real jobs do it."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

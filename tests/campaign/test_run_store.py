@@ -1,7 +1,5 @@
 """Runs found again: by what they are, whatever lies beside them, and whatever became of the index."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """The terminal as an observer: it shows what happens, and what a trainer says steers nothing."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """Without an extra a command that needs it names it, and nothing is launched; everything else works."""
 
-from __future__ import annotations
-
 import pathlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What programs read of each command keeps its shape: keys and their types, told here once."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from typing import Any

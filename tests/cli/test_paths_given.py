@@ -1,7 +1,5 @@
 """Names and paths on the command line that cannot be: exit 2 and one clear line, whatever the command."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import sys
@@ -36,7 +34,6 @@ OF_RUNS = [
 ]
 OF_SCENARIOS = [
     ["run", "x"],
-    ["explain", "x"],
     ["plan", "x"],
     ["validate", "x"],
     ["list"],
@@ -48,7 +45,6 @@ OF_SCENARIOS = [
 FILES = [
     ["run", "FILE"],
     ["run", "--plan", "FILE"],
-    ["explain", "FILE"],
     ["plan", "FILE"],
     ["validate", "FILE"],
     ["gate", "FILE"],

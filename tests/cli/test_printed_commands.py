@@ -1,7 +1,5 @@
 """Every command that a result prints is run as it was printed, where it was printed: it does the same job again."""
 
-from __future__ import annotations
-
 import html
 import json
 import pathlib

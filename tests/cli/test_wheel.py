@@ -1,7 +1,5 @@
 """The package as people install it: it works outside of the checkout, with nothing of the checkout on its path."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """One check a verb: it acts, which is measured and not believed, and once healed it acts no more."""
 
-from __future__ import annotations
-
 import contextlib
 import pathlib
 import signal

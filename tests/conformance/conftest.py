@@ -1,7 +1,5 @@
 """One place after the other. Where a backend cannot run its tests are skipped."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pathlib

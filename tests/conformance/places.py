@@ -1,7 +1,5 @@
 """Where the suite runs: every backend, the local one in each of its modes; and what a run may leave there."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """docs/backends.md: which backend has which verb, as they declare it, and how the conformance suite measures each."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 

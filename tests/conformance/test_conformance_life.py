@@ -1,7 +1,5 @@
 """A run from its launch to its end, on every backend: what it promises about nodes, exits, logs, and what stays."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

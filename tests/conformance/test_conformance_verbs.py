@@ -1,7 +1,5 @@
 """Each verb that a backend says it has acts on a real node there, and is undone."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What every fault must be, whatever it does: documented, checked, planned without chance, shipped with a scenario."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import pathlib

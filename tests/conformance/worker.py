@@ -3,8 +3,6 @@
 It is handed to a node as text (`python -c`), so it needs nothing there but the harness's own package.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """The worked example of docs/metrics.md, as a log: what the page says is what the scorers find."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import re
@@ -12,6 +10,7 @@ import pytest
 
 from harness.judge.facts import envelope, losses
 from harness.judge.score import Evidence, Scorecard, judge
+from harness.report import figures as figures_of
 from harness.timeline import timeline
 from harness.timeline.timeline import Floats
 
@@ -100,7 +99,7 @@ def table(heading: str) -> dict[str, float]:
 
 
 def test_recovery_time(card: Scorecard) -> None:
-    values = card.scores["recovery_time"]
+    values = figures_of.scores(card)["recovery_time"]
     page = table("Example: recovery time")
     assert page.pop("total") == values["seconds"] == sum(page.values())
     assert page == pytest.approx(values["phases"])
@@ -134,14 +133,18 @@ def _curve(loss: Floats) -> losses.Curve:
 
 
 def test_ledger(card: Scorecard) -> None:
-    values = card.scores["wasted_gpu_hours"]
+    values = figures_of.scores(card)["wasted_gpu_hours"]
     page = table("Example: the ledger")
     assert page.pop("allocated") == values["gpu_seconds_allocated"] == pytest.approx(sum(page.values()))
     assert page == pytest.approx({name: amount for name, amount in values["accounts"].items() if amount})
 
 
 def test_what_follows_from_the_ledger(card: Scorecard) -> None:
-    waste, metrics, samples = card.scores["wasted_gpu_hours"], card.metrics, card.scores["loss_continuity"]
+    waste, metrics, samples = (
+        figures_of.scores(card)["wasted_gpu_hours"],
+        figures_of.metrics(card),
+        card.scores["loss_continuity"],
+    )
     found = table("Example: figures")
     assert found == pytest.approx(
         {
@@ -165,6 +168,6 @@ def test_what_follows_from_the_ledger(card: Scorecard) -> None:
 
 def test_every_value_of_a_report_is_defined(card: Scorecard) -> None:
     text = PAGE.read_text()
-    names = {name for values in card.scores.values() for name in values} | set(card.metrics)
-    names |= set(card.scores["wasted_gpu_hours"]["accounts"])
+    names = {name for values in figures_of.scores(card).values() for name in values} | set(figures_of.metrics(card))
+    names |= set(figures_of.scores(card)["wasted_gpu_hours"]["accounts"])
     assert sorted(name for name in names if f"`{name}`" not in text) == []

@@ -1,7 +1,5 @@
 """The pages agree with the code, with what was measured, and with each other."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Every fault has a runbook, and every command in a runbook is one that works."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Calling the command line as people do, and looking for what it may have left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib
@@ -45,11 +43,10 @@ LARGER = SHORT.replace('[--layers, "1", --width, "64", --context, "32"]', '[--la
 fill a disk."""
 
 _FEWER = "args: [--layers, '1', --width, '64', --context, '32']\n  steps: "
-_NO_DRILL = "restore_drill: false\n  " + _FEWER  # spot-evict has one
+_NO_DRILL = "restore_drill: false\n  " + _FEWER  # double-evict has one
 _LIGHTER = {
-    "spot-evict": {"steps: 200": _FEWER + "100", "step: 90": "step: 45"},
     "node-loss": {"steps: 240": _NO_DRILL + "120", "step: 70": "step: 35"},
-    "double-evict": {"steps: 200": _NO_DRILL + "100", "step: 90": "step: 45"},
+    "double-evict": {"steps: 200": _FEWER + "100", "step: 90": "step: 45"},
 }
 
 

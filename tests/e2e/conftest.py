@@ -1,7 +1,5 @@
 """Real runs: real processes, real namespaces, the real trainer. Fault-free runs are shared by the whole session."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest
@@ -26,10 +24,10 @@ def reports(tmp_path: pathlib.Path, fault_free_runs: pathlib.Path) -> pathlib.Pa
 
 
 @pytest.fixture(scope="session")
-def spot_evict(tmp_path_factory: pytest.TempPathFactory, fault_free_runs: pathlib.Path) -> Done:
-    """The main job, once for all tests, which leave it as it is."""
+def main_job(tmp_path_factory: pytest.TempPathFactory, fault_free_runs: pathlib.Path) -> Done:
+    """Two evictions, a restore drill and a second restart, once for all tests, which leave it as it is."""
     folder = tmp_path_factory.mktemp("main job")
-    return chaos(_reports(folder, fault_free_runs), "run", lighter("spot-evict", folder))
+    return chaos(_reports(folder, fault_free_runs), "run", lighter("double-evict", folder))
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Game days of a light trainer in a process of their own."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """docs/bring-your-own-trainer.md, followed literally: a script of one's own, looked at here, rehearsed where it runs."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re
@@ -11,7 +9,7 @@ import sys
 
 import pytest
 from chaos_cli import ROOT, Done, command, environment
-from machine import need_docker
+from machine import need_docker, need_slurm
 
 from harness.backends.contract import load_backend
 from harness.backends.docker.engine import Engine
@@ -28,6 +26,7 @@ def docker() -> None:
 
 @pytest.fixture(scope="module")
 def slurm() -> None:
+    need_slurm()
     skip_without("slurm")
 
 
@@ -57,14 +56,16 @@ def skip_without(backend: str) -> None:
         pytest.skip(capability.summary)
 
 
-def rehearsed(training: pathlib.Path, backend: str, script: str, **env: str) -> Done:
-    """The scenario as it was written; only the place of the script is the backend's. Other tests run beside: no pace."""
+def rehearsed(training: pathlib.Path, backend: str, script: str, more: str = "", **env: str) -> Done:
+    """The scenario as it was written; only the place of the script is the backend's. Other tests run beside: no pace.
+    `more`: a line of its workload."""
     folder = training / backend
     folder.mkdir()
     text = (training / "chaos" / "rank-kill.yaml").read_text()
     assert "torchrun: ../train.py" in text or "torchrun: train.py" in text, text
     text, expects = re.subn(r"^expect:\n", "expect:\n  pace: off\n", text, flags=re.M)
     assert expects == 1, text
+    text = text.replace("workload:\n", f"workload:\n{more}", 1)
     (folder / "rank-kill.yaml").write_text(re.sub(r"torchrun: \S*train\.py", f"torchrun: {script}", text))
     done = call(folder, "run", "rank-kill.yaml", "--backend", backend, **env)
     return Done(done.returncode, done.stdout + done.stderr, folder / "reports")
@@ -95,7 +96,7 @@ def test_on_docker_in_an_image_of_ones_own(docker: None, training: pathlib.Path)
 
 
 def test_on_slurm_at_the_same_path_on_all_nodes(slurm: None, training: pathlib.Path) -> None:
-    done = rehearsed(training, "slurm", str(training / "train.py"))
+    done = rehearsed(training, "slurm", str(training / "train.py"), "  restore_drill: false\n")  # Docker has one
     check_passed(done)
     assert done.report["scores"]["loss_continuity"]["max_abs_diff"] == 0
 

@@ -1,7 +1,5 @@
 """`chaos gameday` from the outside: a day with its page, notes from the command line, a harness that is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

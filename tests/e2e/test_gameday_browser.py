@@ -1,7 +1,5 @@
 """A game day of five entries whose stop is pressed in a real browser, in the middle of a fault."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import re

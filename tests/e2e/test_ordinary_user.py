@@ -1,7 +1,5 @@
 """The same without root."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import subprocess

@@ -1,7 +1,5 @@
 """The shipped scenarios pass with the reference trainer, and what they leave is what is promised."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import shutil
@@ -12,8 +10,8 @@ from chaos_cli import NAME, Done, chaos, leftovers, lighter
 
 
 @pytest.mark.healthy
-def test_spot_evict_leaves_a_whole_report(spot_evict: Done) -> None:
-    done = spot_evict
+def test_two_evictions_leave_a_whole_report(main_job: Done) -> None:
+    done = main_job
     assert done.code == 0, done.out
     (run_dir,) = done.run_dirs
     report = done.report
@@ -38,15 +36,15 @@ def test_spot_evict_leaves_a_whole_report(spot_evict: Done) -> None:
     assert '"closed": true' in (run_dir / "undo.jsonl").read_text().splitlines()[-1]
     first = json.loads((run_dir / "events" / "harness.jsonl").read_text().splitlines()[1])
     assert first["event"] == "plan" and first["plan"]["seed"] == 1
-    assert leftovers("spot-evict") == []
+    assert leftovers("double-evict") == []
 
     again = chaos(done.reports, "score", run_dir.name)
     assert again.code == 0
     assert json.loads((run_dir / "report.json").read_text()) == report
 
 
-def test_a_damaged_log_is_an_error_with_its_place(reports: pathlib.Path, spot_evict: Done) -> None:
-    (whole,) = spot_evict.run_dirs
+def test_a_damaged_log_is_an_error_with_its_place(reports: pathlib.Path, main_job: Done) -> None:
+    (whole,) = main_job.run_dirs
     run_dir = shutil.copytree(whole, reports / whole.name)
     log = next((run_dir / "events").glob("*/trainer-*"))
     lines = log.read_text().splitlines()
@@ -58,12 +56,13 @@ def test_a_damaged_log_is_an_error_with_its_place(reports: pathlib.Path, spot_ev
 
 
 @pytest.mark.healthy
-@pytest.mark.parametrize("name", ["node-loss", "double-evict"])
-def test_a_shipped_scenario_passes_with_a_lighter_job(reports: pathlib.Path, tmp_path: pathlib.Path, name: str) -> None:
-    done = chaos(reports, "run", lighter(name, tmp_path))
+def test_a_job_that_lost_a_node_goes_on_with_fewer_and_grows_back(
+    reports: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    done = chaos(reports, "run", lighter("node-loss", tmp_path))
     assert done.code == 0, done.out
     assert done.report["verdict"] == "pass"
-    assert leftovers(name) == []
+    assert leftovers("node-loss") == []
 
 
 @pytest.mark.healthy

@@ -1,7 +1,5 @@
 """A secret in the environment is in no file that a run leaves, whatever the trainer prints."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 

@@ -1,7 +1,5 @@
 """What can go wrong around a run: one clear message, the right exit code, nothing left behind, evidence kept."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import random

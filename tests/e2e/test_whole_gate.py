@@ -1,7 +1,5 @@
 """A whole gate, for real: the shipped blindness check is caught, a short scenario passes, the answer is yes."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import shutil

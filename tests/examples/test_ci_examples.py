@@ -1,7 +1,5 @@
 """The CI examples: they can be read, every command in them exists with its options, and the scripts do what they say."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re

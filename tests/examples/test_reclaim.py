@@ -1,7 +1,5 @@
 """The programs of examples/reclaim: what they ask of a cloud's command line, which is stood in for here."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

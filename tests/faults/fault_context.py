@@ -1,7 +1,5 @@
 """The context of a fault that is injected without a job: it keeps what the fault told."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable
 from typing import Any

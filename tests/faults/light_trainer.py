@@ -3,8 +3,6 @@
 `LIGHT_HURRY`: until this file exists it is in no hurry, so that whoever looks on has time.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

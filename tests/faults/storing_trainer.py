@@ -1,7 +1,5 @@
 """A trainer without torch that saves often: each checkpoint a folder with a checksum, published by a rename."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Every way a checkpoint rots, on checkpoints of our own: what is measured, what is put back, and what is left alone."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

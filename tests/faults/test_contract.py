@@ -1,7 +1,5 @@
 """A file that is not a whole fault yet is named, with what is missing in it."""
 
-from __future__ import annotations
-
 import sys
 import types
 

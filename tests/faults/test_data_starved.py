@@ -1,7 +1,5 @@
 """Reads of training data that wait: what the file system counted is the effect."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

@@ -1,8 +1,6 @@
 """Faults that are an order to the trainer, divergence and out_of_memory: what is ordered, what is measured of it, and
 what the reference trainer makes of it."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Once a fault was healed, what it did is measured again: over or not."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

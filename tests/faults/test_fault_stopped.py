@@ -1,7 +1,5 @@
 """A fault that is stopped while its job goes on gives back at once what it took; at the end of the job it does not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

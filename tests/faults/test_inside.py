@@ -1,7 +1,5 @@
 """Faults inside a trainer's process, in whole runs of a light trainer: they strike one rank, once, and are measured."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import subprocess

@@ -1,7 +1,5 @@
 """Network faults on a real lab: they act, what was asked is what is measured, and nothing of them stays."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

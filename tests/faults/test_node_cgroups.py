@@ -1,7 +1,5 @@
 """Control groups, v1 and v2: found, limited, put back byte for byte, swept. On trees of plain files."""
 
-from __future__ import annotations
-
 import pathlib
 from unittest.mock import Mock
 

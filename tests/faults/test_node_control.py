@@ -1,7 +1,5 @@
 """The parts of node faults that decide: the controller of a slowdown, turns of a duty cycle, crashes and holds."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Faults on a node in whole runs of a light trainer: each acts, is measured, is healed, and leaves nothing."""
 
-from __future__ import annotations
-
 import itertools
 import pathlib
 import signal

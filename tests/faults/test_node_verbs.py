@@ -1,7 +1,5 @@
 """What can be done to a node of the local backend: it acts, it is measured by the kernel, and it can be undone."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pathlib

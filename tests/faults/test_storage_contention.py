@@ -1,7 +1,5 @@
 """Users who hammer a disk: they are there, they are counted, and they are gone."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import time

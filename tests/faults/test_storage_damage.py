@@ -1,7 +1,5 @@
 """Damage the trainer does to itself on request, and shards of data damaged on the disk."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

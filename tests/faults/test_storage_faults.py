@@ -1,7 +1,5 @@
 """Storage faults in whole runs, with a trainer that saves often: they strike, are measured, and are healed."""
 
-from __future__ import annotations
-
 import pathlib
 from types import SimpleNamespace
 from typing import Any

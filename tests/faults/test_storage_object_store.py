@@ -1,7 +1,5 @@
 """The proxy before a real S3-compatible server, asked by the client that trainers use."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib.util

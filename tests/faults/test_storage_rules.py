@@ -1,7 +1,5 @@
 """What a disturbed file system does, seen from a process on a node. No trainer: every operation is our own."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import sys

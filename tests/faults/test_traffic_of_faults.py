@@ -1,7 +1,5 @@
 """A network fault proves that the training's own bytes go through what it disturbs."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Judged runs for forecasts: the sample report of this project, with other figures in it."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from typing import Any

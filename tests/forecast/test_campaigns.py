@@ -1,7 +1,5 @@
 """A forecast held to campaigns that another simulator plays: nine of ten lie in the interval of 90 %."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from campaigns import Campaign, plan_of, struck_steps
@@ -9,7 +7,7 @@ from simulator import Job, Outage, simulate
 
 from harness.forecast.measured_inputs import NOT_RECOVERY, Measured, Recovery
 
-CAMPAIGNS, SINGLE_RUNS = 200, 6
+CAMPAIGNS, SINGLE_RUNS = 100, 6
 JOB = Job(steps=1500, every=10)
 STEP_S = JOB.step_ms / 1e3
 

@@ -1,7 +1,5 @@
 """`chaos forecast`: its answer, its page, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """What runs measured becomes the job that is forecast; what nobody measured is an assumption."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from types import SimpleNamespace

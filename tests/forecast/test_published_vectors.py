@@ -1,7 +1,5 @@
 """The simulator is held to what others published, one test a figure."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.forecast import published_vectors

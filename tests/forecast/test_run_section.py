@@ -1,7 +1,5 @@
 """A week at scale in the report of a run: a section, and a sentence in dollars where the scenario has a price."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """The simulator against closed forms, and what must hold of any job."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

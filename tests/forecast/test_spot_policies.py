@@ -1,7 +1,5 @@
 """Spot and on-demand nodes: policies keep the deadline, and what is cheaper is said."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

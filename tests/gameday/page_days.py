@@ -1,7 +1,5 @@
 """Views of days that never ran, for tests of the page."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from harness.gameday.day_view import ActView, DayView, FaultView, NewsView, RanksView, RankView, SceneView

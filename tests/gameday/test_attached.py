@@ -1,7 +1,5 @@
 """Strikes at a job that somebody else started, with one that exists only here; and what may not be done to it."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import subprocess

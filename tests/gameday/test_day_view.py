@@ -1,8 +1,6 @@
 """What a page is told of a day, from its first moment to its verdict, and of an outage that is going on: pure views of
 a job that never ran."""
 
-from __future__ import annotations
-
 import pathlib
 import threading
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The file of a game day: what is allowed, and that every mistake is told with its place."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.errors import ScenarioError

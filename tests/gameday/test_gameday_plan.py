@@ -1,7 +1,5 @@
 """The plan of a game day: the same seed gives the same day, triggers count from the rehearsal's begin, names differ."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest

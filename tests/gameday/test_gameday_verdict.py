@@ -1,7 +1,5 @@
 """The verdict on a game day, from events alone: alerts, people, probes, budget, and what was not run; and its report."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,7 +27,7 @@ Event = dict[str, Any]
 
 def card(verdict: Verdict = Verdict.PASS, wasted: float = 1.0) -> Scorecard:
     scores = {"wasted_gpu_hours": {"gpu_seconds_wasted_by_faults": wasted}, "recovery_time": {"seconds": 2.0}}
-    told = verdict, [f"it is {verdict}"], [], scores, {}, [], {}
+    told = verdict, [f"it is {verdict}"], scores, {}, [], {}
     return Scorecard("r", "s", "t", "local", 1, *told, report_runs.spot_evict().evidence)
 
 

@@ -1,7 +1,5 @@
 """What an attached job wrote while it was struck, seen through a window on its newest lines."""
 
-from __future__ import annotations
-
 import pathlib
 import tempfile
 from typing import Any

@@ -1,7 +1,5 @@
 """Who gets in, what they may press, and what they may see."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Probes end in time, whatever they ask, and keep little of what comes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Real game days of a light trainer: the order of the schedule, stop and lift, budget, probes, a job that ends early."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +16,7 @@ from harness.gameday.day_view import DayView, for_role, view_of
 from harness.gameday.requests import AlertNews, Ask
 from harness.gameday.starts_and_stops import Director
 from harness.judge.verdict import Verdict
+from harness.report import figures as figures_of
 from harness.report import run_report
 from harness.run.injection import LiveJob
 
@@ -162,7 +161,7 @@ def test_a_day_whose_schedule_is_over_ends_its_job_with_a_verdict(tmp_path: path
     rehearsal = run_report.read(tmp_path / "reports" / "light-1" / "rehearsals" / "silent-hang" / "report.json")
     assert (rehearsal.verdict, rehearsal.reasons[0]) == (Verdict.INCONCLUSIVE, "it was stopped: a person pressed stop")
     booked = result.acts[0].card
-    assert booked is not None and booked.scores["wasted_gpu_hours"]["accounts"]["straggler_drag"] > 0.3
+    assert booked is not None and figures_of.scores(booked)["wasted_gpu_hours"]["accounts"]["straggler_drag"] > 0.3
 
 
 def test_a_job_that_ends_early_leaves_the_rest_inconclusive(tmp_path: pathlib.Path) -> None:

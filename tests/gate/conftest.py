@@ -1,7 +1,5 @@
 """Whole gates whose runs cost nothing."""
 
-from __future__ import annotations
-
 import datetime
 import pathlib
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Baselines: kept, found again, refused where they are of something else, and never believed before they are read."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """The gate: its blindness check must fail, its answer is the worst one, its reports are whole."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import xml.etree.ElementTree as ElementTree

@@ -1,8 +1,6 @@
 """Objectives over stored runs: too little evidence is never a pass, and a run that was not judged hides nothing. And
 `chaos history --slo`: exit codes, and mistakes with their place."""
 
-from __future__ import annotations
-
 import json
 import math
 import pathlib

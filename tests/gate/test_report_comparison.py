@@ -1,7 +1,5 @@
 """Two runs beside each other: the phase, the rank and the account that explain the difference are named."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import re

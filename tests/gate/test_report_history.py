@@ -1,7 +1,5 @@
 """History: changes of level are found and not invented, and the page shows them."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -13,7 +13,7 @@ from simulator import Job, Line, Logs, Outage, change, clocks, find, put, remove
 
 from harness.judge.facts import restarts
 from harness.judge.facts.saves import Saves
-from harness.judge.facts.steps_done import DidNone, OtherSize, in_parts
+from harness.judge.guarantees import steps_together
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.timeline import lineage
@@ -202,24 +202,33 @@ def test_it_is_no_pass_and_no_failure(bend: Bend, reason: str) -> None:
     ("sizes", "epoch", "usual", "found"),
     [
         ((2, 2), {}, {}, []),
-        ((2, 1), {}, {}, [OtherSize(rank=1, step=11, told=1, size=2)]),
-        ((3, 3), {"size": 3}, {}, [DidNone(absent=1, size=3, first=11, last=40)]),
+        ((2, 1), {}, {}, ["rank 1 began step 11 in a group of 1, and others did it in a group of 2"]),
+        (
+            (3, 3),
+            {"size": 3},
+            {},
+            ["1 of 3 ranks did none of the steps 11 to 40, though they have logs: the group was not one"],
+        ),
         ((3, 3), {"size": 3, "unheard": 1}, {}, []),  # that is told elsewhere
         ((3, 3), {"size": 3}, {"size": 3}, []),  # without a fault, too
     ],
 )
 def test_a_group_is_one(
-    sizes: tuple[int, int], epoch: dict[str, int], usual: dict[str, int], found: list[OtherSize | DidNone]
+    sizes: tuple[int, int],
+    epoch: dict[str, int],
+    usual: dict[str, int],
+    found: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def of(told: dict[str, int], sizes: tuple[int, int]) -> Any:
         whole = {"size": 2, "processes": (0, 1), "unheard": 0, "first": 11, "last": 40, "kept": 40} | told
         stretches = [SimpleNamespace(process=row, epoch=0, first=11) for row in (0, 1)]
         processes = [SimpleNamespace(rank=rank, world_size=size) for rank, size in enumerate(sizes)]
-        return SimpleNamespace(
-            epochs=[SimpleNamespace(**whole)], stretches=stretches, processes=processes, lost=0, data_sizes=()
-        )
+        return SimpleNamespace(epochs=[SimpleNamespace(**whole)], stretches=stretches, processes=processes, lost=0)
 
-    assert list(in_parts(of(epoch, sizes), of(usual, (usual.get("size", 2),) * 2))) == found
+    monkeypatch.setattr(steps_together, "_went_ahead", lambda run: ())
+    evidence: Any = SimpleNamespace(run=of(epoch, sizes), fault_free=of(usual, (usual.get("size", 2),) * 2))
+    assert [each.words for each in steps_together.breaches(evidence)] == found
 
 
 @pytest.mark.parametrize(

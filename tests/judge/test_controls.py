@@ -11,6 +11,7 @@ from judging import EXPECT, Bend, by_a_command, fault_free_of, verdict
 from simulator import Job, Logs, Outage, clocks, simulate, steps
 
 from harness.judge.verdict import Verdict
+from harness.report import figures as figures_of
 
 pytestmark = pytest.mark.slow  # hundreds of runs
 QUIET = Job(nodes=2, ranks_per_node=2, steps=60, every=8)
@@ -49,8 +50,8 @@ def test_a_healthy_run_is_not_accused(weather: str, story: str, seed: int) -> No
     history = simulate(replace(QUIET, **WEATHER[weather]), STORIES[story], seed)
     card = verdict(history, expect=EXPECT if STORIES[story] else UNDISTURBED, fault_free=FAULT_FREE)
     assert card.verdict is Verdict.PASS, card.reasons
-    assert card.scores["recovery_time"]["degraded"] == []
-    assert len(card.scores["recovery_time"]["episodes"]) == len(history.truth.episodes)
+    assert figures_of.scores(card)["recovery_time"]["degraded"] == []
+    assert len(figures_of.scores(card)["recovery_time"]["episodes"]) == len(history.truth.episodes)
 
 
 def bare(logs: Logs) -> None:
@@ -130,7 +131,7 @@ def test_none_of_many_healthy_runs_is_accused() -> None:
 @pytest.mark.parametrize("weather", WEATHER)
 def test_bad_weather_is_drag_and_not_the_fault_s_doing(weather: str) -> None:
     card = verdict(simulate(replace(QUIET, **WEATHER[weather]), [], 1), expect=UNDISTURBED, fault_free=FAULT_FREE)
-    waste = card.scores["wasted_gpu_hours"]
+    waste = figures_of.scores(card)["wasted_gpu_hours"]
     assert waste["percent_by_faults"] == 0
     dragged = waste["accounts"]["straggler_drag"] > 0.01 * waste["gpu_seconds_allocated"]
     assert dragged == (weather not in ("quiet", "slow disk")), waste["accounts"]

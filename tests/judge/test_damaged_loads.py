@@ -10,6 +10,7 @@ from judging import Bend, bending, fault_free_of, struck, together, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, clocks, put, simulate
 
+from harness.judge.facts.known import By, Word
 from harness.judge.facts.restarts import PassedOver
 from harness.judge.facts.saves import Damage
 from harness.judge.guarantees import fault_met
@@ -148,10 +149,10 @@ def test_who_may_have_met_what_was_damaged(
 ) -> None:
     """At 10 the saves of these steps were damaged. `states`: when something was restored, and of which step."""
     damage = [
-        Damage("rot", 10, NEVER, NEVER, step, frozenset({f"step-{step}"}), False, 1, "cut", "a") for step in steps
+        Damage("rot", 10, Word(NEVER), NEVER, step, frozenset({f"step-{step}"}), False, 1, "cut", "a") for step in steps
     ]
     restored = [(SimpleNamespace(at=at), step) for at, step in states]
-    restart = SimpleNamespace(states=restored, passed_over=passed_over)
+    restart = SimpleNamespace(states=restored, passed_over=passed_over, by=By.MISSING)
     evidence: Any = SimpleNamespace(saves=SimpleNamespace(damage={"rot": damage}), restarts=[restart])
     text = "the checkpoint that `rot` damaged was never needed: the job went on from a newer one"
     assert [each.words for each in fault_met.breaches(evidence)] == ([] if met else [text])

@@ -379,6 +379,19 @@ def test_only_a_notice_that_somebody_gave_excuses(sources: tuple[str, str], also
     assert sorted(found) == ([] if excused else [f"{R0}75", f"{R1}75"])
 
 
+@pytest.mark.parametrize("notice", [{"notice_ns": 5000 * MS}, {}], ids=["with notice", "without"])
+def test_a_job_may_leave_with_0_over_a_notice_that_nobody_tells(notice: dict[str, Any]) -> None:
+    def leaves(logs: Logs) -> None:
+        for lines in logs.trainers():
+            lines[:] = [line for line in lines if line.get("event") != "notice"]
+        for end in (exits(logs, rank)[0] for rank in range(2)):
+            end["code"] = 0
+        logs.told("fault.injected").update({"may": ["kill"], "preempts": True} | notice)
+
+    found = unexplained(judged(leaves, Outage(12, "notice", victim=1)))
+    assert sorted(found) == ([] if notice else [f"{R0}0"])
+
+
 def test_a_victim_that_leaves_on_a_notice_of_its_own_was_not_killed() -> None:
     card = judged(drained(None, "signal"), KILL)
     assert card.verdict is Verdict.INVALID

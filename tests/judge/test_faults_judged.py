@@ -14,20 +14,23 @@ from simulator import Job, Logs, Outage, clocks, remove, simulate
 
 from harness.judge.facts.by_time import Places
 from harness.judge.facts.evidence import Evidence
-from harness.judge.facts.fault_effects import left_as_it_was, no_effect
-from harness.judge.facts.fault_plans import came_back, other_notices
-from harness.judge.facts.fault_targets import AlreadyEnded, NotOfJob, already_ended, not_of_job
-from harness.judge.facts.fault_times import NeverUndone, Stopped, UndoneEarly, never_undone, stopped, undone_early
-from harness.judge.facts.fault_victims import KilledWentOn, killed_went_on
-from harness.judge.facts.job_end import LeftWithoutNotice, left_without_notice
-from harness.judge.facts.strikes import AfterTheEnd, NoTimeLeft, too_late
+from harness.judge.facts.faults import stopped
 from harness.judge.facts.work import Work
-from harness.judge.guarantees import fault_kept_down
-from harness.judge.questions.figures import _detection, _episode_ends
+from harness.judge.guarantees import (
+    fault_as_planned,
+    fault_for_its_time,
+    fault_in_time,
+    fault_kept_down,
+    fault_on_target,
+    fault_struck,
+    job_left_with_notice,
+)
+from harness.judge.questions.metrics import _detection, _episode_ends
 from harness.judge.score import Scorecard, judge
 from harness.judge.verdict import Verdict
-from harness.timeline.timeline import Beside
-from harness.units import Duration
+from harness.log.consequences import May
+from harness.timeline.timeline import Beside, FaultRecord
+from harness.units import Duration, format_duration
 
 JOB = Job(nodes=2, steps=80, every=10)
 FAULT_FREE = fault_free_of(JOB)
@@ -68,11 +71,19 @@ def effect(measured: object, expected: object, unit: str) -> Bend:
     return told("fault.effect", measured=measured, expected=expected, unit=unit, ok=True)
 
 
-def of(fault: Any, places: Any = None, **run: Any) -> Any:
-    """The evidence of a run with this fault alone."""
-    run = {"faults": [fault], "beside": SimpleNamespace(faults=()), "steps": (), "uncertainty_ns": 0} | run
-    known: Any = SimpleNamespace(**run)
-    return SimpleNamespace(run=known, places=places, work=Work(known))
+def record(**told: Any) -> FaultRecord:
+    silent = {"id": "f", "kind": "", "targets": (), "effects": (), "recovered": None, "healed": None, "error": None}
+    return FaultRecord(**silent | told)
+
+
+def flaws(guarantee: Any, fault: FaultRecord, places: Any = None, work: Any = None, **run: Any) -> list[str]:
+    """What breaks it in a run with this fault alone."""
+    told = {"faults": [fault], "beside": Beside(), "steps": (), "uncertainty_ns": 0, "outcome": "completed"}
+    told |= {"lost": 0, "nodes": ()}
+    known: Any = SimpleNamespace(**told | run)
+    places = places or SimpleNamespace(given={}, ended={}, kept=(), had=lambda *_: True, alive=lambda *_: [])
+    evidence = SimpleNamespace(run=known, places=places, work=work or Work(known), planned_faults={}, last_notices={})
+    return [each.words.removeprefix("fault f ") for each in guarantee.GUARANTEE.breaches(evidence)]
 
 
 def judged(bend: Bend, kind: str = "rank") -> Scorecard:
@@ -124,29 +135,25 @@ def test_a_notice_lasts_as_long_as_it_promises(seconds: float, expected: Verdict
     ("seconds", "other"), [(0, False), (1e-9, True), (4.499, True), (4.5, False), (15.555, False), (15.556, True)]
 )
 def test_a_notice_does_not_last_much_longer_either(seconds: float, other: bool) -> None:
-    strikes = {"injected": 0, "notice_ns": 5 * 10**9, "kills": True, "id": "evict"}
-    evidence = of(SimpleNamespace(**strikes, strikes=(round(seconds * 10**9),)), outcome="completed")
-    evidence.work = SimpleNamespace(over=10**12, has_steps=True)
-    found = [(each.after_ns, each.promised_ns) for each in other_notices(evidence)]
-    assert found == [(round(seconds * 10**9), 5 * 10**9)] * other
+    at = round(seconds * 10**9)
+    evict = record(injected=0, notice_ns=5 * 10**9, may={May.KILL}, strikes=(at,), lasts=None)
+    found = flaws(fault_as_planned, evict, work=SimpleNamespace(over=10**12, has_steps=True))
+    assert found == [f"took the node {format_duration(at)} after its notice; 5.00 s were planned"] * other
 
 
-@pytest.mark.parametrize(("back", "flaws"), [(None, 0), (False, 1), (True, 0)])
-def test_where_no_replacement_was_planned_none_comes(back: bool | None, flaws: int) -> None:
-    target = {"node": "a", "incarnation": 1, "rank": None}
-    fault = SimpleNamespace(id="evict", replaced=back, targets=(target,), injected=30)
+@pytest.mark.parametrize(("back", "told"), [(None, False), (False, True), (True, False)])
+def test_where_no_replacement_was_planned_none_comes(back: bool | None, told: bool) -> None:
+    evict = record(replaced=back, targets=({"node": "a", "incarnation": 1, "rank": None},), injected=30)
     there = SimpleNamespace(given={("a", 1): 20, ("a", 2): 40})
-    assert [each.node for each in came_back(of(fault, there))] == ["a"] * flaws
+    assert flaws(fault_as_planned, evict, there) == ["was to bring no replacement, and a came back"] * told
 
 
-@pytest.mark.parametrize(("ended", "alive", "flaws"), [(2, False, 1), (2, True, 0), (9.9, False, 0), (11, False, 0)])
-def test_a_node_that_had_ended_was_not_struck(ended: float, alive: bool, flaws: int) -> None:
-    there = SimpleNamespace(
-        ended={("a", 1): round(ended * 10**9)}, alive=lambda target, moment: iter([1] if alive else [])
-    )
-    targets = {"node": "a", "rank": None}, {"node": "a", "rank": 1}
-    fault = SimpleNamespace(id="evict", injected=10**10, targets=targets)
-    assert list(already_ended(of(fault, there))) == [AlreadyEnded("evict", "a", 8 * 10**9)] * flaws
+@pytest.mark.parametrize(("ended", "alive", "told"), [(2, 0, True), (2, 1, False), (9.9, 0, False), (11, 0, False)])
+def test_a_node_that_had_ended_was_not_struck(ended: float, alive: int, told: bool) -> None:
+    at = {("a", 1): round(ended * 10**9)}
+    there = SimpleNamespace(ended=at, alive=lambda *_: [1] * alive, had=lambda *_: True)
+    evict = record(injected=10**10, targets=({"node": "a", "rank": None}, {"node": "a", "rank": 1}))
+    assert flaws(fault_on_target, evict, there) == ["struck a, whose command had ended 8.00 s before"] * told
 
 
 @pytest.mark.parametrize(
@@ -162,15 +169,15 @@ def test_a_rate_may_be_nearly_what_was_planned(bend: Bend) -> None:
 
 
 @pytest.mark.parametrize(
-    ("digest", "told", "flaws"),
+    ("digest", "told", "same"),
     [("before", {}, 1), ("after", {}, 0), ("before", {"sampled": True}, 0), ("before", {"at": 6}, 0)],
 )
-def test_damage_changes_what_the_harness_sees(digest: str, told: dict[str, Any], flaws: int) -> None:
+def test_damage_changes_what_the_harness_sees(digest: str, told: dict[str, Any], same: int) -> None:
     """But for a large checkpoint, of which it digests samples. It may see the damage before the fault tells it."""
     seen = {"path": "c/step-10", "sha256": "before", "at": 5} | told
     damage = {"checkpoint": "c/step-10", "sha256": digest, "at": 7}
-    fault = SimpleNamespace(id="flip", injected=7, damaged=(damage,), injecting=6)
-    assert [each.path for each in left_as_it_was(of(fault, published=[seen]))] == ["c/step-10"] * flaws
+    found = flaws(fault_as_planned, record(injected=7, damaged=(damage,), injecting=6), published=[seen])
+    assert found == ["left c/step-10 as it was: the harness saw the same content before"] * same
 
 
 class _Sized:
@@ -248,9 +255,8 @@ def test_the_job_had_what_was_struck(target: dict[str, Any], at: int, had: bool)
     slots = [
         SimpleNamespace(node="a", incarnation=n, allocated=30 * n - 30, released=30 * n - 10, **ends) for n in (1, 2)
     ]
-    fault = SimpleNamespace(id="kill", injected=at, targets=[target])
-    found = list(not_of_job(of(fault, places(slots=slots))))
-    assert found == ([] if had else [NotOfJob("kill", target["node"])])
+    found = flaws(fault_on_target, record(injected=at, targets=(target,)), places(slots=slots))
+    assert found == [f"struck {target['node']}, which was not part of the job at that time"] * (not had)
 
 
 @pytest.mark.parametrize(
@@ -259,10 +265,10 @@ def test_the_job_had_what_was_struck(target: dict[str, Any], at: int, had: bool)
 )
 def test_a_fault_that_was_to_end_and_did_not_is_no_proof(outcome: str | None, error: str | None, told: bool) -> None:
     """What broke off says so itself; a log without an end may have lost the line."""
-    fault = SimpleNamespace(id="full", injected=10, healed=None, error=error, lasts=EIGHT_SECONDS)
-    assert list(never_undone(of(fault, outcome=outcome))) == [NeverUndone("full", EIGHT_SECONDS)] * told
-    forever = SimpleNamespace(**vars(fault) | {"lasts": None})
-    assert list(never_undone(of(forever, outcome=outcome))) == []
+    full = record(injected=10, error=error, lasts=EIGHT_SECONDS)
+    never = ["was never undone; its planned duration is 8s"] * told
+    assert flaws(fault_for_its_time, full, outcome=outcome) == never
+    assert flaws(fault_for_its_time, replace(full, lasts=None), outcome=outcome) == []
 
 
 @pytest.mark.parametrize(
@@ -290,10 +296,9 @@ def test_a_fault_acts_as_long_as_it_was_to(
     ended = {"node": node, "incarnation": 1, "rank": rank, "at": struck + at}
     end = np.array([] if last_step is None else [(10 + last_step) * SECOND], np.int64)
     target = {"node": "a", "incarnation": 1, "rank": 1}
-    fault: Any = SimpleNamespace(id="slow", injected=struck, healed=struck + lasted, error=None, targets=[target])
-    fault.lasts, fault.cancelled, fault.effects = EIGHT_SECONDS, None, [{"at": struck}]
-    found = list(undone_early(of(fault, places(exits=[ended]), steps=_Sized(end))))
-    assert found == [UndoneEarly("slow", lasted, EIGHT_SECONDS)] * too_short
+    slow = record(injected=struck, healed=struck + lasted, targets=(target,), lasts=EIGHT_SECONDS)
+    found = flaws(fault_for_its_time, slow, places(exits=[ended]), steps=_Sized(end))
+    assert found == [f"was undone after {format_duration(lasted)}; its planned duration is 8s"] * too_short
 
 
 @pytest.mark.parametrize(
@@ -307,41 +312,40 @@ def test_a_fault_that_came_when_all_was_done(
 ) -> None:
     """The last thing the job did was at 100, by clocks that are known to so many nanoseconds."""
     at = {name: 100 if name == last else 90 for name in ("step", "checkpoint", "start")}
-    evidence = of(
-        SimpleNamespace(id="late", injected=injected + uncertain, strikes=(), kills=True),
+    found = flaws(
+        fault_in_time,
+        record(injected=injected + uncertain, may={May.KILL}),
         finished=finished,
         steps=_Sized(np.array([at["step"]] * steps, np.int64)),
         checkpoints=[{"at": at["checkpoint"]}],
         processes=[SimpleNamespace(started=at["start"])],
         uncertainty_ns=uncertain,
     )
-    assert list(too_late(evidence)) == [AfterTheEnd("late")] * late
+    assert found == ["struck after the job had done all its work"] * late
 
 
 @pytest.mark.parametrize(
     ("last_begin", "struck", "may", "left"),
     [
-        (80, 100, {}, None),  # half a step is left
-        (80, 101, {}, 19),
-        (80, 120, {}, 0),
-        (80, 101, {"kills": True}, None),
-        (80, 101, {"stops": True}, None),
-        (80, 101, {"spoils": True}, None),
-        (110, 110, {}, None),  # the last step is a short one, and it all is left
-        (110, 111, {}, 9),
+        (80, 100, set(), None),  # half a step is left
+        (80, 101, set(), "19.00 s"),
+        (80, 120, set(), "0 µs"),
+        *((80, 101, {may}, None) for may in (May.KILL, May.STOP, May.SPOIL)),
+        (110, 110, set(), None),  # the last step is a short one, and it all is left
+        (110, 111, set(), "9.00 s"),
     ],
 )
 @pytest.mark.parametrize("uncertain", [0, 7])
 def test_what_only_slows_a_job_needs_half_a_step(
-    last_begin: int, struck: int, may: dict[str, bool], left: int | None, uncertain: int
+    last_begin: int, struck: int, may: set[May], left: str | None, uncertain: int
 ) -> None:
     """Steps take 40 s, and the last one ends at 120 s. Clocks are known to so many nanoseconds."""
     steps = _Sized(SECOND * np.array([40, 80, 120]))
     steps.begin = SECOND * np.array([0, 40, last_begin])
     run = {"finished": True, "steps": steps, "checkpoints": [], "processes": [], "uncertainty_ns": uncertain}
-    fault = SimpleNamespace(id="slow", injected=struck * SECOND + uncertain, strikes=())
-    vars(fault).update({"kills": False, "stops": False, "spoils": False} | may)
-    assert list(too_late(of(fault, **run))) == ([] if left is None else [NoTimeLeft("slow", left * SECOND)])
+    found = flaws(fault_in_time, record(injected=struck * SECOND + uncertain, may=may), **run)
+    told = f"struck {left} before the end of the last step: too late to have an effect"
+    assert found == ([] if left is None else [told])
 
 
 @pytest.mark.parametrize(
@@ -364,16 +368,20 @@ def test_who_is_frozen_says_nothing(
 ) -> None:
     """It was struck at 10, and seen to stand still at 20; its time was over at 60."""
     worker = SimpleNamespace(rank=1, exited=exited, exit_code=code, last_seen=last_seen)
-    fault: Any = SimpleNamespace(id="hang", injected=10, freezes=True, kills=False, effects=[{"at": 20}], targets=[{}])
-    fault.lasts, fault.cancelled = SimpleNamespace(ns=50), None
-    evidence = of(fault, SimpleNamespace(alive=lambda target, moment: [0]), processes=[worker], outcome=None)
-    evidence.run.steps = _Sized(np.array(ends, np.int64))
-    evidence.run.rows_by_process = np.arange(len(ends)), [0, len(ends)]
-    told = [f"fault hang froze rank 1, but the rank {what} meanwhile"] if what else []
-    for fault.healed in (None, 60, 90):
-        assert [each.words for each in fault_kept_down.breaches(evidence)] == told
-    fault.cancelled = 21  # it was told to end, and let go a moment later: what the rank does then is no flaw
-    assert list(fault_kept_down.breaches(evidence)) == []
+    lasts: Any = SimpleNamespace(ns=50)
+    hang = record(injected=10, freezes=True, effects=({"at": 20},), targets=({},), lasts=lasts)
+    rows = np.arange(len(ends)), [0, len(ends)]
+
+    def found(**fault: Any) -> list[str]:
+        there = SimpleNamespace(alive=lambda target, moment: [0])
+        run = {"processes": [worker], "steps": _Sized(np.array(ends, np.int64)), "rows_by_process": rows}
+        return flaws(fault_kept_down, replace(hang, **fault), there, **run)
+
+    told = [f"froze rank 1, but the rank {what} meanwhile"] if what else []
+    assert [found(healed=at) for at in (None, 60, 90)] == [told] * 3
+    assert (
+        found(cancelled=21) == []
+    )  # it was told to end, and let go a moment later: what the rank does then is no flaw
 
 
 @pytest.mark.parametrize(
@@ -392,14 +400,18 @@ def test_a_fault_that_people_stopped_is_called_stopped(
     """It struck at 10 s. Times count from then."""
     at = 10 * SECOND
     steps = _Sized(np.array([at + last_step * SECOND]))
-    lasted: dict[str, Any] = {"healed": at + 5 * SECOND, "lasts": EIGHT_SECONDS}
-    fault: Any = SimpleNamespace(id="slow", injected=at, error=None, targets=[], **lasted)
-    fault.cancelled = None if cancelled is None else at + cancelled * SECOND
-    fault.effects = [{"at": at + 1, "measured": 1, "expected": 1, "ok": True}] if effects else []
-    evidence = of(fault, places(), steps=steps)
-    assert stopped(evidence.work, fault) == (Stopped("slow", 5 * SECOND, EIGHT_SECONDS) if told else None)
+    slow = record(
+        injected=at,
+        healed=at + 5 * SECOND,
+        lasts=EIGHT_SECONDS,
+        cancelled=None if cancelled is None else at + cancelled * SECOND,
+        effects=({"at": at + 1, "measured": 1, "expected": 1, "ok": True},) * effects,
+    )
+    run: Any = SimpleNamespace(steps=steps)
+    assert stopped(Work(run), slow) == (5 * SECOND if told else None)
     if told:
-        assert list(undone_early(evidence)) == list(no_effect(evidence)) == []
+        assert flaws(fault_for_its_time, slow, places(), steps=steps) == []
+        assert flaws(fault_struck, slow, places(), steps=steps) == []
 
 
 @pytest.mark.parametrize(
@@ -445,8 +457,9 @@ def test_who_begins_a_step_after_its_death_was_not_killed(
     steps = SimpleNamespace(process=np.array([0, 1, 0]), begin=np.array([6, 90, begin]))
     known = {"processes": [worker, other], "steps": steps}
     target = {"node": "a", "incarnation": 1, "rank": 1}
-    fault = SimpleNamespace(id="kill", injected=20, targets=[target], kills=True, effects=[{"at": 25}])
-    assert list(killed_went_on(of(fault, places(**known), **known))) == [KilledWentOn("kill", 1)] * outlived
+    kill = record(injected=20, targets=(target,), may={May.KILL}, effects=({"at": 25},))
+    told = ["killed rank 1, but the rank did steps afterwards"] * outlived
+    assert flaws(fault_kept_down, kill, places(**known), **known) == told
 
 
 @pytest.mark.parametrize(
@@ -475,5 +488,6 @@ def test_a_node_leaves_for_a_reason(
         exits=[place | {"code": code, "at": at, "rank": rank}],
     )
     run.progress.begin = np.array([20, 60])
-    found = list(left_without_notice(run, places(slots=slots)))
-    assert found == [LeftWithoutNotice("a", code, at)] * (not told)
+    evidence: Any = SimpleNamespace(run=run, places=places(slots=slots))
+    found = [each.words for each in job_left_with_notice.breaches(evidence)]
+    assert found == [f"a left the job with exit code {code} at 0 µs, without a notice"] * (not told)

@@ -14,6 +14,7 @@ import pytest
 from docs.test_metrics_doc import Log, S
 
 from harness.judge.score import Evidence, judge
+from harness.report import figures as figures_of
 from harness.timeline import timeline
 
 
@@ -63,7 +64,7 @@ def goodput(told: Told, folder: pathlib.Path) -> tuple[float, float]:
         harness(told.killed, "fault.injected", fault="kill", kind="rank_kill", targets=[target], kills=True)
     harness(told.end, "node.released", node="node0", incarnation=1, reason="completed")
     harness(told.end, "run.finished", outcome="completed", reason="")
-    values = judge(Evidence(timeline.load(folder)), "told").scores["wasted_gpu_hours"]
+    values = figures_of.scores(judge(Evidence(timeline.load(folder)), "told"))["wasted_gpu_hours"]
     return values["goodput_percent"], 100 * values["accounts"]["recompute"] / values["gpu_seconds_allocated"]
 
 

@@ -146,7 +146,7 @@ def test_a_launcher_that_lived_wrote_all_of_its_lines(event: str, outages: list[
 def test_where_lines_are_missing_is_said_in_words() -> None:
     def told(*bends: Bend) -> list[str]:
         run = bent(JOB, number, *bends)
-        return [each.words for each in lost_lines(run, [-1] * len(run.processes))]
+        return [each.words for each in lost_lines(run, [-1] * len(run.processes), ())]
 
     assert told(lose(LAST, 30, 31)) == ["the log of rank 1 on node1 lacks 2 lines between steps 29 and 32"]
     assert told(lose(LAST, 1)) == ["the log of rank 1 on node1 lacks 1 line before step 2"]

@@ -10,8 +10,6 @@ import pytest
 
 from harness.judge.facts import alarms
 from harness.judge.facts.known import By
-from harness.judge.facts.restart_choices import further_back
-from harness.judge.facts.restored_states import of_no_save, went_back
 from harness.judge.guarantees import restart_for_a_reason, restart_newest, restart_saved
 
 S = 10**9
@@ -35,10 +33,10 @@ def test_a_restored_state_was_saved_or_is_held_by_a_peer(
 ) -> None:
     restore = SimpleNamespace(rank=3, step=step, said=f"rank 3 said it restored step {step}")
     epoch = SimpleNamespace(begin=5, first=11)
-    restart = SimpleNamespace(epoch=epoch, states=[(restore, step)], from_a_member=from_a_member)
+    restart = SimpleNamespace(epoch=epoch, states=[(restore, step)], from_a_member=from_a_member, by=By.MISSING)
     store = SimpleNamespace(saw=lambda step, until: False)
     saves = SimpleNamespace(
-        none={}, good=[], of_step=lambda step, until: saved, only_begun=lambda step, until: None, store=store
+        never_sound={}, of_step=lambda step, until: saved, only_begun=lambda step, until: None, store=store
     )
     run = SimpleNamespace(checkpoints=["some"], uncertainty_ns=0)
     evidence: Any = SimpleNamespace(run=run, saves=saves, restarts=[restart, restart])  # the first is the job's start
@@ -46,10 +44,10 @@ def test_a_restored_state_was_saved_or_is_held_by_a_peer(
     wanted = [(By.MISSING, f"{text}: its state is not known")] if told else []
     assert [(each.by, each.words) for each in restart_saved.breaches(evidence)] == wanted
     store.saw = lambda step, until: True
-    assert not [*of_no_save(evidence)], "the harness saw it in the store"
+    assert not [*restart_saved.breaches(evidence)], "the harness saw it in the store"
     store.saw = lambda step, until: False
     run.checkpoints = []
-    assert not [*of_no_save(evidence)], "who tells no save tells no state of none"
+    assert not [*restart_saved.breaches(evidence)], "who tells no save tells no state of none"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +73,7 @@ def test_a_restart_that_tells_nothing_loses_what_the_plan_lets_it_lose(
 
     def restart(number: int, first: int, last: int, begin: int) -> Any:
         epoch = SimpleNamespace(first=first, last=last, begin=begin)
-        return SimpleNamespace(number=number, epoch=epoch, states=[], newcomers=["one"])
+        return SimpleNamespace(number=number, epoch=epoch, states=[], newcomers=["one"], by=By.MISSING)
 
     run = SimpleNamespace(checkpoints=[], saves_every=every, saves_every_s=every_s, stride=1)
     run.progress = _Progress(np.array([3 * S]))
@@ -84,14 +82,14 @@ def test_a_restart_that_tells_nothing_loses_what_the_plan_lets_it_lose(
     evidence: Any = SimpleNamespace(run=run, saves=saves, restarts=[restart(0, 1, last, 2 * S), second])
     planned = f", though it should save every {every} steps" if every else ""
     text = f"the job restarted at step {first} and lost {lost} steps{planned}; it reported no saves and no restores"
-    assert [*map(restart_newest.further, further_back(evidence))] == ([] if lost is None else [text])
+    assert [each.words for each in restart_newest.further_back(evidence)] == ([] if lost is None else [text])
     for excuse in (
         {"saves": SimpleNamespace(may_be_spoilt=lambda moment: moment == second.epoch.begin)},
         {"run": SimpleNamespace(**vars(run) | {"checkpoints": ["some"]})},
         {"restarts": [evidence.restarts[0], SimpleNamespace(**vars(second) | {"newcomers": []})]},
         {"restarts": [evidence.restarts[0], SimpleNamespace(**vars(second) | {"states": ["one"]})]},
     ):
-        assert not [*further_back(SimpleNamespace(**vars(evidence) | excuse))]  # type: ignore[arg-type]
+        assert not [*restart_newest.further_back(SimpleNamespace(**vars(evidence) | excuse))]  # type: ignore[arg-type]
 
 
 class _Progress:
@@ -129,7 +127,9 @@ def test_who_goes_back_by_itself_says_why(
     run = SimpleNamespace(anomalies=[{"at": alarm}] if alarm else [], faults=faults, end=99, uncertainty_ns=0)
     run.beside = SimpleNamespace(earlier=())
     first = SimpleNamespace(epoch=SimpleNamespace(begin=10, last=150))
-    back = SimpleNamespace(epoch=SimpleNamespace(begin=41, first=141), moment=40, own_decision=own_decision)
+    back = SimpleNamespace(
+        epoch=SimpleNamespace(begin=41, first=141), moment=40, own_decision=own_decision, by=By.MISSING
+    )
     evidence: Any = SimpleNamespace(run=run, restarts=[first, back], spikes=())
     text = "the job went back from step 150 to step 140 by its own decision, and nobody told why"
     assert [each.words for each in restart_for_a_reason.breaches(evidence)] == [text] * told
@@ -138,4 +138,4 @@ def test_who_goes_back_by_itself_says_why(
         [claim] = restart_for_a_reason.breaches(evidence)
         assert claim.words.endswith("by its own decision, and its steps do not show what it said")
     run.beside.earlier = [SimpleNamespace(may={"stop"}, injected=5, healed=None)]  # of another rehearsal, still at work
-    assert not [*went_back(evidence)]
+    assert not [*restart_for_a_reason.breaches(evidence)]

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from test_linear import MORE_RANKS, MORE_RESTARTS, RANKS, RATIO_MAX, RESTARTS, evidence, lines_run
 
+from harness.judge.assumption import assumptions
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.saves import Newest, Saves
-from harness.judge.guarantee import RUN
+from harness.judge.guarantee import RUN, guarantees
 from harness.judge.weighing import judged
 from harness.timeline.lineage import NEVER
 from harness.timeline.save_events import COMMITTED, FAILED, STARTED
@@ -118,11 +119,12 @@ def test_what_a_fault_may_have_damaged_is_not_sound(fault: Any, moment: int, sou
 def test_damage_lasts_until_somebody_saves_that_step_again() -> None:
     told = [(100, COMMITTED, 5), (260, STARTED, 5)]
     assert [each.step for each in saves(told[0], faults=(damage(tensor_bytes=1),)).damage["rot"]] == [5], "by its name"
-    assert [saves(*told, faults=(damage(step=step),)).damage["rot"][0].until for step in (5, 7)] == [260, NEVER]
+    assert [saves(*told, faults=(damage(step=step),)).damage["rot"][0].anew.at for step in (5, 7)] == [260, NEVER]
 
 
 @pytest.mark.parametrize("more", [MORE_RANKS, MORE_RESTARTS])
 def test_twice_the_restarts_take_twice_the_lines(more: tuple[int, int]) -> None:
     once, twice = (Analysis.of(evidence(*size)) for size in ((RANKS, RESTARTS), more))
+    guarantees(), assumptions()  # they are imported before lines are counted
     ratio = lines_run(lambda: judged(twice, RUN)) / lines_run(lambda: judged(once, RUN))
     assert ratio <= RATIO_MAX, f"{ratio:.2f} times the lines"

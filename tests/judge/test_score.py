@@ -11,16 +11,15 @@ from judging import EXPECT, fault_free_of, verdict
 from mutants.bent import JOB, KILL
 from simulator import Logs, Outage, simulate
 
-from harness.errors import UsageError
 from harness.judge import score, weighing
 from harness.judge.assumption import Assumption
 from harness.judge.bounds import BOUNDS
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import Evidence
 from harness.judge.guarantee import RUN, Guarantee, guarantees
-from harness.judge.score import Expectation, ScoreResult, at_least, at_most
+from harness.judge.score import Bound, Expectation, ScoreResult, questions
 from harness.judge.verdict import EXIT_CODES, Claim, Doubt, Finding, Verdict, merge, worst_first
-from harness.timeline.timeline import FaultRecord
+from harness.report import figures
 
 REASON = "the command on node0 ended with 2: can't open file 'train.py'"
 ORDER = [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INVALID, Verdict.FAIL]
@@ -38,15 +37,14 @@ def test_the_worst_verdict_wins_and_nothing_is_no_pass() -> None:
     [(3.0, Verdict.PASS, "", 0.75), (4.0, Verdict.PASS, "", 1.0), (5.0, Verdict.FAIL, "5.0 is more than 4.0", 1.25)],
 )
 def test_an_upper_bound(observed: float, found: Verdict, reason: str, share: float) -> None:
-    line = at_most("x", observed, 4.0, str, unit="s")
+    line = Bound("x", unit="s").line(4.0, observed)
     assert line == Expectation("x", "≤ 4.0", str(observed), found, reason, share, 4.0, observed, "s")
 
 
 def test_an_upper_bound_has_its_own_reason_and_no_share_of_nothing() -> None:
-    assert at_most("x", 5.0, 4.0, str, "too much").reason == "too much"
-    assert at_most("x", 3.0, 4.0, str, "too much").reason == ""
-    assert at_most("x", 0.5, 1.0, str).share == 0.5
-    assert at_most("x", 0, 0, str) == Expectation("x", "≤ 0", "0", Verdict.PASS, "", None, 0, 0)
+    bound = Bound("x")
+    assert (bound.line(4.0, 5.0, "too much").reason, bound.line(4.0, 3.0, "too much").reason) == ("too much", "")
+    assert bound.line(0, 0) == Expectation("x", "≤ 0", "0", Verdict.PASS, "", None, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -54,24 +52,19 @@ def test_an_upper_bound_has_its_own_reason_and_no_share_of_nothing() -> None:
     [(5.0, Verdict.PASS, ""), (4.0, Verdict.PASS, ""), (3.0, Verdict.FAIL, "3.0 is less than 4.0")],
 )
 def test_a_lower_bound(observed: float, found: Verdict, reason: str) -> None:
-    line = at_least("x", observed, 4.0, str, "%")
+    line = Bound("x", unit="%", least=True).line(4.0, observed)
     assert line == Expectation("x", "≥ 4.0", str(observed), found, reason, None, 4.0, observed, "%")
 
 
 def test_what_cannot_be_measured_is_no_pass() -> None:
     told = (Verdict.INCONCLUSIVE, "there is nothing to measure", None, 4.0)
-    assert at_most("x", None, 4.0, str) == Expectation("x", "≤ 4.0", "—", *told, doubt=Doubt.UNMEASURED)
-    assert at_most("x", None, 4.0, str, "no fault-free run").reason == "no fault-free run"
-    assert at_least("x", None, 4.0, str) == Expectation("x", "≥ 4.0", "—", *told, doubt=Doubt.UNMEASURED)
+    for sign, bound in (("≤", Bound("x")), ("≥", Bound("x", least=True))):
+        assert bound.line(4.0, None) == Expectation("x", f"{sign} 4.0", "—", *told, doubt=Doubt.UNMEASURED)
+        assert bound.line(4.0, None, "no fault-free run").reason == "no fault-free run"
 
 
-def test_a_score_that_is_not_there() -> None:
-    with pytest.raises(
-        UsageError,
-        match=r"unknown score 'speed'; choose one of: checkpoint_rhythm, collectives, divergence, effect_end, .*recovery_time",
-    ):
-        score.load_score("speed")
-    assert all(score.load_score(name).name == name for name in BOUNDS)
+def test_each_name_in_expect_is_a_question() -> None:
+    assert questions().keys() == BOUNDS.keys()
 
 
 def test_the_worst_is_said_first_and_nothing_twice() -> None:
@@ -120,24 +113,11 @@ def test_the_longest_recovery_is_told_wherever_it_comes() -> None:
     node_and_rank = [Outage(12, "node", victim=1), Outage(9, "rank", victim=1)]
     found = []
     for outages in (node_and_rank, node_and_rank[::-1]):
-        recovery = verdict(simulate(JOB, outages, seed=5), expect=EXPECT).scores["recovery_time"]
+        recovery = figures.scores(verdict(simulate(JOB, outages, seed=5), expect=EXPECT))["recovery_time"]
         lengths = [episode["seconds"] for episode in recovery["episodes"]]
         assert recovery["seconds"] == max(lengths)
         found.append(lengths.index(max(lengths)))
     assert found == [0, 1]
-
-
-def test_the_effect_shown_is_the_first_that_was_not_as_meant() -> None:
-    def effects(*ok: bool) -> FaultRecord:
-        told = tuple({"measured": n, "expected": 9, "unit": "x", "ok": good} for n, good in enumerate(ok))
-        return FaultRecord("f", "kind", ({"node": "n"},), 3 * score.S, told, None, None, None)
-
-    assert score._fault(effects(True, False, False), score.S)["effect"]["measured"] == 1
-    assert score._fault(effects(True, True), score.S)["effect"] == {"measured": 1, "expected": 9, "unit": "x"}
-    assert score._fault(effects(), score.S)["effect"] == {"measured": None, "expected": None, "unit": None}
-    line = score._fault(effects(True), score.S)
-    assert (line["id"], line["kind"], line["target"], line["t_injected"]) == ("f", "kind", [{"node": "n"}], 2.0)
-    assert line["healed"] is False
 
 
 def test_a_card_is_headed_by_its_plan() -> None:

@@ -13,7 +13,9 @@ from judging import ENVELOPE, EXACT, SAVES, Bend, bending, bent, by_a_command, l
 from scorecards import assert_verdict
 from simulator import Job, Line, Logs, Outage, change, clocks, put, remove, simulate, steps
 
-from harness.judge.facts.saves_beside_usual import piled_up
+from harness.judge.facts.known import By
+from harness.judge.facts.missing_or_bad_saves import still_damaged
+from harness.judge.guarantees import saves_removed_in_time
 from harness.judge.questions.drills import _holds_less
 from harness.judge.score import Evidence, Scorecard, judge
 from harness.judge.verdict import Verdict
@@ -189,8 +191,9 @@ def test_a_drill_forms_no_world_and_leaves_as_many(count: int, worlds: int, told
     run = SimpleNamespace(
         left={"count": count}, epochs=[0] * worlds, faults=(), beside=SimpleNamespace(job_goes_on=False)
     )
-    evidence: Any = SimpleNamespace(run=run, fault_free=SimpleNamespace(left={"count": 2}))
-    assert len(list(piled_up(evidence))) == told
+    usual = {"fault_free": SimpleNamespace(left={"count": 2}), "fault_free_saves": SimpleNamespace(by=By.TOLD)}
+    evidence: Any = SimpleNamespace(run=run, **usual)
+    assert len(list(saves_removed_in_time.breaches(evidence))) == told
 
 
 def test_one_line_of_the_harness_or_of_the_job_that_is_lost_accuses_no_save() -> None:
@@ -466,7 +469,7 @@ def damaged(step: int) -> Bend:
 
 def test_what_was_damaged_is_written_anew() -> None:
     """One of step 40 was there, and was damaged; the job went back, did step 40 again, and told that it saved it."""
-    assert not [*judged(damaged(40)).evidence.saves.store._still_damaged()]
+    assert not [*still_damaged(judged(damaged(40)).evidence.saves.store)]
     card = judged(damaged(40), unseen(40, 40))
     assert_verdict(card, Verdict.FAIL, "the checkpoint of step 40 is none: a fault had damaged what was")
 

@@ -215,6 +215,7 @@ SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; 
     Kind.BITS: {"loss_continuity.mode"},
     Kind.FAULTS: {
         "fault.as_planned",
+        "fault.effect_over",
         "fault.for_its_time",
         "fault.kept_down",
         "fault.on_target",

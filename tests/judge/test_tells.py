@@ -8,12 +8,14 @@ import pytest
 from judging import EXPECT, Bend, bending, bent, by_a_command, fault_free_of, together, verdict
 from simulator import Job, Logs, Outage, change, remove, simulate, steps
 
+from harness.cli.untold import forecast
 from harness.errors import EventLogError
 from harness.judge.bounds import expects_something
 from harness.judge.facts import reported
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.node.emitter import TELLS
+from harness.report import figures as figures_of
 from harness.trainers.contract import build_trainer
 
 JOB = Job(nodes=2, steps=60, every=10)
@@ -57,7 +59,7 @@ def test_what_is_told_no_more_is_judged_no_more_and_nothing_else_is(kind: str) -
     assert set(after.not_judged) - set(before.not_judged) == {reported.ITEMS[kind]}
     assert set(before.not_judged) <= set(after.not_judged)
     assert reported.ITEMS[kind] in after.reasons[0]
-    assert kind in before.metrics["tells"] and kind not in after.metrics["tells"]
+    assert kind in figures_of.metrics(before)["tells"] and kind not in figures_of.metrics(after)["tells"]
 
 
 def test_without_a_loss_there_is_nothing_to_compare() -> None:
@@ -196,15 +198,13 @@ def test_a_scenario_without_a_bound_says_so() -> None:
 def test_what_will_not_be_judged_is_said_beforehand() -> None:
     some = build_trainer({"command": ["x"], "tells": ["steps", "loss"]}).declares()
     expect = {"loss_continuity": {"mode": "envelope"}, "recovery_time": {"phases": {"restore": "1s"}}, "pace": "off"}
-    lines = reported.forecast(some, expect)
+    lines = forecast(some, expect)
     assert lines[0].startswith(
         "Not judged, because its trainer does not report it: sample order, sample contents, checkpoints"
     )
     assert [line.split()[0] for line in lines[1:]] == ["loss_continuity", "recovery_time.phases.restore"]
-    assert reported.forecast(build_trainer("reference").declares(), expect) == [
-        "Its trainer reports everything that is judged."
-    ]
-    [open_] = reported.forecast(build_trainer({"command": ["x"]}).declares(), expect)
+    assert forecast(build_trainer("reference").declares(), expect) == ["Its trainer reports everything that is judged."]
+    [open_] = forecast(build_trainer({"command": ["x"]}).declares(), expect)
     assert "is seen when it runs" in open_ and "will not be judged" in open_ and "declare" not in open_
 
 
@@ -222,7 +222,7 @@ def test_a_bound_on_losses_needs_what_its_mode_compares(
 ) -> None:
     items = ", ".join(reported.ITEMS[kind] for kind in lacking)
     text = f"  loss_continuity would be inconclusive: its trainer does not report {items}."
-    lines = reported.forecast(frozenset({"steps", *tells}), {"loss_continuity": bounds})
+    lines = forecast(frozenset({"steps", *tells}), {"loss_continuity": bounds})
     assert lines[1:] == [text] * bool(lacking)
 
 

@@ -497,7 +497,7 @@ PASSED_OVER = {"source": "last.pt", "fallback": [{"source": "last.pt", "reason":
         (lambda logs: logs.harness[-1].update(outcome="splendid"), Verdict.INCONCLUSIVE, "the run ended as splendid"),
         (is_not_read_to_its_end, Verdict.INCONCLUSIVE, "out/a.log is no longer read: too long"),
         (given_back_before_it_came, Verdict.INCONCLUSIVE, "was given back before it was allocated"),
-        (measured_too_early, Verdict.INVALID, "acted only 2.0"),
+        (measured_too_early, Verdict.INVALID, "was measured 2.0"),
         (given_up_and_done, Verdict.INCONCLUSIVE, "the harness gave the job up, and yet its log says that the job was"),
         (never_ends, Verdict.INCONCLUSIVE, "how the command on node0 ended is not known"),
         (restored_with(content="a", saved="b"), Verdict.INCONCLUSIVE, "no longer holds what was committed"),
@@ -532,7 +532,7 @@ DONE = "fault quiet struck after the job had done all its work"
         (ends_well_in_the_middle, CRASH, Verdict.INCONCLUSIVE, "with exit code 0 (no fault explains it)"),
         (ends_well_in_the_middle, KILL, Verdict.PASS, ""),  # it went with the killed one
         (ends_well_while_the_other_goes_on, SHRINK, Verdict.FAIL, "node1 left the job with exit code 0 at "),
-        (two_nodes_were_meant, LOSS, Verdict.INVALID, "fault fault1 struck 1 nodes, not 2"),
+        (two_nodes_were_meant, LOSS, Verdict.INVALID, "fault fault1 struck node1, not node0 and node1"),
         (the_node_was_another_one, LOSS, Verdict.INVALID, "fault quiet struck node0, which was not part of the job"),
         (never_undone, LOSS, Verdict.INVALID, "fault quiet was never undone; its planned duration is 1s"),
         (never_given_back, LOSS, Verdict.INCONCLUSIVE, "nobody told when node1 was given back, and it came anew"),

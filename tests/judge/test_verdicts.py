@@ -16,9 +16,10 @@ from mutants.bent import JOB, KILL, loss_is_nan, starts_from_scratch, starts_fro
 from scorecards import assert_verdict
 from simulator import KINDS, Job, Line, Logs, Outage, clocks, find, remove, simulate, steps
 
-from harness.judge.facts.job_end import TooSmall, too_small
+from harness.judge.guarantees import job_large_enough
 from harness.judge.score import Expectation, Scorecard
 from harness.judge.verdict import Verdict
+from harness.report import figures as figures_of
 from harness.report import run_report
 
 
@@ -140,7 +141,7 @@ def test_a_recovery_that_never_came_is_the_longest() -> None:
             remove(lines, lambda line: line["mono_ns"] > last)
         logs.harness[-1].update(outcome="aborted", reason="no step")
 
-    values = judged(stops_again).scores["recovery_time"]
+    values = figures_of.scores(judged(stops_again))["recovery_time"]
     first, second = values["episodes"]
     assert first["seconds"] > 1 and second["seconds"] is None
     assert values["seconds"] is None and values["phases"] == second["phases"]
@@ -151,7 +152,7 @@ def test_the_longest_checkpoint_counts() -> None:
         for line in logs.all("checkpoint.committed"):
             line["duration_ns"] = line["step"] * 10**8
 
-    found = judged(took).metrics
+    found = figures_of.metrics(judged(took))
     assert (found["checkpoint_seconds_p50"], found["checkpoint_seconds_max"]) == (2.5, 4.0)
 
 
@@ -218,13 +219,15 @@ def test_the_least_world_is_counted_in_ranks() -> None:
 
 def test_a_world_that_formed_and_did_no_step_is_not_too_small() -> None:
     """The second one waited for the third, and the fourth is as large as it must be."""
-    sizes, stepped = (4, 1, 3, 2, 1), np.array([0, 0, 2, 3])
+    sizes, stepped = (4, 1, 3, 2, 1), np.array([0, 0, 2, 3], np.int64)
     run: Any = SimpleNamespace(
         planned_size=SimpleNamespace(min_world_size=3),
         progress=SimpleNamespace(epoch=stepped),
         epochs=[SimpleNamespace(size=size) for size in sizes],
     )
-    assert list(too_small(run)) == [TooSmall(2, 3)]
+    evidence: Any = SimpleNamespace(run=run)
+    told = [each.words for each in job_large_enough.breaches(evidence)]
+    assert told == ["the job went on with 2 ranks; it needs at least 3"]
 
 
 @bending

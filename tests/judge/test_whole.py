@@ -6,7 +6,7 @@ import json
 import pathlib
 from dataclasses import fields, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -34,13 +34,9 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.evidence import beside, part_of
 from harness.judge.facts.usual import Pace
 from harness.judge.guarantees import again_no_standstill
-from harness.judge.questions.whole_again import (
-    WRITTEN_NS,
-    PaceScore,
-    _after_the_fault,
-    _idle_steps,
-)
-from harness.judge.score import Evidence, Expectation, S, Scorecard, judge
+from harness.judge.questions import whole_again
+from harness.judge.questions.whole_again import WRITTEN_NS, _after_the_fault, _idle_steps
+from harness.judge.score import Evidence, S, Scorecard, judge
 from harness.judge.verdict import Code, Doubt, Ground, Kind, Verdict
 from harness.timeline.timeline import Timeline
 from harness.units import format_duration
@@ -161,44 +157,41 @@ def test_why_nothing_follows_from_a_pace(pace: Pace, doubt: str | None) -> None:
     assert (found and found.assumption) == doubt
 
 
-@pytest.mark.parametrize(
-    ("slowest", "before", "code"), [(1.6, 0.5, Code.PACE_SLOW_AGAIN), (1.6, 0.7, ""), (1.6, 1, "")]
-)
-def test_a_pace_lost_now_and_then_does_not_hide_behind_a_slow_fault_free_run(
-    slowest: float, before: float, code: str
-) -> None:
-    evidence: Any = SimpleNamespace(pace=replace(FAST, slowest=slowest, before=before))
-    [told] = PaceScore().lines(evidence, {}, PaceBounds(max_slowdown=1.5))
-    assert isinstance(told, Expectation)
-    assert (told.code, told.verdict) == (code, Verdict.INCONCLUSIVE if code else Verdict.PASS)
-    assert not code or (told.doubt == Doubt.FAULT_FREE_SLOW and "3.20 × its time before" in told.reason)
-
-
-@pytest.mark.parametrize(("median", "judged"), [(0.75, True), (0.76, False)])
-def test_a_job_that_is_slower_than_before_but_not_than_a_slow_fault_free_run_is_not_judged(
-    median: float, judged: bool
-) -> None:
-    evidence: Any = SimpleNamespace(pace=replace(FAST, median=median, before=0.5))
-    found = PaceScore().lines(evidence, {}, PaceBounds(max_slowdown=1.5))
-    faster = "before the first fault the job took only 0.50 × the time of its fault-free run, and 1.52 × that since"
-    assert (found == faster) is not judged
+NOW = "but now and then 3.20 × its time before"
+FASTER = "before the first fault the job took only 0.50 × the time of its fault-free run, and 1.52 × that since"
+BUSY = "1.00 × the 0 µs of the fault-free run, and 1.60 × already before the first fault"
 
 
 @pytest.mark.parametrize(
-    ("at_least", "before", "judged"), [(1.6, 1.6, False), (1.5, 1.6, True), (1.6, 1.5, True), (0.9, 1.6, True)]
+    ("pace", "verdict", "bound", "why"),
+    [
+        (replace(FAST, slowest=1.6, before=0.5), Verdict.INCONCLUSIVE, "≤ 1.5 ×", NOW),
+        (replace(FAST, slowest=1.6, before=0.7), Verdict.PASS, "≤ 1.5 ×", ""),
+        (replace(FAST, slowest=1.6, before=1), Verdict.PASS, "≤ 1.5 ×", ""),
+        (replace(FAST, median=0.75, before=0.5), Verdict.PASS, "≤ 1.5 ×", ""),
+        (replace(FAST, median=0.76, before=0.5), None, "", FASTER),
+        (replace(FAST, at_least=1.6, before=1.6), None, "", BUSY),
+        (
+            replace(FAST, at_least=1.5, before=1.6),
+            Verdict.PASS,
+            "≤ 1.5 ×",
+            "",
+        ),  # at the bound it is as fast as it must be
+        (replace(FAST, at_least=1.6, before=1.5), Verdict.PASS, "≤ 1.5 × of 1.50 × before the fault", ""),
+        (replace(FAST, at_least=0.9, before=1.6), Verdict.PASS, "≤ 1.5 ×", ""),
+    ],
 )
-def test_a_job_that_was_slow_before_its_first_fault_is_not_judged(at_least: float, before: float, judged: bool) -> None:
-    """At the bound it is as fast as it must be."""
-    evidence: Any = SimpleNamespace(pace=replace(FAST, at_least=at_least, before=before))
-    found = PaceScore().lines(evidence, {}, PaceBounds(max_slowdown=1.5))
-    if judged:
-        assert not isinstance(found, str)
-        [told] = found
-        bound = "≤ 1.5 × of 1.50 × before the fault" if at_least > 1.5 else "≤ 1.5 ×"
-        shown = (told.bound, told.observed, told.verdict)
-        assert shown == (bound, f"1.00 ×, at least {at_least:.2f} ×", Verdict.PASS)
-    else:
-        assert found.endswith(", 1.00 × the 0 µs of the fault-free run, and 1.60 × already before the first fault")
+def test_a_pace_that_does_not_fail(pace: Pace, verdict: Verdict | None, bound: str, why: str) -> None:
+    """None hides behind a slow fault-free run, and none is held against a host that was busy before."""
+    _, found = whole_again.pace(cast(Analysis, SimpleNamespace(pace=pace)), PaceBounds(max_slowdown=1.5))
+    if isinstance(found, str):
+        assert verdict is None and found.endswith(why)
+        return
+    [told] = found
+    assert (told.verdict, told.bound) == (verdict, bound) and why in told.reason
+    assert told.observed == f"1.00 ×, at least {pace.at_least:.2f} ×"
+    lost = verdict is Verdict.INCONCLUSIVE
+    assert (told.code, told.doubt) == ((Code.PACE_SLOW_AGAIN, Doubt.FAULT_FREE_SLOW) if lost else ("", ""))
 
 
 @pytest.mark.parametrize(

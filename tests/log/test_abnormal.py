@@ -1,7 +1,5 @@
 """What is abnormal: each rule at its limit, and nothing said of a training that is as it should be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

@@ -1,7 +1,5 @@
 """Logs that hold hardly anything: what is not told is taken as the page says, and nothing is made up."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import pathlib
@@ -17,10 +15,11 @@ from harness.judge.bounds import WasteBounds
 from harness.judge.facts import ledger
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.usual import Slowed, Usual
-from harness.judge.score import Evidence, judge, load_score
+from harness.judge.score import Evidence, judge, questions
 from harness.judge.verdict import Code, Verdict, unknown
 from harness.log import reading
 from harness.log.consequences import May
+from harness.report import figures as figures_of
 from harness.timeline import timeline
 from harness.timeline.lineage import cells
 from harness.timeline.phases import Event, Gap, Mark
@@ -48,16 +47,16 @@ def test_a_run_in_which_nobody_started(logs: Logs) -> None:
     card = judge(Evidence(run, run), "x")
     assert card.verdict is Verdict.INCONCLUSIVE
     assert card.reasons[0] == "the log holds no step of the job, so its progress is not known"
-    assert card.metrics["job_success"] is False and card.metrics["samples_per_second"] is None
+    assert card.metrics["job_success"] is False and figures_of.metrics(card)["samples_per_second"] is None
 
 
 def test_without_a_gpu_nothing_can_be_said_of_waste(logs: Logs) -> None:
     logs.steps(logs.worker(0, 1, 1, 2, 3), 1, 3, 3)
     run = logs.finish(10)
-    told = load_score("wasted_gpu_hours").score(Analysis(run), WasteBounds(max_percent=50))
+    told = questions()["wasted_gpu_hours"].score(Analysis(run), WasteBounds(max_percent=50))
     nothing = unknown(Code.LEDGER_NO_GPU, "wasted_gpu_hours: no allocated GPU is in the log")
     assert (list(told.expectations), list(told.reasons), told.summary) == ([], [nothing], "")
-    assert not load_score("wasted_gpu_hours").score(Analysis(run), None).reasons, "nobody asked"
+    assert not questions()["wasted_gpu_hours"].score(Analysis(run), None).reasons, "nobody asked"
 
 
 def test_of_a_job_of_unknown_size_no_one_knows_how_well_it_used_its_gpus(logs: Logs) -> None:
@@ -65,7 +64,7 @@ def test_of_a_job_of_unknown_size_no_one_knows_how_well_it_used_its_gpus(logs: L
     run = logs.finish(10)
     for workload, ettr in (({}, None), ({"nodes": 2}, 0.0), ({"ranks_per_node": 2}, None)):
         nameless = dataclasses.replace(run, plan={"workload": workload})
-        assert load_score("wasted_gpu_hours").score(Analysis(nameless), None).values["ettr"] == ettr
+        assert figures_of.scores(judge(Evidence(nameless), "x"))["wasted_gpu_hours"]["ettr"] == ettr
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What a trainer or its node may leave in an event log: one clear answer with file and line, soon, live and later."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """What a node plants in its folders leads nowhere: links, pipes, devices, folders swapped meanwhile."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import threading

@@ -1,7 +1,5 @@
 """How much memory a process has: the tightest limit of its control groups, of either version, and of its machine."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Which files are missing where names hold numbers that differ from run to run."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """What is told of GPUs: what the library says, and nothing where there is none."""
 
-from __future__ import annotations
-
 import sys
 import types
 from typing import Any

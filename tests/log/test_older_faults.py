@@ -1,10 +1,9 @@
 """Who knows faults by name: the faults themselves, and the one reader that fills in what older logs do not tell."""
 
-from __future__ import annotations
-
 import ast
 import pathlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -98,7 +97,8 @@ def test_an_older_log_means_the_same(kind: str) -> None:
     said = fault.consequences()
     flags = {f"{each}s": each in said.may for each in May}
     planned = {"id": "f", "fault": kind, "parameters": fault.model_dump(mode="json")}
-    assert older_faults.consequences({"event": "fault.injected"} | flags, planned, kind) == said
+    read = older_faults.consequences({"event": "fault.injected"} | flags, planned, kind)
+    assert read == replace(said, at_once=kind == "silent_data_corruption")  # by its name alone, in newer logs, too
 
 
 def test_what_it_may_is_listed_where_events_are_declared() -> None:

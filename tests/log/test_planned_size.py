@@ -1,7 +1,5 @@
 """The planned size of a job: nothing is made up where the plan does not say."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Samples of steps: runs of indices as trainers write them, kept as columns, hostile ones refused."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from typing import Any

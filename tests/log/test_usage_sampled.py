@@ -1,7 +1,5 @@
 """Counters of links and GPUs as a node's worker reads them."""
 
-from __future__ import annotations
-
 import pathlib
 import sys
 import threading

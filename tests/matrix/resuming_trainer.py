@@ -6,8 +6,6 @@ scale, as archives like those of `torch.save`; beside them the sampler's place, 
 each rank, and the schedule, as JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -25,20 +23,15 @@ from harness.node.emitter import Emitter
 BUGS = (
     "none",
     "sampler_epoch",  # resumes in the order of the first epoch
-    "accumulation_counter",  # the micro-batches of a half accumulation are lost
-    "half_gradient",  # their gradient is
-    "scheduler",  # warms up again
-    "rng_of_one_rank",  # rank 1 begins its random numbers anew
-    "worker_state",  # the batches that its workers had read ahead are lost
+    "half_gradient",  # the gradient of a half accumulation is lost
     "stale_weights",  # each save holds what the first one held
     "end_of_epoch",  # a save at the end of an epoch: the next one is left out
     "order_by_world_size",  # the shuffle depends on the number of ranks
     "order_by_workers",  # on the number of workers of its loader
-    "scaler",  # the loss scale begins anew
     "ema",  # the moving average begins anew
     "exports",  # exports nothing after a resume
 )
-DATA, BATCH, ACCUMULATE, READ_AHEAD, WARM_UP = 192, 4, 2, 2, 30
+DATA, BATCH, ACCUMULATE, WARM_UP = 192, 4, 2, 30
 SCALE = 2.0**10  # of the loss: gradients are rounded to a part of it
 NAMES = ("weights", "momentum", "ema", "scale")
 SIZES = {"weights": 64, "momentum": 64, "ema": 32, "scale": 1}
@@ -75,7 +68,7 @@ def save(root: pathlib.Path, state: State, others: list[Any], resumed: bool) -> 
     temporary.rename(final)
 
 
-def load(root: pathlib.Path, state: State, ranks: int) -> None:
+def load(root: pathlib.Path, state: State) -> None:
     """From the newest save, if there is one; `bug` says what is left as it was."""
     found = max(root.glob("ckpt_*.pt"), key=lambda path: int(path.stem[5:]), default=None)
     if found is None:
@@ -87,20 +80,12 @@ def load(root: pathlib.Path, state: State, ranks: int) -> None:
     plain = json.loads(found.with_suffix(".json").read_text())
     if state.bug == "ema":
         state.tensors["ema"] = state.tensors["weights"][: SIZES["ema"]]
-    if state.bug == "scaler":
-        state.tensors["scale"] = [SCALE]
-    if state.bug == "accumulation_counter":
-        plain |= {"taken": 0, "gradient": 0.0}
     if state.bug == "half_gradient":
         plain |= {"gradient": 0.0}
-    if state.bug == "scheduler":
-        plain["updates"] = 0
-    if state.bug == "worker_state":
-        plain["consumed"] += READ_AHEAD * BATCH * ranks
     if state.bug == "end_of_epoch" and plain["consumed"] % DATA == 0:
         plain["consumed"] += DATA
     states = plain.pop("random")
-    if state.rank < len(states) and not (state.bug == "rng_of_one_rank" and state.rank == 1):
+    if state.rank < len(states):
         version, inner, following = states[state.rank]
         state.random.setstate((version, tuple(inner), following))
     for name, value in plain.items():
@@ -185,7 +170,7 @@ def main(root: pathlib.Path, rank: int, ranks: int, head: str, steps: int, every
     emit("started")
     world, state = World(rank, ranks, head), State(rank, bug)
     emit("rendezvous", world_size=ranks)
-    load(root, state, ranks)
+    load(root, state)
     world.gather(None)  # nobody saves before all have loaded
     emit("restored", step=state.step, source=str(root) if state.micro else "scratch", fallback=[])
     resumed_in = state.consumed // DATA if state.micro else None

@@ -3,8 +3,6 @@
 `trusting` loads what the pointer names, whatever its bytes are. `careful` verifies a checksum of each, and falls back.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pathlib

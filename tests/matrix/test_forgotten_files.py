@@ -1,7 +1,5 @@
 """Files beside the saves that the run without a stop had written, and a restart had not."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 

@@ -1,7 +1,5 @@
 """From which saves a job is started again, and where its passes over the data end."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from types import SimpleNamespace

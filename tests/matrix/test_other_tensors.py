@@ -1,7 +1,5 @@
 """Tensors of a save that are none of another save's, by name."""
 
-from __future__ import annotations
-
 import pathlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A restart and a sweep judged from their logs: what the harness made for comparison is held to what was asked."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +8,7 @@ from typing import Any
 
 import pytest
 from judging import load
-from simulator import Logs, simulate
+from simulator import Logs, Outage, simulate
 from test_resume_comparison import ENDS, JOB, at, from_save, logs_of, published, resumed, usual
 
 from harness.judge.verdict import Verdict
@@ -114,3 +112,13 @@ def test_a_restart_that_ended_by_itself_without_a_step_did_not_fail(monkeypatch:
     assert found.ended == "it ended by itself and did no step: it went on from step 20, and the run did 40 steps"
     assert found.short == "it did no step that was left" and not found.to_end
     assert judged(monkeypatch, replace(usual(), repeats=1), replace(again, outcome="completed")).to_end
+
+
+def test_a_job_that_begins_again_by_itself_after_its_restart_is_not_accused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As over a crash of its libraries at its end: what it takes then is a later save, and right."""
+    again = resumed(lambda logs: None, SAVE, Outage(35, "crash"))
+    found = judged(monkeypatch, usual(), again)
+    assert (found.verdict, found.found) == (Verdict.INCONCLUSIVE, ())
+    assert "its workers began once more by themselves: rank 0 had ended with exit code" in found.short
+    other = resumed(lambda logs: at(25, loss=9.5)(logs), SAVE, Outage(35, "crash"))
+    assert judged(monkeypatch, replace(usual(), repeats=1), other).verdict is Verdict.FAIL

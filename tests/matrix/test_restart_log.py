@@ -1,7 +1,5 @@
 """What the log of a restart says: what it restored, and how far its losses are from the undamaged run's."""
 
-from __future__ import annotations
-
 import math
 import pathlib
 from dataclasses import replace

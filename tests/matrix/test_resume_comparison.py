@@ -1,7 +1,5 @@
 """A restart beside the run that made its save: what is the same is not accused, and what is not is named."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +7,7 @@ from typing import Any
 
 import pytest
 from judging import bending, load
-from simulator import Job, Logs, change, find, simulate, steps
+from simulator import Job, Logs, Outage, change, find, simulate, steps
 
 from harness.matrix import resume_comparison
 from harness.matrix.moments import Moment
@@ -23,9 +21,9 @@ ENDS = [PASS, 2 * PASS, 3 * PASS]
 BATCH = 4  # of each rank
 
 
-def logs_of() -> Logs:
+def logs_of(*outages: Outage) -> Logs:
     """Every rank tells its samples, of a new shuffle in each pass, and the weights."""
-    logs = simulate(JOB, ()).logs()
+    logs = simulate(JOB, outages).logs()
     for rank in range(RANKS):
         for line in logs.steps(rank=rank):
             for name in ("first", "count", "digest"):
@@ -42,15 +40,17 @@ def samples_at(step: int, rank: int) -> list[int]:
     return order[(at * RANKS + rank) * BATCH :][:BATCH]
 
 
-def resumed(bend: Callable[[Logs], Any] = lambda logs: None, step: int = SAVE) -> Timeline:
+def resumed(bend: Callable[[Logs], Any] = lambda logs: None, step: int = SAVE, *outages: Outage) -> Timeline:
     """A log of the same job that begins after this step."""
-    logs = logs_of()
+    logs = logs_of(*outages)
     for lines in logs.trainers():
+        if find(lines, "restored")["step"]:
+            continue  # of a later process
         early = [line for line in lines if line.get("step", step + 1) <= step and line["event"] == "step"]
         lines[:] = [line for line in lines if line not in early]
         change((line for line in lines if line.get("event") == "restored"), step=step, source=f"step_{step}")
     bend(logs)
-    return load(simulate(JOB, ()), logs)
+    return load(simulate(JOB, outages), logs)
 
 
 def usual(apart_by: float | None = None) -> Usual:
@@ -100,6 +100,7 @@ def test_a_restart_that_does_the_same_is_not_accused() -> None:
         (restored(10), Kind.RESTORED, "it restored [10] and not the save of step 20"),
         (at(25, lr=0.5), Kind.SCHEDULE, "at step 25 the learning rate is 0.5, and"),
         (at(25, rank=1, lr=0.5), Kind.SCHEDULE, "at step 25 the learning rate of rank 1 is 0.5, and"),
+        (at(25, rank=1, loss=9.5), Kind.COMPUTED, "at step 25 the loss of rank 1 is 9.5, and"),
         (at(25, grad_norm=0.5), Kind.COMPUTED, "at step 25 the gradient norm is 0.5, and"),
         (at(25, loss=9.5), Kind.COMPUTED, "at step 25 the loss"),
         (at(25, rank=1, weights="0" * 64), Kind.COMPUTED, "at step 25 rank 1 has other weights"),

@@ -1,7 +1,5 @@
 """A stored sweep as the commands on stored runs show it: also while it is at work, and where one cause shows often."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import time

@@ -1,7 +1,5 @@
 """A real Prometheus and a real Alertmanager on free ports of this host, for as long as a test needs them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Logs of made-up jobs, as an observer hears them; and what is then served."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest

@@ -1,7 +1,5 @@
 """What `--metrics` serves: figures that are right, nothing that was not measured, and nothing that a trainer can blow up."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Logging to MLflow, by its own client, against a server in this process that speaks its REST API."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pathlib

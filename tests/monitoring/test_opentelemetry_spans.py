@@ -1,7 +1,5 @@
 """Spans of a run, as a collector gets them; and the Markdown that a CI job shows."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import pathlib

@@ -1,7 +1,5 @@
 """Against the real Prometheus and Alertmanager: metrics, rules and the dashboard, and an alert that reaches a game day."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pathlib

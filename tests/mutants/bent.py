@@ -3,8 +3,6 @@
 A function below bends the log of a healthy job; its decorator says what the harness must say then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What is broken is named: bugs that show in the log alone."""
 
-from __future__ import annotations
-
 import pytest
 from mutants.bent import BROKEN, NEIGHBOURS, Bent
 from scorecards import assert_verdict

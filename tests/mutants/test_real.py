@@ -1,7 +1,5 @@
 """A few of the broken trainers, run for real; all of them: `make verdict-matrix`."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import pathlib
@@ -10,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mutants import trainer
-from mutants.catalogue import CONTROLS, MUTANTS, QUICK, Real
-from mutants.rehearsal import run
+from verdict_matrix import trainer
+from verdict_matrix.catalogue import CONTROLS, MUTANTS, QUICK, Real
+from verdict_matrix.rehearsal import run
 
 
 @pytest.fixture(scope="module")

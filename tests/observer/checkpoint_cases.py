@@ -3,8 +3,6 @@
 `checkpoint_cases.py OUT`: a case's files lie in `OUT/<case>`, its log and its ledger in `OUT/events/<case>/node0`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import gc

@@ -1,7 +1,5 @@
 """Starts scripts as the harness does, observed or not, and reads what the observer told."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import socket

@@ -1,7 +1,5 @@
 """What files hold, and the ledger that outlives the processes that write it."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import zipfile

@@ -1,7 +1,5 @@
 """What is told of checkpoints: saved, whole, loaded, and which step they hold. Real torch, several lives of each job."""
 
-from __future__ import annotations
-
 import pathlib
 from typing import Any
 

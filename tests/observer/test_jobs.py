@@ -1,8 +1,6 @@
 """How the observer gets into a process. Jobs of two ranks: worlds, samples of all ranks, how workers end, and what
 torchrun's agent sees."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from typing import Any

@@ -1,7 +1,5 @@
 """What is told of trainings that know nothing of us, and that they compute the same with and without it."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from typing import Any

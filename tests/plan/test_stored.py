@@ -1,7 +1,5 @@
 """A stored plan, read again: the same plan, or one clear message."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os
@@ -194,7 +192,7 @@ def test_the_command_runs_the_plan_under_an_id_of_its_own(
     assert all(plan.again("run-1") == Plan.from_json(DATA) for plan in found)
 
 
-@pytest.mark.parametrize("words", [["run", "--plan"], ["explain"]])
+@pytest.mark.parametrize("words", [["run", "--plan"], ["plan"]])
 def test_files_that_are_none_are_refused(
     words: list[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +211,6 @@ def test_a_title_with_markup_is_shown_as_it_is(
 ) -> None:
     scenario = {"version": 1, "name": "x", "title": "[red]x[/nope] [0-9]*"}
     (tmp_path / "x.yaml").write_text(yaml.safe_dump(scenario))
-    assert call(monkeypatch, "explain", str(tmp_path / "x.yaml")) == 0
+    assert call(monkeypatch, "plan", str(tmp_path / "x.yaml")) == 0
     assert call(monkeypatch, "list", "--scenarios", str(tmp_path)) == 0
     assert capsys.readouterr().out.count("[red]x[/nope] [0-9]*") == 2

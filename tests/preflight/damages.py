@@ -1,7 +1,5 @@
 """Saves of six layouts as their frameworks write them, and sixty damages."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

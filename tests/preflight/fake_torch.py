@@ -1,7 +1,5 @@
 """As much of torch as the program of a preflight uses, with threads for ranks and numpy for tensors."""
 
-from __future__ import annotations
-
 import queue
 import threading
 import types

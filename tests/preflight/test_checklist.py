@@ -1,7 +1,5 @@
 """The checklist before a launch: only stored evidence answers, the newest one, and a gate of this commit alone is green."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """`chaos checkpoint verify` as scripts and people use it: exit codes, JSON, JUnit, a stored run, a job that is running."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,8 +1,6 @@
 """Each check of a preflight, on what nodes may tell: what is wrong is named with its node, link and rank; what is well is
 not; and what was not told is no pass."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -391,7 +389,8 @@ def test_a_trainer_that_does_not_come_back_is_named_with_the_rank_that_was_kille
     of.drill = judging.verdict(history, begins_anew_without_a_word)
     judged = asked("restore", of)
     assert judged.verdict is Verdict.FAIL and judged.findings[0].nodes == ["node1"] and judged.findings[0].cause
-    of.drill = replace(of.drill, faults=[])  # it was stopped before the kill
+    run = replace(of.drill.evidence.run, faults=[])
+    of.drill = replace(of.drill, evidence=replace(of.drill.evidence, run=run))  # it was stopped before the kill
     assert asked("restore", of).findings[0].words == of.drill.reasons[0]
     of.drill = judging.verdict(history)
     headline = "the job did all its steps; the scenario expects nothing else; not judged: loss, sample order"

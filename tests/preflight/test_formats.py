@@ -1,7 +1,5 @@
 """A file that contradicts itself is wrong, and says where."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Whatever lies in a folder of saves: a clear answer, without a crash, a wait, or more memory than is bounded."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib
@@ -38,19 +36,19 @@ def archive(path: pathlib.Path, content: bytes, **how: int) -> None:
 
 
 def deep_key() -> bytes:
-    """A dictionary whose key is a million tuples in one another: its hash would overflow the stack of C."""
-    return b"\x80\x02}" + b")" + b"\x85" * 10**6 + b"Ns."
+    """A dictionary whose key is 400,000 tuples in one another: its hash would overflow the stack of C."""
+    return b"\x80\x02}" + b")" + b"\x85" * 400_000 + b"Ns."
 
 
 def hostile(place: pathlib.Path) -> None:
     archive(place / "step_1.pt", bytes(2**26), compress_type=zipfile.ZIP_DEFLATED)  # a bomb
     archive(place / "step_2.pt", b"\x80\x02Nr\xff\xff\xff\x7f.")  # a memo of 2**31 places
     archive(place / "step_3.pt", deep_key())
-    archive(place / "step_4.pt", b"\x80\x02" + b"(" * 3_000_000 + b".")
+    archive(place / "step_4.pt", b"\x80\x02" + b"(" * 500_000 + b".")
     archive(place / "step_5.pt", b"\x80\x02" + b"}" * 6_000_000 + b".")
     archive(place / "step_6.pt", b"\x80\x02\x8b" + struct.pack("<i", 10**6) + b"\xff" * 10**6 + b"N\x86.")  # a number
     with zipfile.ZipFile(place / "step_7.pt", "w") as opened:
-        for number in range(100_000):
+        for number in range(70_000):
             opened.writestr(f"x/data/{number}", b"")
         opened.writestr("x/data.pkl", pickle.dumps({}))
     with (place / "step_8.pt").open("wb") as file:

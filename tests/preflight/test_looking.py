@@ -1,7 +1,5 @@
 """What a preflight asks of the nodes, how it is stored and kept, and what its command says."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import time

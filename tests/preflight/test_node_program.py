@@ -1,7 +1,5 @@
 """The program of a preflight on a node, as far as one process without torch shows it."""
 
-from __future__ import annotations
-
 import argparse
 import concurrent.futures
 import itertools

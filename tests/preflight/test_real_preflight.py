@@ -1,7 +1,5 @@
 """Preflights of virtual nodes: what is wrong with one is named, and a cluster without a fault is fit."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from typing import Any

@@ -1,7 +1,5 @@
 """Sixty damages to saves of six layouts are told apart from whole ones, with the file and the tensor where that is known."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

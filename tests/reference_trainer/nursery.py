@@ -4,8 +4,6 @@ Reads one JSON object a line from stdin (`arguments`, `environment`, `output`), 
 which leads a process group of its own; later says `{"pid": …, "code": …}` when it has ended. Ends with its stdin.
 """
 
-from __future__ import annotations
-
 from reference_trainer import preemption
 
 if __name__ == "__main__":

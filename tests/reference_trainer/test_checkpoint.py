@@ -1,7 +1,5 @@
 """A checkpoint is either whole and verified, or it is not used."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Which sample is in which batch, whoever reads it; and shards that are damaged or go away while a job trains."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """A loss that leaves its course: all ranks decide alike, go back far enough, and leave out what they met there, once."""
 
-from __future__ import annotations
-
 import pathlib
 from unittest.mock import MagicMock
 

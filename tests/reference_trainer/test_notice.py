@@ -1,7 +1,5 @@
 """Notices from metadata endpoints, as the three clouds serve them."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Iterator
 

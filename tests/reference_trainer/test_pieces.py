@@ -1,7 +1,5 @@
 """The part of a batch that each rank takes: compared with the others', and cut into pieces that fit into memory."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from typing import Any

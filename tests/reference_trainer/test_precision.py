@@ -1,7 +1,5 @@
 """Number formats: what a loss scale does, and that it survives a restart."""
 
-from __future__ import annotations
-
 import math
 import os
 import pathlib

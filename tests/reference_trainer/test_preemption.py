@@ -1,8 +1,6 @@
 """A notice leads to one coordinated checkpoint and a clean exit, and a kill at any moment to a restart that is not seen
 in the losses: always, not half of the time."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

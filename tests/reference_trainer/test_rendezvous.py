@@ -1,7 +1,5 @@
 """The rendezvous outlives its store, and nobody's clock matters; what workers were told of their places is compared."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import subprocess

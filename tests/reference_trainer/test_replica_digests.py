@@ -1,7 +1,5 @@
 """Digests of the weights: one flipped bit changes them, and the majority says whose are wrong."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

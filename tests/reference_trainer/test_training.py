@@ -1,7 +1,5 @@
 """What the loop itself promises: the same training for any number of ranks, guards, a log without gaps."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pathlib

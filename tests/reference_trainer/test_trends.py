@@ -1,7 +1,5 @@
 """What the trainer says when training goes on, but not as it should; and its norms by layer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from told import Told

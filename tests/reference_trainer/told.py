@@ -1,7 +1,5 @@
 """An emitter that keeps what it is told, and orders to damage a trainer."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from typing import Any

@@ -1,7 +1,5 @@
 """Every verdict but a pass says what to do next: a command, or a line for the scenario."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -10,6 +8,7 @@ import pytest
 import report_runs
 
 from harness.judge.assumption import FRESH
+from harness.judge.facts.ledger import Ledger
 from harness.judge.verdict import Code, Doubt, Finding, Verdict
 from harness.report import html_page, junit, markdown, run_report
 from harness.report.next_steps import SETTLES, STEPS_MAX, _takes_s, next_steps
@@ -69,8 +68,7 @@ def test_a_failure_names_the_phase_the_first_error_and_the_runbook() -> None:
         for row, each in enumerate(run.processes)
     ]
     evidence = replace(card.evidence, run=replace(run, processes=told))
-    cost = {"accounts_by_faults": {"recompute": 5.0, "idle": 1.2}, "gpu_seconds_wasted_by_faults": 6.2}
-    card = replace(card, scores={**card.scores, "wasted_gpu_hours": cost})
+    evidence.ledger = Ledger(10**10, {"productive": 38 * 10**8}, {"recompute": 5 * 10**9, "idle": 12 * 10**8})  # type: ignore[misc]
     phase, waste, error, runbook, last = next_steps(replace(card, verdict=Verdict.FAIL, evidence=evidence))
     assert phase.startswith("In the outage of ") and "this took longest: " in phase
     assert waste == "Of the 6.2 GPU-s that faults cost, this cost most: Recompute, 5.0 GPU-s"

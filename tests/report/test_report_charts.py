@@ -1,7 +1,5 @@
 """The arithmetic behind the charts."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

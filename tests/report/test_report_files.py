@@ -1,7 +1,5 @@
 """Markdown, JUnit, terminal summary, and writing them all."""
 
-from __future__ import annotations
-
 import io
 import json
 import pathlib

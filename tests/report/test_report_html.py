@@ -1,7 +1,5 @@
 """The page as text: well formed, closed to the network, escaped, and complete."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import replace
@@ -10,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import report_runs
+from msgspec import structs
 from report_pages import CARDS, Page, page_of
 from rich.console import Console
 
@@ -278,7 +277,8 @@ def test_what_was_not_judged_is_told_once_grouped_by_why() -> None:
 
 def test_checkpoints_are_folded_and_what_is_missing_is_one_line() -> None:
     metrics = {"gpu_busy_percent": None, "step_seconds_p50": None, "deaths": 1}
-    source = page_of(replace(report_runs.spot_evict(), metrics=metrics))
+    card = report_runs.spot_evict()
+    source = html_page.render(structs.replace(run_report.from_scorecard(card), metrics=metrics), card.evidence)
     assert "<details><summary>Checkpoints (" in source
     assert "Not available here: GPU busy, step time p50." in Page(source).text
     assert "<dt>Deaths</dt>" in source and "<dt>GPU busy</dt>" not in source

@@ -1,7 +1,5 @@
 """No chart draws more than a picture holds, whatever values a log tells."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import json

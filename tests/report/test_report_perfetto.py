@@ -4,8 +4,6 @@ Perfetto's own trace processor is a program that has to be downloaded; so the ru
 keys that each kind of event needs, slices that nest within their track, asynchronous pairs, and named tracks.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import pathlib

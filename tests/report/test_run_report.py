@@ -1,11 +1,8 @@
 """The report as typed data: written, read back, and drawn again without the event log."""
 
-from __future__ import annotations
-
 import json
 import math
 import pathlib
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +15,12 @@ from hypothesis import strategies as st
 from report_pages import CARDS
 
 import harness.report
-from harness.judge.score import Expectation, Scorecard, at_least, at_most
+from harness.judge.score import Bound, Expectation, Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import html_page, junit, markdown, run_report, view
 from harness.report.run_report import Report, ReportError
 from harness.report.strict_json import json_text, strict
+from harness.timeline.timeline import FaultRecord
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 number = st.floats(-1e30, 1e30)
@@ -160,17 +158,9 @@ def test_a_file_that_is_no_report_is_one_clear_error(content: bytes, tmp_path: p
         run_report.read(tmp_path / "report.json")
 
 
-def test_a_report_of_an_earlier_version_is_read() -> None:
-    earlier = run_report.read(pathlib.Path(__file__).resolve().parents[1] / "golden" / "earlier_report.json")
-    assert earlier.verdict is Verdict.PASS and earlier.recovery_time.seconds
-    assert earlier.run.duration_s is None, "it was not kept then"
-    for drawn in (html_page.render(earlier), markdown.render(earlier), junit.render(earlier)):
-        assert not re.search("no step|no fault-free run|died", drawn, re.IGNORECASE), "what is not told is not claimed"
-
-
 def test_numbers_stand_beside_the_texts() -> None:
-    most = at_most("a.max", 1.5, 3.0, lambda value: f"{value} s", unit="s")
-    least = at_least("b.min", None, 90.0, str, "%")
+    most = Bound("a.max", lambda value: f"{value} s", "s").line(3.0, 1.5)
+    least = Bound("b.min", unit="%", least=True).line(90.0, None)
     card = replace(report_runs.spot_evict(), expectations=[most, least])
     first, second = run_report.from_scorecard(card).expectations
     assert (first.bound_value, first.observed_value, first.unit, first.share) == (3.0, 1.5, "s", 0.5)
@@ -207,3 +197,16 @@ def test_nothing_in_any_output_steers_who_reads_it(character: str, tmp_path: pat
     for file in harness.report.write_reports(card, tmp_path).values():
         assert character not in file.read_text(), file.name
     assert json.loads((tmp_path / "report.json").read_text())["title"] == f"a{character}b", "the record itself is true"
+
+
+def test_the_effect_shown_is_the_first_that_was_not_as_meant() -> None:
+    def effects(*ok: bool) -> FaultRecord:
+        told = tuple({"measured": n, "expected": 9, "unit": "x", "ok": good} for n, good in enumerate(ok))
+        return FaultRecord("f", "kind", ({"node": "n"},), 3 * 10**9, told, None, None, None)
+
+    assert run_report._fault(effects(True, False, False), 10**9)["effect"]["measured"] == 1
+    assert run_report._fault(effects(True, True), 10**9)["effect"] == {"measured": 1, "expected": 9, "unit": "x"}
+    assert run_report._fault(effects(), 10**9)["effect"] == {"measured": None, "expected": None, "unit": None}
+    line = run_report._fault(effects(True), 10**9)
+    assert (line["id"], line["kind"], line["target"], line["t_injected"]) == ("f", "kind", [{"node": "n"}], 2.0)
+    assert line["healed"] is False

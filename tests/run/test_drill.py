@@ -1,7 +1,5 @@
 """The restore drill after real jobs of a trainer that saves; also where its checkpoints cannot be restored."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import textwrap

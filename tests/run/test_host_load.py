@@ -1,7 +1,5 @@
 """What other programs take of the host's CPUs: nothing of it is the job's own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

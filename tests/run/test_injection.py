@@ -1,7 +1,5 @@
 """A fault undoes what it did where it did it, wherever its rank is by then."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """What the harness notes of checkpoints while a job saves: what is finished, what changes, goes away, and is left."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import shutil

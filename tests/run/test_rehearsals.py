@@ -1,7 +1,5 @@
 """Real jobs of a light trainer: several rehearsals on one job, stop requests, observers, and holds that end."""
 
-from __future__ import annotations
-
 import pathlib
 import time
 from typing import Any
@@ -70,6 +68,64 @@ def test_two_rehearsals_one_after_the_other(tmp_path: pathlib.Path) -> None:
         assert episodes(card) == [(struck,)]
         assert card.evidence.run.reached_step >= recovered[struck] + SETTLED_STEPS
     assert episodes(judged(tmp_path / "run", None)) == [("kill",), ("again-kill",)]
+
+
+LEAVES = """
+import os, pathlib, signal, sys, time
+from harness.node.emitter import Emitter
+rank = int(os.environ["CHAOS_NODE"].removeprefix("node"))
+lives = [pathlib.Path(sys.argv[1], f"again-{each}") for each in range(2)]
+born = pathlib.Path(sys.argv[1], f"born-{rank}")
+first = not born.exists()
+born.touch(), lives[rank].touch()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+emit = Emitter.open("trainer", rank=rank, local_rank=0, world_size=2)
+emit("started")
+while not all(life.exists() for life in lives):
+    time.sleep(0.01)  # the rendezvous
+emit("rendezvous", world_size=2)
+emit("restored", step=0 if first else 25, source="scratch" if first else "a file", fallback=[])
+begin = time.monotonic_ns()
+for step in range(1 if first else 26, 26 if first else 51):
+    time.sleep(0.02)
+    begin = emit("step", step=step, begin_ns=begin, loss=1.0 / step)
+if first:
+    lives[rank].unlink()
+"""
+
+
+@pytest.mark.parametrize(("notice", "outcome"), [("2s", "completed"), ("0s", "aborted")])
+def test_a_job_that_leaves_over_a_notice_starts_again_with_the_replacement(
+    tmp_path: pathlib.Path, notice: str, outcome: str
+) -> None:
+    """One that leaves with 0 though no notice was given is over, as for a scheduler."""
+    evict = fault("evict", "preemption", {"step": 20}, notice=notice, replacement={"after": "1s"})
+    evict["targets"][0]["node_index"] = 1
+    command = ["{python}", "-S", "-c", LEAVES, "{run_dir}"]
+    plan = small_jobs.job("leaves", command, evict, nodes=2, steps=50, wall_clock_s=8)
+    assert run_job(plan, [Rehearsal(plan)], tmp_path / "run", BACKEND).outcome == outcome
+    lives = [(each["node"], each["incarnation"]) for each in told(tmp_path / "run", "node.allocated")]
+    again = [("node0", 2)] if outcome == "completed" else []
+    assert lives == [("node0", 1), ("node1", 1), ("node1", 2), *again]
+
+
+LINGERS = """
+import os, time
+from harness.node.emitter import Emitter
+rank = int(os.environ["CHAOS_NODE"].removeprefix("node"))
+emit = Emitter.open("trainer", rank=rank, local_rank=0, world_size=2)
+emit("started"), emit("rendezvous", world_size=2), emit("restored", step=0, source="scratch", fallback=[])
+emit("step", step=1, begin_ns=time.monotonic_ns(), loss=1.0)
+time.sleep(0.3)  # its end is read after its beginning
+Emitter.open("agent")("worker.exit", local_rank=0, rank=rank, pid=os.getpid(), code=0)
+time.sleep(1)
+"""
+
+
+def test_a_launcher_may_wait_for_the_others_at_its_end(tmp_path: pathlib.Path) -> None:
+    plan = small_jobs.job("lingers", ["{python}", "-S", "-c", LINGERS], nodes=2)
+    assert run_job(plan, [], tmp_path / "run", BACKEND).outcome == "completed"
+    assert [each["incarnation"] for each in told(tmp_path / "run", "node.allocated")] == [1, 1]
 
 
 class Reborn(Silent):

@@ -1,7 +1,5 @@
 """The second restart after real jobs: trainers that recover once, and save something else than their state."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import shutil

@@ -1,7 +1,5 @@
 """What ends a job early: a stop that is asked for, the cap on GPU time, and patience with one that stands still."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import signal

@@ -1,7 +1,5 @@
 """Secrets are referred to and never written down, and what prints them all the same is made unreadable."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 

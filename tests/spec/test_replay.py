@@ -1,7 +1,5 @@
 """A trace on a job: order, batches, the rule of scale, who is struck, and what is told of it."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import pathlib

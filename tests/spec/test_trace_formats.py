@@ -1,7 +1,5 @@
 """Traces as they were published: what each format tells, and that a wrong file is refused with its line."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 

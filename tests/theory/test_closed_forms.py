@@ -1,7 +1,5 @@
 """Closed forms against published figures."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 

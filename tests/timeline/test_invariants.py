@@ -1,7 +1,5 @@
 """What must hold for any history: the names of files and ranks and the origin of clocks change nothing."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 
@@ -73,6 +71,24 @@ def test_the_order_of_the_files_does_not_matter(history: History, salt: int) -> 
         return name if name == "harness" else hashlib.sha256(f"{salt} {name}".encode()).hexdigest()
 
     assert figures(load(history, rename=scrambled)) == figures(load(history))
+
+
+@settings(max_examples=25, deadline=None)
+@given(HISTORIES, st.sampled_from([16, 48, 100]))
+def test_coarse_clocks_lose_no_step_and_no_time(history: History, grain_ms: int) -> None:
+    """A step takes 48 ms: much happens at the same moment."""
+
+    def coarsen(logs: Logs) -> Logs:
+        for line in (line for lines in logs.values() for line in lines):
+            times = {key: line[key] for key in ("mono_ns", "wall_ns", "begin_ns") if key in line}
+            line |= {key: at - at % (grain_ms * 10**6) for key, at in times.items()}
+        return logs
+
+    run = load(history, coarsen(history.logs()))
+    assert sorted(run.steps.step.tolist()) == sorted(load(history).steps.step.tolist())
+    booked = ledger.settle(run, {}, [(e.t_stop, e.end) for e in run.episodes])
+    assert sum(booked.accounts.values()) == booked.allocated
+    assert not [text for text in verdict(history, coarsen, EXPECT).reasons if "crashed" in text]
 
 
 @settings(max_examples=25, deadline=None)

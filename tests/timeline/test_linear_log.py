@@ -1,7 +1,5 @@
 """A log that tells twice as much of one thing takes twice the work to read, also where no job would tell so much."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any

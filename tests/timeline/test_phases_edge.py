@@ -1,7 +1,5 @@
 """Rare turns of a recovery, each as a small log of its own: failed attempts, early losses, half-done restores."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from typing import Any

@@ -1,7 +1,5 @@
 """Simulated histories with known figures: the timeline and the ledger must find them to the nanosecond."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -13,7 +11,6 @@ from simulator import KINDS, History, Job, Outage, change, simulate
 
 from harness.judge.facts import ledger
 from harness.judge.facts.usual import QUANTILE, Usual
-from harness.judge.questions.recovery_time import phase_sums
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 
@@ -68,7 +65,7 @@ def check(history: History, found: Timeline) -> None:
     assert [(e.t_stop, e.t_first, e.t_regained) for e in found.episodes] == [
         (e.t_stop, e.t_first, e.t_regained) for e in truth.episodes
     ]
-    assert [phase_sums(e) for e in found.episodes] == [dict(e.phases) for e in truth.episodes]
+    assert [e.phases_ns for e in found.episodes] == [dict(e.phases) for e in truth.episodes]
     assert [set(e.faults) for e in found.episodes] == [set(e.faults) for e in truth.episodes]
     lost = sorted((row.step, row.begin, row.end) for row in truth.rows if not row.survives)
     gone = ~found.steps.survives

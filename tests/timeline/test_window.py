@@ -1,7 +1,5 @@
 """Each rehearsal of a log with several is judged by its own window, and the whole job by the whole log."""
 
-from __future__ import annotations
-
 import pathlib
 import tempfile
 from typing import Any
@@ -21,6 +19,7 @@ from harness.judge.score import Evidence, Scorecard, judge
 from harness.judge.verdict import Verdict
 from harness.log import reading
 from harness.node.emitter import TELLS
+from harness.report import figures as figures_of
 from harness.timeline import timeline, window
 
 JOB = Job(nodes=2, steps=160, every=10)
@@ -99,7 +98,7 @@ def test_two_in_sequence_are_judged_each_by_its_own_outage(seed: int) -> None:
     for number, card in enumerate(cards):
         truth, run = history.truth.episodes[number], card.evidence.run
         assert card.verdict is Verdict.PASS, card.reasons
-        assert [fault["id"] for fault in card.faults] == [f"fault{number + 1}"]
+        assert [fault.id for fault in run.faults] == [f"fault{number + 1}"]
         (episode,) = run.episodes
         assert (episode.t_stop, episode.t_regained) == (truth.t_stop, truth.t_regained)
         assert [s.begin for s in run.segments[1:]] == [s.end for s in run.segments[:-1]]
@@ -117,8 +116,8 @@ def test_nodes_keep_their_numbers_when_one_was_replaced_before(kind: str, victim
     for name, victim in zip(("first", "second"), victims, strict=True):
         card = judged(history, logs, name)
         assert card.verdict is Verdict.PASS, card.reasons
-        assert [target["node"] for target in card.faults[0]["target"]] == [f"node{victim}"]
-        assert card.metrics["replacements"] == 1
+        assert [target["node"] for target in card.evidence.run.faults[0].targets] == [f"node{victim}"]
+        assert figures_of.metrics(card)["replacements"] == 1
 
 
 def card_of_job(history: History, logs: Logs) -> Scorecard:
@@ -156,7 +155,7 @@ def test_what_there_was_no_occasion_to_tell_in_a_window_is_not_missing() -> None
     rehearse(logs, "other", "none", step_ended(logs, 120), None)
     card = judged(history, logs, "calm")
     assert card.verdict is Verdict.PASS, card.reasons
-    assert {"checkpoints", "restores", "phases"} <= set(card.metrics["tells"])
+    assert {"checkpoints", "restores", "phases"} <= set(figures_of.metrics(card)["tells"])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -164,7 +163,7 @@ def test_no_gpu_time_is_in_two_windows_or_none_of_a_sequence(seed: int) -> None:
     """The window of the second begins where the first one's ended, or earlier by the steps that it lost."""
     history, logs = in_sequence(seed)
     cards = {name: judged(history, logs, name) for name in ("first", "second", None)}
-    allocated = {n: card.scores["wasted_gpu_hours"]["gpu_seconds_allocated"] for n, card in cards.items()}
+    allocated = {n: figures_of.scores(card)["wasted_gpu_hours"]["gpu_seconds_allocated"] for n, card in cards.items()}
     assert 0 < allocated["first"] < allocated[None] and 0 < allocated["second"] < allocated[None]
     lost = [len(c.evidence.run.steps) - int(c.evidence.run.steps.survives.sum()) for c in cards.values()]
     assert lost[0] + lost[1] == lost[2] > 0
@@ -183,7 +182,7 @@ def test_an_outage_that_two_rehearsals_share_names_both_and_is_one(seed: int) ->
         (episode,) = card.evidence.run.episodes
         assert (episode.t_stop, episode.t_regained) == (truth.t_stop, truth.t_regained)
         assert episode.faults == ("fault1", "fault2")
-        (told,) = card.scores["recovery_time"]["episodes"]
+        (told,) = figures_of.scores(card)["recovery_time"]["episodes"]
         assert told["faults"] == ["fault1", "fault2"]
 
 
@@ -542,12 +541,12 @@ def test_a_hang_that_people_stopped_has_one_answer_and_one_ledger_everywhere(see
     assert_verdict(rehearsal, Verdict.INCONCLUSIVE, first="it was stopped: a person pressed stop")
     assert "fault silence was stopped after 9.98 s; its planned duration is 60s" in rehearsal.reasons
     assert job.verdict is Verdict.INCONCLUSIVE and "was stopped after 9.98 s" in job.reasons[0]
-    booked = [card.scores["wasted_gpu_hours"] for card in (rehearsal, job)]
+    booked = [figures_of.scores(card)["wasted_gpu_hours"] for card in (rehearsal, job)]
     by_faults = {each["gpu_seconds_wasted_by_faults"] for each in booked}
     assert len(by_faults) == 1 and min(by_faults) > 19, "two GPUs stood still for ten seconds"
     live = ledger_so_far.so_far(events, events)
     assert (
         live["wasted_faults"] in by_faults
-        and live["wasted_all"] == job.scores["wasted_gpu_hours"]["gpu_seconds_wasted"]
+        and live["wasted_all"] == figures_of.scores(job)["wasted_gpu_hours"]["gpu_seconds_wasted"]
     )
-    assert rehearsal.scores["recovery_time"]["seconds"] == pytest.approx(10, rel=0.05)
+    assert figures_of.scores(rehearsal)["recovery_time"]["seconds"] == pytest.approx(10, rel=0.05)

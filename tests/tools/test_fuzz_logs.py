@@ -1,7 +1,5 @@
 """Some seconds of damaged event logs in every test run; `make fuzz-inputs` is the long one."""
 
-from __future__ import annotations
-
 from unittest.mock import Mock
 
 import pytest

@@ -1,7 +1,5 @@
 """A few kills in every test run; `make kills` does hundreds."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 

@@ -1,7 +1,5 @@
 """The runner of `make mutation`: what it changes, and that a change which matters is noticed."""
 
-from __future__ import annotations
-
 import ast
 import pathlib
 

@@ -1,7 +1,5 @@
 """The ruler finds a planted change, and none where there is none."""
 
-from __future__ import annotations
-
 import pathlib
 import shutil
 

@@ -1,7 +1,5 @@
 """A plain DDP script as people write it, for torchrun: it saves and loads with torch.save, and tells its steps."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import pathlib

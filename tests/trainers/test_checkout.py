@@ -1,7 +1,5 @@
 """The commit of the project under test, told cheaply and without running anything of it."""
 
-from __future__ import annotations
-
 import pathlib
 import subprocess
 

@@ -1,7 +1,5 @@
 """What a checkpoint holds: the same tensors have the same digest in any container, and any other byte has another."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Every layout, on real files: what is found, which step it is, what is finished, and where its tensors lie."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Log readers: stored files as trainers write them → events, live, and nothing hostile gets through."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """What a workload becomes on the nodes, under any launcher, and how a kind of trainer is found."""
 
-from __future__ import annotations
-
 import base64
 import importlib
 import json

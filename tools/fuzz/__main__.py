@@ -3,8 +3,6 @@
 LOGS is the number of event logs; of YAML files it takes a tenth as many.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

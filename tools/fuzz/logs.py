@@ -5,8 +5,6 @@ raises on a log that can be read: one that did would be inconclusive with a cras
 decides; then as many random changes as are left. `python -m fuzz.logs 20000` does it by hand (with `PYTHONPATH=tests:tools`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json

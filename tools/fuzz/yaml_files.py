@@ -3,8 +3,6 @@
 `run(count, seed)` tries so many; `python -m fuzz.yaml_files 10000` does it by hand (with `PYTHONPATH=tests:tools`).
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 import random

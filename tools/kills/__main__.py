@@ -7,8 +7,6 @@ the harness alone, its whole process group, or the harness together with its rev
 that nobody is left to clean up. Exits 1 if anything was left, with a list of it.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

@@ -6,8 +6,6 @@ Every mutant is run in a forked child whose imports find the changed module. Onl
 are run, the quickest first, until one fails. Property tests try the same few examples every time.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import collections

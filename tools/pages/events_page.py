@@ -1,7 +1,5 @@
 """docs/events.md: the vocabulary of the event log as a page."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Iterator, Sequence
 

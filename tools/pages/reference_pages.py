@@ -1,7 +1,5 @@
 """The pages docs/faults.md, docs/bounds.md, docs/guarantees.md and docs/commands.md: what the code says of itself."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 from collections import defaultdict

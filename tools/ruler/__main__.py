@@ -5,8 +5,6 @@ make ruler OLD=path-to-a-checkout ARGS='--folder FOLDER …'
 A claim is the code of a finding; an excuse, the code of its doubt. The other version's answers are kept, by its commit.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

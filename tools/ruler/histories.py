@@ -1,7 +1,5 @@
 """Runs to measure with: stored ones, and as many simulated ones as wanted, faulted and damaged. The same for each seed."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import random
@@ -159,6 +157,13 @@ def drops_lines(logs: Logs, chance: random.Random) -> None:
     lines[at]["dropped"] = 3
 
 
+def coarsens_clocks(logs: Logs, chance: random.Random) -> None:
+    """Much happens at the same moment; the order in the files stays."""
+    grain_ns = chance.choice((16, 48, 100)) * 10**6  # a step takes 48 ms
+    for line in (line for lines in logs.values() for line in lines):
+        line |= {key: line[key] - line[key] % grain_ns for key in ("mono_ns", "wall_ns", "begin_ns") if key in line}
+
+
 BY_CHANCE: list[Damage] = [
     loses_events,
     loses_events,
@@ -169,5 +174,6 @@ BY_CHANCE: list[Damage] = [
     loses_a_writer,
     ends_otherwise,
     drops_lines,
+    coarsens_clocks,
 ]
 DAMAGES: list[Damage] = [*BY_CHANCE, *BY_CHANCE, by_a_command, *(bent.bend for bent in BROKEN)]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from harness.judge.verdict import Code, Doubt, Finding, Verdict, merge
+from harness.gameday.codes import Code
+from harness.judge.verdict import Doubt, Finding, Verdict, merge
 from harness.units import counted
 
 Record = Mapping[str, Any]

@@ -1,16 +1,103 @@
-"""What launchers tell can be, beside what their workers and each other tell."""
+"""What launchers tell can be, beside what their workers and each other tell.
+
+A worker begins after its launcher. Who ended is one of the processes that ran, and a launcher ends as it says. The
+launchers of one world tell of as many nodes, each with a node rank of its own (where each node has a launcher for
+itself, as with torchft, all are node 0 of 1), and a launcher counts its meetings upwards; each number is told by one.
+What is told so in a fault-free run as well is a way of telling, and held against nobody.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from operator import itemgetter
 
 from harness.judge.assumption import Assumption
-from harness.judge.facts import launchers
 from harness.judge.facts.analysis import Analysis
+from harness.judge.thresholds import APART_NS
+from harness.timeline.lineage import Key
+from harness.timeline.lookups import first_from, grouped, last_by
+from harness.timeline.timeline import Process, Timeline
+from harness.units import format_duration
+
+CONTROL = "control"  # the host of the rendezvous store, by its name in the log
+
+
+def _began_before(run: Timeline) -> Iterator[str]:
+    began: dict[Key, int] = dict(sorted(((each.key, each.began) for each in run.launchers), reverse=True))  # the first
+    for process in run.processes:
+        early = began.get((process.node, process.incarnation), process.started) - process.started
+        if early > APART_NS + run.uncertainty_ns:
+            yield f"rank {process.rank} on {process.node} began {format_duration(early)} before its launcher"
+
+
+def _ended_as_another(run: Timeline) -> Iterator[str]:
+    """A process ended that told nothing, in the place of a worker whose own end nobody told."""
+    known = {(each.node, each.incarnation, each.pid) for each in run.processes}
+    places: dict[object, Process] = {
+        (each.node, each.incarnation, each.local_rank, each.exited): each for each in run.processes
+    }
+    for end in run.exits:
+        node, incarnation, pid = end["node"], end["incarnation"], end.get("pid")
+        process = places.get((node, incarnation, end.get("local_rank"), end["at"]))
+        if pid is not None and process is not None and (node, incarnation, pid) not in known:
+            told = f"rank {process.rank} on {process.node} is process {process.pid}"
+            yield f"{told}, but its launcher saw process {pid} end in its place"
+
+
+def _ended_otherwise(run: Timeline) -> Iterator[str]:
+    ended = {(end["node"], end["incarnation"]): end["code"] for end in run.exits if end["rank"] is None}
+    for launcher in run.launchers:
+        code = ended.get(launcher.key)
+        if launcher.code is not None and code is not None and code >= 0 and code != launcher.code:
+            told = f"the launcher on {launcher.key[0]} said that it ends with {launcher.code}"
+            yield f"{told}, and its command ended with {code}"
+
+
+def _met_otherwise(run: Timeline) -> Iterator[str]:
+    told = grouped((each.key, (met["at"], met)) for each in run.launchers for met in each.met)
+    of_node = {key: sorted(met, key=itemgetter(0)) for key, met in told.items()}
+    for epoch in run.epochs:
+        members = {(run.processes[row].node, run.processes[row].incarnation): row for row in epoch.processes}
+        ranks: dict[int, str] = {}
+        sizes: dict[int, str] = {}
+        for (node, incarnation), row in sorted(members.items()):
+            met = last_by(of_node.get((node, incarnation), []), run.processes[row].started) or {}
+            sizes.setdefault(met.get("nodes", -1), node)
+            other = ranks.setdefault(met.get("node_rank", -1), node)
+            if other != node and "node_rank" in met and met.get("nodes") != 1:
+                yield f"the launchers on {other} and {node} both tell that theirs is node {met['node_rank']}"
+        sizes.pop(-1, None)
+        if len(sizes) > 1:
+            (one, here), (two, there) = itertools.islice(sizes.items(), 2)
+            yield f"the launcher on {here} met {one} nodes, and the one on {there} {two}, for the same workers"
+
+
+def _counted_back(run: Timeline) -> Iterator[str]:
+    """A store that comes back empty begins to count anew."""
+    lost = [end["at"] for end in run.exits if end["node"] == CONTROL]
+    for launcher in run.launchers:
+        met = [(event["at"], event["round"]) for event in launcher.met if event.get("round") is not None]
+        for (before, one), (at, two) in itertools.pairwise(met):
+            if two <= one and first_from(lost, before) > at:
+                yield f"the launcher on {launcher.key[0]} told of meeting {two} after meeting {one}"
+
+
+def _left_out(run: Timeline) -> Iterator[str]:
+    rounds = sorted({met["round"] for each in run.launchers for met in each.met if met.get("round") is not None})
+    for one, two in itertools.pairwise(rounds):
+        if two > one + 1:
+            yield f"the launchers told of meetings {one} and {two}, and of none between them"
+
+
+_RULES = (_began_before, _ended_as_another, _ended_otherwise, _met_otherwise, _counted_back, _left_out)
 
 
 def _broken(evidence: Analysis) -> Iterator[str]:
-    return launchers.contradictions(evidence.run, evidence.fault_free_runs)
+    """The first of each kind."""
+    for told in _RULES:
+        if not any(next(told(other), None) for other in evidence.fault_free_runs):
+            yield from itertools.islice(told(evidence.run), 1)
 
 
 ASSUMPTION = Assumption(_broken, family="job")

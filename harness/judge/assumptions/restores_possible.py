@@ -10,6 +10,8 @@ from harness.timeline.joined_steps import PEER
 
 
 def _broken(evidence: Analysis) -> Iterator[str]:
+    run, saves = evidence.run, evidence.saves
+    all_seen = saves.seen_steps is not None and not run.lost and not run.torn
     for each in (restore for restart in evidence.restarts for restore in restart.restores):
         if each.other_step is not None:
             yield f"{each.said}, but from {each.source}, which is of step {each.other_step}"
@@ -17,12 +19,12 @@ def _broken(evidence: Analysis) -> Iterator[str]:
             yield f"{each.said} from {each.source}, but this run saved it as {each.elsewhere}"
         if each.source and any(item.place == each.source for item in each.passed_over):
             yield f"rank {each.rank} said it passed {each.source} over, and that it restored it"
-        for item in each.passed_over if evidence.saves.store.sees_all else ():
-            if not any(item.is_save(save) for save in evidence.saves.all):
+        for item in each.passed_over if all_seen else ():
+            if not any(item.is_save(save) for save in saves.all):
                 which = item.place or f"a checkpoint of step {item.step}"
                 yield f"rank {each.rank} said it passed over {which}, and nobody ever began or saw such a one"
     for restart in evidence.restarts[1:]:
-        there = max(restart.from_a_member, 0) + evidence.run.stride
+        there = max(restart.from_a_member, 0) + run.stride
         for each in (each for each, step in restart.states if each.source == PEER and step >= there):
             yield f"{each.said} from a peer, but no peer that had done it was there"
 

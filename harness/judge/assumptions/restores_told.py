@@ -13,9 +13,11 @@ def _broken(evidence: Analysis) -> Iterator[str]:
     for restart in evidence.restarts[1:]:
         for each in restart.members:
             untold = each.restored is None or each.restored.step is None
-            silent = untold and (each.before is None or restart.own_decision)
+            silent = untold and (each.is_new or restart.own_decision)
             if silent and each.rank in tellers and not each.lost:
-                text = f"rank {each.rank} began again with step {each.first} and did not report what it restored"
+                text = (
+                    f"rank {each.rank} began again with step {each.stretch.first} and did not report what it restored"
+                )
                 yield f"{text}, though it reports it elsewhere"
 
 

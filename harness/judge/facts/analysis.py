@@ -6,6 +6,7 @@ import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -198,6 +199,11 @@ class Analysis(Evidence):
         return Work(self.run)
 
     @cached_property
+    def planned_faults(self) -> Mapping[str, Mapping[str, Any]]:
+        """By their ids."""
+        return {str(fault["id"]): fault for fault in self.run.plan.get("faults") or ()}
+
+    @cached_property
     def ends(self) -> Sequence[End]:
         """Of all commands and workers, also those that ended well."""
         return deaths.ends_of(self.run)
@@ -224,10 +230,20 @@ class Analysis(Evidence):
         """What each epoch began with; the first one is the start of the job."""
         return restarts.restarts(self.run, self.saves)
 
+    def no_restart(self) -> str:
+        """Why nothing follows of restarts; an empty text: there was one."""
+        return "" if len(self.restarts) > 1 else "nothing restarted the job"
+
+    def no_damage(self) -> str:
+        """The same of damaged checkpoints."""
+        compared = any(each.content and each.saved for restart in self.restarts[1:] for each in restart.restores)
+        known = compared or any(self.saves.damage.values())
+        return self.no_restart() or ("" if known else "no fault damaged a checkpoint")
+
     @cached_property
     def lost_lines(self) -> Sequence[Lost]:
         """What the logs of workers and launchers lack by the numbers of their lines, and what took it."""
-        return list(lost_lines(self.run, self.taken)) if self.run.lost > self.run.dropped else ()
+        return list(lost_lines(self.run, self.taken, self.ends)) if self.run.lost > self.run.dropped else ()
 
     @cached_property
     def taken(self) -> Sequence[int]:

@@ -6,7 +6,7 @@ The rules name who may die of what; everything else is unexplained:
 * When a target dies, its *peers* may die, too, because their collective fails. The same goes for workers that were
   running when a node came, as the job is formed anew; and for everybody while a fault is at work over which a healthy
   job may have to stop (`stops`: a partition, a full store), and for those it left behind. They are excused until they
-  have done a step in a new world, or have plainly survived it (see `_Stopper`). A segmentation fault, or an error that
+  have done a step in a new world, or have plainly survived it (see `_Root`). A segmentation fault, or an error that
   the worker calls its own, is never excused this way; such an error may come of a fault that was at work on that very
   worker.
 * Those leave in peace who were drained after a notice that somebody gave (see `given`), or regrouped for a larger
@@ -21,14 +21,14 @@ from __future__ import annotations
 import bisect
 import itertools
 import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from harness.judge.facts.by_time import Located, Moments, Node, Spans, node_of
-from harness.timeline.lookups import first_from, grouped
+from harness.timeline.lookups import NEVER, first_from, grouped
 from harness.timeline.sorted_events import CLEAN_CODES, acted_at, key_of
 from harness.timeline.timeline import FaultRecord, Process, Timeline
 from harness.units import format_duration
@@ -39,7 +39,8 @@ NAMED_MAX = 8  # ranks or nodes in one sentence
 _SURVIVED_NS = 60_000_000_000
 _BEFORE_NS = 10**8  # a fault is told a moment after it began to act
 _DOUBT_NS_MAX = 10**9  # clocks that are known less exactly explain nothing
-_OWN_CRASHES = {-number for number in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE)}
+# No peer's end causes these signals. Launchers behind a shell tell 128 more than their numbers.
+_OWN_CRASHES = {code for n in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE) for code in (-n, 128 + n)}
 
 
 class End(NamedTuple):
@@ -60,8 +61,7 @@ class End(NamedTuple):
 
     @property
     def crashed(self) -> bool:
-        """By a signal that no peer's end causes; launchers behind a shell tell 128 more than its number."""
-        return self.code is not None and (self.code in _OWN_CRASHES or 128 - self.code in _OWN_CRASHES)
+        return self.code in _OWN_CRASHES
 
     @property
     def places(self) -> frozenset[_Place]:
@@ -71,42 +71,29 @@ class End(NamedTuple):
     def is_in(self, places: Set[_Place]) -> bool:
         return not self.places.isdisjoint(places)
 
-    def last_word(self, run: Timeline) -> int:
-        """When it was still there for certain: exits are seen later than they happen."""
-        if self.rank is None:
-            return self.at
-        return max((run.processes[i].last_seen for i in self.processes), default=self.started)
-
     def describe(self, since: int) -> str:
-        who = "the command" if self.rank is None else f"rank {self.rank}"
-        if self.code is None:
-            return f"{who} on {self.node} disappeared without an exit code before {format_duration(self.at - since)}"
-        own = ", after it reported an error," if self.error else ""
-        first = f"; its first error: {self.met}" if self.met else ""
-        ended = f"{who} on {self.node} ended with exit code {self.code}{own}"
-        return f"{ended} at {format_duration(self.at - since)}{first}"
+        return describe_alike([self], since)
 
 
 def describe_alike(alike: Sequence[End], since: int) -> str:
     """Deaths that end with the same code and error, in one sentence: `ranks 0 and 1 died 7 times, the first at …`."""
     first = min(alike, key=lambda death: death.at)
-    if len(alike) == 1:
-        return first.describe(since)
-    if first.rank is None:
-        who = sorted({death.node for death in alike})
-    else:
-        who = [str(rank) for rank in sorted({death.rank for death in alike if death.rank is not None})]
-    often = "" if len(who) == len(alike) else f" {len(alike)} times"
-    kind = "the command" if first.rank is None else "rank"
-    joint = " on " if first.rank is None else " "
-    names = f"{kind}{'s' * (len(who) > 1)}{joint}{listed(who)}"
-    at = format_duration(first.at - since)
+    told: set[Any] = {death.node if first.rank is None else death.rank for death in alike}
+    names, at, several = listed([*map(str, sorted(told))]), format_duration(first.at - since), "s" * (len(told) > 1)
+    who = f"the command{several} on {names}" if first.rank is None else f"rank{several} {names}"
+    one, they, their = len(alike) == 1, *(("it", "its") if len(alike) == 1 else ("they", "their"))
+    who += f" on {first.node}" if one and first.rank is not None else ""
+    often = "" if len(told) == len(alike) else f" {len(alike)} times"
     if first.code is None:
-        return f"{names} disappeared{often} without an exit code, the first before {at}"
-    own = ", after they reported an error" if first.error else ""
-    met = f"; their first error: {first.met}" if first.met else ""
+        return f"{who} disappeared{often} without an exit code{'' if one else ', the first'} before {at}"
+    own, met = (
+        f", after {they} reported an error" if first.error else "",
+        f"; {their} first error: {first.met}" if first.met else "",
+    )
+    if one:
+        return f"{who} ended with exit code {first.code}{own}{',' if own else ''} at {at}{met}"
     verb = "died" if first.code else "ended"
-    return f"{names} {verb}{often}, the first at {at}, with exit code {first.code}{own}{met}"
+    return f"{who} {verb}{often}, the first at {at}, with exit code {first.code}{own}{met}"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -119,9 +106,8 @@ def listed(names: Sequence[str]) -> str:
 def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
     """The deaths among these ends that no injected fault accounts for, while the run was going on. Workers that ended
     with 0 before the last step had begun quit as little."""
-    over = max((slot.released for slot in run.slots), default=run.end)  # later ones are the harness's own doing
-    if run.aborted is not None:
-        over = min(over, run.aborted)
+    released = max((slot.released for slot in run.slots), default=run.end)
+    over = released if run.aborted is None else min(released, run.aborted)  # later ones are the harness's own doing
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
     dead = [end for end in ends if end.code != 0]
     inquest = _Inquest(run, dead)
@@ -130,28 +116,37 @@ def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
             yield death
 
 
+def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
+    """From a notice that the harness gave until the node was taken: a job may save and leave as a whole, and tell
+    nobody of the notice."""
+    doubt = _doubt(run)
+    for fault in (each for each in run.faults if each.injected is not None and each.notice_ns):
+        taken = first_from(fault.strikes, acted_at(fault))
+        yield acted_at(fault) - doubt, min(taken, run.end) + doubt, fault.id
+
+
 def given(run: Timeline) -> list[dict[str, Any]]:
     """The notices that somebody gave. What only the trainer tells excuses nothing.
 
     The harness gives one by a fault that takes a node after a notice, or that asks a rank to end; an engine may take a
     node of its own accord; and a straggler may leave while a fault slows its node. Their peers are told as well.
     """
-    doubt, excluded = _doubt(run), {key_of(each) for each in run.notices if each.get("source") == "straggler"}
-    windows, aimed = list[tuple[int, int, tuple[Set[Node], bool]]](), set[Node]()
-    for fault in run.faults:
-        nodes = {node_of(target) for target in fault.targets}
-        if fault.injected is not None and (fault.preempts or fault.graceful or not fault.kills):
-            until = run.end if fault.healed is None else fault.healed
-            windows.append((fault.injected - _BEFORE_NS - doubt, until + doubt, (nodes, fault.kills)))
-        aimed |= nodes
+    doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") == "straggler"}
+    aimed = {node_of(target) for fault in run.faults for target in fault.targets}
     taken = {(slot.node, slot.incarnation): slot.released for slot in run.slots if not slot.kept}
-    windows += [(run.begin, at + doubt, ({node}, True)) for node, at in taken.items() if node not in aimed]
-    givers = Spans(windows)
+    givers = [(run.begin, at + doubt, (node, True)) for node, at in taken.items() if node not in aimed]
+    for fault in run.faults:
+        if fault.injected is not None and (fault.preempts or fault.graceful or not fault.kills):
+            begin, end = fault.injected - _BEFORE_NS - doubt, run.end if fault.healed is None else fault.healed
+            givers += [(begin, end + doubt, (node_of(target), fault.kills)) for target in fault.targets]
+    spans = Spans[tuple[Node, bool]](givers)
 
     def is_given(notice: dict[str, Any]) -> bool:
-        source, node = notice.get("source"), key_of(notice)
-        there = [(nodes, takes) for nodes, takes in givers.at(notice["at"]) if takes or nodes & excluded]
-        return any(source == "peer" or (node in nodes and takes != (source == "straggler")) for nodes, takes in there)
+        source, here = notice.get("source"), key_of(notice)
+        there = spans.at(notice["at"])
+        if source == "peer":
+            return any(takes or node in stragglers for node, takes in there)
+        return any(node == here and takes != (source == "straggler") for node, takes in there)
 
     return [notice for notice in run.notices if is_given(notice)]
 
@@ -197,67 +192,51 @@ def _vanished(run: Timeline) -> Iterator[End]:
 
     Those that never came to a step are left out: launchers that tell nothing give up a start and try again.
     """
-    over: dict[tuple[str, int], int] = {(slot.node, slot.incarnation): slot.released for slot in run.slots}
-    for exit_ in run.exits:
-        place = exit_["node"], exit_["incarnation"]
-        if exit_["rank"] is None:
-            over[place] = min(exit_["at"], over.get(place, exit_["at"]))
+    ends = [(slot.released, (slot.node, slot.incarnation)) for slot in run.slots]
+    ends += [(exit_["at"], (exit_["node"], exit_["incarnation"])) for exit_ in run.exits if exit_["rank"] is None]
+    over = {node: at for at, node in sorted(ends, reverse=True)}  # the first of each
     worlds = sorted(((epoch.begin, frozenset(epoch.processes)) for epoch in run.epochs), key=lambda world: world[0])
     begins = [begin for begin, _ in worlds]
     for row, gone in enumerate(run.processes):
-        if gone.first_step is None:
-            continue
-        later = (each for each in worlds[bisect.bisect_right(begins, gone.last_seen) :] if row not in each[1])
-        if gone.exited is not None:  # it was told of, but only long after another had taken its place
-            soon = itertools.takewhile(lambda each, until=gone.exited: each[0] < until, later)  # type: ignore[misc]
-            later = (each for each in soon if _taken_over(run, gone, each[1]))
-        without = next((begin for begin, _ in later), None)
-        if without is not None and without <= over.get((gone.node, gone.incarnation), run.end):
+        until = min(over.get((gone.node, gone.incarnation), run.end), (gone.exited or NEVER) - 1)
+        later = worlds[bisect.bisect_right(begins, gone.last_seen) :] if gone.first_step is not None else ()
+        ended = (begin for begin, rows in later if begin > until or (row not in rows and _is_over(run, gone, rows)))
+        if (without := next(ended, NEVER)) <= until:
             at = without - 1  # before their world's first step was done
             yield End(gone.node, gone.incarnation, gone.rank, None, at, gone.started, (row,))
 
 
-def _taken_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
-    """Whether a process that was started on the same node after its last word has its rank in this world."""
+def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
+    """An end that was told came long before that where a process that was started on the same node after its last word
+    has its rank in this world."""
     others = (run.processes[row] for row in world)
     place = gone.node, gone.incarnation, gone.rank
-    return any((o.node, o.incarnation, o.rank) == place and o.started > gone.last_seen for o in others)
+    taken = ((o.node, o.incarnation, o.rank) == place and o.started > gone.last_seen for o in others)
+    return gone.exited is None or any(taken)
 
 
 @dataclass(frozen=True)
 class _Root:
     """A moment from which on peers may die: those that were there, but for those in the places `beyond`.
 
-    `unsettled`: worlds in which a victim took part itself. Who stepped in such a world has not survived yet.
+    `unsettled`: worlds in which a victim took part itself. Who stepped in such a world has not survived yet. Who begins
+    a step at `survived` or later has. `aim`: the places in which also an error of a worker's own comes of it.
     """
 
     at: int
     beyond: Set[_Place] = frozenset()
     unsettled: Set[int] = frozenset()
-
-
-@dataclass(frozen=True)
-class _Stopper:
-    """A fault over which a healthy job may have to stop.
-
-    Who begins a step at `survived` or later has survived it: a minute after it was healed (launchers miss heartbeats
-    for less), when a checkpoint has been committed since (a failed save may come to light at the next).
-    """
-
-    aim: Set[_Place]
-    begin: int
-    healed: int
-    roots: Sequence[_Root]  # when it was healed, and the ends of the targets that it left to die
-    survived: int | None
+    survived: int = NEVER
+    aim: Set[_Place] = frozenset()
 
 
 class _Inquest:
     """The rules, and what they look up for every death."""
 
-    def __init__(self, run: Timeline, everyone: Collection[End]):
-        self._run = run
-        doubt = _doubt(run)
-        self._lives = Located(((d.node, d.incarnation), d.rank, d.started - doubt, d.at + doubt, d) for d in everyone)
+    def __init__(self, run: Timeline, everyone: Sequence[End]):
+        self._run, self._doubt = run, _doubt(run)
+        lives = (((d.node, d.incarnation), d.rank, d.started - self._doubt, d.at + self._doubt, d) for d in everyone)
+        self._lives = Located(lives)
         worlds = list(enumerate(run.epochs))  # by process: when each of its worlds began, and which
         self._worlds = grouped((row, (epoch.begin, number)) for number, epoch in worlds for row in epoch.processes)
         self._last_step = np.zeros(len(run.processes), np.int64)  # when each process began it
@@ -267,110 +246,93 @@ class _Inquest:
         self._largest = list(itertools.accumulate((size for _, size in reversed(starts)), max))[::-1]  # from then on
         self._commits = sorted(save["at"] for save in run.checkpoints if save["event"] == "checkpoint.committed")
         self._notices = Moments((notice["at"], notice) for notice in given(run))
-        self._arrivals = Moments({(s.allocated, (s.node, s.incarnation)) for s in run.slots if s.incarnation > 1})
+        self._leaves = Spans(_times_to_leave(run))
         struck = [fault for fault in run.faults if fault.injected is not None]
-        killers = [fault for fault in struck if fault.kills]
+        killers, stoppers = [each for each in struck if each.kills], [each for each in struck if each.stops]
         acted = sorted((at, place) for fault in killers for at in _moments(fault) for place in _aim(fault))
         self._strikes = grouped((place, at) for at, place in acted)  # when a fault that kills struck it
-        roots = [root for fault in killers for root in self._roots_of(fault)]
-        self._roots = Moments((root.at, root) for root in roots)
+        self._at_work = Spans((acted_at(fault), self._healed(fault), _aim(fault)) for fault in stoppers)
+        roots = [root for fault in killers for root in self._after_kill(fault)]
         self._unsettled = frozenset[int]().union(*(root.unsettled for root in roots))
-        stoppers = [self._stopper(fault) for fault in struck if fault.stops]
-        self._stops = _Stops(stoppers)
-        by_place = grouped((place, stopper) for stopper in stoppers for place in stopper.aim)
-        self._stops_at = {place: _Stops(there) for place, there in by_place.items()}
-
-    def _left_in_peace(self, death: End) -> bool:
-        if death.code is not None and death.code not in CLEAN_CODES:
-            return False
-        if any(self._notices.within(death.started, death.at)):
-            return True
-        if death.code is None:
-            return False
-        later = self._largest[bisect.bisect_right(self._starts, death.at) :][:1]
-        sizes = [self._run.processes[row].world_size for row in death.processes if death.rank is not None]
-        return any(size < largest for size in sizes for largest in later)
+        roots += [root for fault in stoppers for root in self._after_stop(fault)]
+        come = {(slot.allocated, (slot.node, slot.incarnation, None)) for slot in run.slots if slot.incarnation > 1}
+        roots += [_Root(at, {place}) for at, place in come]  # its own arrival excuses nobody on a node
+        self._roots = Moments((root.at, root) for root in roots)
 
     def accounts_for(self, death: End) -> bool:
         if self._left_in_peace(death) or self._is_target(death):
             return True
         if death.crashed:
             return False
-        if death.error:
-            return any(self._stopped_by(self._stops_at[place], death) for place in death.places & self._stops_at.keys())
-        since, until = self._settled(death, self._unsettled), death.at + _doubt(self._run)
-        if any(self._went_with(death, root) for root in self._roots.within(since, until)):
+        if any(not death.error or death.is_in(aim) for aim in self._at_work.at(death.at)):
             return True
-        own = (death.node, death.incarnation)  # whose own arrival excuses nothing
-        arrived = self._arrivals.within(self._settled(death), until)
-        return any(place != own for place in arrived) or self._stopped_by(self._stops, death)
+        since = self._settled(death, self._unsettled)
+        return any(self._goes_with(death, root) for root in self._roots.within(since, death.at + self._doubt))
+
+    def _left_in_peace(self, death: End) -> bool:
+        """After a notice, or for a larger world that came."""
+        if death.code not in (None, *CLEAN_CODES):
+            return False
+        if any(self._notices.within(death.started, death.at)) or (death.code == 0 and any(self._leaves.at(death.at))):
+            return True
+        worlds = self._largest[bisect.bisect_right(self._starts, death.at) :][:1] if death.code is not None else []
+        rows = death.processes if death.rank is not None else ()
+        return any(self._run.processes[row].world_size < largest for row in rows for largest in worlds)
 
     def _is_target(self, death: End) -> bool:
         """Alive at one of the moments at which a fault that kills acted, in a place it was aimed at."""
-        doubt = _doubt(self._run)
-        strikes = (first_from(self._strikes.get(place, []), death.started - doubt) for place in death.places)
-        return min(strikes) <= death.at + doubt
+        strikes = (first_from(self._strikes.get(place, []), death.started - self._doubt) for place in death.places)
+        return min(strikes) <= death.at + self._doubt
 
     def _settled(self, death: End, unsettled: Set[int] = frozenset()) -> int:
         """No moment before this one explains the death: it was not alive, or has stepped in a new world since."""
-        alive = death.started - _doubt(self._run)
         worlds = (world for row in death.processes for world in self._worlds.get(row, ()))
-        return max([alive, *(at for at, number in worlds if at <= death.at and number not in unsettled)])
+        settled = (at for at, number in worlds if at <= death.at and number not in unsettled)
+        return max([death.started - self._doubt, *settled])
 
-    def _went_with(self, death: End, root: _Root) -> bool:
-        """Alive at `root`, and dead without having stepped in a world that began after it and was without the
-        victims."""
-        return self._settled(death, root.unsettled) <= root.at and not death.is_in(root.beyond)
+    def _goes_with(self, death: End, root: _Root) -> bool:
+        """Alive then, and dead without having stepped in a world that began after it and was without the victims."""
+        if self._settled(death, root.unsettled) > root.at or death.is_in(root.beyond):
+            return False
+        last = max((int(self._last_step[row]) for row in death.processes), default=0)
+        return last < root.survived and (not death.error or death.is_in(root.aim))
 
     def _alive(self, places: Set[_Place], moment: int) -> Iterator[End]:
         """Those in these places that were alive then, as far as the clocks tell."""
         for node, incarnation, rank in places:
             yield from self._lives.at((node, incarnation), rank, moment)
 
-    def _roots_of(self, fault: FaultRecord) -> list[_Root]:
-        """The moments at which others may have gone with those whom this fault took."""
-        alive = (death for moment in _moments(fault) for death in self._alive(_aim(fault), moment))
-        targets = list({id(death): death for death in alive}.values())
-        first = min(fault.strikes, default=acted_at(fault))
-        left = [max(acted_at(fault), other.last_word(self._run)) for other in targets if other.at < first]
-        roots = [_Root(at) for at in (*fault.strikes, *left)]  # or after the first had gone on the notice before
-        roots += _ends_of([other for other in targets if other.at >= first], _aim(fault))
-        victims = {row for other in targets for row in other.processes}
-        unsettled = frozenset(number for row in victims for _, number in self._worlds.get(row, ()))
-        return [replace(root, unsettled=unsettled) for root in roots]
+    def _after_kill(self, fault: FaultRecord) -> Iterator[_Root]:
+        """The strikes, or a moment after the first had gone on the notice before. And the ends of the victims: a peer
+        may have been launched only after the strike, by a launcher that had not heard of it yet."""
+        aim, first = _aim(fault), min(fault.strikes, default=acted_at(fault))
+        targets = dict.fromkeys(victim for moment in _moments(fault) for victim in self._alive(aim, moment))
+        left = [max(acted_at(fault), self._last_word(other)) for other in targets if other.at < first]
+        worlds = (world for other in targets for row in other.processes for world in self._worlds.get(row, ()))
+        unsettled = frozenset(number for _, number in worlds)
+        yield from (_Root(at, unsettled=unsettled) for at in (*fault.strikes, *left))
+        ends = (other.at for other in targets if other.at >= first and other.rank is not None)
+        yield from (_Root(at, aim, unsettled) for at in ends)
 
-    def _stopper(self, fault: FaultRecord) -> _Stopper:
-        healed, aim = self._run.end if fault.healed is None else fault.healed, _aim(fault)
-        left = [other for other in self._alive(aim, healed) if self._went_with(other, _Root(healed))]
-        roots = [_Root(healed), *_ends_of(left, aim)]
+    def _after_stop(self, fault: FaultRecord) -> Iterator[_Root]:
+        """When it was healed, and the ends of the targets that it left to die. A minute after it was healed others have
+        survived it (launchers miss heartbeats for less), when a checkpoint has been committed since (a failed save may
+        come to light at the next)."""
+        healed, aim = self._healed(fault), _aim(fault)
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
-        survived = max(healed + _SURVIVED_NS, *saved) if saved else None
-        return _Stopper(aim, acted_at(fault), healed, roots, survived)
+        survived = max(healed + _SURVIVED_NS, *saved) if saved else NEVER
+        yield _Root(healed, survived=survived, aim=aim)
+        for other in self._alive(aim, healed):
+            if other.rank is not None and self._settled(other) <= healed:
+                yield _Root(other.at, aim, survived=survived, aim=aim)
 
-    def _stopped_by(self, stops: _Stops, death: End) -> bool:
-        """While such a fault was at work; or at work still when it was healed, and in no new world since."""
-        if stops.at_work(death.at):
-            return True
-        last = max((int(self._last_step[row]) for row in death.processes), default=0)
-        roots = stops.roots.within(self._settled(death), death.at + _doubt(self._run))
-        return any(
-            (stopper.survived is None or last < stopper.survived) and not death.is_in(root.beyond)
-            for stopper, root in roots
-        )
+    def _last_word(self, death: End) -> int:
+        """Exits are seen later than they happen."""
+        seen = (self._run.processes[row].last_seen for row in death.processes)
+        return death.at if death.rank is None else max(seen, default=death.started)
 
-
-class _Stops:
-    """Faults over which a healthy job may have to stop, by time."""
-
-    def __init__(self, stoppers: Sequence[_Stopper]):
-        spans = sorted((stopper.begin, stopper.healed) for stopper in stoppers)
-        self._begins = [begin for begin, _ in spans]
-        self._healed = list(itertools.accumulate((healed for _, healed in spans), max))  # of this one or one before
-        self.roots = Moments((root.at, (stopper, root)) for stopper in stoppers for root in stopper.roots)
-
-    def at_work(self, at: int) -> bool:
-        place = bisect.bisect_right(self._begins, at) - 1
-        return place >= 0 and self._healed[place] >= at
+    def _healed(self, fault: FaultRecord) -> int:
+        return self._run.end if fault.healed is None else fault.healed
 
 
 def _moments(fault: FaultRecord) -> tuple[int, ...]:
@@ -379,11 +341,6 @@ def _moments(fault: FaultRecord) -> tuple[int, ...]:
 
 def _aim(fault: FaultRecord) -> Set[_Place]:
     return {(target.get("node"), target.get("incarnation"), target.get("rank")) for target in fault.targets}
-
-
-def _ends_of(targets: Sequence[End], aim: Set[_Place]) -> Iterator[_Root]:
-    """A peer may have been launched only after the strike, by a launcher that had not heard of the target's end yet."""
-    return (_Root(other.at, aim) for other in targets if other.rank is not None)
 
 
 def _doubt(run: Timeline) -> int:

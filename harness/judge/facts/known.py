@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -21,8 +21,8 @@ class Known(Protocol):
 
 
 @dataclass(frozen=True)
-class OfFault:
-    """What a fault did, by its id. The harness saw it: it is the one that injects."""
+class Word:
+    """The trainer's own word, which nothing else bears out: when it was given."""
 
-    fault: str
-    by: By = field(default=By.SEEN, kw_only=True)
+    at: int
+    by: By = By.TOLD

@@ -3,10 +3,6 @@
 A slot (one GPU of one node) is covered by the step intervals of the workers that ran on it; what a step does
 not cover is booked by the phase the whole job was in at that time. The accounts of a slot add up to its
 allocated time; that is asserted here, for every slot of every run.
-
-Beside it what closed forms predict from the run's own rates. A run with its faults is a sample of one or two failures
-at moments that somebody chose; the closed forms speak of many at random moments. So the two need not agree, and how
-far they are apart is worth a look before either is used to plan.
 """
 
 from __future__ import annotations
@@ -15,22 +11,17 @@ import bisect
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
-from harness.judge.facts.usual import LONE_FACTOR, Band, StepTime, Times, first_rows, frozen
-from harness.theory import closed_forms
+from harness.judge.facts.usual import LONE_FACTOR, Band, StepTime, first_rows, frozen
 from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Bools, Ints, Segment, Slot, Timeline
 
 S = 1e9
 ENDLESS = 2**60  # ns: without a baseline nothing is called drag
-_NAMES = ("failures", "mean_time_to_failure_s", "restart_s", "lost_s", "interval_s", "checkpoint_s", "ettr")
-_FORMS = ("lost_s_expected", "ettr_expected", "interval_s_young", "interval_s_daly")
-_LOST = ("interrupted_step", "recompute")
 ACCOUNTS = (
     "productive",
     "recompute",
@@ -228,51 +219,3 @@ def _inside(at: Ints, windows: Sequence[Window]) -> Bools:
     begins, ends = np.array(windows, np.int64).T
     place = np.searchsorted(begins, at) - 1  # the last window that began before
     return np.asarray((place >= 0) & (at <= ends[place]), np.bool_)
-
-
-def forecast(run: Timeline, booked: Ledger) -> dict[str, Any]:
-    """Measured: `failures` (episodes that regained progress), `mean_time_to_failure_s`, `restart_s` and `lost_s` for
-    each of them, `interval_s` of work between two checkpoints, `checkpoint_s` that each stops training for, and `ettr`
-    from the first step to the last. By closed form from these: `ettr_expected`, `lost_s_expected`, and the best
-    interval by Young and by Daly. `None` where there is nothing to go by."""
-    values: dict[str, Any] = dict.fromkeys((*_NAMES, *_FORMS))
-    over = [episode for episode in run.episodes if episode.t_regained is not None and episode.furthest_step > 0]
-    values["failures"] = len(over)
-    span = float(run.progress.end[-1] - run.progress.begin.min()) / S if len(run.progress) else 0.0
-    interval, checkpoint = _interval_s(run), _checkpoint_s(run)
-    planned = run.planned_size.world_size
-    if not over or not span or not planned or not interval:
-        return values
-    segments = [segment for episode in over for segment in episode.segments]
-    lost, restart = (
-        sum(each.end - each.begin for each in segments if (each.phase in _LOST) == lost) / S / len(over)
-        for lost in (True, False)
-    )
-    mean = span / len(over)
-    return values | {
-        "mean_time_to_failure_s": mean,
-        "restart_s": restart,
-        "lost_s": lost,
-        "interval_s": interval,
-        "checkpoint_s": checkpoint,
-        "ettr": booked.accounts["productive"] / S / (planned * span),
-        "lost_s_expected": interval / 2,
-        "ettr_expected": closed_forms.expected_ettr(1 / mean, restart, interval, checkpoint or 0.0),
-        "interval_s_young": checkpoint and closed_forms.young_interval_s(checkpoint, mean),
-        "interval_s_daly": checkpoint and closed_forms.daly_interval_s(checkpoint, mean),
-    }
-
-
-def _interval_s(run: Timeline) -> float | None:
-    """As planned; steps between two checkpoints count the median step each."""
-    if run.saves_every_s is not None:
-        return run.saves_every_s
-    every, taken = run.saves_every, Times.of(run).taken
-    return every * float(np.median(taken)) / S if every is not None and len(taken) else None
-
-
-def _checkpoint_s(run: Timeline) -> float | None:
-    """What a rank waited for each checkpoint, on average; `None` where none was made, or nobody tells a wait."""
-    saved = {event.get("step") for event in run.checkpoints if event["event"] == "checkpoint.committed"}
-    stalls = float(run.steps.checkpoint_ns[run.steps.survives].sum()) / max(1, run.largest_world) / S
-    return stalls / len(saved) if saved and stalls else None

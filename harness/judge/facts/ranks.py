@@ -7,18 +7,24 @@ compared with the same rank there. A value that a rank leaves out now and then s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from harness.judge.facts.deaths import listed
 from harness.judge.facts.losses import CURVES, bits, by_rank, distance, paired, ulps, unlike
 from harness.log.reading import is_told
 from harness.timeline.lineage import NEVER, cells
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 
 LOCAL_SHARE = 0.5  # of the steps: who disagrees at more of them tells values of its own
+
+
+def of_ranks(ranks: Sequence[int], size: int) -> str:
+    """`rank 1 (of 2)`, `ranks 0 and 2 (of 4)`."""
+    return f"rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks])} (of {size})"
 
 
 @dataclass(frozen=True)
@@ -43,10 +49,8 @@ def weights_apart(steps: Steps) -> tuple[int, list[Apart]]:
     if not len(rows):
         return 0, []
     cell, count = cells(steps.epoch[rows], steps.step[rows])
-    first = np.full(count, -1)
-    first[cell[::-1]] = rows[::-1]
     several = int((np.bincount(cell, minlength=count) > 1).sum())
-    differ = np.bincount(cell[steps.weights[rows] != steps.weights[first[cell]]], minlength=count) > 0
+    differ = np.bincount(cell[_differing(steps, "weights", rows, cell, count)], minlength=count) > 0
     odd = np.flatnonzero(differ[cell])
     odd = odd[np.argsort(cell[odd], kind="stable")]
     groups = np.split(rows[odd], np.flatnonzero(np.diff(cell[odd])) + 1) if len(odd) else []
@@ -58,8 +62,8 @@ def _apart(steps: Steps, rows: Ints) -> Apart:
     usual, votes = Counter(digests.values()).most_common(1)[0]
     outvoted = votes > len(digests) / 2
     ranks = sorted(rank for rank, each in digests.items() if not outvoted or each != usual)
-    begin, survives = int(steps.begin[rows].min()), bool(steps.survives[rows].any())
-    return Apart(int(steps.step[rows[0]]), tuple(ranks), outvoted, begin, survives)
+    step, survives = int(steps.step[rows[0]]), bool(steps.survives[rows].any())
+    return Apart(step, tuple(ranks), outvoted, int(steps.begin[rows].min()), survives)
 
 
 def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple[Ints, Bools]:
@@ -74,10 +78,8 @@ def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple
 def weights_together(steps: Steps, of: Bools | None = None) -> Ints:
     """The steps of which several ranks tell their weights."""
     told = (steps.weights != 0) & (True if of is None else of)
-    key = np.unique((steps.step[told] << 32) | steps.rank[told])
-    step, count = np.unique(key >> 32, return_counts=True)
-    several: Ints = step[count > 1]
-    return several
+    step, count = np.unique(np.unique((steps.step[told] << 32) | steps.rank[told]) >> 32, return_counts=True)
+    return np.asarray(step[count > 1], np.int64)
 
 
 def weights_again(steps: Steps) -> tuple[int, int] | None:
@@ -93,34 +95,28 @@ def weights_again(steps: Steps) -> tuple[int, int] | None:
     return (int(step[again[0]]), int(since[again[0]])) if len(again) else None
 
 
-class Digests:
+class Digests(NamedTuple):
     """Who told a digest of its weights, and when; by rank."""
 
-    def __init__(self, steps: Steps):
-        self._steps, self._rows = steps, np.lexsort((steps.begin, steps.rank))
-        self._rank, self._begin = steps.rank[self._rows], steps.begin[self._rows]
-        told = np.where(steps.weights[self._rows] != 0, np.arange(len(self._rows)), len(self._rows))
-        self._told = np.minimum.accumulate(told[::-1])[::-1]  # the place of the next one that tells it
+    steps: Steps
 
     def checked_after(self, rank: int, at: int) -> int | None:
         """The first step, begun after this moment and before the rank restored anything, that tells its digest."""
-        low, high = (int(np.searchsorted(self._rank, rank, side=side)) for side in ("left", "right"))
-        place = low + int(np.searchsorted(self._begin[low:high], at, side="right"))
-        told = int(self._told[place]) if place < high else high
-        if told >= high or self._steps.epoch[self._rows[told]] != self._steps.epoch[self._rows[place]]:
-            return None
-        return int(self._steps.step[self._rows[told]])
+        steps, rows = self.steps, np.flatnonzero((self.steps.rank == rank) & (self.steps.begin > at))
+        rows = rows[np.argsort(steps.begin[rows], kind="stable")]
+        told = rows[(steps.weights[rows] != 0) & (steps.epoch[rows] == steps.epoch[rows[:1]].sum())]
+        return int(steps.step[told[0]]) if len(told) else None
 
 
-@dataclass(frozen=True)
-class Short:
-    """A surviving step whose ranks did not compute with as many different samples as its batch has."""
+class Short(NamedTuple):
+    """A surviving step whose ranks did not compute with as many different samples as its batch has. `rank`: the one
+    with the fewest, `had`; the lowest of several. `got`: all ranks together; `asked`: by the batch."""
 
     step: int
-    rank: int  # the one with the fewest; the lowest of several
+    rank: int
     had: int
-    got: int  # by all ranks together
-    asked: int  # samples of the batch
+    got: int
+    asked: int
     begin: int  # ns
 
     def __str__(self) -> str:
@@ -142,37 +138,33 @@ def samples_counted(run: Timeline) -> Ints:
     return rows[told_by[cell] >= sizes[steps.epoch[rows]]]
 
 
-def samples_short(steps: Steps, rows: Ints) -> list[Short]:
-    """In the order of steps."""
-    cell, count = cells(steps.epoch[rows], steps.step[rows])
-    asked, got = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    np.maximum.at(asked, cell, steps.count[rows])
-    np.add.at(got, cell, steps.rank_samples[rows])
-    wrong = np.flatnonzero((asked != got)[cell])
-    few = rows[wrong]
-    order = np.lexsort((steps.rank[few], steps.rank_samples[few], steps.step[few]))
-    _, first = np.unique(steps.step[few[order]], return_index=True)  # of each step the rank with the fewest
-    chosen = wrong[order[first]]
-    row = rows[chosen]
-    columns = (steps.step[row], steps.rank[row], steps.rank_samples[row], got[cell[chosen]], asked[cell[chosen]])
-    return [Short(*each) for each in zip(*(column.tolist() for column in (*columns, steps.begin[row])), strict=True)]
-
-
 class Parts(NamedTuple):
-    """Of each step, by how many ranks did it: the row of the rank with the fewest samples, and that with the most."""
+    """Of each step, in order: by how many ranks it was done, the row of the rank with the fewest samples, that with the
+    most, the samples of all ranks together, and those of the batch."""
 
     size: Ints
     least: Ints
     most: Ints
+    got: Ints
+    asked: Ints
 
 
 def parts(steps: Steps, rows: Ints) -> Parts:
-    """`rows`: as of `samples_counted`. In the order of steps."""
-    cell, count = cells(steps.step[rows])
-    order = np.lexsort((steps.rank_samples[rows], cell))
-    begin, end = (np.searchsorted(cell[order], np.arange(count), side=side) for side in ("left", "right"))
-    begin, end = begin[end > begin], end[end > begin]
-    return Parts(end - begin, rows[order[begin]], rows[order[end - 1]])
+    """`rows`: as of `samples_counted`."""
+    rows = rows[np.lexsort((steps.rank[rows], steps.rank_samples[rows], steps.step[rows]))]
+    begin = np.flatnonzero(np.diff(steps.step[rows], prepend=-1))
+    end = np.append(begin[1:], len(rows))[: len(begin)]
+    got = np.add.reduceat(steps.rank_samples[rows], begin)
+    asked = np.maximum.reduceat(steps.count[rows], begin)
+    return Parts(end - begin, rows[begin], rows[end - 1], got, asked)
+
+
+def samples_short(steps: Steps, rows: Ints) -> list[Short]:
+    found = parts(steps, rows)
+    wrong = found.got != found.asked
+    few = found.least[wrong]
+    told = steps.step[few], steps.rank[few], steps.rank_samples[few], found.got[wrong], found.asked[wrong]
+    return [Short(*each) for each in zip(*(column.tolist() for column in (*told, steps.begin[few])), strict=True)]
 
 
 # Do they agree?
@@ -208,8 +200,7 @@ def is_local(steps: Steps, name: str, telling: Bools) -> bool:
         return False
     cell, count = cells(steps.step[rows])
     several = np.bincount(cell, minlength=count) > 1
-    different = np.zeros(count, np.bool_)
-    different[cell[_differing(steps, name, rows, cell, count)]] = True
+    different = np.bincount(cell[_differing(steps, name, rows, cell, count)], minlength=count) > 0
     if not several.any():
         return bool(telling.any() and not telling[lowest])
     return bool(different[several].mean() > LOCAL_SHARE)
@@ -217,9 +208,7 @@ def is_local(steps: Steps, name: str, telling: Bools) -> bool:
 
 def _rows_of(steps: Steps, telling: Bools) -> Ints:
     """Rows that count, of the ranks that tell something."""
-    counts = np.zeros(max(len(telling), int(steps.rank.max(initial=-1)) + 1), np.bool_)
-    counts[: len(telling)] = telling
-    return np.flatnonzero(steps.survives & steps.complete & counts[steps.rank])
+    return np.flatnonzero(steps.survives & steps.complete & np.isin(steps.rank, np.flatnonzero(telling)))
 
 
 def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> Bools:

@@ -7,6 +7,7 @@ restart. An error in both executions is not seen, and neither is one in steps th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -148,16 +149,19 @@ class _Figure:
             apart = np.where(losses.unlike(one, two), np.nan_to_num(distance / size, nan=np.inf), 0.0)
         after = np.unique(told.step[again], return_inverse=True)[1]
 
-        def words(row: int) -> tuple[int, str]:
-            was, now = f"{one[row]:.9g}", f"{two[row]:.9g}"
-            was, now = (was, now) if was != now else (f"{one[row]:.17g}", f"{two[row]:.17g}")
-            name = f"the {WORDS[self.name]} of rank {told.rank[again[row]]}"
-            return int(told.step[again[row]]), f"{name} was {was}, and {now} the second time"
-
-        moves = int((np.diff(one[np.isfinite(one)]) != 0).sum()) if len(one) else 0
-        moves += bool(moves)
+        moves = int((np.diff(one[np.isfinite(one)]) != 0).sum())
         digit = np.broadcast_to(self.digit / np.where(size > 0, size, 1), apart.shape)
-        return Off(after, apart, digit, moves, words)
+        words = functools.partial(_differ, told, self.name, before, again)
+        return Off(after, apart, digit, moves + bool(moves), words)
+
+
+def _differ(told: Executed, name: str, before: Ints, again: Ints, row: int) -> tuple[int, str]:
+    """The step, and what it was both times."""
+    values = told.figures[name][[before[row], again[row]]]
+    was, now = (f"{value:.9g}" for value in values)
+    was, now = (was, now) if was != now else (f"{value:.17g}" for value in values)
+    of = f"the {WORDS[name]} of rank {told.rank[again[row]]}"
+    return int(told.step[again[row]]), f"{of} was {was}, and {now} the second time"
 
 
 def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Sequence[_Figure], begin: int) -> Again:
@@ -175,11 +179,8 @@ def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Seque
         if len(odd := others[~equal]) and not sure:
             row = odd[int(np.argmin(told.step[odd]))]
             sure.append((int(told.step[row]), f"rank {told.rank[row]} had other {_SAMPLES[name]}"))
-    one, two = told.figures["lr"][before], told.figures["lr"][again]
-    if len(odd := np.flatnonzero(losses.unlike(one, two))):
-        at = odd[int(np.argmin(told.step[again[odd]]))]
-        was = f"the {WORDS['lr']} of rank {told.rank[again[at]]} was {one[at]:.9g}, and {two[at]:.9g} the second time"
-        sure.append((int(told.step[again[at]]), was))
+    if len(odd := np.flatnonzero(losses.unlike(told.figures["lr"][before], told.figures["lr"][again]))):
+        sure.append(_differ(told, "lr", before, again, odd[int(np.argmin(told.step[again[odd]]))]))
     off = {figure.name: figure.off(told, before, again) for figure in computed}
     compared = max((len(np.unique(each.after)) for each in off.values()), default=0)
     first, last = int(number[0]), int(number[-1])
@@ -213,10 +214,8 @@ class _Band:
         if not len(off.after) or not off.moves:
             return
         before, end = len(self._most), int(off.after.max()) + 1
-        if end > before:
-            more = max(end, 2 * before) - before
-            self._most = np.concatenate([self._most, np.zeros(more)])
-            self._told = np.concatenate([self._told, np.zeros(more, np.int64)])
+        more = max(end, 2 * before) - before if end > before else 0
+        self._most, self._told = np.pad(self._most, (0, more)), np.pad(self._told, (0, more))
         known = np.maximum.accumulate(self._most[:end])[off.after]
         finite = np.isfinite(off.apart)
         apart = np.where((off.after < before) & (known > 0), np.minimum(off.apart, 2 * known), off.apart)

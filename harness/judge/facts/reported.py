@@ -37,7 +37,6 @@ ITEMS: Mapping[str, str] = {
     "exits": "causes of exits",
     "clocks": "clocks of the hosts",
 }
-BY_HARNESS = ("clocks",)  # compared by the harness, whatever the trainer tells
 BY_FAULT = ("weights",)  # asked for only where a fault made the ranks differ: `replicas` in `questions/anomalies.py`
 BY_BOUND = dict.fromkeys(("loss", "positions", "samples", "digests"), "loss_continuity")
 # Of samples it tells places in the shuffled order instead; digests of its weights only where it is asked for them.
@@ -216,38 +215,6 @@ def unmeasured_phase(run: Timeline, phase: str) -> str:
     lacking = PHASE_NEEDS.get(phase, set()) - told(run)
     names = ", ".join(sorted(ITEMS[kind] for kind in lacking))
     return f"{phase} cannot be measured: the log does not report {names}" if names else ""
-
-
-def forecast(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: str = "its trainer") -> list[str]:
-    """Lines for `chaos plan`: what will not be judged, and which bounds cannot be.
-
-    `tells` is what the trainer declares; `None`: it declares nothing, as it need not. `teller`: who tells it, in words.
-    """
-    if tells is None:
-        text = "What its trainer reports is seen when it runs. Whatever is missing then will not be judged"
-        return [f"{text}, and the verdict names it; what `trainer: {{tells: […]}}` names must be there."]
-    tells = stood_in_for(tells)
-    untold = [kind for kind in TELLS if kind not in tells and kind not in (*BY_HARNESS, *BY_FAULT)]
-    if not untold:
-        return [f"{teller[0].upper()}{teller[1:]} reports everything that is judged."]
-    items = dict.fromkeys(ITEMS[kind] for kind in untold)
-    lines = [f"Not judged, because {teller} does not report it: {', '.join(items)}."]
-    for name, needed in _needed(expect):
-        if lacking := [ITEMS[kind] for kind in needed if kind not in tells]:
-            lines.append(f"  {name} would be inconclusive: {teller} does not report {', '.join(lacking)}.")
-    return lines
-
-
-def _needed(expect: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
-    """What the trainer must tell for each bound."""
-    asked = {name: bounds for name, bounds in expect.items() if isinstance(bounds, Mapping)}
-    if "loss_continuity" in asked:
-        exact = asked["loss_continuity"].get("mode", "exact") == "exact"
-        yield "loss_continuity", ("loss",) if exact else ("loss", "positions")
-    for phase in asked.get("recovery_time", {}).get("phases") or {}:
-        yield f"recovery_time.phases.{phase}", sorted(PHASE_NEEDS.get(phase, set()))
-    if asked.get("metrics", {}).get("checkpoint_success_min") is not None:
-        yield "metrics.checkpoint_success_min", ("checkpoints",)
 
 
 def from_scratch(run: Timeline) -> str:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from harness.judge.facts.by_time import Moments
+from harness.judge.facts.known import By, Word
 from harness.judge.facts.saves import Damage, Save, Saves
 from harness.timeline.joined_steps import SCRATCH
 from harness.timeline.lineage import step_of
@@ -22,6 +23,7 @@ class PassedOver:
 
     step: int | None
     place: str
+    by: By = By.TOLD
 
     def is_save(self, save: Save) -> bool:
         if self.place and save.path:
@@ -55,6 +57,16 @@ class Restore(NamedTuple):
     went_on: int
 
     @property
+    def by(self) -> By:
+        """A process told it of itself."""
+        return By.SEEN
+
+    @property
+    def digests(self) -> Word:
+        """What its content was, and what was committed: nobody but the trainer knows."""
+        return Word(self.at)
+
+    @property
     def said(self) -> str:
         """In words."""
         return f"rank {self.rank} said it restored step {self.step}"
@@ -76,19 +88,18 @@ class Restore(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A process that took part. `before`: the last step that it had done itself until then."""
+    """A process that took part. `restores`: also those while the others went on."""
 
-    process: int
+    stretch: Stretch
     rank: int
-    first: int  # the step that it went on with
-    before: int | None
     lost: int  # lines that its log is known to lack
     restored: Restore | None
-    later: tuple[Restore, ...]  # while the others went on
+    restores: Sequence[Restore]
 
     @property
-    def restores(self) -> list[Restore]:
-        return [*([self.restored] if self.restored else ()), *self.later]
+    def is_new(self) -> bool:
+        """Whether it had done no step until then."""
+        return self.stretch.before is None
 
 
 @dataclass(frozen=True)
@@ -101,6 +112,7 @@ class Restart:
     own_decision: bool  # the world went back without forming anew
     moment: int  # when the first of them may have chosen a checkpoint
     passed_over: Sequence[PassedOver]  # by them, or by those that tried before them
+    by: By = By.MISSING  # what is wrong with it as a whole follows from what nobody told of it
 
     @cached_property
     def restores(self) -> list[Restore]:
@@ -114,14 +126,15 @@ class Restart:
     @cached_property
     def from_a_member(self) -> int:
         """The last step that somebody had done who is still there; -1: nobody is."""
-        return max((member.before for member in self.members if member.before is not None), default=-1)
+        before = (member.stretch.before for member in self.members)
+        return max((step for step in before if step is not None), default=-1)
 
     def did_not_pass(self, save: Save) -> bool:
         return not any(item.is_save(save) for item in self.passed_over)
 
     @property
     def newcomers(self) -> list[Member]:
-        return [member for member in self.members if member.before is None]
+        return [member for member in self.members if member.is_new]
 
 
 def restarts(run: Timeline, saves: Saves) -> list[Restart]:
@@ -132,8 +145,8 @@ def restarts(run: Timeline, saves: Saves) -> list[Restart]:
     until = run.begin
     for number, epoch in enumerate(run.epochs):
         mine = members.get(number, [])
-        moments = [run.processes[each.process].started for each in mine if each.before is None]
-        moments += [each.restored.at for each in mine if each.before is not None and each.restored]
+        moments = [run.processes[each.stretch.process].started for each in mine if each.is_new]
+        moments += [each.restored.at for each in mine if not each.is_new and each.restored]
         before = (item for items in tried.within(until, epoch.begin) for item in _passed_over(items))
         found.append(
             Restart(
@@ -168,24 +181,16 @@ def _member(run: Timeline, saves: Saves, stretch: Stretch) -> Member:
     process = run.processes[stretch.process]
     told = [*([(stretch.restored, stretch.first)] if stretch.restored else ()), *stretch.later]
     restores = [restore(run, saves, stretch.process, *each) for each in told]
-    return Member(
-        process=stretch.process,
-        rank=process.rank,
-        first=stretch.first,
-        before=stretch.before,
-        lost=process.lost,
-        restored=restores[0] if stretch.restored else None,
-        later=tuple(restores[1:] if stretch.restored else restores),
-    )
+    return Member(stretch, process.rank, process.lost, restores[0] if stretch.restored else None, restores)
 
 
 def restore(run: Timeline, saves: Saves, process: int, told: Mapping[str, Any], went_on: int) -> Restore:
     step, source = step_of(told), str(told.get("source") or "")
-    other: int | None = None
-    if step is not None and source == SCRATCH:
+    until = told["at"] + run.uncertainty_ns
+    if source == SCRATCH:
         other = 0 if step else None
-    elif step is not None:
-        other = saves.other_at_path(source, step, told["at"] + run.uncertainty_ns)
+    else:
+        other = None if step is None else saves.other_at_path(source, step, until)
     return Restore(
         process=process,
         rank=run.processes[process].rank,
@@ -193,7 +198,7 @@ def restore(run: Timeline, saves: Saves, process: int, told: Mapping[str, Any], 
         step=step,
         source=source,
         other_step=other,
-        elsewhere=saves.elsewhere(source, told["at"] + run.uncertainty_ns),
+        elsewhere=saves.elsewhere(source, until),
         content=str(told.get("content") or ""),
         saved=saves.content_of(step, told["at"]) or str(told.get("saved") or ""),
         entered=tuple(told.get("entered") or ()),

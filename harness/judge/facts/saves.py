@@ -10,18 +10,22 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from harness.judge.facts.missing_or_bad_saves import NoSave, Store, last_name
-from harness.judge.facts.missing_or_bad_saves import Save as Save
+from harness.judge.facts.known import By, Word
+from harness.judge.facts.missing_or_bad_saves import NoSave, bad, missing
+from harness.judge.facts.store import Save as Save
+from harness.judge.facts.store import Store, last_name
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped, last_by
 from harness.timeline.save_events import COMMITTED, FAILED, PART, PUBLISHED, STARTED
-from harness.timeline.timeline import FaultRecord, Ints, Process, Timeline
+from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 T = TypeVar("T")
+AS_TOLD = ("path", "tensors", "kind", "duration_ns", "write_ns", "content")  # of a save, as its events have them
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Damage:
 
     fault: str
     at: int
-    until: int  # when somebody wrote it anew, by the trainer's word or as the harness saw it
+    anew: Word  # when somebody wrote it anew, by the trainer's word or as the harness saw it
     unseen_until: int  # the same as the harness saw it, where it watches this checkpoint
     step: int | None
     names: frozenset[str]  # what a restore may call it
@@ -38,6 +42,7 @@ class Damage:
     tensor_bytes: int  # that were lost or changed
     how: str
     path: str
+    by: By = By.SEEN
 
     def is_named(self, place: str) -> bool:
         return not self.names.isdisjoint(place.split("/"))
@@ -66,8 +71,10 @@ class Newest(Generic[T]):
 class Saves:
     """The saves of a run, in the order in which they were told of. `usual`: those of its fault-free run."""
 
+    by = By.TOLD  # of a fault-free run: which of two runs that differ is right, nobody else tells
+
     def __init__(self, run: Timeline, usual: Saves | None = None):
-        self._run, self._usual = run, usual
+        self.run, self._usual = run, usual
         self.all: Sequence[Save] = sorted(_joined(run.checkpoints), key=lambda save: save.at)
 
     @cached_property
@@ -78,27 +85,68 @@ class Saves:
     @cached_property
     def store(self) -> Store:
         """What the harness saw of them."""
-        return Store(self._run, self.whole, self.sound_at, self._usual.store if self._usual is not None else None)
+        return Store(self.run, self.whole, self.sound_at, self._usual.store if self._usual is not None else None)
 
-    @property
+    @cached_property
+    def missing(self) -> Sequence[NoSave]:
+        """Those that the harness should have seen in the store, and did not."""
+        return list(missing(self.store, self._is_watched))
+
+    @cached_property
     def none(self) -> Mapping[Save, NoSave]:
         """Those that were told as committed, and are none."""
-        return self.store.none
+        found: dict[Save, NoSave] = {}
+        for none in itertools.chain(self.missing, bad(self.store)):
+            found.setdefault(none.save, none)
+        return found
+
+    def _is_watched(self, series: str) -> bool:
+        """Whether the harness sees what is saved under such names: without a fault, too, if it saw anything then."""
+        usual = self._usual
+        if usual is not None and usual.store.sights and any(each.save.series == series for each in usual.missing):
+            return False
+        known = usual if usual is not None and usual.store.sights else self
+        cut = self.run.outcome is None  # the harness was killed, or its log was cut: what it saw then is not told
+        return not (self.run.unseen or cut) and any(save.series == series for save in known.store.sights)
+
+    @cached_property
+    def seen_steps(self) -> frozenset[int] | None:
+        """The steps of all that the harness saw; `None` where it does not see all, or not of which step that is."""
+        known = {each.step for each in self.store.seen} | {
+            each.get("step") for each in (self.store.left or {}).values()
+        }
+        watched = any(self._is_watched(series) for series in {save.series for save in self.store.whole})
+        return None if None in known or not watched else frozenset(step for step in known if step is not None)
+
+    def never_seen(self, step: int, since: int, until: int) -> bool:
+        """Whether the harness would have seen a checkpoint of this step by then, and saw none; nor found one at the end
+        that it had never seen."""
+        if self.seen_steps is None or self.store.is_hidden(since, until):
+            return False
+        seen = self.store.by_step.get(step, ())
+        return seen[0].at > until + self.store.late_ns(max) if seen else step not in self.seen_steps
 
     @cached_property
     def good(self) -> Sequence[Save]:
         """Those that were committed and are what was told; of a trainer that tells none, what the harness saw."""
-        seen = () if self._run.checkpoints else self.seen
+        seen = () if self.run.checkpoints else self.seen
         return [*seen, *(save for save in self.whole if save not in self.none)]
 
     @cached_property
     def seen(self) -> Sequence[Save]:
         """What the harness saw, where names tell the step. None, if one tells more than was ever done by then."""
         told = [each for each in self.store.seen if each.step is not None]
-        furthest = np.maximum.accumulate(np.append(0, self._run.steps.step))
-        done = furthest[np.searchsorted(self._run.steps.end, [each.at for each in told], "right")]
+        furthest = np.maximum.accumulate(np.append(0, self.run.steps.step))
+        done = furthest[np.searchsorted(self.run.steps.end, [each.at for each in told], "right")]
         saves = [Save(each.step or 0, -1, None, each.at, PUBLISHED, each.path) for each in told]
         return saves if all(save.step <= most for save, most in zip(saves, done.tolist(), strict=True)) else []
+
+    @cached_property
+    def never_sound(self) -> Mapping[int, NoSave]:
+        """By step: saves that are surely none, where there is no other one of this step."""
+        sure = {none.save.step: none for none in self.none.values() if none.by is By.SEEN}
+        good = {save.step for save in self.good}
+        return {step: none for step, none in sure.items() if step not in good}
 
     @cached_property
     def steps(self) -> Ints:
@@ -106,76 +154,45 @@ class Saves:
         return np.unique(np.array([save.step for save in self.good if save.step > 0], np.int64))
 
     @property
-    def last_tensors(self) -> Mapping[tuple[int, int, str], tuple[int, str]]:
-        """By rank, step and series: when a checkpoint was committed last, and the digest of its tensors."""
-        told = (save for save in self.whole if save.tensors and save.process >= 0)
-        ranks = self._run.processes
-        return {(ranks[s.process].rank, s.step, s.series): (s.last_at, s.tensors) for s in told}
-
-    @cached_property
-    def collisions(self) -> Sequence[tuple[Save, Save]]:
-        """Saves of one step for which two ranks of one world wrote one and the same file."""
-        files = grouped(((save.step, save.begun_path), save) for save in self.all if self._is_one_file(save))
-        pairs = itertools.chain.from_iterable(itertools.pairwise(mine) for mine in files.values())
-        found = [(one, other) for one, other in pairs if self._are_beside(one, other) and self._is_shared(one, other)]
-        return sorted(found, key=lambda pair: pair[0].at)
-
-    def overlap(self, one: Save, other: Save) -> bool:
-        """Whether both are known to have been written at the same time."""
-        ends = [(save.begun or 0) + (save.write_ns or 0) for save in (one, other)]
-        return max(one.at, other.at) + self._run.uncertainty_ns < min(ends)
-
-    @staticmethod
-    def _is_one_file(save: Save) -> bool:
-        """Its only file, by a name that is the same on each node. A folder may hold a file of each rank."""
-        alone = len(save.files) == 1 and save.path.rpartition("/")[2] == save.files[0]
-        return save.begun is not None and save.how in (COMMITTED, PART) and alone and save.begun_path.startswith("/")
-
-    def _are_beside(self, one: Save, other: Save) -> bool:
-        """Two ranks of one world: neither is a restart of the other."""
-        ranks = {self._process(save).rank for save in (one, other) if save.process >= 0}
-        return len(ranks) > 1 and not self._worlds[one.process].isdisjoint(self._worlds[other.process])
-
-    @cached_property
-    def _worlds(self) -> Mapping[int, frozenset[int]]:
-        """The epochs of each process."""
-        found = grouped((row, number) for number, epoch in enumerate(self._run.epochs) for row in epoch.processes)
-        return {row: frozenset(found.get(row, ())) for row in range(len(self._run.processes))}
-
-    def _is_shared(self, one: Save, other: Save) -> bool:
-        """Whether this file is one on the nodes of both. Nodes may have a disk of their own at the same path."""
-        nodes = {(process.node, process.incarnation) for process in map(self._process, (one, other))}
-        seen = any(one.path.endswith(f"/{each.path}") for each in self.store.looks_at(one))
-        return len(nodes) == 1 or (seen and str(self._run.plan.get("run_id")) in one.path.split("/"))
-
-    def _process(self, save: Save) -> Process:
-        return self._run.processes[save.process]
-
-    @cached_property
     def open(self) -> Sequence[Save]:
         """Those of which nobody told how they ended, though their process went on with its steps."""
-        begun = (save for save in self._begun if save.step >= 0 and self._next_end(save) == NEVER)
-        return [save for save in begun if self._next_step(save) < NEVER]
+        return [save for save, end, step in self._followed if save.step >= 0 and end == NEVER > step]
 
-    @cached_property
+    @property
     def punctual(self) -> frozenset[int]:
         """The ranks that commit what they begin to save, each time before their next step."""
-        late = [save for save in self._begun if self._next_end(save) >= self._next_step(save) < NEVER]
-        ranks = (frozenset(self._run.processes[save.process].rank for save in each) for each in (self._begun, late))
-        return next(ranks) - next(ranks)
+        ranks = self.run.processes
+        late = {ranks[save.process].rank for save, end, step in self._followed if end >= step < NEVER}
+        return frozenset(ranks[save.process].rank for save, _, _ in self._followed) - late
 
     @cached_property
-    def _begun(self) -> Sequence[Save]:
-        return [save for save in self.all if save.begun is not None and save.process >= 0]
+    def _followed(self) -> Sequence[tuple[Save, int, int]]:
+        """Each save that was begun, when its process told next how one of that step had ended, and when it began its
+        next step."""
+        order, places = self.run.rows_by_process
+        ends = grouped(
+            ((save.process, save.step), save.last_at)
+            for save in sorted(self.all, key=attrgetter("last_at"))
+            if save.how
+        )
+        begun = grouped((save.process, save) for save in self.all if save.begun is not None and save.process >= 0)
+        found = []
+        for process, mine in begun.items():
+            begins = sorted(self.run.steps.begin[order[places[process] : places[process + 1]]].tolist())
+            for save in mine:
+                end = first_from(ends.get((process, save.step), ()), save.at)
+                found.append((save, end, first_from(begins, save.at + 1)))
+        return found
 
     def of_step(self, step: int, until: int) -> bool:
         """Whether a checkpoint of it was committed by then, or at least begun and not failed."""
         return last_by(self._words.get(step, []), until) not in (None, FAILED)
 
-    def only_begun(self, step: int, until: int) -> Save | None:
-        """The first save of this step, if nobody told by then that one was committed."""
-        first, done = self._first.get(step, (None, NEVER))
-        return first if done > until else None
+    def only_begun(self, step: int, until: int) -> Word | None:
+        """The first word of a save of this step, if nobody told by then that one was committed."""
+        words = self._words.get(step, [])
+        done = any(what in (COMMITTED, PART) for at, what in words if at <= until)
+        return Word(words[0][0]) if words and not done else None
 
     def again(self, step: int, after: int) -> int:
         """When the next save of this step began. A commit that is told late is of the save before; where nobody tells
@@ -199,25 +216,19 @@ class Saves:
         at, content = self._contents.get(-1 if step is None else step, (NEVER, ""))
         return content if at <= until else ""
 
-    def named(self, names: Iterable[str], before: int) -> int | None:
-        """The step that the trainer told when it committed the last checkpoint of one of these names."""
-        told = (self._by_name.get(name, []) for name in names)
-        last = [each[place - 1] for each in told if (place := bisect.bisect_left(each, (before, -1)))]
-        return max(last)[1] if last else None
-
     @cached_property
     def damage(self) -> Mapping[str, Sequence[Damage]]:
         """By the id of the fault."""
-        return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self._run.faults}
+        return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self.run.faults}
 
     def may_be_spoilt(self, moment: int) -> bool:
         """Whether a fault had struck by then that may damage checkpoints."""
-        return bool(self._struck) and self._struck[0][0] <= moment
+        return bool(self._spoilers) and self._spoilers[0][0] <= moment
 
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
         """Whether no fault that had struck by then may have damaged a checkpoint. It was begun when such a fault was
         over; or it is known what that damaged, and it is another."""
-        over = last_by(self._struck, moment)
+        over = last_by(self._over, moment)
 
         def sound(save: Save) -> bool:
             begun = min(save.last_at, self._words.get(save.step, [(NEVER, "")])[0][0])
@@ -226,36 +237,31 @@ class Saves:
         return sound
 
     @cached_property
-    def _struck(self) -> Sequence[tuple[int, int]]:
-        """When a fault struck that may damage checkpoints, and from when on none of those until then is at work."""
-        struck = sorted(self._spoilers, key=lambda fault: fault.injected or 0)
-        over = (-NEVER if self._steps_damaged(fault) else self._over(fault) for fault in struck)
-        return list(zip([fault.injected or 0 for fault in struck], itertools.accumulate(over, max), strict=True))
+    def _spoilers(self) -> Sequence[tuple[int, int, frozenset[int]]]:
+        """When each fault struck that may damage checkpoints, from when on none until then is at work, and of which
+        steps it damaged checkpoints; of none, where that is not known of all its damage."""
+        found = []
+        for fault in self.run.faults:
+            if fault.spoils and fault.injected is not None:
+                steps = [damage.step for damage in self.damage[fault.id]]
+                known = frozenset(step for step in steps if step is not None and None not in steps)
+                over = NEVER if fault.healed is None else fault.healed + self.run.uncertainty_ns
+                found.append((fault.injected, -NEVER if known else over, known))
+        return sorted(found, key=lambda each: each[0])
 
-    def _over(self, fault: FaultRecord) -> int:
-        return NEVER if fault.healed is None else fault.healed + self._run.uncertainty_ns
+    @cached_property
+    def _over(self) -> Sequence[tuple[int, int]]:
+        overs = itertools.accumulate((over for _, over, _ in self._spoilers), max)
+        return [(at, over) for (at, _, _), over in zip(self._spoilers, overs, strict=True)]
 
     @cached_property
     def _damaged(self) -> Mapping[int, int]:
         """Steps whose checkpoints are known to be damaged, and since when they may be."""
-        found: dict[int, int] = {}
-        for fault in self._spoilers:
-            for step in self._steps_damaged(fault):
-                found[step] = min(found.get(step, NEVER), fault.injected or 0)
-        return found
-
-    @property
-    def _spoilers(self) -> Iterator[FaultRecord]:
-        return (fault for fault in self._run.faults if fault.spoils and fault.injected is not None)
-
-    def _steps_damaged(self, fault: FaultRecord) -> frozenset[int]:
-        """None, where that is not known of all its damage."""
-        steps = {damage.step for damage in self.damage[fault.id]}
-        return frozenset[int]() if None in steps else frozenset(step for step in steps if step is not None)
+        return {step: at for at, _, steps in reversed(self._spoilers) for step in steps}
 
     def _damage(self, fault: FaultRecord, told: Mapping[str, Any]) -> Damage:
         names, at = frozenset(told.get("names") or ()), told["at"]
-        step = told["step"] if "step" in told else self.named(names, at)
+        step = told["step"] if "step" in told else self._last_of(names, at)
         anew = (
             event["at"]
             for event in self._published.get(told.get("checkpoint"), ())
@@ -266,7 +272,7 @@ class Saves:
         return Damage(
             fault=fault.id,
             at=at,
-            until=min(seen_anew, told_anew),
+            anew=Word(min(seen_anew, told_anew)),
             unseen_until=seen_anew,
             step=step,
             names=names,
@@ -278,19 +284,13 @@ class Saves:
 
     @cached_property
     def _published(self) -> Mapping[object, Sequence[Mapping[str, Any]]]:
-        return grouped((event.get("path"), event) for event in self._run.published)
-
-    @cached_property
-    def _first(self) -> Mapping[int, tuple[Save, int]]:
-        """By step: its first save, and when one was told as committed, or a part of one."""
-        done = {save.step: save.last_at for save in reversed(self.all) if save.how in (COMMITTED, PART)}
-        return {save.step: (save, done.get(save.step, NEVER)) for save in reversed(self.all)}
+        return grouped((event.get("path"), event) for event in self.run.published)
 
     @cached_property
     def _contents(self) -> Mapping[int, tuple[int, str]]:
         """By step: when its content was told first, and that; an empty text where it was not always the same."""
         found: dict[int, tuple[int, str]] = {}
-        for event in (each for each in self._run.checkpoints if each["event"] == COMMITTED and each.get("content")):
+        for event in (each for each in self.run.checkpoints if each["event"] == COMMITTED and each.get("content")):
             at, content = found.setdefault(int(event.get("step", -1)), (event["at"], str(event["content"])))
             if content != event["content"]:
                 found[int(event.get("step", -1))] = at, ""
@@ -299,7 +299,7 @@ class Saves:
     @cached_property
     def _words(self) -> Mapping[int, Sequence[tuple[int, str]]]:
         """By step: when something was told of a checkpoint of it, and what."""
-        return grouped((int(e["step"]), (e["at"], e["event"])) for e in self._run.checkpoints if "step" in e)
+        return grouped((int(e["step"]), (e["at"], e["event"])) for e in self.run.checkpoints if "step" in e)
 
     @cached_property
     def _by_path(self) -> Mapping[str, Sequence[tuple[int, int]]]:
@@ -319,33 +319,10 @@ class Saves:
     def _first_at_path(self) -> Mapping[tuple[str, int], int]:
         return {(path, step): at for path, told in self._by_path.items() for at, step in reversed(told)}
 
-    @cached_property
-    def _by_name(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """By each part of the path: when it was committed, or a part of it, and of which step."""
-        done = sorted((save.last_at, save.step, save.path) for save in self.all if save.how in (COMMITTED, PART))
-        return grouped((name, (at, step)) for at, step, path in done for name in set(path.split("/")))
-
-    @cached_property
-    def _begins(self) -> Mapping[int, Ints]:
-        """When each process that tells of saves began its steps, in order."""
-        order, places = self._run.rows_by_process
-        mine = {save.process for save in self.all if save.process >= 0}
-        return {row: np.sort(self._run.steps.begin[order[places[row] : places[row + 1]]]) for row in mine}
-
-    @cached_property
-    def _ends(self) -> Mapping[tuple[int, int], Sequence[int]]:
-        ended = sorted((save.last_at, save.process, save.step) for save in self.all if save.how)
-        return grouped(((process, step), at) for at, process, step in ended)
-
-    def _next_end(self, save: Save) -> int:
-        """When its process told next how a save of that step had ended."""
-        return first_from(self._ends.get((save.process, save.step), ()), save.at)
-
-    def _next_step(self, save: Save) -> int:
-        """When its process began the next step after it had begun to save."""
-        begins = self._begins[save.process]
-        place = int(np.searchsorted(begins, save.at, "right"))
-        return int(begins[place]) if place < len(begins) else NEVER
+    def _last_of(self, names: frozenset[str], before: int) -> int | None:
+        """The step that the trainer told when it committed the last checkpoint of one of these names."""
+        mine = [(save.last_at, save.step) for save in self.all if save.told and names & {*save.path.split("/")}]
+        return max((each for each in mine if each[0] < before), default=(0, None))[1]
 
 
 def _joined(events: Iterable[Mapping[str, Any]]) -> Iterator[Save]:
@@ -365,21 +342,16 @@ def _joined(events: Iterable[Mapping[str, Any]]) -> Iterator[Save]:
 def _save(begun: Mapping[str, Any] | None, ended: Mapping[str, Any] | None) -> Save:
     told = {**(begun or {}), **(ended or {})}
     return Save(
-        step=int(told.get("step", -1)),
+        step=told.get("step", -1),
         process=told["process"],
         begun=begun["at"] if begun else None,
         ended=ended["at"] if ended else None,
-        how=str(ended["event"]) if ended else "",
-        path=str(told.get("path") or ""),
-        holds=tuple(told.get("holds") or ()),
-        tensors=str(told.get("tensors") or ""),
-        kind=str(told.get("kind") or "untold"),
-        duration_ns=int(told.get("duration_ns", 0)),
+        how=ended["event"] if ended else "",
+        begun_path=(begun or {}).get("path") or "",
         size=told.get("bytes"),
         a_step=told.get("micro_batches_a_step"),
         amid=told.get("micro_batches"),
-        begun_path=str((begun or {}).get("path") or ""),
+        holds=tuple(told.get("holds") or ()),
         files=tuple(told.get("files") or ()),
-        write_ns=told.get("write_ns"),
-        content=str(told.get("content") or ""),
+        **{name: told[name] for name in AS_TOLD if told.get(name) is not None},
     )

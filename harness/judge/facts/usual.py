@@ -10,6 +10,7 @@ stretch, and the worst stretch of the fault-free runs.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -196,6 +197,12 @@ class Degraded:
     own: bool = False  # beside the job's own steps before any fault: no fault-free run has its world size
 
 
+def standstill_ns(run: Timeline, interval: Degraded) -> int:
+    """The longest time without a step in it: a job that stood still in place needed so long for its next one."""
+    first, last = np.searchsorted(run.progress.end, [interval.begin, interval.end], "right")
+    return int(np.diff(run.progress.end[max(0, first - 1) : last]).max(initial=0))
+
+
 @dataclass(frozen=True)
 class _Relative:
     """Steps beside what one of their world size takes without a fault."""
@@ -230,6 +237,15 @@ class _Relative:
         """Whether the job was much faster than usual before this step."""
         prior = self.taken[max(0, first - STEPS_BEFORE) : first]
         return len(prior) >= SMOOTHED_STEPS and bool(np.median(prior) < FAST_BEFORE)
+
+    def stayed_fast(self, first: int, stop: int) -> bool:
+        """Whether the job was as fast as before in the few steps from `first` to `stop`, and in those after: no five in
+        a row took so much longer than its own before."""
+        after = self.taken[first : stop + STEPS_BEFORE]
+        if stop - first > STEPS_BEFORE or len(after) < stop - first + SMOOTHED_STEPS:
+            return False
+        before = np.median(self.taken[max(0, first - STEPS_BEFORE) : first])
+        return bool(FAST_BEFORE * medians(after, SMOOTHED_STEPS, of_each=False).max() <= before)
 
 
 class Slowed:
@@ -279,20 +295,22 @@ class Slowed:
         """Faults that stopped nothing, and whose slowdown cannot be measured, for one of three reasons. The steps at
         the time of the fault, or after it, had a world size that no fault-free run has. Most were slower than any
         stretch of the fault-free runs, but a pause there widened the band. Or the job was so fast before the fault
-        that steps in the band may be twice as slow."""
+        that steps in the band may be twice as slow; but not where the fault was soon over, and the job stayed as fast
+        by its own steps."""
         steps = self._steps
         known = np.append(0, np.cumsum(steps.steady > 0))
         slower = np.append(0, np.cumsum((steps.taken > steps.steady) & (steps.steady > 0)))
         told = {interval.fault for interval in self.measured}
-        gentle = [fault for fault in self._struck if not fault.kills and fault.id not in told]
-        # What only damages files at rest slows nobody.
+        gentle = [fault for fault in self._struck if not (fault.kills or fault.at_once or fault.id in told)]
+        # What only damages files at rest slows nobody, and neither does what only changes a value.
         asked = [fault for fault in gentle if not (fault.id in self._named if fault.stops else fault.damages)]
         found = []
         for fault, first, stop in zip(asked, *self._during(steps, asked), strict=True):
             last = stop if stop > first else len(steps.end)
             many = known[last] - known[first]
             mostly = stop > first and many >= SMOOTHED_STEPS and 2 * (slower[last] - slower[first]) > many
-            if not many or mostly or steps.found_fast(first):
+            hidden = steps.found_fast(first) and not steps.stayed_fast(first, stop)
+            if not many or mostly or hidden:
                 found.append(fault)
         return found
 
@@ -328,6 +346,16 @@ def stood_frozen(run: Timeline) -> list[Window]:
 # Pace
 
 
+class Slow(enum.Enum):
+    """How a pace is beside what is allowed."""
+
+    NO = "fast enough"
+    ON_THE_WHOLE = "slower than the fault-free run"
+    NOW_AND_THEN = "fast enough on the whole, but a quarter of the steps was not"
+    BESIDE_BEFORE = "as fast as the fault-free run, but not as this run was before its first fault"
+    NOW_AND_THEN_BESIDE_BEFORE = "the same of a quarter of the steps"
+
+
 @dataclass(frozen=True)
 class Pace:
     """All but the first three in multiples of the fault-free pace."""
@@ -359,20 +387,17 @@ class Pace:
     def allowed(self, bound: float) -> float:
         return bound * max(1.0, self.before)
 
-    def is_slow(self, bound: float) -> bool:
-        return self.at_least > self.allowed(bound)
-
-    def was_slow(self, bound: float) -> bool:
-        """Fast enough on the whole, but not all the time."""
-        return not self.is_slow(bound) and self.slowest > WORST_FACTOR * self.allowed(bound)
-
-    def was_faster(self, bound: float) -> bool:
-        """As fast as the fault-free run, but not as this run was before its first fault."""
-        return self.is_slower_than_before(self.median, bound)
-
-    def is_slower_than_before(self, taken: float, bound: float) -> bool:
-        slower = taken > (1 if self.usual_taken else WORST_FACTOR) * bound * self.before
-        return not self.is_slow(bound) and self.before < FAST_BEFORE and slower
+    def slow(self, bound: float) -> Slow:
+        """Where the fault-free run was much slower than this run before its first fault, that is what counts, too."""
+        usual = (1 if self.usual_taken else WORST_FACTOR) * bound * self.before
+        before = usual if self.before < FAST_BEFORE else float("inf")
+        if self.at_least > self.allowed(bound):
+            return Slow.ON_THE_WHOLE
+        if self.median > before:
+            return Slow.BESIDE_BEFORE
+        if self.slowest > WORST_FACTOR * self.allowed(bound):
+            return Slow.NOW_AND_THEN
+        return Slow.NOW_AND_THEN_BESIDE_BEFORE if self.slowest > before else Slow.NO
 
 
 def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str:

@@ -19,7 +19,7 @@ class Work:
     def has_steps(self) -> bool:
         return len(self._run.steps) > 0
 
-    @property
+    @cached_property
     def finished(self) -> bool:
         return self._run.finished and self.has_steps
 

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.deaths import describe_alike
-from harness.judge.facts.job_end import unexplained
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.facts import tellers
+from harness.judge.facts.deaths import End, describe_alike
+from harness.judge.facts.job_end import spoiler
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 NAMED_DEATHS = 3  # kinds of them
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """One, for all of them: the first few kinds, and how many deaths are of none of these."""
-    kinds, lines = unexplained(evidence.run, evidence.deaths_unexplained), []
-    for each in kinds[:NAMED_DEATHS]:
-        why = f"it came after `{each.spoiler}` had damaged a checkpoint" if each.spoiler else "no fault explains it"
-        told = describe_alike(each.ends, evidence.run.begin)
-        lines.append(f"unexplained death{'s' * (len(each.ends) > 1)}: {told} ({why})")
-    if rest := sum(len(each.ends) for each in kinds[NAMED_DEATHS:]):
+    run, dead = evidence.run, evidence.deaths_unexplained
+    damage = spoiler(run) if dead else None
+    kinds: dict[tuple[Any, ...], list[End]] = {}
+    for death in dead:
+        spoilt = damage is not None and death.at >= (damage.injected or 0)
+        kinds.setdefault((spoilt, death.rank is None, death.code, death.error, death.met), []).append(death)
+    lines = list[str]()
+    for (spoilt, *_), alike in [*kinds.items()][:NAMED_DEATHS]:
+        why = f"it came after `{damage.id}` had damaged a checkpoint" if spoilt and damage else "no fault explains it"
+        lines.append(f"unexplained death{'s' * (len(alike) > 1)}: {describe_alike(alike, run.begin)} ({why})")
+    if rest := sum(map(len, [*kinds.values()][NAMED_DEATHS:])):
         lines.append(f"{rest} more unexplained death{'s' * (rest > 1)}")
-    if kinds:
-        yield breach("; ".join(lines), *kinds)
+    if dead:
+        yield breach("; ".join(lines), tellers.DEATHS)
 
 
 GUARANTEE = Guarantee(breaches, needs_steps=False)

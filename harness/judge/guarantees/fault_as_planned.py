@@ -2,38 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.fault_effects import before_their_faults, left_as_it_was, not_as_expected
-from harness.judge.facts.fault_plans import came_back, other_kinds, other_notices, too_early
-from harness.judge.guarantee import RUN, Breach, Guarantee, of_fault
+from harness.judge.facts.by_time import node_of
+from harness.judge.facts.faults import Effect
+from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
+from harness.timeline.lineage import NEVER
+from harness.timeline.sorted_events import acted_at
 from harness.units import format_duration
 
-
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for other in other_kinds(evidence):
-        yield of_fault(f"was a `{other.kind}`, and a `{other.planned}` was planned", other)
-    for early in too_early(evidence):
-        yield of_fault(f"struck after step {early.furthest}, and was planned for step {early.planned}", early)
-    yield from _effects(evidence)
-    for same in left_as_it_was(evidence):
-        yield of_fault(f"left {same.path} as it was: the harness saw the same content before", same)
-    for notice in other_notices(evidence):
-        after, promised = format_duration(notice.after_ns), format_duration(notice.promised_ns)
-        yield of_fault(f"took the node {after} after its notice; {promised} were planned", notice)
-    for back in came_back(evidence):
-        yield of_fault(f"was to bring no replacement, and {back.node} came back", back)
+EARLY_STEPS = 2  # so many before its step may be the last one that was told when a fault strikes
+NOTICE_SHARE = 0.9  # of the time that a notice promises, at the least
+NOTICE_LATE_NS = 10 * 10**9  # so much later an engine may take a node that was given notice
 
 
-def _effects(evidence: Analysis) -> Iterator[Breach]:
-    for each in before_their_faults(evidence):
-        yield of_fault(f"acted only {format_duration(each.early_ns)} after its effect was measured", each)
-    for other in not_as_expected(evidence):
-        effect = other.effect
-        detail = f" ({effect.detail})" if effect.detail else ""
-        text = f"did not act as planned: measured {effect.shown}, expected {effect.expected}{detail}"
-        yield of_fault(text, other)
+def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
+    run, plan = evidence.run, evidence.planned_faults.get(fault.id, {})
+    if fault.kind and plan.get("fault") not in (None, fault.kind):
+        yield f"was a `{fault.kind}`, and a `{plan['fault']}` was planned"
+    step = (plan.get("when") or {}).get("step")
+    if isinstance(step, int) and evidence.work.has_steps and not run.lost:
+        furthest = evidence.work.furthest(acted_at(fault) + run.uncertainty_ns)
+        if furthest < step - EARLY_STEPS * run.stride:
+            yield f"struck after step {furthest}, and was planned for step {step}"
+    for effect in map(Effect.of, fault.effects):
+        if not effect.acted:
+            detail = f" ({effect.detail})" if effect.detail else ""
+            yield f"did not act as planned: measured {effect.shown}, expected {effect.expected}{detail}"
+    yield from _damage(evidence, fault)
+    yield from _taking(evidence, fault)
 
 
-GUARANTEE = Guarantee(breaches, holds_for=(RUN,), needs_steps=False, of_a_fault=True)
+def _damage(evidence: Analysis, fault: FaultRecord) -> Flaws:
+    """The harness may see it before it is told. A digest of samples does not show each change."""
+    for damage in fault.damaged:
+        begun = damage["at"] if fault.injecting is None else fault.injecting
+        place = str(damage.get("checkpoint")), damage.get("sha256")
+        seen = (each for each in evidence.run.published if (each.get("path"), each.get("sha256")) == place)
+        if place[1] and any(each["at"] < begun for each in seen if not each.get("sampled")):
+            yield f"left {place[0]} as it was: the harness saw the same content before"
+
+
+def _taking(evidence: Analysis, fault: FaultRecord) -> Flaws:
+    run, work, promised = evidence.run, evidence.work, fault.notice_ns
+    asked = promised is not None and fault.kills and run.outcome == "completed" and work.has_steps
+    for after in (at - acted_at(fault) for at in fault.strikes if asked and at < work.over):
+        if 0 < after < (promised or 0) * NOTICE_SHARE or after > (promised or 0) / NOTICE_SHARE + NOTICE_LATE_NS:
+            told = format_duration(after), format_duration(promised or 0)
+            yield f"took the node {told[0]} after its notice; {told[1]} were planned"
+    for target in fault.targets if fault.replaced is False else ():
+        node, incarnation = node_of(target)
+        if target.get("rank") is None and evidence.places.given.get((node, (incarnation or 1) + 1), -NEVER) > acted_at(
+            fault
+        ):
+            yield f"was to bring no replacement, and {node} came back"
+
+
+GUARANTEE = of_faults(_flaws)

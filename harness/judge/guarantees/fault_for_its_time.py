@@ -5,25 +5,40 @@ It may end sooner where the job gets rid of its victim or is over, or where peop
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.fault_times import never_undone, over_before, undone_early, undone_late
-from harness.judge.guarantee import RUN, Breach, Guarantee, of_fault
+from harness.judge.facts.faults import stopped
+from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
+from harness.timeline.sorted_events import acted_at
 from harness.units import format_duration
 
-
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for never in never_undone(evidence):
-        yield of_fault(f"was never undone; its planned duration is {never.lasts}", never)
-    for late in undone_late(evidence):
-        yield of_fault(f"was undone {format_duration(late.late_ns)} after its planned duration, {late.lasts}", late)
-    for early in undone_early(evidence):
-        lasted = format_duration(early.after_ns)
-        yield of_fault(f"was undone after {lasted}; its planned duration is {early.lasts}", early)
-    for before in over_before(evidence):
-        what = "undone" if before.undone else "recovered from"
-        yield of_fault(f"was {what} {format_duration(before.early_ns)} before it acted", before)
+LATE_NS = 10 * 10**9  # so much later, or as long again, a fault may be undone
+REPORTED_WITHIN_NS = 10**9  # a fault sees that its victim is gone before the launcher there has said so
 
 
-GUARANTEE = Guarantee(breaches, holds_for=(RUN,), needs_steps=False, of_a_fault=True)
+def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
+    """A fault that broke off says so itself; a log without an end may have lost the line."""
+    work, lasts = evidence.work, fault.lasts
+    if lasts is not None and fault.healed is None and not fault.error and evidence.run.outcome is not None:
+        yield f"was never undone; its planned duration is {lasts}"
+    if lasts is not None and fault.healed is not None:
+        lasted = fault.healed - acted_at(fault)
+        if (late := lasted - lasts.ns) > max(LATE_NS, lasts.ns):
+            yield f"was undone {format_duration(late)} after its planned duration, {lasts}"
+        goes_on = work.has_steps and work.last_end > fault.healed and stopped(work, fault) is None
+        if late < 0 and goes_on and not _victim_ended(evidence, fault, fault.healed):
+            yield f"was undone after {format_duration(lasted)}; its planned duration is {lasts}"
+    told = [("undone", fault.healed), ("recovered from", fault.recovered)]
+    for what, at in (*(("measured", effect["at"]) for effect in fault.effects), *told):
+        if at is not None and (early := acted_at(fault) - at) > evidence.run.uncertainty_ns:
+            yield f"was {what} {format_duration(early)} before it acted"
+
+
+def _victim_ended(evidence: Analysis, fault: FaultRecord, healed: int) -> bool:
+    ranks = {target.get("rank") for target in fault.targets} - {None}
+    return any(
+        exit_["at"] - (REPORTED_WITHIN_NS if exit_["rank"] in ranks else 0) <= healed
+        for target in fault.targets
+        for exit_ in evidence.places.exits(target, acted_at(fault), healed + REPORTED_WITHIN_NS)
+    )
+
+
+GUARANTEE = of_faults(_flaws)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.strikes import NoTimeLeft, too_late
-from harness.judge.guarantee import RUN, Breach, Guarantee, of_fault
+from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
+from harness.timeline.sorted_events import acted_at
 from harness.units import format_duration
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in too_late(evidence):
-        if isinstance(each, NoTimeLeft):
-            left = format_duration(each.left_ns)
-            yield of_fault(f"struck {left} before the end of the last step: too late to have an effect", each)
-        else:
-            yield of_fault("struck after the job had done all its work", each)
+def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
+    """What only slows a job needs half a step."""
+    work = evidence.work
+    at = min(fault.strikes, default=acted_at(fault)) - evidence.run.uncertainty_ns
+    if work.finished and at > work.over:
+        yield "struck after the job had done all its work"
+        return
+    gentle = work.finished and not (fault.kills or fault.stops or fault.spoils)
+    if gentle and at > work.last_begin and work.last_end - at < work.usual_ns / 2:
+        left = format_duration(max(work.last_end - at, 0))
+        yield f"struck {left} before the end of the last step: too late to have an effect"
 
 
-GUARANTEE = Guarantee(breaches, holds_for=(RUN,), needs_steps=False, of_a_fault=True)
+GUARANTEE = of_faults(_flaws)

@@ -2,25 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.fault_victims import frozen_went_on, killed_went_on, left_by_themselves, not_taken
-from harness.judge.guarantee import RUN, Breach, Guarantee, of_fault
+import numpy as np
+
+from harness.judge.facts.by_time import Target, node_of
+from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
+from harness.timeline.lineage import NEVER
+from harness.timeline.sorted_events import CLEAN_CODES, acted_at
 from harness.units import counted
 
-
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for killed in killed_went_on(evidence):
-        yield of_fault(f"killed rank {killed.rank}, but the rank did steps afterwards", killed)
-    for frozen in frozen_went_on(evidence):
-        what = "exited" if frozen.exited else "said something"
-        what = f"did {counted(frozen.steps, 'step')}" if frozen.steps > 0 else what
-        yield of_fault(f"froze rank {frozen.rank}, but the rank {what} meanwhile", frozen)
-    for node in not_taken(evidence):
-        yield of_fault(f"gave {node.node} a notice, but never took the node", node)
-    for left in left_by_themselves(evidence):
-        yield of_fault(f"should have killed rank {left.rank}, but the rank exited by itself", left)
+KILLED = (None, -9, 137, -15, 143)  # how one ends that cannot do anything, or is woken to be ended
 
 
-GUARANTEE = Guarantee(breaches, holds_for=(RUN,), needs_steps=False, of_a_fault=True)
+def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
+    if fault.kills:
+        yield from _killed(evidence, fault)
+    if fault.freezes and fault.lasts is not None and fault.effects:
+        yield from _frozen(evidence, fault, fault.lasts.ns)
+    if fault.kills and evidence.run.outcome == "completed":
+        yield from _stayed_or_left(evidence, fault)
+
+
+def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
+    """A node may have a notice: that is another thing. Between the fault's first word and its effect a rank runs."""
+    gone = max([acted_at(fault), *(effect["at"] for effect in fault.effects)])
+    ranks = [target for target in fault.targets if target.get("rank") is not None]
+    for row in _alive(evidence, ranks, [acted_at(fault)]):
+        victim = evidence.run.processes[row]
+        if acted_at(fault) < victim.last_seen and evidence.places.last_begin[row] > gone:
+            yield f"killed rank {victim.rank}, but the rank did steps afterwards"
+
+
+def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
+    """From when the harness saw a target stand still until the fault's time is over, or until it was told to end: the
+    harness tells that before it lets the target go on."""
+    run, (order, places_of) = evidence.run, evidence.run.rows_by_process
+    since = max(effect["at"] for effect in fault.effects) + run.uncertainty_ns
+    until = min(acted_at(fault) + lasts_ns, fault.healed or NEVER, fault.cancelled or NEVER) - run.uncertainty_ns
+    for row in _alive(evidence, fault.targets, [acted_at(fault)]) if since < until else ():
+        victim, ends = run.processes[row], run.steps.end[order[places_of[row] : places_of[row + 1]]]
+        steps = int(np.searchsorted(ends, until) - np.searchsorted(ends, since, "right"))
+        exited = victim.exit_code not in KILLED and since < (victim.exited or 0) < until
+        if steps > 0 or exited or since < victim.last_seen < until:
+            what = f"did {counted(steps, 'step')}" if steps > 0 else "exited" if exited else "said something"
+            yield f"froze rank {victim.rank}, but the rank {what} meanwhile"
+
+
+def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
+    """A node that was given notice stayed until the job was over; or a rank that was given none ended with a clean
+    code."""
+    for target in fault.targets if fault.notice_ns is not None else ():
+        if target.get("rank") is None and node_of(target) in evidence.places.kept:
+            yield f"gave {target.get('node')} a notice, but never took the node"
+    asked = fault.graceful or fault.notice_ns is not None
+    for row in _alive(evidence, fault.targets, () if asked else fault.strikes, exited=True):
+        victim = evidence.run.processes[row]
+        warned = evidence.last_notices.get(victim.node, -1) >= acted_at(fault)
+        if victim.exit_code in CLEAN_CODES and not warned:
+            yield f"should have killed rank {victim.rank}, but the rank exited by itself"
+
+
+def _alive(evidence: Analysis, targets: Iterable[Target], moments: Iterable[int], exited: bool = False) -> list[int]:
+    """Rows of the processes that were there at one of these moments. `exited`: which exited, and not before it."""
+    found = {(row, at) for at in moments for target in targets for row in evidence.places.alive(target, at)}
+    return sorted({row for row, at in found if not exited or at <= (evidence.run.processes[row].exited or -1)})
+
+
+GUARANTEE = of_faults(_flaws)

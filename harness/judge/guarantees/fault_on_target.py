@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.fault_targets import Aim, already_ended, not_of_job, other_targets
-from harness.judge.guarantee import RUN, Breach, Guarantee, of_fault
+from harness.judge.facts.by_time import Target, node_of
+from harness.judge.facts.deaths import listed
+from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
+from harness.timeline.lineage import NEVER
+from harness.timeline.sorted_events import acted_at
 from harness.units import format_duration
 
-
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for other in other_targets(evidence):
-        names, struck, meant = f"{_names(other.struck)}, not {_names(other.meant)}", other.struck, other.meant
-        if struck.total() != meant.total() and "rank" not in names:
-            names = f"{struck.total()} nodes, not {meant.total()}"
-        yield of_fault(f"struck {names}", other)
-    for each in not_of_job(evidence):
-        yield of_fault(f"struck {each.node}, which was not part of the job at that time", each)
-    for gone in already_ended(evidence):
-        yield of_fault(f"struck {gone.node}, whose command had ended {format_duration(gone.ended_ns)} before", gone)
+REPORTED_SOON_NS = 2 * 10**8  # a fault is told a moment after it began to act
 
 
-def _names(found: Counter[Aim]) -> str:
-    """`rank 0`, `ranks 0, 1`, `node1`, `rank 0 and node1`."""
-    ranks = sorted(str(name) for kind, name in found.elements() if kind == "rank")
-    nodes = sorted(str(name) for kind, name in found.elements() if kind == "node")
-    shown = f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}" if ranks else ""
-    return " and ".join(filter(None, [shown, ", ".join(nodes)])) or "nothing"
+def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
+    """Nodes are planned by number, in the order in which the job got them. A number without a node says nothing."""
+    run, places, plan = evidence.run, evidence.places, evidence.planned_faults.get(fault.id, {})
+    nodes = dict(enumerate(run.nodes))
+    meant = sorted(_name(target, nodes.get(target.get("node_index", -1))) for target in plan.get("targets") or ())
+    struck = sorted(_name(target, target.get("node")) for target in fault.targets)
+    if meant and "" not in meant and meant != struck:
+        yield f"struck {listed(struck) if struck else 'nothing'}, not {listed(meant)}"
+    for target in fault.targets:
+        if not places.had(node_of(target), acted_at(fault)):
+            yield f"struck {target.get('node')}, which was not part of the job at that time"
+    for target in (each for each in fault.targets if each.get("rank") is None):
+        before = acted_at(fault) - places.ended.get(node_of(target), NEVER)
+        if before >= run.uncertainty_ns + REPORTED_SOON_NS and not [*places.alive(target, acted_at(fault))]:
+            yield f"struck {target.get('node')}, whose command had ended {format_duration(before)} before"
 
 
-GUARANTEE = Guarantee(breaches, holds_for=(RUN,), needs_steps=False, of_a_fault=True)
+def _name(target: Target, node: str | None) -> str:
+    return (node or "") if target.get("rank") is None else f"rank {target['rank']}"
+
+
+GUARANTEE = of_faults(_flaws)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.fault_targets import missed_traffic
-from harness.judge.guarantee import RUN, Breach, Guarantee, of_fault
+from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in missed_traffic(evidence):
-        counted = f"{each.measured} bytes in {each.seconds:g} s, at least {each.least} expected ({each.detail})"
-        yield of_fault(f"did not meet the training's own traffic on {each.node}: {counted}", each)
+def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
+    for told in fault.traffic if fault.network else ():
+        if told.get("ok") is False:
+            counted = f"{told.get('measured', 0)} bytes in {told.get('seconds', 0):g} s"
+            least = f"at least {told.get('least')} expected ({told.get('detail', '')})"
+            yield f"did not meet the training's own traffic on {told.get('node')}: {counted}, {least}"
 
 
-GUARANTEE = Guarantee(breaches, holds_for=(RUN,), switch="own_traffic", of_a_fault=True)
+GUARANTEE = of_faults(_flaws, switch="own_traffic", needs_steps=True)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from harness.judge.facts.faults import own_faults, stopped
+from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, of_fault
+from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import grouped
+from harness.timeline.sorted_events import first_strike
 
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.fault_effects import no_effect
-from harness.judge.facts.strikes import BeginUntold, failed, never_struck
-from harness.judge.guarantee import RUN, Breach, Guarantee, of_fault
 
-
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in never_struck(evidence):
-        if isinstance(each, BeginUntold):
-            yield of_fault("measured an effect, but did not report when it began", each)
-        else:
-            why = f"it was due, but held back: {each.held_back}" if each.held_back else "its trigger never came"
-            yield of_fault(f"never struck: {why}", each)
-    for broke in failed(evidence):
-        yield of_fault(f"failed: {broke.error}", broke)
-    for unmeasured in no_effect(evidence):
-        yield of_fault("was injected, but no effect was measured", unmeasured)
+def breaches(evidence: Analysis) -> Breaches:
+    """How the job ended says why none struck, if it gave up; and why others did not, if it was stopped."""
+    run, work = evidence.run, evidence.work
+    records = grouped((record.id, record) for record in run.faults)
+    ended = run.beside.cut_short or (run.outcome == "aborted" and first_strike(run.faults) == NEVER)
+    for name in evidence.planned_faults if not ended else ():
+        found = records.get(name, ())
+        if any(record.injected is not None or record.error for record in found):
+            continue
+        if any(record.effects for record in found):
+            yield of_fault("measured an effect, but did not report when it began", name)
+            continue
+        why = next((f"it was due, but held back: {each.held_back}" for each in found if each.held_back), "")
+        yield of_fault(f"never struck: {why or 'its trigger never came'}", name)
+    for fault in own_faults(run):
+        if fault.error:
+            yield of_fault(f"failed: {fault.error}", fault.id)
+        elif fault.injected is not None and not fault.effects and stopped(work, fault) is None:
+            yield of_fault("was injected, but no effect was measured", fault.id)
 
 
 GUARANTEE = Guarantee(breaches, holds_for=(RUN,), needs_steps=False, of_a_fault=True)

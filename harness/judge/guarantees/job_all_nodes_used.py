@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.job_end import unused
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.facts import tellers
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in unused(evidence.run):
-        yield breach(f"{each.node} was allocated from start to end, but took part in no step", each)
+def breaches(evidence: Analysis) -> Breaches:
+    """But for nodes that a fault was aimed at."""
+    run = evidence.run
+    aimed = {target.get("node") for fault in run.faults for target in fault.targets}
+    worked = {run.processes[index].node for epoch in run.epochs for index in epoch.processes}
+    kept = {slot.node for slot in run.slots if slot.kept and slot.incarnation == 1}
+    for node in sorted(kept - worked - aimed) if run.finished and worked <= {slot.node for slot in run.slots} else ():
+        yield breach(f"{node} was allocated from start to end, but took part in no step", tellers.IDLE_NODES)
 
 
 GUARANTEE = Guarantee(breaches, needs_steps=False)

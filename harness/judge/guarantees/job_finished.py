@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.job_end import Failed, GivenUp, Unfinished, done, ended, reached
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.facts.job_end import done, given_up_early, reached, spoiler
+from harness.judge.facts.reported import blindness
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.timeline import Timeline
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    run = evidence.run
-    for each in ended(evidence):
-        if isinstance(each, Failed):
-            yield breach(_failed(run, each), each)
-        elif isinstance(each, GivenUp):
-            text = f"{run.outcome_reason or 'the run was aborted'}; {reached(run)}"
-            yield breach(text, each, grounds=[Ground(Kind.DURATION)])
-        elif isinstance(each, Unfinished):
-            text = f"the job ended without an error, but only reached {done(run)}"
-            yield breach(text, each, grounds=[Ground(Kind.ABSENCE, since=each.since), Ground(Kind.REACHED)])
-        else:
-            text = f"the job reached {done(run)}, but went back afterwards"
-            yield breach(f"{text}: it ended with the state of step {each.kept}", each)
+def breaches(evidence: Analysis) -> Breaches:
+    """A command that failed has failed, also where no step is known."""
+    run, blind = evidence.run, blindness(evidence.run, evidence.fault_free)
+    if run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {})):
+        damage = None if blind else spoiler(run)
+        after = f"; it restored nothing after `{damage.id}` had damaged a checkpoint" if damage else ""
+        yield breach(f"the job failed{'' if blind else f' at {done(run)}'}: {run.outcome_reason}{after}")
+    elif run.outcome == "aborted" and not blind and not given_up_early(run):
+        text = f"{run.outcome_reason or 'the run was aborted'}; {reached(run)}"
+        yield breach(text, grounds=[Ground(Kind.DURATION)])
+    elif run.outcome == "completed" and not blind and run.aborted is None and len(run.steps):
+        yield from _completed(run)
 
 
-def _failed(run: Timeline, each: Failed) -> str:
-    at = f" at {done(run)}" if each.seen else ""
-    after = f"; it restored nothing after `{each.spoiler}` had damaged a checkpoint" if each.spoiler else ""
-    return f"the job failed{at}: {run.outcome_reason}{after}"
+def _completed(run: Timeline) -> Breaches:
+    kept = int(run.steps.step[run.steps.survives & run.steps.complete].max(initial=0))  # the final state is of it
+    if not run.finished:
+        since = int(run.progress.end.max(initial=run.begin))
+        text = f"the job ended without an error, but only reached {done(run)}"
+        yield breach(text, grounds=[Ground(Kind.ABSENCE, since=since), Ground(Kind.REACHED)])
+    elif kept < (run.last_told_step or 0):
+        yield breach(f"the job reached {done(run)}, but went back afterwards: it ended with the state of step {kept}")
 
 
 GUARANTEE = Guarantee(breaches, explained_by=("saves.one_writer",), needs_steps=False)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import numpy as np
 
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.job_end import too_small
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.units import counted
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in too_small(evidence.run):
-        yield breach(f"the job went on with {counted(each.size, 'rank')}; it needs at least {each.least}", each)
+def breaches(evidence: Analysis) -> Breaches:
+    run, least = evidence.run, evidence.run.planned_size.min_world_size or 0
+    stepped = np.bincount(run.progress.epoch, minlength=len(run.epochs)) > 0
+    for epoch, steps in zip(run.epochs, stepped, strict=True):
+        if epoch.size < least and steps:
+            yield breach(f"the job went on with {counted(epoch.size, 'rank')}; it needs at least {least}")
 
 
 GUARANTEE = Guarantee(breaches, needs_steps=False)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.job_end import left_without_notice
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
+from harness.node.emitter import EXIT_LEFT
 from harness.units import format_duration
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in left_without_notice(evidence.run, evidence.places):
-        at = format_duration(each.at - evidence.run.begin)
-        yield breach(f"{each.node} left the job with exit code {each.code} at {at}, without a notice", each)
+def breaches(evidence: Analysis) -> Breaches:
+    """A node leaves as a drained one does, or with 0 while others go on."""
+    run = evidence.run
+    last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
+    told = {(notice["node"], notice["incarnation"]) for notice in run.notices if notice.get("source") != "peer"}
+    for end in run.exits:
+        left = end["code"] == EXIT_LEFT or (end["code"] == 0 and end["at"] < last)
+        if end["rank"] is None and left and (end["node"], end["incarnation"]) in evidence.places.kept - told:
+            at = format_duration(end["at"] - run.begin)
+            yield breach(f"{end['node']} left the job with exit code {end['code']} at {at}, without a notice")
 
 
 GUARANTEE = Guarantee(breaches, needs_steps=False)

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
+from harness.judge.facts import alarms
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.restored_states import no_restart, went_back
+from harness.judge.facts.by_time import touches, union
 from harness.judge.guarantee import Breach, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in went_back(evidence):
-        why = "its steps do not show what it said" if each.contradicted else "nobody told why"
-        yield breach(f"the job went back from step {each.last} to step {each.to} by its own decision, and {why}", each)
+    """Nobody said what is wrong, and no fault was at work that may bring the job to it."""
+    run, margin = evidence.run, evidence.run.uncertainty_ns
+    if not any(restart.own_decision for restart in evidence.restarts[1:]):
+        return
+    contradicted = {id(alarm) for alarm in alarms.contradicted(run, evidence.spikes)}
+    said = [(alarm["at"], alarm["at"]) for alarm in run.anomalies if id(alarm) not in contradicted]
+    faults = (*run.beside.earlier, *run.faults)
+    at_work = [(fault.injected, fault.healed or run.end) for fault in faults if fault.may and fault.injected]
+    reasons = union((begin - margin, end + margin) for begin, end in (*said, *at_work))
+    why = "its steps do not show what it said" if contradicted else "nobody told why"
+    for before, restart in itertools.pairwise(evidence.restarts):
+        if restart.own_decision and not touches(reasons, before.epoch.begin, restart.moment):
+            text = f"the job went back from step {before.epoch.last} to step {restart.epoch.first - 1}"
+            yield breach(f"{text} by its own decision, and {why}", restart)
 
 
-GUARANTEE = Guarantee(breaches, nothing=no_restart)
+GUARANTEE = Guarantee(breaches, nothing=Analysis.no_restart)

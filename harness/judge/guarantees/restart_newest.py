@@ -5,37 +5,62 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.restart_choices import FurtherBack, Older, choices, further_back
-from harness.judge.facts.restored_states import no_restart
+from harness.judge.facts.restart_choices import Choice, choices
 from harness.judge.guarantee import Breach, Guarantee, breach
+
+S = 10**9
+IN_FLIGHT = 2  # intervals: a checkpoint that is being written when its job is killed is lost, too
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    older, passed_over = choices(evidence)
-    for each in older:
-        yield breach(_older(each), each)
-    for sound in passed_over:
-        seen = "; the harness had seen it whole" if sound.seen else ""
-        text = f"rank {sound.rank} passed over the checkpoint of step {sound.save.step}, which nothing had damaged"
-        yield breach(f"{text}{seen}", sound)
-    for back in further_back(evidence):
-        yield breach(further(back), back)
+    made = choices(evidence)
+    for choice in made:
+        yield from older(choice)
+    for choice in made:
+        newest, item = choice.newest, choice.named
+        if newest is None or item is None or choice.may_be_bad:
+            continue
+        sight = next(iter(evidence.saves.store.sights.get(newest, ())), None)
+        for each in (each for each, step in choice.restart.states if 0 < step < newest.step):
+            text = f"rank {each.rank} passed over the checkpoint of step {newest.step}, which nothing had damaged"
+            yield breach(text + "; the harness had seen it whole" * (sight is not None), sight or item)
+    yield from further_back(evidence)
 
 
-def further(back: FurtherBack) -> str:
-    planned = f", though it should save every {back.every} steps" if back.every is not None else ""
-    text = f"the job restarted at step {back.first} and lost {back.lost} steps{planned}"
-    return f"{text}; it reported no saves and no restores"
+def older(choice: Choice) -> Iterator[Breach]:
+    """No reason is good enough to take none of those that no restart has passed over until then."""
+    restart, newer = choice.restart, choice.unnamed
+    for each, step in restart.states:
+        save = newer if step else choice.newest
+        if save is not None and step < save.step and (restart.number or save.told):
+            why = "and named no newer one that is damaged" if step else "and skipped all saved checkpoints"
+            why = why if restart.passed_over else "and gave no reason"
+            yield breach(f"rank {each.rank} resumed from step {step} {why}, though {save.said}", save)
+    first = restart.epoch.first
+    silent = restart.number and restart.newcomers and not restart.restores  # one may not tell its step
+    if silent and newer is not None and restart.from_a_member + 1 < first <= newer.step:
+        text = f"rank {restart.newcomers[0].rank} began with step {first} and did not report what it restored"
+        yield breach(f"{text}, though {newer.said}", newer)
 
 
-def _older(each: Older) -> str:
-    newer = f"a checkpoint of step {each.newer.step} had been committed"
-    newer = newer if each.told else f"it had saved step {each.newer.step}, as far as is known"
-    if each.step is None:
-        return f"rank {each.rank} began with step {each.went_on} and did not report what it restored, though {newer}"
-    why = "and skipped all saved checkpoints" if not each.step else "and named no newer one that is damaged"
-    why = why if each.named else "and gave no reason"
-    return f"rank {each.rank} resumed from step {each.step} {why}, though {newer}"
+def further_back(evidence: Analysis) -> Iterator[Breach]:
+    """A trainer that tells neither checkpoints nor restores went back further than its checkpoints are apart by the
+    plan; or, where that says nothing, to its first step."""
+    run, every = evidence.run, evidence.run.saves_every
+    if run.checkpoints or any(restart.states for restart in evidence.restarts):
+        return
+    furthest, begin = 0, int(run.progress.begin[0]) if len(run.progress) else 0
+    for restart in evidence.restarts:
+        first, lost = restart.epoch.first, furthest - restart.epoch.first + 1
+        furthest, from_scratch = max(furthest, restart.epoch.last), first <= run.stride
+        if every is not None:
+            far = lost > (every if from_scratch else IN_FLIGHT * every)
+        else:
+            far = lost > 0 and from_scratch and restart.epoch.begin - begin > IN_FLIGHT * S * (run.saves_every_s or 0)
+        if restart.number and restart.newcomers and far and not evidence.saves.may_be_spoilt(restart.epoch.begin):
+            planned = f", though it should save every {every} steps" if every is not None else ""
+            text = f"the job restarted at step {first} and lost {lost} steps{planned}"
+            yield breach(f"{text}; it reported no saves and no restores", restart)
 
 
-GUARANTEE = Guarantee(breaches, rests_on=("checkpoints", "restores"), nothing=no_restart)
+GUARANTEE = Guarantee(breaches, rests_on=("checkpoints", "restores"), nothing=Analysis.no_restart)

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.restored_states import apart, went_on_elsewhere
+from harness.judge.facts.reported import usual_strides
 from harness.judge.guarantee import Breach, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in went_on_elsewhere(evidence):
-        state = each.restore
-        lost = [Ground(Kind.ABSENCE, (state.process,), ((state.step or 0) + 1,))] if each.left_out else []
-        yield breach(f"{state.said}, but went on with step {state.went_on}", each, grounds=lost)
-    for world in apart(evidence):
-        steps = ", ".join(map(str, world.steps))
-        yield breach(f"ranks of one world restored different steps: {steps}", world)
+    strides = usual_strides(evidence.run, evidence.fault_free)
+    for member in (member for restart in evidence.restarts for member in restart.members):
+        stride = strides.get(member.rank, 0)
+        for each in member.restores if stride and not member.lost else ():
+            if each.step is not None and not each.step < each.went_on <= each.step + stride:
+                line = [Ground(Kind.ABSENCE, (each.process,), (each.step + 1,))]  # one step may be a line that was lost
+                grounds = line if each.went_on == each.step + 2 * stride else []
+                yield breach(f"{each.said}, but went on with step {each.went_on}", each, grounds=grounds)
+    for restart in evidence.restarts:
+        if len(steps := sorted({step for _, step in restart.states})) > 1:
+            text = f"ranks of one world restored different steps: {', '.join(map(str, steps))}"
+            yield breach(text, *restart.restores)
 
 
 GUARANTEE = Guarantee(breaches, rests_on=("restores",))

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.restored_states import no_restart, of_no_save
 from harness.judge.guarantee import Breach, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in of_no_save(evidence):
-        if each.none is not None:
-            why = f"its checkpoint is none: {each.none.why}"
-        elif each.begun:
-            why = "that checkpoint was only begun by then, and the harness had not seen it"
-        else:
-            why = "no checkpoint of that step was ever started: its state is not known"
-        yield breach(f"{each.restore.said}, but {why}", each)
+    run, saves = evidence.run, evidence.saves
+    for restart in evidence.restarts[1:] if run.checkpoints else ():
+        until = restart.epoch.begin + run.uncertainty_ns
+        for each, step in restart.states:
+            if not max(restart.from_a_member, 0) < step < restart.epoch.first:
+                continue
+            if not saves.of_step(step, until) and not saves.store.saw(step, until):
+                why = "no checkpoint of that step was ever started: its state is not known"
+                yield breach(f"{each.said}, but {why}", restart)
+            elif none := saves.never_sound.get(step):
+                yield breach(f"{each.said}, but its checkpoint is none: {none.why}", none)
+            elif (begun := saves.only_begun(step, until)) and saves.never_seen(step, begun.at, until):
+                why = "that checkpoint was only begun by then, and the harness had not seen it"
+                yield breach(f"{each.said}, but {why}", begun)
 
 
-GUARANTEE = Guarantee(breaches, rests_on=("checkpoints", "restores"), nothing=no_restart)
+GUARANTEE = Guarantee(breaches, rests_on=("checkpoints", "restores"), nothing=Analysis.no_restart)

@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.restored_states import no_damage, other_content, took_damaged
 from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.timeline.lookups import grouped
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in took_damaged(evidence):
-        damage = each.damage
-        done = f"{damage.how}, {damage.tensor_bytes} byte{'s' * (damage.tensor_bytes != 1)} of tensors"
-        text = f"the job resumed from the checkpoint that `{damage.fault}` damaged, and did not report the damage"
-        unseen = "; the trainer said it had saved that anew, and the harness did not see it" if each.anew else ""
-        yield breach(f"{text} ({done} in {damage.path}){unseen}", each)
-    for other in other_content(evidence):
-        yield breach(other.words, other)
+    """Bytes of tensors of a checkpoint were lost or changed; a later restore took it, by its step and its name, and
+    told of none that it passed over; and nobody saved it again in between. Where the harness watches this checkpoint,
+    the trainer's word for that is not enough. A restore without its step is not judged."""
+    told = ((restart, *state) for restart in evidence.restarts for state in restart.states)
+    by_step = grouped((step, (restart, restore)) for restart, restore, step in told)
+    for damage in (each for damaged in evidence.saves.damage.values() for each in damaged if each.tensor_bytes):
+        for restart, restore in by_step.get(damage.step or 0, ()):
+            known = any(passed_over.is_damaged(damage) for passed_over in restart.passed_over)
+            if not known and restore.took(damage, evidence.run.uncertainty_ns):
+                done = f"{damage.how}, {damage.tensor_bytes} byte{'s' * (damage.tensor_bytes != 1)} of tensors"
+                text = (
+                    f"the job resumed from the checkpoint that `{damage.fault}` damaged, and did not report the damage"
+                )
+                anew = [damage.anew] if restore.at > damage.anew.at else []
+                unseen = "; the trainer said it had saved that anew, and the harness did not see it" if anew else ""
+                yield breach(f"{text} ({done} in {damage.path}){unseen}", damage, *anew)
+    for restore in (restore for restart in evidence.restarts[1:] for restore in restart.restores):
+        if restore.is_another:
+            yield breach(restore.is_another, restore.digests)
 
 
-GUARANTEE = Guarantee(breaches, rests_on=("restores",), nothing=no_damage)
+GUARANTEE = Guarantee(breaches, rests_on=("restores",), nothing=Analysis.no_damage)

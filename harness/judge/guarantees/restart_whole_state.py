@@ -6,15 +6,22 @@ from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.deaths import listed
-from harness.judge.facts.restored_states import model_alone, no_state
 from harness.judge.guarantee import Breach, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in model_alone(evidence):
-        who, their = ("ranks", "their") if len(each.ranks) > 1 else ("rank", "its")
-        text = f"{who} {listed([*map(str, each.ranks)])} restored {their} model, and nothing shows that {their}"
-        yield breach(f"{text} optimizer's state was restored", each)
+    """Unless the losses show that nothing was missing."""
+    compared, restores = evidence.comparison, [each for restart in evidence.restarts[1:] for each in restart.restores]
+    ranks = sorted({each.rank for each in restores if each.entered == ("model",)})
+    if ranks and not (compared is not None and compared.identical):
+        who, their = ("ranks", "their") if len(ranks) > 1 else ("rank", "its")
+        text = f"{who} {listed([*map(str, ranks)])} restored {their} model, and nothing shows that {their}"
+        yield breach(f"{text} optimizer's state was restored", *evidence.restarts)
 
 
-GUARANTEE = Guarantee(breaches, rests_on=("restores",), nothing=no_state)
+def nothing(evidence: Analysis) -> str:
+    told = any(each.entered for restart in evidence.restarts[1:] for each in restart.restores)
+    return evidence.no_restart() or ("" if told else "no rank told whose state it restored")
+
+
+GUARANTEE = Guarantee(breaches, rests_on=("restores",), nothing=nothing)

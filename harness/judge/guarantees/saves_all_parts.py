@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.files_left import listings
-from harness.judge.facts.saves_beside_usual import parts_missing
 from harness.judge.guarantee import Breach, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in parts_missing(evidence):
-        name, more = each.names[0], len(each.names) - 1
-        text = f"beside the checkpoint of step {each.step}, {name} is missing, which is there without a fault"
-        also = f" (and {more} more)" if more else ""
-        yield breach(f"{text}{also}: a part of the state may no longer be saved", each)
+    """Those that carry its number, as the state of each rank does."""
+    saves, usual, found = evidence.saves, evidence.fault_free_saves, listings(evidence)
+    if usual is None or isinstance(found, str):
+        return
+    newest = max(saves.store.left_steps, default=None)
+    if newest is None or newest != max(usual.store.left_steps, default=None):
+        return
+    due, there = found
+    names = [name for name in sorted(due - there) if newest in map(int, re.findall(r"\d{1,18}", name))]
+    if names:
+        text = f"beside the checkpoint of step {newest}, {names[0]} is missing, which is there without a fault"
+        also = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+        yield breach(f"{text}{also}: a part of the state may no longer be saved", usual)
 
 
 def nothing(evidence: Analysis) -> str:

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.save_writing import only_one
+from harness.judge.facts.store import Save, Store, last_name
 from harness.judge.guarantee import Breach, Guarantee, breach
+
+BARE_MIN = 2  # once may be the harness's sight, which is that of two looks
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in only_one(evidence):
-        often = f"{each.times} times, first that of step {each.step}"
+    """Each was the only one there when it was removed, and the next one was committed, or seen, later."""
+    saves, store, margin_ns = evidence.saves, evidence.saves.store, evidence.run.uncertainty_ns
+    emptied, bare = _emptied(store), list[Save]()
+    for save, after in itertools.pairwise(() if evidence.run.unseen else store.whole):
+        gone = store.went(save)
+        later = gone < after.last_at - margin_ns or after in store.sights
+        if gone in emptied and later and saves.sound_at(gone)(save) and not store.is_hidden(save.last_at, gone):
+            bare.append(save)
+    if len(bare) >= BARE_MIN:
+        often = f"{len(bare)} times, first that of step {bare[0].step}"
         text = f"the only checkpoint in the store was removed before the next one was committed ({often})"
-        yield breach(f"{text}: a job that dies in between has lost all", each)
+        yield breach(f"{text}: a job that dies in between has lost all", *bare)
+
+
+def _emptied(store: Store) -> set[int]:
+    """When a checkpoint was removed and none was left."""
+    there, emptied = set[str](), set[int]()
+    gone = [(at, True, name) for name, moments in store.removed.items() for at in moments]
+    for at, is_gone, name in sorted([*gone, *((each.at, False, last_name(each.path)) for each in store.seen)]):
+        (there.discard if is_gone else there.add)(name)
+        if is_gone and not there:
+            emptied.add(at)
+    return emptied
 
 
 def nothing(evidence: Analysis) -> str:

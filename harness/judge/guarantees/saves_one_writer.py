@@ -2,27 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.save_writing import two_writers
+from harness.judge.facts.store import Save
 from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.timeline.lookups import grouped
 from harness.units import counted
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in two_writers(evidence):
-        when = "at the same time" if each.at_once else "for one step, and not the same bytes"
-        often = f"{counted(each.times, 'time')}, first in the save of step {each.save.step}"
-        ranks = " and ".join(map(str, each.ranks))
-        path = _within_run(each.save.begun_path, str(evidence.run.plan.get("run_id") or ""))
-        yield breach(f"ranks {ranks} wrote {path} {when} ({often})", each)
+    """At the same time, so that whoever reads it may find the bytes of both; or one after the other, and not the same
+    bytes."""
+    pairs, margin_ns = _collisions(evidence), evidence.run.uncertainty_ns
+    at_once = [(a, b) for a, b in pairs if max(a.at, b.at) + margin_ns < min(_written(a), _written(b))]
+    other = [(a, b) for a, b in pairs if a.content and b.content and a.content != b.content]
+    for mine, when in ((at_once, "at the same time"), (other, "for one step, and not the same bytes")):
+        if mine:
+            first, second = sorted(evidence.run.processes[save.process].rank for save in mine[0])
+            path = mine[0][0].begun_path.rpartition(f"/{evidence.run.plan.get('run_id')}/")[2]
+            often = f"{counted(len(mine), 'time')}, first in the save of step {mine[0][0].step}"
+            known = mine[0] if mine is at_once else [save.word for save in mine[0]]
+            yield breach(f"ranks {first} and {second} wrote {path} {when} ({often})", *known)
 
 
-def _within_run(path: str, run_id: str) -> str:
-    """Relative to the folder of the run, if it lies in that."""
-    _, found, rest = path.partition(f"/{run_id}/")
-    return rest if run_id and found else path
+def _written(save: Save) -> int:
+    """When it is known to have been written."""
+    return (save.begun or 0) + (save.write_ns or 0)
+
+
+def _collisions(evidence: Analysis) -> Sequence[tuple[Save, Save]]:
+    """Saves of one step for which two ranks of one world wrote one and the same file."""
+    run, saves = evidence.run, evidence.saves
+    worlds = grouped((row, number) for number, epoch in enumerate(run.epochs) for row in epoch.processes)
+    run_id = str(run.plan.get("run_id"))
+
+    def is_one_file(save: Save) -> bool:
+        """Its only file, by a name that is the same on each node. A folder may hold a file of each rank."""
+        alone = len(save.files) == 1 and save.path.rpartition("/")[2] == save.files[0]
+        return save.begun is not None and save.told and alone and save.begun_path.startswith("/")
+
+    def collide(one: Save, other: Save) -> bool:
+        """Neither rank is a restart of the other, and the file is one on the nodes of both: they may have a disk of
+        their own at the same path."""
+        mine, theirs = run.processes[one.process], run.processes[other.process]
+        beside = not {*worlds.get(one.process, ())}.isdisjoint(worlds.get(other.process, ()))
+        if min(one.process, other.process) < 0 or mine.rank == theirs.rank or not beside:
+            return False
+        seen = any(one.path.endswith(f"/{each.path}") for each in saves.store.looks_at(one))
+        at_home = (mine.node, mine.incarnation) == (theirs.node, theirs.incarnation)
+        return at_home or (seen and run_id in one.path.split("/"))
+
+    files = grouped(((save.step, save.begun_path), save) for save in saves.all if is_one_file(save))
+    pairs = (pair for mine in files.values() for pair in itertools.pairwise(mine) if collide(*pair))
+    return sorted(pairs, key=lambda pair: pair[0].at)
 
 
 GUARANTEE = Guarantee(breaches, rests_on=("checkpoints",))

@@ -2,33 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.saves_beside_usual import OtherTensors, other_amount, other_tensors, same_size
+from harness.judge.facts.saves import Saves
+from harness.judge.facts.store import STEADY_SAVES, Seen
 from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.timeline.lookups import grouped
+from harness.timeline.timeline import Timeline
+
+SIZES_MIN = 3  # saves after a restart, from which on it shows that their size stays
+OF_TENSORS = ("tensors", "bytes of tensors")
+SIZE_FACTOR = 8  # so much more do sizes spread without a fault
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in other_tensors(evidence):
-        why = "though all losses are the same: some state may not have been restored"
-        text = f"{_where(each)} than in the fault-free run, {why} (averaged weights, running statistics)"
-        yield breach(text, each)
-    for same in same_size(evidence):
-        (least, most), (low, high) = same.sizes, same.usual
-        text = f"the checkpoints after step {same.after} have {least:,} to {most:,} bytes"
-        yield breach(f"{text}, in the fault-free run {low:,} to {high:,}: they may hold one state", same)
-    for other in other_amount(evidence):
-        text = f"the checkpoint of step {other.step} has {other.has} {other.what}, and {other.usually} without a fault"
-        yield breach(f"{text}, on whatever number of ranks", other)
+    usual = evidence.fault_free_saves
+    if usual is not None and len(evidence.run.epochs) > 1:
+        for where in _other_tensors(evidence, usual):
+            why = "though all losses are the same: some state may not have been restored"
+            text = f"{where} than in the fault-free run, {why} (averaged weights, running statistics)"
+            yield breach(text, usual)
+        yield from _same_size(evidence, usual)
+        yield from _other_amount(evidence, usual)
 
 
-def _where(each: OtherTensors) -> str:
-    if each.path:
-        return f"at the end {each.path} holds other tensors"
-    if each.rank is None:
-        return f"the checkpoint of step {each.step} holds other tensors"
-    return f"rank {each.rank} saved other tensors at step {each.step}"
+def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
+    """Where a part of the state was not restored that no loss depends on. Judged where all losses are the fault-free
+    run's, bit for bit, and where what was saved before the first restart agrees."""
+    if evidence.comparison is None or not evidence.comparison.identical:
+        return
+    saves, restart = evidence.saves, evidence.run.epochs[1].begin
+    for mine, theirs in zip(_tensors(saves), _tensors(usual), strict=True):
+        common = sorted((mine[key][0], key) for key in mine.keys() & theirs.keys())
+        differ = [(at, key[0]) for at, key in common if mine[key][1] != theirs[key][1]]
+        if differ and common[0][0] < restart <= differ[0][0]:
+            yield from (where for _, where in differ)
+    anew, theirs_anew = _written_anew(saves), _written_anew(usual)
+    for path in sorted(anew.keys() & theirs_anew.keys()):
+        first, last = (anew[path][place].digests[1] == theirs_anew[path][place].digests[1] for place in (0, -1))
+        if anew[path][0].at < restart and first and not last:
+            yield f"at the end {path} holds other tensors"
+    held, theirs_held = _exports(saves), _exports(usual)
+    for path in sorted(held.keys() & theirs_held.keys()):
+        if theirs_held[path] and not held[path]:
+            yield f"at the end {path} holds other tensors"
+
+
+def _tensors(saves: Saves) -> Sequence[Mapping[tuple[str, str], tuple[int, str]]]:
+    """As ranks told them, and as the harness saw them: of each save when it was committed, and a digest."""
+    told, seen = {}, {}
+    for save in saves.whole:
+        if save.tensors and save.process >= 0:
+            where = f"rank {saves.run.processes[save.process].rank} saved other tensors at step {save.step}"
+            told[where, save.series] = save.last_at, save.tensors
+    for save, sight in saves.store.undamaged.items():
+        if sight.digests[1]:
+            where = f"the checkpoint of step {save.step} holds other tensors"
+            seen[where, save.series] = save.last_at, sight.digests[1]
+    return told, seen
+
+
+def _written_anew(saves: Saves) -> Mapping[str, list[Seen]]:
+    """Files with tensors that tell no step, as they were seen one time after the other; the last time at the end."""
+    ended = saves.run.steps.end.max(initial=0)
+    seen = grouped((each.path, each) for each in saves.store.seen if each.step is None and each.digests[1])
+    return {path: mine for path, mine in seen.items() if mine[-1].at > ended}
+
+
+def _exports(saves: Saves) -> Mapping[str, bool]:
+    """Files with tensors that lay beside the saves at the end: whether all of them are in the last save."""
+    last = max(saves.store.seen, key=lambda seen: (seen.step or 0, seen.at), default=None)
+    held = (saves.run.files_left or {}).get("holding_tensors") or () if last is not None else ()
+    return {each["file"]: {*last.tensors}.issuperset(each.get("tensor_digests") or ()) for each in held if last}
+
+
+def _same_size(evidence: Analysis, usual: Saves) -> Iterator[Breach]:
+    """Checkpoints that grew until the restart, and without a fault grow after it, too, may all hold one state."""
+    run, saves = evidence.run, evidence.saves
+    theirs = {(save.series, save.step): usual.store.size_of(save) for save in usual.whole}
+    mine = [save for save in saves.whole if save.last_at >= run.epochs[-1].begin]
+    both = ((saves.store.size_of(save), theirs.get((save.series, save.step))) for save in mine)
+    common = [(size, usual_size) for size, usual_size in both if size is not None and usual_size is not None]
+    if len(common) < SIZES_MIN or len(_sizes(run)) > 1:
+        return
+    (least, most), (low, high) = ((min(sizes), max(sizes)) for sizes in zip(*common, strict=True))
+    if high - low > SIZE_FACTOR * max(most - least, SIZE_FACTOR):
+        text = f"the checkpoints after step {run.epochs[-1].first - 1} have {least:,} to {most:,} bytes"
+        text = f"{text}, in the fault-free run {low:,} to {high:,}: they may hold one state"
+        yield breach(text, evidence.restarts[-1])
+
+
+def _other_amount(evidence: Analysis, usual: Saves) -> Iterator[Breach]:
+    """In a world that changed its size: what all saves of fault-free runs of several sizes have alike, but for the
+    first of each. Where the run has one size, the store is held against the fault-free run alone."""
+    others = [each for each in evidence.calibration if not evidence.flaw(each)]
+    if len(_sizes(evidence.run)) < 2 or all(_sizes(each) == _sizes(usual.run) for each in others):
+        return
+    without = [usual.store.alike, *(Saves(each).store.alike for each in others)]
+    for key, told in evidence.saves.store.alike.items():
+        known = [{save.step: what for save, what in alike.get(key, {}).items()} for alike in without]
+        first = max((min(each, default=0) for each in known), default=0)
+        values = {what for each in known for step, what in each.items() if step > first}
+        if key[1] not in OF_TENSORS or len(values) != 1 or any(len(each) <= STEADY_SAVES for each in known):
+            continue
+        for save, has in told.items():
+            if has not in values and save.step > first:
+                text = f"the checkpoint of step {save.step} has {has} {key[1]}, and {min(values)} without a fault"
+                yield breach(f"{text}, on whatever number of ranks", usual)
+
+
+def _sizes(run: Timeline) -> set[int]:
+    return {int(epoch.size) for epoch in run.epochs}
 
 
 def nothing(evidence: Analysis) -> str:

@@ -5,19 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.saves_beside_usual import left_counts, piled_up
 from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.timeline.timeline import Timeline
+
+PILED_UP = 2  # checkpoints that may be left for each fault
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in piled_up(evidence):
-        text = f"the store held {each.count} checkpoints at the end, and {each.usually} without a fault"
-        yield breach(f"{text}: old ones are no longer removed", each)
+    """Each restart may leave a half one, and each fault one that was saved over it."""
+    run, usual = evidence.run, evidence.fault_free_saves
+    if usual is not None and not nothing(evidence):
+        count, known = _left(run), _left(evidence.fault_free)
+        if count > known + max(0, len(run.epochs) - 1) + PILED_UP * len(run.faults):
+            text = f"the store held {count} checkpoints at the end, and {known} without a fault"
+            yield breach(f"{text}: old ones are no longer removed", usual)
+
+
+def _left(run: Timeline | None) -> int:
+    return 0 if run is None or run.left is None else int(run.left.get("count") or 0)
 
 
 def nothing(evidence: Analysis) -> str:
-    counts = left_counts(evidence)
-    return counts if isinstance(counts, str) else ""
+    if evidence.run.beside.job_goes_on:
+        return "the job goes on after this rehearsal"
+    if evidence.fault_free is None:
+        return "there is no fault-free run to compare with"
+    known = evidence.run.left is not None and _left(evidence.fault_free)
+    return (
+        "" if known else "the log does not tell how many checkpoints there were at the end, or how many without a fault"
+    )
 
 
 GUARANTEE = Guarantee(breaches, explained_by=("saves.whole", "saves.written_when_told"), nothing=nothing)

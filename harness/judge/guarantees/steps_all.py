@@ -1,29 +1,56 @@
-"""Every rank does every step that counts."""
+"""Every rank does every step that counts.
+
+A trainer may tell each step, every fifth, or each on one rank and fewer on the others: how far apart two steps are
+that a rank tells one after the other is taken from the fault-free run, where there is one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.judge.facts.analysis import Analysis
+import numpy as np
+
 from harness.judge.facts.losses import MISSING_MAX
-from harness.judge.facts.steps_done import left_out, never_done, of_ranks
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.facts.ranks import of_ranks
+from harness.judge.facts.reported import usual_strides
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
-from harness.timeline.timeline import Ints
+from harness.timeline.timeline import Epoch, Ints, Stretch
 
 NAMED_STEPS = 5
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in left_out(evidence):
-        alone = each.first == each.last
-        which = f"step {each.first}" if alone else f"steps {each.first} to {each.last}"
-        steps = (each.first,) if alone else (each.first, each.last)
-        text = f"{of_ranks(each.ranks, each.size)} did not do {which}, but other ranks did"
-        yield breach(text, each, grounds=[Ground(Kind.ABSENCE, each.processes, steps, each.lines)])
-    for missing in never_done(evidence):
-        text = f"{named(missing.steps)}: never done in the surviving history, though later steps were"
-        yield breach(text, missing, grounds=[Ground(Kind.ABSENCE, steps=tuple(missing.steps.tolist()))])
+def breaches(evidence: Analysis) -> Breaches:
+    """Ranks left out what others of their world did, in the middle or by coming late; or nobody did it at all."""
+    run, told, strides = evidence.run, evidence.curve.step, usual_strides(evidence.run, evidence.fault_free)
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for each in run.stretches:
+        epoch, stride = run.epochs[each.epoch], strides.get(run.processes[each.process].rank)
+        for first, last in _holes(each, epoch, stride) if stride else ():
+            last = min(last, epoch.kept)
+            if np.searchsorted(told, last, "right") > np.searchsorted(told, first):  # else nobody told them
+                found.setdefault((each.epoch, first, last), []).append(each.process)
+    for (number, first, last), rows in found.items():
+        absent = sorted({run.processes[row].rank for row in rows})
+        lines = max(1, (last - first + 1) // max(strides[rank] for rank in absent))
+        steps, which = ((first,), f"step {first}") if first == last else ((first, last), f"steps {first} to {last}")
+        text = f"{of_ranks(absent, run.epochs[number].size)} did not do {which}, but other ranks did"
+        yield breach(text, grounds=[Ground(Kind.ABSENCE, tuple(rows), steps, lines)])
+    if len(missing := evidence.missing):
+        text = f"{named(missing)}: never done in the surviving history, though later steps were"
+        yield breach(text, grounds=[Ground(Kind.ABSENCE, steps=tuple(missing.tolist()))])
+
+
+def _holes(each: Stretch, epoch: Epoch, stride: int) -> Iterator[tuple[int, int]]:
+    """First and last of the steps that it left out."""
+    begin = max(epoch.first - 1, -1 if each.before is None else each.before)
+    if each.first > begin + stride and each.first > epoch.first + stride - 1:
+        yield begin + 1, each.first - 1
+    for before, after in each.jumps:
+        if after - before > stride:
+            yield before + 1, after - 1
+    if each.stride > stride and each.rows > 1 and not each.jumps:
+        yield each.first + 1, each.last - 1
 
 
 def named(numbers: Ints) -> str:

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import numpy as np
 
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.steps_done import ApartUpdates, other_updates, updates_left_out
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.facts import ranks
+from harness.judge.facts.tellers import UPDATES
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.units import counted
 
+LEFT_OUT, LEFT_OUT_SHARE = 10, 0.05  # more of a run's steps than in the fault-free run are too many
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in updates_left_out(evidence.run, evidence.fault_free):
-        if isinstance(each, ApartUpdates):
-            text = f"at step {each.step} rank {each.rank} left its update out, and others did not: their weights differ"
-        else:
-            text = f"{counted(each.steps, 'step')} left their update out, first step {each.first}"
-            text += f"; the fault-free run {each.usual}: not all that was counted was done"
-        yield breach(text, each)
-    for other in other_updates(evidence):
+
+def breaches(evidence: Analysis) -> Breaches:
+    steps, fault_free = evidence.run.steps, evidence.fault_free
+    rows = np.flatnonzero(steps.survives & (steps.applied == 0))
+    for step in np.intersect1d(steps.step[rows], steps.step[steps.survives & (steps.applied == 1)])[:1].tolist():
+        rank = steps.rank[rows[steps.step[rows] == step]].min()
+        text = f"at step {step} rank {rank} left its update out, and others did not: their weights differ"
+        yield breach(text, UPDATES)
+    mine, done = len(np.unique(steps.step[rows])), len(np.unique(steps.step[steps.survives]))
+    usual = 0 if fault_free is None else len(np.unique(fault_free.steps.step[fault_free.steps.applied == 0]))
+    if mine - usual > max(LEFT_OUT, LEFT_OUT_SHARE * done):
+        text = f"{counted(mine, 'step')} left their update out, first step {steps.step[rows].min()}"
+        yield breach(f"{text}; the fault-free run {usual}: not all that was counted was done", UPDATES)
+    yield from _otherwise(evidence)
+
+
+def _otherwise(evidence: Analysis) -> Breaches:
+    """An update that only one of both runs applied changes what follows, and yet all losses are the same."""
+    steps, fault_free, compared = evidence.run.steps, evidence.fault_free, evidence.comparison
+    if fault_free is None or compared is None or not compared.identical:
+        return
+    rows, same = ranks.beside(steps, fault_free.steps, "applied", int(compared.step[-1]) - 1)
+    for row in rows[~same][:1].tolist():
         what = "left its update out, and not in the fault-free run"
-        what = "applied an update that the fault-free run left out" if other.applied else what
-        text = f"at step {other.step} rank {other.rank} {what}, though all losses are the same"
-        yield breach(text, other)
+        what = "applied an update that the fault-free run left out" if steps.applied[row] else what
+        text = f"at step {steps.step[row]} rank {steps.rank[row]} {what}, though all losses are the same"
+        yield breach(text, UPDATES)
 
 
 GUARANTEE = Guarantee(breaches)

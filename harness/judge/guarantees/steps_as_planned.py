@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.steps_done import beyond_the_plan
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.facts.tellers import OTHER_LOSSES
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.units import counted
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in beyond_the_plan(evidence):
-        if each.as_fault_free:
-            text = f"the job went on to step {each.last}; its fault-free run ended after step {each.planned}"
-        else:
-            were = "was" if each.planned == 1 else "were"
-            text = f"step {each.last} was done, but only {counted(each.planned, 'step')} {were} planned"
-        yield breach(text, each)
+def breaches(evidence: Analysis) -> Breaches:
+    """Where the scenario plans no steps, those of the fault-free run stand in the plan. A job that ends early by what
+    it computed may end elsewhere, unless it computed the same."""
+    fault_free, planned = evidence.fault_free, evidence.run.planned_steps
+    usual = 0 if fault_free is None else fault_free.steps.step.max(initial=0)
+    last = int(evidence.run.steps.step.max(initial=0))
+    if planned is None or usual > planned or last <= planned:
+        return
+    if fault_free is None or fault_free.planned_steps is not None:
+        were = "was" if planned == 1 else "were"
+        yield breach(f"step {last} was done, but only {counted(planned, 'step')} {were} planned")
+        return
+    text = f"the job went on to step {last}; its fault-free run ended after step {planned}"
+    same = evidence.comparison is not None and evidence.comparison.identical
+    yield breach(text, *(() if same else (OTHER_LOSSES,)))
 
 
 GUARANTEE = Guarantee(breaches)

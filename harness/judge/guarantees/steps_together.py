@@ -2,29 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections import Counter
 
-from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.steps_done import OtherSize, in_parts, of_ranks, went_ahead
-from harness.judge.guarantee import Breach, Guarantee, breach
+import numpy as np
+
+from harness.judge.facts.ranks import of_ranks
+from harness.judge.facts.tellers import GROUP_SIZE, SILENT_RANKS
+from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
+from harness.timeline.lookups import grouped
+from harness.timeline.timeline import Timeline
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in went_ahead(evidence.run):
-        text = f"{of_ranks(each.ranks, each.size)} went on to step {each.last} alone"
-        grounds = [Ground(Kind.ABSENCE, since=each.since)]
-        if each.absent:
-            grounds.insert(0, Ground(Kind.ABSENCE, processes=each.absent, since=each.since))
-        yield breach(f"{text}; the others stopped at step {each.others}", each, grounds=grounds, idle=each.undone)
-    for part in in_parts(evidence.run, evidence.fault_free):
-        if isinstance(part, OtherSize):
-            text = f"rank {part.rank} began step {part.step} in a group of {part.told}"
-            text += f", and others did it in a group of {part.size}"
-        else:
-            text = f"{part.absent} of {part.size} ranks did none of the steps {part.first} to {part.last}"
-            text += ", though they have logs: the group was not one"
-        yield breach(text, part)
+def breaches(evidence: Analysis) -> Breaches:
+    """Groups that are not one without a fault either are this trainer's way of telling."""
+    yield from _went_ahead(evidence.run)
+    if evidence.fault_free is not None and not any(True for _ in _parts(evidence.fault_free)):
+        yield from itertools.islice(_parts(evidence.run), 1)
+
+
+def _went_ahead(run: Timeline) -> Breaches:
+    """Where a fault took the others meanwhile, and what came after was undone, nothing hangs on it."""
+    steps = run.steps
+    last = np.array([epoch.first - 1 for epoch in run.epochs], np.int64)
+    np.maximum.at(last, run.progress.epoch, run.progress.step)
+    rows = np.flatnonzero(steps.step > last[steps.epoch] + 1) if run.epochs else np.zeros(0, np.int64)
+    seen = grouped((each.epoch, each.process) for each in run.stretches if each.last > last[each.epoch])
+    rows = rows[np.argsort(steps.epoch[rows], kind="stable")]
+    for mine in np.split(rows, np.flatnonzero(np.diff(steps.epoch[rows])) + 1) if len(rows) else ():
+        number = int(steps.epoch[mine[0]])
+        epoch, since = run.epochs[number], int(steps.begin[mine].max())
+        absent = tuple(sorted(set(epoch.processes) - set(seen[number])))
+        grounds = [Ground(Kind.ABSENCE, processes=who, since=since) for who in dict.fromkeys((absent, ()))]
+        text = f"{of_ranks(np.unique(steps.rank[mine]).tolist(), epoch.size)} went on to step {epoch.last} alone"
+        text += f"; the others stopped at step {last[number]}"
+        yield breach(text, grounds=grounds, idle=bool(epoch.kept <= last[number]))
+
+
+def _parts(run: Timeline) -> Breaches:
+    stayed = Counter(each.process for each in run.stretches)
+    for each in run.stretches:
+        process, size = run.processes[each.process], run.epochs[each.epoch].size
+        if stayed[each.process] == 1 and process.world_size != size:
+            text = f"rank {process.rank} began step {each.first} in a group of {process.world_size}"
+            yield breach(f"{text}, and others did it in a group of {size}", GROUP_SIZE)
+    for epoch in run.epochs:
+        absent = epoch.size - len(epoch.processes) - epoch.unheard
+        if absent > 0 and epoch.kept - epoch.first >= epoch.size and not run.lost:
+            text = f"{absent} of {epoch.size} ranks did none of the steps {epoch.first} to {epoch.kept}"
+            yield breach(f"{text}, though they have logs: the group was not one", SILENT_RANKS)
 
 
 GUARANTEE = Guarantee(breaches)

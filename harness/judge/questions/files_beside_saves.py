@@ -27,32 +27,20 @@ class FilesBesideSaves(Score):
     by_steps = False
 
     def score(self, evidence: Analysis, bounds: FilesBounds | None) -> ScoreResult:
-        found = _missing(evidence)
+        found, allowed = listings(evidence), f"≤ {bounds.max_missing} missing" if bounds else ""
+        if not isinstance(found, str) and not found[0]:
+            found = "the harness saw no file beside the saves of the fault-free run"
         if isinstance(found, str):
-            if bounds is None:
-                return ScoreResult({})
-            open_ = left_open(NAME, _allowed(bounds), f"not judged: {found}", Doubt.NOT_COMPARABLE)
-            return ScoreResult({"not_compared": found}, [open_])
-        missing, due = found
+            why = f"not judged: {found}"
+            open_ = [left_open(NAME, allowed, why, Doubt.NOT_COMPARABLE)] if bounds else []
+            return ScoreResult({"not_compared": found} if bounds else {}, open_)
+        due, missing = len(found[0]), absent(*found)
         words = _not_written(missing)
         values: dict[str, Any] = {"files": due, "missing": len(missing), "names": missing[:LISTED_MAX], "words": words}
         if bounds is None:
             return ScoreResult(values)
         why = words if len(missing) > bounds.max_missing else ""
-        return ScoreResult(values, [line(NAME, _allowed(bounds), f"{len(missing)} of {due}", why)])
-
-
-def _allowed(bounds: FilesBounds) -> str:
-    return f"≤ {bounds.max_missing} missing"
-
-
-def _missing(evidence: Analysis) -> tuple[list[str], int] | str:
-    """The names of those that are missing, of how many; or why they cannot be compared."""
-    found = listings(evidence)
-    if isinstance(found, str):
-        return found
-    due, there = found
-    return (absent(due, there), len(due)) if due else "the harness saw no file beside the saves of the fault-free run"
+        return ScoreResult(values, [line(NAME, allowed, f"{len(missing)} of {due}", why)])
 
 
 def _not_written(missing: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.envelope import Envelope, Sight
 from harness.judge.facts.losses import CURVES, WORDS, Comparison, Curve, by_scale, compare, ulps
 from harness.judge.facts.samples import Consumed
-from harness.judge.score import Expectation, Score, ScoreResult, at_most, left_open, line
+from harness.judge.score import Bound, Expectation, Score, ScoreResult, left_open, line
 from harness.judge.verdict import Claim, Code, Doubt, Ground, Kind, Verdict, failed, unknown
 from harness.log.reading import is_told
 from harness.timeline.sorted_events import first_strike
@@ -65,10 +65,10 @@ class LossContinuity(Score):
             lines += _sample_lines(bounds, consumed, line.verdict)
         if bounds.mode == "final":
             odd, most = values["nonfinite_steps"], bounds.max_nonfinite_steps
-            lines.append(at_most("loss_continuity.max_nonfinite_steps", odd, most, str, unit="steps"))
+            lines.append(Bound("loss_continuity.max_nonfinite_steps", unit="steps").line(most, odd))
         if bounds.max_spike is not None:
             spike = values["spike_max"]
-            lines.append(at_most("loss_continuity.max_spike", spike, bounds.max_spike, lambda x: f"{x:.4g}"))
+            lines.append(Bound("loss_continuity.max_spike", lambda x: f"{x:.4g}").line(bounds.max_spike, spike))
         moved = bool(bounds.max_samples_repeated or bounds.max_samples_skipped)  # then positions may be others
         followed = evidence.consumed is not None or not judged
         reasons = [*_ranks_agree(evidence, bounds, moved, followed), *_never_changes(comparison)]
@@ -343,7 +343,7 @@ def _sample_lines(bounds: ContinuityBounds, consumed: Consumed, curve: Verdict) 
         else:
             were = "was" if observed == 1 else "were"
             reason = which or f"{counted(observed, 'sample')} {were} {what}, first {consumed.where}"
-            yield replace(at_most(name, observed, bound, str, reason, "samples"), rests_on=(ORDER,))
+            yield Bound(name, unit="samples").line(bound, observed, reason, ORDER)
 
 
 def _ranks_agree(evidence: Analysis, bounds: ContinuityBounds, moved: bool, followed: bool) -> Iterator[Claim]:

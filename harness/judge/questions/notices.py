@@ -6,8 +6,7 @@ anyway counts: nobody can tell it from one over the notice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from harness.judge.bounds import NoticesBounds
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import node_of
 from harness.judge.facts.reported import told
-from harness.judge.score import Expectation, Score, ScoreResult, left_open, line
+from harness.judge.score import Score, ScoreResult, left_open, line
 from harness.judge.verdict import Doubt, Ground, Kind
 from harness.timeline.lookups import first_from
 from harness.timeline.sorted_events import acted_at
@@ -25,73 +24,52 @@ from harness.units import format_duration
 NAME = "notices.max_ignored"
 
 
-class _Notice(NamedTuple):
-    fault: str
-    node: str
-    given: int
-    taken: int
-
-
 class Notices(Score):
     name = "notices"
     order = 13
 
     def score(self, evidence: Analysis, bounds: NoticesBounds | None) -> ScoreResult:
-        notices = [notice for fault in evidence.run.faults for notice in _given(evidence, fault)]
-        if not notices or "checkpoints" not in told(evidence.run):
-            why = "no node was taken after a notice to ranks at work" if not notices else "nobody tells of checkpoints"
-            return ScoreResult({}, [left_open(NAME, _allowed(bounds), why, Doubt.UNMEASURED)] if bounds else [])
-        ignored = [notice for notice in notices if not _acted(evidence, notice)]
-        words = "; ".join(map(_in_words, ignored))
-        return ScoreResult(
-            {"given": len(notices), "ignored": len(ignored)} if ignored or bounds else {},
-            _lines(bounds, notices, ignored, words) if bounds else [],
-            summary=words,
-        )
+        given = [ignored for fault in evidence.run.faults for ignored in _given(evidence, fault)]
+        allowed = f"≤ {bounds.max_ignored}" if bounds else ""
+        if not given or "checkpoints" not in told(evidence.run):
+            why = "nobody tells of checkpoints" if given else "no node was taken after a notice to ranks at work"
+            return ScoreResult({}, [left_open(NAME, allowed, why, Doubt.UNMEASURED)] if bounds else [])
+        ignored = [words for words in given if words]
+        summary = "; ".join(ignored)
+        values = {"given": len(given), "ignored": len(ignored)} if ignored or bounds else {}
+        if bounds is None:
+            return ScoreResult(values, summary=summary)
+        why = summary if len(ignored) > bounds.max_ignored else ""
+        observed = f"{len(ignored)} of {len(given)}"
+        return ScoreResult(values, [line(NAME, allowed, observed, why, Ground(Kind.ABSENCE))], summary=summary)
 
 
-def _allowed(bounds: NoticesBounds) -> str:
-    return f"≤ {bounds.max_ignored}"
-
-
-def _lines(
-    bounds: NoticesBounds, notices: Sequence[_Notice], ignored: Sequence[_Notice], words: str
-) -> list[Expectation]:
-    why = words if len(ignored) > bounds.max_ignored else ""
-    return [line(NAME, _allowed(bounds), f"{len(ignored)} of {len(notices)}", why, Ground(Kind.ABSENCE))]
-
-
-def _in_words(notice: _Notice) -> str:
-    lasted = format_duration(notice.taken - notice.given)
-    return f"nobody acted on the notice of {notice.fault}: no save and no exit in the {lasted} until {notice.node} went"
-
-
-def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[_Notice]:
-    """To nodes that were taken after it, and whose ranks were at work: others may not be able to save yet."""
-    run = evidence.run
-    if fault.injected is None or not fault.notice_ns:
-        return
+def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
+    """Each notice to a node that was taken after it, and whose ranks were at work: others may not be able to save yet.
+    That it was ignored, in words; an empty text: somebody acted. One may save and leave at once, and do no further
+    step."""
+    run, ends = evidence.run, evidence.run.steps.end
     released = {(slot.node, slot.incarnation): slot.released for slot in run.slots if not slot.kept}
-    for target in fault.targets:
+    for target in fault.targets if fault.injected is not None and fault.notice_ns else ():
         given, node = acted_at(fault), node_of(target)
-        taken = min(first_from(fault.strikes, given), released.get(node, run.end))
         mine = (row for row, each in enumerate(run.processes) if (each.node, each.incarnation) == node)
         working = any(evidence.places.last_begin[row] > 0 for row in mine)  # one may be silent meanwhile
-        begun = bool(len(run.steps)) and int(run.steps.end.min()) < given
-        notice = _Notice(fault.id, str(node[0]), given, taken)
-        # One may save and leave at once, and do no further step.
-        went_on = begun and (given < int(run.steps.end.max()) or _acted(evidence, notice))
-        if node in released and working and went_on:
-            yield notice
+        if node not in released or not working or not len(ends) or int(ends.min()) >= given:
+            continue
+        taken = min(first_from(fault.strikes, given), released[node])
+        if _acted(evidence, given, taken):
+            yield ""
+        elif given < int(ends.max()):
+            until = f"in the {format_duration(taken - given)} until {node[0]} went"
+            yield f"nobody acted on the notice of {fault.id}: no save and no exit {until}"
 
 
-def _acted(evidence: Analysis, notice: _Notice) -> bool:
+def _acted(evidence: Analysis, given: int, taken: int) -> bool:
     """Also if it was at the very end: clocks are only known so well."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
     left = (process.left for process in run.processes if process.left is not None)
-    moments = [*(each["at"] for each in (*run.notices, *run.checkpoints, *run.exits)), *left]
-    found = np.array(moments, np.int64)
-    return bool(((found >= notice.given - margin) & (found < notice.taken + margin)).any())
+    found = np.array([*(each["at"] for each in (*run.notices, *run.checkpoints, *run.exits)), *left], np.int64)
+    return bool(((found >= given - margin) & (found < taken + margin)).any())
 
 
 SCORES = (Notices(),)

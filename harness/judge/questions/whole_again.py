@@ -16,7 +16,7 @@ has moved. One that was not made counts as missed only where nothing disturbed t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,8 +27,8 @@ from harness.judge.facts import by_time, reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Window
 from harness.judge.facts.saves import Saves
-from harness.judge.facts.usual import FAST_BEFORE, WORST_FACTOR, exit_ns
-from harness.judge.score import Expectation, Measured, S, at_most, line, shown_ns
+from harness.judge.facts.usual import FAST_BEFORE, WORST_FACTOR, Slow, exit_ns
+from harness.judge.score import Bound, Expectation, S, Score, ScoreResult, line, shown_ns
 from harness.judge.verdict import Code, Doubt, Ground, Kind, Verdict
 from harness.node.emitter import EXIT_LEFT
 from harness.timeline.timeline import Bools, Ints, Slot, Timeline
@@ -41,75 +41,78 @@ SHARE_SAVES_MIN = 4  # saves that were due, from which on their share counts
 SEEN_MIN = 3  # saves that the harness saw without a fault: if it sees none of them now, none was made
 WRITTEN_NS = 100_000_000  # so soon after it told the end of a save, who writes it may make another one
 
-
-class PaceScore(Measured):
-    name = "pace"
-    order = 40
-
-    def values(self, evidence: Analysis) -> dict[str, Any]:
-        if isinstance(evidence.pace, str):
-            return {"slowdown": None, "steps": 0}
-        names = ("slowdown", "median", "at_least", "steps", "before", "best", "slowest", "worst")
-        return {name: getattr(evidence.pace, name) for name in names}
-
-    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: PaceBounds) -> Sequence[Expectation] | str:
-        pace, bound = evidence.pace, bounds.max_slowdown
-        if isinstance(pace, str):
-            return pace
-        reason, code = "", ""
-        if pace.is_slow(bound) or pace.was_faster(bound):
-            reason = f"{pace.told}, its median step {pace.median:.2f} ×; allowed: {pace.allowed(bound):.2f} ×"
-            code = Code.PACE_MAX_SLOWDOWN
-        elif pace.was_slow(bound):
-            most = f"allowed for a while: {WORST_FACTOR * pace.allowed(bound):.2f} ×"
-            reason = f"{pace.told}, but {pace.slowest:.2f} × now and then; {most}"
-            code = Code.PACE_SLOW_AGAIN
-        elif not pace.known:
-            return "no fault-free run had as many ranks as the job had at the end"
-        elif pace.at_least > bound and pace.before > bound:
-            return f"{pace.told}, and {pace.before:.2f} × already before the first fault"
-        observed = f"{pace.slowdown:.2f} ×, at least {pace.at_least:.2f} ×"
-        before = f" of {pace.before:.2f} × before the fault" if bound < pace.at_least <= pace.allowed(bound) else ""
-        grounds = Ground(Kind.DURATION, of=pace, bound=bound)
-        told = line("pace.max_slowdown", f"≤ {bound:g} ×{before}", observed, reason, grounds)
-        if not reason and pace.is_slower_than_before(pace.slowest, bound):
-            times = pace.slowest / pace.before
-            reason = f"{pace.told}, but now and then {times:.2f} × its time before the first fault"
-            doubtful = replace(told, verdict=Verdict.INCONCLUSIVE, reason=reason, doubt=Doubt.FAULT_FREE_SLOW)
-            return [replace(doubtful, code=Code.PACE_SLOW_AGAIN)]
-        if not reason and pace.before < FAST_BEFORE and pace.median > bound * pace.before:
-            faster = f"before the first fault the job took only {pace.before:.2f} × the time of its fault-free run"
-            return f"{faster}, and {pace.median / pace.before:.2f} × that since"
-        return [replace(told, code=code)]
+Figures = dict[str, Any]  # as in report.json
+Lines = Sequence[Expectation] | str  # or why the evidence says nothing of it
 
 
-class GpusInUse(Measured):
-    name = "gpus_in_use"
-    order = 43
+class _Again(Score):
+    """Judged by default, where the evidence says something of it."""
 
-    def values(self, evidence: Analysis) -> dict[str, Any]:
-        slots, patience = _kept(evidence.run), PATIENCE * (evidence.usual.longest(_first_step_ns) or 0)
-        began = {launcher.key: launcher.began for launcher in evidence.run.launchers}
-        since = (max(slot.allocated, began.get((slot.node, slot.incarnation), 0)) for slot in slots)
-        return {"gpus_at_the_end": len(slots), "idle_steps": _idle_steps(evidence, [at + patience for at in since])}
+    def __init__(self, name: str, order: int, judged: Callable[[Analysis, Any], tuple[Figures, Lines]]):
+        self.name, self.order, self._judged = name, order, judged
 
-    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: UseBounds) -> Sequence[Expectation] | str:
-        run, slots, idle = evidence.run, _kept(evidence.run), values["idle_steps"]
-        if not len(run.progress) or not slots:
-            return "the log holds no step or no GPU"
-        if not evidence.fault_free_runs:
-            return "no fault-free run shows how many GPUs the job uses"
-        for fault in run.faults:
-            if fault.injected is not None and fault.replaced is False:
-                return f"{fault.id} brings no replacement, so the job may have to leave GPUs idle"
-        if idle < bounds.max_idle_steps <= _idle_steps(evidence, [slot.allocated for slot in slots]):
-            return "a GPU may have come too late for the job to use it"
-        last = run.epochs[-1].processes if run.epochs else ()
-        working = {(run.processes[row].node, run.processes[row].incarnation) for row in last}
-        unused = {slot.node for slot in slots if (slot.node, slot.incarnation) not in working}
-        text = f"the job left GPUs idle in its last {idle} steps: {', '.join(sorted(unused)) or 'some of them'}"
-        reason = "" if idle < bounds.max_idle_steps else text
-        return [line("gpus_in_use.max_idle_steps", f"< {bounds.max_idle_steps}", str(idle), reason)]
+    def score(self, evidence: Analysis, bounds: Any) -> ScoreResult:
+        values, lines = self._judged(evidence, bounds or self.bounds())
+        if isinstance(lines, str):
+            return ScoreResult(values, not_judged=[(self.by_default, lines)] if bounds else [])
+        return ScoreResult(values, lines if bounds else ())
+
+
+def pace(evidence: Analysis, bounds: PaceBounds) -> tuple[Figures, Lines]:
+    return {}, _pace(evidence, bounds.max_slowdown)
+
+
+def _pace(evidence: Analysis, bound: float) -> Lines:
+    pace = evidence.pace
+    if isinstance(pace, str):
+        return pace
+    slow, allowed, reason = pace.slow(bound), pace.allowed(bound), ""
+    if slow in (Slow.ON_THE_WHOLE, Slow.BESIDE_BEFORE):
+        reason = f"{pace.told}, its median step {pace.median:.2f} ×; allowed: {allowed:.2f} ×"
+    elif slow is Slow.NOW_AND_THEN:
+        most = f"allowed for a while: {WORST_FACTOR * allowed:.2f} ×"
+        reason = f"{pace.told}, but {pace.slowest:.2f} × now and then; {most}"
+    elif not pace.known:
+        return "no fault-free run had as many ranks as the job had at the end"
+    elif pace.at_least > bound and pace.before > bound:
+        return f"{pace.told}, and {pace.before:.2f} × already before the first fault"
+    elif slow is Slow.NOW_AND_THEN_BESIDE_BEFORE:
+        times = pace.slowest / pace.before
+        reason = f"{pace.told}, but now and then {times:.2f} × its time before the first fault"
+    elif pace.before < FAST_BEFORE and pace.median > bound * pace.before:
+        faster = f"before the first fault the job took only {pace.before:.2f} × the time of its fault-free run"
+        return f"{faster}, and {pace.median / pace.before:.2f} × that since"
+    observed = f"{pace.slowdown:.2f} ×, at least {pace.at_least:.2f} ×"
+    before = f" of {pace.before:.2f} × before the fault" if bound < pace.at_least <= allowed else ""
+    grounds = Ground(Kind.DURATION, of=pace, bound=bound)
+    told = line("pace.max_slowdown", f"≤ {bound:g} ×{before}", observed, reason, grounds)
+    if slow is Slow.NOW_AND_THEN_BESIDE_BEFORE:  # that excuses no recovery that never ended
+        told = replace(told, verdict=Verdict.INCONCLUSIVE, doubt=Doubt.FAULT_FREE_SLOW)
+    now_and_then = slow in (Slow.NOW_AND_THEN, Slow.NOW_AND_THEN_BESIDE_BEFORE)
+    return [replace(told, code=Code.PACE_SLOW_AGAIN if now_and_then else "")]
+
+
+def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
+    run, most = evidence.run, bounds.max_idle_steps
+    slots, patience = _kept(run), PATIENCE * (evidence.usual.longest(_first_step_ns) or 0)
+    began = {launcher.key: launcher.began for launcher in run.launchers}
+    since = [max(slot.allocated, began.get((slot.node, slot.incarnation), 0)) + patience for slot in slots]
+    idle = _idle_steps(evidence, since)
+    values = {"gpus_at_the_end": len(slots), "idle_steps": idle}
+    if not len(run.progress) or not slots:
+        return values, "the log holds no step or no GPU"
+    if not evidence.fault_free_runs:
+        return values, "no fault-free run shows how many GPUs the job uses"
+    for fault in run.faults:
+        if fault.injected is not None and fault.replaced is False:
+            return values, f"{fault.id} brings no replacement, so the job may have to leave GPUs idle"
+    if idle < most <= _idle_steps(evidence, [slot.allocated for slot in slots]):
+        return values, "a GPU may have come too late for the job to use it"
+    last = run.epochs[-1].processes if run.epochs else ()
+    working = {(run.processes[row].node, run.processes[row].incarnation) for row in last}
+    unused = {slot.node for slot in slots if (slot.node, slot.incarnation) not in working}
+    text = f"the job left GPUs idle in its last {idle} steps: {', '.join(sorted(unused)) or 'some of them'}"
+    return values, [line("gpus_in_use.max_idle_steps", f"< {most}", str(idle), "" if idle < most else text)]
 
 
 def _kept(run: Timeline) -> list[Slot]:
@@ -136,61 +139,44 @@ def _idle_steps(evidence: Analysis, ready: Sequence[int]) -> int:
     return len(progress) - 1 - (int(busy[-1]) if len(busy) else -1)
 
 
-class ExitTime(Measured):
-    name = "exit_time"
-    order = 44
-
-    def values(self, evidence: Analysis) -> dict[str, Any]:
-        taken, usual = exit_ns(evidence.run), evidence.usual.longest(exit_ns)
-        found = {"seconds": taken, "usual_seconds": usual}
-        return {name: None if ns is None else ns / S for name, ns in found.items()}
-
-    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: ExitBounds) -> Sequence[Expectation] | str:
-        taken, usual = exit_ns(evidence.run), evidence.usual.longest(exit_ns)
-        if taken is None and evidence.run.outcome == "completed":
-            return "a fault was active until the end, or the ends of the commands were not recorded"
-        if taken is None:
-            return "the job did not finish"
-        limit = bounds.max if bounds.max is not None else max(EXIT_LEAST_NS, EXIT_FACTOR * (usual or 0))
-        if taken > limit and usual is None and bounds.max is None:
-            return "no fault-free run shows how long the exit takes"
-        reason = f"the job took {format_duration(taken)} to end after its last step"
-        return [at_most("exit_time.max", taken, limit, shown_ns, reason, rests_on=(Ground(Kind.DURATION),))]
+def exit_time(evidence: Analysis, bounds: ExitBounds) -> tuple[Figures, Lines]:
+    taken, usual = exit_ns(evidence.run), evidence.usual.longest(exit_ns)
+    values = {name: None if ns is None else ns / S for name, ns in (("seconds", taken), ("usual_seconds", usual))}
+    if taken is None:
+        completed = evidence.run.outcome == "completed"
+        active = "a fault was active until the end, or the ends of the commands were not recorded"
+        return values, active if completed else "the job did not finish"
+    limit = bounds.max if bounds.max is not None else max(EXIT_LEAST_NS, EXIT_FACTOR * (usual or 0))
+    if taken > limit and usual is None and bounds.max is None:
+        return values, "no fault-free run shows how long the exit takes"
+    reason = f"the job took {format_duration(taken)} to end after its last step"
+    return values, [Bound("exit_time.max", shown_ns).line(limit, taken, reason, Ground(Kind.DURATION))]
 
 
-class CheckpointRhythm(Measured):
-    name = "checkpoint_rhythm"
-    order = 41
-
-    def values(self, evidence: Analysis) -> dict[str, Any]:
-        usual = _usual_saves(evidence)
-        if not _tells_saves(evidence) or not len(usual):
-            return {"due": None, "missed": None, "missed_in_a_row": None}
-        missed = ~_after_the_fault(evidence.run, evidence.saves, usual, evidence.disturbed)
-        in_a_row = max((part.stop - part.start for part in by_time.stretches(missed)), default=0)
-        return {"due": len(missed), "missed": int(missed.sum()), "missed_in_a_row": in_a_row}
-
-    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: RhythmBounds) -> Sequence[Expectation] | str:
-        due, missed, in_a_row = (values[name] for name in ("due", "missed", "missed_in_a_row"))
-        if not _tells_saves(evidence):
-            return ()  # that they are not told at all is said elsewhere
-        if due is None:
-            return "no fault-free run shows when a checkpoint is due"
-        uneven = len(set(np.diff(_usual_saves(evidence)))) > 1
-        if not evidence.run.checkpoints and (missed < due or due < SEEN_MIN or uneven):
-            return ()  # what is only seen may have been there more often
-        if (due < 2 and missed > 0) or not due:
-            return f"{due or 'no'} save was due after the recovery, outside faults"
-        none = next((f": one is none, as {each.why}" for each in evidence.saves.none.values()), "")
-        text = f"{missed} of {due} checkpoints that the fault-free run made in these steps are missing"
-        absent, percent = Ground(Kind.ABSENCE), 100 * (due - missed) / due
-        reason = f"{text}, {in_a_row} in a row{none}" if in_a_row > bounds.max_missed else ""
-        at_once = f"≤ {bounds.max_missed} in a row"
-        lines = [line("checkpoint_rhythm.max_missed", at_once, str(in_a_row), reason, absent)]
-        if due >= SHARE_SAVES_MIN:
-            reason, least = text + none if percent < bounds.min_percent else "", f"≥ {bounds.min_percent:.1f} %"
-            lines.append(line("checkpoint_rhythm.min_percent", least, f"{percent:.1f} %", reason, absent))
-        return lines
+def checkpoint_rhythm(evidence: Analysis, bounds: RhythmBounds) -> tuple[Figures, Lines]:
+    usual = _usual_saves(evidence)
+    if not _tells_saves(evidence) or not len(usual):
+        values = dict.fromkeys(("due", "missed", "missed_in_a_row"))
+        # That saves are not told at all is said elsewhere.
+        return values, "no fault-free run shows when a checkpoint is due" if _tells_saves(evidence) else ()
+    absent = ~_after_the_fault(evidence.run, evidence.saves, usual, evidence.disturbed)
+    due, missed = len(absent), int(absent.sum())
+    in_a_row = max((part.stop - part.start for part in by_time.stretches(absent)), default=0)
+    values = {"due": due, "missed": missed, "missed_in_a_row": in_a_row}
+    uneven = len(set(np.diff(usual))) > 1
+    if not evidence.run.checkpoints and (missed < due or due < SEEN_MIN or uneven):
+        return values, ()  # what is only seen may have been there more often
+    if (due < 2 and missed > 0) or not due:
+        return values, f"{due or 'no'} save was due after the recovery, outside faults"
+    none = next((f": one is none, as {each.why}" for each in evidence.saves.none.values()), "")
+    text = f"{missed} of {due} checkpoints that the fault-free run made in these steps are missing"
+    ground, percent, most = Ground(Kind.ABSENCE), 100 * (due - missed) / due, bounds.max_missed
+    reason = f"{text}, {in_a_row} in a row{none}" if in_a_row > most else ""
+    lines = [line("checkpoint_rhythm.max_missed", f"≤ {most} in a row", str(in_a_row), reason, ground)]
+    if due >= SHARE_SAVES_MIN:
+        reason, least = text + none if percent < bounds.min_percent else "", f"≥ {bounds.min_percent:.1f} %"
+        lines.append(line("checkpoint_rhythm.min_percent", least, f"{percent:.1f} %", reason, ground))
+    return values, lines
 
 
 def _tells_saves(evidence: Analysis) -> bool:
@@ -229,4 +215,9 @@ def _after_the_fault(run: Timeline, saves: Saves, due: Ints, disturbed: Sequence
     return np.asarray(made[counts], np.bool_)
 
 
-SCORES = (PaceScore(), GpusInUse(), ExitTime(), CheckpointRhythm())
+SCORES = (
+    _Again("pace", 40, pace),
+    _Again("checkpoint_rhythm", 41, checkpoint_rhythm),
+    _Again("gpus_in_use", 43, gpus_in_use),
+    _Again("exit_time", 44, exit_time),
+)

@@ -9,6 +9,7 @@ import numpy as np
 
 from harness.judge.verdict import Verdict
 from harness.preflight.checks.contract import Check, Finding, Judged, Seen, doubt
+from harness.report import usage
 from harness.units import counted
 
 STEPS_MIN = 20  # fewer show no trend
@@ -56,7 +57,7 @@ class Canary(Check):
             words = f"{100 * share:.0f} % of the time of steps is spent waiting for data"
             cause = "too few loader workers, or storage that is too slow for them"
             findings.append(Finding(words, cause, figure=share, usual=DATA_MAX))
-        busy = card.metrics.get("gpu_busy_percent")
+        busy = usage.figures(card.evidence.run)["gpu_busy_percent"]
         untold += ["use of GPUs"] if busy is None else []
         if busy is not None and busy < GPU_BUSY_MIN:
             words, cause = f"GPUs are busy {busy:.0f} % of the time", "data, small batches, or one slow rank"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.preflight.checks.contract import Check, Finding, Judged, Seen
+from harness.report import figures
 
 CAUSE = "save more often and in parts, save asynchronously, or ask for a longer notice"
 
@@ -16,7 +17,7 @@ class Notice(Check):
 
     def judge(self, seen: Seen) -> Judged:
         notices = [each.action.notice_s for each in seen.plan.faults if each.action.notice_s]
-        longest = seen.canary.metrics.get("checkpoint_seconds_max") if seen.canary else None
+        longest = figures.metrics(seen.canary).get("checkpoint_seconds_max") if seen.canary else None
         if longest is None:
             return Judged(not_judged="the trainer told of no save")
         told = f"the longest save took {longest:.3g} s"

@@ -21,7 +21,7 @@ class Restore(Check):
         if card.verdict is Verdict.PASS:
             return Judged(words)
         failed = card.verdict is Verdict.FAIL
-        struck = (each.get("rank") for fault in card.faults for each in fault["target"])
+        struck = (each.get("rank") for fault in card.evidence.run.faults for each in fault.targets)
         ranks = [int(rank) for rank in struck if rank is not None]
         told = f"after rank {', '.join(map(str, ranks))} was killed: {words}" if ranks else words
         nodes = [seen.node_of(rank) for rank in ranks]

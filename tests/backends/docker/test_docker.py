@@ -1,7 +1,5 @@
 """The docker backend against a real engine. Where there is none the tests are skipped."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """`chaos gameday --attach docker:…` on a torchrun of two containers that this test starts by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """What is asked of the Docker Engine, compared whole; nothing here needs an engine."""
 
-from __future__ import annotations
-
 import gc
 import io
 import json

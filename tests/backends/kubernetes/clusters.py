@@ -1,7 +1,5 @@
 """What tests look at in a cluster of Kubernetes, a real one or one that is stood in for."""
 
-from __future__ import annotations
-
 from waiting import until
 
 from harness.backends.contract import Node

@@ -4,8 +4,6 @@ A pod is a shell in namespaces of its own; its log, exec, restarts and replaceme
 controller make them, as far as the harness asks for them.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

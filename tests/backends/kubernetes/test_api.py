@@ -1,7 +1,5 @@
 """An API server that is busy, restarts, or refuses one kind of object only."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pathlib

@@ -1,7 +1,5 @@
 """The whole backend with real pods' inits, where what Kubernetes does is stood in for. See `stand_in`."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import signal

@@ -4,8 +4,6 @@ Nothing here knows what kind of cluster it is. Images are not pulled unless CHAO
 promises is in the conformance suite, and what does not take a real cluster in `test_cluster`.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """`chaos gameday --attach kubernetes:…` on a job that knows nothing of us. The cluster is stood in for: `others_stand_in`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

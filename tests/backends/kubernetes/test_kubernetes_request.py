@@ -1,7 +1,5 @@
 """What is asked of Kubernetes: compared whole, and read by models made from the published schemas. Needs no cluster."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import re

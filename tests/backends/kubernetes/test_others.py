@@ -1,7 +1,5 @@
 """Pods of somebody else's job: which node each is, how it is, and whether it would come back. No server, no process."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

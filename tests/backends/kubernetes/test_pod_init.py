@@ -1,7 +1,5 @@
 """Process 1 of a pod and what the harness keeps of it, without a cluster: the same program in a PID namespace."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import queue

@@ -1,7 +1,5 @@
 """Checkpoints that several nodes keep the same, through a vault; each node is a folder here."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import tarfile

@@ -1,7 +1,5 @@
 """Labs for tests: opened in every mode this machine has, closed whatever happens, and nothing of them left."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pathlib

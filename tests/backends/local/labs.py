@@ -1,7 +1,5 @@
 """What tests of the lab look at, and what runs on its nodes."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 import sys

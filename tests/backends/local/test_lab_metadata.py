@@ -1,7 +1,5 @@
 """The metadata endpoint: what each cloud's own clients see before and after a notice."""
 
-from __future__ import annotations
-
 import asyncio
 import email.utils
 import json

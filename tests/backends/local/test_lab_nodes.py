@@ -1,7 +1,5 @@
 """What a node is, in every mode: its command, its processes, its network, its death and its replacement."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import signal

@@ -1,7 +1,5 @@
 """Why a lab cannot be built, in words; what the local backend says of this machine; and which of its GPUs a node gets."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Messages between harness, labd and init: nothing is mixed up, nothing waits for ever."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import socket

@@ -1,7 +1,5 @@
 """Whatever kills the harness, at whatever moment: nothing of its lab is left, without anybody's help."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import random

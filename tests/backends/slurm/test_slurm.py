@@ -1,7 +1,5 @@
 """The Slurm backend against a real Slurm of several nodes."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import signal

@@ -1,7 +1,5 @@
 """`chaos gameday --attach slurm:…` on a torchrun of two nodes that this test submits by hand."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import subprocess

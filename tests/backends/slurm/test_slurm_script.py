@@ -1,8 +1,6 @@
 """What is asked of Slurm, compared whole; and what a job of Slurm says of itself, and when it ends by itself: read
 without trusting what nodes put there."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """Storage of a Slurm node, without a Slurm: its task and its helper are started here as Slurm starts them there."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

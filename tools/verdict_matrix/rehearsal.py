@@ -1,7 +1,5 @@
 """Runs a broken trainer for real, and judges it against the fault-free run of the healthy one, or its own."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,10 +1,8 @@
 """Every broken trainer that is run for real, and what the harness must say about it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
-from mutants.rehearsal import REHEARSALS, Real
+from verdict_matrix.rehearsal import REHEARSALS, Real
 
 from harness.judge.verdict import Verdict
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.judge import repeats
+from harness.campaign import repeats
 
 FIGURES = st.lists(st.floats(0.1, 1e4), min_size=2, max_size=30)
 

@@ -5,8 +5,6 @@ each file, which takes half of the time of collecting. So each first rewrites a 
 others' in pytest's cache.
 """
 
-from __future__ import annotations
-
 import pathlib
 import sys
 
@@ -14,7 +12,7 @@ import pytest
 from _pytest.assertion import rewrite
 from _pytest.assertion.rewrite import assertstate_key
 
-HERE = pathlib.Path(__file__).parent
+TESTS = pathlib.Path(__file__).resolve().parents[1] / "tests"
 
 
 def share(config: pytest.Config) -> None:
@@ -22,7 +20,7 @@ def share(config: pytest.Config) -> None:
     if not workers or sys.dont_write_bytecode or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return
     number, count = int(workers["workerid"].removeprefix("gw")), workers["workercount"]
-    for file in sorted(HERE.rglob("test_*.py"))[number::count]:
+    for file in sorted(TESTS.rglob("test_*.py"))[number::count]:
         folder = rewrite.get_cache_dir(file)
         cached = folder / f"{file.stem}{rewrite.PYC_TAIL}"
         if rewrite._read_pyc(file, cached) is None and rewrite.try_makedirs(folder):

@@ -1,7 +1,5 @@
 """Which tests run beside each other: of two workers, each takes a whole group."""
 
-from __future__ import annotations
-
 import collections
 import pathlib
 import re
@@ -12,7 +10,7 @@ from types import SimpleNamespace
 import groups
 from xdist.remote import Producer
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILES = (
     "tests/faults/test_contract.py",
     "tests/faults/test_fault_stopped.py",

@@ -10,7 +10,7 @@ from mutants.bent import BROKEN, JOB, KILL
 from scorecards import assert_verdict
 from simulator import Logs, simulate
 
-from harness.judge.repeats import repeat_verdict
+from harness.campaign.repeats import repeat_verdict
 from harness.judge.score import Expectation, Scorecard
 from harness.judge.verdict import Verdict
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from judging import verdict
 from simulator import Job, Logs, Outage, clocks, put, simulate
 
+from harness.report import usage
+
 JOB = Job(nodes=2, steps=40, every=10)
 SECOND = 10**9
 
@@ -26,7 +28,7 @@ def figures(*samples: dict[str, Any], outages: tuple[Outage, ...] = ()) -> dict[
             told = {key: value for key, value in sample.items() if key not in ("rank", "life", "at")}
             put(lines, stamp | {"event": "usage"} | told)
 
-    metrics = verdict(simulate(JOB, list(outages), seed=3), bend).metrics
+    metrics = usage.figures(verdict(simulate(JOB, list(outages), seed=3), bend).evidence.run)
     return {key: value for key, value in metrics.items() if key.startswith(("network", "gpu_", "nvlink"))}
 
 

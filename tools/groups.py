@@ -6,8 +6,6 @@ engine. A group is a file otherwise, and some tests of minutes are taken alone. 
 then the other files that start jobs, then all others, by whoever is free.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -4,8 +4,6 @@ What the real runs showed is kept in docs/verdict-matrix.json; `make docs` write
 RUNS='[FOLDER for runs] [PATTERN of names]'      --stored: judges what is there, runs nothing
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import pathlib
@@ -16,18 +14,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 from mutants.bent import BROKEN
-from mutants.catalogue import CONTROLS, MUTANTS, Real
-from mutants.rehearsal import NotRun, run
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from verdict_matrix.catalogue import CONTROLS, MUTANTS, Real
+from verdict_matrix.rehearsal import NotRun, run
 
 from harness.errors import ChaosError
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
 from harness.report import markdown
 
-PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "verdict-matrix.md"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "verdict-matrix.md"
 KEPT = PAGE.with_suffix(".json")  # what the real runs showed; logs are judged anew for each page
 INTRODUCTION = """\
 # Verdict matrix

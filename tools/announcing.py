@@ -4,8 +4,6 @@ A skip is known beforehand from a mark, from the place of a conformance test, or
 calls a function of `machine.ENGINES`, or `machine.need`. The few others show at the end alone.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 import re
@@ -134,7 +132,7 @@ def reason(report: Any) -> str:
 
 
 def all_tests(config: pytest.Config) -> bool:
-    chosen = ("keyword", "markexpr", "lf", "skipped_in", "busy", "collectonly")
+    chosen = ("keyword", "markexpr", "lf", "engines", "skipped_in", "busy", "collectonly")
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not any(
         config.getoption(each, None) for each in chosen
     )

@@ -4,8 +4,6 @@ Each bug is one function below, or one line: it replaces one thing in the traine
 workers. Most act only after a restart, as such bugs do: the fault-free run looks healthy.
 """
 
-from __future__ import annotations
-
 from reference_trainer import preemption
 
 if __name__ == "__main__":

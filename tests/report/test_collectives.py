@@ -9,7 +9,8 @@ import pytest
 from judging import verdict
 from simulator import Job, Logs, Outage, clocks, simulate
 
-from harness.judge.questions import figures
+from harness.report import figures as figures_of
+from harness.report import hangs as of_hangs
 from harness.timeline.timeline import Timeline
 
 JOB = Job(nodes=3, steps=40, every=10)
@@ -27,7 +28,7 @@ def hangs(*told: dict[str, Any], outages: list[Outage] = DOWN) -> list[str]:
             lines.append(stamp | {"event": "flight_recorder", "group": "0", "over": False} | fields)
 
     card = verdict(simulate(JOB, outages, seed=3), bend)
-    found: list[str] = card.scores["collectives"]["hangs"]
+    found: list[str] = figures_of.scores(card)["collectives"]["hangs"]
     return found
 
 
@@ -83,7 +84,7 @@ class Counted(dict[str, Any]):
 def test_thousands_of_groups_are_read_a_few_times_each_and_some_are_shown() -> None:
     told = [Counted(group=str(n), number=n, operation="sum", rank=0, process=0, at=n) for n in range(4000)]
     epochs = [SimpleNamespace(size=2, processes=(0, 1))]
-    found = figures.hangs(cast(Timeline, SimpleNamespace(collectives=told, epochs=epochs)))
+    found = of_hangs.hangs(cast(Timeline, SimpleNamespace(collectives=told, epochs=epochs)))
     assert Counted.reads < 10 * len(told)
     assert found[0] == "rank 0 waited in collective 0 (sum); rank 1 reported nothing"
-    assert found[figures.HANGS_SHOWN :] == ["3900 more hangs of process groups"]
+    assert found[of_hangs.HANGS_SHOWN :] == ["3900 more hangs of process groups"]

@@ -9,7 +9,7 @@ from judging import verdict
 from mutants.bent import JOB, KILL
 from simulator import simulate
 
-from harness.judge.questions.figures import _whole
+from harness.report.figures import _whole
 
 S = 1_000_000_000
 

@@ -1,0 +1,268 @@
+"""A save as it was told, and what the harness itself saw of it in the store.
+
+The harness looks at the store now and then: what was soon written over or removed may stay unseen.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from harness.judge.facts.by_time import Window, touches, union
+from harness.judge.facts.known import By, Word
+from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import first_from, grouped
+from harness.timeline.save_events import COMMITTED, PART, family
+from harness.timeline.timeline import Ints, Timeline
+
+SoundAt = Callable[[int], Callable[["Save"], bool]]  # whether no fault had damaged a save by then
+STEADY_SAVES = 3  # of a fault-free run, which show what all have alike
+REMOVAL_NS = 1_000_000_000  # from the first file of a checkpoint that goes until the harness sees that it is gone
+
+
+@dataclass(frozen=True)
+class Save:
+    """One checkpoint as one process told of it: that it began it, how that ended, or both."""
+
+    step: int  # -1: it is not known
+    process: int  # row in Timeline.processes; -1: it is of before the window
+    begun: int | None
+    ended: int | None
+    how: str  # the name of the event that told its end, or that the harness saw it; empty: none did
+    path: str = ""
+    holds: tuple[str, ...] = ()  # whose state it put in
+    tensors: str = ""  # digest of them
+    kind: str = "untold"
+    duration_ns: int = 0
+    size: int | None = None  # as told, in bytes
+    a_step: int | None = None  # micro-batches that the step before it took
+    amid: int | None = None  # and that had been done of the next one
+    begun_path: str = ""  # what was written first
+    files: tuple[str, ...] = ()  # that its process wrote, relative to its folder
+    write_ns: int | None = None  # until they were written
+    content: str = ""  # digest of them
+
+    @property
+    def at(self) -> int:
+        """When it was told of first."""
+        return self.begun if self.begun is not None else self.ended or 0
+
+    @property
+    def last_at(self) -> int:
+        """When it was told of last."""
+        return self.ended if self.ended is not None else self.at
+
+    @cached_property
+    def series(self) -> str:
+        return family(self.path)
+
+    @property
+    def told(self) -> bool:
+        """Whether its process told that it, or its own part of it, is committed."""
+        return self.how in (COMMITTED, PART)
+
+    @property
+    def by(self) -> By:
+        """Whoever told that it is committed is whom it speaks against."""
+        return By.SEEN if self.told else By.MISSING
+
+    @property
+    def word(self) -> Word:
+        """What nobody but the trainer knows of it."""
+        return Word(self.last_at)
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        committed = f"a checkpoint of step {self.step} had been committed"
+        return committed if self.told else f"it had saved step {self.step}, as far as is known"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A checkpoint as the harness saw it: whole, and the same in two looks. `told`: all that it noted of it."""
+
+    at: int
+    step: int | None
+    path: str
+    size: int | None
+    digests: tuple[str, str]  # of its files, of its tensors; those of a large one may be of samples
+    told: Mapping[str, Any]
+    by: By = By.SEEN
+
+    @property
+    def tensors(self) -> Sequence[str]:
+        """Its largest ones: bytes and digest."""
+        return self.told.get("tensor_digests") or ()
+
+    @property
+    def zeros(self) -> float:
+        """Share of its tensors' bytes, of those that are zero from end to end."""
+        return float(self.told.get("zero_bytes", 0) / max(self.told.get("tensor_bytes", 0), 1))
+
+
+def _seen(event: Mapping[str, Any]) -> Seen:
+    step = event["step"] if isinstance(event.get("step"), int) else None
+    digests = str(event.get("sha256") or ""), str(event.get("tensors") or "")
+    return Seen(event["at"], step, str(event.get("path")), event.get("bytes"), digests, event)
+
+
+class Store:
+    """What the harness saw in the store of a run. `whole`: the saves that the trainer told as committed, by the time of
+    that. `usual`: of its fault-free run."""
+
+    def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: Store | None):
+        self.run, self.usual, self._sound_at = run, usual, sound_at
+        self.whole = [save for save in whole if save.step >= 0]
+        self.removed = grouped((last_name(str(event.get("path"))), event["at"]) for event in run.removed)
+        self.seen = list(map(_seen, run.published))
+        self.by_name = grouped((last_name(seen.path), seen) for seen in self.seen)
+        self.by_step = grouped((seen.step, seen) for seen in self.seen if seen.step is not None)
+        self.left: Mapping[str, Mapping[str, Any]] | None = None  # all that was there when all nodes had ended
+        if run.left is not None and not run.unseen and not run.beside.job_goes_on:
+            left = {last_name(each["path"]): each for each in run.left.get("checkpoints") or ()}
+            self.left = left if len(left) == run.left.get("count") else None
+
+    def name_of(self, save: Save) -> str | None:
+        """What the harness calls it, if it saw anything that may be it."""
+        parts = _last_parts(save.path)
+        return next((part for part in parts if part in self.by_name or part in (self.left or ())), None)
+
+    def looks_at(self, save: Save) -> Sequence[Seen]:
+        """What it saw under the name of this save."""
+        return self.by_name.get(self.name_of(save) or "", [])
+
+    def left_of(self, save: Save) -> Mapping[str, Any]:
+        """What was there under its name when all nodes had ended."""
+        return (self.left or {}).get(self.name_of(save) or "", {})
+
+    def saw(self, step: int, until: int) -> bool:
+        """Whether it had seen a whole checkpoint of this step by then."""
+        return any(seen.at <= until for seen in self.by_step.get(step, ())[:1])
+
+    @property
+    def left_steps(self) -> list[int]:
+        """The steps of the whole checkpoints that it found when all nodes had ended."""
+        found = (each.get("step") for each in (self.left or {}).values() if each.get("whole"))
+        return [step for step in found if isinstance(step, int)]
+
+    @cached_property
+    def sights(self) -> Mapping[Save, Sequence[Seen]]:
+        """How each save looked that was seen: its files may come one after the other."""
+        margin_ns, found = self.run.uncertainty_ns, dict[Save, Sequence[Seen]]()
+        begun = dict[str, int]()  # when the next save of the same name or step began
+        for save in reversed(self.whole if self.seen else ()):
+            key = save.path or str(save.step)
+            until, begun[key] = begun.get(key, NEVER), save.at
+            name = self.name_of(save)
+            looks = self.by_name.get(name, []) if name else self.by_step.get(save.step, [])
+            for since in (save.last_at, save.at):
+                first, last = (bisect.bisect_left(looks, at, key=attrgetter("at")) for at in (since - margin_ns, until))
+                seen = [each for each in looks[first:last] if each.step in (None, save.step)]
+                if seen:
+                    found[save] = seen
+                    break
+        return dict(reversed(found.items()))
+
+    @cached_property
+    def sound(self) -> Mapping[Save, Sequence[Seen]]:
+        """What shows what a save held: before a fault may have damaged it, and not while it was being removed, as its
+        files go one after the other, and the harness may see the rest."""
+
+        def is_sound(save: Save, each: Seen) -> bool:
+            went = first_from(self.removed.get(last_name(each.path), []), each.at)
+            return self._sound_at(each.at)(save) and went - each.at >= REMOVAL_NS
+
+        sound = {save: [each for each in seen if is_sound(save, each)] for save, seen in self.sights.items()}
+        return {save: seen for save, seen in sound.items() if seen}
+
+    @cached_property
+    def undamaged(self) -> Mapping[Save, Seen]:
+        """Each at its largest, before a fault may have damaged it."""
+        return {save: max(seen, key=lambda each: each.size or 0) for save, seen in self.sound.items()}
+
+    def late_ns(self, of: Callable[[Any], Any]) -> int:
+        """After how long the saves were seen."""
+        return int(of([seen[0].at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
+
+    def went(self, save: Save) -> int:
+        """When the harness saw it go away."""
+        moments = next((self.removed[part] for part in _last_parts(save.path) if part in self.removed), [])
+        return first_from(moments, save.last_at)
+
+    def size_of(self, save: Save) -> int | None:
+        """In bytes, as it was seen, or else as it was told."""
+        seen = self.undamaged.get(save)
+        return save.size if seen is None or seen.size is None else seen.size
+
+    def holds_less(self, step: int, since: int) -> tuple[int, int] | None:
+        """How many tensors the save of this step holds, if the others since then hold more; and how many they do."""
+        counts = {
+            save.step: seen.told.get("tensor_count") for save, seen in self.undamaged.items() if save.last_at >= since
+        }
+        mine = counts.pop(step, None)
+        others = [count for count in counts.values() if count is not None]
+        return (mine, min(others)) if mine is not None and len(others) > 1 and mine < min(others) else None
+
+    @cached_property
+    def named(self) -> Sequence[Save]:
+        """The last save at each path that belongs to one step, where there are several."""
+        steps = grouped((save.path, save.step) for save in self.whole)
+        last = {save.path: save for save in self.whole if save.path and len(set(steps[save.path])) == 1}
+        return list(last.values()) if len(last) > 1 else ()
+
+    @cached_property
+    def trained(self) -> Ints:
+        """The steps whose update was applied, in order."""
+        steps = self.run.steps
+        return np.unique(steps.step[steps.applied != 0] if len(steps.applied) else steps.step)
+
+    @cached_property
+    def alike(self) -> Mapping[tuple[str, str], Mapping[Save, str]]:
+        """By series and what it is: of each save what may be the same in all."""
+        found: dict[tuple[str, str], dict[Save, str]] = {}
+        for save in self.whole:
+            told = {"as its state": " and ".join(save.holds), "as its folder": _folder(save.path)}
+            micro = {"micro-batches a step": save.a_step, "micro-batches of the next step": save.amid}
+            told |= {words: str(number) for words, number in micro.items() if number is not None}
+            if seen := self.undamaged.get(save):
+                count, size = seen.told.get("tensor_count"), seen.told.get("tensor_bytes") or 0
+                told["tensors"] = "no known" if count is None else f"{count:,}"
+                told["bytes of tensors"] = "" if count is None else f"{size:,}"
+            for words, what in told.items():
+                if what:
+                    found.setdefault((save.series, words), {})[save] = what
+        return found
+
+    def is_hidden(self, begin: int, end: int) -> bool:
+        """Whether a fault may have kept it from the store, or the harness from seeing it."""
+        return touches(self._hiding, begin, end)
+
+    @cached_property
+    def _hiding(self) -> Sequence[Window]:
+        """When such faults were at work. One that tells of which steps it damaged checkpoints hides nothing else."""
+        windows = []
+        for fault in self.run.faults:
+            told = fault.damaged and all(isinstance(damage.get("step"), int) for damage in fault.damaged)
+            if fault.injected is not None and (fault.spoils or not fault.kills) and not told:
+                healed = NEVER if fault.healed is None else fault.healed
+                windows.append((fault.injected, max(fault.injected, healed)))
+        return union(windows)
+
+
+def _folder(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[0].rpartition("/")[2]
+
+
+def _last_parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part][:-4:-1]
+
+
+def last_name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]

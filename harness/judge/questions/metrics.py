@@ -1,0 +1,156 @@
+"""Figures of which a scenario may bound some: step times, checkpoints, resumes, alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness.judge.bounds import MetricBounds
+from harness.judge.facts import alarms
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.saves import Save
+from harness.judge.facts.usual import Times
+from harness.judge.score import Bound, Expectation, S, Score, ScoreResult
+from harness.timeline.lineage import NEVER
+from harness.timeline.lookups import first_from, grouped
+from harness.timeline.save_events import COMMITTED, FAILED, PART
+from harness.timeline.sorted_events import CLEAN_CODES
+from harness.timeline.timeline import FaultRecord, Timeline
+from harness.units import counted
+
+QUANTILES = (50, 95, 99)
+UNITS: Mapping[str, Callable[[Any], str]] = {
+    "s": lambda value: f"{value:.3f} s",
+    "%": lambda value: f"{value:.1f} %",
+    "": str,
+}
+ROWS = (  # in `expect:`, its figure and its unit
+    ("step_p50_max", "step_seconds_p50", "s"),
+    ("step_p95_max", "step_seconds_p95", "s"),
+    ("step_p99_max", "step_seconds_p99", "s"),
+    ("detection_max", "detection_seconds_max", "s"),
+    ("max_false_alarms", "false_alarms", ""),
+    ("steps_rolled_back_max", "steps_rolled_back", ""),
+    ("checkpoint_success_min", "checkpoint_success_percent", "%"),
+    ("resume_success_min", "resume_success_percent", "%"),
+)
+
+
+class Metrics(Score):
+    name = "metrics"
+    section = "metrics"
+
+    def score(self, evidence: Analysis, bounds: MetricBounds | None) -> ScoreResult:
+        values = _steps(evidence.run) | _checkpoints(evidence) | _alarms(evidence)
+        resumed = [episode.t_regained is not None for episode in evidence.run.episodes]
+        values["resume_success_percent"] = 100 * sum(resumed) / len(resumed) if resumed else None
+        false = values["false_alarms"] if bounds is None or bounds.max_false_alarms is None else 0
+        why = f"{counted(false, 'alarm')} of the trainer that no fault explains, and no bound on that"
+        lines = [*_lines(values, bounds)] if bounds else ()
+        return ScoreResult(values, lines, not_judged=[("alarms of the trainer", why)] if false else [])
+
+
+def _lines(values: Mapping[str, Any], bounds: MetricBounds) -> Iterator[Expectation]:
+    for name, figure, unit in ROWS:
+        if (allowed := getattr(bounds, name)) is not None:
+            bound = Bound(f"metrics.{name}", UNITS[unit], unit, least=name.endswith("_min"))
+            yield bound.line(allowed / S if unit == "s" else allowed, values[figure])
+
+
+def _steps(run: Timeline) -> dict[str, Any]:
+    """Step time is the time between ends of complete steps of one epoch."""
+    told = Times.of(run)
+    taken = told.end - told.begin
+    found = {f"step_seconds_p{q}": float(np.percentile(taken, q)) / S if len(taken) else None for q in QUANTILES}
+    return found | {"steps_rolled_back": len(run.progress) - len(np.unique(run.progress.step))}
+
+
+@dataclass
+class _Checkpoint:
+    """One checkpoint, by all who took part in it: each rank may begin it, and one of them or another commit it."""
+
+    began: set[int] = field(default_factory=set)  # rows in Timeline.processes
+    done: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+    over: int = NEVER  # when the first of them told how it ended
+
+    def may_be_joined(self, save: Save, worlds: Mapping[int, set[int]]) -> bool:
+        """By one who has not begun it yet: while it goes on, or later if its world is the one that did it."""
+        fresh = save.process not in self.began
+        return fresh and (self.over > save.at or any(worlds[save.process] & worlds[row] for row in self.began))
+
+    def add(self, save: Save) -> None:
+        if save.begun is not None:
+            self.began.add(save.process)
+        if save.how in (COMMITTED, FAILED):  # whoever commits the last part commits the checkpoint
+            (self.done if save.how == COMMITTED else self.failed).add(save.process)
+            self.over = min(self.over, save.ended or 0)
+
+
+def _together(run: Timeline, saves: Sequence[Save]) -> list[_Checkpoint]:
+    worlds: dict[int, set[int]] = {row: set() for row in range(len(run.processes))}
+    for epoch in run.epochs:
+        for row in epoch.processes:
+            worlds[row].add(epoch.world)
+    found: list[_Checkpoint] = []
+    current: dict[int, _Checkpoint] = {}
+    for save in saves:
+        held, begins = current.get(save.step), save.begun is not None
+        if not begins and save.how == PART:
+            continue
+        if held is None or (begins and not held.may_be_joined(save, worlds)):
+            held = current[save.step] = _Checkpoint()
+            found.append(held)
+        held.add(save)
+    return found
+
+
+def _checkpoints(evidence: Analysis) -> dict[str, Any]:
+    """A checkpoint that was begun and neither committed nor cut off by a death has failed, too."""
+    run = evidence.run
+    checkpoints = _together(run, evidence.saves.all)
+    lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
+    bad = [bool(each.failed - each.done) or (not each.done and each.began <= lived) for each in checkpoints]
+    done = sum(bool(each.done) and not failed for each, failed in zip(checkpoints, bad, strict=True))
+    tried = done + sum(bad)
+    success = 100 * done / tried if tried else None
+    return {
+        "checkpoints_committed": done,
+        "checkpoints_failed": sum(bad),
+        "checkpoint_success_percent": success,
+    }
+
+
+def _alarms(evidence: Analysis) -> dict[str, Any]:
+    """False alarms, and the time from a fault to its first evidence."""
+    run = evidence.run
+    windows = [*evidence.windows]
+    windows += [(f.injected, f.healed or run.end) for f in run.faults if f.injected is not None]
+    ends = _episode_ends(run)
+    detect = [taken for fault in run.faults if (taken := _detection(run, fault, ends)) is not None]
+    return {
+        "false_alarms": len(alarms.false_alarms(run, windows, evidence.spikes)),
+        "detection_seconds_max": max(detect) / S if detect else None,
+    }
+
+
+def _episode_ends(run: Timeline) -> Mapping[str, Sequence[int]]:
+    """When the episodes of each fault ended, in order of time."""
+    ended = sorted((episode.end, fault) for episode in run.episodes for fault in episode.faults)
+    return grouped((fault, at) for at, fault in ended)
+
+
+def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[int]]) -> int | None:
+    """From the injection to the first sign, within its episode, that somebody in the job noticed something."""
+    if fault.injected is None:
+        return None
+    at, over = int(np.searchsorted(run.evidence, fault.injected)), first_from(ends.get(fault.id, ()), fault.injected)
+    if at == len(run.evidence) or run.evidence[at] > ((fault.healed or run.end) if over == NEVER else over):
+        return None
+    return int(run.evidence[at]) - fault.injected
+
+
+SCORES = (Metrics(),)

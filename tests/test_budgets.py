@@ -1,0 +1,44 @@
+"""How many lines each part may have: what nobody needs goes before something new comes.
+
+python tests/test_budgets.py        prints them
+"""
+
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+WING = 4_500
+WINGS = {"adopt": WING, "forecast": WING, "gameday": 4_800, "gate": WING, "matrix": WING, "preflight": WING}
+# By part: what it may have today, and what it should come to. Who shrinks a part lowers its first figure.
+BUDGETS = {
+    "trunk": (58_950, 55_000),  # harness without the wings
+    "judge": (13_600, 9_000),  # part of the trunk
+    **{wing: (most, most) for wing, most in WINGS.items()},
+    "tests": (56_000, 50_000),
+    "beside": (8_300, 8_300),  # tools, benches, the reference trainer, examples
+}
+
+
+def lines(*folders: str) -> int:
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    return sum(path.read_bytes().count(b"\n") for path in paths)
+
+
+def size(part: str) -> int:
+    if part == "trunk":
+        return lines("harness") - sum(map(size, WINGS))
+    if part == "beside":
+        return lines("tools", "benches", "reference_trainer", "examples")
+    return lines(part if part == "tests" else f"harness/{part}")
+
+
+@pytest.mark.parametrize("part", BUDGETS)
+def test_a_part_keeps_its_budget(part: str) -> None:
+    most, goal = BUDGETS[part]
+    assert size(part) <= most, f"{part}: {size(part):,} lines; allowed {most:,}, to come to {goal:,}"
+
+
+if __name__ == "__main__":
+    for part, (most, goal) in BUDGETS.items():
+        print(f"{part:10} {size(part):7,} lines, allowed {most:,}, to come to {goal:,}")
