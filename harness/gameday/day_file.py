@@ -38,7 +38,7 @@ WebAddress = Annotated[Line, AfterValidator(_web_address)]
 
 
 class Steady(Parameters):
-    """What must hold before anything is injected, and again after a rest."""
+    """The conditions for a fault: they must hold before the first one, and again after a rest."""
 
     steps: int = Field(20, ge=2, le=1000, description="Of the newest steps nine of ten must be within the band.")
     band: Share = Field(50.0, description="Around the median time of these steps.")
@@ -48,7 +48,7 @@ class Steady(Parameters):
 
 
 class Alert(Parameters):
-    """An alert of one's own alerting that must fire."""
+    """An alert of the user's own alerting that must fire."""
 
     name: Line
     within: Duration = Field(description="From the moment at which the first fault acts.")

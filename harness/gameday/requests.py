@@ -1,4 +1,4 @@
-"""Where people and alerts reach a game day: a bounded queue between the page's thread and the job's loop."""
+"""Wishes of people and alerts for a game day: a bounded queue between the page's thread and the job's loop."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ PEM_BYTES_MAX = 2**20
 
 @dataclass(frozen=True)
 class PageAddress:
-    """Where the page is served. Another address than this host's own needs TLS."""
+    """The address of the page. Any address but this host's own needs TLS."""
 
     address: str = "127.0.0.1"
     port: int = 0  # 0: any free port
