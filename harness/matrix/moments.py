@@ -128,7 +128,7 @@ def moments(saves: Saves, ends: Sequence[int] | None, last: int) -> list[Moment]
 def _at_ends(saves: Saves, ends: Sequence[int] | None, last: int) -> Iterator[Moment]:
     words, place = "around the end of a pass over the data", saves.told.place
     if ends is None:
-        yield Moment(words, None, why="nobody tells which samples a step consumes")
+        yield Moment(words, None, why="the log does not tell which samples a step consumes")
     elif not ends:
         yield Moment(words, None, why=f"the job did less than one pass in {last} steps: more of them with --steps")
     often = saves.often or last
@@ -150,7 +150,7 @@ def _amid(saves: Saves) -> Moment:
     """Returns the restart from the first save between two micro-batches of a step."""
     told, amid = saves.told, [each for each in saves.made if saves.told.within(each)]
     if told.a_step is None:
-        return Moment(AMID, None, why="nobody tells how many batches a step takes")
+        return Moment(AMID, None, why="the log does not tell how many batches a step takes")
     if told.a_step == 1:
         return Moment(AMID, None, why="the job takes one batch a step")
     rare = f"the job takes {told.a_step} batches a step, and no save falls between them"

@@ -295,7 +295,7 @@ class _Sweep:
         if source.parent.name != COPIES:
             told = told.then(told_saves(timeline.load(source)))
         if not told.knows(save):
-            raise _Lost(f"nobody tells how many steps the save with the number {save} holds")
+            raise _Lost(f"save {save}: the log does not tell how many steps it holds")
         moment = replace(self.saves, told=told).placed(replace(moment, save=save))
         also = moment.also and hashlib.sha256(shlex.join(moment.also).encode()).hexdigest()[:8]
         parts = {"": moment.resume if moment.resume > 1 else None, "on-": moment.nodes, "ranks-": moment.ranks}

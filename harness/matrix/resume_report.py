@@ -88,7 +88,7 @@ def facts(found: Sweep) -> list[str]:
     untold = [text for kind, text in words.items() if not found.compared.get(kind.name)]
     if found.tried:
         facts.append(f"files, beside the state: {_files(found)}")
-    return facts + ([f"not compared, as nobody tells them: {', '.join(untold)}"] if untold and found.tried else [])
+    return facts + ([f"not compared, as they are not told: {', '.join(untold)}"] if untold and found.tried else [])
 
 
 def _followed(found: Sweep) -> str:

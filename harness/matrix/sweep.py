@@ -178,7 +178,7 @@ class Sweep:
     def verdict(self) -> Verdict:
         """Returns the verdict. A moment that the job never had changes nothing.
 
-        A moment that was not tried, or values that nobody tells, make it inconclusive."""
+        A moment that was not tried, or values that no log tells, make it inconclusive."""
         if self.findings:
             return Verdict.FAIL
         shown = self.compared.get(Kind.SAMPLES.name, 0) or self.compared.get(Kind.COMPUTED.name, 0)
@@ -221,7 +221,7 @@ class Sweep:
         if self._files_unseen:
             return f"not judged: files beside the saves, which --files asks for: {self._files_unseen}"
         if self.verdict is not Verdict.PASS:
-            return "nobody tells samples or losses, so nothing was compared"
+            return "the log tells neither samples nor losses, so nothing was compared"
         return f"{counted(len(self.tried), 'restart')} did what the run without a stop did"
 
 

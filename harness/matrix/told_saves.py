@@ -20,7 +20,7 @@ class ToldSaves:
     """Told facts by the number in a save's name, as far as the log tells them.
 
     `steps`: steps that it holds. `micro_batches`: micro-batches of the next step that were done when it was begun.
-    `a_step`: micro-batches of a step; `None`: nobody tells."""
+    `a_step`: micro-batches of a step; `None`: the log does not tell."""
 
     steps: Mapping[int, int] = field(default_factory=dict)
     micro_batches: Mapping[int, int] = field(default_factory=dict)

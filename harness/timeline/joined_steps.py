@@ -70,7 +70,7 @@ def _names(event: Mapping[str, Any], place: str) -> Iterator[tuple[str, object]]
 
 
 def apart(restores: Sequence[Mapping[str, Any]], steps: Mapping[str, Any]) -> bool:
-    """Whether a process counted its steps from 1 after it had restored a state of an unknown step."""
+    """Tells whether a process counted its steps from 1 after it had restored a state of an unknown step."""
     for event in restores:
         if step_of(event) is None:
             following = steps["step"][int(np.searchsorted(steps["end"], event["at"], "right")) :]

@@ -1,4 +1,4 @@
-"""Who ran when, in which world, and which of the executed steps survived.
+"""Derives from the log when each process ran, in which world, and which steps survived.
 
 A *life* is one worker process. Lives that form a process group together are a *world*; a process that survives the
 loss of a peer may form several, one for each `rendezvous`. Steps of one world without a rollback are an *epoch*:
