@@ -34,6 +34,7 @@ from harness.units import counted, format_duration
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 KEPT = ROOT / "docs" / "margins.json"
 NEAR = 10.0  # times the threshold: what is farther away shows nothing of it
+SIGNS = {"<": "< ", "<=": "≤ ", ">": "> ", ">=": "≥ ", None: ""}
 GAP = 2.0  # between the nearest healthy run and the nearest broken one
 PATIENCE_S = 120  # for one run
 JUDGE = "/judge/"  # where rules are: what is compared elsewhere only formats or sorts
@@ -268,7 +269,7 @@ def install() -> None:
 
 class Run(NamedTuple):
     name: str
-    right: str  # `healthy`, `broken`, or `` where the judge of today says it
+    right: str  # `healthy`, `broken` or `neither`: its right verdict is not known, or no other one than inconclusive
     judge: Callable[[], Any]
 
 
@@ -292,7 +293,7 @@ def runs(folders: Sequence[pathlib.Path], count: int, seed: int, place: pathlib.
         yield from (Run(f"mutants/{bent.name}", right, bent.judge) for bent in bents)
     for number, each in enumerate(simulated(place / "simulated", count, seed)):
         if number >= len(BROKEN):
-            yield run(each, "healthy" if each.name.endswith("-whole") else "")
+            yield run(each, "healthy" if each.name.endswith("-whole") else "neither")
 
 
 def told_right(allowed: Sequence[str]) -> str:
@@ -377,6 +378,9 @@ def measured(found: Iterator[Run]) -> tuple[dict[str, Margin], dict[str, int]]:
     margins = {name: Margin() for name, row in TABLE.items() if row.kind != "method"}
     counts = {"healthy": 0, "broken": 0, "neither": 0, "not judged": 0}
     for run in found:
+        if run.right == "neither":
+            counts["neither"] += 1
+            continue
         NOTED.clear()
         try:
             with in_time():
@@ -388,21 +392,22 @@ def measured(found: Iterator[Run]) -> tuple[dict[str, Margin], dict[str, int]]:
             continue
         if crashed := [reason for reason in map(str, card.reasons) if " crashed: " in reason]:
             raise RuntimeError(f"{run.name}: {crashed[0]}")
-        right = run.right or ("broken" if str(card.verdict) == "fail" else "neither")
-        counts[right] += 1
-        for name, noted in NOTED.items() if right != "neither" else ():
-            margins[name].take(TABLE[name], right, run.name, noted)
+        counts[run.right] += 1
+        for name, noted in NOTED.items():
+            margins[name].take(TABLE[name], run.right, run.name, noted)
     return margins, counts
 
 
 def shown(row: Threshold, ratio: float = 1.0) -> str:
     value = row.value * ratio
-    return format_duration(round(value)) if row.unit == "ns" else f"{value:.3g} {row.unit}".strip()
+    if row.unit == "ns":
+        return format_duration(round(value))
+    return f"{int(value):,} {row.unit}" if value == int(value) else f"{value:.3g} {row.unit}"
 
 
 def words(name: str, margin: Margin) -> str:
     row = TABLE[name]
-    told = [f"{name}: {row.sign} {shown(row)}: {row.parts}"]
+    told = [f"{name}: {SIGNS[row.sign]}{shown(row)}: {row.parts}"]
     for side in ("healthy", "broken") if margin.compared else ():
         if (seen := margin.near(side)) is None:
             told.append(f"    {side:8} no {side} run within a factor of ten: make one")
@@ -438,8 +443,9 @@ def section() -> list[str]:
             cells[0] += f"; {found.beyond} beyond"
         if found.gap is not None and found.gap < GAP:
             cells[1] += f"; **gap {found.gap:.2g} ×**"
-        value = f"{row.sign or ''} {shown(row)}".strip()
-        lines.append(f"| `{name}` | {value} | {row.parts.replace(' | ', ' · ')} | {row.source} | {' | '.join(cells)} |")
+        lines.append(
+            f"| `{name}` | {SIGNS[row.sign]}{shown(row)} | {row.parts.replace(' | ', ' · ')} | {row.source} | {' | '.join(cells)} |"
+        )
     return lines
 
 

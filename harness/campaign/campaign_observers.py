@@ -1,4 +1,4 @@
-"""Who watches a campaign: beside the status of each job, what is run next, and what came of it."""
+"""Observers of a campaign: they hear which job comes next, and how it ended."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from harness.units import counted
 
 @dataclass(frozen=True)
 class Stage:
-    """One job of a campaign. `again`: the fault-free run that was kept went at another pace, so it is made anew.
+    """One job of a campaign. `again`: the stored fault-free run had another pace, so it is made anew.
 
     `at`: it ends at the save of this step, or goes on from it.
-    `folder`: where its log will be, if that is known before. `fault_free`: the folder with its fault-free runs.
+    `folder`: the place of its log, if known before. `fault_free`: the folder with its fault-free runs.
     """
 
     kind: Literal["first look", "fault-free run", "run with faults", "run", "blindness check"]
@@ -36,23 +36,22 @@ class Stage:
 
 
 class CampaignObserver(Silent):
-    """Hears of a campaign in the order of events, and does nothing about it. Whoever does something must return at
-    once."""
+    """Hears of a campaign in the order of events, and does nothing. A subclass must return at once."""
 
     def stage(self, stage: Stage) -> None:
-        """This job is needed now."""
+        """Hears that this job is needed now."""
 
     def stage_ended(self, stage: Stage, how: str) -> None:
-        """`how` is the job's outcome, or `cached` where it did not have to run."""
+        """Hears how a job ended: its outcome, or `cached` if it did not have to run."""
 
     def note(self, text: str) -> None:
-        """Something that the user should know, and that changes no verdict."""
+        """Hears a remark for the user that changes no verdict."""
 
     def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
-        """A run has its verdict and its report."""
+        """Hears the verdict of a run, and the files of its report."""
 
     def begins(self, name: str, about: str) -> None:
-        """A gate begins, or one of its scenarios."""
+        """Hears that a gate begins, or one of its scenarios."""
 
 
 class Together(CampaignObserver):
@@ -78,7 +77,7 @@ SILENT_CAMPAIGN = CampaignObserver()
 
 
 def staged(observer: CampaignObserver, stage: Stage, run: Callable[[], Outcome]) -> Outcome:
-    """Runs the job of this stage, which the observer hears of."""
+    """Runs the job of this stage, and tells the observer of its begin and end."""
     observer.stage(stage)
     outcome = run()
     observer.stage_ended(stage, outcome.outcome)

@@ -1,4 +1,4 @@
-"""Scenarios and stored plans from files, checked with everything that is known here: also the bounds of each score."""
+"""Reads scenarios and stored plans from files, and checks them, with the bounds of each score."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from harness.spec.expected_scores import Allowed, ScoreBounds
 from harness.spec.scenario import Scenario
 
 PLAN = "plan.json"
-ASKED_PLAN = "asked-plan.json"  # beside it, where a fault-free run that did not complete stands in a run's place
+ASKED_PLAN = "asked-plan.json"  # plan that was asked for, if a failed fault-free run stands in the run's place
 
 
 def score_bounds() -> ScoreBounds:
-    """Of each score, what may stand under its name in `expect:`."""
+    """Returns the model of the bounds of each score, by its name in `expect:`."""
     return {name: Allowed(bounds, bool(bounds.by_default)) for name, bounds in BOUNDS.items()}
 
 
 def load_scenario(
     path: pathlib.Path, profile: str | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Scenario:
-    """Raises `ScenarioError` with every mistake found, `UsageError` for an unknown profile."""
+    """Reads a scenario. Raises `ScenarioError` with every mistake found, `UsageError` for an unknown profile."""
     return scenario.load_scenario(path, profile, overrides, score_bounds())
 
 
 def check_plan(spec: Scenario, profile: str | None) -> None:
-    """Raises `UsageError` for a scenario of which no plan can be made."""
+    """Raises `UsageError` for a scenario from which no plan can be made."""
     make_plan(spec, 1, "local", "validate", profile)
 
 
@@ -41,12 +41,12 @@ def json_schema() -> dict[str, Any]:
 
 
 def load_plan(path: pathlib.Path) -> Plan:
-    """A stored plan. Raises `ScenarioError` with every mistake found."""
+    """Reads a stored plan. Raises `ScenarioError` with every mistake found."""
     return stored.load_plan(path, score_bounds())
 
 
 def find_plan(name: str, reports: pathlib.Path) -> pathlib.Path:
-    """A file as given, or the plan of a run: of its folder, its id or the beginning of it, or `last`."""
+    """Returns a file as given, or the plan of a run by its folder, its id, the beginning of its id, or `last`."""
     given = pathlib.Path(name)
     from harness.campaign.run_store import Store, refuse_first_look
 

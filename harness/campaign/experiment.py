@@ -1,4 +1,4 @@
-"""One scenario, whole: fault-free runs, then the run with its faults; the evidence ends up in one folder."""
+"""Runs one scenario: fault-free runs, then the run with faults. All evidence ends up in one folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from harness.campaign.resumed import Resumed, resize
 from harness.campaign.wings import sections_of
 from harness.errors import ChaosError, EventLogError, FaultError
 from harness.judge.facts.evidence import CALIBRATION, FAULT_FREE, Evidence, load_evidence
-from harness.judge.facts.resumed_as_asked import BEFORE, RESUMED, SAME
+from harness.judge.facts.made_as_asked import BEFORE, RESUMED, SAME
 from harness.judge.facts.usual import Slowed, Usual
 from harness.judge.score import Scorecard, judge
 from harness.log import untrusted_files
@@ -41,8 +41,8 @@ from harness.timeline import timeline
 from harness.units import counted
 
 MIN_FREE_BYTES = 200 * 2**20
-REPEATS_MAX = 5  # fault-free runs that a band is drawn from
-COPIES_MAX = 3  # tries to copy what others may be replacing
+REPEATS_MAX = 5  # most fault-free runs for one band
+COPIES_MAX = 3  # most tries to copy a folder that others may be replacing
 
 
 def run_experiment(
@@ -52,9 +52,9 @@ def run_experiment(
     observer: CampaignObserver = SILENT_CAMPAIGN,
     stop: StopRequest | None = None,
 ) -> tuple[pathlib.Path, bool]:
-    """Runs what is needed and returns the run's folder, and whether the user stopped it.
+    """Runs the needed jobs. Returns the run's folder, and whether the user stopped it.
 
-    When the workload does not even finish without a fault, that fault-free run is what is handed back to be judged.
+    If the workload does not even finish without a fault, the folder is that of the fault-free run.
     """
     return _Experiment(plan, reports, backend, observer, stop or StopRequest()).run()
 
@@ -73,7 +73,7 @@ class _Experiment:
             raise ChaosError(f"{self.reports}: {free // 2**20} MiB free; a run needs {MIN_FREE_BYTES // 2**20} MiB")
         for problem in sweep(self.reports)[1]:
             self.observer.note(problem)
-        # Copies of its own from the start: another run beside this one may make the same fault-free runs anew.
+        # The run has its own copies from the start: another run may replace the stored fault-free runs.
         held = own_folder(self.reports, self.plan.run_id)
         try:
             return self._run_beside(held)
@@ -107,7 +107,7 @@ class _Experiment:
         return self.run_dir, self.stop.asked
 
     def _hold(self, fault_free: FaultFree, target: pathlib.Path) -> tuple[pathlib.Path, Outcome | None]:
-        """Copies the events of that fault-free run, made or kept, to `target`; as `ensure_fault_free` otherwise."""
+        """Makes or finds that fault-free run, and copies its events to `target`. Returns like `ensure_fault_free`."""
         for _ in range(COPIES_MAX):
             folder, outcome = self._ensure(fault_free)
             completed = outcome is None or outcome.outcome == "completed"
@@ -137,8 +137,9 @@ class _Experiment:
         return folder, outcome
 
     def _renew(self) -> bool:
-        """Makes the fault-free runs once more, in the place of those of a busier or a quieter day. Where one does not
-        complete, the run keeps the old ones. Returns whether the user stopped it."""
+        """Makes the fault-free runs once more, as the host was busier or quieter then.
+
+        If one does not complete, the run keeps the old ones. Returns whether the user stopped it."""
         fresh = own_folder(self.reports, self.plan.run_id)
         try:
             outcome = self._make_anew(fresh)
@@ -154,7 +155,7 @@ class _Experiment:
             release(fresh)
 
     def _make_anew(self, fresh: pathlib.Path) -> Outcome | None:
-        """New fault-free runs, copied to `fresh`; or how the first one ended that did not complete."""
+        """Makes new fault-free runs, copied to `fresh`. Returns the outcome of the first that did not complete."""
         for name, fault_free in fault_free_plans(self.plan).items():
             folder, outcome = self._ensure(fault_free, anew=True)
             if outcome is not None and outcome.outcome != "completed":
@@ -166,8 +167,9 @@ class _Experiment:
         return None
 
     def _resume(self) -> None:
-        """Fault-free runs that change size where the run did, where it did. Then more of all kinds, while the run is
-        outside of the band that they give and too few are there to accuse it."""
+        """Makes fault-free runs that change size where the run did, if it did.
+
+        Then makes more of all kinds while the run is outside of their band and too few are there to accuse it."""
         run, fault_free = timeline.load(self.run_dir), self.run_dir / FAULT_FREE
         at = resize(self.plan, run, timeline.load(fault_free))
         resumed = at and Resumed(self.plan, at, run, self.reports, self.backend, self.observer, self.stop)
@@ -181,7 +183,7 @@ class _Experiment:
             self.observer.note(f"Not all fault-free runs that this run is compared with could be made: {error}")
 
     def _another_repeat(self, resumed: Resumed | None, fault_free: pathlib.Path) -> bool:
-        """Whether one more was needed, and made."""
+        """Makes one more fault-free run if it is needed. Returns whether it was made."""
         kind = RESUMED if resumed else CALIBRATION
         known = {path.name for path in self.run_dir.glob(f"{kind}*")} - {BEFORE, SAME}
         if len(known) >= REPEATS_MAX or not lacks_repeats(load_evidence(self.run_dir)):
@@ -194,7 +196,7 @@ class _Experiment:
         return outcome is None or outcome.outcome == "completed"
 
     def _exchange(self, copied: pathlib.Path) -> None:
-        """Puts it into the run's folder, in the place of the old one if there is one."""
+        """Puts a copied folder into the run's folder. It replaces an old one."""
         place, aside = self.run_dir / copied.name, self.run_dir / f".old-{copied.name}"
         if place.exists():
             place.rename(aside)
@@ -203,7 +205,7 @@ class _Experiment:
 
 
 def _digests(held: pathlib.Path) -> dict[str, str]:
-    """Of the event logs held there, by name; `damaged` where one cannot be read any more."""
+    """Returns the digests of the event logs there, by name; `damaged` for an unreadable one."""
     found = {}
     for path in held.iterdir():
         try:
@@ -214,7 +216,7 @@ def _digests(held: pathlib.Path) -> dict[str, str]:
 
 
 def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
-    """Where the scenario does not say how many steps there are, as many as the fault-free run did, if it told any."""
+    """Returns the plan with the steps of the fault-free run, if the scenario names no number and the run told one."""
     if plan.workload.steps is not None:
         return plan
     alone = timeline.load(held / FAULT_FREE)
@@ -226,7 +228,7 @@ def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
 
 
 def lacks_repeats(evidence: Evidence) -> bool:
-    """Whether a run is outside of its band, and too few fault-free runs say how wide that is."""
+    """Tells whether a run is outside of its band while too few fault-free runs show the width of the band."""
     return any(finding.doubt == "enough-repeats" for finding in judge(evidence, "").findings)
 
 
@@ -242,7 +244,7 @@ def run_repeatedly(
     observer: CampaignObserver = SILENT_CAMPAIGN,
     stop: StopRequest | None = None,
 ) -> tuple[list[Scorecard], bool]:
-    """Runs and judges plan after plan. Returns the scorecards, and whether the user stopped it."""
+    """Runs and judges plan after plan. Returns the scorecards, and whether the user stopped."""
     stop = stop or StopRequest()
     cards = []
     for plan in plans:

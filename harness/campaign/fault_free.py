@@ -1,9 +1,9 @@
-"""Fault-free runs: the same workload and seed with no fault, run once and cached by what decides the outcome.
+"""Fault-free runs: the same workload and seed without a fault, run once and cached by the inputs of the outcome.
 
     .fault-free/<digest>/            kept: whole, and sealed (`harness.campaign.seal`)
     .fault-free/<name>.<random>/     being made, or in use, by the process that holds the lock on it
 
-What is kept is put there and replaced by renaming alone. What dead processes leave is swept.
+Stored runs are put in place and replaced by renaming alone. Remains of dead processes are swept.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from harness.run.stop import StopRequest
 from harness.timeline import timeline
 from harness.trainers.shared import outcome_inputs
 
-REPEATS = 2  # for a band where all runs have one world size
+REPEATS = 2  # fault-free runs beside the first, for a band of one world size
 CODE_UNKNOWN = (
     "The fault-free run is one of before, and no file of the trainer's code is known: name its files under digest:, or "
     "use --fresh-fault-free if the code has changed."
 )
-YOUNG_S = 60.0  # so young a folder may not have its lock yet
-_locks: dict[str, int] = {}  # by folder: descriptors that hold a lock
+YOUNG_S = 60.0  # age in seconds below which a folder may not have its lock yet
+_locks: dict[str, int] = {}  # folder → descriptor that holds its lock
 
 
 def ensure_fault_free(
@@ -52,7 +52,7 @@ def ensure_fault_free(
     anew: bool = False,
     repeat: int = 0,
 ) -> tuple[pathlib.Path, Outcome | None]:
-    """The folder of a completed run of `plan` (itself without faults), and how it went if it ran now.
+    """Returns the folder of a completed run of `plan` (without faults), and its outcome if it ran now.
 
     What was kept is used where its seal holds and it did what it was asked; with `anew` it is replaced once a new run
     has completed. One that did something else is made again once. `repeat` tells runs of one and the same plan apart.
@@ -78,7 +78,7 @@ def ensure_fault_free(
 
 
 def _flaw(plan: Plan, made: pathlib.Path) -> str:
-    """What a run of `plan` did that it was not asked, if the judge would not use it for that."""
+    """Tells in which way a run of `plan` did not do as asked, if the judge would refuse it; empty: in none."""
     try:
         run = timeline.load(made)
     except EventLogError as error:
@@ -89,10 +89,10 @@ def _flaw(plan: Plan, made: pathlib.Path) -> str:
 
 
 def keep(attempt: pathlib.Path, kept: pathlib.Path) -> None:
-    """This run is what others are compared with from now on."""
+    """Stores this run: later runs are compared with it."""
     with contextlib.suppress(FaultError):  # too much is kept then, and nothing else is wrong
         untrusted_files.remove_tree(attempt, "checkpoints")
-    # The events become copies that are ours alone: no process that is left over has them open.
+    # The events become our own copies, which no process left over has open.
     files.attach(attempt / "events", attempt / "copied")
     untrusted_files.remove_tree(attempt, "events")
     os.rename(attempt / "copied", attempt / "events")
@@ -101,19 +101,19 @@ def keep(attempt: pathlib.Path, kept: pathlib.Path) -> None:
 
 
 class FaultFree(NamedTuple):
-    """A run that another one is compared with. `repeat`: which one of several of the same plan."""
+    """A run for comparison. `repeat`: its number among several of the same plan."""
 
     plan: Plan
     repeat: int = 0
 
 
 def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFree]:
-    """What `plan` is compared with, by the folder in the run's own: the fault-free run and those for calibration.
+    """Returns the fault-free run of `plan` and the calibration runs, by their folder in the run's own.
 
-    `band`: whether losses are held against what fault-free runs differ by; as the plan expects it, if left out.
+    `band`: whether the losses need a band of fault-free runs; by default as the plan expects.
     """
     alone = plan.without_faults(f"{plan.run_id}-fault-free")
-    # Those at the other world sizes that the plan may come to tell how far rounding alone drifts.
+    # Runs at the other world sizes of the plan show how far rounding alone drifts.
     sizes = range(plan.workload.min_nodes, plan.workload.nodes)
     others = [FaultFree(plan.without_faults(f"{plan.run_id}-{size}", nodes=size)) for size in sizes[:2]]
     if not others and (expects_band(plan) if band is None else band):
@@ -122,7 +122,7 @@ def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFre
 
 
 def another_repeat(plan: Plan, known: int) -> FaultFree:
-    """One more of those for calibration, where so many are known: of the same sizes in turn."""
+    """Returns one more calibration run beside `known` ones; their world sizes take turns."""
     first = [other for name, other in fault_free_plans(plan).items() if name != FAULT_FREE]
     sizes = {other.plan.workload.nodes: other.plan for other in first}
     chosen = [*sizes.values()][known % len(sizes)]
@@ -139,9 +139,9 @@ def _key(plan: Plan, repeat: int) -> str:
 
 
 def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
-    """Lets the next run of `plan` make its fault-free runs anew. Reports keep the ones they were judged by.
+    """Removes the stored fault-free runs of `plan`, so that the next run makes new ones. Reports keep their own.
 
-    Raises `FaultError` for what cannot be removed.
+    Raises `FaultError` if one cannot be removed.
     """
     for digest in {other.plan.outcome_digest() for other in fault_free_plans(plan).values()}:
         for kept in (cache(reports) / digest, *cache(reports).glob(f"{digest}-*")):
@@ -149,32 +149,32 @@ def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
 
 
 def cache(reports: pathlib.Path) -> pathlib.Path:
-    """The folder of what is kept, which several reports folders may share by a link."""
+    """Returns the folder of stored runs, which several reports folders may share by a link."""
     return (reports / CACHE).resolve()
 
 
 def own_folder(reports: pathlib.Path, name: str) -> pathlib.Path:
-    """A new folder in the cache that belongs to this process: as long as it lives, or until `release`."""
+    """Makes a folder in the cache that belongs to this process until it ends or calls `release`."""
     folder = cache(reports) / f"{name}.{secrets.token_hex(4)}"
     folder.mkdir(parents=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    with contextlib.suppress(OSError):  # some network file systems lock no folders: there, nothing is swept
+    with contextlib.suppress(OSError):  # some network file systems lock no folders: nothing is swept there
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     _locks[str(folder)] = descriptor
     return folder
 
 
 def release(folder: pathlib.Path) -> None:
-    """Gives up the lock on a folder of `own_folder`, which may be gone or elsewhere by now."""
+    """Gives up the lock on a folder of `own_folder`. The folder may be gone or elsewhere by now."""
     descriptor = _locks.pop(str(folder), None)
     if descriptor is not None:
         os.close(descriptor)
 
 
 def sweep(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Removes what dead processes left in the cache. Returns the names removed, and a message for each that is left.
+    """Removes folders of dead processes from the cache. Returns their names, and a message for each that stays.
 
-    A folder that may be in use is left alone, and so is a run that is not healed yet.
+    A folder that may be in use stays, and so does a run that is not healed yet.
     """
     removed, failed = list[str](), list[str]()
     for folder in sorted(cache(reports).glob("*.*")):
@@ -191,7 +191,7 @@ def sweep(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list
 
 @contextlib.contextmanager
 def _dead(folder: pathlib.Path) -> Iterator[bool]:
-    """Whether this folder's process is dead, with the lock on it held meanwhile. Any doubt means alive."""
+    """Yields whether this folder's process is dead, with its lock held meanwhile. Any doubt means alive."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -208,8 +208,8 @@ def _dead(folder: pathlib.Path) -> Iterator[bool]:
 
 
 def _put_in_place(attempt: pathlib.Path, kept: pathlib.Path) -> None:
-    """By renaming. Where another run was faster, the newer one stays."""
-    with contextlib.suppress(FaultError):  # it is out of the way, and swept later
+    """Renames `attempt` to `kept`. If another run was faster, the newer one stays."""
+    with contextlib.suppress(FaultError):  # the folder is out of the way, and swept later
         _set_aside(kept)
     try:
         os.rename(attempt, kept)
@@ -220,7 +220,7 @@ def _put_in_place(attempt: pathlib.Path, kept: pathlib.Path) -> None:
 
 
 def _set_aside(kept: pathlib.Path) -> None:
-    """Out of the way by a rename, and removed; one that is not healed yet waits for that, and is swept later."""
+    """Renames a stored run out of the way, and removes it. A run that is not healed yet is swept later."""
     aside = kept.with_name(f"{kept.name}.{secrets.token_hex(4)}")
     try:
         os.rename(kept, aside)
@@ -231,7 +231,7 @@ def _set_aside(kept: pathlib.Path) -> None:
 
 
 def copy_fault_free(folder: pathlib.Path, target: pathlib.Path) -> bool:
-    """Copies the events of a run that is kept to `target/events`; whether all of it was still there."""
+    """Copies the events of a stored run to `target/events`. Returns whether all were still there."""
     try:
         files.attach(folder / "events", target / "events")
     except (EventLogError, FileNotFoundError):

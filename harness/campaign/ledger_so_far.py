@@ -1,9 +1,9 @@
-"""The ledger of a job that still runs, worked out from its log as it is now, in a process of its own.
+"""Computes the ledger of a job that still runs, from its log so far, in a process of its own.
 
     python -m harness.campaign.ledger_so_far RUN_DIR FAULT_FREE [SINCE]      prints one JSON object
 
-It is the judge's own ledger: no second definition of an account. The job's loop does not wait for it. `SINCE` is the
-name of an event of the harness; from the first one of that name on, the ledger is also worked out apart.
+It is the judge's own ledger, without a second definition of an account. The job's loop does not wait for it. `SINCE` is
+the name of a harness event: the time from the first such event on has a second ledger.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from harness.timeline.window import narrowed
 
 S = 1_000_000_000
 CPU_LIMIT_S = 120
-LIMIT_S = 900  # a process of low priority waits long where others use the CPUs
-MEMORY_BYTES_MAX = 4 * 2**30  # about twenty million steps
-SOURCE = pathlib.Path(__file__).resolve().parents[2]  # never the harness of the folder that the user is in
+LIMIT_S = 900  # seconds; a process of low priority waits long for busy CPUs
+MEMORY_BYTES_MAX = 4 * 2**30  # bytes, about twenty million steps
+SOURCE = pathlib.Path(__file__).resolve().parents[2]  # this harness, whatever lies in the current folder
 
 
 def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None, since: str = "") -> dict[str, Any] | None:
-    """The ledger so far, from a process of low priority; `None` where it cannot be worked out.
+    """Returns the ledger so far, from a process of low priority; `None`: it cannot be computed.
 
-    `fault_free`: the folder with the fault-free runs, where the run's own does not hold them yet.
+    `fault_free`: the folder with the fault-free runs, if the run's own does not hold them yet.
     """
     folders = [str(folder.resolve()) for folder in (run_dir, fault_free or run_dir)]
     command = [sys.executable, "-m", "harness.campaign.ledger_so_far", *folders, *filter(None, [since])]
@@ -55,15 +55,15 @@ def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None, since: st
 
 
 def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> dict[str, Any]:
-    """GPU-seconds by account, what follows from them, and the CPU time that it took to say so.
+    """Returns GPU-seconds by account, the derived figures, and the CPU time of this computation.
 
-    Raises `ChaosError` for a log that cannot be read.
+    Raises `ChaosError` for an unreadable log.
     """
     at = time.time()
     log = reading.read(run_dir / "events")
     if (
         log.harness and first(log.harness.events, "run.finished") is None
-    ):  # a job that hangs writes nothing, and its GPU time runs on
+    ):  # the GPU time of a hanging job runs on, though it writes nothing
         log.harness.events.append({"event": "ledger.asked", "at": time.monotonic_ns()})
     evidence = beside(_without_the_step_under_way(timeline.build(log)), fault_free)
     told = booked(evidence)
@@ -73,7 +73,7 @@ def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> 
 
 
 def booked(evidence: Evidence, since: int | None = None) -> dict[str, Any]:
-    """The ledger of a job, or of what it did since that moment."""
+    """Returns the ledger of a job, or of its part since that moment."""
     if since is not None:
         part = narrowed(evidence.run, since)
         own = replace(part.beside, job=part.beside.job or evidence.run)
@@ -82,7 +82,7 @@ def booked(evidence: Evidence, since: int | None = None) -> dict[str, Any]:
 
 
 def as_told(evidence: Analysis) -> dict[str, Any]:
-    """In GPU-seconds."""
+    """Returns the ledger in the form of a report's `wasted_gpu_hours`, in GPU-seconds."""
     ledger, price = evidence.ledger, price_per_gpu_hour(evidence.run)
     wasted, productive = ledger.wasted / S, ledger.accounts["productive"]
     return {
@@ -96,12 +96,12 @@ def as_told(evidence: Analysis) -> dict[str, Any]:
 
 
 def first(events: Iterable[Mapping[str, Any]], name: str) -> int | None:
-    """When the first event of this name was told that does not say `ok: false`."""
+    """Returns the time of the first event of this name without `ok: false`."""
     return min((event["at"] for event in events if event["event"] == name and event.get("ok", True)), default=None)
 
 
 def _without_the_step_under_way(run: Timeline) -> Timeline:
-    """A job that stands in no outage is in the middle of a step, and nobody knows yet whether that one is lost."""
+    """Cuts off the step under way of a job in no outage: it is unknown whether that step will be lost."""
     last = run.segments[-1] if run.segments else None
     if last is None or last.phase != "interrupted_step" or any(each.t_regained is None for each in run.episodes):
         return run

@@ -1,4 +1,4 @@
-"""What a trainer wrote into its own logs, read after the fact: the steps that it did, and did again after a restart."""
+"""Reads a trainer's own logs after the fact: the steps that it did, and did again after a restart."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from harness.trainers.readers.contract import (
 CHUNK_BYTES = 2 * 2**20
 STEPS_MAX = 5_000_000
 SAID_MAX = 20
-HOLE = 1.5  # times the usual distance of two lines: one of them is missing
+HOLE = 1.5  # factor of the usual distance of two lines from which a line is missing
 PLACES = ("first", "count")
-LINE_SAVED = "line.saved"  # the event of a save that only common words tell
+LINE_SAVED = "line.saved"  # event of a save that only common words tell
 _SAVED = re.compile(r"(?=.*(?:checkpoint|ckpt|\.pth?\b)).*\b(?:saved|wrote|written)\b", re.IGNORECASE)
 _NO_SAVE = re.compile(r"\b(?:not|no|fail\w*|error|will|best|skip\w*|delet\w*|remov\w*)\b", re.IGNORECASE)
 _STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)s?[\s=_:#-]*(\d{1,10})(?!\d)", re.IGNORECASE)
 
 
 def reader_of(text: str) -> Reader:
-    """A reader's name, or its form in YAML: `lines: {regex: …}`. Raises `UsageError`."""
+    """Parses a reader's name, or its form in YAML: `lines: {regex: …}`. Raises `UsageError`."""
     try:
         return reader_as(yaml.safe_load(text))
     except (ValueError, yaml.YAMLError) as error:
@@ -55,14 +55,14 @@ def reader_of(text: str) -> Reader:
 
 
 def reader_as(given: object) -> Reader:
-    """Raises `ValueError`."""
+    """Makes a reader from its name or mapping. Raises `ValueError`."""
     if not isinstance(given, (str, Mapping, Reader)) or (isinstance(given, str) and given not in reader_names()):
         raise ValueError("no reader has this name")
     return load_reader(given)() if isinstance(given, str) and given in reader_names() else build_reader(given)
 
 
 class _SavesSource(LineSource):
-    """Saves in common words, like `saved checkpoint step_110.pt`. Of several numbers the smallest counts."""
+    """Reads saves in common words, like `saved checkpoint step_110.pt`. The smallest of several numbers counts."""
 
     chars_max = EXPRESSION_CHARS_MAX
 
@@ -73,18 +73,20 @@ class _SavesSource(LineSource):
 
 @dataclass
 class _Rank:
-    """One rank of one file. A smaller step is a restart if the next line goes on from it: else it was printed late."""
+    """One rank of one file. A smaller step is a restart if the next line goes on from it, else a late line."""
 
     last: int | None = None  # the newest step
-    row: int = -1  # of it
+    row: int = -1  # row of the newest step
     held: Told | None = None  # a smaller step than the one before it
-    newest: tuple[int, int] = (0, 0)  # the saves when it was held
+    newest: tuple[int, int] = (0, 0)  # newest saves at that time
 
 
 @dataclass
 class OwnLog:
-    """`told`: the steps; `doubts`: what in the logs leaves open what the job did, in words; `untold`: what no line
-    tells."""
+    """The steps of a job by its own logs.
+
+    `told`: the steps; `doubts`: flaws of the logs that leave the job's acts open, in words; `untold`: quantities that
+    no line tells."""
 
     told: Executed
     doubts: list[str]
@@ -97,14 +99,14 @@ class _Reading:
         self.figures = {name: array.array("d") for name in WORDS}
         self.places = {name: array.array("q") for name in PLACES}
         self.lives, self.saved, self.restored = dict[int, int](), dict[int, int](), dict[int, int]()
-        self.worded = dict[int, int]()  # by life, the newest save that only common words tell: a doubt, and no proof
-        self.newest = (0, 0)  # save that the reader told, and that words told
+        self.worded = dict[int, int]()  # life → newest save by common words, a doubt and no proof
+        self.newest = (0, 0)  # newest save by the reader, and by common words
         self.empty: list[str] = []  # files without a step
         self.late: list[int] = []  # steps that were printed after later ones
-        self.twice: list[int] = []  # steps that were told more than once, with other figures
+        self.twice: list[int] = []  # steps with two different figures
 
     def take(self, told: Told, of: _Rank) -> None:
-        """A step, in the order of its file."""
+        """Takes a step, in the order of its file."""
         step = int(told.fields["step"])
         if of.held is not None:
             held, of.held = of.held, None
@@ -146,8 +148,9 @@ def _figure(told: Told, name: str) -> float:
 
 
 def executed(files: Sequence[pathlib.Path], reader: Reader) -> OwnLog:
-    """The files are those of one job, the oldest first. A further file, or a step that is no later one, is a restart.
-    Raises `UsageError` for what cannot be read."""
+    """Reads the logs of one job, the oldest first. A further file, or a step that is not later, is a restart.
+
+    Raises `UsageError` for an unreadable file."""
     if reader.whole:
         raise UsageError(f"--read {reader.name}: its files hold the whole history, and not what was done twice")
     reading = _Reading()
@@ -156,7 +159,7 @@ def executed(files: Sequence[pathlib.Path], reader: Reader) -> OwnLog:
         for told in _told(path, reader):
             if told.event == "checkpoint.committed":
                 reading.newest = max(reading.newest[0], int(told.fields.get("step", 0))), reading.newest[1]
-            elif told.event == LINE_SAVED:  # some trainers name a save by the step that comes next
+            elif told.event == LINE_SAVED:  # some trainers name a save by the next step
                 reading.newest = reading.newest[0], max(reading.newest[1], min(told.fields["step"], at))
             elif told.event == "restored":
                 reading.restored[reading.lives.get(told.rank, -1) + 1] = int(told.fields.get("step", 0))
@@ -196,7 +199,7 @@ def _doubts(reading: _Reading, told: Executed) -> Iterator[str]:
         restored, saved = reading.restored.get(life), reading.saved.get(life, 0)
         if restored is not None and first > restored + stride:
             yield f"restart {life}: it restored step {restored}, and the next step in the log is {first}"
-        # That it began anew, though the reader told a save, is judged where the steps are.
+        # A new beginning though the reader told a save is judged with the steps.
         if saved and first == int(told.step.min()):
             continue
         if first <= (newest := max(saved, reading.worded.get(life, 0))):
@@ -204,7 +207,7 @@ def _doubts(reading: _Reading, told: Executed) -> Iterator[str]:
 
 
 def _untold(reading: _Reading, told: Executed) -> list[str]:
-    """What no line tells, in words: nothing is known of it."""
+    """Lists quantities that no line tells, in words."""
     silent = [words for name, words in WORDS.items() if not is_told(told.figures[name]).any()]
     silent += ["samples"] if all((numbers < 0).all() for numbers in told.places.values()) else []
     lives, rows = np.unique(told.life, return_index=True)
@@ -217,7 +220,7 @@ def _untold(reading: _Reading, told: Executed) -> list[str]:
 
 
 def _stride(told: Executed) -> int:
-    """The usual number of steps between two lines of a rank."""
+    """Returns the usual number of steps between two lines of a rank."""
     order = np.lexsort((np.arange(len(told.step)), told.life, told.rank))
     same = (np.diff(told.rank[order]) == 0) & (np.diff(told.life[order]) == 0)
     apart = np.diff(told.step[order])[same]
@@ -225,7 +228,7 @@ def _stride(told: Executed) -> int:
 
 
 def _gaps(told: Executed) -> list[str]:
-    """Steps that are in no log, though later ones are, in words: nobody knows what those did."""
+    """Lists steps that are in no log though later ones are, in words."""
     found = []
     order = np.lexsort((np.arange(len(told.step)), told.life, told.rank))
     rank, step, life = told.rank[order], told.step[order], told.life[order]
@@ -243,7 +246,7 @@ def _gaps(told: Executed) -> list[str]:
 
 
 def _told(path: pathlib.Path, reader: Reader) -> Iterator[Told]:
-    """A line that has no end was cut, and is not read."""
+    """Yields the events of a file. A line without an end was cut, and is not read."""
     source = reader.open()
     saves = _SavesSource() if isinstance(source, LineSource) and "checkpoints" not in reader.tells else None
     try:

@@ -1,21 +1,21 @@
-"""Fault-free runs that stop at a save and go on from it: beside them stands a run whose world changed its size.
+"""Fault-free runs that stop at a save and go on from it, to judge a run whose world changed its size.
 
-A run that has another size from its first step on is as far from the fault-free run as rounding has come by then, which
-is far more than a run differs by that changes its size late. A wrong optimizer hides in between. So these are made
-after the run, once it is known which save its restart took, and kept as other fault-free runs are:
+Rounding takes a run of another size from its first step on far away from the fault-free run, much further than a run
+that changes its size late. A wrong optimizer would hide in between. So these runs are made after the run, once the save
+of its restart is known, and are kept like other fault-free runs:
 
     resumed-before    as many nodes as planned, up to that save
     resumed-same      goes on from a copy of it with as many nodes: the resume by itself must change nothing
     resumed-1 … 3     go on from a copy of it with as many nodes as the run had then: how far rounding takes it
     resumed-at-40     the same from another save, where a repeat from the first one would be the same bit for bit
 
-`resumed-same` is what is judged first: the others resume too, so a resume that goes wrong would widen the band it has
-to be in. There is one of the third kind where the steps before the save are those of the fault-free run bit for bit,
-else three. They cost the steps up to the save once, and those after it two or four times; a drill's cost is less, but
-it looks at no step. That the world grows again is not repeated: it would need a save that only a notice leaves.
+`resumed-same` is judged first: the others resume, too, so a wrong resume would widen its own band. There is one run of
+the third kind if the steps before the save are the fault-free run's bit for bit, else three. They cost the steps up to
+the save once, and the steps after it two or four times. A later growth of the world is not repeated: it would need a
+save that only a notice leaves.
 
-Each is checked when it is made and when a kept one is taken (`harness.judge.facts.resumed_as_asked`). One that
-did something else is made again once; then the judge names it.
+Each is checked when it is made and when a kept one is taken (`harness.judge.facts.made_as_asked`). A run
+that did something else is made again once; then the judge names it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from harness.campaign import seal
 from harness.campaign.campaign_observers import CampaignObserver, Stage, staged
 from harness.campaign.fault_free import cache, expects_band, keep, own_folder, release
 from harness.errors import ChaosError, FaultError
-from harness.judge.facts import made_as_asked, resumed_as_asked
+from harness.judge.facts import made_as_asked
 from harness.judge.facts.losses import compare, surviving
-from harness.judge.facts.resumed_as_asked import BEFORE, RESUMED, SAME, Resize, asked_of
+from harness.judge.facts.made_as_asked import BEFORE, RESUMED, SAME, Resize, asked_of
 from harness.log import untrusted_files
 from harness.plan.run_plan import Plan
 from harness.run import drill
@@ -41,18 +41,18 @@ from harness.run.stop import StopRequest
 from harness.timeline import timeline
 from harness.timeline.timeline import Timeline
 
-REPEATS = 3  # where one and the same job does not compute the same twice
+REPEATS = 3  # runs of the third kind for a job that does not compute the same twice
 
 
 def resize(plan: Plan, run: Timeline, fault_free: Timeline | None) -> Resize | None:
-    """Where the run first went on with another number of nodes, if that is to be judged and can be repeated."""
+    """Returns where the run first changed its number of nodes, if that is judged and can be repeated."""
     reached = plan.backend in drill.REACHED and plan.workload.checkpoint.store != "s3"  # a store that ends with the job
-    return resumed_as_asked.resize(run, fault_free) if reached and expects_band(plan) else None
+    return made_as_asked.resize(run, fault_free) if reached and expects_band(plan) else None
 
 
 @dataclass
 class Resumed:
-    """Makes these runs, or takes those that are kept. `run`: the one that changed its size, at `at`."""
+    """Makes these runs, or takes stored ones. `run`: the run that changed its size, at `at`."""
 
     plan: Plan
     at: Resize
@@ -63,7 +63,7 @@ class Resumed:
     stop: StopRequest
 
     def runs(self, fault_free: pathlib.Path) -> dict[str, pathlib.Path]:
-        """The folder of each by its name. Raises `ChaosError` where one cannot be made."""
+        """Returns the folder of each run by its name. Raises `ChaosError` if one cannot be made."""
         before = self._kept(BEFORE)
         names = self._names(before, fault_free) if self._holds(BEFORE) else []
         if not names or not all(map(self._holds, names)):
@@ -71,8 +71,8 @@ class Resumed:
         return {name: self._kept(name) for name in (BEFORE, *names)}
 
     def another(self, fault_free: pathlib.Path, known: Collection[str]) -> tuple[str, pathlib.Path] | None:
-        """One more of those that change their size, by its name; `None` where there is no save for it."""
-        if self._repeats(self._kept(BEFORE), fault_free):  # from the same save it would be the same run once more
+        """Makes one more run that changes its size. Returns its name and folder; `None`: there is no save for it."""
+        if self._repeats(self._kept(BEFORE), fault_free):  # from the same save it would be the same run again
             saves = made_as_asked.committed(timeline.load(fault_free)) - {self.at.step, self.plan.workload.steps}
             steps = sorted(saves, key=lambda step: (abs(step - self.at.step), step))
             names = {f"{RESUMED}at-{step}": step for step in steps}
@@ -91,7 +91,7 @@ class Resumed:
         return cache(self.reports) / f"{digest}-at-{self.at.step}{size}-{name}"
 
     def _holds(self, name: str) -> bool:
-        """Whether one is kept that did what it was asked."""
+        """Tells whether a run of this name is stored and did as asked."""
         return seal.holds(self._kept(name)) and not self._flaw(name, self._kept(name), self.at.step)
 
     def _flaw(self, name: str, folder: pathlib.Path, step: int) -> str:
@@ -106,7 +106,7 @@ class Resumed:
         return compare(*(surviving(timeline.load(folder).steps) for folder in (before, fault_free))).identical
 
     def _make(self, step: int, names_of: Callable[[pathlib.Path], list[str]]) -> list[str]:
-        """Those that go on from the save of this step, which is made first."""
+        """Makes the runs that go on from the save of this step, after the run that makes the save."""
         with self._folder(BEFORE) as before:
             self._execute(BEFORE, before, step)
             names = names_of(before)
@@ -124,7 +124,7 @@ class Resumed:
 
     @contextlib.contextmanager
     def _folder(self, name: str) -> Iterator[pathlib.Path]:
-        """A folder for one run; what is not kept in the end is removed."""
+        """Yields a folder for one run, and removes it unless it was kept."""
         folder = own_folder(self.reports, self._kept(name).name)
         try:
             yield folder
@@ -134,8 +134,9 @@ class Resumed:
             release(folder)
 
     def _execute(self, name: str, folder: pathlib.Path, step: int, before: pathlib.Path | None = None) -> None:
-        """Up to the save of this step, or on from it where another run stopped `before`; a second time where the first
-        one did something else than it was asked."""
+        """Runs up to the save of this step, or on from it where the run `before` stopped.
+
+        A run that did not do as asked is made a second time."""
         plan = self._plan(name)
         stage = Stage("fault-free run", plan.workload.nodes, at=step, until_there=before is None)
         given = (plan, folder, self.backend, self.observer, self.stop, step if before is None else None)
@@ -146,7 +147,7 @@ class Resumed:
         for last in (False, True):
             if before is not None:
                 drill.copy_saved(plan.launch(), before, folder)
-                untrusted_files.remove_tree(folder, "data")  # it is written anew
+                untrusted_files.remove_tree(folder, "data")  # the run writes it anew
             outcome = staged(self.observer, stage, run)
             if outcome.outcome != ("completed" if before is not None else "saved"):
                 raise ChaosError(f"{stage.in_words}: {outcome.outcome}: {outcome.reason}")

@@ -1,8 +1,8 @@
-"""The runs of a reports folder, found again by scenario, backend, commit, verdict and time.
+"""Finds the runs of a reports folder by scenario, backend, commit, verdict and time.
 
-The folder is the truth. An index beside the runs only saves reading each report every time: it is brought up to date
-with each answer, and made anew when it is missing, damaged or of another version. Where it cannot be written, the
-answer is the same and takes longer. Several processes may do this at once.
+The folder is the truth. An index beside the runs only saves reading each report every time. Each answer updates it; it
+is made anew if it is missing, damaged or of another version. Without a writable index the same answer takes longer.
+Several processes may do this at once.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from harness.units import counted
 INDEX = ".runs.json"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")
 _NEWEST = 5
-PASSED_OVER_MAX = 100  # runs that `last` looks at
+PASSED_OVER_MAX = 100  # most runs that `last` looks at
 _DATE = "2026-11-22T08:00:00+00:00"
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """What a run is found by. `verdict` is `None` for a run that was not judged: it still goes on, or was killed."""
+    """The properties by which a run is found. `verdict`: `None` if it was not judged, as it goes on or was killed."""
 
     run_id: str
     begun_s: float  # seconds since 1970
     scenario: str
     backend: str
     seed: str
-    commit: str  # of the project under test; empty where it is not known
+    commit: str  # commit of the project under test; empty: unknown
     verdict: Verdict | None
     headline: str
-    is_control: bool  # of a broken trainer that must fail: it says nothing of any other one
+    is_control: bool  # the trainer is broken on purpose: the run says nothing of any other
 
     @property
     def begun_at(self) -> str:
-        """In UTC, ISO 8601, to the second."""
+        """Returns the begin in UTC, as ISO 8601, to the second."""
         return datetime.datetime.fromtimestamp(self.begun_s, datetime.UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to look for; `None` is whatever. `commit` may be the beginning of one; `since_s`: seconds since 1970."""
+    """A filter; `None` matches anything. `commit`: may be the beginning of one; `since_s`: seconds since 1970."""
 
     scenario: str | None = None
     backend: str | None = None
@@ -76,7 +76,7 @@ class Wanted:
 
 
 class _Entry(msgspec.Struct):
-    """What is kept of a folder. `stamp` changes with its files; `note`: what is wrong with it."""
+    """The index entry of a folder. `stamp` changes with its files; `note`: its flaw."""
 
     stamp: str
     note: str
@@ -84,21 +84,21 @@ class _Entry(msgspec.Struct):
 
 
 class NotARun(Exception):
-    """Why a folder is passed over."""
+    """The reason for which a folder is passed over."""
 
 
-LOOK = "a first look of chaos init"  # the note of such a folder; lists leave it out without a word
+LOOK = "a first look of chaos init"  # note of such a folder, which lists leave out silently
 
 
 class Store:
-    """The runs under one folder. `notes` says what the last answer passed over, and why."""
+    """The runs under one folder. `notes`: the folders that the last answer passed over, with reasons."""
 
     def __init__(self, reports: pathlib.Path):
         self.reports = reports
         self.notes: list[str] = []
 
     def runs(self, wanted: Wanted | None = None) -> list[StoredRun]:
-        """The runs that fit, newest first."""
+        """Returns the runs that fit, newest first."""
         entries = self._entries()
         noted = {name: each.note for name, each in entries.items() if each.note and each.note != LOOK}
         self.notes = [f"{one_line(name)}: {one_line(note)}" for name, note in noted.items()]
@@ -106,12 +106,12 @@ class Store:
         return sorted(fitting, key=lambda run: (run.begun_s, run.run_id), reverse=True)
 
     def evidence(self, wanted: Wanted | None = None) -> list[StoredRun]:
-        """The judged runs that say something of the trainer under test, each of one scenario; the newest first."""
+        """Returns the judged runs of one scenario each that say something of the trainer, newest first."""
         judged = [run for run in self.runs(wanted) if run.verdict is not None and not run.is_control]
         return [run for run in judged if stored_kind_of(self.reports / run.run_id) is None]
 
     def judged(self, wanted: Wanted, most: int) -> list[tuple[StoredRun, run_report.Report]]:
-        """The newest `most` of them, with their reports."""
+        """Returns the newest `most` judged runs that fit, with their reports."""
         runs = self.evidence(wanted)
         if len(runs) > most:
             self.notes.append(f"only the newest {most:,} of {len(runs):,} runs were read")
@@ -124,9 +124,9 @@ class Store:
         return found
 
     def find(self, name: str) -> pathlib.Path:
-        """The folder of a run by path, by id, by the beginning of its id, or of the newest one as `last`.
+        """Returns the folder of a run by path, id, beginning of its id, or `last` for the newest.
 
-        Raises `UsageError` for a first look, and where there is no such run.
+        Raises `UsageError` for a first look, and if there is no such run.
         """
         if name != "last":
             for given in (pathlib.Path(name), self.reports / name):
@@ -143,7 +143,7 @@ class Store:
         return self.reports / picked(name, known, "run", self.reports)
 
     def _entries(self) -> dict[str, _Entry]:
-        """Of each folder with a plan, by its name. Only what changed since it was kept is read."""
+        """Returns the index entry of each folder with a plan, by name. Only changed folders are read."""
         try:
             kept = msgspec.json.decode(run_report.read_regular(self.reports / INDEX), type=dict[str, _Entry])
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -170,9 +170,9 @@ T = TypeVar("T")
 def usable(
     name: str, reports: pathlib.Path, read: Callable[[pathlib.Path], T], passed_over: list[str]
 ) -> tuple[pathlib.Path, T]:
-    """The folder of a run, as `Store.find` has it, and what `read` makes of it; `last`: the newest one that it can use.
+    """Returns the folder of a run, as `Store.find` does, and the result of `read`; `last`: the newest readable run.
 
-    Notes in `passed_over` why newer ones were not used. Raises `UsageError` where none can be used.
+    Notes in `passed_over` why newer runs were not used. Raises `UsageError` if none can be used.
     """
     if name != "last":
         folder = Store(reports).find(name)
@@ -199,14 +199,14 @@ def refuse_first_look(folder: pathlib.Path) -> None:
 
 
 def part_of_a_day(folder: pathlib.Path) -> tuple[pathlib.Path, str | None]:
-    """Of a rehearsal's folder the one of its game day, which has the log, and the rehearsal's name; else as given."""
+    """Splits a rehearsal's folder into that of its day, which has the log, and its name; else returns it as given."""
     day = folder.absolute().parent.parent
     is_one = folder.absolute().parent.name == REHEARSALS and not (folder / "events").exists()
     return (day, folder.name) if is_one and (day / "events").is_dir() else (folder, None)
 
 
 def picked(name: str, known: Sequence[str], what: str, reports: pathlib.Path) -> str:
-    """The one of the known names that this is the beginning of; the first, which is the newest one, as `last`."""
+    """Returns the known name that begins with this one, or the first, which is the newest, for `last`."""
     fitting = known[:1] if name == "last" else [each for each in known if each.startswith(name)]
     if len(fitting) == 1:
         return fitting[0]
@@ -217,7 +217,7 @@ def picked(name: str, known: Sequence[str], what: str, reports: pathlib.Path) ->
 
 
 def _folders(reports: pathlib.Path) -> Iterator[tuple[str, str]]:
-    """Folders that hold a plan, with a stamp that changes with it and with the report. Hidden ones are caches."""
+    """Yields folders with a plan, each with a stamp of its plan and report. Hidden folders are caches."""
     try:
         entries = sorted(os.scandir(reports), key=lambda entry: entry.name)
     except OSError:
@@ -239,7 +239,7 @@ def _stamp(path: str) -> str:
 
 
 def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
-    """A run, and what is wrong with its report. Raises `NotARun` for a folder that no run of ours made."""
+    """Reads a run. Returns it with the flaw of its report. Raises `NotARun` for a folder that no run of ours made."""
     if folder.is_symlink():
         raise NotARun("a link; a run is a folder of its own")
     if not _RUN_ID.match(folder.name):
@@ -267,7 +267,7 @@ class _Named(msgspec.Struct):
 
 
 class _Plan(msgspec.Struct):
-    """As much of plan.json as a run is found by."""
+    """The part of plan.json by which a run is found."""
 
     scenario: _Named
     backend: str
@@ -279,7 +279,8 @@ class _Plan(msgspec.Struct):
 
 
 def _is_control(folder: pathlib.Path) -> bool:
-    """By its plan. Where that cannot be read, its report tells whose run it was. Raises `NotARun` for a first look."""
+    """Tells whether the trainer is broken on purpose, by the plan, or else by the report. Raises `NotARun` for a first
+    look."""
     try:
         plan = _plan(folder)
     except NotARun:
@@ -306,7 +307,7 @@ def _planned(folder: pathlib.Path) -> StoredRun:
 
 
 def _begun_s(told: str | None, folder: pathlib.Path) -> float:
-    """As the report tells it; else when the plan was written, which is the first thing a run does."""
+    """Returns the begin by the report, else the time at which the plan was written: a run does that first."""
     with contextlib.suppress(ValueError, OverflowError):
         moment = datetime.datetime.fromisoformat(told or "").timestamp()
         if not _in_calendar(moment):

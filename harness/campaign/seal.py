@@ -1,8 +1,8 @@
-"""The seal of a fault-free run that is kept: what later runs are compared with must be what was measured.
+"""The seal of a stored fault-free run: later runs must be compared with the measured events.
 
 The seal is a keyed digest (HMAC-SHA-256, RFC 2104) of the event files. The key lies on this host's own disk, outside
-of the reports: a node elsewhere that shares the reports cannot make a seal. `docs/security.md` says what this does
-not stop.
+of the reports: a node elsewhere that shares the reports cannot make a seal. `docs/security.md` names the attacks that
+this does not stop.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from harness.errors import ChaosError, EventLogError, FaultError
 from harness.log import files, untrusted_files
 
 STATE_ENV = "CHAOS_STATE"
-SEAL = "complete"  # its name in the folder of a fault-free run, as older versions call it
+SEAL = "complete"  # file name in the folder of a fault-free run, the same as in older versions
 _KEY = "seal-key"
 _KEY_BYTES = 32
 _BLOCK = 2**20
 
 
 def state_folder() -> pathlib.Path:
-    """Where this user's harnesses on this host keep what no node may write: `CHAOS_STATE`, else in /var/tmp.
+    """Returns this user's folder on this host that no node may write: `CHAOS_STATE`, else in /var/tmp.
 
-    Raises `ChaosError` where somebody else owns it, or could write it.
+    Raises `ChaosError` if somebody else owns it or could write it.
     """
     folder = pathlib.Path(os.environ.get(STATE_ENV) or f"/var/tmp/chaos-{os.geteuid()}")
     try:
@@ -45,7 +45,7 @@ def state_folder() -> pathlib.Path:
 
 
 def digest_of(events: pathlib.Path) -> str:
-    """Of all files of an event log, by name and content. Raises `EventLogError` as `files.find` does."""
+    """Returns the digest of an event log: all files, by name and content. Raises `EventLogError` like `files.find`."""
     total = hashlib.sha256()
     for source in files.find(events):
         content = hashlib.sha256()
@@ -62,7 +62,7 @@ def put(folder: pathlib.Path) -> None:
 
 
 def holds(folder: pathlib.Path) -> bool:
-    """Whether this run's events are those that were sealed here, for this place."""
+    """Tells whether this run's events were sealed here, for this folder."""
     try:
         given = untrusted_files.read(folder, SEAL, 1024)
         return hmac.compare_digest(given, _seal(folder, digest_of(folder / "events")).encode())
@@ -71,7 +71,7 @@ def holds(folder: pathlib.Path) -> bool:
 
 
 def _seal(folder: pathlib.Path, digest: str) -> str:
-    """Of the digest together with the folder's name up to its first dot: sealed history of another plan is no use."""
+    """Returns the seal of a digest and the folder's name up to its first dot: each plan has its own seals."""
     told = f"{folder.name.partition('.')[0]}:{digest}"
     return hmac.new(_key(state_folder()), told.encode(), hashlib.sha256).hexdigest()
 
@@ -86,7 +86,7 @@ def _key(folder: pathlib.Path) -> bytes:
 
 
 def _make_key(folder: pathlib.Path) -> None:
-    """Whole at once: two that make it together agree on one."""
+    """Writes the key in one move: two processes that make it at once agree on one."""
     descriptor, name = tempfile.mkstemp(dir=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -1,7 +1,7 @@
-"""What the wings of this house tell its trunk, which knows none of them by name: the files `wing.py` in their folders.
+"""Finds the wings by the file `wing.py` in their folders. The trunk knows none of them by name.
 
-A wing has stored results of its own, which the list of runs, `chaos show` and `chaos score` find by a file in the run's
-folder; and files that people write, which `chaos validate` knows by what stands in them. It says what its results prove
+A wing has stored results of its own: the list of runs, `chaos show` and `chaos score` find them by a file in the run's
+folder. It may have files that people write: `chaos validate` knows them by a key. It tells what its results prove
 before a launch.
 """
 
@@ -30,7 +30,7 @@ _FAMILY = Family("wing", "harness", "WING", part="wing")
 
 
 class Part(NamedTuple):
-    """One of the parts that a result is made of, as a rehearsal of a game day."""
+    """One part of a result, such as a rehearsal of a game day."""
 
     name: str
     verdict: Verdict | None  # `None`: not judged
@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """What a terminal and the list of runs show of a stored result that is more than one run."""
+    """A stored result of several runs, as a terminal and the list of runs show it."""
 
     verdict: Verdict
     reasons: Sequence[str]
@@ -48,28 +48,28 @@ class Result:
 
 
 class StoredKind(Protocol):
-    """`report`: the file in a run's folder that holds the result."""
+    """One kind of stored result. `report`: name of its file in a run's folder."""
 
     report: str
 
     def is_in(self, folder: pathlib.Path) -> bool:
-        """Whether this run is of the kind, judged or not."""
+        """Tells whether this run is of the kind, judged or not."""
 
     def read(self, folder: pathlib.Path) -> Result:
-        """Raises `ReportError` where it was not judged, or its report cannot be read."""
+        """Reads the result. Raises `ReportError` if it was not judged, or its report cannot be read."""
 
     def values(self, folder: pathlib.Path) -> Any:
-        """The same for programs."""
+        """Returns the result for programs."""
 
     def judge(self, folder: pathlib.Path) -> tuple[Result, Callable[[], None]]:
-        """Again, from the event log alone; and what writes its reports."""
+        """Judges it again, from the event log alone. Returns the result, and a function that writes its reports."""
 
 
 @dataclass(frozen=True)
 class FileKind:
-    """Files that people write. `key`: what stands at the top of such a file and of no other; `folder`: where such files
-    lie. `check` says what was found right, in words, and raises `UsageError` with every mistake found; it is given the
-    file and the folder of the scenarios."""
+    """A kind of files that people write. `key`: a top-level key that only such files have; `folder`: their usual place.
+    `check`: takes the file and the folder of scenarios, returns a summary in words, and raises `UsageError` with every
+    mistake found."""
 
     name: str
     key: str
@@ -78,7 +78,7 @@ class FileKind:
 
 
 class Item(enum.StrEnum):
-    """What should be known before a launch."""
+    """A question that should be answered before a launch."""
 
     RESUMES = "checkpoints resume"
     DATA = "data balanced"
@@ -91,8 +91,8 @@ class Item(enum.StrEnum):
 
 
 class Proof(NamedTuple):
-    """What a stored result says to an item. `at_s`: since 1970. `commits`, `trainers`: of the project under test, and
-    what they are called, in its runs, as far as it is known."""
+    """The answer of a stored result to an item. `at_s`: seconds since 1970. `commits`, `trainers`: commits of the
+    project under test and names of trainers in its runs, as far as known."""
 
     item: Item
     verdict: Verdict
@@ -104,7 +104,7 @@ class Proof(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """What a sweep over a job came to. `run_id`: the folder of its report."""
+    """The result of a sweep over a job. `run_id`: the folder of its report."""
 
     run_id: str
     verdict: Verdict
@@ -112,8 +112,8 @@ class Swept(NamedTuple):
 
 
 class Sweep(Protocol):
-    """Runs a job many times, and judges what came of it. `known`: one that is complete is judged again, and not run.
-    Raises `ChaosError` where it cannot be run."""
+    """Runs a job many times, and judges the runs. `known`: a complete sweep is judged again instead of run.
+    Raises `ChaosError` if it cannot be run."""
 
     def __call__(
         self,
@@ -130,9 +130,9 @@ class Sweep(Protocol):
 class Wing:
     stored: Sequence[StoredKind] = ()
     files: Sequence[FileKind] = ()
-    sweeps: Mapping[str, Sweep] = field(default_factory=dict)  # by the word that a suite has for it
-    proofs: Callable[[pathlib.Path], Iterator[Proof]] = lambda reports: iter(())  # of what is stored there
-    section: Callable[[Report], Section | None] = lambda report: None  # of the report of a run
+    sweeps: Mapping[str, Sweep] = field(default_factory=dict)  # by its word in a suite
+    proofs: Callable[[pathlib.Path], Iterator[Proof]] = lambda reports: iter(())  # proofs of the results stored there
+    section: Callable[[Report], Section | None] = lambda report: None  # section of a run's report
 
 
 def wings() -> Iterator[Wing]:
@@ -148,13 +148,14 @@ def sweep_of(name: str) -> Sweep:
 
 
 def latest_s() -> float:
-    """What claims to be of later than this proves nothing: it would be the newest for years. Servers have clocks of
-    their own, so a minute is allowed."""
+    """Returns the latest time that a result may claim: a later one would stay the newest for years.
+
+    Servers have clocks of their own, so a minute is allowed."""
     return time.time() + 60.0
 
 
 def newest(reports: pathlib.Path, name: str) -> Iterator[tuple[pathlib.Path, float]]:
-    """The folders of results that hold this file, with the time of its last change; the newest first."""
+    """Yields folders with this file, and the time of its last change, the newest first."""
     found = []
     for path in reports.glob(f"*/{name}"):
         with contextlib.suppress(OSError):
@@ -168,13 +169,13 @@ class _Work(msgspec.Struct):
 
 
 class _Planned(msgspec.Struct):
-    """As much of a plan as tells what is trained."""
+    """The part of a plan that tells the trainer."""
 
     workload: _Work
 
 
 def trainers_of(*plans: object) -> frozenset[str]:
-    """What the trainers of these plans, or files plan.json, are called, as far as they can be read."""
+    """Returns the names of the trainers of these plans, or plan.json files, as far as they can be read."""
     found = set()
     for plan in plans:
         with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
@@ -188,5 +189,5 @@ def stored_kinds() -> list[StoredKind]:
 
 
 def stored_kind_of(folder: pathlib.Path) -> StoredKind | None:
-    """`None`: it is a run of one scenario."""
+    """Returns the kind of a stored result; `None`: a run of one scenario."""
     return next((kind for kind in stored_kinds() if kind.is_in(folder)), None)

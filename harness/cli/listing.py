@@ -191,7 +191,7 @@ class Bound(NamedTuple):
 
 
 def bounds() -> Iterator[Bound]:
-    """Of all scores that have something to set."""
+    """Yields every bound that `expect:` may set, of all scores."""
     from harness.campaign.checked_files import score_bounds
 
     for score, allowed in score_bounds().items():

@@ -249,7 +249,7 @@ class Fault(Parameters, abc.ABC):
         )
 
     def holds(self, targets: Sequence[Target]) -> list[Hold]:
-        """Where a trainer with our emitter is to stop or be struck while the fault acts: see `Context.hold`."""
+        """Returns where a trainer with our emitter waits or is struck while the fault acts: see `Context.hold`."""
         return []
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:

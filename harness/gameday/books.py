@@ -1,4 +1,4 @@
-"""What a day has wasted, by the judge's own ledger: while it goes on, and in its report. No second way of counting."""
+"""Counts the waste of a day by the judge's own ledger, while it goes on and for its report."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from harness.campaign.ledger_so_far import ask
 from harness.gameday.day_file import Budget
 from harness.report.words import gpu_seconds, percent
 
-STEADY = "gameday.steady"  # the budget counts from the first one on
+STEADY = "gameday.steady"  # event from which on the budget counts
 EVERY_S = 5.0
-SHARE = 8  # working it out takes at most so small a part of one core
-FAILED_S = 10.0  # until it is tried again
-LAST_S = 20.0  # the judgement waits so long for the last count, that of the job to its end
-PERCENT_FROM_S = 60.0  # of a GPU, since the job was steady: before, one restart would be nearly all of the time
+SHARE = 8  # the ledger takes at most this fraction (1/8) of one core
+FAILED_S = 10.0  # seconds from a failed count to the next
+LAST_S = 20.0  # most seconds for which the verdict waits for the last count
+PERCENT_FROM_S = 60.0  # GPU-seconds from which the percentage counts: one restart would fill less
 
 
 @dataclass(frozen=True)
 class Booked:
-    """In GPU-seconds. `since`: the same since the job was first steady."""
+    """The ledger of a day, in GPU-seconds. `since`: the same since the job was first steady."""
 
     allocated: float
     wasted: float
@@ -34,7 +34,7 @@ class Booked:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Booked:
-        """As `harness.campaign.ledger_so_far` tells it."""
+        """Makes it from the answer of `harness.campaign.ledger_so_far`."""
         apart = told.get("since")
         amounts = told["allocated"], told["wasted_all"], told["wasted_faults"], told["dollars"]
         return cls(*amounts, None if apart is None else cls.of(apart))
@@ -49,13 +49,13 @@ class Booked:
 
     @property
     def words(self) -> str:
-        """The rest of the sentence: of how much, and how much of it by faults."""
+        """Returns the end of a sentence: of how much GPU time, and how much by faults."""
         return (
             f"of {gpu_seconds(self.allocated)} ({percent(self.percent)}), {gpu_seconds(self.by_faults)} of it by faults"
         )
 
     def spent(self, budget: Budget, gpus: int) -> list[tuple[str, float]]:
-        """Each limit of the budget in words, and the share of it that is spent."""
+        """Returns each limit of the budget in words, with its spent share."""
         found, part = [], self.since
         if part is not None and (hours := budget.wasted_gpu_hours) is not None:
             told = f"{gpu_seconds(part.wasted)} of {hours:g} GPU-hours"
@@ -68,16 +68,16 @@ class Booked:
 
 @dataclass
 class Books:
-    """The newest ledger, worked out beside the job's loop again and again."""
+    """The newest ledger, computed again and again beside the job's loop."""
 
     newest: Booked | None = None
-    asked_ns: int = 0  # when that one was asked for; 0: it is the last word
-    _over: threading.Event = field(default_factory=threading.Event)  # the job is
-    _closed: threading.Event = field(default_factory=threading.Event)  # a later count is not taken any more
+    asked_ns: int = 0  # time of that request; 0: it is the final count
+    _over: threading.Event = field(default_factory=threading.Event)  # set once the job is over
+    _closed: threading.Event = field(default_factory=threading.Event)  # set once no later count is taken
 
     @contextlib.contextmanager
     def kept(self, run_dir: pathlib.Path, asking: Callable[..., dict[str, Any] | None] = ask) -> Iterator[None]:
-        """As long as this lasts, and once more at its end: the job is over then."""
+        """Counts as long as this lasts, and once more at its end, when the job is over."""
         keeper = threading.Thread(target=self._keep, args=(run_dir, asking), name="books", daemon=True)
         keeper.start()
         try:
@@ -89,7 +89,7 @@ class Books:
             self._closed.set()
 
     def close(self, last: Booked | None) -> None:
-        """With what the report says, where it says something."""
+        """Takes the report's figures, if any, as the final count."""
         self._over.set()
         self._closed.set()
         if last is not None:

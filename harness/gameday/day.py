@@ -1,6 +1,6 @@
-"""A game day as a whole: fault-free run, job, verdict, report; and what is done after a crash of the harness.
+"""Runs a game day as a whole (fault-free run, job, verdict, report), and resumes it after a crash of the harness.
 
-What begins when, and what ends the day early, is decided in `harness.gameday.starts_and_stops`.
+`harness.gameday.starts_and_stops` decides when rehearsals begin and when the day ends early.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run_day(
     observer: CampaignObserver = SILENT_CAMPAIGN,
     stop: StopRequest | None = None,
 ) -> Ended:
-    """Runs it into `reports/<run id>/` and judges it. Raises `ChaosError` when the job cannot be had at all."""
+    """Runs a day into `reports/<run id>/` and judges it. Raises `ChaosError` if the job cannot be launched."""
     stop = stop or StopRequest()
     kept = _fault_free(day, reports, backend, observer, stop)
     run_dir = reports / day.job.run_id
@@ -73,7 +73,7 @@ def run_day(
     given = (day.job, director.rehearsals, run_dir, backend, observer, stop, director)
 
     def run() -> Outcome:
-        with director.books.kept(run_dir):  # counted to the job's end before anybody is told that it is over
+        with director.books.kept(run_dir):  # the count to the job's end comes before the news that it is over
             return run_job(*given)
 
     outcome = staged(observer, stage, run)
@@ -90,7 +90,7 @@ class NoFaultFree(ChaosError):
 def _fault_free(
     day: DayPlan, reports: pathlib.Path, backend: Backend, observer: CampaignObserver, stop: StopRequest
 ) -> dict[str, pathlib.Path]:
-    """The kept fault-free runs, by the folder in the day's own. The plan may do without."""
+    """Returns the stored fault-free runs by their folder in the day's own. A plan may need none."""
     reports.mkdir(parents=True, exist_ok=True)
     found = {}
     band = any(expects_band(act.plan) for act in day.acts)
@@ -108,7 +108,7 @@ def _fault_free(
 
 
 def load_day(run_dir: pathlib.Path) -> DayPlan:
-    """The plan of a stored day. Raises `UsageError` where there is none, or none that can be read."""
+    """Reads the plan of a stored day. Raises `UsageError` if it is missing or unreadable."""
     try:
         data = json.loads(untrusted_files.read(run_dir, FILE, BYTES_MAX))
     except (OSError, ValueError, FaultError, RecursionError) as error:
@@ -121,7 +121,7 @@ def load_day(run_dir: pathlib.Path) -> DayPlan:
 
 
 def find_day(name: str, reports: pathlib.Path) -> pathlib.Path:
-    """The folder of a game day by path, by id, by the beginning of its id, or of the newest one as `last`."""
+    """Returns the folder of a game day by path, id, beginning of its id, or `last` for the newest."""
     if name != "last":
         for given in (pathlib.Path(name), reports / name):
             if given.is_dir():
@@ -140,12 +140,12 @@ def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) 
 def judge_stored(
     run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN
 ) -> tuple[DayResult, dict[str, Scorecard]]:
-    """The day's verdict, and the cards of its rehearsals. Writes nothing."""
+    """Judges a stored day. Returns its verdict and the cards of its rehearsals. Writes nothing."""
     day, job = load_day(run_dir), JobLog(reading.read(run_dir / "events"))
     whole = cache(lambda: beside(job.whole, run_dir))
 
     def card(what: str, evidence: Callable[[], Evidence], name: str) -> Scorecard | None:
-        """`None`, and a note, for what cannot be judged."""
+        """Returns the scorecard, or `None` with a note if it cannot be judged."""
         try:
             return judge(evidence(), name)
         except EventLogError as error:
@@ -179,7 +179,7 @@ def judge_stored(
 
 
 def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[str, Any] | None:
-    """What the whole job wasted, and what it did since it was first steady; `None` where the ledger is not known."""
+    """Returns the waste of the whole job and since it was first steady; `None`: the ledger is unknown."""
     if job is None or not job.scores.get("wasted_gpu_hours") or not job.evidence.ledger.allocated:
         return None
     steady = ledger_so_far.first(events, STEADY)
@@ -188,8 +188,9 @@ def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[
 
 
 def _of_the_job(whole: Evidence, expect: Mapping[str, Any]) -> Evidence:
-    """Of the job as a whole, also between and after its rehearsals, with the faults that acted: what the others came to
-    is told of their rehearsals."""
+    """Returns the evidence on the job as a whole, also between and after rehearsals, with the faults that acted.
+
+    The other faults are judged with their rehearsals."""
     acted = [fault for fault in whole.run.faults if fault.injected is not None]
     ids = {fault.id for fault in acted}
     planned = [fault for fault in whole.run.plan.get("faults") or () if fault.get("id") in ids]
@@ -208,9 +209,9 @@ def write_day(run_dir: pathlib.Path, result: DayResult, cards: Mapping[str, Scor
 
 
 def resume_day(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) -> Ended:
-    """After the harness was killed in the middle of a day: heals what was injected, and ends the day honestly.
+    """Heals injected faults after the harness was killed during a day, and judges the day.
 
-    Raises `UsageError` for a day that is still going on, `FaultError` for what could not be undone.
+    Raises `UsageError` for a day that still goes on, `FaultError` if a fault could not be undone.
     """
     load_day(run_dir)
     if journal.is_running(run_dir):
@@ -223,7 +224,7 @@ def resume_day(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAI
 
 
 def twin_line(run_dir: pathlib.Path) -> Series | None:
-    """The fault-free run that the day is compared with; `None`: it has none."""
+    """Returns the losses of the day's fault-free run; `None`: it has none."""
     try:
         return line(losses.surviving(timeline.load(run_dir / FAULT_FREE).steps))
     except (EventLogError, OSError):

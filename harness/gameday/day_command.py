@@ -57,9 +57,9 @@ from harness.run.observers import Status
 from harness.run.stop import stop
 from harness.units import counted
 
-PAGES = ".gamedays"  # beside the runs, for this user alone: where the page of a day is, and its tokens
-LINGER_S = 3.0  # after the day, so that every browser has its last state
-READ_S = 600.0  # where somebody sits at the terminal: the page has the report
+PAGES = ".gamedays"  # folder beside the runs, for this user alone, with address and tokens of each page
+LINGER_S = 3.0  # seconds after the day, so that every browser gets its last state
+READ_S = 600.0  # seconds for which the page stays with the report, if somebody sits at the terminal
 NOTE_S = 10.0
 
 
@@ -103,7 +103,7 @@ def run(
         raise typer.Exit(run_attached_day(attach, plan, seed, dry_run, reports, scenarios))
     engine = load_backend(backend)
     path = find_gameday(plan, scenarios)
-    run_id = new_run_id(load_gameday(path)[0].name)  # its file may be called anything
+    run_id = new_run_id(load_gameday(path)[0].name)  # the name in the file counts, whatever the file is called
     day = plan_day(path, seed, backend, run_id, scenarios).labelled(labels_of(label))
     stop.cap = cap_of(max_gpu_hours)
     out.print(f"[bold]{safe(day.name)}[/] · {safe(day.title)} · backend {safe(backend)} · seed {seed}", soft_wrap=True)
@@ -146,7 +146,7 @@ def _say_what_losses_will_not_show(day: DayPlan) -> None:
 
 
 def _rehearse_dry(day: DayPlan, path: pathlib.Path, step_s: float, engine: Backend) -> None:
-    """Prints the schedule, then refuses what can be known to go wrong, and says what cannot be known."""
+    """Prints the schedule, refuses a day that must go wrong, and names open questions."""
     for line in schedule(day, step_s or None):
         say(line)
     say("Times are the earliest ones. Nothing was launched.")
@@ -173,9 +173,9 @@ Where = tuple[str, int, pathlib.Path | None, pathlib.Path | None]
 
 
 class Shown(CampaignObserver):
-    """Shows a page the day as it goes on, then that the job is over, then the verdict.
+    """Shows the day on a page: as it goes on, then the end of the job, then the verdict.
 
-    Tells the terminal of pauses, and of what people and alerts said. Times count from the start of the job.
+    Prints pauses, alerts and the words of people on the terminal. Times count from the start of the job.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Shown(CampaignObserver):
     ):
         self._publish, self._url, self._begin_ns = publish, url, time.monotonic_ns()
         self._director = director
-        self.stopped = False  # the day, by the user
+        self.stopped = False  # the user stopped the day
         self._newest: tuple[Director, LiveJob] | None = None
         self._pauses_told = set[int]()
         self._told_ns = 0
@@ -204,7 +204,7 @@ class Shown(CampaignObserver):
         self._show(lambda view: view)
 
     def status(self, status: Status) -> None:
-        if self._newest is None and self._director is not None:  # the fault-free run, which the day waits for
+        if self._newest is None and self._director is not None:  # the day waits for the fault-free run
             elapsed_s = (time.monotonic_ns() - self._begin_ns) / 1e9
             self._publish(day_view.before(self._director, status, elapsed_s), [])
 
@@ -218,7 +218,7 @@ class Shown(CampaignObserver):
         if self._newest is not None:
             self._newest[0].books.close(
                 Booked.of(result.booked) if result.booked else None
-            )  # from now on what the report says
+            )  # the report's figures count from now on
         self._show(lambda view: day_view.ended(view, result.verdict.value, result.reasons[0], str(path)))
 
     def _show(self, change: Callable[[DayView], DayView]) -> None:
@@ -230,7 +230,7 @@ class Shown(CampaignObserver):
 
 @contextlib.contextmanager
 def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where | None) -> Iterator[Shown]:
-    """The live page for as long as this lasts; nothing is shown without `where`."""
+    """Serves the live page as long as this lasts; without `where` there is none."""
     if where is None:
         yield Shown(lambda view, feed: None)
         return
@@ -263,7 +263,7 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
 
 @contextlib.contextmanager
 def _known(reports: pathlib.Path, run_id: str, found: Mapping[str, str]) -> Iterator[None]:
-    """While the page is served, this user finds it again: `chaos gameday note`."""
+    """Stores the page's address and tokens as long as this lasts, for `chaos gameday note`."""
     folder = reports / PAGES
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"{run_id}.json"
@@ -324,7 +324,7 @@ def note(
 
 
 def _page_of(run: str, reports: pathlib.Path) -> dict[str, str]:
-    """Where the page of a day is that is going on: its `address`, the participants' `token`, its `certificate`."""
+    """Returns address, participants' token and certificate of the page of a running day."""
     known = {path.stem: path for path in (reports / PAGES).glob("*.json")}
     names = list(known) if run == "last" else [name for name in known if name.startswith(pathlib.Path(run).name)]
     if not names:
@@ -338,7 +338,7 @@ def _page_of(run: str, reports: pathlib.Path) -> dict[str, str]:
 
 
 def _post(page: Mapping[str, str], body: Mapping[str, str]) -> str:
-    """Why it was refused; empty: it was not. The page's own certificate is the one that is trusted."""
+    """Posts to the page. Returns why it refused; empty: it did not. Only the page's own certificate is trusted."""
     headers = {"Authorization": f"Bearer {page['token']}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{page['address']}/notes", json.dumps(body).encode(), headers, method="POST")
     try:

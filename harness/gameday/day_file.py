@@ -18,10 +18,10 @@ from harness.trainers.contract import Workload
 from harness.units import Duration
 
 ENTRIES_MAX = 500
-FIRINGS_MAX = 1000  # of one random campaign
+FIRINGS_MAX = 1000  # most firings of one random campaign
 FOLDER = "gamedays"
 
-# How a trace's events are rehearsed where the plan does not say.
+# Scenarios for the events of a trace, by default.
 TRACE_EVENTS = {"evicted": "spot-evict", "failed": "node-loss", "killed": "rank-kill", "hung": "silent-hang"}
 
 
@@ -38,7 +38,7 @@ WebAddress = Annotated[Line, AfterValidator(_web_address)]
 
 
 class Steady(Parameters):
-    """What must hold before anything is injected, and again after a rest."""
+    """The conditions for a fault: they must hold before the first one, and again after a rest."""
 
     steps: int = Field(20, ge=2, le=1000, description="Of the newest steps nine of ten must be within the band.")
     band: Share = Field(50.0, description="Around the median time of these steps.")
@@ -48,14 +48,14 @@ class Steady(Parameters):
 
 
 class Alert(Parameters):
-    """An alert of one's own alerting that must fire."""
+    """An alert of the user's own alerting that must fire."""
 
     name: Line
     within: Duration = Field(description="From the moment at which the first fault acts.")
 
 
 class People(Parameters):
-    """How soon people must have done what. Counted from the moment at which the first fault acts."""
+    """Times within which people must act, from the moment at which the first fault acts."""
 
     detect: Duration | None = None
     acknowledge: Duration | None = None
@@ -63,7 +63,7 @@ class People(Parameters):
 
 
 class Watched(Parameters):
-    """What is expected of alerts and people; the machine's own expectations are those of the scenario."""
+    """Expectations of alerts and people. The scenario has those of the machine."""
 
     alerts: list[Alert] = Field([], max_length=100)
     people: People = People()
@@ -84,7 +84,7 @@ class Rehearse(_Rehearsed):
 
 
 class Random(Parameters):
-    """A campaign at a mean rate. Which scenario comes when is decided by the seed."""
+    """A campaign at a mean rate. The seed decides which scenario comes when."""
 
     scenarios: list[Line] = Field(min_length=1, max_length=100)
     rate: Line = Field(description="Of its rehearsals, like 30/h; the times between them are random.")
@@ -97,7 +97,7 @@ class Random(Parameters):
 
 
 class Replay(ReplaySpec):
-    """A trace of what happened to somebody's nodes."""
+    """A replay of a trace of somebody's nodes."""
 
     trace: Line = Field(description="A file beside the plan or in `traces/` there, or a shipped trace.")
     first: int | None = Field(None, ge=1, le=FIRINGS_MAX, description="Only so many of its rehearsals.")
@@ -140,7 +140,7 @@ class DayEntry(_Rehearsed):
 
 
 class Budget(Parameters):
-    """The day ends early when the job has wasted more than this since it was steady first."""
+    """The waste since the job was first steady beyond which the day ends early."""
 
     wasted_gpu_hours: float | None = Field(None, gt=0)
     wasted_percent: Share | None = Field(None, description="Of the GPU time since then.")
@@ -160,7 +160,7 @@ class PromQL(Parameters):
 
 
 class Probe(Parameters):
-    """A question of one's own: a command that ends with 0, an HTTP answer, or a PromQL query with an answer."""
+    """A question of the user's: a command that ends with 0, an HTTP answer, or a PromQL query with an answer."""
 
     name: Name
     command: list[Line] | None = Field(None, min_length=1, max_length=100, description="Run on this host; no shell.")
@@ -209,13 +209,13 @@ class GameDay(Parameters):
 def load_gameday(path: pathlib.Path) -> tuple[GameDay, Document]:
     """Reads and checks a file. Raises `ScenarioError` with every mistake found.
 
-    The document tells the places of what is found wrong later.
+    The document tells the places of later mistakes.
     """
     return parse_gameday(read_text(path), str(path))
 
 
 def are_strikes(data: Any) -> bool:
-    """Whether this is a plan for a job that runs already."""
+    """Tells whether this is a plan for a job that runs already."""
     entries = data.get("entries") if isinstance(data, dict) else None
     return isinstance(entries, list) and any(isinstance(each, dict) and "strike" in each for each in entries)
 
@@ -254,7 +254,7 @@ def _check_names(day: GameDay, document: Document) -> None:
 
 
 def find_gameday(name: str, scenarios: pathlib.Path) -> pathlib.Path:
-    """A path as given, or `<scenarios>/gamedays/<name>.yaml`."""
+    """Returns a path as given, or `<scenarios>/gamedays/<name>.yaml`."""
     if name == "stop" and not (scenarios / FOLDER / "stop.yaml").exists():
         raise UsageError("no command stops a game day: press Stop on its page, or Ctrl-C where it runs")
     return find_scenario(name, scenarios / FOLDER, "game day")

@@ -38,7 +38,7 @@ from harness.spec.scenario import Scenario, find_beside
 from harness.spec.scenario import When as Trigger
 from harness.units import Duration
 
-NAME_MAX = 40  # characters of a rehearsal's name: it stands before the ids of its faults
+NAME_MAX = 40  # most characters of a rehearsal's name, which prefixes the ids of its faults
 ACTS_MAX = 2000
 SETTLED_STEPS = 10
 AT_ONCE = Trigger(after=Duration("0s"))
@@ -65,12 +65,12 @@ class Act(_Model):
 
     @property
     def lasts_s(self) -> float:
-        """What is known of its length: the times that its faults wait and act."""
+        """Returns its known length in seconds: the times for which its faults wait and act."""
         return max((_lasts_s(fault) for fault in self.plan.faults), default=0.0)
 
     @property
     def waits_steps(self) -> int:
-        """Complete steps until its last fault fires, and those that it needs to settle."""
+        """Returns the steps until its last fault fires, plus those that it needs to settle."""
         return max((fault.when.more_steps or 0 for fault in self.plan.faults), default=0) + SETTLED_STEPS
 
 
@@ -101,7 +101,7 @@ class DayPlan(_Model):
         return [act for scene in self.scenes for act in scene.acts]
 
     def alone(self, name: str) -> Plan:
-        """This rehearsal as a run of its own: on the same job, and struck as soon as the day would have begun it."""
+        """Returns this rehearsal as a run of its own: the same job, struck when the day would have begun it."""
         plan = next(act.plan for act in self.acts if act.name == name)
         faults = []
         for fault in plan.faults:
@@ -111,8 +111,9 @@ class DayPlan(_Model):
         return plan.model_copy(update={"faults": tuple(faults)})
 
     def losses_unproven(self) -> tuple[str, list[str]]:
-        """The first rehearsal that does not expect the losses of the fault-free run, and those beside or after it that
-        do: other losses prove nothing there."""
+        """Returns the first rehearsal that does not expect the fault-free losses, and those beside or after it that do.
+
+        Losses prove nothing in the latter."""
         for number, scene in enumerate(self.scenes):
             if first := next((act.name for act in scene.acts if not act.expects_same_losses), None):
                 later = [act for other in self.scenes[number:] for act in other.acts if act.expects_same_losses]
@@ -120,7 +121,7 @@ class DayPlan(_Model):
         return "", []
 
     def labelled(self, labels: Mapping[str, str]) -> DayPlan:
-        """The job and every rehearsal with the labels of the day, and these over them."""
+        """Returns the day with labels on the job and every rehearsal; these go before the day's own."""
         every = {**self.job.scenario.labels, **labels}
         scenes = []
         for scene in self.scenes:
@@ -133,7 +134,7 @@ class DayPlan(_Model):
 
 
 def _lasts_s(fault: PlannedFault) -> float:
-    """Of what is written in its parameters: how long it waits, acts, and until a replacement comes."""
+    """Returns the seconds in a fault's parameters: its wait, its action, and the delay of its replacement."""
     given, lasts_s = fault.action.model_dump(), (fault.when.after_ns or 0) / 1e9
     replacement = given.get("replacement")
     after = replacement.get("after") if isinstance(replacement, Mapping) else None
@@ -146,7 +147,7 @@ def _lasts_s(fault: PlannedFault) -> float:
 
 
 def plan_day(path: pathlib.Path, seed: int, backend: str, run_id: str, scenarios: pathlib.Path) -> DayPlan:
-    """The plan of a file. Raises `ScenarioError` with every mistake found in it, its scenarios and its traces."""
+    """Makes the plan of a file. Raises `ScenarioError` with every mistake in it, its scenarios and its traces."""
     return _Making(path, seed, backend, run_id, scenarios).make()
 
 
@@ -198,7 +199,7 @@ class _Making:
         return job.model_copy(update={"scenario": job.scenario.model_copy(update={"traces": self.traces})})
 
     def _scene(self, place: int, entry: DayEntry) -> Scene | None:
-        """`None`: what is wrong with it is a problem of the document."""
+        """Plans one entry; `None`: it has mistakes, which the document holds."""
         at: Path = ("entries", place)
         try:
             acts = tuple(self._acts(place, entry))
@@ -254,9 +255,10 @@ class _Making:
         return scenario.model_copy(update=of_the_day)
 
     def _expected(self, scenario: Scenario, each: Rehearse) -> dict[str, Any]:
-        """What the scenario expects, without its shares of wasted GPU time: they are of its own job. A rehearsal's
-        window ends with the recovery, so an outage may fill it. The day's budget counts, and a share that the entry
-        names itself. Without a fault-free run the job's losses are held against its own."""
+        """Returns the scenario's expectations, without its shares of wasted GPU time, which are of its own job.
+
+        A rehearsal's window ends with the recovery, so an outage may fill it. The day's budget counts, and a share that
+        the entry names itself. Without a fault-free run the job's losses are compared with its own."""
         expect = dict(scenario.expect)
         if isinstance(bounds := expect.pop("wasted_gpu_hours", None), dict):
             named = (each.overrides.get("expect") or {}).get("wasted_gpu_hours") or {}
@@ -287,7 +289,7 @@ class _Making:
         )
 
     def _name(self, wanted: str) -> str:
-        """A name of its own: `rank-kill`, `rank-kill-2`."""
+        """Returns an unused name: `rank-kill`, `rank-kill-2`."""
         wanted = wanted[:NAME_MAX]
         self.names[wanted] = number = self.names.get(wanted, 0) + 1
         name = wanted if number == 1 else f"{wanted[: NAME_MAX - 5]}-{number}"
@@ -295,7 +297,7 @@ class _Making:
 
 
 def _without_steps(scenario: Scenario) -> Scenario:
-    """Triggers on a step become immediate, so that the job's own count of steps is no limit to them."""
+    """Turns triggers on a step into immediate ones, so that the job's count of steps does not limit them."""
     faults = []
     for fault in scenario.faults:
         now = Trigger(phase=fault.when.phase) if fault.when.phase else AT_ONCE
@@ -308,7 +310,7 @@ def _with_steps(plan: Plan, scenario: Scenario) -> Plan:
     for fault in scenario.faults:
         when = fault.when
         if when.after is not None and when.after.ns == 0 and when.following is None:
-            # At once is no step later; the trainer then stands there, too, so that the moment is exact.
+            # Zero steps later: the trainer is held at the step, so that the moment is exact.
             steps[fault.id] = 0
         elif when.step is not None:
             steps[fault.id] = when.step
@@ -320,7 +322,7 @@ def _with_steps(plan: Plan, scenario: Scenario) -> Plan:
 
 
 def _immediate(scenario: Scenario) -> Scenario:
-    """Its first faults act when the rehearsal begins; those that follow another one still do."""
+    """Makes the first faults act when the rehearsal begins; others still follow their fault."""
     faults = [
         fault.model_copy(update={"when": AT_ONCE}) if fault.when.step is not None and not fault.when.phase else fault
         for fault in scenario.faults
@@ -329,8 +331,7 @@ def _immediate(scenario: Scenario) -> Scenario:
 
 
 def steps_needed(day: DayPlan, step_s: float) -> int:
-    """Steps that the job must have for its schedule, at the least; without a step's time (0) those that the schedule
-    itself waits for."""
+    """Returns the least steps of the job for its schedule. `step_s`: 0 if unknown; then only awaited steps count."""
     if step_s:
         ends_s = day.steady.steps * step_s + sum(_lasts(scene, step_s) for scene in day.scenes)
         return math.ceil(ends_s / step_s)
@@ -344,8 +345,9 @@ def _lasts(scene: Scene, step_s: float) -> float:
 
 
 def schedule(day: DayPlan, step_s: float | None = None) -> list[str]:
-    """The day in words, with times from its begin. Times are the earliest ones: how long the job takes to recover, and
-    a person to press continue, nobody knows. `step_s`: what a step takes, where that is known."""
+    """Returns the day in words, with the earliest time of each entry: recoveries and pauses are of unknown length.
+
+    `step_s`: the seconds of a step, if known."""
     steps = day.steady.steps
     lines = [f"{_clock(0)}  the job starts; it must be steady for {steps} steps before anything is injected"]
     at_s = steps * (step_s or 0)

@@ -24,8 +24,8 @@ from harness.units import counted, format_duration
 PLAN, REPORT = "gameday.json", "gameday-report.json"
 
 SCHEMA = 1
-MOMENTS_MAX = 400  # shown
-STEPS_MAX = 2  # of each rehearsal
+MOMENTS_MAX = 400  # most moments shown
+STEPS_MAX = 2  # most next steps of each rehearsal
 MOMENT = ("After", "At, UTC", "What kind", "What")
 HEAD = ("Verdict", "Rehearsal", "Recovery", "Wasted by its faults", "Detected", "Acknowledged", "Mitigated", "Why")
 
@@ -47,7 +47,7 @@ class Row:
         lines = self.act.card.expectations if self.act.card else ()
         bounds = [line.observed for line in lines if line.name == "recovery_time.max"]
         recovery = DASH if self.act.recovery_s is None else format_duration(round(self.act.recovery_s * 1e9))
-        recovery = next((told for told in bounds if told.startswith(">")), recovery)  # not over
+        recovery = next((told for told in bounds if told.startswith(">")), recovery)  # the recovery is not over
         wasted = gpu_seconds(self.act.wasted_gpu_s) if self.act.card else DASH
         return self.act.verdict.value, self.name, recovery, wasted, *took, self.why
 
@@ -67,7 +67,7 @@ class Row:
 
 
 def _reasons(result: DayResult) -> list[str]:
-    """And what was not judged in the rehearsals. A day that passed says that in its headline."""
+    """Returns the reasons with the unjudged items of rehearsals: in the headline of a pass, else at the end."""
     told = list(result.reasons)
     untold = dict.fromkeys(item for act in result.acts if act.card for item in act.card.not_judged)
     if not untold:
@@ -77,7 +77,7 @@ def _reasons(result: DayResult) -> list[str]:
 
 
 def _sentences(result: DayResult) -> list[str]:
-    """For people: names of expectations in words, and a capital where no rehearsal's name comes first."""
+    """Returns the reasons as sentences for people."""
     names = {act.expected.name for act in result.acts}
     found = []
     for reason in _reasons(result):
@@ -87,7 +87,7 @@ def _sentences(result: DayResult) -> list[str]:
 
 
 def to_do(result: DayResult) -> list[str]:
-    """What to do about each rehearsal that did not pass."""
+    """Returns next steps for each rehearsal that did not pass."""
     found = []
     for act in result.acts:
         steps = next_steps.next_steps(act.card)[:STEPS_MAX] if act.card else []
@@ -96,7 +96,7 @@ def to_do(result: DayResult) -> list[str]:
 
 
 def _of_people(act: ActResult) -> Iterator[str]:
-    """What alerts and people failed to do is mended elsewhere than in the job."""
+    """Yields next steps for missed expectations of alerts and people."""
     late = [watch.what for watch in act.watches if watch.verdict is Verdict.FAIL]
     if any(what.startswith("alert ") for what in late):
         yield "see why its alert did not come in time: its rule, and who is sent it (docs/gameday.md)"
@@ -113,7 +113,7 @@ class StoredAct(msgspec.Struct):
 
 
 class StoredDay(msgspec.Struct):
-    """As much of a day's report as a terminal, the list of runs and the checklist before a launch show."""
+    """The part of a day's report that the terminal, the list of runs and the checklist show."""
 
     verdict: Verdict
     reasons: list[str]
@@ -123,7 +123,7 @@ class StoredDay(msgspec.Struct):
 
 
 def read(folder: pathlib.Path) -> StoredDay:
-    """Raises `ReportError` where the day was not judged, or its report cannot be read."""
+    """Reads the report of a day. Raises `ReportError` if it was not judged, or the report is unreadable."""
     if not os.path.lexists(folder / REPORT):
         raise run_report.ReportError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
     return run_report.read_as(folder / REPORT, StoredDay)
@@ -153,7 +153,7 @@ def render(day: DayPlan, result: DayResult) -> dict[str, str]:
 
 
 def _crumbs(day: DayPlan, result: DayResult) -> list[str]:
-    """What was trained, when, on how much, and how long the day took, as far as it is known."""
+    """Returns trainer, time, size and length of the day, as far as known."""
     begun = str(result.job.environment.get("begun_at") or "") if result.job else ""
     work = day.job.workload
     told = [short(work.trainer.in_words(), 60), minute(begun) if begun else "", counted(work.world_size, "rank")]
@@ -162,7 +162,7 @@ def _crumbs(day: DayPlan, result: DayResult) -> list[str]:
 
 
 def _wasted(day: DayPlan, result: DayResult) -> str:
-    """Of the whole job, and of the day's budget; an empty text without a ledger."""
+    """Tells the waste of the whole job, and the spent budget; empty: the ledger is unknown."""
     if result.booked is None:
         return ""
     booked = Booked.of(result.booked)
@@ -172,7 +172,7 @@ def _wasted(day: DayPlan, result: DayResult) -> str:
 
 
 def _moments(result: DayResult) -> list[tuple[str, str, str, str]]:
-    """Each since the job began, by the clock of the wall, of what kind, and what."""
+    """Returns the moments: time since the job began, wall time, kind, and words."""
     begun = str(result.job.environment.get("begun_at") or "") if result.job else ""
     found = []
     for each in result.moments:

@@ -1,7 +1,7 @@
-"""The verdict on a game day, from its event log alone: its rehearsals, its alerts, its people, its probes. Pure.
+"""Judges a game day from its event log alone: rehearsals, alerts, people, probes. Pure.
 
-The machine, people and alerts are scored apart; the day's verdict is the worst of them. What was not run, or was
-stopped by a person, proves nothing and is inconclusive.
+Machine, people and alerts are scored apart; the day's verdict is the worst of them. A rehearsal that did not run, or
+that a person stopped, is inconclusive.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from harness.judge.verdict import Doubt, Finding, Verdict, merge
 from harness.units import format_duration
 
 Event = Mapping[str, Any]
-REACTIONS = {  # what people do → the actions that show it; who acknowledges has detected
+REACTIONS = {  # reaction → actions that show it; to acknowledge is to have detected
     "detect": ("detected", "acknowledged", "mitigated"),
     "acknowledge": ("acknowledged", "mitigated"),
     "mitigate": ("mitigated",),
 }
 
-TELLING = ("detected", "acknowledged", "mitigated")  # there is a problem
+TELLING = ("detected", "acknowledged", "mitigated")  # actions that tell of a problem
 MASTER = "master"
-SETTLED = "settled"  # the one outcome of a rehearsal that can pass
-COMPLETED = "completed"  # and of a day
-FIRING_MAX = 1000  # alerts that are told apart by fingerprint at once; more are taken by name
-SKIPPED = "skipped"  # of an entry, by a person
+SETTLED = "settled"  # only outcome of a rehearsal that can pass
+COMPLETED = "completed"  # only outcome of a day that can pass
+FIRING_MAX = 1000  # most firing alerts told apart by fingerprint; more are taken by name
+SKIPPED = "skipped"  # outcome of an entry that a person skipped
 failed, unknown = partial(Finding, Verdict.FAIL), partial(Finding, Verdict.INCONCLUSIVE)
 
 
 @dataclass(frozen=True)
 class Expected:
-    """A rehearsal of the schedule, and what was expected of alerts and people: name or reaction → within ns."""
+    """A rehearsal of the schedule, with its expectations of alerts and people: name or reaction → limit in ns."""
 
     name: str
     scene: int
@@ -46,7 +46,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class TimedCheck:
-    """One expectation of an alert or of people, with what came of it. Times in ns from the fault."""
+    """One expectation of an alert or of people, and its result. Times in ns from the fault."""
 
     what: str
     within_ns: int
@@ -57,10 +57,10 @@ class TimedCheck:
 
 @dataclass(frozen=True)
 class ActResult:
-    """One rehearsal as it went. Times in ns from the begin of the log; `None`: it did not come to that."""
+    """The result of one rehearsal. Times in ns from the begin of the log; `None`: it never happened."""
 
     expected: Expected
-    outcome: str  # of the rehearsal; not_run where it never began
+    outcome: str  # outcome of the rehearsal; not_run: it never began
     why: str
     begun: int | None
     injected: int | None
@@ -71,12 +71,12 @@ class ActResult:
 
     @property
     def ended_by_person(self) -> bool:
-        """Or by the schedule, early: what was cut short proves nothing of the job."""
+        """Tells whether a person, or the schedule, ended it early: it then proves nothing of the job."""
         return self.outcome in ("stopped", "skipped")
 
     @property
     def without_an_end(self) -> bool:
-        """In the log: the harness died during it."""
+        """Tells whether the log lacks its end: the harness died during it."""
         return not self.outcome
 
     @property
@@ -104,14 +104,14 @@ class ActResult:
 
     @property
     def worst_first(self) -> Sequence[str]:
-        """What its verdict is over, before how the machine did."""
+        """Returns the reasons of the verdict first, then the machine's result."""
         of_machine = self.machine is self.verdict
         said = [each.reason for each in self.watches if each.verdict is self.verdict and not of_machine]
         return [*(text.removeprefix(f"{self.expected.name}: ") for text in said if text), *self.reasons]
 
     @property
     def wasted_gpu_s(self) -> float:
-        """By its faults, as the ledger books it; 0 where that is not known."""
+        """Returns the GPU-seconds that its faults wasted, by the ledger; 0: unknown."""
         scores = self.card.scores.get("wasted_gpu_hours", {}) if self.card else {}
         return float(scores.get("gpu_seconds_wasted_by_faults") or 0.0)
 
@@ -139,11 +139,11 @@ class DayResult:
     moments: Sequence[Moment]
     outcome: str
     job: Scorecard | None
-    booked: Mapping[str, Any] | None = None  # what the job wasted, as `harness.campaign.ledger_so_far` tells it
+    booked: Mapping[str, Any] | None = None  # ledger of the job, in the form of `harness.campaign.ledger_so_far`
 
     @property
     def to_fix(self) -> list[ActResult]:
-        """What did not pass, then what passed and cost something; the dearest of each first."""
+        """Returns rehearsals that did not pass, then passes that cost GPU time; the dearest of each first."""
         found = [act for act in self.acts if act.card and (act.wasted_gpu_s > 0 or act.verdict is not Verdict.PASS)]
         return sorted(found, key=lambda act: (act.verdict is Verdict.PASS, -act.wasted_gpu_s))
 
@@ -155,8 +155,9 @@ def judge_day(
     job: Scorecard | None,
     probes: Sequence[tuple[str, str]] = (),
 ) -> DayResult:
-    """`events`: those of the harness, in order, each with `at` in ns. `cards`: of the rehearsals that began. `probes`:
-    name and moment of each that must answer around every entry that begins."""
+    """Judges a day. `events`: the harness's events in order, with `at` in ns. `cards`: of rehearsals that began.
+
+    `probes`: name and moment of each probe that must answer around every entry."""
     begin = int(events[0]["at"]) if events else 0
     acts = _acts(events, expected, cards, begin)
     watches = [watch for act in acts for watch in act.watches]
@@ -201,7 +202,7 @@ def _acts(
     spans = {each.name: _span(events, each.name, begin) for each in expected}
     struck = sorted(span[1] for span in spans.values() if span[1] is not None)
     ends = int(events[-1]["at"]) - begin if events else 0
-    # The game master knows what comes and proves nothing.
+    # The game master knows the schedule, so his presses prove nothing.
     told = [(at, action) for at, action, role in _presses(events, begin) if role != MASTER]
     found = []
     for each in expected:
@@ -210,7 +211,7 @@ def _acts(
         following = next((at for at in struck if injected is not None and at > injected), None)
         reactions: dict[str, int | None] = dict.fromkeys(REACTIONS)
         if injected is not None:
-            # How long after the fault people first did what, in ns; until the next rehearsal's fault.
+            # reaction → ns from the fault to the first such press, before the next rehearsal's fault
             mine = [
                 (at - injected, action)
                 for at, action in told
@@ -225,7 +226,7 @@ def _acts(
 
 
 def _ended(events: Sequence[Event], name: str) -> tuple[str, str]:
-    """How a rehearsal that began ended, and why. It settled only if nothing in the log says otherwise."""
+    """Returns outcome and reason of a rehearsal that began. It settled only if no event contradicts."""
     begun = next(n for n, e in enumerate(events) if e["event"] == "rehearsal.started" and e["rehearsal"] == name)
     ends = [n for n, e in enumerate(events) if e["event"] == "rehearsal.finished" and e["rehearsal"] == name]
     if not ends:
@@ -244,7 +245,7 @@ def _ended(events: Sequence[Event], name: str) -> tuple[str, str]:
 
 
 def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int], str]:
-    """Why nothing can be said of what did not happen within ns of the fault; empty: it failed to happen."""
+    """Returns a function that tells why a missing reaction within so many ns proves nothing; empty: it does prove."""
 
     def why(within_ns: int) -> str:
         if injected is None:
@@ -257,7 +258,7 @@ def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int],
 
 
 def _span(events: Sequence[Event], name: str, begin: int) -> tuple[int | None, int | None, int | None]:
-    """When it began, when its first fault acted, and when all of its faults were healed and recovered from."""
+    """Returns its begin, the action of its first fault, and the recovery from all of its faults."""
     begun = next((e["at"] for e in events if e["event"] == "rehearsal.started" and e["rehearsal"] == name), None)
     plan = next((e.get("plan") or {} for e in events if e["event"] == "plan" and e.get("rehearsal") == name), {})
     ids = {str(fault.get("id")) for fault in plan.get("faults") or ()}
@@ -275,8 +276,9 @@ def _span(events: Sequence[Event], name: str, begin: int) -> tuple[int | None, i
 
 
 def _firings(events: Sequence[Event], begin: int) -> list[tuple[int, str]]:
-    """When which alert began to fire: one that is told again before it was resolved fires on. The same alert of another
-    rank or node, as its fingerprint says, is one of its own."""
+    """Returns the time and name of each alert that began to fire. A repetition before its end is the same firing.
+
+    The same alert of another rank or node, by its fingerprint, is an alert of its own."""
     firing: set[tuple[str, str]] = set()
     found = []
     for event in events:
@@ -294,8 +296,9 @@ def _firings(events: Sequence[Event], begin: int) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class _Window:
-    """When an expected alert may fire: [begin, end). `end` is the strike of the next fault that expects the same one,
-    or when its fault is over and its time too; `None`: never."""
+    """The time in which an expected alert may fire: [begin, end).
+
+    `end`: the strike of the next fault with the same alert, or the end of its fault and its time; `None`: never."""
 
     act: ActResult
     name: str
@@ -309,7 +312,7 @@ class _Window:
 
 
 def _windows(acts: Sequence[ActResult]) -> list[_Window]:
-    """In the order in which the faults struck; of those that struck at once, the most urgent first."""
+    """Returns the windows in the order of the strikes; of simultaneous ones the most urgent first."""
     wanted = [(act, name, within) for act in acts for name, within in act.expected.alerts]
     found = []
     for act, name, within_ns in wanted:
@@ -326,7 +329,7 @@ def _windows(acts: Sequence[ActResult]) -> list[_Window]:
 
 
 def _alerts(windows: Sequence[_Window], firings: Sequence[tuple[int, str]], ends: int) -> dict[str, list[TimedCheck]]:
-    """By rehearsal. One firing serves one expectation."""
+    """Checks the expected alerts of each rehearsal. One firing serves one expectation."""
     served: set[int] = set()
     found: dict[str, list[TimedCheck]] = defaultdict(list)
     for window in windows:
@@ -351,7 +354,7 @@ def _alert(window: _Window, at: int | None, ends: int) -> TimedCheck:
 def _timed(
     rehearsal: str, what: str, within_ns: int, took: int | None, why: str, hoped: str, instead: str
 ) -> TimedCheck:
-    """`why`: nothing can be said of what was hoped, or an empty text. `instead`: what happened, or did not."""
+    """Checks one reaction. `why`: the reason for which its absence proves nothing. `instead`: the actual event."""
     if took is not None and took <= within_ns:
         return TimedCheck(what, within_ns, took, Verdict.PASS)
     if why:
@@ -362,9 +365,10 @@ def _timed(
 
 
 def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult], begin: int) -> list[TimedCheck]:
-    """Alerts of a name that the plan expects, where no fault was at work or not yet recovered from, and where none was
-    still awaited. A rule looks back over some minutes: for as long as the plan gives an alert of that name after a
-    fault's begin, it may also fire after the end of one, of whichever rehearsal."""
+    """Finds false alarms: expected names that fired while no fault was at work and none was awaited.
+
+    An alert rule looks back over some minutes. So an alert may also fire after the end of any fault, for as long as the
+    plan gives it after a begin."""
     windows = _windows(acts)
     may_follow = {window.name: max(w.within_ns for w in windows if w.name == window.name) for window in windows}
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
@@ -383,18 +387,19 @@ def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult], begin: int
 
 
 def _presses(events: Sequence[Event], begin: int) -> list[tuple[int, str, str]]:
-    """When somebody did what, in which role."""
+    """Returns time, action and role of each press."""
     told = [e for e in events if e["event"] == "gameday.person"]
     return [(int(e["at"]) - begin, str(e["action"]), str(e.get("role"))) for e in told]
 
 
 def _guesses(events: Sequence[Event], acts: Sequence[ActResult], begin: int) -> list[TimedCheck]:
-    """Who tells of a problem as often where there is none as where there is one has guessed, and has shown nothing. A
-    fault may be told of until it is over, and as long as people have time for it."""
+    """Finds guesses: people who tell of problems as often without a fault as with one have shown nothing.
+
+    A fault may be told until it is over, and as long as people have time for it."""
     longest = max((within for act in acts for within in act.expected.people.values()), default=0)
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
     told = [(at, action) for at, action, role in _presses(events, begin) if action in TELLING and role != MASTER]
-    # When each fault was first said to be mitigated: that may be told long after it is over, and only once.
+    # First "mitigated" of each fault: it may come long after the fault is over, and only once.
     mitigated = [at for at, action in told if action == "mitigated"]
     firsts = (min((at for at in mitigated if at >= low), default=None) for low, _ in spans)
     late = {at for at in firsts if at is not None}
@@ -427,8 +432,10 @@ def _people(
 
 
 def _of_the_job(job: Scorecard | None, acts: Sequence[ActResult]) -> list[Finding]:
-    """A fault that was cut short, by a person or by the death of the harness, did not act as planned; that makes its
-    rehearsal inconclusive, and not the job invalid."""
+    """Returns the findings on the job as a whole.
+
+    A fault that a person, or the death of the harness, cut short makes its rehearsal inconclusive, and not the job
+    invalid."""
     if job is None:
         return [unknown("the job as a whole could not be judged", Code.DAY_JOB_UNKNOWN)]
     cut = job.verdict is Verdict.INVALID and any(act.ended_by_person or act.without_an_end for act in acts)
@@ -466,7 +473,7 @@ def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
 def _unanswered(
     events: Sequence[Event], acts: Sequence[ActResult], probes: Sequence[tuple[str, str]]
 ) -> Iterable[Finding]:
-    """A probe without an answer held as little as it did not."""
+    """Finds probes without an answer, which neither held nor failed."""
     answered = {(e["name"], e["moment"], e.get("rehearsal")) for e in events if e["event"] == "gameday.probe"}
     for scene in sorted({act.expected.scene for act in acts if act.begun is not None}):
         names = ", ".join(act.expected.name for act in acts if act.expected.scene == scene)
@@ -476,8 +483,9 @@ def _unanswered(
 
 
 def _cut_entries(events: Sequence[Event], acts: Sequence[ActResult]) -> Iterable[Finding]:
-    """Entries that were passed over or cut short, as their end tells, where no rehearsal of theirs says so. What comes
-    after such a pause or rest did not begin as planned."""
+    """Finds skipped or shortened entries that none of their rehearsals tells of.
+
+    Later entries then did not begin as planned."""
     told = {act.expected.scene for act in acts if act.outcome != SETTLED}
     for event in events:
         if event["event"] == "gameday.entry" and event.get("edge") == "end" and event["entry"] not in told:
@@ -500,7 +508,7 @@ _FAULTS = {
 
 
 def _told(event: Event) -> tuple[str, str]:
-    """The kind and the words of an event; no words: it is not shown."""
+    """Returns kind and words of an event; no words: it is not shown."""
     name = str(event["event"])
     if name in _FAULTS:
         return "fault", f"{event.get('fault')}: {_FAULTS[name]}" + _because(event.get("reason") or event.get("error"))

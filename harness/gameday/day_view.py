@@ -1,6 +1,6 @@
-"""A game day as it is now, for a live page: plain data, made in the job's loop, so that no lock is needed.
+"""The current state of a game day for a live page: plain data, made in the job's loop, so that no lock is needed.
 
-Words of a trainer are in it (phases, names): whoever shows it escapes them.
+It holds words of the trainer (phases, names), which every display must escape.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RANKS_LISTED_MAX = 64
 EXTREMES = 8
 FEED_MAX = 60
 PACE_STEPS = 20
-STANDING_TIMES = 5  # no step for so many usual steps, and at least for so long: it stands still
+STANDING_TIMES = 5  # usual steps without a step from which a job stands still
 STANDING_NS_MIN = 2 * 10**9
 OVER = ("over", "stopped", "skipped")
 _PREPARING = {"training": "running", "starting": "startup"}
@@ -34,19 +34,19 @@ class RankView:
     rank: int
     node: str
     step: int
-    step_ms: float | None  # of its newest step; none while it stands still
-    idle_s: float | None = None  # since its newest step; none before the first one of this process
+    step_ms: float | None  # length of its newest step; none while it stands still
+    idle_s: float | None = None  # time since its newest step; none before the first of this process
     standing: bool = False
 
 
 @dataclass(frozen=True)
 class RanksView:
-    """Up to 64 are all `listed`; of more, the slowest ones, beside what holds for all."""
+    """The ranks. Up to 64 are all `listed`; of more, the slowest, beside figures of all."""
 
     count: int
     listed: Sequence[RankView]
     whole: bool
-    step: Sequence[float] = ()  # lowest, median, highest
+    step: Sequence[float] = ()  # lowest, median and highest step
     step_ms: Sequence[float] = ()
 
 
@@ -89,38 +89,38 @@ class DayView:
     role: str
     elapsed_s: float
     state: str
-    saying: str  # the state in a sentence
-    phase: str  # in the report's words where it has one
+    saying: str  # sentence on the state
+    phase: str  # phase in the report's words, if it has one
     step: int
     furthest_step: int
     steps: int | None
     loss: float | None
-    steps_go: bool  # it trains, and does not stand
+    steps_go: bool  # the job does steps
     scenes: Sequence[SceneView]
     blocked: bool = False
     outcome: str = ""
     committed_step: int = 0
-    idle_s: float = 0.0  # since the last step
-    standing: bool = False  # for longer than a step takes
+    idle_s: float = 0.0  # time since the last step
+    standing: bool = False  # the job stands still
     ranks: RanksView = RanksView(0, [], True)
-    at_work: int = 0  # faults
-    outage: Sequence[tuple[str, float]] = ()  # phase, seconds
+    at_work: int = 0  # number of faults at work
+    outage: Sequence[tuple[str, float]] = ()  # (phase, seconds) of the current outage
     outage_open: bool = False
-    wasted: str = ""  # by the ledger so far; empty: it is not worked out yet
-    wasted_words: str = ""  # of how much, and by what
-    counted_s: float | None = None  # so long ago; none: it is what the report says
-    budget: Sequence[tuple[str, float]] = ()  # each limit in words, and the share of it that is spent
+    wasted: str = ""  # waste by the ledger so far; empty: not known yet
+    wasted_words: str = ""  # total and causes of the waste
+    counted_s: float | None = None  # age of the ledger; none: it is the report's
+    budget: Sequence[tuple[str, float]] = ()  # (limit in words, spent share)
     steps_per_s: float | None = None
     feed: Sequence[NewsView] = ()
     nodes: Sequence[str] = ()
-    fault_free: bool = False  # the same job was run without a fault, so its losses are known
+    fault_free: bool = False  # a fault-free run shows the losses
     job_over: bool = False
-    verdict: str = ""  # once the day is judged
-    report: str = ""  # its path
+    verdict: str = ""  # verdict of the day; empty: not judged yet
+    report: str = ""  # path of the report
 
 
 def view_of(director: Director, job: LiveJob, begin_ns: int, now_ns: int) -> DayView:
-    """All of it, as the game master sees it."""
+    """Returns the whole view, as the game master sees it."""
     progress, plan = job.progress, director.day.job
     idle_ns = now_ns - progress.last_step_ns if progress.last_step_ns else 0
     standing = idle_ns > standing_ns(progress)
@@ -158,7 +158,7 @@ def view_of(director: Director, job: LiveJob, begin_ns: int, now_ns: int) -> Day
 
 
 def _with_books(view: DayView, director: Director, now_ns: int) -> DayView:
-    """The same with what is wasted, by the newest ledger."""
+    """Returns the view with the waste of the newest ledger."""
     booked, asked_ns = director.books.newest, director.books.asked_ns
     if booked is None:
         return view
@@ -169,7 +169,7 @@ def _with_books(view: DayView, director: Director, now_ns: int) -> DayView:
 
 
 def before(director: Director, status: Status, elapsed_s: float) -> DayView:
-    """What can be shown while the job first runs without a fault, to be compared with: the plan, and how far it is."""
+    """Returns the view during the fault-free run: the plan, and the progress of that run."""
     day = director.day
     steps = f" of {status.steps:,}" if status.steps is not None else ""
     scenes = [replace(_scene(director, number), state="next") for number in range(len(day.scenes))]
@@ -191,13 +191,13 @@ def before(director: Director, status: Status, elapsed_s: float) -> DayView:
 
 
 def ended(view: DayView, verdict: str = "", why: str = "", report: str = "") -> DayView:
-    """The same when the job is over, too; with the verdict once there is one."""
+    """Returns the view after the end of the job, with the verdict once there is one."""
     saying = f"The day is over: {verdict}. {why}" if verdict else "The job is over. The day is being judged."
     return replace(view, state="over", saying=saying.strip(), job_over=True, verdict=verdict, report=report)
 
 
 def standing_ns(progress: LiveProgress) -> float:
-    """After so long without a step the job, or a rank, stands still."""
+    """Returns the ns without a step from which the job, or a rank, stands still."""
     took = step_times_ns(progress)[-50:]
     return max(STANDING_TIMES * statistics.median(took) if took else 0, STANDING_NS_MIN)
 
@@ -213,8 +213,9 @@ def _outage(director: Director, job: LiveJob) -> list[tuple[str, float]]:
 
 
 def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
-    """What a role may see. Participants must find out by themselves what is wrong: they see neither what comes next nor
-    what acts now, only what is over, and no title, which may tell it. `feed`: the lines that they may see."""
+    """Returns the part of the view that a role may see. `feed`: the lines that participants may see.
+
+    Participants must find the problem by themselves: they see only past entries, without titles."""
     if role != "participant":
         return replace(view, role=role)
     over = [scene for scene in view.scenes if scene.state in OVER]
@@ -236,7 +237,7 @@ def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
 
 
 def feed_for_participants(feed: Iterable[News], begin_ns: int) -> list[NewsView]:
-    """Their own lines and alerts; what the game master did would tell them."""
+    """Returns the lines of participants and alerts. The game master's lines would give the faults away."""
     shown = [each for each in feed if each.kind == "alert" or (each.kind == "person" and each.role != "master")]
     return _newest(shown, begin_ns)
 
@@ -272,7 +273,7 @@ def _over(director: Director) -> str:
 
 
 def _who_stopped(feed: Iterable[News], begin_ns: int) -> str:
-    """Who pressed Stop first since it was lifted last, and when: as the feed tells it."""
+    """Tells who pressed Stop first since it was last lifted, and when, by the feed."""
     told = "a person"
     for each in reversed(list(feed)):
         found = _STOP_OR_LIFT.match(each.text) if each.kind == "person" else None

@@ -1,6 +1,6 @@
-"""The phases of an outage that is still going on, in the words of the report (`harness.timeline.phases`).
+"""Estimates the phases of an outage that still goes on, in the words of the report (`harness.timeline.phases`).
 
-The report knows the whole log. Here a trainer's newest word is all that there is, so this is an estimate.
+The report knows the whole log. This module knows only the trainer's newest word.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from harness.run.live_progress import LiveProgress
 
-STANDING = "standing_still"  # no word of the report: nobody knows yet why no step is done
-RESTARTING = "restarting"  # nor this: whether a node is missing only the faults tell
+STANDING = "standing_still"  # phase without a word in the report: no step is done for an unknown reason
+RESTARTING = "restarting"  # phase without a word in the report: only the faults tell whether a node is missing
 _STARTS, _RESTORES = ("startup", "starting"), ("restore", "restored")
 _REPORTED = {"starting": "startup", "restored": "first_step", "exiting": "teardown"}
 
@@ -23,11 +23,11 @@ class Span:
     phase: str
     begin_ns: int
     end_ns: int
-    missing: bool = False  # a node of the job
+    missing: bool = False  # a node of the job is missing
 
 
 def newest_word(progress: LiveProgress) -> str:
-    """Of the trainer. Once every rank has its state back, the next thing is a step, even where none of them says so."""
+    """Returns the trainer's newest phase. Once every rank has its state back, a step comes next."""
     if progress.phase != "restore":
         return progress.phase
     workers = list(progress.workers.values())
@@ -37,22 +37,23 @@ def newest_word(progress: LiveProgress) -> str:
 
 
 def phase_now(progress: LiveProgress, standing: bool) -> str:
-    """What the job does, as everybody may see it: nothing is taken from the faults. `standing`: it does no step."""
+    """Returns the phase that everybody may see: it tells nothing of the faults. `standing`: no step is done."""
     word = newest_word(progress)
     if word == "training":
         again = progress.complete_step < progress.furthest_step
         return STANDING if standing else "recompute" if again else "running"
     reborn = any(worker.since_ns > progress.last_step_ns for worker in progress.workers.values())
     if word == "rendezvous" and progress.last_step_ns and not reborn:
-        return RESTARTING  # a launcher is ready to meet; the others end what is left, or a node is missing
+        return RESTARTING  # a launcher waits for the others, which end old workers, or for a missing node
     return _REPORTED.get(word, word)
 
 
 def phases_of(outage: Sequence[Span], recovered_ns: int | None, node_taken: bool) -> list[tuple[str, float]]:
-    """Phase and seconds, neighbours of one phase as one. `recovered_ns`: when all of its faults were recovered from;
-    `node_taken`: one of them takes a node away, so that the job waits for another one."""
+    """Returns phases with their seconds, neighbours of one phase joined.
+
+    `recovered_ns`: recovery from all faults; `node_taken`: a fault takes a node, so that the job waits for another."""
     found: list[tuple[str, float]] = []
-    started_ns = None  # when new processes were met last; who restores its state is new, or has noticed
+    started_ns = None  # last time at which new processes joined; a restore means a new process, too
     for span in outage:
         if span.phase in _STARTS or (span.phase in _RESTORES and started_ns is None):
             started_ns = span.begin_ns
@@ -74,7 +75,7 @@ def _parts(
         if recovered_ns <= span.begin_ns:
             return [("running", span.begin_ns, span.end_ns)]
         return [(lost, span.begin_ns, recovered_ns), ("running", recovered_ns, span.end_ns)]
-    if span.phase == "rendezvous" and started_ns is None:  # of the launchers: no new process was met yet
-        waits = "reschedule" if span.missing else "startup"  # its replacement is there, and has to start
+    if span.phase == "rendezvous" and started_ns is None:  # the launchers meet; no new process joined yet
+        waits = "reschedule" if span.missing else "startup"  # the replacement is there, and has to start
         return [(waits if node_taken else "teardown", span.begin_ns, span.end_ns)]
     return [(_REPORTED.get(span.phase, span.phase), span.begin_ns, span.end_ns)]

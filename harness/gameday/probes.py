@@ -1,4 +1,4 @@
-"""Questions of the user's own: a command, an HTTP answer, a PromQL query. Each is asked in a thread of its own."""
+"""Asks the user's probes (a command, an HTTP answer, a PromQL query), each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.gameday.day_file import Http, Probe, PromQL
 
 BYTES_MAX = 2**20
 DETAIL_MAX = 500
-KEPT_BYTES = 2048  # of what a command says
+KEPT_BYTES = 2048  # bytes kept of a command's output
 GRACE_S = 0.5
 
 
@@ -36,21 +36,21 @@ class Answer:
 
     @property
     def told(self) -> dict[str, Any]:
-        """As logs have it."""
+        """Returns the answer as fields of an event."""
         return {"name": self.probe, "moment": self.moment, "ok": self.ok, "detail": self.detail}
 
 
 class Asking:
-    """Asks without waiting, and keeps the answers."""
+    """Asks probes without waiting, and keeps the answers."""
 
     def __init__(self, probes: Sequence[Probe]) -> None:
         self._probes, self._answers = probes, deque[Answer]()
         self._lock = threading.Lock()
-        self._open: dict[tuple[str, str], int] = {}  # probe and moment: how often it has not answered yet
-        self._asked_s: dict[str, float] = {}  # probe → when it was asked last, of those during
+        self._open: dict[tuple[str, str], int] = {}  # (probe, moment) → open questions
+        self._asked_s: dict[str, float] = {}  # probe → time of its last question "during"
 
     def answers(self) -> Iterator[Answer]:
-        """Those that came since."""
+        """Yields the answers since the last call."""
         while self._answers:
             yield self._answers.popleft()
 
@@ -60,7 +60,7 @@ class Asking:
                 self.ask(probe, moment, rehearsal)
 
     def ask_due(self, rehearsal: str) -> None:
-        """Those of during whose time has come again, and that have answered."""
+        """Asks each probe "during" that is due again and has answered."""
         now_s = time.monotonic()
         for probe in self._probes:
             due = now_s - self._asked_s.get(probe.name, -math.inf) >= probe.every.s
@@ -78,13 +78,13 @@ class Asking:
             return any(n for (name, when), n in self._open.items() if when == moment and probe in (None, name))
 
     def _ask(self, probe: Probe, moment: str, rehearsal: str) -> None:
-        """One deadline holds for all of it: a server that sends a byte now and then would answer for ever."""
+        """Asks in a thread, with one deadline: a server that sends a byte now and then would answer for ever."""
         found: list[tuple[bool, str]] = []
 
         def tried() -> None:
             try:
                 found.append(question(probe))
-            except Exception as error:  # whatever broke, the question did not hold
+            except Exception as error:  # any error is a "no"
                 found.append((False, f"{type(error).__name__}: {error}"))
 
         asking = threading.Thread(target=tried, name="probe", daemon=True)
@@ -97,7 +97,7 @@ class Asking:
 
 
 def question(probe: Probe) -> tuple[bool, str]:
-    """Whether it holds, and what came back."""
+    """Asks a probe. Returns whether it holds, and the answer in words."""
     if probe.command is not None:
         return _command(probe.command, probe.timeout.s)
     if probe.http is not None:
@@ -123,13 +123,13 @@ def _command(command: list[str], timeout_s: float) -> tuple[bool, str]:
             os.killpg(asked.pid, signal.SIGKILL)
         asked.wait()
         return False, f"not finished within {timeout_s:g} s"
-    said.join(GRACE_S / 2)  # a child that it left behind may hold the pipe open
+    said.join(GRACE_S / 2)  # a child left behind may hold the pipe open
     words = said.kept[-DETAIL_MAX:].decode(errors="replace").strip()
     return code == 0, f"ended with {code}: {words}" if words else f"ended with {code}"
 
 
 class _Tail(threading.Thread):
-    """Reads all that comes, so that nobody waits for it, and keeps its last bytes."""
+    """Reads a whole stream, so that its writer never waits, and keeps the last bytes."""
 
     def __init__(self, stream: IO[bytes]):
         super().__init__(name="probe-output", daemon=True)

@@ -1,4 +1,4 @@
-"""Where people and alerts reach a game day: a bounded queue between the page's thread and the job's loop."""
+"""Wishes of people and alerts for a game day: a bounded queue between the page's thread and the job's loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TEXT_MAX = 2000
 
 @dataclass(frozen=True)
 class Ask:
-    """What somebody wants. `reply` gets a sentence; empty: it was done."""
+    """A wish of a person. `reply` gets why it was refused; empty: it was done."""
 
     action: str  # of `harness.log.vocabulary.PEOPLE`
     role: str = "master"  # observer · participant · master
@@ -28,17 +28,17 @@ class AlertNews:
     name: str
     status: str  # firing · resolved
     summary: str = ""
-    fingerprint: str = ""  # of its labels: the same alert of another rank is another one
+    fingerprint: str = ""  # fingerprint of its labels: the same alert of another rank is another alert
 
 
 class Desk:
-    """Any thread may hand in; the loop of the job takes out."""
+    """A bounded queue: any thread hands in, the job's loop takes out."""
 
     def __init__(self) -> None:
         self._queue: queue.Queue[Ask | AlertNews] = queue.Queue(ASKS_MAX)
 
     def hand_in(self, what: Ask | AlertNews) -> bool:
-        """Whether there was room."""
+        """Adds an item. Returns whether there was room."""
         try:
             self._queue.put_nowait(what)
         except queue.Full:

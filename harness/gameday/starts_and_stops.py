@@ -1,7 +1,7 @@
-"""A game day on one job: which rehearsal begins when, what people ask for, and when the day ends early.
+"""Directs a game day on one job: begins rehearsals, does what people ask, and ends the day early.
 
-`Director.tick` is called by the job's loop, many times a second. It decides and never waits: what takes time runs in
-threads of its own. All that happens is written to the job's event log, so that the day can be judged from it alone.
+The job's loop calls `Director.tick` many times a second. It decides and never waits: slow work runs in threads of its
+own. Everything is written to the job's event log, so that the day can be judged from it alone.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SHOWN_NS = 250_000_000
 FEED_KEPT = 200
 REFUSED = "nothing to {} now"
 COMPLETED = "completed"
-CUT = ("stopped", "skipped", "aborted")  # rehearsals that did not come to their end
+CUT = ("stopped", "skipped", "aborted")  # outcomes of rehearsals that were cut short
 
 
 @dataclass
 class Word:
-    """What lets a rehearsal begin: the director's word."""
+    """The director's word that lets a rehearsal begin."""
 
     over: bool = False
 
@@ -45,7 +45,7 @@ class Cue:
 
 @dataclass(frozen=True)
 class News:
-    """A line for whoever watches live. `role`: whose doing it was; empty: the harness's own."""
+    """A line of the live feed. `role`: the role of its actor; empty: the harness."""
 
     at_ns: int
     kind: str  # person · alert · probe · day
@@ -55,21 +55,21 @@ class News:
 
 @dataclass
 class Director:
-    """Also what the live page shows: its fields are only written by the thread of the job's loop."""
+    """Directs the day. The live page shows its fields, which only the thread of the job's loop writes."""
 
     day: DayPlan
     desk: Desk = field(default_factory=Desk)
     state: str = "steadying"  # · asking · acting · closing · paused · resting · over
     scene: int = 0
     blocked: bool = False
-    lacks: str = ""  # what the job lacks to be steady
+    lacks: str = ""  # condition that the job lacks to be steady
     outcome: str = ""
-    why: str = ""  # beside the outcome
-    done: str = ""  # why the job may end now
+    why: str = ""  # reason of the outcome
+    done: str = ""  # reason for which the job may end now
     course: Course = field(default_factory=Course)
     books: Books = field(default_factory=Books)
     feed: deque[News] = field(default_factory=lambda: deque(maxlen=FEED_KEPT))
-    watcher: Callable[[Director, LiveJob, int], None] | None = None  # is shown the day a few times a second
+    watcher: Callable[[Director, LiveJob, int], None] | None = None  # callback that shows the day a few times a second
 
     def __post_init__(self) -> None:
         self.cues: list[Cue] = []
@@ -78,8 +78,8 @@ class Director:
                 word = Word()
                 self.cues.append(Cue(Rehearsal(act.plan, act.name, follows=word), word, act.after_ns, number))
         self._shown_ns = 0
-        self._since_ns = 0  # when this state began
-        self._begun_ns = 0  # when the first word of this scene was due
+        self._since_ns = 0  # begin of this state
+        self._begun_ns = 0  # time at which the first word of this scene was due
         self._questions = Asking(self.day.probes)
 
     @property
@@ -111,7 +111,7 @@ class Director:
         step(job, now_ns)
 
     def end(self, job: LiveJob) -> None:
-        """The job is over; so is the day."""
+        """Ends the day with the job."""
         self._note_answers(job)
         while (asked := self.desk.take()) is not None:
             if isinstance(asked, Ask):
@@ -119,10 +119,10 @@ class Director:
         if self.state != "over":
             self._finish(job, "job_ended", f"the job ended during entry {self.scene + 1} of {len(self.day.scenes)}")
 
-    # The states. Each one ends by going on to another.
+    # The states. Each one ends in another.
 
     def _enter(self, job: LiveJob, now_ns: int) -> None:
-        """The scene at hand begins."""
+        """Begins the current scene."""
         scene = self.current
         if scene is None:
             cut = [
@@ -159,7 +159,7 @@ class Director:
         return not self.lacks
 
     def _asking(self, job: LiveJob, now_ns: int) -> None:
-        """Until all probes have answered that must hold before."""
+        """Waits for the answers of all probes "before"."""
         if not self._questions.is_open("before") and not self.blocked:
             self._begun_ns = now_ns
             self._go("acting", now_ns)
@@ -189,7 +189,7 @@ class Director:
             self._leave(job, now_ns)
 
     def _over(self, job: LiveJob, now_ns: int) -> None:
-        """Ends the job once nothing of the schedule acts on it any more, and it is steady again; or never was."""
+        """Ends the job once no fault acts on it and it is steady again, or never was."""
         if self.day.when_done == "wait" or self.outcome == "job_ended" or self.done:
             return
         if any(cue.rehearsal.going for cue in self.cues):
@@ -203,7 +203,7 @@ class Director:
             job.emit("gameday.over", reason=self.done)
 
     def _cues(self) -> list[Cue]:
-        """Of the scene at hand."""
+        """Returns the cues of the current scene."""
         return [cue for cue in self.cues if cue.scene == self.scene]
 
     # Ending early
@@ -216,7 +216,7 @@ class Director:
                 return
 
     def _finish(self, job: LiveJob, outcome: str, reason: str) -> None:
-        """The schedule is over; what still acts is healed, and the job goes on."""
+        """Ends the schedule: faults at work are healed, and the job goes on."""
         self.outcome, self.why = outcome, reason
         self._go("over", time.monotonic_ns())
         if outcome != "job_ended":
@@ -255,7 +255,7 @@ class Director:
             asked.reply.set_result(refused)
 
     def _do(self, asked: Ask, job: LiveJob, now_ns: int) -> str:
-        """Why it cannot be done; empty: it is done."""
+        """Does what a person asks. Returns why it refuses; empty: it is done."""
         deeds: dict[str, Callable[[LiveJob, int], str]] = {
             "stop": self._stop,
             "lift": self._lift,
@@ -279,7 +279,7 @@ class Director:
             return "nothing is blocked"
         self.blocked = False
         job.emit("gameday.lifted", reason="a person lifted the block")
-        self._since_ns = now_ns  # the limits of the state begin anew
+        self._since_ns = now_ns  # the time limits of the state begin anew
         return ""
 
     def _skip(self, job: LiveJob, now_ns: int) -> str:

@@ -1,4 +1,4 @@
-"""Whether a job is steady, from what its events have told live."""
+"""Tells whether a job is steady, from its live events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEPT = 100_000
 SPANS_MAX = 100
 DONE_EVERY_NS = 250_000_000
 NINE_OF_TEN = 0.9
-STANDSTILL_TIMES = 20  # no step for so many usual steps: the job stands
+STANDSTILL_TIMES = 20  # usual steps without a step from which the job stands
 STANDSTILL_NS_MIN = 2 * 10**9
 
 
@@ -24,14 +24,14 @@ class Course:
 
     steps: deque[tuple[int, float | None, int]] = field(default_factory=lambda: deque(maxlen=KEPT))  # step, loss, took
     first_losses: list[float] = field(default_factory=list)
-    done: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=KEPT))  # when, and the step reached then
+    done: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=KEPT))  # (time, reached step)
     begun_ns: int = 0
-    outage: list[Span] = field(default_factory=list)  # the phases since the newest fault acted, as they were told
+    outage: list[Span] = field(default_factory=list)  # told phases since the newest fault acted
     outage_open: bool = False
     _last_step: int = 0
 
     def note_outage(self, progress: LiveProgress, at_work: bool, now_ns: int, missing: bool = False) -> None:
-        """`at_work`: a fault acts that the job has not recovered from. `missing`: a node of the job is not there."""
+        """Notes the phase of an outage. `at_work`: a fault acts, or the job has not recovered. `missing`: a node is."""
         if at_work and not self.outage_open:
             self.outage.clear()
         if self.outage and self.outage_open:
@@ -43,7 +43,7 @@ class Course:
         self.outage_open = at_work
 
     def note(self, progress: LiveProgress, window: int, now_ns: int) -> None:
-        """Called at every tick; a step that was done again is noted again."""
+        """Notes new steps, at every tick. A step that is done again is noted again."""
         self.begun_ns = self.begun_ns or now_ns
         if not self.done or now_ns - self.done[-1][0] >= DONE_EVERY_NS:
             self.done.append((now_ns, progress.complete_step))
@@ -60,7 +60,7 @@ class Course:
 
 
 def lacking(wanted: Steady, progress: LiveProgress, course: Course, since_ns: int, now_ns: int) -> str:
-    """What the job lacks to be steady, by its steps since then; empty: nothing."""
+    """Tells what the job lacks to be steady, by its steps since `since_ns`; empty: nothing."""
     took = step_times_ns(progress, since_ns)[-wanted.steps :]
     if len(took) < wanted.steps:
         return f"{len(took)} of {wanted.steps} steps done"
@@ -82,6 +82,6 @@ def lacking(wanted: Steady, progress: LiveProgress, course: Course, since_ns: in
 
 
 def step_times_ns(progress: LiveProgress, since_ns: int = 0) -> list[int]:
-    """Of the first rank that tells any, oldest first."""
+    """Returns the step times of the first rank that tells any, oldest first."""
     rank = min(progress.step_times, default=None)
     return [] if rank is None else [took for seen, took in list(progress.step_times[rank]) if seen >= since_ns]

@@ -1,5 +1,4 @@
-"""Game days among the stored results, what they prove before a launch, and their plans among the files that people
-write."""
+"""Registers game days with the trunk: stored results, proofs before a launch, and their plan files."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ class _Days:
         return msgspec.to_builtins(day_report.read(folder))
 
     def judge(self, folder: pathlib.Path) -> tuple[Result, Callable[[], None]]:
-        from harness.gameday.day import judge_stored, write_day  # which the list of runs does without
+        from harness.gameday.day import judge_stored, write_day  # imported late: the list of runs does not need it
 
         result, cards = judge_stored(folder)
         parts = [Part(act.expected.name, act.verdict, act.worst_first) for act in result.acts]

@@ -1,4 +1,4 @@
-"""Baselines: figures with a name, kept beside the runs, and what new runs come to against them."""
+"""Baselines: named figures, kept beside the runs, and the comparison of new runs with them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from harness.judge.verdict import Verdict
 from harness.report import run_report, write_files
 
 FOLDER = ".baselines"
-FIGURES = "figures.json"  # in the folder of a gate
+FIGURES = "figures.json"  # name of the file in a gate's folder
 RECOVERY_OFFSET_S = 0.1
-WASTE_OFFSET_SHARE = 0.01  # of the GPU time that was allocated
-ALLOCATED_MAX = 3.0  # times the new runs' GPU time: more would hide waste in the constant
+WASTE_OFFSET_SHARE = 0.01  # share of the allocated GPU time
+ALLOCATED_MAX = 3.0  # factor of the new runs' GPU time; beyond it the constant would hide waste
 JUDGED = (Verdict.PASS, Verdict.FAIL)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _COMMIT = re.compile(r"[0-9a-f]{4,64}(-dirty)?\Z")
@@ -35,7 +35,7 @@ def known(reports: pathlib.Path) -> list[str]:
 
 
 def keep(name: str, figures: Figures, reports: pathlib.Path) -> pathlib.Path:
-    """Stores a baseline under a name, in place of an earlier one."""
+    """Stores a baseline under a name. It replaces an earlier one."""
     if not _NAME.match(name):
         raise UsageError(f"{name!r}: a baseline's name has letters, digits, dots and dashes, at most 64")
     if not any(run.verdict in JUDGED for each in figures.scenarios for run in each.runs):
@@ -46,7 +46,7 @@ def keep(name: str, figures: Figures, reports: pathlib.Path) -> pathlib.Path:
 
 
 def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """A file, a named baseline, a gate by its id or `last`, or all stored runs of a commit. Raises `UsageError`."""
+    """Returns the figures of a file, a named baseline, a gate (its id or `last`), or a commit. Raises `UsageError`."""
     path = pathlib.Path(name)
     if path.suffix == ".json" or path.is_file():
         return read_figures(path)
@@ -71,12 +71,12 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
 
 
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """All judged runs of one commit.
+    """Returns the figures of all judged runs of one commit.
 
     The runs of a scenario are sorted into sets that may be compared. One set of each scenario counts: the one that fits
     `wanted`, or else the largest.
 
-    What cannot be read is no evidence and is left out. Raises `UsageError` where the text begins several commits.
+    Unreadable runs are left out. Raises `UsageError` if several commits begin with this text.
     """
 
     def worth(each: ScenarioFigures) -> tuple[bool, int]:
@@ -91,7 +91,7 @@ def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = (
 
 
 def _stored(commit: str, reports: pathlib.Path) -> Iterator[tuple[Identity, RunFigures]]:
-    # Uncommitted changes are another stack: only a commit that is written whole, with `-dirty`, may have them.
+    # Uncommitted changes make another stack: only a commit written in full, with `-dirty`, includes them.
     runs = Store(reports).evidence(Wanted(commit=commit))
     runs = [run for run in runs if run.commit == commit or not run.commit.endswith("-dirty")]
     if len(commits := sorted({run.commit for run in runs})) > 1:
@@ -104,7 +104,7 @@ def _stored(commit: str, reports: pathlib.Path) -> Iterator[tuple[Identity, RunF
 
 
 def read_run(folder: pathlib.Path) -> tuple[Identity, RunFigures]:
-    """A stored run. Raises `ReportError`, and `ValueError` for a plan that cannot be read."""
+    """Returns the figures of a stored run. Raises `ReportError`, and `ValueError` for an unreadable plan."""
     report = run_report.read(folder / "report.json")
     try:
         plan = msgspec.json.decode(run_report.read_regular(folder / "plan.json"))
@@ -118,7 +118,7 @@ def now() -> str:
 
 
 def differences(before: Identity, wanted: Identity) -> list[str]:
-    """Why runs of `before` say nothing about `wanted`: each field that differs, with both values."""
+    """Lists the fields that make runs of `before` incomparable with `wanted`, with both values."""
     found = []
     for name in ("backend", "seed", "nodes", "ranks_per_node"):
         then, here = (getattr(each, name) for each in (before, wanted))
@@ -136,7 +136,7 @@ def differences(before: Identity, wanted: Identity) -> list[str]:
 
 
 def check(name: str, figures: Figures, wanted: Sequence[Identity]) -> None:
-    """Raises `UsageError` where the baseline is of something else. A scenario that it lacks is no error here."""
+    """Raises `UsageError` if the baseline is of another job or machine. A missing scenario is no error here."""
     problems = []
     for identity in wanted:
         others = (each for each in figures.scenarios if each.identity.scenario == identity.scenario)
@@ -149,8 +149,9 @@ def check(name: str, figures: Figures, wanted: Sequence[Identity]) -> None:
 
 
 def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], without: Sequence[str] = ()) -> Regressions:
-    """All comparisons of a gate together. `without`: scenarios that ran and of which there are no figures; known
-    failures are in neither, as their failure is expected."""
+    """Compares a whole gate with a baseline. `without`: scenarios that ran without figures.
+
+    Known failures are in neither, as their failure is expected."""
     questions: list[Question] = []
     successes: list[Success] = []
     missing, silent = list(without), []
@@ -160,7 +161,7 @@ def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], with
         if old is None:
             missing.append(each.identity.name)
             continue
-        why = differences(old.identity, each.identity)  # how many steps it does may be known only afterwards
+        why = differences(old.identity, each.identity)  # the number of steps may be known only afterwards
         another = f"the baseline has another job: {'; '.join(why)}" if why else ""
         asked, untold = _questions(old, each, another)
         questions += asked
@@ -173,12 +174,13 @@ def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], with
 
 
 def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tuple[list[Question], list[str]]:
-    """One for each figure that either side has; and those that neither has. `another`: why the two are not of the same
-    job, or an empty text."""
+    """Returns a question for each figure that either side has, and the names of figures that neither has.
+
+    `another`: why the two sides are not of the same job; empty: they are."""
     before, now_ = ([run for run in each.runs if run.verdict in JUDGED] for each in (old, new))
     shared = {run.run_id for run in before} & {run.run_id for run in now_}
     times = [[run.step_seconds for run in side if run.step_seconds] for side in (before, now_)]
-    # How many times as long the steps of the new runs took; 1 where that is not known.
+    # Ratio of the new runs' step time to the old one; 1 if unknown.
     pace = statistics.median(times[1]) / statistics.median(times[0]) if all(times) else 1.0
     asked, untold = [], []
     for figure in COMPARED:
@@ -195,7 +197,7 @@ def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tupl
 
 
 def _doubt(sides: Sequence[Sequence[float | None]]) -> str:
-    """Why these are not all evidence: a figure that some runs do not tell, or that one side never has."""
+    """Tells why the values are a doubt: some runs lack the figure, or one side always does; empty: they are not."""
     for words, side in zip(("baseline", "new"), sides, strict=True):
         if untold := sum(value is None for value in side):
             return f"{untold} of {len(side)} {words} runs do not report it"
@@ -210,7 +212,7 @@ def _allocated(runs: Sequence[RunFigures]) -> float:
 
 
 def _too_generous(figure: str, before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> str:
-    """Why the constant that comes of the baseline's GPU time would hide what these runs wasted, or an empty text."""
+    """Tells why the constant from the baseline's GPU time would hide the waste of these runs; empty: it does not."""
     given, here = _allocated(before), _allocated(now_)
     if figure == "recovery_time" or given <= ALLOCATED_MAX * here:
         return ""

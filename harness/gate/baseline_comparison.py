@@ -1,4 +1,4 @@
-"""Are these runs worse than those of a baseline? All comparisons of a gate together. Pure.
+"""Tests whether the runs of a gate are worse than a baseline, all comparisons together. Pure.
 
 Durations and costs are compared by their logarithms, so a difference is a ratio. Each value counts at most as
 `FOUND` times its group's median, and at least as the median over `FOUND` (the fixed-threshold form of Huber 1964): one
@@ -22,12 +22,12 @@ from harness.gate import t_distribution
 from harness.judge.verdict import Verdict, merge
 from harness.units import counted
 
-TOLERATED = 1.10  # smaller differences are between two days of one machine, too
-FOUND = 1.5  # a green verdict excludes this with 95 % confidence
+TOLERATED = 1.10  # ratio that two days of one machine may show, too
+FOUND = 1.5  # ratio that a green verdict excludes with 95 % confidence
 CONFIDENCE = 0.95
-ALPHA = 0.03  # of the whole gate; nominal, so that quantised figures stay within 5 % as well
-SCATTER_MIN = 0.05  # of logarithms: 5 %
-RUNS_MIN = 3  # on each side
+ALPHA = 0.03  # error rate of a whole gate; nominal, so that quantised figures stay within 5 %
+SCATTER_MIN = 0.05  # least scatter of logarithms: 5 %
+RUNS_MIN = 3  # least number of judged runs on each side
 RUNS_USUAL = 5
 RUNS_MAX = 100
 
@@ -43,9 +43,9 @@ FIGURES = {
 class Question:
     """One figure of one scenario in the baseline's runs and in the new ones; more is worse.
 
-    `offset`, in the figure's unit, is added to all values: what is much smaller matters to nobody. `doubt`: why nothing
-    follows from these values. `pace`: how many times as long the median step took in the new runs; a machine that is
-    so much slower explains a figure that is so much larger.
+    `offset`: added to all values, in the figure's unit, as much smaller amounts matter to nobody. `doubt`: why nothing
+    follows from these values. `pace`: ratio of the median step times, new to old; a machine that is so much slower
+    explains a figure that is so much larger.
     """
 
     scenario: str
@@ -59,7 +59,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Success:
-    """How many judged runs of one scenario failed, in the baseline and now."""
+    """Failed and judged runs of one scenario, in the baseline and now."""
 
     scenario: str
     failed_before: int
@@ -80,11 +80,11 @@ class _Test:
     difference: float
     error: float
     freedom: float
-    explained: float = 0.0  # so much of it is the machine's
+    explained: float = 0.0  # part of the difference that the machine explains
 
     @property
     def p_worse(self) -> float:
-        """Of a difference like this or larger, if there were none but what the machine explains."""
+        """Returns the probability of at least this difference if only the machine were slower."""
         return t_distribution.tail((self.difference - self.explained) / self.error, self.freedom)
 
     @property
@@ -93,7 +93,7 @@ class _Test:
 
     @property
     def p_found(self) -> float:
-        """Of a difference like this or smaller, if it were `FOUND`."""
+        """Returns the probability of at most this difference if the true one were `FOUND`."""
         return t_distribution.tail((math.log(FOUND) - self.difference) / self.error, self.freedom)
 
     def bounds(self) -> tuple[float, float]:
@@ -103,7 +103,7 @@ class _Test:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a question. `test` is `None` where nothing could be tested; `family`: comparisons of the gate."""
+    """The answer to a question. `test` is `None` if nothing could be tested; `family`: comparisons of the gate."""
 
     question: Question | Success
     verdict: Verdict
@@ -113,17 +113,17 @@ class Answer:
 
     @property
     def ratio(self) -> float | None:
-        """Of the new runs to the baseline's."""
+        """Returns the ratio of the new runs to the baseline."""
         return None if self.test is None else math.exp(self.test.difference)
 
     @functools.cached_property
     def bounds(self) -> tuple[float, float] | None:
-        """Below and above which that ratio is not, with 95 % confidence each."""
+        """Returns the lower and upper bound of that ratio, with 95 % confidence each."""
         return None if self.test is None else self.test.bounds()
 
     @functools.cached_property
     def more(self) -> int | None:
-        """Further runs on each side that would settle it, if they scatter like these. `None`: none needed or enough."""
+        """Returns how many runs more on each side would settle it. `None`: none are needed, or none would suffice."""
         if self.verdict is not Verdict.INCONCLUSIVE:
             return None
         if isinstance(self.question, Success):
@@ -151,13 +151,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Regressions:
-    """What a gate's runs came to against a baseline. `not_compared`: what could not be, and why."""
+    """The comparison of a gate with a baseline. `not_compared`: figures that could not be compared, and why."""
 
     baseline: str
     answers: Sequence[Answer]
-    missing: Sequence[str] = ()  # scenarios without a counterpart: their absence is doubt
+    missing: Sequence[str] = ()  # scenarios without a counterpart, each a doubt
     not_compared: Sequence[str] = ()  # figures that neither side has
-    runs: Mapping[str, str] = field(default_factory=dict)  # the newest of the baseline, by scenario
+    runs: Mapping[str, str] = field(default_factory=dict)  # newest run of the baseline, by scenario
 
     @property
     def verdict(self) -> Verdict:
@@ -166,7 +166,7 @@ class Regressions:
 
     @property
     def reasons(self) -> list[str]:
-        """The worst first; why it is not green."""
+        """Lists why the gate is not green, the worst first."""
         ordered = [each for each in self.answers if each.verdict is Verdict.FAIL]
         ordered += [each for each in self.answers if each.verdict is Verdict.INCONCLUSIVE]
         said = [f"{each.question.scenario}: {title(each.question.figure)}: {each.reason}" for each in ordered]
@@ -178,10 +178,9 @@ def title(figure: str) -> str:
 
 
 def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) -> list[Answer]:
-    """An answer to each question, then to each success. The more there are, the stronger the evidence each needs.
+    """Answers each question, then each success. The more there are, the stronger the evidence that each needs.
 
-    Where no run has failed on either side nothing can be rejected, so that comparison costs the others nothing
-    (Tarone 1990).
+    A comparison without any failed run cannot be rejected, so it costs the others nothing (Tarone 1990).
     """
     tests = [None if _lacking(question) else _test(question) for question in questions]
     p = [1.0 if test is None else test.p_worse for test in tests]
@@ -194,7 +193,7 @@ def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) ->
 
 
 def holm(p: Values, alpha: float = ALPHA) -> list[bool]:
-    """Which hypotheses are rejected, with at most `alpha` for one false rejection or more among all (Holm 1979)."""
+    """Marks the rejected hypotheses; the chance of any false rejection is at most `alpha` (Holm 1979)."""
     rejected = [False] * len(p)
     for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         if p[place] > alpha / (len(p) - rank):
@@ -204,7 +203,7 @@ def holm(p: Values, alpha: float = ALPHA) -> list[bool]:
 
 
 def fisher(failed_before: int, runs_before: int, failed_now: int, runs_now: int) -> float:
-    """One-sided p of so many failures now or more, given how many there are in all (Fisher 1935)."""
+    """Returns the one-sided p of at least so many failures now, given all failures (Fisher 1935)."""
     failed, runs = failed_before + failed_now, runs_before + runs_now
     ways = sum(
         math.comb(runs_now, k) * math.comb(runs_before, failed - k)
@@ -237,7 +236,7 @@ def _clipped(values: Values) -> list[float]:
 
 
 def _lacking(question: Question) -> str:
-    """Why this cannot be tested, or an empty text."""
+    """Tells why this cannot be tested; empty: it can."""
     if question.doubt:
         return question.doubt
     if min(len(question.before), len(question.now)) < RUNS_MIN:
@@ -267,7 +266,9 @@ def _of_success(counts: Success, worse: bool) -> Answer:
 
 
 def _more(question: Question, test: _Test, family: int) -> int | None:
-    """Further runs of the same means and scatter on each side that would settle it; `None`: not even `RUNS_MAX`."""
+    """Returns how many runs more on each side, with the same means and scatter, would settle it.
+
+    `None`: not even `RUNS_MAX` would."""
     sides = [_clipped([value + question.offset for value in side]) for side in (question.before, question.now)]
     (mean, scatter), (mean_now, scatter_now) = map(_moments, sides)
     for more in range(1, RUNS_MAX):

@@ -1,4 +1,4 @@
-"""Where a series of figures changes its level. Pure.
+"""Finds where a series of figures changes its level. Pure.
 
 Pettitt's test (1979) compares ranks, so it needs no distribution and one disturbed run does not matter. It finds one
 change; the parts before and after it are searched in turn. A mark is a hint where to look, not a verdict.
@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 P_MAX = 0.05
-RATIO_MIN = 1.1  # between the medians of both sides
-RUNS_MIN = 4  # on each side
+RATIO_MIN = 1.1  # least ratio of the medians of both sides
+RUNS_MIN = 4  # least number of runs on each side
 VALUES_MAX = 2000
 
 Values = npt.NDArray[np.float64]
@@ -24,7 +24,7 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Change:
-    """`at`: the place of the first value of the new level; `before` and `after`: the medians of both levels."""
+    """A change of level. `at`: place of the first new value; `before` and `after`: the medians of both levels."""
 
     at: int
     before: float
@@ -37,7 +37,7 @@ class Change:
 
 
 def changes(values: Sequence[float]) -> list[Change]:
-    """All changes in a series (at most `VALUES_MAX` values, in their order), from the first to the last."""
+    """Returns all changes in a series of at most `VALUES_MAX` values, from the first to the last."""
     data = np.asarray(values[-VALUES_MAX:], float)
     edges = _placed(data, _split(data, 0))
     shift = len(values) - len(data)
@@ -47,7 +47,7 @@ def changes(values: Sequence[float]) -> list[Change]:
 
 
 def _split(data: Values, offset: int) -> list[tuple[int, float]]:
-    """(place, p) of the changes in this part."""
+    """Returns (place, p) of each change in this part."""
     if len(data) < 2 * RUNS_MIN:
         return []
     at, p = _pettitt(data)
@@ -59,7 +59,7 @@ def _split(data: Values, offset: int) -> list[tuple[int, float]]:
 
 
 def _placed(data: Values, edges: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Each change looked for once more, between its neighbours alone: the others pull at its place."""
+    """Finds each change anew between its neighbours, as the other changes shift its place."""
     ends = [0, *(at for at, _ in edges), len(data)]
     moved = []
     for before, at, after in zip(ends, ends[1:], ends[2:], strict=False):
@@ -70,7 +70,7 @@ def _placed(data: Values, edges: list[tuple[int, float]]) -> list[tuple[int, flo
 
 
 def _pettitt(data: Values) -> tuple[int, float]:
-    """The likeliest place of a change, and the probability of one as clear as this without any."""
+    """Returns the likeliest place of a change, and its p: the probability of one as clear by chance."""
     count = len(data)
     ordered = np.sort(data)
     ranks = (np.searchsorted(ordered, data, "left") + np.searchsorted(ordered, data, "right") + 1) / 2

@@ -1,4 +1,4 @@
-"""`chaos gate`, and `chaos baseline`: what a gate's runs are held against."""
+"""The commands `chaos gate` and `chaos baseline`."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def gate(
 ) -> None:
     """Run a suite of scenarios and give one verdict. A blindness check, which must fail, runs first.
 
-    Exits by the worst verdict. With --against, a regression in recovery time, waste, checkpoint stall or success is a
-    fail, and too little evidence is inconclusive.
+    The exit code is that of the worst verdict. With --against, a regression in recovery time, waste, checkpoint stall
+    or success is a fail, and too little evidence is inconclusive.
 
-    A gate that left out something that its suite requires is no full pass: it is inconclusive.
+    A gate that left out a required scenario is inconclusive.
 
     `chaos gate merge GATE…` joins the shards of a gate; see `chaos gate merge --help`.
 
@@ -203,7 +203,7 @@ def set_(
     for line in _in_words(figures):
         say(line)
     say(f"Kept as {name}: {path}")
-    with contextlib.suppress(UsageError, OSError, ValueError):  # it is of no gate, or of one that is not here
+    with contextlib.suppress(UsageError, OSError, ValueError):  # these figures belong to no stored gate
         if (verdict := stored_gate.read(reports / figures.source).verdict) is not Verdict.PASS:
             note(f"This gate was {verdict}: keep its figures only if you trust this stack.")
     judged = {each.identity.name: [run.verdict in baselines.JUDGED for run in each.runs] for each in figures.scenarios}

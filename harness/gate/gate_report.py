@@ -24,22 +24,22 @@ from harness.report.words import gpu_seconds, minute, seconds
 from harness.units import counted
 
 SUITE_SCHEMA = 1
-MUCH_BETTER = 0.75  # times the baseline, at the most
+MUCH_BETTER = 0.75  # ratio to the baseline up to which runs did much better
 NO_PART = Part(0, 0, "", "", 0, "", ())
 HEAD = ("Verdict", "Scenario", "Runs", "Reason", "Newest run")
 
 
 @dataclass(frozen=True)
 class SuiteRow:
-    """What one scenario of a suite came to. `stored`: its runs, where they were judged on another machine."""
+    """The result of one scenario of a suite. `stored`: its runs, if they were judged on another machine."""
 
     name: str
     title: str
     result: RepeatVerdict
     cards: Sequence[Scorecard] = ()
-    known: bool = False  # its failure is
+    known: bool = False  # its failure is a known one
     stored: Sequence[Run] = ()
-    swept: bool = False  # a sweep over the saves of its job, without a fault
+    swept: bool = False  # it is a sweep over the saves of its job, without a fault
 
     @property
     def runs(self) -> Sequence[Run]:
@@ -47,7 +47,7 @@ class SuiteRow:
 
     @property
     def took_s(self) -> float:
-        """Of its runs that were judged here."""
+        """Returns the seconds of its runs that were judged here."""
         return sum(card.evidence.run.end - card.evidence.run.begin for card in self.cards) / S
 
     @property
@@ -59,7 +59,7 @@ class SuiteRow:
 
 @dataclass(frozen=True)
 class GateResult:
-    """What a gate says. Without rows it did not get past its blindness check."""
+    """The answer of a gate. Without rows it did not get past its blindness check."""
 
     suite: str
     title: str
@@ -68,19 +68,19 @@ class GateResult:
     reason: str
     blindness_check: SuiteRow
     rows: Sequence[SuiteRow] = ()
-    held: Regressions | None = None  # against a baseline
+    held: Regressions | None = None  # comparison with a baseline
     part: Part = NO_PART
-    path: str = ""  # of its file, where its name alone does not find it
+    path: str = ""  # path of its file, if its name alone does not find it
 
     @property
     def counts_later(self) -> bool:
-        """Whether a later gate may add these runs: only where the code that they ran is known."""
+        """Tells whether a later gate may add these runs: only if their code is known."""
         codes = [card.environment for row in self.rows for card in row.cards]
         return all(code.get("trainer_diff") or code.get("image_digest") for code in codes)
 
 
 def yes_or_no(answer: GateResult) -> str:
-    """The answer in one line: `NO: 1 of 12 scenarios failed, 2 could not be judged, 9 passed.`"""
+    """Returns the answer in one line: `NO: 1 of 12 scenarios failed, 2 could not be judged, 9 passed.`"""
     if answer.verdict is Verdict.PASS:
         part = answer.part.again or answer.part.tag or answer.part.shard
         return f"{'YES, for a part of the suite' if part else 'YES'}: {answer.reason}."
@@ -102,7 +102,7 @@ def yes_or_no(answer: GateResult) -> str:
 
 
 def next_steps(answer: GateResult) -> list[str]:
-    """What to do about it, each as a command: look at what failed, run again what could not be judged."""
+    """Lists the next steps as commands: look at failures, run again whatever could not be judged."""
     steps = []
     for row in answer.rows:
         run_id = next((run.run_id for run in row.runs if run.verdict is Verdict.FAIL), "")
@@ -158,7 +158,7 @@ def _what_would_settle(answer: GateResult) -> Iterator[str]:
 
 
 def _again(answer: GateResult, *more: str) -> str:
-    """The same suite, on the same backend with the same seed, held against the same."""
+    """Returns the command for the same gate: suite, backend, seed and baseline."""
     words = ["gate", answer.path or answer.suite, *more]
     words += ["--tag", answer.part.tag] if answer.part.tag else []
     words += ["--backend", answer.part.backend] if answer.part.backend not in ("", "local") else []
@@ -198,7 +198,7 @@ def render(answer: GateResult) -> dict[str, str]:
     compared = [compared_cells(each) for each in answer.held.answers] if answer.held else []
     told: dict[str, Any] = {"answer": answer, "compared": compared, "in_words": in_words}
     begun = [str(card.environment.get("begun_at") or "") for row in answer.rows for card in row.cards]
-    first = min(filter(None, begun), default="")  # as far as its runs are judged here
+    first = min(filter(None, begun), default="")  # empty if no run was judged here
     runs = sum(len(row.runs) for row in answer.rows)
     crumbs = [*([minute(first)] if first else []), *([counted(runs, "run")] if runs else [])]
     told |= {"yes_or_no": yes_or_no(answer), "next_steps": next_steps(answer), "crumbs": crumbs}
@@ -228,7 +228,7 @@ def suite_json(answer: GateResult) -> dict[str, object]:
 
 
 def against_json(held: Regressions) -> dict[str, object]:
-    """The comparisons for programs. Values are in seconds or GPU-seconds."""
+    """Returns the comparisons for programs. Values are in seconds or GPU-seconds."""
     return {
         "baseline": held.baseline,
         "verdict": held.verdict.value,
@@ -286,12 +286,12 @@ def _markdown(answer: GateResult) -> str:
 
 
 def _one_of(row: SuiteRow, number: int) -> str:
-    """A name that no other suite of the document has."""
+    """Returns a name that no other suite of the document has."""
     return f"{row.name}, run {number} of {len(row.cards)}" if len(row.cards) > 1 else row.name
 
 
 def _junit(answer: GateResult) -> str:
-    """One suite for the gate itself, with the blindness check and every scenario, and one for each run."""
+    """Returns JUnit XML: a suite for the gate (blindness check and scenarios), and one for each run."""
     caught = bool(answer.rows)
     check = (Verdict.PASS, answer.blindness_check.result.reasons) if caught else (Verdict.INVALID, (answer.reason,))
     cases: list[tuple[str, Verdict, Sequence[str], float]] = [("blindness check", *check, 0)]

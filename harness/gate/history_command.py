@@ -1,4 +1,4 @@
-"""`chaos history` and `chaos compare`: stored runs beside each other."""
+"""The commands `chaos history` and `chaos compare`, on stored runs."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def compare(
 
 
 def compare_runs(first: str, second: str, reports: pathlib.Path) -> two_runs_report.Compared:
-    """Raises `UsageError` for a run that is not there or was not judged yet, or for one run given twice."""
+    """Compares two stored runs. Raises `UsageError` for a missing or unjudged run, or for one run given twice."""
     folders = [Store(reports).find(name) for name in (first, second)]
     if folders[0].resolve() == folders[1].resolve():
         raise UsageError(f"both are run {folders[0].name}; name two runs")

@@ -19,10 +19,10 @@ from harness.report.view import wasted_percent
 from harness.report.words import DASH, percent, plain, seconds, short_commit
 
 SCHEMA = 1
-DRAWN_MAX = 200  # runs of a series
-CHART_MIN = 3  # runs with a value: fewer show no trend
+DRAWN_MAX = 200  # most runs of a drawn series
+CHART_MIN = 3  # least runs with a value for a chart: fewer show no trend
 PROVEN = (Verdict.PASS, Verdict.FAIL)
-READ_MAX = 2000  # the newest runs
+READ_MAX = 2000  # most runs read, the newest first
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class Moment(StoredRun):
     profile: str | None
     recovery_s: float | None
     waste_percent: float | None
-    never: bool = False  # it did no step, or never made progress again
+    never: bool = False  # the job did no step, or never made progress again
 
 
 def moments(reports: pathlib.Path, wanted: Wanted) -> tuple[list[Moment], list[str]]:
-    """The judged runs that fit, newest first, and what was passed over, with the reason."""
+    """Returns the judged runs that fit, newest first, and the reason for each that was passed over."""
     store = Store(reports)
     return [_moment(run, report) for run, report in store.judged(wanted, READ_MAX)], store.notes
 
 
 def _moment(run: StoredRun, report: run_report.Report) -> Moment:
-    """Where no step was done, there was nothing to recover or to waste: neither figure means anything."""
+    """Returns the figures of a run. Without any step it had nothing to recover or waste, so both are `None`."""
     time, worked = report.recovery_time, report.run.furthest_step != 0
     never = time.seconds is None and any(episode.seconds is None for episode in time.episodes)
     return Moment(
@@ -62,14 +62,14 @@ class Series:
     profile: str | None
     backend: str
     moments: Sequence[Moment]
-    older: int = 0  # runs, that are left out
+    older: int = 0  # number of older runs that are left out
 
     @property
     def name(self) -> str:
         return f"{self.scenario} ({self.profile})" if self.profile else self.scenario
 
     def changes(self, figure: str) -> list[Change]:
-        """Where this figure changed its level; counted in all runs, from those that were measured and judged."""
+        """Returns where this figure changed its level: places among all runs, from judged runs with a value."""
         places = [i for i, each in enumerate(self.moments) if self.value(each, figure) is not None]
         found = changes([getattr(self.moments[i], figure) for i in places])
         return [Change(places[each.at], each.before, each.after, each.p) for each in found]
@@ -79,7 +79,7 @@ class Series:
         return value if moment.verdict in PROVEN else None
 
 
-WITHOUT = {"recovery_s": "never", "waste_percent": "no step"}  # what failed runs without the figure are
+WITHOUT = {"recovery_s": "never", "waste_percent": "no step"}  # words for failed runs without the figure
 FIGURES: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "recovery_s": ("Recovery time", seconds),
     "waste_percent": ("GPU time wasted by faults", percent),
@@ -87,7 +87,7 @@ FIGURES: dict[str, tuple[str, Callable[[float | None], str]]] = {
 
 
 def series_of(moments: Sequence[Moment]) -> list[Series]:
-    """By scenario, profile and backend; of each the newest `DRAWN_MAX` runs."""
+    """Groups runs by scenario, profile and backend, at most `DRAWN_MAX` of each, the newest."""
     groups: dict[tuple[str, str, str], list[Moment]] = {}
     for each in sorted(moments, key=lambda each: each.begun_s):
         groups.setdefault((each.scenario, each.profile or "", each.backend), []).append(each)
@@ -98,7 +98,7 @@ def series_of(moments: Sequence[Moment]) -> list[Series]:
 
 
 def to_json(moments: Sequence[Moment]) -> dict[str, Any]:
-    """Stable: `schema` grows with every change of meaning. Runs newest first."""
+    """Returns the history for programs, newest first. `schema` grows with every change of meaning."""
     runs = [
         {
             "run_id": each.run_id,

@@ -1,4 +1,4 @@
-"""A scenario that is expected to fail, for now: strict in both directions. Pure."""
+"""Judges a scenario that is known to fail for now: a pass is a failure, too. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from harness.judge.verdict import Verdict
 def settle(
     known: KnownFailure, result: RepeatVerdict, cards: Sequence[Scorecard], today: datetime.date
 ) -> RepeatVerdict:
-    """What a scenario's runs come to when this failure is known.
+    """Returns the verdict on a scenario with a known failure.
 
-    Failing as known passes. Passing is a failure, because then the entry hides the next one; so is an expired entry.
+    A run that fails as known passes. A pass is a failure, as the entry would hide the next one; so is an expired entry.
     """
     named = f"known failure {known.ticket}, until {known.until}"
     if today > known.until:
@@ -33,7 +33,7 @@ def settle(
         told = f"{passed} of {len(cards)} runs {'passes' if passed == 1 else 'pass'}"
         return _failed(f"{told}, but it is listed as a {named}: remove known_failure from the suite, or fix it", result)
     failed = [card for card in cards if card.verdict is Verdict.FAIL]
-    # A run that gives no reason is another failure.
+    # A run without a reason is an unknown failure.
     reasons = [reason for card in failed for reason in card.reasons or [f"run {card.run_id} gives no reason"]]
     reasons = reasons if cards else list(result.reasons)
     if other := next((reason for reason in reasons if not any(text in reason for text in known.texts)), ""):

@@ -1,4 +1,4 @@
-"""The shards of a gate, run on several machines, as one answer. They must be consistent with each other."""
+"""Joins the shards of a gate, run on several machines, into one answer, and checks that they fit together."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SHARDS_MAX = 1000
 
 
 def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against: str = "") -> GateResult:
-    """One answer of all shards, written like that of a gate. Raises `UsageError` where they do not belong together.
+    """Joins all shards into one answer, and writes it like a gate's. Raises `UsageError` if they do not fit together.
 
-    A shard that is missing makes the answer inconclusive; one whose blindness check did not fail makes it invalid.
+    A missing shard makes the answer inconclusive; a blindness check that did not fail makes it invalid.
     """
     parts = [(folder, stored_gate.read(folder)) for folder in folders]
     if not parts:
@@ -41,7 +41,7 @@ def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against:
     merged = Figures(source=new_run_id(first.suite), made_at=baseline.now(), scenarios=sets)
     part = _whole([stored.part for _, stored in parts], [row.name for row in rows])
     check_row = _row(first.blindness_check)
-    # A gate that stopped after its blindness check has neither run nor left out anything.
+    # A gate that stopped after its blindness check ran no scenario and left none out.
     blind = [
         stored
         for _, stored in parts
@@ -80,7 +80,7 @@ def _check(parts: Sequence[Stored]) -> None:
 
 
 def _whole(parts: Sequence[Part], ran: Sequence[str]) -> Part:
-    """What is left out: by the shards, the shards that are missing, and what is unaccounted for."""
+    """Joins the parts of all shards, with the scenarios left out: by shards, or because no shard holds them."""
     first = parts[0]
     left_out = [each for part in parts for each in part.left_out]
     told = Counter([*ran, *(each.scenario for each in left_out)])
@@ -96,7 +96,7 @@ def _whole(parts: Sequence[Part], ran: Sequence[str]) -> Part:
 
 
 def _row(row: stored_gate.Row) -> SuiteRow:
-    """A pass that its own runs do not show is none. A known failure passes where every run failed."""
+    """Returns the row of a stored result. A pass needs runs that passed, and a known failure runs that all failed."""
     runs = row.runs
     result = RepeatVerdict(row.verdict, row.reasons)
     expected = Verdict.FAIL if row.known_failure else Verdict.PASS
@@ -108,7 +108,7 @@ def _row(row: stored_gate.Row) -> SuiteRow:
 
 
 def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | None]:
-    """Of each row of a shard, by its runs. Only what its suite.json tells is believed, and all of it must be there."""
+    """Returns the figures of each row of a shard. They must be of exactly the runs that its suite.json names."""
     sets = run_figures.read(folder / baseline.FIGURES).scenarios
     found = [next((each for each in sets if _is_of(row, each)), None) for row in stored.scenarios]
     for each in sets:
@@ -118,7 +118,7 @@ def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | Non
 
 
 def _is_of(row: stored_gate.Row, measured: ScenarioFigures) -> bool:
-    """Exactly the row's runs, with their verdicts. A fault-free run that failed in the place of one has no figures."""
+    """Tells whether figures are of exactly the row's runs, with the same verdicts. A failed fault-free run has none."""
     told = {run.run_id: run.verdict for run in row.runs}
     there = {run.run_id: run.verdict for run in measured.runs}
     passed = {run_id for run_id, verdict in told.items() if verdict is Verdict.PASS}
@@ -129,7 +129,7 @@ def _is_of(row: stored_gate.Row, measured: ScenarioFigures) -> bool:
 def _held(
     against: str, measured: Sequence[tuple[SuiteRow, ScenarioFigures | None]], reports: pathlib.Path
 ) -> Regressions | None:
-    """By row: a suite may have a scenario twice, and one of the two may be a known failure."""
+    """Compares with the baseline, row by row: a suite may have a scenario twice, one of them as a known failure."""
     if not against:
         return None
     asked = [(row, found) for row, found in measured if not row.known and not row.swept]

@@ -1,7 +1,7 @@
-"""Objectives held against stored runs. Pure; too little evidence is `inconclusive`, never a pass.
+"""Checks objectives against stored runs. Pure; too little evidence is `inconclusive`, never a pass.
 
-A run that is invalid or inconclusive is no evidence, but it might have failed: an objective is met only if it would
-still be met then.
+A run that is invalid or inconclusive is no evidence. An objective is met only if it would still be met had such runs
+failed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ P95 = 0.95
 
 @dataclass(frozen=True)
 class Past:
-    """One stored run. `recovery_s`: infinite for one that never recovered, `None` where there was nothing to recover
-    from. GPU-seconds are `None` where they were not measured."""
+    """One stored run. `recovery_s`: infinite if it never recovered, `None` if it had nothing to recover from.
+    GPU-seconds are `None` if they were not measured."""
 
     run_id: str
     begun_s: float
@@ -34,7 +34,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether one objective holds. `observed` and `bound` are in `unit`; `observed` is `None` without a measurement."""
+    """The answer to one objective. `observed` and `bound` are in `unit`; `observed` is `None` without a measurement."""
 
     figure: str
     verdict: Verdict
@@ -47,7 +47,7 @@ class Answer:
 
 
 def success(runs: Sequence[Past], percent_min: float, runs_min: int) -> Answer:
-    """Judged runs that passed, in percent."""
+    """Checks the percentage of judged runs that passed."""
     judged = [run for run in runs if run.judged]
     passed = sum(run.verdict is Verdict.PASS for run in judged)
     observed = 100 * passed / len(judged) if judged else None
@@ -65,7 +65,7 @@ def success(runs: Sequence[Past], percent_min: float, runs_min: int) -> Answer:
 
 
 def recovery_p95(runs: Sequence[Past], seconds_max: float, runs_min: int) -> Answer:
-    """Nearest rank: at least 95 % of the recoveries took no longer. A run that never recovered took for ever."""
+    """Checks the 95th percentile of recoveries, by nearest rank. A run that never recovered counts as infinite."""
     judged = [run for run in runs if run.judged]
     known = [run.recovery_s for run in judged if run.recovery_s is not None]
     unknown = sum(run.recovery_s is None and run.verdict is Verdict.FAIL for run in judged) + len(runs) - len(judged)
@@ -84,8 +84,10 @@ def recovery_p95(runs: Sequence[Past], seconds_max: float, runs_min: int) -> Ans
 
 
 def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_since_s: float, runs_min: int) -> Answer:
-    """Wasted of allocated GPU time. The burn rate is that of the newest runs, as a multiple of the budget: 1 uses it up
-    exactly (Google's *Site Reliability Workbook*, chapter 5)."""
+    """Checks the wasted share of the allocated GPU time, and its burn rate.
+
+    The burn rate is the waste of the newest runs over the budget: 1 uses the budget up exactly (Google's *Site
+    Reliability Workbook*, chapter 5)."""
     known = [run for run in runs if run.allocated and run.wasted is not None]
     observed = _share(known)
     burnt = _share([run for run in known if run.begun_s >= burn_since_s])
@@ -105,7 +107,7 @@ def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_s
 
 
 def runs_needed(percent_min: float, least: int) -> int:
-    """Fewer runs cannot show a failure that is as rare as this."""
+    """Returns the least number of runs that can show a failure as rare as this."""
     return least if percent_min >= 100 else max(least, math.ceil(round(100 / (100 - percent_min), 6)))
 
 

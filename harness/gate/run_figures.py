@@ -1,7 +1,7 @@
-"""What a gate remembers: the figures of its runs, and what they may be compared with. A typed, bounded JSON file.
+"""The figures of a gate's runs, and their identity for comparisons, as a typed JSON file.
 
-A file from elsewhere is hostile until it is read here: its size, its types, its counts and its numbers have limits,
-and no run may stand in it twice.
+A file from elsewhere is hostile until it is read here: its size, types, counts and numbers have limits, and no run may
+stand in it twice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness.report.words import one_line
 
 SCHEMA = 1
 BYTES_MAX = 16 * 2**20
-HARDWARE = ("machine", "cpu", "cpus", "gpu", "gpus")  # of a report's environment
+HARDWARE = ("machine", "cpu", "cpus", "gpu", "gpus")  # keys of a report's environment
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 Short = Annotated[str, msgspec.Meta(max_length=300)]
@@ -35,21 +35,21 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=10**7)]
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One run. Seconds and GPU-seconds; `None`: nothing was measured."""
+    """The figures of one run, in seconds and GPU-seconds; `None`: not measured."""
 
     run_id: Text
     verdict: Verdict
     commit: Short = ""
-    seconds: Amount = 0.0  # the whole run
+    seconds: Amount = 0.0  # length of the whole run
     recovery_time: Amount | None = None
     wasted_gpu_seconds: Amount | None = None
     checkpoint_stall: Amount | None = None
     allocated_gpu_seconds: Amount | None = None
-    step_seconds: Amount | None = None  # the median of its steps
+    step_seconds: Amount | None = None  # median of its steps
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What must be the same for two sets of runs to be comparable."""
+    """The properties that two comparable sets of runs share."""
 
     scenario: Text
     profile: Short | None = None
@@ -57,7 +57,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     seed: Text
     nodes: Count
     ranks_per_node: Count
-    steps: Count | None  # `None`: as many as the fault-free run does, and it has not run yet or told none
+    steps: Count | None  # `None`: the fault-free run decides, and told none so far
     version: Text  # digest of the scenario as it was planned
     hardware: Annotated[dict[Text, Short | int], msgspec.Meta(max_length=20)]
 
@@ -67,7 +67,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ScenarioFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The runs of one scenario that were judged, whatever their verdict."""
+    """The judged runs of one scenario, whatever their verdict."""
 
     identity: Identity
     runs: Annotated[tuple[RunFigures, ...], msgspec.Meta(max_length=10_000)]
@@ -77,12 +77,12 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """All scenarios of a gate, or of a commit."""
 
     schema: int = SCHEMA
-    source: Short = ""  # the gate or the commit that it was made from
+    source: Short = ""  # gate or commit from which it was made
     made_at: Short = ""
     scenarios: Annotated[tuple[ScenarioFigures, ...], msgspec.Meta(max_length=2000)]
 
     def of(self, identity: Identity) -> ScenarioFigures | None:
-        """Those of that scenario and profile, of the same version and steps if there are any, whatever else differs."""
+        """Returns the figures of that scenario and profile, if possible of the same version and steps."""
         wanted = (identity.scenario, identity.profile)
         fitting = [each for each in self.scenarios if (each.identity.scenario, each.identity.profile) == wanted]
         same = [each for each in fitting if each.identity.version == identity.version]
@@ -98,7 +98,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def read(path: pathlib.Path) -> Figures:
-    """Raises `UsageError` for a file that is not one of ours, says why."""
+    """Reads a file. Raises `UsageError`, with the reason, for a file that is not one of ours."""
     try:
         data = run_report.read_regular(path)
     except (OSError, ValueError) as error:
@@ -143,7 +143,7 @@ def figures_of(report: Report) -> RunFigures:
 
 
 def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Identity:
-    """Of a plan as JSON, on a machine with these facts. Raises `ValueError` for something that is no plan."""
+    """Returns the identity of a JSON plan on a machine with these facts. Raises `ValueError` if it is no plan."""
     try:
         workload = plan["workload"]
         values = {
@@ -163,9 +163,10 @@ def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Iden
 
 
 def version_of(plan: Mapping[str, Any]) -> str:
-    """A digest of what a scenario does to a job: its workload and its faults. The trainer is what is tested, so it may
-    change; bounds, titles and time limits change nothing that happens. Steps are compared apart: where the scenario
-    does not say how many, a stored plan has those of the fault-free run."""
+    """Returns a digest of a scenario's workload and faults.
+
+    The trainer is under test, so it may change; bounds, titles and time limits change nothing that happens. Steps are
+    compared apart: if the scenario does not say how many, a stored plan has those of the fault-free run."""
     workload = {name: value for name, value in plan["workload"].items() if name not in ("trainer", "steps")}
     limits = plan.get("limits") and {name: value for name, value in plan["limits"].items() if name != "gpu_hours"}
     decides = {"workload": workload, "faults": plan.get("faults") or [], "limits": limits}
@@ -173,7 +174,7 @@ def version_of(plan: Mapping[str, Any]) -> str:
 
 
 def gathered(found: Iterable[tuple[Identity, RunFigures]]) -> tuple[ScenarioFigures, ...]:
-    """Runs by what they are, each set in the order in which they came."""
+    """Groups runs by identity; each group keeps their order."""
     sets: dict[str, tuple[Identity, list[RunFigures]]] = {}
     for identity, run in found:
         key = json.dumps(msgspec.to_builtins(identity), sort_keys=True)
@@ -182,7 +183,7 @@ def gathered(found: Iterable[tuple[Identity, RunFigures]]) -> tuple[ScenarioFigu
 
 
 def figures_of_cards(cards: Sequence[Scorecard]) -> tuple[ScenarioFigures, ...]:
-    """At most one set: the runs of a scenario. A fault-free run that failed in its place is none of them."""
+    """Returns the figures of one scenario's runs, at most one set. A failed fault-free run in their place has none."""
     found: list[tuple[Identity, RunFigures]] = []
     for card in cards:
         plan = card.evidence.run.plan

@@ -1,4 +1,4 @@
-"""Which scenarios of a suite a gate runs, and in which order: by tag, by shard, and by what fits the time."""
+"""Selects and orders the scenarios that a gate runs: by tag, by shard, and by the time budget."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from harness.gate.suite_file import SuiteEntry
 from harness.judge.verdict import Verdict
 from harness.spec.scenario import Scenario
 
-NEWEST = 10  # stored runs of a scenario that say how long it takes
-UNKNOWN_S = 120.0  # a scenario that never ran, where no other one did either
-SWEEP_S = 900.0  # of a restart from each save, at the most
+NEWEST = 10  # most stored runs from which the length of a scenario is estimated
+UNKNOWN_S = 120.0  # length of a scenario if no scenario ever ran
+SWEEP_S = 900.0  # most seconds of a sweep over the saves
 _SHARD = re.compile(r"([0-9]{1,4})/([0-9]{1,4})\Z")
 
 Chosen = tuple[SuiteEntry, Scenario]
@@ -33,14 +33,14 @@ class Shard:
 
 @dataclass(frozen=True)
 class Past:
-    """What stored runs say of a scenario."""
+    """The length of a scenario, and whether it failed lately, by stored runs."""
 
-    seconds: float  # of one run
+    seconds: float  # length of one run
     failed_lately: bool
 
 
 def parse_shard(text: str) -> Shard:
-    """`2/4`. Raises `UsageError`."""
+    """Parses a shard like `2/4`. Raises `UsageError`."""
     match = _SHARD.match(text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise UsageError(f"--shard {text}: write which one of how many, like 2/4")
@@ -48,7 +48,7 @@ def parse_shard(text: str) -> Shard:
 
 
 def tagged(specs: Sequence[Chosen], tag: str) -> list[Chosen]:
-    """Those with this tag. Raises `UsageError` where none has it."""
+    """Returns the scenarios with this tag. Raises `UsageError` if none has it."""
     found = [each for each in specs if tag in each[1].tags]
     if not found:
         known = sorted({tag for _, spec in specs for tag in spec.tags})
@@ -57,7 +57,7 @@ def tagged(specs: Sequence[Chosen], tag: str) -> list[Chosen]:
 
 
 def not_passed(gate: Stored) -> frozenset[str]:
-    """The scenarios, as a gate names them, that did not pass in this one, or were left out. Raises `UsageError`."""
+    """Returns the names of scenarios that did not pass in this gate or were left out. Raises `UsageError`."""
     failed = [row.scenario for row in gate.scenarios if row.verdict is not Verdict.PASS]
     if gate.scenarios and (again := frozenset([*failed, *(each.scenario for each in gate.part.left_out)])):
         return again
@@ -66,12 +66,12 @@ def not_passed(gate: Stored) -> frozenset[str]:
 
 
 def of_shard(specs: Sequence[Chosen], shard: Shard) -> list[Chosen]:
-    """Every n-th, so that all machines agree whatever runs they have stored."""
+    """Returns every n-th scenario, so that all machines agree whatever runs they have stored."""
     return list(specs[shard.number - 1 :: shard.of])
 
 
 def look_back(specs: Sequence[Chosen], reports: pathlib.Path, backend: str) -> dict[str, Past]:
-    """By the name of the entry. What never ran takes as long as the median of the others."""
+    """Returns the past of each entry by name. An entry that never ran takes as long as the median of the others."""
     store = Store(reports)
     seen: dict[str, Past] = {}
     for entry, spec in specs:
@@ -84,12 +84,12 @@ def look_back(specs: Sequence[Chosen], reports: pathlib.Path, backend: str) -> d
 
 
 def by_weight(specs: Sequence[Chosen], past: Mapping[str, Past]) -> list[int]:
-    """Their places, what matters most first: required ones, then what failed lately, then the suite's order."""
+    """Returns the places in order of weight: required ones, then recent failures, then the suite's order."""
 
     weights = [(not entry.required, not past[entry.name].failed_lately) for entry, _ in specs]
     return sorted(range(len(specs)), key=weights.__getitem__)
 
 
 def needed_s(entry: SuiteEntry, repeats: int, past: Mapping[str, Past]) -> float:
-    """All its runs and one without faults; a sweep has a budget of its own."""
+    """Returns the seconds that an entry needs: all its runs and a fault-free one; a sweep has its own budget."""
     return SWEEP_S if entry.matrix else (repeats + 1) * past[entry.name].seconds

@@ -14,12 +14,12 @@ from harness.gate.slo_file import RUNS_MIN, Objective, Slo
 from harness.judge.verdict import Verdict, merge
 from harness.report import run_report
 
-READ_MAX = 5000  # the newest runs
+READ_MAX = 5000  # most runs read, the newest first
 
 
 @dataclass(frozen=True)
 class Held:
-    """An objective and what the runs say of it."""
+    """An objective, and the answer of the runs."""
 
     objective: Objective
     answers: Sequence[Answer]
@@ -30,7 +30,7 @@ class Held:
 
 
 def hold(slo: Slo, reports: pathlib.Path, wanted: Wanted, now_s: float) -> tuple[list[Held], list[str]]:
-    """The answer to each objective, and what was passed over, with the reason."""
+    """Returns the answer to each objective, and the reason for each run that was passed over."""
     store = Store(reports)
     found = [(run.begun_s, report) for run, report in store.judged(wanted, READ_MAX)]
     return [_held(objective, found, now_s) for objective in slo.objectives], store.notes
@@ -72,7 +72,7 @@ def _past(begun_s: float, report: run_report.Report, scope: str) -> Past:
 
 
 def to_json(held: Sequence[Held]) -> list[dict[str, object]]:
-    """For programs. Seconds and percents; `None` is what was not measured."""
+    """Returns the answers for programs, in seconds and percents; `None`: not measured."""
     return [
         {
             "id": each.objective.id,

@@ -1,4 +1,4 @@
-"""Service level objectives over stored runs: which runs, and what must hold of them together."""
+"""The file of service level objectives: classes of stored runs, and bounds that each must keep."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from harness.spec.scenario import Line, Name
 from harness.units import Duration
 
 OBJECTIVES_MAX = 100
-RUNS_MIN = 20  # fewer do not have a 95th percentile
+RUNS_MIN = 20  # fewest runs; fewer have no 95th percentile
 
 
 class Waste(Parameters):
-    """The part of the GPU time that may be wasted, and how fast it may be used up."""
+    """The share of the GPU time that may be wasted, and the speed at which it may be used up."""
 
     budget: Share
     scope: Literal["faults", "all"] = Field("faults", description="What faults answer for, or all that is wasted.")
@@ -53,7 +53,7 @@ class Slo(Parameters):
 
 
 def load_slo(path: pathlib.Path) -> Slo:
-    """Raises `ScenarioError` with every mistake and its place, `UsageError` for a file that cannot be read."""
+    """Reads a file. Raises `ScenarioError` with every mistake and its place, `UsageError` if it cannot be read."""
     return parse_slo(read_text(path), str(path))
 
 

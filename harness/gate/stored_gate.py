@@ -1,4 +1,4 @@
-"""A gate that was kept: its suite.json. It is hostile until it is read here, bounded and typed."""
+"""Reads the suite.json of a stored gate. The file is hostile until it is read here, bounded and typed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.report import run_report
 from harness.report.words import one_line
 from harness.units import counted
 
-BEGAN = "began"  # a file in a gate's folder until it has ended
+BEGAN = "began"  # name of a file in a gate's folder until it has ended
 Reason = Annotated[str, msgspec.Meta(max_length=20_000)]
 
 
@@ -35,7 +35,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A scenario that was not run, and why."""
+    """A scenario that was left out, and the reason."""
 
     scenario: Text
     why: Reason
@@ -43,36 +43,36 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """How much of a suite a gate was, and of which one."""
+    """The part of a suite that a gate ran."""
 
     in_suite: Count
-    selected: Count  # by tag
+    selected: Count  # number of scenarios with the tag
     tag: Short
     backend: Text
     seed: int
-    digest: Text  # of the suite's file
-    names: Annotated[tuple[Text, ...], msgspec.Meta(max_length=1000)]  # of the selected ones, whatever the shard
+    digest: Text  # digest of the suite's file
+    names: Annotated[tuple[Text, ...], msgspec.Meta(max_length=1000)]  # of the selected scenarios, whatever the shard
     shard: Count | None = None
     shards: Count | None = None
     left_out: Annotated[tuple[LeftOut, ...], msgspec.Meta(max_length=2000)] = ()
-    again: bool = False  # only those that did not pass last time
-    added: Short = ""  # the gate whose runs count as well
-    repeat: Count | None = None  # runs of each scenario, in place of what the suite says
+    again: bool = False  # only scenarios that did not pass last time
+    added: Short = ""  # earlier gate whose runs count as well
+    repeat: Count | None = None  # runs of each scenario; `None`: as the suite says
 
     @property
     def same(self) -> tuple[object, ...]:
-        """What all shards of a gate share."""
+        """Returns the values that all shards of a gate share."""
         return self.in_suite, self.selected, self.tag, self.backend, self.seed, self.digest, self.names, self.shards
 
     @property
     def incomplete(self) -> str:
-        """What is missing that was required, or an empty text."""
+        """Names required scenarios that are missing; empty: none."""
         missing = [f"{each.scenario} ({each.why})" for each in self.left_out if each.required]
         return f"{counted(len(missing), 'required scenario')} left out: {', '.join(missing)}" if missing else ""
 
     @property
     def in_words(self) -> str:
-        """What else is not the whole suite, or an empty text."""
+        """Tells in words why this is not the whole suite, apart from `incomplete`; empty: it is."""
         said = [f"only the {self.selected} of {self.in_suite} scenarios with tag {self.tag}"] if self.tag else []
         said += [f"only {', '.join(self.names)} of {self.in_suite} scenarios"] if self.again else []
         said += [f"with the runs of gate {self.added}"] if self.added else []
@@ -82,7 +82,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A gate as suite.json has it. Keys of later versions are ignored."""
+    """A gate by its suite.json. Keys of later versions are ignored."""
 
     schema: int
     suite: Text
@@ -96,7 +96,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def read(folder: pathlib.Path) -> Stored:
-    """Raises `UsageError` for a folder that holds no gate of this version."""
+    """Reads a gate. Raises `UsageError` for a folder that holds no gate of this version."""
     path = folder / "suite.json"
     try:
         data = run_report.read_regular(path)
@@ -110,17 +110,17 @@ def read(folder: pathlib.Path) -> Stored:
 
 
 def check_ended(reports: pathlib.Path, newest_s: float, suite: str = "") -> None:
-    """Raises `UsageError` where a gate, of this suite, began later and has not ended: `last` would be another one."""
+    """Raises `UsageError` if a later gate of this suite has not ended: `last` would mean another gate."""
     for began in reports.glob(f"*/{BEGAN}"):
         gate = began.parent.name
         if (began.parent / "plan.json").exists() or not gate.startswith(f"{suite}-" if suite else ""):
-            continue  # a trainer writes what it likes into the folder of a run
+            continue  # a trainer may write anything into the folder of a run
         if began.stat().st_mtime > newest_s:
             raise UsageError(f"last: gate {gate} began later and has not ended; name the one that you mean")
 
 
 def find(name: str, reports: pathlib.Path, suite: str, backend: str) -> Stored:
-    """A gate of this suite on this backend by its id, or `last` for the newest. Raises `UsageError`."""
+    """Returns the gate of this suite and backend by its id, or `last` for the newest. Raises `UsageError`."""
     files = sorted(reports.glob("*/suite.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     if name == "last":
         check_ended(reports, files[0].stat().st_mtime if files else 0.0, suite)

@@ -13,11 +13,11 @@ from harness.spec.document import Document, read_text
 from harness.spec.scenario import REPEAT_MAX, Line, Name, Overrides, find_scenario
 
 SCENARIOS_MAX = 1000
-LETTERS_MIN = 8  # of what a known failure says
+LETTERS_MIN = 8  # fewest letters of the reason of a known failure
 
 
 def _says_something(text: str) -> str:
-    """A text that is in every reason would cover every failure."""
+    """Checks the length of a reason: a text that is in every reason would cover every failure."""
     if sum(map(str.isalpha, text)) < LETTERS_MIN:
         raise ValueError(f"{text!r} is too short; write at least {LETTERS_MIN} letters of the reason")
     return text
@@ -27,7 +27,7 @@ Because = Annotated[Line, AfterValidator(_says_something)]
 
 
 class KnownFailure(Parameters):
-    """It is expected to fail, for now, and for this reason alone."""
+    """A failure that is expected for now, for this reason alone."""
 
     ticket: Line = Field(description="Where it is being mended.")
     until: datetime.date = Field(description="The last day on which it may fail, like 2026-12-31.")
@@ -58,7 +58,7 @@ class SuiteEntry(Parameters):
         return self.named(self.scenario)
 
     def named(self, scenario: str) -> str:
-        """What tells it from another entry of this scenario."""
+        """Returns a name that no other entry of this scenario has."""
         words = f"{scenario} ({self.profile})" if self.profile else scenario
         return f"matrix {self.matrix} {words}" if self.matrix else words
 
@@ -91,12 +91,12 @@ def parse_suite(text: str, source: str) -> Suite:
 
 
 def find_suite(name: str, scenarios: pathlib.Path) -> pathlib.Path:
-    """A path as given, or `<scenarios>/suites/<name>.yaml`."""
+    """Returns a path as given, or `<scenarios>/suites/<name>.yaml`."""
     return find_scenario(name, scenarios / "suites", "suite")
 
 
 def find_blindness_check(suite: Suite, path: pathlib.Path, scenarios: pathlib.Path) -> pathlib.Path:
-    """Beside the suite, which lies at `path`; the shipped one for a suite that brings none and names none."""
+    """Returns the blindness check beside the suite at `path`, or the one that it names, or else the shipped one."""
     shipped = scenarios / "suites" / f"{suite.blindness_check}.yaml"
     own = "blindness_check" in suite.model_fields_set or (path.parent / shipped.name).exists()
     return find_scenario(suite.blindness_check, path.parent if own or not shipped.exists() else shipped.parent)

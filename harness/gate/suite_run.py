@@ -1,6 +1,6 @@
-"""A suite of scenarios as one gate: first the blindness check that must fail, then every scenario, then one answer.
+"""Runs a suite as one gate: first the blindness check that must fail, then every scenario, then one answer.
 
-A scenario that cannot be run is inconclusive and does not keep the others from running.
+A scenario that cannot be run is inconclusive. The others run all the same.
 """
 
 from __future__ import annotations
@@ -48,12 +48,17 @@ from harness.trainers.shared.outcome_inputs import environment_facts
 from harness.units import counted
 
 NEEDS = "put the trainer into a git checkout, with a commit"
-SAME_CODE = ("trainer_commit", "trainer_diff", "data_digest", "image_digest")  # what tells whether two runs had it
+SAME_CODE = (
+    "trainer_commit",
+    "trainer_diff",
+    "data_digest",
+    "image_digest",
+)  # facts that tell code apart
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Where and with what a gate runs, and who watches it."""
+    """The options of a gate, its folders, and its observer."""
 
     backend: str
     seed: int
@@ -61,38 +66,38 @@ class Gate:
     scenarios: pathlib.Path
     observer: CampaignObserver = SILENT_CAMPAIGN
     stop: StopRequest = field(default_factory=StopRequest)
-    against: str = ""  # a baseline, as `baseline.find` takes it
-    repeat: int | None = None  # in place of what the suite and its scenarios say
-    tag: str = ""  # only scenarios that have it
+    against: str = ""  # baseline, in the form that `baseline.find` takes
+    repeat: int | None = None  # runs of each scenario; `None`: as the suite and its scenarios say
+    tag: str = ""  # only scenarios with this tag
     fail_fast: bool = False
     budget_s: float | None = None  # from the start of the gate
     shard: Shard | None = None
-    last_failed: bool = False  # only what did not pass in the gate that is added to, or in the newest of the suite
-    add: str = ""  # a gate whose runs count as well
+    last_failed: bool = False  # only scenarios that did not pass in gate `add`, or in the suite's newest
+    add: str = ""  # earlier gate whose runs count as well
     today: datetime.date = field(default_factory=datetime.date.today)
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """The runs of the gate that is added to, and the names of the scenarios that get new ones."""
+    """The runs of an earlier gate that count as well, and the names of scenarios that get new runs."""
 
     cards: Sequence[Scorecard]
     asked: frozenset[str]
 
     def of(self, plan: Plan) -> list[Scorecard]:
-        """Those of the same job, faults and bounds. Its steps may be known only after its fault-free run."""
+        """Returns the earlier runs of the same job, faults and bounds. The steps may still be unknown."""
         wanted = _told(plan.to_json(), plan.to_json())
         return [card for card in self.cards if _told(card.evidence.run.plan, plan.to_json()) == wanted]
 
     def check(self, plan: Plan, backend: Backend) -> None:
-        """Raises `UsageError` where the code of these runs is not known to be that of now."""
+        """Raises `UsageError` unless these runs ran the current code for certain."""
         here = provenance.facts(plan, backend) if self.cards else {}
         for card in self.of(plan):
             for name in SAME_CODE:
                 if (then := card.environment.get(name)) != (now := here.get(name)):
                     raise UsageError(f"--add: {card.run_id} had {name} {then or 'unknown'}, here {now or 'unknown'}")
             if not _is_known(plan, backend):
-                raise UsageError(f"--add: nobody knows that {card.run_id} had the code of now: {NEEDS}")
+                raise UsageError(f"--add: cannot verify that {card.run_id} ran the current code: {NEEDS}")
 
 
 def _told(plan: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,12 +107,13 @@ def _told(plan: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Stopped(Exception):
-    """The user asked for the end in the middle of a gate. Raised when everything is undone."""
+    """The user ended the gate. Raised after everything is undone."""
 
 
 def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
-    """Raises `ScenarioError` before anything runs when the suite or one of its scenarios is wrong, `UsageError` for a
-    baseline that cannot be compared with, and `Stopped`."""
+    """Runs a gate. Raises `ScenarioError` for a wrong suite or scenario before anything runs.
+
+    Raises `UsageError` for a baseline that does not fit, and `Stopped` if the user ends the gate."""
     begun = time.monotonic()
     suite = load_suite(path)
     broken = load_scenario(find_blindness_check(suite, path, gate.scenarios))
@@ -119,7 +125,7 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     earlier = _judged_anew(before, gate, digest_of(path)) if gate.add and before else []
     asked = not_passed(before) if gate.last_failed and before else frozenset(_name(*each) for each in specs)
     if not any(_name(*each) in asked for each in specs):
-        raise UsageError(f"--last-failed: nothing of {', '.join(sorted(asked))} is among what was asked for")
+        raise UsageError(f"--last-failed: none of the selected scenarios is one of these: {', '.join(sorted(asked))}")
     again = gate.last_failed and not gate.add
     specs = [each for each in specs if _name(*each) in asked] if again else specs
     names, added = tuple(_name(*each) for each in specs), before.run_id if gate.add and before else ""
@@ -151,13 +157,13 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
 
 
 def _judged_anew(before: Stored, gate: Gate, digest: str) -> list[Scorecard]:
-    """All runs of a gate. Raises `UsageError` where they are of something else than what is run now."""
+    """Judges all runs of an earlier gate anew. Raises `UsageError` if they are of another suite, seed or machine."""
     if (before.part.digest, before.part.seed) != (digest, gate.seed):
         raise UsageError(f"--add {gate.add}: gate {before.run_id} ran another suite file or another seed")
     here, cards = environment_facts(), []
     for run_id in dict.fromkeys(run.run_id for row in before.scenarios if not row.swept for run in row.runs):
         try:
-            # What the gate says of them is not believed.
+            # The runs are judged again: the verdicts in the stored gate do not count.
             card = judge(load_evidence(gate.reports / pathlib.PurePath(run_id).name), run_id)
         except ChaosError as error:
             raise UsageError(f"--add {gate.add}: run {one_line(run_id)}: {error}") from error
@@ -171,7 +177,7 @@ def _judged_anew(before: Stored, gate: Gate, digest: str) -> list[Scorecard]:
 
 
 def load_entries(path: pathlib.Path, suite: Suite, scenarios: pathlib.Path) -> list[Chosen]:
-    """Every entry of a suite with its scenario. Raises `ScenarioError` where one is wrong, or there twice."""
+    """Returns every entry of a suite with its scenario. Raises `ScenarioError` for a wrong or double entry."""
     every = [
         (entry, load_scenario(find_beside(entry.scenario, path.parent, scenarios), entry.profile, entry.overrides))
         for entry in suite.entries
@@ -185,11 +191,11 @@ def _name(entry: SuiteEntry, spec: Scenario) -> str:
 
 
 def _check_twice(path: pathlib.Path, specs: Sequence[Chosen]) -> None:
-    """Raises `ScenarioError` for two entries that do the same to the same job: nobody could tell their runs apart."""
+    """Raises `ScenarioError` for two entries that do the same to the same job: their runs would look alike."""
     seen = set()
     for entry, spec in specs:
         parts = spec.model_dump(mode="json", include={"workload", "faults", "limits"})
-        parts["workload"].pop("trainer", None)  # it is what is tested
+        parts["workload"].pop("trainer", None)  # the trainer is under test
         done = json.dumps(parts, sort_keys=True)
         if (_name(entry, spec), done) in seen:
             why = "it is in the suite twice with the same workload and faults; use repeat: for more runs of it, "
@@ -204,21 +210,21 @@ def _of_each_trainer(specs: Sequence[Chosen], gate: Gate) -> list[Plan]:
 
 
 def _is_known(plan: Plan, backend: Backend) -> bool:
-    """Whether a run tells which code it ran."""
+    """Tells whether a run records which code it ran."""
     here = provenance.facts(plan, backend)
     return any(here.get(name) for name in ("trainer_diff", "image_digest"))
 
 
 def digest_of(suite: pathlib.Path) -> str:
-    """Says whether two machines ran the same suite."""
+    """Returns the digest of a suite file, by which machines compare suites."""
     return hashlib.sha256(suite.read_bytes()).hexdigest()[:16]
 
 
 def _run_rows(
     specs: Sequence[Chosen], gate: Gate, backend: Backend, begun: float, earlier: Earlier
 ) -> tuple[tuple[SuiteRow, ...], tuple[LeftOut, ...]]:
-    """In the order of the suite; with a budget, what matters most first. What was left out is told, with the reason."""
-    rows: dict[int, SuiteRow] = {}  # by its place: a suite may have a scenario twice
+    """Runs the scenarios in order, or with a budget by weight. Returns the rows, and each left out with the reason."""
+    rows: dict[int, SuiteRow] = {}  # by place in the suite, which may have a scenario twice
     left_out = []
     past = look_back(specs, gate.reports, gate.backend) if gate.budget_s is not None else {}
     failed = ""
@@ -249,7 +255,7 @@ def _repeats(entry: SuiteEntry, spec: Scenario, gate: Gate) -> int:
 
 
 def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
-    """What the runs will be held against, checked before anything runs."""
+    """Returns the baseline, checked before anything runs; `None`: none is asked for."""
     if not gate.against:
         return None
     facts = environment_facts()
@@ -267,14 +273,14 @@ def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
 
 
 def _blind(check_row: SuiteRow, asked: str | None) -> str:
-    """Why the blindness check proves nothing, or an empty text where it failed as it must."""
+    """Tells why the blindness check proves nothing; empty: it failed as it must."""
     said = check_row.result.reasons[0]
     if check_row.result.verdict is not Verdict.FAIL:
         return f"the blindness check did not fail ({check_row.result.verdict}: {said}), so this gate proves nothing"
     card = check_row.cards[0]
     struck = {fault.id for fault in card.evidence.run.faults if fault.injected is not None}
     planned = [str(fault["id"]) for fault in card.evidence.run.plan.get("faults") or ()]
-    # A fault never acted: it failed over something else, at its start perhaps.
+    # A fault never acted: the check failed for another reason, perhaps at its start.
     if idle := ", ".join(name for name in planned if name not in struck):
         return f"the blindness check failed before {idle} struck it ({said}), so this gate proves nothing"
     if asked and not any(asked in reason for reason in card.reasons):
@@ -283,7 +289,7 @@ def _blind(check_row: SuiteRow, asked: str | None) -> str:
 
 
 def decided(answer: GateResult) -> GateResult:
-    """The one answer: the worst of the scenarios, of the comparisons, and of what should have run and did not."""
+    """Decides the answer: the worst of scenarios, comparisons, and required scenarios that did not run."""
     held, part = answer.held, answer.part
     verdict = merge(row.result.verdict for row in answer.rows)
     reason = _reason(verdict, answer.rows)
@@ -337,7 +343,7 @@ def _reason(verdict: Verdict, rows: Sequence[SuiteRow]) -> str:
 
 
 def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
-    """No fault-free run is needed to see that it fails."""
+    """Runs the blindness check, without a fault-free run: its failure needs none."""
     plan = make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name)).as_control()
     check_capabilities(plan, backend.probe())
     run_dir = gate.reports / plan.run_id
@@ -354,7 +360,7 @@ def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
 def _row(
     entry: SuiteEntry, spec: Scenario, gate: Gate, backend: Backend, before: Sequence[Scorecard], runs: int
 ) -> SuiteRow:
-    """With so many new runs. Where there are any, those of before that prove nothing are left out."""
+    """Runs one scenario so often. New runs replace earlier ones that prove nothing."""
     name, known, swept = _name(entry, spec), entry.known_failure, entry.matrix is not None
 
     def planned() -> Plan:

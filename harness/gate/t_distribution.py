@@ -1,4 +1,4 @@
-"""Student's t distribution, which Python's standard library does not have. Pure."""
+"""Student's t distribution, which Python's standard library lacks. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 
 import numpy as np
 
-# Where Gauss and Legendre's sum takes a function in [-1, 1], and what each place counts.
+# Places in [-1, 1] and weights of the Gauss-Legendre sum.
 _PLACES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 
 
 def tail(t: float, freedom: float) -> float:
-    """The probability of more than `t` with so many degrees of freedom (at least 1, not always a whole number).
+    """Returns the probability of more than `t` with `freedom` degrees of freedom (at least 1, not always whole).
 
-    The integral of its density, with t = √freedom · tan(angle), so that it has two ends.
+    Integrates the density with t = √freedom · tan(angle), so that the interval is finite.
     """
     if t < 0:
         return 1 - tail(-t, freedom)
@@ -24,7 +24,7 @@ def tail(t: float, freedom: float) -> float:
 
 
 def quantile(probability: float, freedom: float) -> float:
-    """What a t variable exceeds with `1 - probability`; for 0.5 <= `probability` < 1. By bisection."""
+    """Returns the t that is exceeded with `1 - probability`, for 0.5 <= `probability` < 1. By bisection."""
     low, high = 0.0, 1.0
     while tail(high, freedom) > 1 - probability:
         low, high = high, 2 * high

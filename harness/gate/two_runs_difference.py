@@ -1,4 +1,4 @@
-"""What explains the difference between two runs: by phase of the recovery, by account of the ledger, by rank. Pure."""
+"""Splits the difference of two runs by phase of the recovery, by account of the ledger, and by rank. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ S = 1_000_000_000
 
 @dataclass(frozen=True)
 class Line:
-    """One part of both runs, in the same unit; `None`: that run does not tell it."""
+    """One part of both runs, in the same unit; `None`: the run does not tell it."""
 
     name: str
     before: float | None
@@ -24,23 +24,23 @@ class Line:
 
 
 def lines(before: Mapping[str, float], after: Mapping[str, float]) -> list[Line]:
-    """Parts of two sums, the largest change first. A part that one of them lacks is 0 there: each is a whole sum."""
+    """Pairs the parts of two whole sums, the largest change first. A part that one sum lacks is 0 there."""
     names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) or after.get(name)]
     found = [Line(name, before.get(name, 0.0), after.get(name, 0.0)) for name in names]
     return sorted(found, key=lambda line: -abs(line.change or 0.0))
 
 
 def rank_lines(before: Mapping[str, float], after: Mapping[str, float]) -> list[Line]:
-    """As `lines`, but a rank that one run does not have, or that tells nothing there, is not known to be 0."""
+    """Pairs the parts of ranks, as `lines` does; but a rank that one run lacks is unknown there, not 0."""
     names = dict.fromkeys([*before, *after])
     found = [Line(name, before.get(name), after.get(name)) for name in names]
     return sorted(found, key=lambda line: -abs(line.change or 0.0))
 
 
 def starts_by_rank(run: Timeline) -> dict[str, float]:
-    """What each rank did in the longest recovery, in seconds: `rank 1, startup`, `rank 1, restore`.
+    """Returns the seconds of each rank in the longest recovery: `rank 1, startup`, `rank 1, restore`.
 
-    Of several starts of a rank the last one counts. A rank that kept its process has none.
+    The last start of a rank counts. A rank that kept its process has none.
     """
     longest = max(run.episodes, key=lambda each: each.end - each.t_stop, default=None)
     if longest is None:
@@ -55,7 +55,7 @@ def starts_by_rank(run: Timeline) -> dict[str, float]:
 
 
 def _parts(process: Process, episode: Episode) -> list[tuple[str, int]]:
-    """Those whose both ends are told."""
+    """Returns the parts of a start whose begin and end are told, with their ns."""
     parts = [("wait for its start", process.launched - episode.t_stop)]
     if process.rendezvous is not None:
         parts.append(("startup", process.rendezvous - process.launched))

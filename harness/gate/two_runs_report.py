@@ -1,4 +1,4 @@
-"""Two runs beside each other: values for programs, words for a terminal, and a page. Drawn from their reports."""
+"""Shows two runs beside each other: values for programs, words for a terminal, and a page."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from harness.report.words import DASH, gpu_seconds, is_number, seconds, words
 
 SCHEMA = 1
 LABELS = ("First run", "Second run")
-SHARE_MIN = 0.01  # of the larger run's sum: a smaller change explains nothing
-MOST = 0.5  # of the difference: from here on a part is called most of it
-PACE = 1.1  # of the median steps: from here on they explain a difference
+SHARE_MIN = 0.01  # share of the larger sum below which a change explains nothing
+MOST = 0.5  # share of the difference from which a part is called most of it
+PACE = 1.1  # ratio of the median steps from which they explain a difference
 ROWS_MAX = 12
 
 
 @dataclass(frozen=True)
 class Section:
-    """One way to split the difference. `missing` says why there is none."""
+    """One way to split the difference. `missing`: why this split cannot be made."""
 
     key: str  # phases · ranks · accounts
     title: str
@@ -32,12 +32,12 @@ class Section:
 
     @property
     def lost(self) -> list[Line]:
-        """More work done explains no loss."""
+        """Returns the parts without productive work, which explains no loss."""
         return [line for line in self.lines if line.name != "productive"]
 
     @property
     def largest(self) -> Line | None:
-        """The largest part of the difference, if any is worth being named."""
+        """Returns the largest part of the difference, if it is large enough to be named."""
         top = next(iter(self.lost), None)
         size = max(sum(line.before or 0 for line in self.lines), sum(line.after or 0 for line in self.lines))
         return top if top is not None and abs(top.change or 0) > SHARE_MIN * size else None
@@ -55,14 +55,14 @@ class Section:
 
     @property
     def shown(self) -> list[Line]:
-        """Without what is rounded to nothing in both runs."""
+        """Returns the parts that are not rounded to 0 in both runs."""
         nothing = self.show(0.0)
         return [line for line in self.lines if {self.show(line.before), self.show(line.after)} != {nothing}]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Two runs, and where they differ. `cautions`: in what else they differ, which may be the whole reason."""
+    """Two runs and their differences. `cautions`: other differences, which may be the whole reason."""
 
     before: Report
     after: Report
@@ -73,7 +73,7 @@ class Compared:
 def compare(
     before: Report, after: Report, ranks: tuple[Mapping[str, float], Mapping[str, float]] | None, why: str = ""
 ) -> Compared:
-    """`ranks`: what each rank did in the recovery of either run; `None` where a log is gone, and `why`."""
+    """Compares two reports. `ranks`: seconds of each rank in both recoveries; `None`: a log is gone, see `why`."""
     phases = before.recovery_time.phases, after.recovery_time.phases
     accounts = before.wasted_gpu_hours.accounts, after.wasted_gpu_hours.accounts
     no_phases, no_ledger = _lacking(phases, "an outage"), _lacking(accounts, "a ledger")
@@ -90,7 +90,7 @@ def compare(
 
 
 def _lacking(both: tuple[Mapping[str, float], Mapping[str, float]], what: str) -> str:
-    """Why there is nothing to compare, or an empty text."""
+    """Tells why there is nothing to compare; empty: there is."""
     before, after = both
     if before and after:
         return ""
@@ -126,7 +126,7 @@ def sentences(found: Compared) -> list[str]:
 
 
 def _share(section: Section, top: Line, found: Compared) -> str:
-    """How much of the difference this part explains: of ranks and phases that of the recovery, else the sum."""
+    """Tells how much of the difference this part explains: of the recovery for ranks and phases, else of the sum."""
     name, change = _part_words(top.name).lower(), section.change(top)
     both = [found.before.recovery_time.seconds, found.after.recovery_time.seconds]
     if section.unit != "s" or None in both:
@@ -141,7 +141,7 @@ def _share(section: Section, top: Line, found: Compared) -> str:
 
 
 def _in_both(both: Sequence[Report], place: int) -> str:
-    """`6.94 s`, `never`, or why there is no such figure."""
+    """Returns the figure of both runs in words: `6.94 s`, `never`, or the reason for its absence."""
     found = [view.lasting_figures(report)[place] for report in both]
     told = [each.detail if each.value == DASH else each.value.replace("Never", "never") for each in found]
     return f"{told[0]} in the first run, {told[1]} in the second"
@@ -154,7 +154,9 @@ def _part_words(name: str) -> str:
 
 
 def to_json(found: Compared) -> dict[str, Any]:
-    """Stable: `schema` grows with every change of meaning. Phases and ranks in seconds, accounts in GPU-seconds."""
+    """Returns the comparison for programs: phases and ranks in seconds, accounts in GPU-seconds.
+
+    `schema` grows with every change of meaning."""
     sections = {
         section.key: {
             "missing": section.missing,
@@ -180,7 +182,7 @@ def _json_run(report: Report) -> dict[str, Any]:
 
 
 def rows(section: Section) -> list[tuple[str, str, str, str]]:
-    """(what, before, after, change) as text, the largest change first."""
+    """Returns (part, before, after, change) as text, the largest change first."""
     return [
         (_part_words(line.name), section.show(line.before), section.show(line.after), section.change(line))
         for line in section.shown[:ROWS_MAX]

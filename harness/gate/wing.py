@@ -1,4 +1,4 @@
-"""Suites among the files that people write, and what stored gates prove before a launch."""
+"""Registers the gate with the trunk: the check of suite files, and the proofs of stored gates before a launch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.units import counted
 
 
 def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
-    """With all of its scenarios as it changes them, and the one that must fail."""
+    """Checks a suite with all of its scenarios and its blindness check."""
     suite = load_suite(path)
     entries = load_entries(path, suite, scenarios)
     check_plan(load_scenario(find_blindness_check(suite, path, scenarios)), None)
@@ -26,7 +26,7 @@ def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
 
 
 def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
-    """Of the newest; a part of a suite is no gate. Where one run tells no commit, the gate has none."""
+    """Yields the proof of the newest whole gate. If one run tells no commit, the proof has none."""
     for folder, at_s in newest(reports, "suite.json"):
         try:
             gate = stored_gate.read(folder)

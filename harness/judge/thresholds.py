@@ -58,16 +58,16 @@ def table() -> Mapping[str, Threshold]:
 # Clocks, and what is told late
 
 BEFORE_NS = healthy("<=", 10**8, "ns", "a fault acts so long before it is told | earlier", "guess: the harness tells its own deeds within 100 ms")
-COARSE_NS = healthy("<=", 5 * 10**7, "ns", "times of two tellers are rounded | apart", "guess: no trainer tells coarser times")
-ROUNDED_NS = healthy("<=", 10**7, "ns", "times of one process are rounded | apart", "guess: a process tells its times to 10 ms")
-APART_NS = healthy("<=", 125 * 10**6, "ns", "two clocks of one host, set at two moments | apart", "guess: clocks that are set at two moments differ by less")
-ALLOCATED_NS = healthy("<=", 3 * 10**9, "ns", "a node is seen late | it did steps before it was given", "guess: a scheduler is asked each second")
-SEEN_NS = healthy("<=", 3 * 10**9, "ns", "a recovery is seen late on a busy host | told too early", "guess: steps are looked at twice a second, and less often on a busy host")
-LAST_WORDS_NS = healthy("<=", 10**9, "ns", "a save's end is told after the process left | it goes on", "guess: a save ends within a second of its process")
+COARSE_NS = healthy("<=", 5 * 10**7, "ns", "times of two tellers are rounded | apart", "runs: docs/margins.json")
+ROUNDED_NS = healthy("<=", 10**7, "ns", "times of one process are rounded | apart", "runs: docs/margins.json")
+APART_NS = healthy("<=", 125 * 10**6, "ns", "two clocks of one host, set at two moments | apart", "runs: docs/margins.json")
+ALLOCATED_NS = healthy("<=", 3 * 10**9, "ns", "a node is seen late | it did steps before it was given", "runs: docs/margins.json")
+SEEN_NS = healthy("<=", 3 * 10**9, "ns", "a recovery is seen late on a busy host | told too early", "runs: docs/margins.json")
+LAST_WORDS_NS = healthy("<=", 10**9, "ns", "a save's end is told after the process left | it goes on", "runs: docs/margins.json")
 NOTICED_NS = healthy("<=", 10**9, "ns", "a notice beside the strike that it announces | told before it was given", "runs: 0.22 s in golden/B-notice-cancelled")
 USUAL_FACTOR = healthy("<=", 2, "× usual", "as late as without a fault | later", "runs: docs/margins.json")
 LATE_SAVES = healthy("<", 3, "saves in a row", "seen late by chance | told before they were", "runs: docs/margins.json")
-FINE_NS = judged("<", 10**5, "ns", "clocks too coarse to tell copies | fine enough", "meaning: see the next one")
+FINE_NS = judged("<", 10**5, "ns", "clocks too coarse to tell copies | fine enough", "formula: with COPIED_STEPS")
 COPIED_STEPS = method(5, "steps", "in a row that a copy shares", "formula: 5 steps that scatter by 10 ms are alike at 0.1 ms in 100^-5 of cases")
 STEPS_LOOKED_AT = method(4096, "steps", "that show how coarse clocks are", "meaning: more change no divisor")
 

@@ -1,4 +1,4 @@
-"""Which damage a matrix does: every kind to every kind of file of the newest checkpoint, and to its pointer."""
+"""The damages of a matrix: every kind to every kind of file of the newest checkpoint, and to its pointer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Cell:
-    """One damage: to this file of the newest checkpoint, or to the pointer (then `file` is that one)."""
+    """One damage to a file of the newest checkpoint, or to the pointer (then `file` is the pointer)."""
 
     kind: Kind
     part: Part
@@ -31,7 +31,7 @@ class Cell:
 
 
 def cells(place: CheckpointFolder, listing: Listing) -> Iterator[Cell]:
-    """Without those for which something is missing: an older checkpoint, a pointer, a checksum."""
+    """Yields the damages that are possible here: some need an older checkpoint, a pointer or a checksum."""
     for file in _one_of_each_kind(place, listing):
         yield from _of_file(place, file, older=len(listing.finished) > 1)
     if listing.pointer:
@@ -53,7 +53,7 @@ def _of_file(place: CheckpointFolder, file: str, older: bool) -> Iterator[Cell]:
 
 
 def _one_of_each_kind(place: CheckpointFolder, listing: Listing) -> list[str]:
-    """Files whose names differ in numbers alone are of one kind: the largest stands for all."""
+    """Returns the largest file of each kind. Files whose names differ only in numbers are of one kind."""
     newest = listing.finished[0]
     found: dict[str, str] = {}
     for path in sorted(newest.files, key=lambda path: place.sizes.get(path, 0)):

@@ -1,7 +1,7 @@
 """The checkpoint matrix: one real run to get checkpoints, then a restart on a damaged copy of them for each cell.
 
-`REPORTS/<run-id>/base` is that run, `cells/<number>` the restarts; the first restart is on an undamaged copy, and says
-what the others are compared with. Copies are removed as soon as their restart is over.
+`REPORTS/<run-id>/base` is that run, `cells/<number>` the restarts. The first restart is on an undamaged copy, and the
+others are compared with it. Copies are removed as soon as their restart is over.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from harness.timeline import timeline
 from harness.trainers.checkpoints.contract import Listing, list_checkpoints
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
-FOLLOWED_STEPS = 5  # so many steps after a restore are compared
+FOLLOWED_STEPS = 5  # steps after a restore that are compared
 LOOK_S = 0.3
 NO_STEP_NS, WALL_CLOCK_NS = 60 * 10**9, 180 * 10**9
-TOLERANCE = 10  # times the difference of an undamaged restart, where that is not zero
+TOLERANCE = 10  # factor of the difference of an undamaged restart, if that is not zero
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class DamageRow:
 
 @dataclass(frozen=True)
 class Matrix:
-    """What came of it. `newest`: the step that an undamaged restart restores."""
+    """The result of a matrix. `newest`: the step that an undamaged restart restores."""
 
     run_id: str
     layout: str
@@ -54,13 +54,13 @@ class Matrix:
     deterministic: bool
     rows: tuple[DamageRow, ...]
     interrupted: bool = False
-    planned: int = 0  # so many damages were to be tried
+    planned: int = 0  # number of damages to be tried
 
 
 def run_matrix(
     plan: Plan, reports: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
 ) -> Matrix:
-    """Raises `ChaosError` where the trainer makes no checkpoints, or does not restore undamaged ones."""
+    """Makes a matrix. Raises `ChaosError` if the trainer makes no checkpoints, or does not restore undamaged ones."""
     if plan.backend not in drill.REACHED or plan.workload.checkpoint.store != "directory":
         raise CannotRunError(f"a matrix needs checkpoints in the run's folder; use one of: {', '.join(drill.REACHED)}")
     with stop.attended():
@@ -68,7 +68,7 @@ def run_matrix(
 
 
 def own_folder(folder: pathlib.Path) -> None:
-    """A new folder of several runs, marked as one of ours: no node of a run in it may write beside that."""
+    """Makes a folder for several runs and marks it as ours, so that no node of a run may write beside its run."""
     folder.mkdir(parents=True)
     (folder / JOURNAL).touch(0o600)
 
@@ -100,7 +100,7 @@ class _Matrix:
         self.tell(f"{len(todo)} damages, each followed by a restart")
         for number, cell in enumerate(todo, 1):
             row = self._row(f"{number:03d}", cell, newest, {**usual, **healthy.losses}, tolerance, older)
-            if self.stop.asked:  # then this restart was cut short: nothing follows from it
+            if self.stop.asked:  # this restart was cut short: nothing follows from it
                 break
             rows.append(row)
             self.tell(f"{cell.kind} of {cell.part}, {cell.file}: {row.answer.came}")
@@ -116,7 +116,7 @@ class _Matrix:
         return place, list_checkpoints(place, saved.layout)
 
     def _make_checkpoints(self) -> None:
-        """Until two are finished, none is being written, and some steps came after them."""
+        """Runs until two checkpoints are finished, none is being written, and some steps came after them."""
         self.tell("a run without faults makes checkpoints")
         until = _Until(self.stop, self._two_are_finished())
         outcome = execute(self.base_plan, self.base, self.backend, until, until.end)
@@ -124,7 +124,7 @@ class _Matrix:
             raise ChaosError(f"the run without faults did not make checkpoints: {outcome.reason}")
 
     def _leave_steps_to_do(self) -> None:
-        """A restart from a save of the last step would do none: then the save before it is to be the newest."""
+        """Removes a save of the last step: a restart from it would do no step."""
         _, listing = self._look(self.base)
         newest, reached = next(iter(listing.finished), None), timeline.load(self.base).reached_step
         if newest is None or newest.step is None or newest.step < reached:
@@ -153,7 +153,7 @@ class _Matrix:
         return enough
 
     def _newest(self, healthy: Restart, outcome: Outcome, usual: restart_log.Losses) -> tuple[int, float]:
-        """What an undamaged restart restores, and how far its losses may be off."""
+        """Returns the step that an undamaged restart restores, and the tolerance of its losses."""
         if not healthy.step or healthy.told:
             raise ChaosError(f"an undamaged checkpoint was not restored: {outcome.reason or 'it started from scratch'}")
         return healthy.step, TOLERANCE * (restart_log.apart(healthy.losses, usual) or 0.0)
@@ -170,7 +170,7 @@ class _Matrix:
         given = (tolerance, sum(damaged), ended, older or cell.part == "pointer")
         answer = restart_log.answer(found, newest, usual, *given)
         if answer.came in (Came.SILENT, Came.WRONG) and found.step is not None and found.step < newest:
-            # Some jobs do other steps after any restart from that save: then the damage is no reason.
+            # Some jobs do other steps after any restart from that save, with or without damage.
             if self._older is None or self._older.step != found.step:
                 detail = f"{answer.detail}; no undamaged restart from step {found.step} shows what is usual"
                 answer = replace(answer, came=Came.UNKNOWN, detail=detail)
@@ -180,7 +180,7 @@ class _Matrix:
 
     @cached_property
     def _older(self) -> Restart | None:
-        """An undamaged restart without the newest save; `None` where that save cannot be left out."""
+        """Makes an undamaged restart without the newest save; `None`: that save cannot be left out."""
         self.tell("a restart without the newest save shows its usual losses")
         try:
             return self._restart("older", self._leave_out_newest)[0]
@@ -193,11 +193,11 @@ class _Matrix:
         if newest.step is not None or listing.pointer:
             second_restart.set_back(folder, self.plan.workload.checkpoint)
             return
-        for path in (newest.path, *newest.files):  # its name tells no step: the restart itself will
+        for path in (newest.path, *newest.files):  # its name tells no step; the restart will
             untrusted_files.remove_tree(folder, path)
 
     def _restart(self, name: str, change: Callable[[pathlib.Path], None] | None = None) -> tuple[Restart, Outcome]:
-        """On a copy of what was saved, changed so. Raises `FaultError` where the damage cannot be done."""
+        """Restarts the job on a copy of the saves, after `change`. Raises `FaultError` if the damage cannot be done."""
         folder = self.folder / "cells" / name
         folder.mkdir(parents=True)
         launch = self.plan.launch()
@@ -213,7 +213,7 @@ class _Matrix:
         return restart_log.read_restart(folder), outcome
 
     def _strike(self, folder: pathlib.Path, cell: Cell) -> int:
-        """Returns how many bytes of tensors are no longer what they were."""
+        """Damages a copy. Returns how many bytes of tensors changed."""
         place, listing = self._look(folder)
         aside = folder / "kept"
         aside.mkdir()

@@ -1,6 +1,7 @@
-"""What a resumed job forgot beside the state: files that the run had written by then, and the restart had not.
+"""Finds files beside the state that a resumed job forgot: the run had written them by then, the restart had not.
 
-A best model, an evaluation, an export, a log that was begun anew. Contents are not compared: most of them hold times.
+Examples are a best model, an evaluation, an export, and a log that was begun anew. Contents are not compared, as most
+of them hold times.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ def forgotten(
     ids: Sequence[str],
     until_ns: float = math.inf,
 ) -> Forgotten:
-    """Of each of the two: what was there at the save that was restored, and what is there now. `ids`: of their runs;
-    `until_ns`: what the run wrote later, a restart need not have written yet."""
+    """Compares the files of the run and of the restart: those at the restored save, and those of now.
+
+    `ids`: the ids of both runs. `until_ns`: a restart need not yet have written files that the run wrote later."""
     both = zip((run, again), ids, strict=True)
     (was, due), (old, came) = ([_beside_the_saves(plan, folder, run_id) for folder in each] for each, run_id in both)
     due = {name: file for name, file in due.items() if name in old or file.changed_ns <= until_ns}
@@ -40,7 +42,7 @@ def forgotten(
         if name in unwritten:
             found.append(f"{name} was not written")
         elif kept is None:
-            continue  # it is there, or is the same under another number
+            continue  # the file is there, perhaps under another number
         elif there is None:
             found.append(f"{name} is gone")
         elif changed and there == kept and file.changed_ns <= until_ns:

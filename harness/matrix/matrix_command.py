@@ -1,5 +1,4 @@
-"""`chaos matrix`: what a trainer does with every kind of damage to its newest checkpoint (`checkpoint`), or whether it
-does the same from each of its saves as without a stop (`resume`)."""
+"""The command `chaos matrix`: restarts on damaged checkpoints (`checkpoint`), or from each save (`resume`)."""
 
 from __future__ import annotations
 
@@ -105,7 +104,7 @@ def matrix(
 
 
 def _on_damaged_saves(plan: Plan, engine: Backend, reports: pathlib.Path, json: bool) -> int:
-    """Makes the matrix, and says what it showed. Returns the exit code."""
+    """Makes the matrix and prints its result. Returns the exit code."""
     found = run_matrix(plan, reports, engine, stop, note)
     write_files({"matrix.json": json_text(_plain(found)), "matrix.md": _page(found)}, reports / found.run_id)
     if json:
@@ -116,7 +115,7 @@ def _on_damaged_saves(plan: Plan, engine: Backend, reports: pathlib.Path, json: 
 
 
 def _plain(found: Matrix) -> dict[str, object]:
-    """Stable: `schema` grows with every change of meaning."""
+    """Returns the matrix for programs. `schema` grows with every change of meaning."""
     told: dict[str, object] = {"schema": 2, "run_id": found.run_id, "layout": found.layout, "trainer": found.trainer}
     told |= {"newest_step": found.newest, "complete": not found.interrupted, "verdict": _verdict(found).value}
     cells = [{**vars(row.cell), **vars(row.answer), "seconds": round(row.seconds, 1)} for row in found.rows]
@@ -156,7 +155,7 @@ def _verdict(found: Matrix) -> Verdict:
 
 
 def _not_judged(found: Matrix) -> int:
-    """How many restarts went on, and reported no loss to compare."""
+    """Counts restarts that went on and reported no loss to compare."""
     return sum(not row.answer.judged for row in found.rows)
 
 

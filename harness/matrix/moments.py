@@ -1,6 +1,6 @@
-"""Which saves of a job it is started again from, and in which order: first where public stacks went wrong.
+"""Selects and orders the saves from which a job is started again: first those where public stacks went wrong.
 
-Whether a resume is right depends on which save it takes. The end of a pass over the data comes first, then the middle
+Whether a resume is right depends on its save. The end of a pass over the data comes first, then the middle
 of a gradient accumulation, the first save, the second and the third resume in a row, and the last save.
 """
 
@@ -15,50 +15,50 @@ import numpy as np
 from harness.matrix.told_saves import ToldSaves
 from harness.units import counted
 
-PASSES_MAX = 2  # at the ends of so many: some samplers go wrong at the end of the second one only
+PASSES_MAX = 2  # passes whose ends are tried: some samplers go wrong only at the end of the second
 CHAIN = 3  # resumes in a row
-FITS_MAX = 10_000  # steps between two saves that may be proposed
+FITS_MAX = 10_000  # most steps between two saves that are proposed
 NOTICE = "a save that a notice of preemption led to"
 AMID = "a save in the middle of a gradient accumulation"
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A restart. `save`: the one it begins from, by the number in its name; `None`: the job never had this moment, and
-    `why` says why. `step`: how many steps it holds; `micro_batches`: how many of the next one were done."""
+    """A restart. `save`: number in the name of its save; `None`: the job never had this moment, for the reason `why`.
+    `step`: steps that the save holds; `micro_batches`: micro-batches of the next step that were done."""
 
     words: str
     save: int | None
     step: int = 0
     micro_batches: int = 0
-    resume: int = 1  # in a row: the second one begins from a save that a resumed job made
-    nodes: int | None = None  # another number of nodes than planned
-    ranks: int | None = None  # another number of ranks a node
+    resume: int = 1  # place in a row: resume 2 begins from a save that a resumed job made
+    nodes: int | None = None  # number of nodes, if not as planned
+    ranks: int | None = None  # number of ranks a node, if not as planned
     also: tuple[str, ...] = ()  # words at the end of the trainer's command
-    notice: bool = False  # from what the job saves over a notice, a moment after that step
+    notice: bool = False  # from a save over a notice, a moment after that step
     why: str = ""
-    missed: bool = False  # the job had it: it was not copied in time
+    missed: bool = False  # the job had this save, but it was not copied in time
 
     @property
     def elsewhere(self) -> bool:
-        """On another number of ranks."""
+        """Tells whether the restart has another number of ranks."""
         return self.nodes is not None or self.ranks is not None
 
     @property
     def kind(self) -> str:
-        """One restart of each kind is followed to the end of the job: others of it would show the same there."""
+        """Returns the kind of moment. One restart of each kind is followed to the end of the job."""
         first = self.words.partition(";")[0]
         return re.sub(r"\bresume \d+", "resume", re.sub(r"\bpass \d+", "a pass", first))
 
     @property
     def told(self) -> str:
-        """In words, with where it turned out to be."""
+        """Returns its words, and whether its save fell into an accumulation."""
         amid = self.micro_batches and AMID not in self.words
         return f"{self.words}, in the middle of a gradient accumulation" if amid else self.words
 
     @property
     def where(self) -> str:
-        """As `step 20`, `step 4 and 1 micro-batch, saved as 9`."""
+        """Returns its place in words: `step 20`, `step 4 and 1 micro-batch, saved as 9`."""
         amid = f" and {counted(self.micro_batches, 'micro-batch', 'micro-batches')}" if self.micro_batches else ""
         return f"step {self.step}{amid}" + (f", saved as {self.save}" if self.save != self.step else "")
 
@@ -69,16 +69,16 @@ class Moment:
 
 @dataclass(frozen=True)
 class Saves:
-    """By the numbers in their names, ascending. `copied`: those from which a restart may begin."""
+    """The saves of a job, by the numbers in their names, ascending. `copied`: saves from which a restart may begin."""
 
     made: Sequence[int]
     copied: Sequence[int]
     told: ToldSaves = field(default_factory=ToldSaves)
-    unnamed: Mapping[int, str] = field(default_factory=dict)  # what named another save when this one was the newest
-    option: str = "--save-every"  # what changes how often the job saves; empty: arguments of its own
+    unnamed: Mapping[int, str] = field(default_factory=dict)  # newest save → pointer to another one
+    option: str = "--save-every"  # option that sets the interval of saves; empty: the trainer's own arguments
 
     def moment(self, found: int | None, words: str, rare: str) -> Moment:
-        """From this save, if there is one and it was copied; or why there is none."""
+        """Returns the restart from this save, or the reason against it: there is no such save, or no copy."""
         if found is None:
             return Moment(words, None, why=rare)
         moment = self.placed(Moment(words, found))
@@ -91,7 +91,7 @@ class Saves:
         return Moment(words, None, why=why, missed=True)
 
     def placed(self, moment: Moment) -> Moment:
-        """With what is told of its save."""
+        """Returns the moment with the steps and micro-batches of its save."""
         if moment.save is None:
             return moment
         return replace(moment, step=self.told.at(moment.save), micro_batches=self.told.within(moment.save))
@@ -100,7 +100,7 @@ class Saves:
         return None if save is None else next((each for each in self.made if each > save), None)
 
     def every(self, number: int) -> str:
-        """How the job comes to save so often."""
+        """Tells in words how the job can be made to save so often."""
         return f"{self.option} {number}" if self.option else f"a save every {number}, by the trainer's own arguments"
 
     @property
@@ -109,15 +109,16 @@ class Saves:
 
     @property
     def often(self) -> int | None:
-        """How far two of them are apart, as their names count."""
+        """Returns the usual distance of two saves, in the numbers of their names."""
         return int(np.median(np.diff([0, *self.made]))) if self.made else None
 
 
 def moments(saves: Saves, ends: Sequence[int] | None, last: int) -> list[Moment]:
-    """In the order in which they are tried. `ends`: of passes; `last`: the last step of the job. Moments with the same
-    save are one restart."""
+    """Returns the restarts in the order in which they are tried. Moments with the same save are one restart.
+
+    `ends`: last steps of the passes; `last`: the last step of the job."""
     found = [*_at_ends(saves, ends, last), _amid(saves), *_in_a_row(saves), *_at_the_end(saves, last)]
-    kept: dict[object, Moment] = {}  # by the save, the number of resumes and of nodes, where the first of them stood
+    kept: dict[object, Moment] = {}  # restart by save, resume and notice, in the place of its first moment
     for each in map(saves.placed, found):
         key = each.words if each.save is None else (each.save, each.resume, each.notice)
         kept[key] = replace(kept[key], words=f"{kept[key].words}; {each.words}") if key in kept else each
@@ -127,7 +128,7 @@ def moments(saves: Saves, ends: Sequence[int] | None, last: int) -> list[Moment]
 def _at_ends(saves: Saves, ends: Sequence[int] | None, last: int) -> Iterator[Moment]:
     words, place = "around the end of a pass over the data", saves.told.place
     if ends is None:
-        yield Moment(words, None, why="nobody tells which samples a step consumes")
+        yield Moment(words, None, why="the log does not tell which samples a step consumes")
     elif not ends:
         yield Moment(words, None, why=f"the job did less than one pass in {last} steps: more of them with --steps")
     often = saves.often or last
@@ -146,10 +147,10 @@ def _at_ends(saves: Saves, ends: Sequence[int] | None, last: int) -> Iterator[Mo
 
 
 def _amid(saves: Saves) -> Moment:
-    """From the first save between two micro-batches of a step, of which a restart knows both or neither."""
+    """Returns the restart from the first save between two micro-batches of a step."""
     told, amid = saves.told, [each for each in saves.made if saves.told.within(each)]
     if told.a_step is None:
-        return Moment(AMID, None, why="nobody tells how many batches a step takes")
+        return Moment(AMID, None, why="the log does not tell how many batches a step takes")
     if told.a_step == 1:
         return Moment(AMID, None, why="the job takes one batch a step")
     rare = f"the job takes {told.a_step} batches a step, and no save falls between them"
@@ -158,7 +159,7 @@ def _amid(saves: Saves) -> Moment:
 
 
 def _in_a_row(saves: Saves) -> Iterator[Moment]:
-    """Each from what the one before it saved."""
+    """Yields the resumes in a row: each begins from a save of the one before it."""
     save = saves.first
     yield saves.moment(save, "the first save", "the job made no save")
     for number in range(2, CHAIN + 1):

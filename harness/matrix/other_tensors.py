@@ -1,4 +1,4 @@
-"""Which tensors of a save are none of another save's, by their names."""
+"""Names the tensors of a save that another save does not hold."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from harness.trainers.checkpoints.shared.digests import BYTES_MAX, SHORT, Tensor
 
 
 def other_tensors(plan: Plan, run_dir: pathlib.Path, save: int, known: Set[str]) -> list[str]:
-    """Of the save with this number, as far as names are known. `known`: the other's tensors, as `BYTES DIGEST`. None of
-    a save that is gone, or so large that the harness digested samples of it."""
+    """Names the tensors of this save that are not among `known` (`BYTES DIGEST` of the other save's tensors).
+
+    Returns none if the save is gone, or so large that the harness digested only samples of it."""
     try:
         place, listing = look(plan, run_dir)
         found = next((each for each in listing.finished if each.step == save), None)
         if not known or found is None or sum(place.sizes.get(path, 0) for path in found.files) > BYTES_MAX:
             return []
-        return list(dict.fromkeys(name for path in found.files for name in _other(place, path, known)))
+        return list(dict.fromkeys(name for path in found.files for name in _differing(place, path, known)))
     except (OSError, FaultError, ValueError):
         return []
 
 
-def _other(place: CheckpointFolder, path: str, known: Set[str]) -> Iterator[str]:
-    smallest = min(int(each.partition(" ")[0]) for each in known)  # the other's list holds the largest alone
+def _differing(place: CheckpointFolder, path: str, known: Set[str]) -> Iterator[str]:
+    smallest = min(int(each.partition(" ")[0]) for each in known)  # `known` holds only the largest tensors
     with place.open(path) as file:
         for span in formats.look(file, path).spans:
             size, digest = span.end - span.start, hashlib.sha256()

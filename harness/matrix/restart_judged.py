@@ -1,4 +1,4 @@
-"""A restart and a whole sweep, judged from the logs of their runs alone."""
+"""Judges a restart, and a whole sweep, from the logs of their runs alone."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from harness.timeline.timeline import Timeline
 
 
 def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
-    """The run without a stop. Its repeats show whether the job repeats itself bit for bit, or how far it is off.
+    """Reads the run without a stop, and its repeats: does the job repeat itself bit for bit, or how far is it off?
 
-    Raises `EventLogError` where a log cannot be read."""
+    Raises `EventLogError` for an unreadable log."""
     run = timeline.load(folder / BASE)
     made = [timeline.load(folder / name) for name in REPEATS if (folder / name).is_dir()]
     found = [resume_comparison.apart(run, each) for each in made if not not_repeated(run, each)]
@@ -34,18 +34,18 @@ def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
 
 
 def not_repeated(run: Timeline, made: Timeline) -> str:
-    """Why this is no repeat of the run; an empty text: it is one."""
+    """Tells why this is no repeat of the run; empty: it is one."""
     if made.outcome != "completed":
         return f"it {made.outcome or 'was cut off'}"
     return Asked.by(run, resumes_at=0).broken_by(made)
 
 
 def not_as_asked(run: Timeline, made: Timeline, moment: Moment) -> str:
-    """Why a restart was not the run's job; an empty text: it was. What it restored is judged, and no flaw of it."""
+    """Tells why a restart was not the run's job; empty: it was. Its restored save is judged elsewhere."""
     asked = Asked.by(run, nodes=moment.nodes)
     if moment.ranks is not None:
         asked = _changed(asked, ranks_per_node=moment.ranks)
-    if moment.also:  # they stand at the end of what the trainer is given, in one of the two
+    if moment.also:  # the words stand at the end of the trainer's command or arguments
         given = made.plan.get("workload") or {}
         asked = _changed(asked, **{name: given[name] for name in ("trainer", "args") if name in given})
     return asked.broken_by(made)
@@ -74,8 +74,9 @@ def judge_restart(
     files: bool = False,
     tensors: Sequence[str] = (),
 ) -> Tried:
-    """`files`: whether what it forgot beside the state is a finding. `tensors`: those known by name of the first save
-    that holds others than the run's."""
+    """Judges one restart. `files`: forgotten files beside the state are a finding.
+
+    `tensors`: names of differing tensors in the first save that differs from the run's."""
     again = timeline.load(place)
     compare = resume_comparison.on_other_ranks if moment.elsewhere else resume_comparison.differences
     compared = compare(usual, again, moment)
@@ -103,7 +104,7 @@ def _with_names(found: Finding, tensors: Sequence[str]) -> Finding:
 
 
 def _ended(run: Timeline, moment: Moment, again: Timeline, steps: int) -> str:
-    """What is wrong with how it ended; an empty text: nothing. The harness interrupts it once enough is known."""
+    """Tells what is wrong with its end; empty: nothing. The harness interrupts it once enough is known."""
     last, told = run.reached_step, int(again.steps.step.max(initial=0))
     reached = max(told, moment.step)
     if again.outcome == "completed" and not steps and reached < last:
@@ -116,7 +117,7 @@ def _ended(run: Timeline, moment: Moment, again: Timeline, steps: int) -> str:
 
 
 def judge_sweep(sweep: Sweep, folder: pathlib.Path) -> Sweep:
-    """Again, from the event logs alone. What was forgotten beside the state stands in no log, and stays as it was."""
+    """Judges a sweep again, from the event logs alone. Forgotten files are in no log, so they stay as they were."""
     usual = usual_of(folder, sweep)
     tried = [
         judge_restart(

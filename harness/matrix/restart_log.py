@@ -1,4 +1,4 @@
-"""The result of a restart on a damaged checkpoint, from its log and the log of the run that made the checkpoint."""
+"""Tells the result of a restart on a damaged checkpoint, by its log and the log of the run before it."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from dataclasses import dataclass, field
 from harness.errors import EventLogError
 from harness.log import reading
 
-Losses = Mapping[tuple[int, int], float]  # (rank, step) → loss; of a step done twice the later one
+Losses = Mapping[tuple[int, int], float]  # (rank, step) → loss, the later one of a step done twice
 
 
 class Came(enum.StrEnum):
-    """To what a restart came."""
+    """The result of a restart."""
 
-    DETECTED = "detected"  # it told what is wrong, and yet had the newest state, from a copy say
+    DETECTED = "detected"  # it told the damage, and yet had the newest state, perhaps from a copy
     FELL_BACK = "fell back"
     CRASHED = "crashed"
     HARMLESS = "harmless"  # no tensor was damaged, and the losses are those of the undamaged run
     SILENT = "loaded silently wrong"
-    WRONG = "went on with other losses"  # though it told the damage
-    SCRATCH = "started from scratch"  # without a word, though an undamaged save was there
-    STALLED = "stalled"  # it restored nothing in time, and did not end either
+    WRONG = "went on with other losses"  # after it had told the damage
+    SCRATCH = "started from scratch"  # without a word, beside an undamaged save
+    STALLED = "stalled"  # it neither restored anything in time nor ended
     UNKNOWN = "not known"
 
 
 @dataclass(frozen=True)
 class Restart:
-    """What the log of one restart says. `step`: what all ranks restored, by their word or by their first step."""
+    """The log of one restart. `step`: the step that all ranks restored, by their word or by their first step."""
 
     step: int | None
-    told: bool  # whether it passed a checkpoint over with a word
+    told: bool  # it said that it passed a checkpoint over
     losses: Losses = field(default_factory=dict)
     failed_workers: bool = False
-    tells: bool = True  # whether its restores say what they passed over, if only that it was nothing
+    tells: bool = True  # its restores name passed-over checkpoints, or say that there were none
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Answer:
     came: Came
     step: int | None = None
     detail: str = ""
-    judged: bool = True  # whether its losses were held against those of the undamaged run
+    judged: bool = True  # its losses were compared with those of the undamaged run
 
 
 def read_restart(folder: pathlib.Path) -> Restart:
-    """From a run's folder. One without a readable log has restored nothing."""
+    """Reads a restart from a run's folder. Without a readable log it restored nothing."""
     try:
         log = reading.read(folder / "events")
     except EventLogError:
@@ -67,7 +67,7 @@ def read_restart(folder: pathlib.Path) -> Restart:
 
 
 def _losses(log: reading.Log) -> tuple[Losses, int | None]:
-    """All losses, and the first step that was done."""
+    """Returns all losses, and the first step."""
     found: dict[tuple[int, int], float] = {}
     first: int | None = None
     for writer in (writer for writer in log.writers if writer.role == "trainer"):
@@ -79,7 +79,7 @@ def _losses(log: reading.Log) -> tuple[Losses, int | None]:
 
 
 def apart(losses: Losses, usual: Losses) -> float | None:
-    """The largest relative difference of a loss that both have; `None` where they have none in common."""
+    """Returns the largest relative difference of the common losses; `None`: there are none."""
     common = [(losses[key], usual[key]) for key in losses.keys() & usual.keys()]
     return max((_difference(one, other) for one, other in common), default=None)
 
@@ -94,8 +94,9 @@ def _difference(one: float, other: float) -> float:
 def answer(
     restart: Restart, newest: int, usual: Losses, tolerance: float, tensor_bytes: int, ended: str, left: bool
 ) -> Answer:
-    """`newest`: what an undamaged restart restores. `ended`: how the job failed; empty where it did not.
-    `left`: whether the damage left a save whole."""
+    """Names the result of a restart. `newest`: the step that an undamaged restart restores.
+
+    `ended`: how the job failed; empty: it did not. `left`: the damage left a whole save."""
     if restart.step is None:
         if ended or restart.failed_workers:
             return Answer(Came.CRASHED, detail=ended or "its workers failed")
@@ -123,7 +124,7 @@ def answer(
 
 
 def _from_scratch(restart: Restart, left: bool, judged: bool, differ: str) -> Answer:
-    """No weights came from a save then: other losses accuse nobody."""
+    """Names the result of a start from scratch. Its weights come from no save, so other losses accuse nobody."""
     if left and not restart.told:
         if restart.tells:
             return Answer(Came.SCRATCH, 0, "it reported nothing, and an undamaged save was there", judged)

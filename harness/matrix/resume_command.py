@@ -1,4 +1,4 @@
-"""`chaos matrix resume`: makes a sweep over the saves of a job, and says what it showed."""
+"""The command `chaos matrix resume`: a sweep over the saves of a job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sweep(
     also_with: list[str],
     json: bool,
 ) -> int:
-    """Makes it, and says what it showed. Returns the exit code."""
+    """Makes the sweep and prints its result. Returns the exit code."""
     _check_heard(plan, "--ranks-per-node", "{ranks_per_node}", _with(plan, ranks_per_node=ranks_per_node))
     further = [*dict.fromkeys(_words(plan, each) for each in also_with)]
     setting = Setting(reports, engine, stop, note, _seconds(budget), files, ranks_per_node, further)
@@ -54,7 +54,7 @@ def _seconds(text: str) -> float:
 
 
 def _words(plan: Plan, given: str) -> tuple[str, ...]:
-    """Of a further command line's end. Raises `UsageError` where the trainer would not hear of them."""
+    """Splits `--also-with` into words. Raises `UsageError` if they would not reach the trainer."""
     try:
         words = tuple(shlex.split(given))
     except ValueError as error:
@@ -68,7 +68,7 @@ def _words(plan: Plan, given: str) -> tuple[str, ...]:
 
 
 def _changed(plan: Plan, steps: int | None, save_every: int | None) -> Plan:
-    """With other steps or saves than the scenario has. Raises `UsageError` where the trainer does not hear of them."""
+    """Returns the plan with other steps or saves. Raises `UsageError` if they would not reach the trainer."""
     rhythm = plan.workload.checkpoint.model_copy(update={"every_steps": save_every, "every": None})
     for name, word, fields in (
         ("--steps", "{steps}", {"steps": steps}),
@@ -81,7 +81,7 @@ def _changed(plan: Plan, steps: int | None, save_every: int | None) -> Plan:
 
 
 def _with(plan: Plan, **fields: object) -> Plan:
-    """With those that are not `None`."""
+    """Returns the plan with the fields that are not `None`."""
     given = {name: value for name, value in fields.items() if value is not None}
     return plan.model_copy(update={"workload": plan.workload.model_copy(update=given)})
 
@@ -99,7 +99,7 @@ def _print(found: Sweep, folder: pathlib.Path) -> None:
     for each, cells in zip(found.tried, resume_report.cells(found), strict=True):
         style = "bold red" if not each.right else "yellow" if each.unsure else ""
         table.add_row(*map(safe, cells), style=style)
-    for words, why in {**found.lost, **found.not_had}.items():  # each was begun, and announced
+    for words, why in {**found.lost, **found.not_had}.items():  # each of them was announced
         table.add_row(safe(words), "", "", safe(f"not tried: {why}"), style="dim")
     print_table(table)
     for fact in resume_report.facts(found):

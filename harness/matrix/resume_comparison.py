@@ -1,10 +1,9 @@
-"""A job that was started again from a save, held against the run that made the save: does it do the same from there?
+"""Compares a job that was started again from a save with the run that made the save.
 
-What a later difference follows from comes first: what was restored, the samples, the learning rate, what was computed
-from them, and what the next save holds.
+Causes come before consequences: the restored save, the samples, the learning rate, the computed figures, the next save.
 
-A save may fall into the middle of an accumulation. The first step after it may then be done as a whole, or what is left
-of it: no other sample, and none of those that the job had consumed of it and kept the gradients of.
+A save may fall into the middle of an accumulation. The job may then do the next step as a whole, or only its remaining
+micro-batches.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from harness.timeline.timeline import Bools, Ints, Process, Timeline
 from harness.units import counted
 
 COMPUTED = ("loss", "grad_norm")
-TOLERANCE = 10  # times what repeats of the run differ by, where that is not zero
-REPEATS = 3  # so many show how far runs of a job are apart that does not repeat itself bit for bit
-TOO_WIDE = 0.5  # of a figure's size: a band like that shows nothing
+TOLERANCE = 10  # factor of the difference of repeats, if that is not zero
+REPEATS = 3  # repeats that show the scatter of a job that does not repeat itself bit for bit
+TOO_WIDE = 0.5  # relative width from which a band shows nothing
 HOLES_MAX = 1  # values that a restart may leave out by chance
 RANKS_NAMED = 5
 
 
 class Kind(enum.StrEnum):
-    """What is other than in the run."""
+    """One kind of difference from the run."""
 
     RESTORED = "another save restored"
     SAMPLES = "other samples"
@@ -45,7 +44,7 @@ class Kind(enum.StrEnum):
     FILES = "files not written"
 
 
-# These may differ between two runs of a job that does not repeat itself bit for bit.
+# Differences that may be chance in a job that does not repeat itself bit for bit.
 CHANCE = (Kind.SCHEDULE, Kind.COMPUTED, Kind.SAVED)
 
 
@@ -57,28 +56,28 @@ class Finding:
 
 @dataclass(frozen=True)
 class Usual:
-    """The run without a stop. `exact`: its repeats are the same bit for bit, as far as is known. `apart`: by how much
-    of its size each figure of a repeat differs from it at the most. `repeats`: how many there are."""
+    """The run without a stop. `exact`: its repeats are the same bit for bit, as far as known. `apart`: largest relative
+    difference of each figure in the repeats. `repeats`: their number."""
 
     run: Timeline
-    ends: Sequence[int]  # of passes over the data
+    ends: Sequence[int]  # last steps of the passes over the data
     exact: bool = True
     apart: Mapping[str, float] = field(default_factory=dict)
     saves: ToldSaves = field(default_factory=ToldSaves)
     repeats: int = 0
 
     def tolerance(self, figure: str) -> float | None:
-        """`None`: nothing follows from this figure."""
+        """Returns the allowed relative difference of a figure; `None`: nothing follows from this figure."""
         most = 0.0 if self.exact else TOLERANCE * self.apart.get(figure, np.inf)
         return most if most < TOO_WIDE else None
 
     def same_in_repeats(self, figure: str) -> bool:
-        """A learning rate may follow the loss, and a scaled gradient may overflow by chance."""
+        """Tells whether a figure is the same in all repeats. A learning rate may follow the loss."""
         return self.exact or not self.apart.get(figure)
 
     @property
     def too_few(self) -> str:
-        """Why a difference that may be chance accuses nobody; an empty text: it does."""
+        """Tells why a difference that may be chance accuses nobody; empty: it does."""
         if self.repeats >= (1 if self.exact else REPEATS):
             return ""
         made = f"{counted(self.repeats, 'repeat')} of the run" if self.repeats else "no repeat of the run"
@@ -87,14 +86,14 @@ class Usual:
 
 @dataclass
 class Compared:
-    """`values`: by kind, how many are told by both."""
+    """The result of a comparison. `values`: number of values that both runs tell, by kind."""
 
     found: list[Finding]
     values: dict[str, int]
 
 
 def differences(usual: Usual, again: Timeline, moment: Moment) -> Compared:
-    """What the job did in another way after it was started from this save, on as many ranks."""
+    """Finds the differences of a job that was started from this save, on as many ranks."""
     compared = Compared([*_restored(usual, again, moment.step)], {})
     _samples(usual, again, moment, compared)
     _figure(usual, again, moment, "lr", Kind.SCHEDULE, 0.0 if usual.same_in_repeats("lr") else None, compared)
@@ -109,16 +108,19 @@ def differences(usual: Usual, again: Timeline, moment: Moment) -> Compared:
 
 
 def on_other_ranks(usual: Usual, again: Timeline, moment: Moment) -> Compared:
-    """The same on another number of ranks: a step may hold more or fewer samples then, and rounds in another way. So
-    only the samples are compared, each of which is due once in a pass."""
+    """Finds the differences of a job on another number of ranks.
+
+    Its steps may hold more or fewer samples and round differently. So only the samples are compared: each is due once
+    in a pass."""
     compared = Compared([*_restored(usual, again, moment.step)], {})
     _once_in_the_pass(usual, again, moment.step, compared)
     return compared
 
 
 def apart(usual: Timeline, repeat: Timeline) -> tuple[bool, dict[str, float]]:
-    """Whether a repeat is the same bit for bit, in figures, weights and saves; and by how much of their size losses and
-    gradient norms differ at the most. Where nothing is told, nothing is known to be the same."""
+    """Tells whether a repeat is the same bit for bit in figures, weights and saves; without told values it is not.
+
+    Also returns the largest relative difference of each figure."""
     found, told = dict[str, float](), 0
     for name in (*COMPUTED, "lr", "applied"):
         both = _told_by_both(usual, repeat, name, untold=-1 if name == "applied" else None)
@@ -135,7 +137,7 @@ def apart(usual: Timeline, repeat: Timeline) -> tuple[bool, dict[str, float]]:
 
 
 def same_tensors(run: Timeline) -> list[Finding]:
-    """Saves of different steps that hold the same tensors, as the harness saw them."""
+    """Finds saves of different steps that hold the same tensors, by the harness's digests."""
     held, at = dict[str, list[int]](), told_saves(run).at
     for step, event in published(run).items():
         if event.get("tensors") and event.get("tensor_count"):
@@ -145,7 +147,7 @@ def same_tensors(run: Timeline) -> list[Finding]:
 
 
 def published(run: Timeline) -> dict[int, Mapping[str, Any]]:
-    """By the number in its name: what the harness saw of a save, the last time."""
+    """Returns the newest `checkpoint.published` of each save, by the number in its name."""
     return {event["step"]: event for event in run.published if type(event.get("step")) is int}
 
 
@@ -155,7 +157,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _restored(usual: Usual, again: Timeline, step: int) -> Iterator[Finding]:
-    """By the word of each rank's first process, or by the first step. What later ones take is of later saves."""
+    """Finds another restored save, by the word of each rank's first process or by the first step."""
     told = {each.restored_step for each in first_processes(again)} - {None}
     first = int(again.steps.step.min()) if len(again.steps) else None
     stride = max(usual.run.stride, again.stride)
@@ -188,7 +190,7 @@ def _samples(usual: Usual, again: Timeline, moment: Moment, compared: Compared) 
     mine, theirs = _Consumed(again, kind), _Consumed(usual.run, kind)
     common = np.intersect1d(mine.steps, theirs.steps)
     due = np.intersect1d(np.unique(again.steps.step), theirs.steps)
-    if kind == "digests":  # that of what is left of a step is none of the run's
+    if kind == "digests":  # the digest of a partial step matches no digest of the run
         common, due = common[common != amid], due[due != amid]
     compared.values[Kind.SAMPLES.name] = len(common)
     if len(due) - len(common) > HOLES_MAX:
@@ -212,7 +214,7 @@ def _by_pass(usual: Usual, steps: Sequence[int]) -> list[list[int]]:
 
 
 def _in_pass(usual: Usual, mine: _Consumed, theirs: _Consumed, step: int, odd: Sequence[int]) -> str:
-    """What came and what was due in these steps of one pass; repeated is what the pass had seen before, too."""
+    """Tells in words how the samples of these steps of one pass differ. Repeated samples were in the pass before."""
     number = int(np.searchsorted(usual.ends, odd[0]))
     begin = [0, *usual.ends][number]
     came, due = mine.together(odd), theirs.together(odd)
@@ -226,11 +228,13 @@ def _in_pass(usual: Usual, mine: _Consumed, theirs: _Consumed, step: int, odd: S
 
 
 def _once_in_the_pass(usual: Usual, again: Timeline, step: int, compared: Compared) -> None:
-    """With those of the run before its save. What a sampler fills the last step of a pass up with may come twice. Only
-    in the first pass: later ones may begin within a step, and hold what the first one dropped."""
+    """Checks that each sample comes once in the first pass, together with the run's samples before the save.
+
+    Padding of the last step may come twice. Later passes are not checked: they may begin within a step, and hold
+    samples that the first one dropped."""
     kind = samples.told_kind(again, usual.run)
     if kind is None:
-        _next_to_each_other(usual.run, again, step, compared)
+        _position_gaps(usual.run, again, step, compared)
         return
     mine, theirs = _Consumed(again, kind), _Consumed(usual.run, kind)
     if usual.ends and step >= usual.ends[0]:
@@ -241,12 +245,12 @@ def _once_in_the_pass(usual: Usual, again: Timeline, step: int, compared: Compar
     for at in mine.steps.tolist():
         last = mine.of(at)
         if due is not None and total + last.total() > len(due):
-            break  # it belongs to the next pass, or to both
+            break  # this step belongs to the next pass, or to both
         came.update(last)
         total, last = total + last.total(), Counter()
         compared.values[Kind.SAMPLES.name] = compared.values.get(Kind.SAMPLES.name, 0) + 1
     repeated = sum(count if before[item] else count - 1 for item, count in came.items())
-    full = due is not None and total == len(due)  # then the last step is of the next pass alone
+    full = due is not None and total == len(due)  # the last step belongs to the next pass alone
     excused = before.keys() | came.keys() | (set() if full else last.keys())
     skipped = len(due - excused) if due and last else 0
     if max(repeated, skipped) >= max(again.largest_world, usual.run.largest_world):
@@ -255,7 +259,7 @@ def _once_in_the_pass(usual: Usual, again: Timeline, step: int, compared: Compar
 
 
 class _Consumed:
-    """What the ranks of a run consumed together, by step."""
+    """The samples of all ranks of a run together, by step."""
 
     def __init__(self, run: Timeline, kind: samples.Kind):
         self._run, self._kind = run, kind
@@ -269,12 +273,12 @@ class _Consumed:
         return self.between(step, step)
 
     def between(self, first: int, last: int) -> Counter[int]:
-        """Both of these steps included."""
+        """Returns the samples of the steps `first` to `last`, both included."""
         begin, end = np.searchsorted(self._step, [first, last + 1])
         return self._items(self._rows[begin:end])
 
     def left(self, step: int, done: int, a_step: int) -> Counter[int]:
-        """What each rank still had to consume of this step, with so many of its micro-batches done."""
+        """Returns the samples of this step that were left after `done` micro-batches of each rank."""
         rows = self._rows[self._step == step].tolist()
         items = [self._run.samples.expanded(self._run.steps.samples[row : row + 1]).tolist() for row in rows]
         return Counter(item for each in items for item in each[len(each) * done // a_step :])
@@ -288,12 +292,12 @@ class _Consumed:
         return Counter(self._run.samples.expanded(self._run.steps.samples[rows]).tolist())
 
     def many(self, number: int) -> str:
-        """Digests are of a rank's whole batch."""
+        """Counts in words: samples, or batches, as a digest is of a rank's whole batch."""
         return counted(number, "sample") if self._kind == "samples" else counted(number, "batch", "batches")
 
 
 def _places(usual: Timeline, again: Timeline, amid: int, compared: Compared) -> None:
-    """Where only the position in the data is told; of the rest of a step it is another one."""
+    """Compares positions in the data if nothing else is told, apart from step `amid`, which may be partial."""
     for name, words in (("first", "position in the data"), ("count", "number of samples")):
         both = _told_by_both(usual, again, name, untold=-1)
         both = both.at(both.step != amid)
@@ -303,8 +307,8 @@ def _places(usual: Timeline, again: Timeline, amid: int, compared: Compared) -> 
             compared.found.append(Finding(Kind.SAMPLES, text))
 
 
-def _next_to_each_other(usual: Timeline, again: Timeline, step: int, compared: Compared) -> None:
-    """Where only the position in the data is told, each step begins where the one before it ended."""
+def _position_gaps(usual: Timeline, again: Timeline, step: int, compared: Compared) -> None:
+    """Checks, if only positions are told, that each step begins where the one before it ended."""
     before, after = losses.surviving(usual.steps), losses.surviving(again.steps)
     found = samples.by_places(after)
     compared.values[Kind.SAMPLES.name] = 0 if found.why else len(after)
@@ -324,8 +328,10 @@ def _next_to_each_other(usual: Timeline, again: Timeline, step: int, compared: C
 def _figure(
     usual: Usual, again: Timeline, moment: Moment, name: str, kind: Kind, tolerance: float | None, compared: Compared
 ) -> None:
-    """`tolerance`: of its size; `None`: it is not compared. Who logs each k-th step may tell a mean over them, which
-    has another beginning where the save lies between two of them. So has a loss that is summed over micro-batches."""
+    """Compares one figure. `tolerance`: relative; `None`: it is not compared.
+
+    A trainer that logs each k-th step may tell a mean over k steps: the first one after the save begins elsewhere, and
+    so does a loss that is summed over micro-batches."""
     both = _told_by_both(usual.run, again, name)
     stride = max(usual.run.stride, again.stride)
     between = (kind is Kind.COMPUTED and moment.step % stride) or (name == "loss" and moment.micro_batches)
@@ -350,7 +356,7 @@ def _figure(
 
 
 def _updates(usual: Timeline, again: Timeline, compared: Compared) -> None:
-    """Whether each step's update was applied: a gradient scaler leaves out those over an overflow."""
+    """Compares whether each step's update was applied: a gradient scaler skips updates over an overflow."""
     both = _told_by_both(usual, again, "applied", untold=-1)
     odd = both.mine != both.other
     for words, mine in (("skipped the update", 0), ("applied the update", 1)):
@@ -370,7 +376,7 @@ def _weights(usual: Timeline, again: Timeline, compared: Compared) -> None:
 
 
 class _Both(NamedTuple):
-    """What both runs tell of the same step and rank, in the order of steps. `alone`: how often only the run does."""
+    """Values that both runs tell of the same step and rank, in order. `alone`: values that only the run tells."""
 
     step: Ints
     rank: Ints
@@ -383,7 +389,7 @@ class _Both(NamedTuple):
 
 
 def _told_by_both(usual: Timeline, again: Timeline, name: str, untold: int | None = None) -> _Both:
-    """`untold`: stands for a count that is not told; a figure is no number then."""
+    """Pairs the values of both runs. `untold`: marks a count that is not told; an untold figure is not a number."""
     ours, theirs = losses.by_rank(again.steps), losses.by_rank(usual.steps)
     _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
     rows = ours.row[left]
@@ -401,12 +407,14 @@ def _is_told(values: Any, untold: int | None) -> Bools:
 
 
 def _saved(usual: Usual, again: Timeline, moment: Moment, compared: Compared) -> None:
-    """Each save that both made, up to the first other one; or that it made none where the run did, and did the steps
-    after it. A job that saves by time, or after a save that the run did not make, may save later than the run."""
+    """Compares the saves that both made, up to the first that differs, and finds a missing save.
+
+    A job that saves by time, or after a save that the run did not make, may save later than the run."""
     mine, other, save = published(again), published(usual.run), moment.save or 0
     due = sorted(at for at in other if at > save and usual.saves.at(at) < again.reached_step)
     until = due[0] if due and save in other and usual.run.saves_every_s is None else NEVER
-    seen = {*mine, *told_saves(again).steps} if any(at > save for at in mine) else {*mine}  # two looks may miss one
+    # No look may see a short-lived save: the log's word counts, too.
+    seen = {*mine, *told_saves(again).steps} if any(at > save for at in mine) else {*mine}
     if due and not any(save < at <= until for at in seen):
         words = f"it made no save of step {usual.saves.at(due[0])}, as the run did"
         compared.found.append(Finding(Kind.SAVED, words))
@@ -425,7 +433,7 @@ def _saved(usual: Usual, again: Timeline, moment: Moment, compared: Compared) ->
 
 
 def first_other_save(usual: Usual, again: Timeline, save: int) -> int | None:
-    """The number of the first one after this save that holds other tensors than that of the run."""
+    """Returns the number of the first later save with other tensors than the run's; `None`: there is none."""
     mine, other = published(again), published(usual.run)
     both = sorted(at for at in mine.keys() & other.keys() if at > save)
     digests = ((at, mine[at].get("tensors"), other[at].get("tensors")) for at in both if usual.exact)

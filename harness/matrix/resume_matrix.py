@@ -1,10 +1,10 @@
 """The resume matrix: one run without faults, and a restart from each of its saves that matters, beside it.
 
-    REPORTS/<name>/base           the run, and beside it `copies/<step>`: what it had saved when that save was finished
+    REPORTS/<name>/base           the run, and beside it `copies/<step>`: its saves when that save was finished
     REPORTS/<name>/resumed/<n>    the restarts, each until the next save and some steps more
-    REPORTS/<name>/resume.json    what is known so far: a sweep that was stopped goes on from there
+    REPORTS/<name>/resume.json    the results so far: a stopped sweep goes on from there
 
-No fault is needed: whether a resume is right depends on the save that it takes, and not on how the job died.
+No fault is needed: whether a resume is right depends on its save, and not on how the job died.
 """
 
 from __future__ import annotations
@@ -58,30 +58,30 @@ from harness.timeline import timeline
 from harness.timeline.save_events import COMMITTED
 from harness.units import counted
 
-FOLLOWED_STEPS = 5  # so many steps after the next save are compared
-SETTLED_S = 1.0  # so long the store must lie still after a notice
-LEAST_S, START_TIMES, STEP_TIMES = 60.0, 3, 5  # what a restart may take beside what the run took
-TAKEN_S = 5.0  # so long the store must lie still when a node was taken that does not come back
+FOLLOWED_STEPS = 5  # steps after the next save that are compared
+SETTLED_S = 1.0  # seconds for which the store must lie still after a notice
+LEAST_S, START_TIMES, STEP_TIMES = 60.0, 3, 5  # limit of a restart: seconds, and factors of the run's times
+TAKEN_S = 5.0  # seconds for which the store must lie still if the node does not come back
 NOTICE_S = "10s"
 RESULTS = (KNOWN, "report.md", "report.html")
 REASON_CHARS_MAX = 300
-SOURCES_MAX = 5000  # files of a trainer
+SOURCES_MAX = 5000  # most files of a trainer that are digested
 CODE = ("trainer_commit", "trainer_diff", "data_digest", "image_digest")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """With what a sweep runs, and who hears of it."""
+    """The options of a sweep, its folders, and its observer."""
 
     reports: pathlib.Path
     backend: Backend
     stop: StopRequest
     tell: Callable[[str], None]
     budget_s: float
-    files: bool = False  # whether what a restart did not write beside the state is a finding
-    ranks_per_node: int | None = None  # the first save is also tried on so many
-    also_with: Sequence[tuple[str, ...]] = ()  # and with each of these at the end of the trainer's command
-    known: bool = False  # whether a complete sweep of the same job and code is judged again, and not made anew
+    files: bool = False  # forgotten files beside the state are a finding
+    ranks_per_node: int | None = None  # number of ranks a node on which the first save is also tried
+    also_with: Sequence[tuple[str, ...]] = ()  # words after the trainer's command, for the first save
+    known: bool = False  # a complete sweep of the same job and code is judged again instead of made
 
 
 class _NotHad(Exception):
@@ -89,16 +89,18 @@ class _NotHad(Exception):
 
 
 class _Lost(Exception):
-    """The job has such a moment, and it cannot be tried: so the sweep is no pass."""
+    """The job has such a moment, but it cannot be tried: the sweep is no pass."""
 
 
 class _Stopped(Exception):
-    """The user wants to stop: nothing follows from what was going on."""
+    """The user wants to stop: nothing follows from the restart under way."""
 
 
 def run_sweep(plan: Plan, setting: Setting) -> Sweep:
-    """Goes on with a sweep of the same job and code that was stopped. Raises `ChaosError` where the job does not run
-    without faults, and `CannotRunError` where the harness does not see what it saves, or reads its past as its present.
+    """Makes a sweep, or goes on with a stopped one of the same job and code.
+
+    Raises `ChaosError` if the job does not run without faults, and `CannotRunError` if the harness does not see its
+    saves or would read old logs as new.
     """
     if plan.backend not in drill.REACHED or plan.workload.checkpoint.store != "directory":
         raise CannotRunError(f"this needs checkpoints in the run's folder; use one of: {', '.join(drill.REACHED)}")
@@ -115,7 +117,7 @@ def run_sweep(plan: Plan, setting: Setting) -> Sweep:
 
 @contextlib.contextmanager
 def _held(folder: pathlib.Path) -> Iterator[None]:
-    """By this process alone. Raises `UsageError` where the folder is not ours or another sweep is at work in it."""
+    """Locks the folder of a sweep. Raises `UsageError` if it is not ours, or another sweep is at work in it."""
     if folder.exists() and not (folder / JOURNAL).is_file():
         raise UsageError(f"{folder} is there, and no sweep made it; move it away")
     if not folder.exists():
@@ -133,7 +135,7 @@ def _held(folder: pathlib.Path) -> Iterator[None]:
 
 
 def _saving_option(plan: Plan) -> str:
-    """What changes how often the job saves; empty: nothing passes it on to the command."""
+    """Returns the option that sets the interval of saves; empty: nothing passes it on to the command."""
     every = plan.workload.checkpoint
     other = every.model_copy(update={"every_steps": every.every_steps + 1, "every": None})
     changed = plan.model_copy(update={"workload": plan.workload.model_copy(update={"checkpoint": other})})
@@ -147,9 +149,9 @@ class _Sweep:
         self.backend, self.stop, self.tell = setting.backend, setting.stop, setting.tell
         self.until_s = time.monotonic() + setting.budget_s
         self.base = folder / BASE
-        self.longest_s = self.whole_s = 0.0  # of a restart that is ended once enough is known; of the whole job
+        self.longest_s = self.whole_s = 0.0  # limits of a restart: until enough is known, and to the end of the job
         self.todo: list[Moment] = []
-        self.no_repeat = ""  # why a repeat of the run cannot be made
+        self.no_repeat = ""  # reason for which a repeat of the run cannot be made
 
     def run(self) -> Sweep:
         facts = provenance.facts(self.plan, self.backend)
@@ -159,7 +161,7 @@ class _Sweep:
         try:
             if known is not None and same and (self.setting.known or not known.complete):
                 if not known.complete:
-                    os.utime(self.folder / "plan.json")  # `last` is what goes on now
+                    os.utime(self.folder / "plan.json")  # `last` now means this sweep
                 self.sweep = judge_sweep(replace(known, files=self.setting.files), self.folder)
             else:
                 if known is not None:
@@ -174,7 +176,7 @@ class _Sweep:
         except _Stopped:
             self.sweep.interrupted = True
         except ChaosError:
-            if not self.sweep.steps:  # nothing goes on from here
+            if not self.sweep.steps:  # there is no sweep to go on with
                 self._remove_copies()
             raise
         else:
@@ -186,7 +188,7 @@ class _Sweep:
         run = self.usual.run
         told = self.usual.saves, self.sweep.unnamed, _saving_option(self.plan)
         self.saves = Saves(self.sweep.saves, self.sweep.copied, *told)
-        self.todo = [*moments(self.saves, self.sweep.ends, run.reached_step), *self._in_other_ways()]
+        self.todo = [*moments(self.saves, self.sweep.ends, run.reached_step), *self._variants_of_first_save()]
         first_ns, begun_ns = int(run.progress.end[0]) if len(run.progress) else run.end, run.begin
         start_s, ran_s = (first_ns - begun_ns) / 1e9, (run.end - first_ns) / 1e9
         self.whole_s = (run.end - begun_ns) / 1e9
@@ -228,9 +230,10 @@ class _Sweep:
         store(sweep, self.folder)
         return sweep
 
-    def _in_other_ways(self) -> Iterator[Moment]:
-        """The first save, on another number of ranks (of a half step, they would have other shares), or with other
-        arguments."""
+    def _variants_of_first_save(self) -> Iterator[Moment]:
+        """Yields restarts from the first save on another number of ranks, or with other arguments.
+
+        A save within a step has no restart on other ranks, as their shares would differ."""
         asked, rare, setting = self.plan.workload, "the job made no such save", self.setting
         whole = next((each for each in self.saves.made if not self.saves.told.within(each)), None)
         begin = "the first save" if whole == self.saves.first else "the first save between two steps"
@@ -292,7 +295,7 @@ class _Sweep:
         if source.parent.name != COPIES:
             told = told.then(told_saves(timeline.load(source)))
         if not told.knows(save):
-            raise _Lost(f"nobody tells how many steps the save with the number {save} holds")
+            raise _Lost(f"save {save}: the log does not tell how many steps it holds")
         moment = replace(self.saves, told=told).placed(replace(moment, save=save))
         also = moment.also and hashlib.sha256(shlex.join(moment.also).encode()).hexdigest()[:8]
         parts = {"": moment.resume if moment.resume > 1 else None, "on-": moment.nodes, "ranks-": moment.ranks}
@@ -307,7 +310,7 @@ class _Sweep:
         return tried
 
     def _restart(self, name: str, source: pathlib.Path, moment: Moment) -> tuple[pathlib.Path, Outcome]:
-        """Made again once where it was not the run's job, or broke off on its way."""
+        """Makes one restart. It is made again once if it was not the run's job, or broke off on its way."""
         follow = self._follows(moment)
         for last in (False, True):
             place = self._place(name, source)
@@ -324,8 +327,9 @@ class _Sweep:
         return place, outcome
 
     def _follows(self, moment: Moment) -> bool:
-        """To the end of the job: one restart of each kind, if the others still fit into the budget beside it. A resumed
-        job from whose next save another one begins must end there."""
+        """Tells whether a restart is followed to the end of the job: one of each kind, if the budget has room for it.
+
+        A resumed job whose next save is another restart's begin ends there."""
         if moment.elsewhere or any(each.moment.kind == moment.kind and each.to_end for each in self.sweep.tried):
             return False
         row = (each for each in self.todo if each.save is not None and each.resume == moment.resume + 1)
@@ -341,7 +345,7 @@ class _Sweep:
         return judge_restart(self.usual, moment, place, seconds, beside, self.setting.files, tensors)
 
     def _other_tensors(self, moment: Moment, place: pathlib.Path) -> Sequence[str]:
-        """By name those of its first save that are none of the run's, if both can still be read."""
+        """Names the differing tensors of the first save that differs from the run's, if both can still be read."""
         again = timeline.load(place)
         save = resume_comparison.first_other_save(self.usual, again, moment.save or 0)
         if moment.elsewhere or save is None:
@@ -350,7 +354,7 @@ class _Sweep:
         return other_tensors(self.plan, place, save, set(map(str, theirs)))
 
     def _forgotten(self, moment: Moment, source: pathlib.Path, place: pathlib.Path, outcome: Outcome) -> Forgotten:
-        """Beside the state, by its end or by its next save. Fewer nodes write other files."""
+        """Finds forgotten files, at the end of the restart or at its next save. Fewer nodes write other files."""
         after = self.saves.after(moment.save)
         was, following = (self.folder / COPIES / str(save) for save in (moment.save, after))
         ended = outcome.outcome == "completed"
@@ -367,8 +371,9 @@ class _Sweep:
             return Forgotten(unseen=str(error)[:REASON_CHARS_MAX])
 
     def _followed_until_ns(self, copy: pathlib.Path, save: int) -> int:
-        """Until when the run had done no more than a restart does, which is ended some steps after this save; by the
-        clock of its files. A copy is made a moment after its save, and holds what was written meanwhile."""
+        """Returns the time, by the clock of its files, until which the run had done no more than a restart does.
+
+        A restart ends some steps after this save. A copy is made a moment after its save."""
         place, listing = look(self.plan, copy)
         saved_ns = max((place.changed_ns(path) for each in listing.finished[:1] for path in each.files), default=0)
         progress, step = self.usual.run.progress, self.saves.told.at(save)
@@ -376,8 +381,10 @@ class _Sweep:
         return saved_ns + (int(ends[-1] - ends[0]) if len(ends) else 0)
 
     def _is_enough(self, watch: drill.Watch, place: pathlib.Path, moment: Moment, follow: bool) -> bool:
-        """The next save is finished, and some steps came after it; on fewer nodes, where a step may be half as much, a
-        pass over the data is over. What is followed to the end of the job ends by itself."""
+        """Tells whether a restart has shown enough: the next save is finished, and some steps came after it.
+
+        On fewer nodes, whose steps may be smaller, a pass over the data must be over. A restart that is followed to
+        the end of the job ends by itself."""
         if follow:
             return False
         step, save = moment.step, moment.save or 0
@@ -393,7 +400,7 @@ class _Sweep:
         return (newest(look(self.plan, place)[1]) or 0) >= following
 
     def _place(self, name: str, source: pathlib.Path) -> pathlib.Path:
-        """A folder for one restart, with a copy of what is saved there, and of what the observer noted of it."""
+        """Makes a folder for one restart, with a copy of the saves and of the observer's notes on them."""
         place = self.folder / RESUMED / name
         if place.exists():
             untrusted_files.remove_tree(place.parent, place.name)
@@ -416,7 +423,7 @@ class _Sweep:
         return self._after_a_notice(moment, copy) if moment.notice else copy
 
     def _after_a_notice(self, moment: Moment, copy: pathlib.Path) -> pathlib.Path:
-        """What the job saved when a node got one, half-way to its next save. Raises `_NotHad`."""
+        """Returns the saves of a job that got a notice half-way to its next save. Raises `_NotHad`."""
         step, save, after = moment.step, moment.save or 0, self.saves.after(moment.save)
         following = self.usual.run.reached_step if after is None else self.saves.told.at(after)
         fault = {"id": "notice", "fault": "preemption", "parameters": {"notice": NOTICE_S}}
@@ -442,7 +449,7 @@ class _Sweep:
         return place
 
     def _repeat(self) -> bool:
-        """Whether the job does the same twice decides what a difference means. `False`: there is no further one."""
+        """Makes one more repeat of the run, if needed, to show what a difference means. Returns whether it did."""
         made = self.usual.repeats
         if self.no_repeat or not self.usual.too_few or (made and time.monotonic() + self.whole_s > self.until_s):
             return False
@@ -471,7 +478,7 @@ class _Sweep:
         return plan if name in (BASE, *REPEATS) else plan.model_copy(update={"abort": self.limits})
 
     def _execute(self, plan: Plan, place: pathlib.Path, watch: drill.Watch | None = None) -> Outcome:
-        """Raises `_Stopped` where the user ended it."""
+        """Runs a plan in this folder. Raises `_Stopped` if the user ended it."""
         watch = watch or drill.Watch(self.stop, lambda _: False)
         outcome = execute(plan, place, self.backend, watch, watch.end)
         if self.stop.asked:
@@ -509,7 +516,7 @@ class _Sweep:
 
 
 def _digest(plan: Plan) -> str:
-    """Of the Python files of the trainer: it may lie in no repository."""
+    """Returns the digest of the trainer's Python files, which may lie in no repository."""
     found = hashlib.sha256()
     for folder in plan.launch().sources:
         for path in sorted(itertools.islice(pathlib.Path(folder).rglob("*.py"), SOURCES_MAX)):
@@ -520,7 +527,7 @@ def _digest(plan: Plan) -> str:
 
 @dataclass
 class _Notice(drill.Watch):
-    """`taken`: a node was, after its notice."""
+    """Watches a job with a notice. `taken`: the node was taken after its notice."""
 
     taken: bool = False
 
@@ -530,7 +537,7 @@ class _Notice(drill.Watch):
 
 
 class _Still:
-    """Since when something has been the same."""
+    """The time since which a value has been the same."""
 
     def __init__(self) -> None:
         self._seen: object = None

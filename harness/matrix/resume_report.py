@@ -1,4 +1,4 @@
-"""What a sweep over the saves of a job showed: a page, Markdown, plain values."""
+"""Renders the result of a sweep over the saves of a job: a page, Markdown, plain values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.report.words import one_line
 from harness.units import counted, format_duration
 
 HEAD = ("resumed from", "at", "steps", "result")
-FILES_MAX = 5  # named
+FILES_MAX = 5  # most forgotten files that are named
 
 
 def write(found: Sweep, folder: pathlib.Path) -> None:
@@ -22,7 +22,7 @@ def write(found: Sweep, folder: pathlib.Path) -> None:
 
 
 def plain(found: Sweep) -> dict[str, Any]:
-    """Stable: `schema` grows with every change of meaning."""
+    """Returns the sweep for programs. `schema` grows with every change of meaning."""
     tried = [
         {
             "moment": each.moment.told,
@@ -88,11 +88,11 @@ def facts(found: Sweep) -> list[str]:
     untold = [text for kind, text in words.items() if not found.compared.get(kind.name)]
     if found.tried:
         facts.append(f"files, beside the state: {_files(found)}")
-    return facts + ([f"not compared, as nobody tells them: {', '.join(untold)}"] if untold and found.tried else [])
+    return facts + ([f"not compared, as they are not told: {', '.join(untold)}"] if untold and found.tried else [])
 
 
 def _followed(found: Sweep) -> str:
-    """How far, by kind of moment."""
+    """Tells how far each kind of restart was followed."""
     ends = dict.fromkeys(each.moment.kind for each in found.tried if each.to_end)
     others = dict.fromkeys(each.moment.kind for each in found.tried if each.moment.kind not in ends)
     words = (
@@ -116,7 +116,7 @@ def _files(found: Sweep) -> str:
 
 
 def followed(tried: Tried) -> str:
-    """So many steps were compared."""
+    """Tells how many steps were compared."""
     return f"{tried.steps}, to the end" if tried.to_end else str(tried.steps)
 
 

@@ -1,4 +1,4 @@
-"""Copies of what a job has saved, made while it goes on: one each time that a further save is finished."""
+"""Copies the saves of a job while it goes on, each time that a further save is finished."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from harness.trainers.checkpoints.contract import Listing, list_checkpoints
 from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFolder
 
 LOOK_S = 0.03
-STILL_S = 0.1  # so long the newest save alone must lie still, where a file beside it never does
-NEW = "new"  # the copy that is being made
+STILL_S = 0.1  # seconds for which the newest save must lie still if a file beside it never does
+NEW = "new"  # name of the copy that is being made
 
 
 def look(plan: Plan, run_dir: pathlib.Path) -> tuple[CheckpointFolder, Listing]:
@@ -28,7 +28,7 @@ def look(plan: Plan, run_dir: pathlib.Path) -> tuple[CheckpointFolder, Listing]:
 
 
 def newest(listing: Listing) -> int | None:
-    """The step of the newest finished save, if a pointer beside it names that one and none is half written."""
+    """Returns the step of the newest finished save, if the pointer (if any) names it and no save is half written."""
     if not listing.finished or not all(each.whole for each in listing.checkpoints):
         return None
     first = listing.finished[0]
@@ -37,16 +37,16 @@ def newest(listing: Listing) -> int | None:
 
 
 class Copies:
-    """`folder/<step>` holds all that the job had saved when its save of this step was the newest."""
+    """The copies: `folder/<step>` holds everything that was saved when the save of this step was the newest."""
 
     def __init__(self, plan: Plan, run_dir: pathlib.Path, folder: pathlib.Path):
         self._plan, self._run_dir, self._folder = plan, run_dir, folder
         self._over = threading.Event()
         self._before: CheckpointFolder | None = None
         self._saved: object = None  # the newest save
-        self._since_s = 0.0  # when that changed
-        self._copied: dict[int, CheckpointFolder | None] = {}  # by step what was there, if all of it lay still
-        self.unnamed: dict[int, str] = {}  # saves that were the newest, and what named another one then
+        self._since_s = 0.0  # time of its last change
+        self._copied: dict[int, CheckpointFolder | None] = {}  # step → listing, if all of it lay still
+        self.unnamed: dict[int, str] = {}  # newest save → pointer that named another one then
         self._problem = ""
 
     @property
@@ -55,7 +55,7 @@ class Copies:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Raises `ChaosError` in the end where there was no room, or a copy took too long."""
+        """Copies as long as this lasts. Raises `ChaosError` at the end if a copy had no room or took too long."""
         self._folder.mkdir(parents=True)
         thread = threading.Thread(target=self._watch, name="copies of saves", daemon=True)
         thread.start()
@@ -72,13 +72,14 @@ class Copies:
         while not self._over.wait(rest_s) and not self._problem:
             begin_s = time.monotonic()
             self._look()
-            rest_s = max(LOOK_S, time.monotonic() - begin_s)  # half a core at the most
-        for _ in range(2):  # now the last save lies still
+            rest_s = max(LOOK_S, time.monotonic() - begin_s)  # at most half a core
+        for _ in range(2):  # the last save lies still now
             self._look()
 
     def _look(self) -> None:
-        """What is the same in two looks is copied; once more where it changed since. Where something beside the newest
-        save never lies still, that save alone must."""
+        """Copies whatever is the same in two looks, and again after a change.
+
+        If a file beside the newest save never lies still, only that save must."""
         try:
             place, listing = look(self._plan, self._run_dir)
             if not listing.finished:
@@ -100,7 +101,7 @@ class Copies:
         except subprocess.SubprocessError as error:
             self._problem = str(error)
         except (OSError, FaultError, ValueError):
-            return  # something went away meanwhile: the next look sees more
+            return  # a file went away meanwhile: the next look decides
 
     def _copy(self, step: int, place: CheckpointFolder | None) -> None:
         new, kept = self._folder / NEW, self._folder / str(step)

@@ -1,4 +1,4 @@
-"""What a sweep over the saves of a job knows, and how that is stored: a sweep that was stopped goes on from there."""
+"""The state of a sweep over the saves of a job, and its file: a stopped sweep goes on from there."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from harness.report.run_report import read_regular
 from harness.units import counted
 
 KNOWN = "resume.json"
-NAMED_MAX = 3  # restarts with the same cause
+NAMED_MAX = 3  # most restarts named for one cause
 _FIGURE = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 SCHEMA = 3
 BASE, COPIES, RESUMED = "base", "copies", "resumed"
-REPEATS = ("repeat", "repeat-2", "repeat-3")  # of the run, made once a restart shows what may be chance
+REPEATS = ("repeat", "repeat-2", "repeat-3")  # names of repeats of the run, made once a difference may be chance
 
 
 class Forgotten(NamedTuple):
-    """What a restart did not write beside the state, in words; and how many files the run had written there by then.
+    """Files beside the state that a restart did not write, in words. `compared`: files that the run had by then.
     `unseen`: why they could not be compared, though the run had them."""
 
     words: tuple[str, ...] = ()
@@ -39,14 +39,15 @@ NONE_FORGOTTEN = Forgotten()
 
 @dataclass(frozen=True)
 class Tried:
-    """One restart, in this folder. `found`: what was other than without the stop; `ended`: why it did not come back.
-    `compared`: by kind, how many values both runs tell. `to_end`: it was followed to the end of the job. `tensors`:
-    those known by name of the first save that holds others. `unsure`: why nothing follows from it."""
+    """One restart, in `folder`. `found`: its differences from the run; `ended`: why it did not come back.
+
+    `compared`: number of values that both runs tell, by kind. `to_end`: it was followed to the end of the job.
+    `tensors`: names of differing tensors in the first save that differs. `unsure`: why nothing follows from it."""
 
     moment: Moment
     folder: str
     found: tuple[Finding, ...]
-    steps: int  # that both runs did
+    steps: int  # steps that both runs did
     seconds: float
     compared: Mapping[str, int]
     ended: str = ""
@@ -61,12 +62,12 @@ class Tried:
 
     @property
     def waits(self) -> bool:
-        """For further repeats of the run: it was the run's job, and differs by what may be chance."""
+        """Tells whether it waits for further repeats of the run: its difference may be chance."""
         return bool(self.unsure) and bool(self.compared)
 
     @property
     def verdict(self) -> Verdict:
-        """Where nothing could be compared, it is not known. Where no step was left to do, it did none."""
+        """Returns the verdict: inconclusive if nothing could be compared, unless no step was left to do."""
         if not self.right:
             return Verdict.FAIL
         if self.unsure:
@@ -75,7 +76,7 @@ class Tried:
 
     @property
     def words(self) -> list[str]:
-        """What was other, in the order in which one follows from the other."""
+        """Returns the differences in words, causes before consequences."""
         return [self.ended] if self.ended else [each.words for each in self.found]
 
     @property
@@ -92,7 +93,7 @@ class Tried:
 
 @dataclass
 class Sweep:
-    """`code`: what is known of the code that made it; `not_tried`: the moment, and why."""
+    """The state of a sweep. `code`: facts on the code that made it; `not_tried`: moment → reason."""
 
     __pydantic_config__ = ConfigDict(ser_json_inf_nan="constants")
 
@@ -100,30 +101,28 @@ class Sweep:
     trainer: str
     digest: str
     code: Mapping[str, str]
-    files: bool = False  # whether what a restart did not write beside the state is a finding
+    files: bool = False  # forgotten files beside the state are a finding
     steps: int = 0
-    saves: list[int] = field(default_factory=list)  # the numbers in the names of all that the run made
-    told: int = 0  # saves that the trainer told of
+    saves: list[int] = field(default_factory=list)  # numbers in the names of all saves of the run
+    told: int = 0  # number of saves that the trainer told
     copied: list[int] = field(default_factory=list)
     unnamed: dict[int, str] = field(default_factory=dict)  # see `Copies.unnamed`
     ends: list[int] | None = None
-    repeats: bool | None = (
-        None  # whether a repeat of the run is the same bit for bit; `None`: there was no need for one
-    )
-    apart: dict[str, float] = field(default_factory=dict)  # by how much of its size a figure of the repeat is off
+    repeats: bool | None = None  # repeats of the run are the same bit for bit; `None`: none was needed
+    apart: dict[str, float] = field(default_factory=dict)  # figure → relative difference of the repeats
     tried: list[Tried] = field(default_factory=list)
-    of_saves: list[Finding] = field(default_factory=list)  # what the saves of the run show by themselves
-    not_had: dict[str, str] = field(default_factory=dict)  # moments that turned out not to be there, and why
-    lost: dict[str, str] = field(default_factory=dict)  # moments that were there and could not be tried, and why
+    of_saves: list[Finding] = field(default_factory=list)  # findings on the saves of the run by themselves
+    not_had: dict[str, str] = field(default_factory=dict)  # moment that turned out not to exist → reason
+    lost: dict[str, str] = field(default_factory=dict)  # moment that could not be tried → reason
     not_tried: list[tuple[str, str]] = field(default_factory=list)
-    missed: int = 0  # moments that the job had, and that were not tried
+    missed: int = 0  # number of moments that the job had and that were not tried
     complete: bool = False
     interrupted: bool = False
     schema: int = SCHEMA  # grows with every change of meaning
 
     @property
     def findings(self) -> list[str]:
-        """The first one of each restart: the others follow from it. What several show is told once."""
+        """Returns the first difference of each restart, as the others follow from it. A shared one is told once."""
         tried = []
         for first, *others in self.causes:
             also = "".join(f", {each.moment.in_words}" for each in others[:NAMED_MAX])
@@ -134,7 +133,7 @@ class Sweep:
 
     @property
     def causes(self) -> list[list[Tried]]:
-        """The restarts that went wrong, those together that show the same but for its numbers."""
+        """Groups the wrong restarts by difference, numbers aside."""
         found: dict[str, list[Tried]] = {}
         for each in self.wrong:
             found.setdefault(_FIGURE.sub("#", each.words[0]), []).append(each)
@@ -142,17 +141,16 @@ class Sweep:
 
     @property
     def wrong(self) -> list[Tried]:
-        """Without those that only go on with what an earlier resume in the row spoilt."""
+        """Returns the wrong restarts, without those whose save an earlier wrong resume had made."""
         return [each for each in self.tried if not each.right and not self.spoilt_by(each)]
 
     def spoilt_by(self, tried: Tried) -> Tried | None:
-        """The restart before it in the row, from whose save it began, if that one went wrong: what it shows may be the
-        same error once more."""
+        """Returns the wrong restart that made its save, if any: both may show the same error."""
         before = None if tried.right else self.before_in_row(tried.moment)
         return None if before is None or before.right else before
 
     def before_in_row(self, moment: Moment) -> Tried | None:
-        """The restart that made the save from which this resume of a resumed job begins."""
+        """Returns the restart that made the save from which this resume begins, if any."""
         if moment.resume == 1:
             return None
         first = (each for each in self.tried if each.moment.resume == moment.resume - 1)
@@ -161,7 +159,7 @@ class Sweep:
         return next((each for each in before if each.moment.resume > 1 or each.moment.save == begun), None)
 
     def told_once(self) -> list[tuple[Tried, Sequence[str]]]:
-        """Each restart, and what was other in it, in words: of each cause only where it is met first."""
+        """Returns each restart with its differences in words; a shared cause stands only with its first restart."""
         first = {id(each): cause[0] for cause in self.causes for each in cause[1:]}
         return [(each, self._words(each, first)) for each in self.tried]
 
@@ -172,14 +170,15 @@ class Sweep:
 
     @property
     def compared(self) -> dict[str, int]:
-        """By kind, of all restarts together."""
+        """Returns the number of compared values of all restarts, by kind."""
         kinds = {kind: 0 for each in self.tried for kind in each.compared}
         return {kind: sum(each.compared.get(kind, 0) for each in self.tried) for kind in kinds}
 
     @property
     def verdict(self) -> Verdict:
-        """What the job never had is no fault of it. What it had and was not tried may be one, and so may be what
-        nobody tells."""
+        """Returns the verdict. A moment that the job never had changes nothing.
+
+        A moment that was not tried, or values that no log tells, make it inconclusive."""
         if self.findings:
             return Verdict.FAIL
         shown = self.compared.get(Kind.SAMPLES.name, 0) or self.compared.get(Kind.COMPUTED.name, 0)
@@ -188,12 +187,12 @@ class Sweep:
 
     @property
     def unsure(self) -> list[Tried]:
-        """Restarts from which nothing follows."""
+        """Returns the restarts from which nothing follows."""
         return [each for each in self.tried if each.unsure and each.right]
 
     @property
     def _files_unseen(self) -> str:
-        """Why files beside the saves are to be judged, and could not be; empty: they were."""
+        """Tells why files beside the saves could not be judged; empty: they were, or need not be."""
         if not self.files:
             return ""
         unseen = next((each for each in self.tried if each.beside.unseen), None)
@@ -203,7 +202,7 @@ class Sweep:
 
     @property
     def why(self) -> str:
-        """In one sentence."""
+        """Returns the reason of the verdict in one sentence."""
         if self.findings:
             wrong = len(self.wrong)
             first = f"{wrong} of {counted(len(self.tried), 'restart')} went wrong; " if wrong else ""
@@ -222,7 +221,7 @@ class Sweep:
         if self._files_unseen:
             return f"not judged: files beside the saves, which --files asks for: {self._files_unseen}"
         if self.verdict is not Verdict.PASS:
-            return "nobody tells samples or losses, so nothing was compared"
+            return "the log tells neither samples nor losses, so nothing was compared"
         return f"{counted(len(self.tried), 'restart')} did what the run without a stop did"
 
 
@@ -234,12 +233,12 @@ def store(sweep: Sweep, folder: pathlib.Path) -> None:
 
 
 def is_in(folder: pathlib.Path) -> bool:
-    """Whether this folder is that of a sweep, judged or not."""
+    """Tells whether this folder holds a sweep, judged or not."""
     return (folder / RESUMED).is_dir() and (folder / BASE).is_dir()
 
 
 def stored(folder: pathlib.Path) -> Sweep | None:
-    """`None` where there is none, or none that can be read."""
+    """Reads a stored sweep; `None`: there is none, or it is unreadable."""
     try:
         found = _FORM.validate_json(read_regular(folder / KNOWN))
     except (OSError, ValueError, RecursionError):

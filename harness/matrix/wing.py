@@ -1,4 +1,4 @@
-"""The sweep over the saves of a job, as a suite may ask for it, among the stored results, and before a launch."""
+"""Registers the sweep over saves with the trunk: for suites, among stored results, and as proof before a launch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIRST = "the sweep is at work, in its run without faults"
 def _resumes(
     plan: Plan, reports: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None], known: bool
 ) -> Swept:
-    from harness.matrix import resume_report  # which the list of runs does without
+    from harness.matrix import resume_report  # imported late: the list of runs does not need it
     from harness.matrix.resume_matrix import Setting, run_sweep
 
     found = run_sweep(plan, Setting(reports, backend, stop, tell, BUDGET_S, known=known))
@@ -82,7 +82,7 @@ def _shown(found: sweep.Sweep) -> Result:
 
 
 def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
-    """Of the newest sweep that is complete; its commit is that of the trainer."""
+    """Yields the proof of the newest complete sweep. Its commit is that of the trainer."""
     for folder, at_s in newest(reports, "plan.json"):
         found = sweep.stored(folder)
         if found is not None and found.complete:

@@ -1,4 +1,4 @@
-"""What the log's own times contradict: a clock that is not the one it claims to be, a step without a time."""
+"""Contradictions in a log's own times: a clock that is not the claimed one, a step without a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
 
 def _elsewhere(harness: Writer, writers: Sequence[Writer]) -> Iterator[str]:
     """Writers that claim the harness's monotonic clock and read another one (a time namespace, a copied machine): on
-    one clock the wall is as far ahead of it for all, but for what the harness saw the wall jump."""
+    one clock the wall time is equally far ahead for all, apart from jumps that the harness saw."""
     known = sorted(
         {line["wall_ns"] - line["mono_ns"] for line in (harness.header, *harness.events) if "wall_ns" in line}
     )

@@ -1,7 +1,7 @@
 """Steps across restarts: a process that restored a state of an unknown step counts its steps from 1 again.
 
-Where it names the checkpoint, by its content or its path, and somebody told of which step that was when it was
-committed, its steps follow that one. Else they stay apart, and what depends on them is not judged.
+If it names the checkpoint, by content or path, and somebody told the step of that commit, its steps follow that step.
+Else its steps stay apart, and nothing that depends on them is judged.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import numpy as np
 from harness.log.reading import Writer
 from harness.timeline.lookups import last_by
 
-SCRATCH, PEER = "scratch", "peer"  # the sources of a state that no checkpoint holds
+SCRATCH, PEER = "scratch", "peer"  # sources of a state that no checkpoint holds
 _Commits = dict[tuple[str, object], list[tuple[int, int]]]  # (field, its value) → (when, step), in order of time
 
 
 def step_of(restored: Mapping[str, Any]) -> int | None:
-    """The step whose state a `restored` event tells of; 0: from scratch; `None`: it is not known."""
+    """Returns the restored step of a `restored` event; 0: from scratch; `None`: unknown."""
     if "step" in restored:
         return int(restored["step"])
     return 0 if restored.get("source") == SCRATCH else None
 
 
 def join(writers: Sequence[Writer]) -> None:
-    """Renumbers the steps of these trainers' logs, which are in order of their start, as far as the checkpoints they
-    name allow. In place."""
+    """Renumbers, in place, the steps of these logs as far as the checkpoints that they name allow.
+
+    `writers`: in order of their start."""
     commits: _Commits = {}
     for writer in writers:
         base = 0
@@ -43,10 +44,10 @@ def join(writers: Sequence[Writer]) -> None:
 
 
 def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits, base: int) -> int:
-    """By how much the steps after this restore are moved in all; so far they were moved by `base`."""
+    """Returns the total shift of the steps after this restore; `base` is the shift before it."""
     rows = slice(int(np.searchsorted(writer.steps["end"], restored["at"], "right")), None)
     mine = writer.steps["step"][rows]
-    if step_of(restored) is not None:  # from here on they are numbered right
+    if step_of(restored) is not None:  # the steps from here on have their right numbers
         mine -= base
         return 0
     names = _names(restored, "source")
@@ -55,21 +56,21 @@ def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits, base: i
         return base
     restored["step"] = found
     mine -= base
-    if not len(mine) or mine[0] > found:  # as before
+    if not len(mine) or mine[0] > found:  # no step, or right numbers already: no shift
         return 0
     mine += found
     return found
 
 
 def _names(event: Mapping[str, Any], place: str) -> Iterator[tuple[str, object]]:
-    """By what a checkpoint may be known: its content, else where it is."""
+    """Yields the names of a checkpoint: its content first, then its path."""
     for kind, field in (("content", "content"), ("path", place)):
         if event.get(field):
             yield kind, event[field]
 
 
 def apart(restores: Sequence[Mapping[str, Any]], steps: Mapping[str, Any]) -> bool:
-    """Whether a process counted its steps from 1 after it had restored a state of an unknown step."""
+    """Tells whether a process counted its steps from 1 after it had restored a state of an unknown step."""
     for event in restores:
         if step_of(event) is None:
             following = steps["step"][int(np.searchsorted(steps["end"], event["at"], "right")) :]

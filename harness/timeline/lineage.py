@@ -1,4 +1,4 @@
-"""Who ran when, in which world, and which of the executed steps survived.
+"""Derives from the log when each process ran, in which world, and which steps survived.
 
 A *life* is one worker process. Lives that form a process group together are a *world*; a process that survives the
 loss of a peer may form several, one for each `rendezvous`. Steps of one world without a rollback are an *epoch*:
@@ -31,13 +31,13 @@ Bools = npt.NDArray[np.bool_]
 Key = tuple[str, int]  # node and incarnation
 _TURN_BITS = 32
 _TIES_MAX = 1000
-_JUMPS_MAX = 10_000  # of one stretch that are kept; who jumps as often tells no steps
+_JUMPS_MAX = 10_000  # jumps kept of one stretch; a process that jumps more often tells no steps
 CLEAN_CODES = (0, EXIT_LEFT)
 
 
 @dataclass(eq=False)
 class Life:
-    """One worker process. `gone` is when it was certainly no more; `leaving` when it began to exit."""
+    """One worker process. `gone`: when it had certainly ended. `leaving`: when it began to exit."""
 
     index: int
     writer: Writer
@@ -50,17 +50,17 @@ class Life:
     joins: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)  # parallel to `joins`: the ranks of the world that it joined
     worlds: list[int] = field(default_factory=list)  # parallel to `joins`
-    told_joins: bool = False  # in `rendezvous` events; else they are taken from what it did first
+    told_joins: bool = False  # by `rendezvous` events; else its first act counts as its join
     restores: list[dict[str, Any]] = field(default_factory=list)  # `restored` events
     exiting: dict[str, Any] | None = None
-    exit_event: dict[str, Any] | None = None  # what the launcher saw
+    exit_event: dict[str, Any] | None = None  # the end that the launcher saw
     gone: int = NEVER
     first_step: int | None = None  # number of the first step it did
-    last_step: int = 0  # and of the last
+    last_step: int = 0  # number of the last step it did
     last_step_end: int = -NEVER
     cut: bool = False  # its log lost its end, though nothing killed it
-    repeated: Bools | None = None  # which of its rows were logged before, where any were
-    apart: bool = False  # its steps are counted from 1, from a state of an unknown step on, or not observed
+    repeated: Bools | None = None  # rows that repeat an earlier row; `None`: no row does
+    apart: bool = False  # its steps count from 1 after a state of an unknown step, or are not observed
 
     @property
     def restored(self) -> dict[str, Any] | None:
@@ -69,7 +69,7 @@ class Life:
 
     @property
     def step_ends(self) -> Ints:
-        """Gone once its steps are gathered into the one table of the run."""
+        """The ends of its steps; no longer there once the steps are in the run's table."""
         return self.writer.steps["end"]
 
     @property
@@ -79,7 +79,7 @@ class Life:
 
     @property
     def last_useful(self) -> int:
-        """The end of the last thing it did for the job: joining, restoring or a step."""
+        """Returns the end of its last useful act: a join, a restore or a step."""
         return max(self.started, self.last_step_end, *self.joins, *(int(event["at"]) for event in self.restores))
 
     @property
@@ -87,13 +87,13 @@ class Life:
         return min(self.gone, self.exiting["at"]) if self.exiting else self.gone
 
     def join(self, at: int, size: int, world: int) -> None:
-        """A world that formed without a word of its own."""
+        """Adds a join to a world that this process never told of."""
         place = bisect.bisect(self.joins, at)
         for told, value in ((self.joins, at), (self.sizes, size), (self.worlds, world)):
             told.insert(place, value)
 
     def world_at(self, moment: int) -> int:
-        """The world that it was in then, before its first join the first one; -1: it was in none."""
+        """Returns its world at that moment; before its first join the first one; -1: it never joined."""
         return self.worlds[max(bisect.bisect_right(self.joins, moment) - 1, 0)] if self.worlds else -1
 
 
@@ -137,11 +137,11 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Stretch:
-    """What one process did in one epoch: it told steps `first`..`last`, after it had restored `restored`, if it had.
+    """The part of one process in one epoch: steps `first`..`last`, after the restore `restored` (if any).
 
-    `before`: the last step that it had done itself until then. `later`: further restores, each with the step that it
-    did next. `stride`: the smallest distance between two steps that
-    it told one after the other (0: it told one). `jumps`: pairs of steps between which it told none for longer.
+    `before`: the last step that it had done itself until then. `later`: further restores, each with the next step.
+    `stride`: the smallest distance between two steps in a row (0: it told one step). `jumps`: pairs of steps in a row
+    that are further apart.
     """
 
     process: int  # row in Timeline.processes
@@ -173,7 +173,7 @@ class Progress:
 
 
 def find_lives(log: Log, planned_world_size: int) -> list[Life]:
-    """One life per trainer file, in order of start. Of two copies of one file only the longer one counts."""
+    """Returns one life for each trainer file, in order of start. The longer of two copies of one file counts."""
     found: list[Life] = []
     originals = _originals(log)
     joined_steps.join(originals)
@@ -196,7 +196,7 @@ def find_lives(log: Log, planned_world_size: int) -> list[Life]:
 
 
 def _originals(log: Log) -> list[Writer]:
-    """The trainers' files in order of start. A file that was shipped twice has its first line twice."""
+    """Returns the trainers' files in order of start, without copies: files with the same first line."""
     found: dict[str, Writer] = {}
     for writer in log.writers:
         if writer.role == "trainer":
@@ -234,7 +234,7 @@ def _read_life(life: Life) -> None:
 
 
 def _logged_before(step: Ints, end: Ints) -> Bools | None:
-    """Which rows stand in the log a second time: the same step, ended at the same time."""
+    """Marks rows that repeat an earlier row: the same step with the same end; `None`: there are none."""
     if not (np.diff(step) <= 0).any():
         return None
     order = np.lexsort((step, end))
@@ -244,7 +244,7 @@ def _logged_before(step: Ints, end: Ints) -> Bools | None:
 
 
 def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
-    """Gives every life the `worker.exit` its launcher saw: by process id where known, else by place."""
+    """Gives every life the `worker.exit` of its launcher: by process id if known, else by place."""
     by_place = grouped(((life.key, life.local_rank), life) for life in lives)
     by_pid = grouped(((life.key, life.pid), life) for life in lives)
     for event in exits:
@@ -256,9 +256,9 @@ def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
 
 
 def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mapping[tuple[Key, int], list[int]]) -> None:
-    """When each life was over: what the launcher saw; else its node's end, its own last word, or its successor.
+    """Sets when each life ended: by its launcher, else by the end of its node, its own last word, or its successor.
 
-    `killed` gives per node and rank the times of injected kills of that rank.
+    `killed`: times of injected kills by node and rank.
     """
     successor: dict[int, int] = {}
     latest: dict[tuple[Key, int], Life] = {}
@@ -279,10 +279,10 @@ def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mappi
 
 
 def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
-    """Logs that end in the middle of a line; or before the last step of all and without the last word that their writer
-    declares, though it left no earlier. Of processes that ended well: what they did after it is not known.
+    """Marks lives that ended well and whose log lost its end: later acts are unknown.
 
-    `codes`: with what the command on each node ended, which stands for the workers that were its last ones.
+    Such a log ends in the middle of a line; or before the last step of all, without the last word that its writer
+    declares. `codes`: the exit code of the command on each node, which stands for its last workers.
     """
     last = {(life.key, life.local_rank): life for life in lives}
     over = max((life.last_step_end for life in lives), default=0)
@@ -318,7 +318,7 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
 
 
 def groups_of_two_names(lives: Sequence[Life]) -> list[str]:
-    """The first group that its ranks call by different names: it is several."""
+    """Names the first group that its ranks call by different names: in truth it is several groups."""
     names: dict[int, dict[str, int]] = {}
     for life in lives:
         told = {e["at"]: e.get("world") for e in life.writer.events if e.get("event") == "rendezvous"}
@@ -332,8 +332,9 @@ def groups_of_two_names(lives: Sequence[Life]) -> list[str]:
 
 
 def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
-    """The first worker that tells another size of its group at its start than whenever it met others. In an elastic
-    group it may have met fewer of them at first."""
+    """Names the first worker whose group size at its start differs from its size at every later meeting.
+
+    A worker of an elastic group may have met fewer others at first."""
     for life in lives:
         told = life.writer.header.get("world_size")
         if told is not None and life.told_joins and life.sizes and told not in life.sizes:
@@ -343,8 +344,10 @@ def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
 
 
 def _fits(world: World, life: Life, order: int, at: int) -> bool:
-    """A survivor (`order`: how many worlds it was in) joins what formed after the loss, a newcomer what it was
-    started for. Where survivors take part, ranks are given anew."""
+    """Tells whether a life belongs to a world. `order`: how many worlds it was in.
+
+    A survivor joins the world that formed after the loss, a newcomer the world that it was started for. If survivors
+    take part, ranks are given anew."""
     if world.whole or life.sizes[order] != world.size or world.first_gone <= (at if order else life.started):
         return False
     renumbered = order > 0 or world.renumbered
@@ -352,7 +355,7 @@ def _fits(world: World, life: Life, order: int, at: int) -> bool:
 
 
 def _unheard(world: World, lives: Sequence[Life]) -> int:
-    """How many ranks of a world left no log: neither members nor anybody else who was there at the time has one."""
+    """Counts ranks of a world without a log, neither as members nor as other lives of that time."""
     if world.whole:
         return 0
     until = max(life.last_step_end for life in world.members.values())
@@ -362,7 +365,7 @@ def _unheard(world: World, lives: Sequence[Life]) -> int:
 
 
 def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
-    """A survivor that goes on stepping beside a newcomer without saying so belongs to the newcomer's world."""
+    """Puts a survivor that steps on beside a newcomer, without telling a join, into the newcomer's world."""
     going = [life for life in lives if life.worlds]
     for number, world in enumerate(worlds):
         if world.whole:
@@ -378,8 +381,9 @@ def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
 
 
 def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
-    """The worlds in order of time, with those that formed without a word: of trainers that never tell when a process
-    group is ready, those that go on when a member is gone are a smaller world."""
+    """Returns the worlds in order of time, with those that formed without a word.
+
+    If a trainer never tells a ready process group, the processes that go on after a loss are a smaller world."""
     if any(life.told_joins for life in lives):
         return worlds
     for number in range(len(worlds)):
@@ -400,7 +404,7 @@ def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
 
 
 def _steps_on(life: Life, number: int, at: int) -> bool:
-    """More than the step that it was in, before it was in another world."""
+    """Tells whether a life did further steps than the one under way, before its next world."""
     place = life.worlds.index(number) + 1
     until = life.joins[place] if place < len(life.joins) else NEVER
     first, last = np.searchsorted(life.step_ends, [at, until], "right")
@@ -410,11 +414,10 @@ def _steps_on(life: Life, number: int, at: int) -> bool:
 def gather(
     table: dict[str, Column], lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
 ) -> tuple[dict[str, Column], list[Epoch], Progress, list[Stretch]]:
-    """Columns of the steps of all lives in order of their ends, their epochs, the complete steps, and the stretches of
-    the lives.
+    """Returns the columns of all steps in order of their ends, the epochs, the complete steps, and the stretches.
 
-    `table` is used up: its columns are let go one by one, so that memory holds the steps once. `committed` maps a
-    step to the times when checkpoints of it were committed.
+    `table` is used up: its columns are freed one by one, so that memory holds the steps once. `committed`: times of
+    commits by step.
     """
     rows = len(table["end"])
     process, label = np.full(rows, -1), np.zeros(rows, np.int64)
@@ -479,7 +482,7 @@ def _labels(life: Life) -> Ints:
     position = np.searchsorted(np.array(life.joins), end, side="left") - 1
     world = np.array(life.worlds)[np.maximum(position, 0)]
     same = np.diff(world, prepend=-1) == 0
-    fell = same & (np.diff(step, prepend=step[0]) <= 0)  # it went back without starting its processes again
+    fell = same & (np.diff(step, prepend=step[0]) <= 0)  # it went back without a start of new processes
     if life.repeated is not None:
         fell = fell & ~life.repeated
     turn = np.cumsum(fell)
@@ -489,7 +492,7 @@ def _labels(life: Life) -> Ints:
 
 
 def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
-    """One after the other; `epoch` is still the label."""
+    """Yields the stretches of a life in order; their `epoch` is still the label."""
     step, end = life.writer.steps["step"], life.step_ends
     if life.repeated is not None:
         step, end, label = step[~life.repeated], end[~life.repeated], label[~life.repeated]
@@ -516,8 +519,9 @@ def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
 
 
 def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
-    """The row of the step that a process did after it had restored. Of rows that ended at that very moment, by a coarse
-    clock, it is the one that fits."""
+    """Returns the row of the first step after a restore.
+
+    On a coarse clock several rows may end at that very moment: the row with the fitting step counts."""
     first, last = np.searchsorted(end, restored["at"]), np.searchsorted(end, restored["at"], "right")
     at_once = range(int(first), min(int(last) + 1, len(step), int(first) + _TIES_MAX))
     state = step_of(restored)
@@ -530,9 +534,9 @@ def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
 def _complete(
     columns: Mapping[str, Column], epoch: Ints, size: Ints, heard: Ints, cut: Sequence[tuple[int, int]]
 ) -> tuple[Bools, Progress]:
-    """Which rows belong to a step that every rank of its world did, and those steps.
+    """Returns which rows belong to a complete step, and the complete steps.
 
-    `heard`: ranks of each epoch that have a log. `cut`: the epoch and the last step of logs whose end is lost.
+    `heard`: ranks with a log, by epoch. `cut`: epoch and last step of each log whose end is lost.
     """
     if not len(epoch):
         return np.zeros(0, bool), no_progress()
@@ -555,7 +559,7 @@ def _complete(
 
 
 def _final_restore(lives: Sequence[Life]) -> int | None:
-    """The step restored last of all, if no step was done by that process since."""
+    """Returns the step of the last restore of all, if its process did no step since."""
     restores = [(event["at"], step_of(event)) for life in lives for event in life.restores]
     if not restores:
         return None
@@ -595,8 +599,9 @@ def _lineage(
 def _parent(
     child: int, step: int, first: Ints, last: Ints, begin: Ints, committed: Mapping[int, list[int]]
 ) -> int | None:
-    """The epoch before `child` that wrote the checkpoint of `step`: the newest that committed one, else the
-    newest that executed this step, else the newest that began at or before it."""
+    """Returns the epoch before `child` that wrote the checkpoint of `step`.
+
+    The newest that committed one counts, else the newest that did this step, else the newest that began by then."""
     earlier = range(child - 1, -1, -1)
     if step == NEVER:
         return next(iter(earlier), None)
@@ -609,7 +614,7 @@ def _parent(
 
 
 def pairwise_epochs(progress: Progress) -> list[tuple[int, int]]:
-    """Half-open row ranges of `progress` that belong to one epoch each, in order of time."""
+    """Returns the half-open row range of each epoch in `progress`, in order of time."""
     if not len(progress):
         return []
     cuts = np.flatnonzero(np.diff(progress.epoch)) + 1

@@ -1,4 +1,4 @@
-"""What can change the phase of the job, and when: each event of the log that matters, as a mark on the time axis."""
+"""Marks on the time axis: each event of the log that can change the phase of the job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.timeline.sorted_events import CLEAN_CODES, OUTCOMES, Story, key_of
 
 
 def of(story: Story) -> Iterator[Event]:
-    """All that can change the phase of the job."""
+    """Yields every mark that can change the phase of the job."""
     yield from _fault_marks(story)
     yield from _node_marks(story)
     yield from _agent_marks(story)
@@ -25,7 +25,7 @@ def of(story: Story) -> Iterator[Event]:
 
 
 def noticed(story: Story) -> list[int]:
-    """When somebody in the job noticed that something is wrong, in order."""
+    """Returns, in order, the moments when somebody in the job noticed that something is wrong."""
     return sorted(event.at for event in (*_evidence(story), *_restarts(story.lives)))
 
 
@@ -42,7 +42,7 @@ def _fault_marks(story: Story) -> Iterator[Event]:
 
 
 def _node_marks(story: Story) -> Iterator[Event]:
-    """A node that a fault will take away is of no use from the injection on, also while its notice runs."""
+    """Yields when nodes can be used. A node that a fault will take is useless from its injection on."""
     struck = {
         key_of(target): fault.injected
         for fault in reversed(story.faults)
@@ -75,7 +75,7 @@ def _agent_marks(story: Story) -> Iterator[Event]:
 
 
 def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Event]:
-    silent = not any(life.restores for life in lives)  # a trainer that never tells what it restored
+    silent = not any(life.restores for life in lives)  # this trainer never tells a restore
     # When each life restored in each world that it was in, by the numbers of both.
     told = ((life, event["at"]) for life in lives for event in life.restores)
     restored = grouped(((life.index, life.world_at(at)), at) for life, at in told)
@@ -87,19 +87,19 @@ def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Eve
         yield from (Event(life.gone, Mark.BROKEN, number) for life in members if life.worlds[-1] == number)
         restores = [restored.get((life.index, number), []) for life in members]
         new = [life.worlds[0] == number for life in members]
-        last: dict[int, int] = {}  # its members' first restores, their second ones, …: when the last of them was done
+        last: dict[int, int] = {}  # by restore (first, second, …): when its last member was done
         for turn, at in itertools.chain.from_iterable(map(enumerate, restores)):
             last[turn] = max(at, last.get(turn, world.joined))
         for turn, at in last.items():
             if turn or all(times for times, fresh in zip(restores, new, strict=True) if fresh):
-                # At a start every newcomer restores; survivors need not, and later on those do who went back.
+                # At a start every newcomer restores, and survivors need not. Later only processes that went back do.
                 yield Event(at, Mark.RESTORED, number)
         if silent:
             yield Event(world.joined, Mark.RESTORED, number)
 
 
 def _evidence(story: Story) -> Iterator[Event]:
-    """What shows that somebody in the job knows. The harness's own knowledge is no evidence."""
+    """Yields signs that somebody in the job knows. The harness's own knowledge is no evidence."""
     struck = {key_of(target): f.injected for f in story.faults if f.injected is not None for target in f.targets}
     for life in story.lives:
         for event in life.writer.events:
@@ -119,7 +119,7 @@ def _evidence(story: Story) -> Iterator[Event]:
 
 
 def _restarts(lives: Sequence[Life]) -> Iterator[Event]:
-    """Somebody who starts a rank again has noticed; it makes nobody old who was started beside it."""
+    """Yields starts of a rank again, as evidence. Workers that were started beside it stay current."""
     seen_ranks: set[int] = set()
     for life in lives:
         if life.rank in seen_ranks:
@@ -140,7 +140,7 @@ def _worker_evidence(event: dict[str, Any]) -> Iterator[Event]:
 
 
 def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Event]:
-    """A worker is old from the first evidence after the last useful thing it did, until it is gone."""
+    """Yields the marks of workers. A worker is old from the first evidence after its last useful act on."""
     # When each began to join its first process group; `None`: it never said so.
     joined = [next((e["at"] for e in each.writer.events if begins(e, "rendezvous")), None) for each in lives]
     telling = any(begin is not None for begin in joined)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PHASE_NAMES = {  # in the order in which they usually come, as people read them
+PHASE_NAMES = {  # phase → words for people, in the usual order
     "interrupted_step": "Interrupted step",
     "detect": "Detect",
     "drain": "Drain",

@@ -20,18 +20,18 @@ from harness.timeline.phase_names import PHASES
 
 
 class Mark(Enum):
-    """What can change at an instant."""
+    """One kind of change at an instant."""
 
     STRIKE = auto()  # a fault acts
-    KILL_STRIKE = auto()  # a fault acts that takes processes or a node: it must be noticed anew
+    KILL_STRIKE = auto()  # a fault takes processes or a node: it must be noticed anew
     NOTICE = auto()  # the job has seen an eviction notice
     EVIDENCE = auto()  # the job has noticed that something is wrong
     UNCLEAN = auto()  # evidence, and nobody is saving any more
     STAY = auto()  # a worker runs
     LEAVE = auto()  # a worker begins to exit or is gone
-    START = auto()  # a worker was started that says when it begins to join its process group ...
-    STARTED = auto()  # ... and it does, or is gone
-    OLD = auto()  # a worker is of no more use to the job ...
+    START = auto()  # a worker that tells the begin of its join was started ...
+    STARTED = auto()  # ... and begins to join, or is gone
+    OLD = auto()  # a worker is useless to the job from now on ...
     OLD_GONE = auto()  # ... and is gone
     SPENT = auto()  # a worker begins to exit, is old or gone: it no longer works for the job
     NODE = auto()  # a node can be used
@@ -41,7 +41,7 @@ class Mark(Enum):
     JOIN = auto()  # all ranks of world `who` are in
     BROKEN = auto()  # world `who` lost a member
     RESTORED = auto()  # all ranks of world `who` have restored their state
-    ABORT = auto()  # the harness gave up: nothing that follows is the job's own doing
+    ABORT = auto()  # the harness gave up: later events are not the job's own doing
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +59,17 @@ class Segment:
     phase: str
     begin: int
     end: int
-    epoch: int = -1  # whose steps these are or were, where a step is at work (a row in Timeline.epochs)
+    epoch: int = -1  # row in Timeline.epochs of the step at work, if any
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Time without a complete step, and what the world that ends it needs: `nodes` and `size` (in ranks)."""
+    """Time without a complete step, with the needs of the world that ends it: `nodes`, and `size` in ranks."""
 
     begin: int
     end: int
     before: int  # the epoch that stopped; -1: none
-    epoch: int  # the one that ends it; -1: none did
+    epoch: int  # the epoch that ends the gap; -1: none did
     nodes: int
     size: int
     same_world: bool  # the job goes back to an earlier step without forming a new process group
@@ -78,7 +78,7 @@ class Gap:
 
 @dataclass
 class _State:
-    """All that the phase depends on."""
+    """The state on which the phase depends."""
 
     struck: bool = False
     noticed: bool = False  # somebody in the job knows
@@ -90,9 +90,9 @@ class _State:
     old: int = 0
     nodes: int = 0
     agents: int = 0
-    world: int = -1  # the newest whole one
+    world: int = -1  # the newest world whose ranks are all in
     broken: bool = False
-    joined_here: bool = False  # in this gap
+    joined_here: bool = False  # a world became whole in this gap
     restored: bool = False
     aborted: bool = False
     agents_known: bool = field(default=False)
@@ -103,7 +103,7 @@ class _State:
                 self.struck, self.noticed = True, self.noticed and self.in_gap
             case Mark.KILL_STRIKE:
                 self.struck = True
-                if self.working:  # with nobody at work there is nothing that would have to be noticed anew
+                if self.working:  # without a worker nobody has to notice anew
                     self.noticed = self.draining = False
             case Mark.NOTICE:
                 self.noticed = self.draining = True
@@ -147,17 +147,17 @@ class _State:
                 self.aborted = True
 
     def progressed(self) -> None:
-        """A first step is complete: what came before is over."""
+        """Takes note that a step is complete: the outage before it is over."""
         self.struck = self.noticed = self.draining = self.in_gap = False
 
     def stopped(self, first: bool) -> None:
-        """The last complete step was done. Evidence that came before counts only if a fault was acting."""
+        """Takes note that progress stopped. Earlier evidence counts only if a fault was acting."""
         self.noticed = first or (self.noticed and (self.struck or self.draining))
         self.joined_here = self.restored = False
         self.in_gap = True
 
     def phase(self, gap: Gap, settled: bool) -> str:
-        """The phase that this state means. The order of the questions is the order of recovery.
+        """Returns the phase of this state. The questions stand in the order of a recovery.
 
         `settled`: no more nodes will be lost in this gap, so its end tells how many were waited for; until
         then the job counts on all that it has.
@@ -165,7 +165,7 @@ class _State:
         nodes = gap.nodes if settled else max(gap.nodes, self.nodes)
         if not self.noticed and not self.struck:
             return "interrupted_step"
-        if not self.noticed and self.working > 0:  # with nobody left there is nobody who could notice
+        if not self.noticed and self.working > 0:  # without a worker nobody could notice
             return "detect"
         if self.draining:
             return "drain"
@@ -182,7 +182,7 @@ class _State:
 
 
 def walk(gaps: Sequence[Gap], marks: Iterable[Event]) -> list[Segment]:
-    """Segments of all gaps, in order. `marks` need not be sorted."""
+    """Returns the segments of all gaps in order. `marks` need not be sorted."""
     state, segments = _State(), list[Segment]()
     ordered = sorted(marks, key=lambda event: event.at)
     losses = [event for event in ordered if event.mark is Mark.NODE_LOST]
@@ -231,7 +231,7 @@ class Episode:
 
 
 def progress_segments(progress: Progress) -> tuple[list[Segment], list[Episode]]:
-    """Where steps complete: `running` and `recompute` segments (some of no length), and the episodes without theirs."""
+    """Returns the `running` and `recompute` segments (some are empty), and the episodes, still without segments."""
     segments, episodes = list[Segment](), list[Episode]()
     open_at: int | None = None  # row of the last complete step before the episode that is open
     best = np.maximum.accumulate(progress.step) if len(progress) else progress.step
@@ -256,7 +256,7 @@ def _episode(progress: Progress, row: int, regained: int | None, furthest: int) 
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:
-    """In order of time, neighbours with the same phase as one, empty ones gone."""
+    """Sorts segments by time, joins neighbours of one phase, and drops empty ones."""
     result: list[Segment] = []
     for segment in sorted(segments, key=lambda s: s.begin):
         if result and (result[-1].phase, result[-1].epoch) == (segment.phase, segment.epoch):
@@ -267,7 +267,7 @@ def merged(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def clipped(segments: Sequence[Segment], begin: int, end: int) -> list[Segment]:
-    """What of the segments, which follow each other, lies within [begin, end)."""
+    """Returns the parts of consecutive segments within [begin, end)."""
     first = bisect.bisect_right(segments, begin, key=lambda each: each.end)
     last = bisect.bisect_left(segments, end, key=lambda each: each.begin)
     inside = segments[first:last] if begin < end else ()

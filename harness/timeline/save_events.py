@@ -1,8 +1,8 @@
 """Checkpoints that several ranks save together: each tells `checkpoint.committed` of its own part.
 
-Such a checkpoint is one, and whole when the last of those who began it has committed its part. Commits before that are
-of parts: they are renamed, so that nothing takes the checkpoint for one that can be restored. How many commit one is
-seen from the others: where one rank commits for all, its word is enough.
+Such a checkpoint is whole once the last rank that began it has committed its part. Earlier commits are of parts: they
+are renamed, so that nobody takes the checkpoint for restorable. The other checkpoints show how many ranks commit one.
+If one rank commits for all, its word is enough.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 STARTED, COMMITTED, FAILED = "checkpoint.started", "checkpoint.committed", "checkpoint.failed"
 PUBLISHED = "checkpoint.published"  # the harness saw it
-REMOVED, LEFT = "checkpoint.removed", "checkpoint.left"  # it saw it go away; what it saw at the end
-UNSEEN = "checkpoint.unseen"  # why it saw nothing
+REMOVED, LEFT = "checkpoint.removed", "checkpoint.left"  # the harness saw it go away; the store at the end
+UNSEEN = "checkpoint.unseen"  # reason for which the harness saw no store
 PART = "checkpoint.part"  # committed by one rank, while others had still to commit theirs
 
 Event = Mapping[str, Any]
@@ -23,7 +23,7 @@ Committers = Mapping[int, int]  # ranks of a world → how many processes commit
 
 
 class SaveWorld(NamedTuple):
-    """The world in which something was told: its number and its size."""
+    """The world of the process that told something: its number and its size in ranks."""
 
     world: int
     ranks: int
@@ -45,7 +45,7 @@ def family(path: object) -> str:
 
 
 def committers(events: Sequence[Event], places: Sequence[SaveWorld]) -> dict[int, int]:
-    """How many processes commit a checkpoint, by the size of their world. `places`: of each event."""
+    """Counts the processes that commit a checkpoint, by the size of their world. `places`: the world of each event."""
     found: dict[int, int] = {}
     for save in _saves(events, places):
         found[save.ranks] = max(found.get(save.ranks, 0), len(save.done))
@@ -53,12 +53,12 @@ def committers(events: Sequence[Event], places: Sequence[SaveWorld]) -> dict[int
 
 
 def together(one: Committers, other: Committers) -> dict[int, int]:
-    """What two runs of the same job show."""
+    """Joins the counts of two runs of the same job."""
     return {ranks: max(one.get(ranks, 0), other.get(ranks, 0)) for ranks in one.keys() | other.keys()}
 
 
 def labelled(events: Sequence[Event], places: Sequence[SaveWorld], usual: Committers) -> list[dict[str, Any]]:
-    """The events, in order of time, with commits of parts named `PART`."""
+    """Returns the events in order of time, with commits of parts named `PART`."""
     result = [dict(event) | ({"event": COMMITTED} if event["event"] == PART else {}) for event in events]
     everyone = any(most == ranks > 1 for ranks, most in usual.items())
     for save in _saves(events, places):
@@ -73,10 +73,10 @@ def labelled(events: Sequence[Event], places: Sequence[SaveWorld], usual: Commit
 
 
 def _saves(events: Sequence[Event], places: Sequence[SaveWorld]) -> Iterator[_Save]:
-    """One after the other. A process that begins, or commits, a step again in the same world saves it a second time; a
-    line that was logged twice does not."""
+    """Yields the saves one by one. A process that begins or commits a step again in the same world saves it a second
+    time. A line that was logged twice counts once."""
     current: dict[tuple[object, int], _Save] = {}
-    last: dict[tuple[int, str, object], int] = {}  # when each process told the same before
+    last: dict[tuple[int, str, object], int] = {}  # time at which each process told the same before
     for row, (event, place) in enumerate(zip(events, places, strict=True)):
         what = COMMITTED if event["event"] == PART else str(event["event"])
         key, process = (event.get("step"), place.world), event["process"]

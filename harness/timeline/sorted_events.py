@@ -16,9 +16,9 @@ from harness.timeline.lineage import CLEAN_CODES as CLEAN_CODES
 from harness.timeline.lineage import NEVER, Key, Life
 from harness.timeline.lookups import grouped, last_by
 
-OUTCOMES = ("completed", "failed", "aborted", "interrupted")  # a node given back with one of these: the run is over
-_LISTS = ("effects", "ends", "traffic", "damaged")  # of a fault
-_AFTER = ("drill.", "second_restart.")  # what the harness tells of restarts after the run
+OUTCOMES = ("completed", "failed", "aborted", "interrupted")  # a node was given back with one of these: the run is over
+_LISTS = ("effects", "ends", "traffic", "damaged")  # fields of a fault record that collect events
+_AFTER = ("drill.", "second_restart.")  # prefixes of events on restarts after the run
 _COMMON = ("event", "wall_ns", "mono_ns", "at", "dropped")
 
 
@@ -36,9 +36,8 @@ class Slot:
 
 @dataclass(frozen=True)
 class Launcher:
-    """What one launcher told. `met`: the ends of its meetings with the others, `agent.rendezvous`, in order of time.
-    `code`: the exit code with which it ends, if it told one. `left`: it said that it exits. `gaps`: lines that its log
-    lacks."""
+    """The words of one launcher. `met`: ends of its meetings with the others (`agent.rendezvous`), in order of time.
+    `code`: its exit code, if it told one. `left`: it said that it exits. `gaps`: lines that its log lacks."""
 
     key: Key
     began: int
@@ -59,22 +58,22 @@ class FaultRecord(Consequences):
     healed: int | None
     error: str | None
     strikes: tuple[int, ...] = ()  # when targets were killed; a notice may have been given before, at `injected`
-    damaged: tuple[dict[str, Any], ...] = ()  # files of checkpoints: `fault.damaged`, with `at`
-    traffic: tuple[dict[str, Any], ...] = ()  # of the training, through a network fault: `fault.traffic`
-    ends: tuple[dict[str, Any], ...] = ()  # what was measured once it was healed: {measured, expected, unit, ok, at}
+    damaged: tuple[dict[str, Any], ...] = ()  # damaged files of checkpoints: `fault.damaged`, with `at`
+    traffic: tuple[dict[str, Any], ...] = ()  # traffic of the training through a network fault: `fault.traffic`
+    ends: tuple[dict[str, Any], ...] = ()  # measurements after the healing: {measured, expected, unit, ok, at}
     held_back: str = ""  # why it could not act when it was due
-    injecting: int | None = None  # when it began to act: it acts at `injected` at the latest
-    cancelled: int | None = None  # when it was told to end before its time, as somebody stopped it or the run ended
+    injecting: int | None = None  # begin of its injection; it acts at `injected` at the latest
+    cancelled: int | None = None  # time of an order to end early: somebody stopped it, or the run ended
 
 
 def acted_at(fault: FaultRecord) -> int:
-    """Only of one that did."""
+    """Returns when a fault acted. The fault must have acted."""
     assert fault.injected is not None
     return fault.injected
 
 
 def first_strike(faults: Iterable[FaultRecord]) -> int:
-    """When the first of them acted; `NEVER`: none did."""
+    """Returns when the first of these faults acted; `NEVER`: none did."""
     return min((fault.injected for fault in faults if fault.injected is not None), default=NEVER)
 
 
@@ -113,24 +112,25 @@ class Story:
         return inner if isinstance(inner, dict) else {k: v for k, v in event.items() if k not in _COMMON}
 
     def told_events(self) -> dict[str, int]:
-        """The names of all events that workers and launchers wrote, and when they last did; steps are elsewhere."""
+        """Returns the last time of each event that workers and launchers wrote, by name; without steps."""
         writers = (writer for writer in self.log.writers if writer.role != "harness")
         events = sorted((event["at"], str(event.get("event", ""))) for writer in writers for event in writer.events)
         return {name: at for at, name in events}
 
     def drill(self, name: str) -> dict[str, Any] | None:
-        """What the harness told last of this restart after the run, and how it told the begin (`begun`); `None` when
-        none was begun."""
+        """Returns the harness's last event of this restart after the run, with its begin as `begun`.
+
+        `None`: none was begun."""
         begun = self._last(f"{name}.started")
         told = self._last(f"{name}.finished") or begun
         return {**told, "begun": begun} if told else None
 
     def told(self, name: str) -> list[dict[str, Any]]:
-        """The harness's events of this name."""
+        """Returns the harness's events of this name."""
         return [event for event in self.harness if event["event"] == name]
 
     def of_trainers(self, *names: str) -> list[dict[str, Any]]:
-        """These events of all workers in order of time, each with who wrote it."""
+        """Returns these events of all workers in order of time, each with its writer."""
         found = [
             {"rank": life.rank, "node": life.key[0], "incarnation": life.key[1], "process": life.index} | event
             for life in self.lives
@@ -140,7 +140,7 @@ class Story:
         return sorted(found, key=lambda event: event["at"])
 
     def places_of(self, events: Sequence[Mapping[str, Any]]) -> list[save_events.SaveWorld]:
-        """The world that each worker was in when it told this; of a helper that was in none, the last one formed."""
+        """Returns, for each event, the world of its worker at that time. A helper gets the newest world."""
         formed = sorted((world.joined, number) for number, world in enumerate(self.worlds))
         planned, found = PlannedSize.of(self.plan).assumed_world_size, []
         for event in events:
@@ -151,7 +151,7 @@ class Story:
         return found
 
     def _exits(self) -> list[dict[str, Any]]:
-        """Of workers, as their launchers saw them, and of the commands on nodes: `rank` is `None`."""
+        """Returns the ends of workers, by their launchers, and of commands on nodes (`rank` is `None`)."""
         found = []
         for key, event in ((key_of(agent.header), event) for agent in self.agents for event in agent.events):
             if event["event"] == "worker.exit":
@@ -175,13 +175,13 @@ class Story:
         ]
 
     def launched(self, life: Life) -> int:
-        """When the launcher's last rendezvous before it ended, if no worker has ended there since."""
+        """Returns the end of the launcher's last rendezvous before this life, if no worker ended there since."""
         told = self._launches.get(life.key, [])
         place = bisect.bisect_right(told, (life.started, True)) - 1
         return told[place][0] if place >= 0 and told[place][1] else life.started
 
     def node_gone(self) -> dict[Key, int]:
-        """When each node incarnation was certainly over: its command ended or it was released."""
+        """Returns when each node incarnation was certainly over: its command ended or it was released."""
         gone: dict[Key, int] = {}
         for event in self.harness:
             if event["event"] in ("process.exit", "node.released"):
@@ -196,12 +196,12 @@ class Story:
 
 def key_of(event: Mapping[str, Any]) -> Key:
     """The node and the incarnation that an event, a header or a target is about."""
-    incarnation = event.get("incarnation")  # of a target it may be null
+    incarnation = event.get("incarnation")  # it may be null in a target
     return str(event.get("node", event.get("host"))), 1 if incarnation is None else int(incarnation)
 
 
 def _span(log: reading.Log) -> tuple[int, int]:
-    """From the first event to the last one, and never shorter than what the harness saw. Drills come after that."""
+    """Returns the span from the first event to the last, drills excluded, and never shorter than the harness's own."""
     firsts = [writer.header["at"] for writer in log.writers]
     events = (event for writer in log.writers for event in writer.events)
     lasts = [event["at"] for event in events if not str(event["event"]).startswith(_AFTER)]
@@ -210,7 +210,7 @@ def _span(log: reading.Log) -> tuple[int, int]:
 
 
 def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int) -> tuple[list[Slot], list[str]]:
-    """The GPUs of the job, and what contradicts itself about them: such a GPU counts as allocated for no time."""
+    """Returns the GPUs of the job, and contradictions about them. A contradictory GPU counts for no time."""
     allocated: dict[Key, dict[str, Any]] = {}
     released: dict[Key, int] = {}
     taken: set[Key] = set()
@@ -222,7 +222,7 @@ def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int) -> tuple[lis
             if event.get("reason") not in OUTCOMES:
                 taken.add(key_of(event))
     untold = [key for key in allocated if key not in released and (key[0], key[1] + 1) in allocated]
-    for node, incarnation in untold:  # it has a successor
+    for node, incarnation in untold:  # a successor took its place
         released[node, incarnation] = allocated[node, incarnation + 1]["at"]
         taken.add((node, incarnation))
     slots = []
@@ -297,7 +297,7 @@ def _met(event: Mapping[str, Any]) -> bool:
 
 
 def _launches(agents: Sequence[reading.Writer]) -> dict[Key, list[tuple[int, bool]]]:
-    """On each node: when workers could be started (True), and when one had ended (False)."""
+    """Returns, by node, when workers could be started (True) and when one had ended (False)."""
     found: dict[Key, list[tuple[int, bool]]] = {}
     for agent in agents:
         told = found.setdefault(key_of(agent.header), [])

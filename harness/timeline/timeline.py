@@ -3,8 +3,8 @@
 Pure: no clock, no network, no randomness. Times are integer nanoseconds on the harness's monotonic clock.
 Columns are numpy arrays, so that ten million step events fit and score in seconds.
 
-    files ─► reading: one clock, columns ─► story: who is told of what ─► lineage: lives, worlds, what survived
-          ─► marks: what changes the phase, and when ─► phases: segments, episodes
+    files ─► reading: one clock, columns ─► story: events by subject ─► lineage: lives, worlds, surviving steps
+          ─► marks: changes of the phase ─► phases: segments, episodes
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ __all__ = [
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-_ENDED_FROM_OUTSIDE = ("aborted", "interrupted")  # of a run; or its harness is gone
-_USUAL = 0.99  # of the times from one step to the next are not longer than what is usual
-_USUAL_STEPS = 3  # so many times the usual, a busy host may let a step take
-_PATIENCE_NS = 10**9  # however short the steps are
+_ENDED_FROM_OUTSIDE = ("aborted", "interrupted")  # outcomes of a run that somebody ended
+_USUAL = 0.99  # quantile of the times between two steps that counts as usual
+_USUAL_STEPS = 3  # factor by which a busy host may lengthen a usual step
+_PATIENCE_NS = 10**9  # least patience, in ns, however short the steps are
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Steps:
     loss: Floats
     grad_norm: Floats
     lr: Floats
-    digest: Ints  # fingerprint of the digest's text, the same in every run; 0: none was given
+    digest: Ints  # fingerprint of the digest's text, the same in every run; 0: no digest
     first: Ints  # first sample position of the global batch in the shuffled order; -1 unknown
     count: Ints  # samples in the global batch; -1 unknown
     data_ns: Ints
@@ -78,9 +78,11 @@ class Steps:
     complete: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # every rank of the world did this step
     data_pass: Ints = field(default_factory=lambda: np.zeros(0, np.int32))  # over the data set; -1 unknown
     applied: Ints = field(default_factory=lambda: np.ones(0, np.int8))  # 0: the optimizer's update was skipped
-    samples: Ints = field(default_factory=lambda: np.zeros(0, np.int32))  # its number in Timeline.samples; -1 unknown
+    samples: Ints = field(default_factory=lambda: np.zeros(0, np.int32))  # key in Timeline.samples; -1 unknown
     weights: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # fingerprint of the weights' digest; 0: none
-    rank_samples: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # different ones, its own; -1 unknown
+    rank_samples: Ints = field(
+        default_factory=lambda: np.zeros(0, np.int64)
+    )  # different samples of the rank; -1 unknown
     weights_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:
@@ -97,8 +99,8 @@ class Process:
     incarnation: int
     pid: int
     world_size: int
-    launched: int  # when its launcher had all it takes to start it; `started` where none tells
-    started: int  # its first word
+    launched: int  # when its launcher could start it; `started` if no launcher tells
+    started: int  # time of its first event
     rendezvous: int | None
     restored: int | None
     restored_step: int | None
@@ -109,32 +111,32 @@ class Process:
     exit_code: int | None  # from the launcher, or from the worker's own `exiting`
     exit_reason: str | None
     first_step: int | None = None  # the number of the first step it did
-    left: int | None = None  # when it said that it exits
+    left: int | None = None  # time of its own `exiting`
     torn: bool = False  # its log ends in the middle of a line
     tells: frozenset[str] | None = None  # the kinds of evidence that its header declares; `None`: it declares nothing
     dropped: int = 0  # events of its own that it lost to a full disk
     gaps: tuple[LineGap, ...] | None = None  # lines that its log lacks; `None`: they are not numbered
     cut: bool = False  # its log lost its end, though nothing killed it
-    own_code: int | None = None  # with which it said that it exits
-    exit_error: str | None = None  # the first error that it met, as it told it itself
+    own_code: int | None = None  # exit code that it told itself
+    exit_error: str | None = None  # first error that it told itself
     took: Mapping[str, Any] | None = None  # its first `restored` event, whole
 
     @property
     def lost(self) -> int:
-        """How many lines of its log are known to be lost."""
+        """Returns the number of lines that its log is known to lack."""
         return self.dropped if self.gaps is None else sum(gap.lines for gap in self.gaps)
 
 
 @dataclass(frozen=True)
 class Beside:
-    """Other rehearsals of the same job, as far as they matter in the window of one."""
+    """Other rehearsals of the same job, as far as they matter for one window."""
 
-    faults: frozenset[str] = frozenset()  # ids of theirs: whether those acted as planned is asked in their own windows
-    earlier: Sequence[FaultRecord] = field(default=())  # those that struck before the window
-    job_goes_on: bool = False  # after the window
-    cut_short: str = ""  # how this rehearsal ended by people or by the schedule: stopped, skipped
-    other_losses: str = ""  # one that struck before the window's end and does not expect the fault-free run's losses
-    job: Timeline | None = field(default=None, repr=False)  # the whole job, for what it was like before any fault
+    faults: frozenset[str] = frozenset()  # ids of their faults, which are judged in their own windows
+    earlier: Sequence[FaultRecord] = field(default=())  # faults that struck before the window
+    job_goes_on: bool = False  # the job goes on after the window
+    cut_short: str = ""  # outcome of a rehearsal that people or the schedule ended: stopped, skipped
+    other_losses: str = ""  # name of an earlier rehearsal that does not expect the fault-free run's losses
+    job: Timeline | None = field(default=None, repr=False)  # the whole job, which shows the time before any fault
 
 
 @dataclass(frozen=True)
@@ -157,46 +159,46 @@ class Timeline:
     exits: Sequence[dict[str, Any]]  # node commands and workers: {at, node, incarnation, rank|None, code}
     torn: Sequence[str]  # writers whose last line was cut
     dropped: int  # events lost to a full disk
-    problems: Sequence[str] = field(default=())  # contradictions found while reading
-    left_out: Sequence[dict[str, Any]] = field(default=())  # `samples.left_out`, of all before the end
-    published: Sequence[dict[str, Any]] = field(default=())  # `checkpoint.published`, as the harness saw them
-    removed: Sequence[dict[str, Any]] = field(default=())  # `checkpoint.removed`, likewise
+    problems: Sequence[str] = field(default=())  # contradictions found while reading the log
+    left_out: Sequence[dict[str, Any]] = field(default=())  # `samples.left_out` events before the end
+    published: Sequence[dict[str, Any]] = field(default=())  # `checkpoint.published` events of the harness
+    removed: Sequence[dict[str, Any]] = field(default=())  # `checkpoint.removed` events of the harness
     writes: Sequence[dict[str, Any]] = field(default=())  # begins of the phase `checkpoint.write`
-    left: Mapping[str, Any] | None = None  # `checkpoint.left`: what the harness saw when all nodes had ended
-    files_left: Mapping[str, Any] | None = None  # `files.left`: what it saw beside the checkpoints then
-    unseen: Sequence[str] = field(default=())  # why the harness did not see the store, or a part of it
+    left: Mapping[str, Any] | None = None  # `checkpoint.left`: the store after all nodes had ended
+    files_left: Mapping[str, Any] | None = None  # `files.left`: files beside the checkpoints at that time
+    unseen: Sequence[str] = field(default=())  # reasons for which the harness did not see all of the store
     epochs: Sequence[Epoch] = field(default=())
     progress: Progress = field(default_factory=lineage.no_progress)  # the complete steps
-    stretches: Sequence[Stretch] = field(default=())  # what each process did in each epoch
+    stretches: Sequence[Stretch] = field(default=())  # part of each process in each epoch
     aborted: int | None = None  # when the harness gave up
-    evidence: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # when somebody in the job noticed something
-    launchers: Sequence[Launcher] = field(default=())  # those that write into the log
-    uncertainty_ns: int = 0  # of the clocks of other hosts against the harness's
-    clock: str = ""  # the harness's, on which all times are; without a log of it, that of the log's first writer
-    drills: bool = False  # the harness went on to make the following two
-    drill: Mapping[str, Any] | None = None  # the harness's last event of the restore drill, with the one that told its
-    # begin as `begun`; `None`: none was begun
-    second_restart: Mapping[str, Any] | None = None  # the same of the second restart
-    told_events: Mapping[str, int] = field(default_factory=dict)  # what workers and launchers told, and when last
-    apart: bool = False  # the steps of some process cannot be joined with those before its restart
-    samples: Samples = field(default_factory=Samples)  # what the steps consumed, where they tell it
-    data_sizes: Sequence[int] = ()  # what workers tell of the samples in one pass over the data: each size once
+    evidence: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # when somebody in the job noticed it
+    launchers: Sequence[Launcher] = field(default=())  # launchers that write into the log
+    uncertainty_ns: int = 0  # uncertainty of other hosts' clocks against the harness's
+    clock: str = ""  # clock of all times: the harness's, or that of the log's first writer
+    drills: bool = False  # the harness made the following two restarts
+    drill: Mapping[str, Any] | None = None  # the harness's last event of the restore drill, with its begin
+    # as `begun`; `None`: none was begun
+    second_restart: Mapping[str, Any] | None = None  # the same for the second restart
+    told_events: Mapping[str, int] = field(default_factory=dict)  # last time of each event of workers and launchers
+    apart: bool = False  # some process has steps that cannot be joined with those before its restart
+    samples: Samples = field(default_factory=Samples)  # samples that the steps consumed, if told
+    data_sizes: Sequence[int] = ()  # told numbers of samples in one pass over the data, each once
     usage: Sequence[dict[str, Any]] = field(default=())  # counters of links and GPUs, by node
-    host_load: Sequence[dict[str, Any]] = field(default=())  # `host.load`, as the harness saw it
-    collectives: Sequence[dict[str, Any]] = field(default=())  # `flight_recorder`, told by ranks that hung
+    host_load: Sequence[dict[str, Any]] = field(default=())  # `host.load` events of the harness
+    collectives: Sequence[dict[str, Any]] = field(default=())  # `flight_recorder` events of ranks that hung
     committers: Mapping[int, int] = field(default_factory=dict)  # size of a world → how many commit its checkpoints
-    nodes: Sequence[str] = field(default=())  # in the order in which the job got them, before a window, too
+    nodes: Sequence[str] = field(default=())  # node names in order of their allocation, also before a window
     steps_before: int = 0  # the last complete step before a window
     beside: Beside = field(default_factory=Beside)
 
     @property
     def data_samples(self) -> int | None:
-        """Samples in one pass over the data, where workers tell it."""
+        """Returns the samples in one pass over the data: the largest number that workers tell."""
         return max(self.data_sizes, default=None)
 
     @property
     def lost(self) -> int:
-        """How many lines of the job's own are known to be lost."""
+        """Returns the number of lines that the job's logs are known to lack."""
         gaps = [*(each.gaps or () for each in self.processes), *(each.gaps for each in self.launchers)]
         return self.dropped + sum(gap.lines for gap in itertools.chain.from_iterable(gaps) if not gap.full_disk)
 
@@ -211,18 +213,18 @@ class Timeline:
 
     @property
     def largest_world(self) -> int:
-        """Ranks of the largest world that did a step; 0 where none did."""
+        """Returns the ranks of the largest world that did a step; 0: none did."""
         return max((epoch.size for epoch in self.epochs), default=0)
 
     @property
     def saves_every(self) -> int | None:
-        """A checkpoint is planned every so many steps."""
+        """Returns the planned steps from one checkpoint to the next."""
         steps = ((self.plan.get("workload") or {}).get("checkpoint") or {}).get("every_steps")
         return steps if isinstance(steps, int) else None
 
     @property
     def saves_every_s(self) -> float | None:
-        """A checkpoint is planned after so many seconds, whatever the steps."""
+        """Returns the planned seconds from one checkpoint to the next, whatever the steps."""
         every = ((self.plan.get("workload") or {}).get("checkpoint") or {}).get("every")
         try:
             return Duration(every).s if isinstance(every, str) else None
@@ -235,13 +237,12 @@ class Timeline:
 
     @cached_property
     def stride(self) -> int:
-        """How far apart two steps are that are told one after the other, at the least."""
+        """Returns the smallest distance between two told steps in a row."""
         return min((each.stride for each in self.stretches if each.stride), default=1)
 
     @cached_property
     def rows_by_process(self) -> tuple[Ints, Ints]:
-        """Rows of the steps, process by process and in order of time; and where the rows of each process begin there,
-        with the end of the last ones."""
+        """Returns the rows of the steps by process, in order of time, and the offsets of the processes in them."""
         few = len(self.processes) < 2**15
         owner = self.steps.process.astype(np.int16 if few else np.int64)  # numpy sorts short integers in linear time
         order = np.argsort(owner, kind="stable")
@@ -249,12 +250,12 @@ class Timeline:
 
     @property
     def last_told_step(self) -> int | None:
-        """The last of the planned steps that a trainer tells which tells each fifth."""
+        """Returns the last planned step that the trainer can tell: it may tell only each fifth."""
         return None if self.planned_steps is None else self.planned_steps // self.stride * self.stride
 
     @property
     def finished(self) -> bool:
-        """Whether the job did all that was asked of it."""
+        """Tells whether the job did all planned steps."""
         if self.last_told_step is None:
             return self.outcome == "completed"
         return self.reached_step >= self.last_told_step
@@ -266,7 +267,7 @@ def load(run_dir: pathlib.Path) -> Timeline:
 
 
 def build(log: reading.Log) -> Timeline:
-    """The timeline of a log that was read."""
+    """Builds the timeline of a log."""
     story = Story(log)
     told = story.of_trainers(save_events.STARTED, save_events.COMMITTED, save_events.FAILED)
     places = story.places_of(told)
@@ -328,7 +329,7 @@ def build(log: reading.Log) -> Timeline:
 
 
 def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
-    """What is wrong with the evidence itself, one sentence each."""
+    """Lists flaws of the evidence itself, one sentence each."""
     found = [*log.problems, *story.clock_problems, *story.slot_problems]
     for event in story.told("reader.failed"):
         found.append(f"{event['path']} is no longer read: {event.get('error') or 'no reason given'}")
@@ -341,7 +342,9 @@ def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
 
 
 def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
-    """The run, if it was cut short while a checkpoint was saved: how many save one only the fault-free run may tell."""
+    """Labels commits of parts with the help of the fault-free run.
+
+    A run that was cut short during its only save does not show by itself how many ranks commit one."""
     known = save_events.together(run.committers, fault_free.committers if fault_free else {})
     if all(known[ranks] == most for ranks, most in run.committers.items()):
         return run
@@ -349,8 +352,9 @@ def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
 
 
 def _places(run: Timeline) -> list[save_events.SaveWorld]:
-    """For each event of a checkpoint: the world of the last epoch that had begun by then, of those that its process was
-    in; of a helper that was in none, of all."""
+    """Returns the world of each checkpoint event: that of the newest epoch of its process by then.
+
+    For a helper that was in no epoch, the newest epoch of all counts."""
     all_epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
     epochs = grouped((row, epoch) for epoch in all_epochs for row in epoch.processes)
     found = []
@@ -397,7 +401,7 @@ def _process(life: Life, launched: int) -> Process:
 
 
 def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episode]]:
-    """Segments of the whole run, and its episodes with theirs."""
+    """Returns the segments of the whole run, and its episodes with their segments."""
     segments, episodes = progress_segments(timeline.progress)
     changes = list(phase_marks.of(story))
     segments += walk(_gaps(story, timeline), changes)
@@ -413,10 +417,10 @@ def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episod
 
 
 def _cut_off(timeline: Timeline) -> bool:
-    """Whether the run was ended from outside in the course of a usual step: then the job had not stopped by itself.
+    """Tells whether somebody ended the run during a usual step: then the job had not stopped by itself.
 
-    Usual: without a word that something is wrong, without a fault at work, and not for longer than a few times what
-    steps take, nor than the run is given to do one.
+    A step is usual if nobody tells that something is wrong, no fault is at work, and it lasts no longer than a few
+    usual steps and than the run allows for one.
     """
     if timeline.outcome not in (*_ENDED_FROM_OUTSIDE, None):
         return False
@@ -432,7 +436,7 @@ def _cut_off(timeline: Timeline) -> bool:
 
 
 def _patience_ns(timeline: Timeline) -> int:
-    """How long after the last complete step nobody would say that the job stands still."""
+    """Returns how long after a complete step, in ns, the job does not yet count as standing still."""
     progress = timeline.progress
     usual = np.diff(progress.end)[np.diff(progress.epoch) == 0]
     longest = int(np.quantile(usual, _USUAL, method="higher")) if len(usual) else 0
@@ -441,7 +445,7 @@ def _patience_ns(timeline: Timeline) -> int:
 
 
 def _struck_at_start(timeline: Timeline, changes: Sequence[Event]) -> list[Episode]:
-    """A fault that took something before the first step: progress "stopped" when it struck."""
+    """Returns the episode of a fault that struck before the first step: it begins at the strike."""
     first = int(timeline.progress.end[0]) if len(timeline.progress) else None
     strikes = [m.at for m in changes if m.mark is Mark.KILL_STRIKE and (first is None or m.at < first)]
     return [Episode(min(strikes), first, first, 0, (), ())] if strikes else []
@@ -472,7 +476,7 @@ def _gaps(story: Story, timeline: Timeline) -> list[Gap]:
 def _named(
     timeline: Timeline, segments: Sequence[Segment], episodes: Sequence[Episode], gone: Mapping[Key, int]
 ) -> list[Episode]:
-    """Episodes with their segments and the ids of the faults that caused or met them."""
+    """Returns the episodes with their segments and the ids of their faults."""
     result: list[Episode] = []
     first_start: dict[Key, int] = {}
     for process in timeline.processes:
@@ -489,7 +493,7 @@ def _named(
 
 
 def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int]) -> bool:
-    """Whether a fault that no earlier episode has named is at work in this one.
+    """Tells whether a fault is at work in this episode. No earlier episode has named it.
 
     A node that is reclaimed with a notice may do steps until it is taken: then it counts when it is taken.
     """
@@ -504,8 +508,9 @@ def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int])
 def _brought_back(
     timeline: Timeline, episode: Episode, end: int, gone: Mapping[Key, int], first_start: Mapping[Key, int]
 ) -> list[FaultRecord]:
-    """Faults whose lost node comes back into the job in this episode: growing again is their doing, too. Not those that
-    were over when the node was lost."""
+    """Returns faults whose lost node comes back in this episode: they cause the growth, too.
+
+    Faults that were over when the node was lost do not count."""
     back = {(node, number - 1) for (node, number), at in first_start.items() if episode.t_stop <= at <= end}
     return [
         fault

@@ -1,4 +1,4 @@
-"""What one rehearsal may be judged by: its window of a log that may hold several rehearsals.
+"""The window of one rehearsal: the part of a job's log by which it is judged.
 
 A window reaches from the rehearsal's `rehearsal.started` to its `rehearsal.finished`, or to the end of the job. It is
 grown until it cuts no outage and no fault in two, and until it holds every step that the job lost in it. Whatever
@@ -8,7 +8,7 @@ windows of both.
     log ─► cut at the window's end, as if the job had ended there ─► timeline ─► narrowed to the window's begin
 
 So the timeline is built from the whole history before the window (which checkpoint a restart had to take, which steps
-survived), and none of what came after.
+survived), and from nothing after it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Table = TypeVar("Table", Steps, Progress)
 Teller = TypeVar("Teller", Process, Launcher)
 _OUTCOMES = {"settled": "completed", "aborted": "aborted", "stopped": "interrupted", "skipped": "interrupted"}
 """Of a rehearsal that ended before its job."""
-STEPS_AFTER_CUT = 3  # of a rehearsal that was stopped: so the steps that its fault still disturbed count whole
+STEPS_AFTER_CUT = 3  # steps after a stopped rehearsal, so that steps that its fault disturbed count whole
 
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """One rehearsal as the log tells it. `outcome` is empty while it is not over; `end` is `None` then."""
+    """One rehearsal by the log. Before its end, `outcome` is empty and `end` is `None`."""
 
     name: str
     plan: Mapping[str, Any]
@@ -51,7 +51,7 @@ class Rehearsed:
 
 
 class JobLog:
-    """The log of a job, read once for all that is judged of it: each timeline is built from a copy of its own."""
+    """The log of a job, read once. Each timeline is built from a copy of its own."""
 
     def __init__(self, log: Log):
         self.log = log
@@ -63,7 +63,7 @@ class JobLog:
         return timeline.build(_until(self.log, NEVER))
 
     def until(self, at: int) -> Timeline:
-        """The timeline of a job that somebody ended then on purpose: as if it had been planned to do so many steps."""
+        """Returns the timeline of a job that somebody ended then on purpose, as if no further steps were planned."""
         end = _last_end(self.whole, at)
         planned = Rehearsed("", {}, self.whole.begin, end, "settled", "")
         reached = int(self.whole.progress.step[self.whole.progress.end <= end].max(initial=0))
@@ -71,13 +71,13 @@ class JobLog:
         return replace(run, beside=Beside(job_goes_on=True, job=self.whole))
 
     def window(self, rehearsal: str) -> Timeline:
-        """The timeline that it is judged by. Raises `UsageError` where the log has no such rehearsal."""
+        """Returns the timeline of one rehearsal. Raises `UsageError` if the log has no such rehearsal."""
         found = next((each for each in self.rehearsals if each.name == rehearsal), None)
         if found is None:
             known = ", ".join(each.name for each in self.rehearsals) or "none"
             raise UsageError(f"unknown rehearsal {rehearsal!r}; this run began: {known}")
         if len(self.rehearsals) == 1 and found.outcome not in _OUTCOMES:
-            return self.whole  # one rehearsal that lasted from the job's begin to its end
+            return self.whole  # this one rehearsal is the whole job
         begin, end = _grown(self.whole, found)
         if found.outcome not in _OUTCOMES:
             end = NEVER  # to the end of the log
@@ -87,7 +87,7 @@ class JobLog:
 
 
 def load(run_dir: pathlib.Path, rehearsal: str | None = None) -> Timeline:
-    """The timeline that `rehearsal` is judged by; without a name that of the whole job.
+    """Returns the timeline of `rehearsal`, or without a name that of the whole job.
 
     Raises `UsageError` where the log has no such rehearsal, and `EventLogError` when the log cannot be read at all.
     """
@@ -96,7 +96,7 @@ def load(run_dir: pathlib.Path, rehearsal: str | None = None) -> Timeline:
 
 
 def rehearsals(log: Log) -> list[Rehearsed]:
-    """Those that began, in the order in which they did. A log of an older version has none."""
+    """Returns the rehearsals that began, in order. A log of an older version has none."""
     events = log.harness.events if log.harness else []
     plans = {e["rehearsal"]: e.get("plan") or {} for e in events if e["event"] == "plan" and "rehearsal" in e}
     finished = {e.get("rehearsal"): e for e in events if e["event"] == "rehearsal.finished"}
@@ -111,7 +111,7 @@ def rehearsals(log: Log) -> list[Rehearsed]:
 
 
 def fault_free_part(baseline: Timeline, run: Timeline) -> Timeline:
-    """The steps of a fault-free run that lie beside those of a window."""
+    """Returns the part of a fault-free run with the steps of a window."""
     kept = run.steps.step[run.steps.survives]
     if not len(kept):
         return baseline
@@ -128,7 +128,7 @@ def fault_free_part(baseline: Timeline, run: Timeline) -> Timeline:
 
 
 def narrowed(whole: Timeline, begin: int) -> Timeline:
-    """What of a timeline came after the last complete step at `begin`, and what was lost of the steps before.
+    """Returns the part of a timeline after the last complete step at `begin`, and the lost steps before it.
 
     Processes keep the times of their own past; nodes count as allocated, and worlds as formed, at the window's begin.
     """
@@ -194,13 +194,13 @@ def _faults(rehearsed: Rehearsed) -> frozenset[str]:
 
 
 def _exact(rehearsed: Rehearsed) -> bool:
-    """Whether its scenario expects the losses of the fault-free run, bit for bit."""
+    """Tells whether the scenario expects the losses of the fault-free run, bit for bit."""
     bounds = (rehearsed.plan.get("expect") or {}).get("loss_continuity")
     return isinstance(bounds, Mapping) and bounds.get("mode", "exact") == "exact"
 
 
 def _grown(job: Timeline, found: Rehearsed) -> Span:
-    """The window from one complete step to another, with all outages and faults that it touches."""
+    """Returns the window between two complete steps, with every outage and fault that it touches."""
     begin, end = found.begin, job.end if found.end is None or found.outcome not in _OUTCOMES else found.end
     struck = {fault.id: fault.injected for fault in job.faults if fault.injected is not None}
     spans = [
@@ -231,18 +231,18 @@ def _grown(job: Timeline, found: Rehearsed) -> Span:
 
 
 def _last_end(job: Timeline, at: int) -> int:
-    """The end of the last complete step by then."""
+    """Returns the end of the last complete step by then."""
     row = _last_row(job, at)
     return int(job.progress.end[row]) if row >= 0 else at
 
 
 def _last_row(job: Timeline, at: int) -> int:
-    """The last complete step by then; -1: none."""
+    """Returns the row of the last complete step by then; -1: none."""
     return int(np.searchsorted(job.progress.end, at, side="right")) - 1
 
 
 def _until(log: Log, end: int) -> Log:
-    """A copy of the log as it would be if the job had ended then."""
+    """Returns a copy of the log as if the job had ended then."""
     keep = log.steps["end"] <= end
     steps = {name: column[keep] for name, column in log.steps.items()}
     place = np.concatenate([[0], np.cumsum(keep)])  # row in the log → row in the copy
@@ -261,7 +261,7 @@ def _until(log: Log, end: int) -> Log:
 
 
 def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
-    """The log until then, with the plan of the rehearsal for its own."""
+    """Returns the log until then, with the plan of the rehearsal in place of the day's."""
     shorter = _until(log, end)
     assert shorter.harness is not None  # it told of the rehearsal
     harness = replace(shorter.harness, events=_as_one(shorter.harness.events, found, end, reached))
@@ -270,7 +270,7 @@ def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
 
 
 def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reached: int) -> list[dict[str, Any]]:
-    """The harness's events with this rehearsal's plan first and, if it ended before the job, with its end last."""
+    """Returns the harness's events with this rehearsal's plan first. If it ended before the job, its end is last."""
     first = next(event for event in events if event["event"] == "plan")
     plan = dict(first.get("plan") or {}) | {k: v for k, v in found.plan.items() if k not in ("workload", "seed")}
     others = [event for event in events if event["event"] != "plan"]
@@ -286,8 +286,9 @@ def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reache
 
 
 def _start(whole: Timeline, begin: int) -> int:
-    """The end of the last complete step before the window, and before any step that the job lost in it; or where that
-    one lies before another outage, the begin of the first step after that."""
+    """Returns where the window starts: the end of the last complete step before it and before any step lost in it.
+
+    If that step lies before another outage, the begin of the first step after that outage counts."""
     at, steps = _last_end(whole, begin), whole.steps
     if not len(whole.progress) or int(whole.progress.end[0]) > begin:
         return whole.begin
@@ -303,8 +304,9 @@ def _start(whole: Timeline, begin: int) -> int:
 
 
 def _alive(whole: Timeline, start: int) -> list[bool]:
-    """Which processes were there at the window's begin or came later: not those of which the end was seen, whose
-    place another one had taken, or whose node was gone."""
+    """Marks processes that were there at the window's begin or came later.
+
+    A process was gone if its end was seen, another one had its place, or its node was gone."""
     newest = {(p.node, p.incarnation, p.local_rank): p.started for p in whole.processes if p.started <= start}
     released = {(slot.node, slot.incarnation): slot.released for slot in whole.slots}
 
@@ -321,7 +323,7 @@ def _since(each: Teller, start: int) -> Teller:
 
 
 def _renumbered(kept: Sequence[bool]) -> Ints:
-    """Old number → new number, -1 for what is not kept."""
+    """Maps old numbers to new ones; -1 for those that are not kept."""
     chosen = np.array(kept, np.bool_)
     return np.where(chosen, np.cumsum(chosen) - 1, -1)
 
@@ -331,7 +333,7 @@ def _rows(table: Table, rows: Bools) -> Table:
 
 
 def _told(whole: Timeline, start: int) -> dict[str, int]:
-    """The events that were told since then, and those that there was no occasion to tell."""
+    """Returns events told since then, and events for which there was no occasion."""
     born = [process for process in whole.processes if process.started > start]
     before = {(p.node, p.incarnation, p.local_rank) for p in whole.processes if p.started <= start}
     replaced = any((p.node, p.incarnation, p.local_rank) in before for p in born)
@@ -359,7 +361,7 @@ def _events(events: Iterable[dict[str, Any]], process: Ints, start: int) -> list
 
 
 def _checkpoints(whole: Timeline, process: Ints, start: int) -> list[dict[str, Any]]:
-    """Those of the window, and the newest one before it: a restart may have to take that."""
+    """Returns the checkpoint events of the window and of the newest one before it, which a restart may have to take."""
     committed = [e for e in whole.checkpoints if e["event"] == "checkpoint.committed" and e["at"] <= start]
     newest = max((event["at"] for event in committed), default=NEVER)
     before = [event | {"process": int(process[event["process"]])} for event in committed if event["at"] == newest]

@@ -57,7 +57,7 @@ class Pretended:
         self.meanwhile()
         history = simulate(JOB, seed=1)
         logs = expecting(history.logs(), ASKED)
-        slowed(logs, 40, 60, 1.01, healed=10**9)
+        slowed(logs, 40, 60, 1.6, healed=10**9)
         history.write(run_dir, logs)
         return Outcome("completed", "")
 

@@ -19,8 +19,7 @@ from harness.campaign.campaign_observers import SILENT_CAMPAIGN, CampaignObserve
 from harness.campaign.fault_free import CACHE, forget_fault_free
 from harness.campaign.resumed import Resumed, resize
 from harness.errors import ChaosError
-from harness.judge.facts.made_as_asked import committed
-from harness.judge.facts.resumed_as_asked import BEFORE, SAME, Resize, broken_by
+from harness.judge.facts.made_as_asked import BEFORE, SAME, Resize, broken_by, committed
 from harness.log.journal import Journal
 from harness.plan.making import make_plan
 from harness.plan.run_plan import Plan

@@ -12,8 +12,7 @@ from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, simulate
 
 from harness.judge.facts.evidence import Evidence
-from harness.judge.facts.made_as_asked import Asked
-from harness.judge.facts.resumed_as_asked import BEFORE, SAME
+from harness.judge.facts.made_as_asked import BEFORE, SAME, Asked
 from harness.judge.score import judge
 from harness.judge.verdict import Verdict
 from harness.timeline.timeline import Timeline

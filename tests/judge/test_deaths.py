@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -248,16 +247,6 @@ def test_who_has_survived_it_for_long_dies_of_something_else(
     assert judged(bend, Outage(37, "crash"), job=job).metrics["deaths_unexplained"] == found
 
 
-def test_deaths_that_end_alike_are_one_line() -> None:
-    [told] = judged(nothing, CRASH).reasons
-    assert re.fullmatch(
-        r"unexplained deaths: ranks 0 and 1 died, the first at \d\.\d\d s, with exit code 1 \(no fault explains it\)",
-        told,
-    )
-    [again] = judged(nothing, CRASH, Outage(9, "crash")).reasons
-    assert again.startswith("unexplained deaths: ranks 0 and 1 died 4 times, the first at ")
-
-
 def test_three_kinds_are_named_and_the_rest_counted() -> None:
     def told(nodes: int, *codes: int) -> list[str]:
         [reason] = judged(with_codes(*codes), CRASH, job=Job(nodes=nodes, steps=40, every=10)).reasons
@@ -377,6 +366,19 @@ SLOWED_BEFORE = at_work(-900 * MS, -800 * MS)
 def test_only_a_notice_that_somebody_gave_excuses(sources: tuple[str, str], also: Bend, excused: bool) -> None:
     found = unexplained(judged(together(also, drained(*sources)), CRASH))
     assert sorted(found) == ([] if excused else [f"{R0}75", f"{R1}75"])
+
+
+@pytest.mark.parametrize("notice", [{"notice_ns": 5000 * MS}, {}], ids=["with notice", "without"])
+def test_a_job_may_leave_with_0_over_a_notice_that_nobody_tells(notice: dict[str, Any]) -> None:
+    def leaves(logs: Logs) -> None:
+        for lines in logs.trainers():
+            lines[:] = [line for line in lines if line.get("event") != "notice"]
+        for end in (exits(logs, rank)[0] for rank in range(2)):
+            end["code"] = 0
+        logs.told("fault.injected").update({"may": ["kill"], "preempts": True} | notice)
+
+    found = unexplained(judged(leaves, Outage(12, "notice", victim=1)))
+    assert sorted(found) == ([] if notice else [f"{R0}0"])
 
 
 def test_a_victim_that_leaves_on_a_notice_of_its_own_was_not_killed() -> None:

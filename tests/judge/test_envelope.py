@@ -17,7 +17,7 @@ from harness.judge.facts import envelope, losses
 from harness.judge.facts.envelope import DRIFTS, Envelope, Lasts, left_early
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.losses import Curve, compare
-from harness.judge.facts.resumed_as_asked import BEFORE, SAME
+from harness.judge.facts.made_as_asked import BEFORE, SAME
 from harness.judge.facts.times import impossible
 from harness.judge.score import Scorecard, judge
 from harness.judge.thresholds import BEFORE_NS

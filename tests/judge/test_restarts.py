@@ -75,16 +75,15 @@ def test_a_restart_that_tells_nothing_loses_what_the_plan_lets_it_lose(
         epoch = SimpleNamespace(first=first, last=last, begin=begin)
         return SimpleNamespace(number=number, epoch=epoch, states=[], newcomers=["one"], by=By.MISSING)
 
-    run = SimpleNamespace(checkpoints=[], saves_every=every, saves_every_s=every_s, stride=1)
+    run = SimpleNamespace(checkpoints=[], saves_every=every, saves_every_s=every_s, stride=1, faults=[])
     run.progress = _Progress(np.array([3 * S]))
-    saves = SimpleNamespace(may_be_spoilt=lambda moment: False)
     second = restart(1, first, 99, 3 * S + after_ns)
-    evidence: Any = SimpleNamespace(run=run, saves=saves, restarts=[restart(0, 1, last, 2 * S), second])
+    evidence: Any = SimpleNamespace(run=run, restarts=[restart(0, 1, last, 2 * S), second])
     planned = f", though it should save every {every} steps" if every else ""
     text = f"the job restarted at step {first} and lost {lost} steps{planned}; it reported no saves and no restores"
     assert [each.words for each in restart_newest.further_back(evidence)] == ([] if lost is None else [text])
     for excuse in (
-        {"saves": SimpleNamespace(may_be_spoilt=lambda moment: moment == second.epoch.begin)},
+        {"run": SimpleNamespace(**vars(run) | {"faults": [SimpleNamespace(spoils=True, injected=second.epoch.begin)]})},
         {"run": SimpleNamespace(**vars(run) | {"checkpoints": ["some"]})},
         {"restarts": [evidence.restarts[0], SimpleNamespace(**vars(second) | {"newcomers": []})]},
         {"restarts": [evidence.restarts[0], SimpleNamespace(**vars(second) | {"states": ["one"]})]},

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import margins
 import typer
 import yaml
 
@@ -114,6 +115,7 @@ def guarantees() -> str:
         "|---|---|",
     ]
     lines += [f"| `{name}` | {assumption.statement(name)} |" for name in assumption.assumptions()]
+    lines += ["", *margins.section()]
     return "\n".join(lines) + "\n"
 
 

@@ -28,7 +28,7 @@ class Way:
         self._api, self._place = api, place
 
     def why_not(self) -> str:
-        """Why it cannot be done here; empty where it can."""
+        """Tells why pods cannot be reclaimed this way here; empty: they can."""
         right = "harness/backends/kubernetes/rbac.yaml has it"
         return "" if self._api.may("create", "pods/eviction") else f"no right to create pods/eviction; {right}"
 

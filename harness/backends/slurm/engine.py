@@ -170,8 +170,9 @@ class Slurm:
 
     @property
     def end_s_max(self) -> float:
-        """How long after the order a node may tell that a job has ended there: slurmd kills what does not end within
-        `KillWait`, and within 5 s at least, and tells only then."""
+        """Returns how many seconds after the order a node may still take to tell the end of a job.
+
+        slurmd kills a job that has not ended within `KillWait`, at least 5 s, and tells only then."""
         found = re.search(r"= *(\d+)", self._configured("KillWait"))
         return max(float(found[1]) if found else 30.0, 5.0) + LAST_WORDS_S
 

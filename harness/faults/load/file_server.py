@@ -42,7 +42,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """One line a request would be load of its own."""
+        """Prints nothing: a line for each request would be load of its own."""
 
 
 def main(folder: str) -> None:

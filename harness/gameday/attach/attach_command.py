@@ -1,4 +1,4 @@
-"""`chaos gameday --attach`: strikes at a job that somebody else started."""
+"""The command `chaos gameday --attach`: strikes a job that somebody else started."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REPORT = "attached-report.json"
 def run_attached_day(
     where: str, plan: str, seed: int, dry_run: bool, reports: pathlib.Path, scenarios: pathlib.Path
 ) -> int:
-    """Returns the exit code. Raises `UsageError` for a job that did not allow it, before anything is touched."""
+    """Runs a day and returns the exit code. Raises `UsageError`, before any strike, if the job does not allow it."""
     day = load_attached(find_gameday(plan, scenarios))
     say(f"Looking for the job {where}.", "dim")
     with contextlib.closing(attach(where)) as job:
@@ -50,7 +50,7 @@ def run_attached_day(
 
 
 def _judged(day: AttachedDay, job: AttachedJob, folder: pathlib.Path, seed: int) -> tuple[AttachedResult, list[str]]:
-    """The verdict, and what was not judged, from the records of the run; writes the report."""
+    """Judges the records of the run and writes the report. Returns the verdict and the unjudged items."""
     records = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
     if day.progress and day.progress.read:
         records[-1:-1] = done_again(folder / LOGS, reader_as(day.progress.read))

@@ -1,4 +1,4 @@
-"""What a job that runs already wrote while it was struck: steps that it did again must be like the first time."""
+"""Keeps the log lines of a job that runs already, and compares steps that it did again."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from harness.errors import UsageError
 from harness.judge.facts import repeated_steps
 from harness.trainers.readers.contract import Reader
 
-BYTES_MAX = 64 * 2**20  # of one node
+BYTES_MAX = 64 * 2**20  # most bytes of one node
 
 
 class JobLog:
-    """`folder/<node>.log` holds each line of a node once, as long as the looks are not too rare."""
+    """The lines of a job: `folder/<node>.log` holds each line of a node once, if looks are frequent enough."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
         self._before: dict[str, list[str]] = {}
 
     def add(self, tails: Mapping[str, Sequence[str]], last: bool = False) -> None:
-        """The newest line may be half written. It is taken with the next look, or with the last one."""
+        """Adds the newest lines. A line without an end is taken with the next look, or with the last one."""
         for node, tail in tails.items():
             lines = list(tail if last else tail[:-1])
             before = self._before.get(node, [])
-            longest = min(len(before), len(lines))  # with so many lines at the most `before` ends and these begin
+            longest = min(len(before), len(lines))  # most lines that both may share
             known = next((count for count in range(longest, 0, -1) if before[-count:] == lines[:count]), 0)
             new = lines[known:]
             self._before[node] = lines
@@ -38,13 +38,15 @@ class JobLog:
 
 
 def done_again(folder: pathlib.Path, reader: Reader) -> Iterator[dict[str, Any]]:
-    """A record of each restart after which a node did steps again; `same`: like the first time; `None`: left open."""
+    """Yields a record for each restart after which a node did steps again.
+
+    `same`: they are like the first time; `None`: open."""
     for path in sorted(folder.glob("*.log")):
         try:
             own = own_log.executed([path], reader)
             judged = [*repeated_steps.judged(repeated_steps.done_again(own.told))]
             answers = [*judged, *((None, doubt) for doubt in own.doubts)] if judged else []
-        except UsageError as error:  # the strikes are over, and their report counts
+        except UsageError as error:  # the strikes are over; their report counts without this
             answers = [(None, str(error))]
         for same, text in answers:
             yield {"what": "done_again", "node": urllib.parse.unquote(path.stem), "same": same, "text": text}

@@ -1,4 +1,4 @@
-"""YAML → AttachedDay, typed: what is done to a job that somebody else started, in order. Mistakes carry their place."""
+"""YAML → AttachedDay, typed: the strikes at a job that somebody else started. Mistakes carry their place."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Time = Annotated[Duration, AfterValidator(_short_enough)]
 
 
 class Progress(Parameters):
-    """What shows that the job goes on: a number in its log that rises. Without it no strike can pass."""
+    """The proof that the job goes on: a rising number in its log. Without it no strike can pass."""
 
     log: Annotated[Line, AfterValidator(_one_number)] = Field(description=r"With one group: step (\d+).")
     read: Annotated[str | dict[str, Any] | None, AfterValidator(_reader)] = Field(
@@ -85,7 +85,7 @@ class AttachedDay(Parameters):
     entries: list[AttachedEntry] = Field(min_length=1, max_length=ENTRIES_MAX)
 
     def nodes_max(self, nodes: int) -> int:
-        """How many of so many nodes may be struck at once; none of a single one, unless all may be."""
+        """Returns how many nodes may be struck at once; none of a single node, unless all may be."""
         return int(nodes * self.limits.nodes / 100 + 1e-9)
 
 

@@ -1,7 +1,7 @@
-"""Strikes on a job that somebody else started: `AttachedRun.run` has the order of events. Nothing is judged here.
+"""Strikes a job that somebody else started: `AttachedRun.run` has the order of events. Nothing is judged here.
 
-Every strike is written to the undo journal before it is done, and undone also when the harness is killed. What was
-seen is appended to `attached.jsonl` in the run's folder, one record a line.
+Every strike is written to the undo journal before it is done, and undone also when the harness is killed. Observations
+are appended to `attached.jsonl` in the run's folder, one record a line.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from harness.units import counted
 
 LOG, LOGS = "attached.jsonl", "logs"
 LOOK_EVERY_S = 1.0
-EFFECT_S_MAX = 10.0  # until a strike must show
-MATCHES_MAX = 1e15  # a larger number is no step
+EFFECT_S_MAX = 10.0  # seconds within which a strike must show
+MATCHES_MAX = 1e15  # largest number that can be a step
 
 
 def check(day: AttachedDay, job: AttachedJob) -> None:
-    """Raises `UsageError` for what may not, or cannot, be done to this job. Touches nothing."""
+    """Raises `UsageError` for a strike that this job does not allow, or that is impossible. Touches nothing."""
     for number, entry in enumerate(day.entries, 1):
         if entry.strike is None:
             continue
@@ -59,7 +59,7 @@ def _refusal(day: AttachedDay, job: AttachedJob, verb: str, nodes: int) -> str:
 
 
 class _Over(Exception):
-    """The schedule ends here: how, and why."""
+    """The schedule ends here, with outcome and reason."""
 
     def __init__(self, outcome: str, reason: str) -> None:
         super().__init__(reason)
@@ -74,9 +74,9 @@ def run_attached(
     stop: StopRequest,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Does the schedule and undoes everything, whatever happens. Raises `FaultError` for what could not be undone.
+    """Does the schedule and undoes everything, whatever happens. Raises `FaultError` if an undo failed.
 
-    `say` hears what is being done."""
+    `say`: prints each deed."""
     run_dir.mkdir(parents=True)
     (run_dir / LOGS).mkdir()
     journal = Journal(run_dir)
@@ -88,7 +88,7 @@ def run_attached(
         try:
             close(journal)
         except FaultError:
-            # It is tried again by the reverter, which then outlives this process: it is not waited for.
+            # The reverter outlives this process and tries again; this process does not wait for it.
             reverter.returncode = 0
             raise
         reverter.kill()
@@ -130,7 +130,7 @@ class AttachedRun:
         self._tell("finished", outcome=outcome, reason=reason)
 
     def _strike(self, number: int, entry: AttachedEntry) -> None:
-        """Healthy before, struck, undone, watched until it goes on: each is told."""
+        """Makes one strike: checks the job, strikes, undoes, and watches until the job goes on. Records each."""
         assert entry.strike is not None
         progress = self.day.progress
         self._doing(number, f"looking whether the job {'goes on' if progress else 'is whole'}")
@@ -159,26 +159,26 @@ class AttachedRun:
         self._ask("after", number)
 
     def _undo(self, undos: Iterable[Undo], before: Mapping[str, float], targets: Sequence[str]) -> Mapping[str, float]:
-        """Whatever becomes of the look at the log. Returns the highest numbers until then."""
+        """Undoes a strike, even if the log is unreadable. Returns the highest numbers until then."""
         try:
             after = self._progress(before or targets)
         finally:
             for undo in undos:
-                # What fails now is told by what is seen next, and tried again at the end, by the journal.
+                # A failed undo shows in the next look, and the journal tries it again at the end.
                 with contextlib.suppress(BackendError):
                     resolve(undo.action)(**undo.arguments)
-        # By name the higher one: the log of what was taken is gone with it, and that of its successor begins anew.
+        # The higher number counts: the log of a taken node is gone, and its successor's begins anew.
         return {name: max(number, after.get(name, number)) for name, number in before.items()} if before else after
 
     def _ask(self, moment: str, number: int) -> None:
-        """Raises `_Over` for a probe that does not hold, also for one that was asked during the strike."""
+        """Asks all probes. Raises `_Over` if one does not hold, or did not during the strike."""
         self._questions.ask_all(moment, "")
         while self._questions.is_open(moment) or self._questions.is_open("during"):
             self._wait(0.05)
         self._hear(number)
 
     def _hold(self, number: int, seconds: float) -> None:
-        """The strike lasts so long, unless a probe does not hold."""
+        """Keeps the strike for so many seconds, unless a probe does not hold."""
         deadline = time.monotonic() + seconds
         while (left_s := deadline - time.monotonic()) > 0:
             self._questions.ask_due("")
@@ -192,9 +192,9 @@ class AttachedRun:
                 raise _Over("probe_failed", f"probe {heard.probe} failed ({heard.moment}): {heard.detail}")
 
     def _healthy(self) -> None:
-        """Raises `_Over` where the job is not whole before anything is done to it."""
+        """Raises `_Over` if the job is not whole before a strike."""
         looked = self.job.look()
-        if any(_is_done(seen) for seen in looked.values()):  # the others may need a moment longer
+        if any(_is_done(seen) for seen in looked.values()):  # the others may end a moment later
             looked = self._until(list(looked), lambda _, now: _is_done(now))
         if all(_is_done(seen) for seen in looked.values()):
             raise _Over("job_ended", "the job has ended with 0")
@@ -213,14 +213,14 @@ class AttachedRun:
             self._wait(LOOK_EVERY_S)
 
     def _watch(self, number: int, before: Mapping[str, float]) -> None:
-        """Until the job has passed its highest numbers, or is over, or the time is."""
+        """Watches until the job has passed its highest numbers, has ended, or the time is up."""
         begin, progress = time.monotonic(), self.day.progress
         limit_s = progress.within.s if progress else LOOK_EVERY_S
         while True:
             seen, after = self.job.look(), self._progress(before)
             codes = {node: each.code for node, each in seen.items() if each.state == ENDED}
             over = len(codes) == len(seen) or any(codes.values())
-            # Of the one that has come least far since. One that logs no number any more comes first.
+            # The node with the least progress counts; a node without a number comes first.
             pairs = [(number, after.get(name)) for name, number in before.items()]
             came = [-math.inf if now is None else now - highest for highest, now in pairs]
             highest, now = pairs[came.index(min(came))] if pairs else (None, None)
@@ -244,14 +244,16 @@ class AttachedRun:
         return max(self._numbers().values(), default=None)
 
     def _progress(self, names: Iterable[str]) -> dict[str, float]:
-        """The highest numbers of those that log one of their own: another node's says nothing of a node that was
-        struck. Where none of them does, as where rank 0 alone logs, the highest of the job, under the empty name."""
+        """Returns the highest number of each of these nodes that logs one.
+
+        A struck node needs its own number. If none logs one, as when only rank 0 logs, the highest of the job stands
+        under the empty name."""
         numbers = self._numbers()
         own = {name: numbers[name] for name in names if name in numbers}
         return own or ({"": max(numbers.values())} if numbers else {})
 
     def _numbers(self) -> dict[str, float]:
-        """The highest number that each log holds."""
+        """Returns the highest number in each log."""
         if self.day.progress is None:
             return {}
         pattern, found = re.compile(self.day.progress.log), {}
@@ -262,12 +264,12 @@ class AttachedRun:
 
     def _gather(self, last: bool = False) -> None:
         if self._log and (last or time.monotonic() - self._gathered_s > LOOK_EVERY_S):
-            with contextlib.suppress(BackendError, OSError):  # a node may just be gone, or the disk full
+            with contextlib.suppress(BackendError, OSError):  # a node may have gone, or the disk may be full
                 self._log.add(self.job.log_tails(), last)
             self._gathered_s = time.monotonic()
 
     def _wait(self, seconds: float) -> None:
-        """Raises `_Over` when the user wants the end; what acts is undone on the way."""
+        """Waits. Raises `_Over` if the user wants the end; the strike is undone on the way."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._gather()
@@ -294,7 +296,7 @@ def _plain(seen: Mapping[str, Seen]) -> dict[str, dict[str, Any]]:
 
 
 def _numbers(pattern: re.Pattern[str], line: str) -> list[float]:
-    """Those that a line holds; what is no number, or no possible step, counts as nothing."""
+    """Returns the numbers of a line that can be steps."""
     found = []
     for match in pattern.finditer(line):
         with contextlib.suppress(TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Who may do what on the live page: tokens by role, and where a request may come from."""
+"""Rights on the live page: tokens by role, and allowed origins of a request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 ROLES = ("observer", "participant", "master", "alerts")
 _PEOPLE = frozenset({"detected", "acknowledged", "mitigated", "note"})
-MAY: Mapping[str, frozenset[str]] = {  # anybody who takes part may stop: what is broken is healed by it
+MAY: Mapping[str, frozenset[str]] = {  # role → actions; every participant may stop, as that heals the faults
     "observer": frozenset(),
     "participant": _PEOPLE | {"stop"},
     "master": _PEOPLE | {"stop", "lift", "skip", "continue", "inject"},
@@ -24,8 +24,8 @@ def _fresh() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Access:
-    """`hosts`: names and addresses of the page, without a port. `tokens` are given to people and programs, by role;
-    `cookies` are what browsers keep instead, worth nothing elsewhere. `alerts` may post alerts alone."""
+    """The access to a page. `hosts`: its names, without a port. `tokens`: by role, for people and programs.
+    `cookies`: the same for browsers, worthless elsewhere. `alerts`: token that may only post alerts."""
 
     hosts: frozenset[str]
     secure: bool = False
@@ -49,7 +49,7 @@ class Access:
 
 
 def _owner(secret: str, known: Mapping[str, str]) -> str | None:
-    """Compares with each in constant time, so that time tells nothing of how near a guess was."""
+    """Returns the role of a secret. Compares in constant time, so that time does not show how near a guess was."""
     given, found = secret.encode(errors="replace"), None
     for role, each in known.items():
         if hmac.compare_digest(given, each.encode()):

@@ -1,4 +1,4 @@
-"""What alerting tools post: Alertmanager's webhook, or plain JSON such as `{"name": "TrainingStalled"}`."""
+"""Reads posts of alerting tools: Alertmanager's webhook, or plain JSON such as `{"name": "TrainingStalled"}`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.gameday.requests import AlertNews
 
-ALERTS_MAX = 200  # of one message
+ALERTS_MAX = 200  # most alerts of one message
 NAME_MAX = 200
 SUMMARY_MAX = 500
 FINGERPRINT_MAX = 100
@@ -16,7 +16,7 @@ _FIRING = ("firing", "resolved")
 
 
 def read(message: Any) -> list[AlertNews]:
-    """Raises `ValueError` for anything else."""
+    """Reads the alerts of a message. Raises `ValueError` for anything else."""
     if isinstance(message, dict) and isinstance(message.get("alerts"), list):
         given = message["alerts"]
     else:
@@ -42,7 +42,7 @@ def _alert(each: Any) -> AlertNews:
 
 
 def _fingerprint(alert: dict[Any, Any], labels: dict[Any, Any]) -> str:
-    """Alertmanager's own, or one of the labels; empty: it has neither, and its name alone tells it."""
+    """Returns Alertmanager's fingerprint, or one of the labels; empty: only the name identifies the alert."""
     given = alert.get("fingerprint")
     if isinstance(given, str) and given:
         return given[:FINGERPRINT_MAX]

@@ -35,7 +35,7 @@ REPLY_S = 3.0
 LOG_BYTES = 6000
 CHART_KEPT_S = 2.0
 PHASES = ("running", *PHASE_MEANING)  # each has its colour in the style sheet of the reports
-STREAMS_MAX = 100  # open pages; buttons, notes and alerts work without a stream
+STREAMS_MAX = 100  # most open pages; buttons, notes and alerts work without a stream
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -60,7 +60,7 @@ Chart = Callable[[bool], str]  # narrow or wide → SVG of ours; empty: nothing 
 
 
 class Page:
-    """What the routes need. `cookie` has the port in its name: browsers do not keep ports apart."""
+    """The state of the routes. `cookie` has the port in its name, as browsers do not keep ports apart."""
 
     def __init__(self, access: Access, hub: Hub, desk: Desk, run_dir: pathlib.Path, chart: Chart, cookie: str):
         self.access, self.hub, self.desk, self.run_dir = access, hub, desk, run_dir
@@ -89,7 +89,7 @@ class Page:
         return _Guard(Starlette(routes=routes, lifespan=lifespan), self.access)
 
     def _role(self, request: Request) -> str | None:
-        """Of somebody who may look: by the address's token, or by the cookie that it left."""
+        """Returns the role of a viewer, by the token in the address or by the cookie that it left."""
         token = request.query_params.get("token")
         role = self.access.role_of(token) if token else self._role_of_cookie(request)
         return role if role in LOOKS else None
@@ -118,7 +118,7 @@ class Page:
         return _Stream(self.hub, role)
 
     async def log(self, request: Request) -> Response:
-        """The newest words on a node. They are the trainer's: plain text, without what could steer a terminal."""
+        """Sends the newest lines of a node, as plain text without control characters: they are the trainer's."""
         if self._role(request) is None:
             return _refused("no token, or a wrong token")
         view, wanted = self.hub.view, request.query_params.get("node", "")
@@ -127,7 +127,7 @@ class Page:
         return PlainTextResponse(await run_in_threadpool(newest_words, self.run_dir, wanted))
 
     async def report(self, request: Request) -> Response:
-        """The day's report, and those of its rehearsals, once they are written. Each closes itself to the network."""
+        """Sends the reports of the day and its rehearsals, once written. Each closes itself to the network."""
         if self._role(request) is None:
             return _refused("no token, or a wrong token")
         path = request.path_params["path"] or "report.html"
@@ -147,7 +147,7 @@ class Page:
         return Response(await run_in_threadpool(self._draw, narrow), media_type="image/svg+xml")
 
     def _draw(self, narrow: bool) -> str:
-        """Drawn once for all browsers, and not anew within two seconds."""
+        """Returns the chart, drawn once for all browsers and at most every two seconds."""
         drawn_at, text = self._drawn.get(narrow, (0.0, ""))
         if time.monotonic() - drawn_at > CHART_KEPT_S:
             text = self._chart(narrow)
@@ -155,7 +155,7 @@ class Page:
         return text
 
     async def act(self, request: Request) -> Response:
-        """A button. Takes the cookie, the page's own origin and JSON: three things that another site cannot send."""
+        """Takes a button press, with cookie, own origin and JSON: another site cannot send these three."""
         role = self._role_of_cookie(request)
         if role not in LOOKS:
             return _refused("no token, or a wrong token")
@@ -164,7 +164,7 @@ class Page:
         return await self._hand_in(request, role)
 
     async def notes(self, request: Request) -> Response:
-        """The same for programs, which have a token and no page."""
+        """Takes a note of a program, which has a token and no page."""
         role = self._bearer(request)
         return await self._hand_in(request, role) if role in LOOKS else _refused(BEARER)
 
@@ -188,7 +188,7 @@ class Page:
         return self.access.role_of(token.strip()) if kind.lower() == "bearer" else None
 
     async def alerts(self, request: Request) -> Response:
-        """Alertmanager cannot send a cookie: it sends the token as `Authorization: Bearer …`."""
+        """Takes alerts. Alertmanager sends the token as `Authorization: Bearer …`, as it cannot send a cookie."""
         if self._bearer(request) not in ("alerts", "master"):
             return _refused(BEARER)
         try:
@@ -200,7 +200,7 @@ class Page:
 
 
 class _Stream(StreamingResponse):
-    """Counts from the moment on at which it was allowed, whether or not its first message is ever sent."""
+    """A stream that counts from its permission on, even if its first message is never sent."""
 
     def __init__(self, hub: Hub, role: str):
         super().__init__(hub.stream(role), media_type="text/event-stream")
@@ -219,7 +219,7 @@ def _refused(why: str) -> Response:
 
 
 async def _json(request: Request) -> Any:
-    """Raises `ValueError` for another content type, for too much, and for what is not JSON."""
+    """Reads a JSON body. Raises `ValueError` for another content type, too many bytes, or invalid JSON."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise ValueError("send application/json")
     body = b""
@@ -259,7 +259,7 @@ def newest_words(run_dir: pathlib.Path, node: str) -> str:
 
 
 class _Guard:
-    """Around everything: only our own host, and our headers on every answer."""
+    """Wraps the application: refuses foreign hosts, and puts our headers on every answer."""
 
     def __init__(self, inner: ASGIApp, access: Access):
         self.inner, self.access = inner, access

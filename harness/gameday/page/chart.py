@@ -1,4 +1,4 @@
-"""The loss of a job that is going, beside that of its fault-free run; and how many steps a second it does."""
+"""Draws the loss of a running job beside its fault-free run, and its steps a second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.report.charts.throughput import throughput_chart
 
 
 def drawing(course: Course, fault_free: Callable[[], Series | None]) -> Callable[[bool], str]:
-    """Draws what is known now, narrow or wide; an empty text where there is no step yet. `fault_free` is read once."""
+    """Returns a function that draws the chart, narrow or wide; empty: no step yet. `fault_free` is read once."""
     read = functools.cache(fault_free)
 
     def draw(narrow: bool) -> str:

@@ -7,18 +7,19 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-ASKS_WITHIN_S = 10.0  # for the first whole request
-ANSWERED_WITHIN_S = 30.0  # for each whole answer, unless it stays open; and then for taking it and asking again
-OTHERS_MAX = 100  # connections beside the answers that stay open
-AT_ONCE_MAX = 100  # new ones that are taken before any of them can be closed
-STAYS_OPEN = "stays_open"  # in the state of a request: who answers it limits how many of these there are
+ASKS_WITHIN_S = 10.0  # seconds for the first whole request
+ANSWERED_WITHIN_S = 30.0  # seconds for each whole answer, unless it stays open, and for the next request
+OTHERS_MAX = 100  # most connections beside the answers that stay open
+AT_ONCE_MAX = 100  # most new connections taken before any of them can be closed
+STAYS_OPEN = "stays_open"  # key in the state of a request, whose handler limits such answers
 
-_open: dict[Patient, None] = {}  # in the order in which they came
+_open: dict[Patient, None] = {}  # open connections in the order of arrival
 
 
 class Patient(H11Protocol):
-    """Closed when no whole request comes in time, or when nobody takes the answer. Of too many connections one without
-    a whole request is closed before others, and of these the oldest: never the newest."""
+    """A connection that is closed if no whole request comes in time, or nobody takes the answer.
+
+    Of too many connections, the oldest without a whole request is closed first, else the oldest; never the newest."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -35,7 +36,7 @@ class Patient(H11Protocol):
     def on_response_complete(self) -> None:
         self._limit.cancel()
         self._expect_request(ANSWERED_WITHIN_S)
-        super().on_response_complete()  # reads the next request where it is there already
+        super().on_response_complete()  # reads the next request if it is there already
         self._see_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -45,7 +46,7 @@ class Patient(H11Protocol):
 
     @property
     def stays_open(self) -> bool:
-        """Only while the answer goes on."""
+        """Tells whether its answer stays open and still goes on."""
         cycle = self.cycle
         return cycle is not None and not cycle.response_complete and cycle.scope["state"].get(STAYS_OPEN, False)
 

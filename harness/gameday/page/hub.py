@@ -1,4 +1,4 @@
-"""From the job's loop to browsers: the newest view of the day, and who waits for it."""
+"""Hands the newest view of the day from the job's loop to browsers."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from typing import Any
 from harness.gameday.day_view import DayView, NewsView, for_role
 from harness.report.words import plain, words
 
-WAIT_S = 10.0  # then a remark is sent, so that a dead connection is found
+WAIT_S = 10.0  # seconds of silence after which a remark is sent, to find dead connections
 RECONNECT_MS = 1500
 
 
 class Hub:
-    """`publish` may be called by any thread; all else belongs to the event loop of the page."""
+    """The newest view. Any thread may call `publish`; everything else belongs to the event loop of the page."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._changed = asyncio.Event()  # another one for each version: each stream waits for the end of its own
+        self._changed = asyncio.Event()  # new for each version: each stream waits for the end of its own version
         self._version = 0
         self.view: DayView | None = None
         self._feed: Sequence[NewsView] = ()
-        self._texts: dict[str, str] = {}  # by role, of this version
+        self._texts: dict[str, str] = {}  # role → text of this version
         self.closing = False
-        self.streams = 0  # that are open
+        self.streams = 0  # number of open streams
 
     def start(self) -> None:
-        """In the event loop."""
+        """Starts in the event loop."""
         self._loop = asyncio.get_running_loop()
 
     def publish(self, view: DayView, participants_feed: Sequence[NewsView]) -> None:
         if self._loop is not None and not self._loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # it closes just now
+            with contextlib.suppress(RuntimeError):  # the loop is closing
                 self._loop.call_soon_threadsafe(self._take, view, participants_feed)
 
     def _take(self, view: DayView, feed: Sequence[NewsView]) -> None:
@@ -44,7 +44,7 @@ class Hub:
         self._wake()
 
     def close_soon(self) -> None:
-        """Every stream ends, after what it has not sent yet. Any thread may call this."""
+        """Ends every stream after its pending messages. Any thread may call this."""
         self.closing = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):
@@ -55,17 +55,17 @@ class Hub:
         self._changed = asyncio.Event()
 
     def text(self, role: str) -> str:
-        """The newest view as JSON, as this role may see it."""
+        """Returns the newest view as JSON, as this role may see it."""
         if role not in self._texts and self.view is not None:
             view = dataclasses.asdict(for_role(self.view, role, self._feed))
-            # Phases as the report calls them; those of the outage keep their name beside it, for their colour.
+            # Phases in the words of the report. Those of an outage keep their name, too, for their colour.
             outage = [(phase, words(phase), lasted_s) for phase, lasted_s in view["outage"]]
             shown = {**view, "phase": words(view["phase"]), "outage": outage}
             self._texts[role] = json.dumps(_harmless(shown), separators=(",", ":"))
         return self._texts.get(role, "null")
 
     async def stream(self, role: str) -> AsyncIterator[str]:
-        """Server-sent events: the newest view at once, and each later one; what a slow browser missed is left out."""
+        """Yields server-sent events: the newest view at once, then each later one. Slow browsers miss some."""
         yield f"retry: {RECONNECT_MS}\n\n"
         async for message in self._messages(role):
             yield message
@@ -85,7 +85,7 @@ class Hub:
 
 
 def _harmless(value: Any) -> Any:
-    """Texts without what could turn the direction of text; numbers that JSON has no word for become null."""
+    """Removes characters that turn the direction of text, and turns NaN and infinities into null."""
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, float):

@@ -6,8 +6,6 @@ itself, as with torchft, all are node 0 of 1), and a launcher counts its meeting
 What is told so in a fault-free run as well is a way of telling, and held against nobody.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from operator import itemgetter

@@ -2,8 +2,6 @@
 on which node.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -16,8 +16,6 @@ A worker is dead, too, if nobody told of its end and others did steps without it
 that only slows a job explains no death at all.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import signal
@@ -81,15 +79,14 @@ def describe_alike(alike: Sequence[End], since: int) -> str:
     told: set[Any] = {death.node if first.rank is None else death.rank for death in alike}
     names, at, several = listed([*map(str, sorted(told))]), format_duration(first.at - since), "s" * (len(told) > 1)
     who = f"the command{several} on {names}" if first.rank is None else f"rank{several} {names}"
-    one, they, their = len(alike) == 1, *(("it", "its") if len(alike) == 1 else ("they", "their"))
+    one = len(alike) == 1
+    they, their = ("it", "its") if one else ("they", "their")
     who += f" on {first.node}" if one and first.rank is not None else ""
     often = "" if len(told) == len(alike) else f" {len(alike)} times"
     if first.code is None:
         return f"{who} disappeared{often} without an exit code{'' if one else ', the first'} before {at}"
-    own, met = (
-        f", after {they} reported an error" if first.error else "",
-        f"; {their} first error: {first.met}" if first.met else "",
-    )
+    own = f", after {they} reported an error" if first.error else ""
+    met = f"; {their} first error: {first.met}" if first.met else ""
     if one:
         return f"{who} ended with exit code {first.code}{own}{',' if own else ''} at {at}{met}"
     verb = "died" if first.code else "ended"
@@ -114,6 +111,15 @@ def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
     for death in (*dead, *(end for end in ends if end.code == 0 and end.rank is not None and end.at < last)):
         if death.at <= over and not inquest.accounts_for(death):
             yield death
+
+
+def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
+    """From a notice that the harness gave until the node was taken: a job may save and leave as a whole, and tell
+    nobody of the notice."""
+    doubt = _doubt(run)
+    for fault in (each for each in run.faults if each.injected is not None and each.notice_ns):
+        taken = first_from(fault.strikes, acted_at(fault))
+        yield acted_at(fault) - doubt, min(taken, run.end) + doubt, fault.id
 
 
 def given(run: Timeline) -> list[dict[str, Any]]:
@@ -237,6 +243,7 @@ class _Inquest:
         self._largest = list(itertools.accumulate((size for _, size in reversed(starts)), max))[::-1]  # from then on
         self._commits = sorted(save["at"] for save in run.checkpoints if save["event"] == "checkpoint.committed")
         self._notices = Moments((notice["at"], notice) for notice in given(run))
+        self._leaves = Spans(_times_to_leave(run))
         struck = [fault for fault in run.faults if fault.injected is not None]
         killers, stoppers = [each for each in struck if each.kills], [each for each in struck if each.stops]
         acted = sorted((at, place) for fault in killers for at in _moments(fault) for place in _aim(fault))
@@ -263,7 +270,7 @@ class _Inquest:
         """After a notice, or for a larger world that came."""
         if death.code not in (None, *CLEAN_CODES):
             return False
-        if any(self._notices.within(death.started, death.at)):
+        if any(self._notices.within(death.started, death.at)) or (death.code == 0 and any(self._leaves.at(death.at))):
             return True
         worlds = self._largest[bisect.bisect_right(self._starts, death.at) :][:1] if death.code is not None else []
         rows = death.processes if death.rank is not None else ()

@@ -25,7 +25,7 @@ import numpy as np
 
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.losses import CURVES, Comparison, Curve, compare, rounding, surviving, terms, ulps
-from harness.judge.facts.resumed_as_asked import BEFORE, SAME, asked_of, resize
+from harness.judge.facts.made_as_asked import BEFORE, SAME, asked_of, resize
 from harness.judge.thresholds import BEFORE_NS, TERMS_LEAST
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike

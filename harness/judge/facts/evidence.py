@@ -12,10 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from harness.errors import EventLogError
-from harness.judge.facts import deaths, losses, resumed_as_asked
+from harness.judge.facts import deaths, losses, made_as_asked
 from harness.judge.facts.losses import Comparison
-from harness.judge.facts.made_as_asked import Asked
-from harness.judge.facts.resumed_as_asked import RESUMED
+from harness.judge.facts.made_as_asked import RESUMED, Asked
 from harness.judge.thresholds import BEFORE_NS, DIFFERS_FOR_GOOD
 from harness.log import files
 from harness.log.reading import is_told
@@ -67,7 +66,7 @@ class Evidence:
     @cached_property
     def resumed_elsewhere(self) -> str:
         """Which of the runs that change their size did not do what they were asked, and what; empty: none."""
-        return resumed_as_asked.broken_by(self.run, self.fault_free, self.resumed)
+        return made_as_asked.broken_by(self.run, self.fault_free, self.resumed)
 
     def asked_of(self, other: Timeline) -> Asked:
         """What a run without faults was to do: those for calibration may be of any size."""

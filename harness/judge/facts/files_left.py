@@ -1,7 +1,5 @@
 """Which files lay beside the saves when all nodes had ended, as the harness saw it: of a run and its fault-free run."""
 
-from __future__ import annotations
-
 from harness.judge.facts.evidence import Evidence
 from harness.timeline.timeline import Timeline
 

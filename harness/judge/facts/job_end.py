@@ -1,7 +1,5 @@
 """How far the job came, and what had gone wrong before its end."""
 
-from __future__ import annotations
-
 from harness.timeline.lineage import NEVER
 from harness.timeline.phase_names import phase_words
 from harness.timeline.sorted_events import first_strike

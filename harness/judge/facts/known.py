@@ -1,7 +1,5 @@
 """How a fact is known. Each fact that may break a guarantee tells it, and so no guarantee weighs for itself."""
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass
 from typing import Protocol

@@ -4,13 +4,10 @@ A process that lived to its last word, or ended well, wrote all of its lines. Wh
 here, or removed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.judge.facts.deaths import End
-from harness.judge.facts.known import By
 from harness.log.line_numbers import LineGap
 from harness.timeline.lineage import CLEAN_CODES
 from harness.timeline.sorted_events import key_of
@@ -24,7 +21,6 @@ class Lost:
 
     words: str
     killed: bool
-    by: By = By.SEEN
 
 
 def lost_lines(run: Timeline, taken: Sequence[int], ends: Sequence[End]) -> Iterator[Lost]:

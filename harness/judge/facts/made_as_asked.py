@@ -2,13 +2,16 @@
 
 The harness makes fault-free runs, repeats, runs that stop at a save or go on from it, restore drills and restarts. Each
 is evidence like the run itself. One that has another size, seed or code, or that restored another save, proves nothing.
+Fault-free runs that change the size of their world did so where the run did: one stops at a save, and others go on from
+it. A band that is drawn from runs which went on from another save is a band for another moment.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.log.planned_size import PlannedSize
 from harness.timeline.save_events import COMMITTED
@@ -18,6 +21,9 @@ JOB = {"args": "arguments", "data": "training data", "checkpoint": "checkpoints"
 TELLS = {"tells", "read", "observe", "digest", "scenario_dir"}  # how a trainer is watched, and where its files are
 CODE = {"source_digest": "code", "image_digest": "image", "torch": "torch"}
 OLDER_CODE = ("trainer_commit", "trainer_diff")  # of logs without a digest of the code
+RESUMED = "resumed-"  # their folders in that of the run
+BEFORE, SAME = RESUMED + "before", RESUMED + "same"
+AT = re.compile(rf"{RESUMED}at-(\d{{1,18}})\Z")  # one that goes on from another save
 
 
 @dataclass(frozen=True)
@@ -110,3 +116,41 @@ def _save(step: int) -> str:
 def _differ(mine: Any, other: Any) -> bool:
     """What one of the two does not tell is no difference."""
     return None not in (mine, other) and mine != other
+
+
+class Resize(NamedTuple):
+    """The world goes on from the save of `step` with `nodes` nodes."""
+
+    step: int
+    nodes: int
+
+
+def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
+    """Where the run first went on with another number of nodes: from the newest save that a fault-free run has, too."""
+    size = run.planned_size
+    for epoch in run.epochs[1:]:
+        nodes, rest = divmod(epoch.size, size.ranks_per_node)
+        if epoch.kept >= epoch.first > 1 and epoch.size != size.world_size and not rest:
+            step = epoch.first - 1
+            saves = [save for save in committed(fault_free) if 0 < save <= step] if fault_free else []
+            return Resize(max(saves, default=step - step % (run.saves_every or 1) or step), nodes)
+    return None
+
+
+def asked_of(name: str, run: Timeline, at: Resize) -> Asked:
+    """What the run in the folder of this name was to do."""
+    if name == BEFORE:
+        return Asked.by(run, resumes_at=0, stops_at=at.step)
+    if name == SAME:
+        return Asked.by(run, resumes_at=at.step)
+    other = AT.match(name)
+    return Asked.by(run, nodes=at.nodes, resumes_at=int(other[1]) if other else at.step)
+
+
+def broken_by(run: Timeline, fault_free: Timeline | None, made: Mapping[str, Timeline]) -> str:
+    """Which of them did something else, and what; an empty text: none."""
+    at = resize(run, fault_free) if made else None
+    if at is None:
+        return f"{next(iter(made))} changed its size, and the run did not" if made else ""
+    broken = ((name, asked_of(name, run, at).broken_by(other)) for name, other in made.items())
+    return next((f"{name}: {why}" for name, why in broken if why), "")

@@ -47,6 +47,8 @@ class NoSave:
 
 @dataclass(frozen=True)
 class Rule:
+    """`find` yields saves that are none, each with the figures of `why`."""
+
     why: str
     find: Callable[..., Found]
     by: By = By.SEEN
@@ -175,9 +177,11 @@ def small(store: Store, tiny: bool) -> Found:
 
 
 def _sizes(store: Store | None, seen: bool) -> list[tuple[Save, int]]:
-    if store is None or not seen:
-        return [(save, save.size) for save in (store.whole if store else ()) if save.size is not None]
-    return [(save, each.size) for save, each in store.undamaged.items() if each.size is not None]
+    if store is None:
+        return []
+    sizes = ((save, each.size) for save, each in store.undamaged.items())
+    told = ((save, save.size) for save in store.whole)
+    return [(save, size) for save, size in (sizes if seen else told) if size is not None]
 
 
 def _by_series(sizes: Iterable[tuple[Save, T]]) -> dict[str, list[T]]:
@@ -341,6 +345,8 @@ def holds_another(store: Store) -> Found:
         if steps and save.step not in steps:
             yield save, min(steps)
 
+
+# In words. The first rule that finds a save is told.
 
 NOT_FOUND = "the harness did not find it in the store when all nodes had ended"
 BYTES = "{} {:,} bytes, and at least {:,} of each without a fault"

@@ -4,8 +4,6 @@ Ranks that agree on a value at hardly any step of the fault-free run tell values
 compared with the same rank there. A value that a rank leaves out now and then switches no check off.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -95,28 +93,34 @@ def weights_again(steps: Steps) -> tuple[int, int] | None:
     return (int(step[again[0]]), int(since[again[0]])) if len(again) else None
 
 
-class Digests(NamedTuple):
+class Digests:
     """Who told a digest of its weights, and when; by rank."""
 
-    steps: Steps
+    def __init__(self, steps: Steps):
+        self._steps, self._rows = steps, np.lexsort((steps.begin, steps.rank))
+        self._rank, self._begin = steps.rank[self._rows], steps.begin[self._rows]
+        told = np.where(steps.weights[self._rows] != 0, np.arange(len(self._rows)), len(self._rows))
+        self._told = np.minimum.accumulate(told[::-1])[::-1]  # the place of the next one that tells it
 
     def checked_after(self, rank: int, at: int) -> int | None:
         """The first step, begun after this moment and before the rank restored anything, that tells its digest."""
-        steps, rows = self.steps, np.flatnonzero((self.steps.rank == rank) & (self.steps.begin > at))
-        rows = rows[np.argsort(steps.begin[rows], kind="stable")]
-        told = rows[(steps.weights[rows] != 0) & (steps.epoch[rows] == steps.epoch[rows[:1]].sum())]
-        return int(steps.step[told[0]]) if len(told) else None
+        low, high = (int(np.searchsorted(self._rank, rank, side=side)) for side in ("left", "right"))
+        place = low + int(np.searchsorted(self._begin[low:high], at, side="right"))
+        told = int(self._told[place]) if place < high else high
+        if told >= high or self._steps.epoch[self._rows[told]] != self._steps.epoch[self._rows[place]]:
+            return None
+        return int(self._steps.step[self._rows[told]])
 
 
-class Short(NamedTuple):
-    """A surviving step whose ranks did not compute with as many different samples as its batch has. `rank`: the one
-    with the fewest, `had`; the lowest of several. `got`: all ranks together; `asked`: by the batch."""
+@dataclass(frozen=True)
+class Short:
+    """A surviving step whose ranks did not compute with as many different samples as its batch has."""
 
     step: int
-    rank: int
+    rank: int  # the one with the fewest; the lowest of several
     had: int
-    got: int
-    asked: int
+    got: int  # by all ranks together
+    asked: int  # samples of the batch
     begin: int  # ns
 
     def __str__(self) -> str:
@@ -138,33 +142,37 @@ def samples_counted(run: Timeline) -> Ints:
     return rows[told_by[cell] >= sizes[steps.epoch[rows]]]
 
 
+def samples_short(steps: Steps, rows: Ints) -> list[Short]:
+    """In the order of steps."""
+    cell, count = cells(steps.epoch[rows], steps.step[rows])
+    asked, got = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    np.maximum.at(asked, cell, steps.count[rows])
+    np.add.at(got, cell, steps.rank_samples[rows])
+    wrong = np.flatnonzero((asked != got)[cell])
+    few = rows[wrong]
+    order = np.lexsort((steps.rank[few], steps.rank_samples[few], steps.step[few]))
+    _, first = np.unique(steps.step[few[order]], return_index=True)  # of each step the rank with the fewest
+    chosen = wrong[order[first]]
+    row = rows[chosen]
+    columns = (steps.step[row], steps.rank[row], steps.rank_samples[row], got[cell[chosen]], asked[cell[chosen]])
+    return [Short(*each) for each in zip(*(column.tolist() for column in (*columns, steps.begin[row])), strict=True)]
+
+
 class Parts(NamedTuple):
-    """Of each step, in order: by how many ranks it was done, the row of the rank with the fewest samples, that with the
-    most, the samples of all ranks together, and those of the batch."""
+    """Of each step, by how many ranks did it: the row of the rank with the fewest samples, and that with the most."""
 
     size: Ints
     least: Ints
     most: Ints
-    got: Ints
-    asked: Ints
 
 
 def parts(steps: Steps, rows: Ints) -> Parts:
-    """`rows`: as of `samples_counted`."""
-    rows = rows[np.lexsort((steps.rank[rows], steps.rank_samples[rows], steps.step[rows]))]
-    begin = np.flatnonzero(np.diff(steps.step[rows], prepend=-1))
-    end = np.append(begin[1:], len(rows))[: len(begin)]
-    got = np.add.reduceat(steps.rank_samples[rows], begin)
-    asked = np.maximum.reduceat(steps.count[rows], begin)
-    return Parts(end - begin, rows[begin], rows[end - 1], got, asked)
-
-
-def samples_short(steps: Steps, rows: Ints) -> list[Short]:
-    found = parts(steps, rows)
-    wrong = found.got != found.asked
-    few = found.least[wrong]
-    told = steps.step[few], steps.rank[few], steps.rank_samples[few], found.got[wrong], found.asked[wrong]
-    return [Short(*each) for each in zip(*(column.tolist() for column in (*told, steps.begin[few])), strict=True)]
+    """`rows`: as of `samples_counted`. In the order of steps."""
+    cell, count = cells(steps.step[rows])
+    order = np.lexsort((steps.rank_samples[rows], cell))
+    begin, end = (np.searchsorted(cell[order], np.arange(count), side=side) for side in ("left", "right"))
+    begin, end = begin[end > begin], end[end > begin]
+    return Parts(end - begin, rows[order[begin]], rows[order[end - 1]])
 
 
 # Do they agree?

@@ -236,24 +236,19 @@ def judged(found: Sequence[Again]) -> Iterator[tuple[bool | None, str]]:
         few = f"; {each.compared} of them tell a figure both times" if each.compared < each.steps else ""
         step, odd = min(each.sure or wrong or unsure, default=(0, ""))
         text = f"{where}: at step {step} {odd}" if odd else f"{where}: the same{few}"
-        if each.anew and each.saved:
-            yield False, f"{where}: it began anew, though step {each.saved} was saved"
-        elif each.sure or wrong:
-            yield False, text
-        elif each.anew:
-            yield None, f"{text}; but it began anew, and nothing tells whether there was a save"
-        elif unsure:
-            yield None, f"{text}; too little in this log says how far a repetition may be off"
-        elif each.resized:
-            yield None, f"{where}: on another number of ranks"
-        elif each.compared < ENOUGH_SHARE * each.steps:
-            yield None, f"{where}: {each.compared} of them tell a loss or a gradient norm both times"
-        elif shown < CALIBRATING_STEPS:
-            yield None, f"{text}; too few figures that move are told both times"
-        elif each.apart:
-            yield True, f"{where}: off by {each.apart:.2g} of a figure's size, as repetitions before it were{few}"
-        else:
-            yield True, text
+        seldom = each.compared < ENOUGH_SHARE * each.steps
+        rules: Sequence[tuple[object, bool | None, str]] = (  # the first that holds
+            (each.anew and each.saved, False, f"{where}: it began anew, though step {each.saved} was saved"),
+            (each.sure or wrong, False, text),
+            (each.anew, None, f"{text}; but it began anew, and nothing tells whether there was a save"),
+            (unsure, None, f"{text}; too little in this log says how far a repetition may be off"),
+            (each.resized, None, f"{where}: on another number of ranks"),
+            (seldom, None, f"{where}: {each.compared} of them tell a loss or a gradient norm both times"),
+            (shown < CALIBRATING_STEPS, None, f"{text}; too few figures that move are told both times"),
+            (each.apart, True, f"{where}: off by {each.apart:.2g} of its size, as repetitions before it were{few}"),
+            (True, True, text),
+        )
+        yield next((same, words) for holds, same, words in rules if holds)
         for name, off in each.off.items() if not each.sure else ():
             bands[name].learn(off)
 

@@ -6,8 +6,6 @@ promised and not there is missing: the verdict is inconclusive. What nobody prom
 so.
 """
 
-from __future__ import annotations
-
 import bisect
 import functools
 import itertools

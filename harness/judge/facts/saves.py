@@ -150,9 +150,9 @@ class Saves:
     @cached_property
     def never_sound(self) -> Mapping[int, NoSave]:
         """By step: saves that are surely none, where there is no other one of this step."""
-        sure = {none.save.step: none for none in self.none.values() if none.by is By.SEEN}
         good = {save.step for save in self.good}
-        return {step: none for step, none in sure.items() if step not in good}
+        sure = (none for none in self.none.values() if none.by is By.SEEN)
+        return {none.save.step: none for none in sure if none.save.step not in good}
 
     @cached_property
     def steps(self) -> Ints:
@@ -200,12 +200,6 @@ class Saves:
         done = any(what in (COMMITTED, PART) for at, what in words if at <= until)
         return Word(words[0][0]) if words and not done else None
 
-    def again(self, step: int, after: int) -> int:
-        """When the next save of this step began. A commit that is told late is of the save before; where nobody tells
-        when a save begins, it stands for that."""
-        words = self._words.get(step, [])
-        return first_from([at for at, what in words if what == STARTED] or [at for at, _ in words], after + 1)
-
     def other_at_path(self, path: str, step: int, until: int) -> int | None:
         """The step of which this path was at last, where by then it had never been of the one that is given."""
         last = last_by(self._by_path.get(path, []), until)
@@ -226,10 +220,6 @@ class Saves:
     def damage(self) -> Mapping[str, Sequence[Damage]]:
         """By the id of the fault."""
         return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self.run.faults}
-
-    def may_be_spoilt(self, moment: int) -> bool:
-        """Whether a fault had struck by then that may damage checkpoints."""
-        return bool(self._spoilers) and self._spoilers[0][0] <= moment
 
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
         """Whether no fault that had struck by then may have damaged a checkpoint. It was begun when such a fault was
@@ -268,13 +258,12 @@ class Saves:
     def _damage(self, fault: FaultRecord, told: Mapping[str, Any]) -> Damage:
         names, at = frozenset(told.get("names") or ()), told["at"]
         step = told["step"] if "step" in told else self._last_of(names, at)
-        anew = (
-            event["at"]
-            for event in self._published.get(told.get("checkpoint"), ())
-            if event["at"] > at and event.get("sha256") != told.get("sha256")
-        )
-        told_anew = NEVER if step is None else self.again(step, at)
-        seen_anew = next(anew, NEVER if told.get("checkpoint") in self._published else told_anew)
+        words = [] if step is None else self._words.get(step, [])
+        begun = [at for at, what in words if what == STARTED]  # a commit that is told late is of the save before
+        told_anew = first_from(begun or [at for at, _ in words], at + 1)
+        published = self._published.get(told.get("checkpoint"))
+        later = (event for event in published or () if event["at"] > at and event.get("sha256") != told.get("sha256"))
+        seen_anew = told_anew if published is None else next((event["at"] for event in later), NEVER)
         return Damage(
             fault=fault.id,
             at=at,
@@ -296,10 +285,9 @@ class Saves:
     def _contents(self) -> Mapping[int, tuple[int, str]]:
         """By step: when its content was told first, and that; an empty text where it was not always the same."""
         found: dict[int, tuple[int, str]] = {}
-        for event in (each for each in self.run.checkpoints if each["event"] == COMMITTED and each.get("content")):
-            at, content = found.setdefault(int(event.get("step", -1)), (event["at"], str(event["content"])))
-            if content != event["content"]:
-                found[int(event.get("step", -1))] = at, ""
+        for save in (save for save in self.whole if save.content):
+            at, content = found.get(save.step, (save.last_at, save.content))
+            found[save.step] = at, content if content == save.content else ""
         return found
 
     @cached_property

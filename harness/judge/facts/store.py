@@ -228,16 +228,15 @@ class Store:
         """By series and what it is: of each save what may be the same in all."""
         found: dict[tuple[str, str], dict[Save, str]] = {}
         for save in self.whole:
-            told = {"as its state": " and ".join(save.holds), "as its folder": _folder(save.path)}
-            micro = {"micro-batches a step": save.a_step, "micro-batches of the next step": save.amid}
-            told |= {words: str(number) for words, number in micro.items() if number is not None}
+            told: dict[str, object] = {"as its state": " and ".join(save.holds), "as its folder": _folder(save.path)}
+            told |= {"micro-batches a step": save.a_step, "micro-batches of the next step": save.amid}
             if seen := self.undamaged.get(save):
                 count, size = seen.told.get("tensor_count"), seen.told.get("tensor_bytes") or 0
                 told["tensors"] = "no known" if count is None else f"{count:,}"
-                told["bytes of tensors"] = "" if count is None else f"{size:,}"
+                told["bytes of tensors"] = None if count is None else f"{size:,}"
             for words, what in told.items():
-                if what:
-                    found.setdefault((save.series, words), {})[save] = what
+                if what not in ("", None):
+                    found.setdefault((save.series, words), {})[save] = str(what)
         return found
 
     def is_hidden(self, begin: int, end: int) -> bool:

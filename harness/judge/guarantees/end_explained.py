@@ -1,7 +1,5 @@
 """A fault explains each death."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from harness.judge.facts import tellers

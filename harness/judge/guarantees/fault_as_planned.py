@@ -1,7 +1,5 @@
 """Each fault strikes when and how it is planned, with the effect that it is meant to have."""
 
-from __future__ import annotations
-
 from harness.judge.facts.by_time import node_of
 from harness.judge.facts.faults import Effect
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
@@ -42,17 +40,15 @@ def _damage(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _taking(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    run, work, promised = evidence.run, evidence.work, fault.notice_ns
-    asked = promised is not None and fault.kills and run.outcome == "completed" and work.has_steps
+    run, work, promised = evidence.run, evidence.work, fault.notice_ns or 0
+    asked = fault.notice_ns is not None and fault.kills and run.outcome == "completed" and work.has_steps
     for after in (at - acted_at(fault) for at in fault.strikes if asked and at < work.over):
-        if 0 < after < (promised or 0) * NOTICE_SHARE or after > (promised or 0) / NOTICE_SHARE + NOTICE_LATE_NS:
-            told = format_duration(after), format_duration(promised or 0)
-            yield f"took the node {told[0]} after its notice; {told[1]} were planned"
+        if 0 < after < promised * NOTICE_SHARE or after > promised / NOTICE_SHARE + NOTICE_LATE_NS:
+            yield f"took the node {format_duration(after)} after its notice; {format_duration(promised)} were planned"
     for target in fault.targets if fault.replaced is False else ():
         node, incarnation = node_of(target)
-        if target.get("rank") is None and evidence.places.given.get((node, (incarnation or 1) + 1), -NEVER) > acted_at(
-            fault
-        ):
+        back = evidence.places.given.get((node, (incarnation or 1) + 1), -NEVER)
+        if target.get("rank") is None and back > acted_at(fault):
             yield f"was to bring no replacement, and {node} came back"
 
 

@@ -1,7 +1,5 @@
 """The effect of each fault is over once the fault is undone."""
 
-from __future__ import annotations
-
 from harness.judge.facts.faults import Effect, struck
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 

@@ -3,8 +3,6 @@
 It may end sooner where the job gets rid of its victim or is over, or where people stop it.
 """
 
-from __future__ import annotations
-
 from harness.judge.facts.faults import stopped
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 from harness.timeline.sorted_events import acted_at

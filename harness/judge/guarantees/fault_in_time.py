@@ -1,7 +1,5 @@
 """Each fault strikes while the job has work left."""
 
-from __future__ import annotations
-
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 from harness.timeline.sorted_events import acted_at
 from harness.units import format_duration

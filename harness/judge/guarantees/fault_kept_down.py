@@ -1,7 +1,5 @@
 """What a fault takes or freezes does nothing more, and does not leave by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Each fault strikes its planned targets while they are part of the job."""
 
-from __future__ import annotations
-
 from harness.judge.facts.by_time import Target, node_of
 from harness.judge.facts.deaths import listed
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults

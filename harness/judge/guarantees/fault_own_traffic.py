@@ -1,7 +1,5 @@
 """The training's own bytes go through what each network fault disturbs."""
 
-from __future__ import annotations
-
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 
 

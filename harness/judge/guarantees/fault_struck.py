@@ -1,7 +1,5 @@
 """Each planned fault strikes, and its effect is measured."""
 
-from __future__ import annotations
-
 from harness.judge.facts.faults import own_faults, stopped
 from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, of_fault
 from harness.timeline.lineage import NEVER

@@ -1,7 +1,5 @@
 """Each node that the job had from start to end took part in its steps."""
 
-from __future__ import annotations
-
 from harness.judge.facts import tellers
 from harness.judge.guarantee import RUN, SECOND_RESTART, Analysis, Breaches, Guarantee, breach
 

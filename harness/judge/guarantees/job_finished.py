@@ -1,7 +1,5 @@
 """The job ends well: it does its last step, and ends with the state of it."""
 
-from __future__ import annotations
-
 from harness.judge.facts.job_end import done, given_up_early, reached, spoiler
 from harness.judge.facts.reported import blindness
 from harness.judge.guarantee import DRILL, RUN, Analysis, Breaches, Guarantee, breach

@@ -1,7 +1,5 @@
 """The job does no step with fewer ranks than it needs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach

@@ -1,7 +1,5 @@
 """No node leaves the job unless it was taken or had a notice."""
 
-from __future__ import annotations
-
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.node.emitter import EXIT_LEFT
 from harness.units import format_duration

@@ -1,14 +1,12 @@
 """The log of a process that lived holds each line that it wrote."""
 
-from __future__ import annotations
-
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
     for each in evidence.lost_lines:
         if not each.killed:
-            yield breach(f"{each.words}, though its process lived: they were lost or removed", each)
+            yield breach(f"{each.words}, though its process lived: they were lost or removed")
 
 
 GUARANTEE = Guarantee(breaches, needs_steps=False)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.restart_choices import Choice, choices
 from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.timeline.sorted_events import first_strike
 
 S = 10**9
 IN_FLIGHT = 2  # intervals: a checkpoint that is being written when its job is killed is lost, too
@@ -49,6 +50,7 @@ def further_back(evidence: Analysis) -> Iterator[Breach]:
     run, every = evidence.run, evidence.run.saves_every
     if run.checkpoints or any(restart.states for restart in evidence.restarts):
         return
+    spoilt = first_strike(fault for fault in run.faults if fault.spoils)
     furthest, begin = 0, int(run.progress.begin[0]) if len(run.progress) else 0
     for restart in evidence.restarts:
         first, lost = restart.epoch.first, furthest - restart.epoch.first + 1
@@ -57,7 +59,7 @@ def further_back(evidence: Analysis) -> Iterator[Breach]:
             far = lost > (every if from_scratch else IN_FLIGHT * every)
         else:
             far = lost > 0 and from_scratch and restart.epoch.begin - begin > IN_FLIGHT * S * (run.saves_every_s or 0)
-        if restart.number and restart.newcomers and far and not evidence.saves.may_be_spoilt(restart.epoch.begin):
+        if restart.number and restart.newcomers and far and restart.epoch.begin < spoilt:
             planned = f", though it should save every {every} steps" if every is not None else ""
             text = f"the job restarted at step {first} and lost {lost} steps{planned}"
             yield breach(f"{text}; it reported no saves and no restores", restart)

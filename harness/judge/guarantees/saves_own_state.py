@@ -51,16 +51,11 @@ def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
 
 def _tensors(saves: Saves) -> Sequence[Mapping[tuple[str, str], tuple[int, str]]]:
     """As ranks told them, and as the harness saw them: of each save when it was committed, and a digest."""
-    told, seen = {}, {}
-    for save in saves.whole:
-        if save.tensors and save.process >= 0:
-            where = f"rank {saves.run.processes[save.process].rank} saved other tensors at step {save.step}"
-            told[where, save.series] = save.last_at, save.tensors
-    for save, sight in saves.store.undamaged.items():
-        if sight.digests[1]:
-            where = f"the checkpoint of step {save.step} holds other tensors"
-            seen[where, save.series] = save.last_at, sight.digests[1]
-    return told, seen
+    ranks, sights = saves.run.processes, saves.store.undamaged.items()
+    mine = ((f"rank {ranks[save.process].rank} saved", save) for save in saves.whole if save.process >= 0)
+    told = [(f"{who} other tensors at step {save.step}", save, save.tensors) for who, save in mine]
+    seen = [(f"the checkpoint of step {save.step} holds other tensors", save, each.digests[1]) for save, each in sights]
+    return [{(where, s.series): (s.last_at, digest) for where, s, digest in kind if digest} for kind in (told, seen)]
 
 
 def _written_anew(saves: Saves) -> Mapping[str, list[Seen]]:
@@ -73,8 +68,9 @@ def _written_anew(saves: Saves) -> Mapping[str, list[Seen]]:
 def _exports(saves: Saves) -> Mapping[str, bool]:
     """Files with tensors that lay beside the saves at the end: whether all of them are in the last save."""
     last = max(saves.store.seen, key=lambda seen: (seen.step or 0, seen.at), default=None)
-    held = (saves.run.files_left or {}).get("holding_tensors") or () if last is not None else ()
-    return {each["file"]: {*last.tensors}.issuperset(each.get("tensor_digests") or ()) for each in held if last}
+    tensors = set(last.tensors) if last is not None else set()
+    held = (saves.run.files_left or {}).get("holding_tensors") or ()
+    return {each["file"]: tensors.issuperset(each.get("tensor_digests") or ()) for each in held if last is not None}
 
 
 def _same_size(evidence: Analysis, usual: Saves) -> Iterator[Breach]:

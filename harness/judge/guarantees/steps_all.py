@@ -4,8 +4,6 @@ A trainer may tell each step, every fifth, or each on one rank and fewer on the 
 that a rank tells one after the other is taken from the fault-free run, where there is one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

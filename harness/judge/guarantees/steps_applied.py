@@ -1,7 +1,5 @@
 """Each step applies its update, on all ranks alike; only a few are left out over a loss scale."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from harness.judge.facts import ranks

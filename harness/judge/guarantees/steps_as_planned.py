@@ -1,7 +1,5 @@
 """The job does no step beyond those that were planned."""
 
-from __future__ import annotations
-
 from harness.judge.facts.tellers import OTHER_LOSSES
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.units import counted

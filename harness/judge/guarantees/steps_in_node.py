@@ -1,7 +1,5 @@
 """Each step is done while the job has the node that did it."""
 
-from __future__ import annotations
-
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import UNTRUE
 

@@ -1,7 +1,5 @@
 """All ranks do their steps together, as one group."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

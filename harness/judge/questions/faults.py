@@ -1,7 +1,5 @@
 """How much of the training's traffic went through network faults, and of how many faults the end was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ where a scenario expects it, as with a replacement that never comes. Then a fail
 that goes on to its last step has not met the expectation.
 """
 
-from __future__ import annotations
-
 from harness.judge.bounds import FailFastBounds, JobBounds
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Bound, S, Score, ScoreResult, left_open, line, shown_ns

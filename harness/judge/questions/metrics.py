@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,37 +76,26 @@ class _Checkpoint:
     began: set[int] = field(default_factory=set)  # rows in Timeline.processes
     done: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
-    over: int = NEVER  # when the first of them told how it ended
-
-    def may_be_joined(self, save: Save, worlds: Mapping[int, set[int]]) -> bool:
-        """By one who has not begun it yet: while it goes on, or later if its world is the one that did it."""
-        fresh = save.process not in self.began
-        return fresh and (self.over > save.at or any(worlds[save.process] & worlds[row] for row in self.began))
-
-    def add(self, save: Save) -> None:
-        if save.begun is not None:
-            self.began.add(save.process)
-        if save.how in (COMMITTED, FAILED):  # whoever commits the last part commits the checkpoint
-            (self.done if save.how == COMMITTED else self.failed).add(save.process)
-            self.over = min(self.over, save.ended or 0)
 
 
 def _together(run: Timeline, saves: Sequence[Save]) -> list[_Checkpoint]:
-    worlds: dict[int, set[int]] = {row: set() for row in range(len(run.processes))}
-    for epoch in run.epochs:
-        for row in epoch.processes:
-            worlds[row].add(epoch.world)
-    found: list[_Checkpoint] = []
-    current: dict[int, _Checkpoint] = {}
+    """Of one step, one for each world, and for each time that one of its processes begins it again."""
+    worlds = {row: epoch.world for epoch in reversed(run.epochs) for row in epoch.processes}
+    found: dict[tuple[int, int | None, int], _Checkpoint] = {}
+    times, current = Counter[tuple[int, int]](), dict[int, tuple[int, int | None, int]]()
     for save in saves:
-        held, begins = current.get(save.step), save.begun is not None
-        if not begins and save.how == PART:
+        if save.begun is not None:
+            times[save.step, save.process] += 1
+            _, world, _ = current.get(save.step, (0, None, 0))
+            place = worlds.get(save.process, world)
+            current[save.step] = save.step, place, times[save.step, save.process]
+        elif save.how == PART:
             continue
-        if held is None or (begins and not held.may_be_joined(save, worlds)):
-            held = current[save.step] = _Checkpoint()
-            found.append(held)
-        held.add(save)
-    return found
+        each = found.setdefault(current.setdefault(save.step, (save.step, None, 0)), _Checkpoint())
+        each.began |= set() if save.begun is None else {save.process}
+        each.done |= {save.process} if save.how == COMMITTED else set()  # who commits the last part commits it
+        each.failed |= {save.process} if save.how == FAILED else set()
+    return list(found.values())
 
 
 def _checkpoints(evidence: Analysis) -> dict[str, Any]:

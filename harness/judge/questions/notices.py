@@ -4,8 +4,6 @@ To act is to tell of the notice, to save, or to leave, on whatever rank, before 
 anyway counts: nobody can tell it from one over the notice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

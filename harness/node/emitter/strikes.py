@@ -1,5 +1,4 @@
-"""What a fault does inside a trainer's process, where the plan wants it: an exception, a held interpreter lock, memory
-that leaks, code of the scenario's own.
+"""Faults inside a trainer's process: an exception, a held interpreter lock, leaking memory, the scenario's own code.
 
 Loaded only for a strike that the harness has granted. Each tells by a failpoint that it acts, and when it is over.
 """

@@ -32,8 +32,8 @@ def _walk(data: Any, depth: int) -> Iterator[Any]:
 
 
 def _has_memory(tensor: Any) -> bool:
-    """Whether all of it can be read. Wrappers, fake tensors and storages that were given back have none: to read them
-    would end the process."""
+    """Tells whether a tensor has memory that can be read whole. To read wrappers, fake tensors or freed storages would
+    end the process."""
     try:
         held = tensor.untyped_storage()
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))

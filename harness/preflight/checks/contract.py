@@ -232,13 +232,13 @@ class Reduced(msgspec.Struct):
     ]
 
     def bus_bandwidths(self) -> list[tuple[int, float]]:
-        """By size, 2(N−1)/N × bytes / time: the bytes a second that each link carries."""
+        """Returns (size, bytes a second on each link) for each measured size: 2(N−1)/N × bytes / time."""
         share = 2 * (self.ranks - 1) / self.ranks
         return [(size, share * size / seconds) for size, seconds in self.times]
 
     @property
     def bus_bandwidth(self) -> float:
-        """Of the largest size: what is smaller fits into buffers on the way."""
+        """Returns the bytes a second for the largest size: smaller ones fit into buffers on the way."""
         return max(self.bus_bandwidths())[1]
 
 

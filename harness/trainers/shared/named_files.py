@@ -1,4 +1,4 @@
-"""The files that the words of a command name: a word, its part after `=`, in a list with commas, in a shell's line."""
+"""Finds the files that a command names: by a word, after `=`, in a list with commas, or in a shell's line."""
 
 from __future__ import annotations
 
