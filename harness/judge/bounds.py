@@ -138,6 +138,11 @@ class ContinuityBounds(Bounds):
         None, description="Of the loss at a resume: its rise, less the fault-free run's at the same step."
     )
 
+    @property
+    def moves_samples(self) -> bool:
+        """Where some may be repeated or left out, later steps may consume others than without a fault."""
+        return bool(self.max_samples_repeated or self.max_samples_skipped)
+
     @model_validator(mode="after")
     def _judged_where_bounded(self) -> ContinuityBounds:
         if self.samples == "reported" and not self.model_fields_set.isdisjoint(SAMPLE_BOUNDS):

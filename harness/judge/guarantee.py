@@ -9,11 +9,11 @@ weigh that: how a breach is known comes with the facts from which it follows, an
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.known import By, Known, OfFault
+from harness.judge.facts.known import By, Known, Odd, OfFault
 from harness.judge.verdict import Ground, Kind
 from harness.plugins import Family
 
@@ -41,6 +41,10 @@ def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = 
 def of_fault(words: str, fact: OfFault) -> Breach:
     """A rehearsal that people stopped says nothing of its faults."""
     return breach(f"fault {fact.fault} {words}", fact, grounds=[Ground(Kind.FAULTS)], of=fact.fault)
+
+
+def in_words(facts: Iterable[Odd], *grounds: Ground) -> Iterator[Breach]:
+    return (breach(each.words, each, grounds=grounds) for each in facts)
 
 
 def never(evidence: Analysis) -> str:

@@ -1,4 +1,4 @@
-"""What the harness made for comparison did what it was asked."""
+"""The run can be compared with its fault-free runs, and those did what they were asked."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.verdict import Ground, Kind
 
 
+def _incomparable(evidence: Analysis, ground: Ground) -> str:
+    return evidence.incomparable
+
+
 def _resumed_elsewhere(evidence: Analysis, ground: Ground) -> str:
     return evidence.resumed_elsewhere
 
 
 ASSUMPTION = Assumption(
     spoils=(
-        Spoils(
-            Kind.BAND,
-            _resumed_elsewhere,
-            FRESH,
-            alone=True,
-            either_way=True,
-        ),
+        Spoils(Kind.CURVES, _incomparable, FRESH, alone=True, either_way=True),
+        Spoils(Kind.BAND, _resumed_elsewhere, FRESH, alone=True, either_way=True),
     ),
     order=1,
 )

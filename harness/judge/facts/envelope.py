@@ -190,6 +190,37 @@ class Resumed:
         return compare(self.before, fault_free).identical
 
 
+def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | None) -> tuple[str, str]:
+    """What fault-free runs that go on from a save compute otherwise than one that does not stop: with as many ranks,
+    and else with another number of them. Empty texts: nothing. A band that is drawn from them would hide it."""
+    if resumed is None or alone is None:
+        return "", ""
+    # Each of the two is held against a band around the other: all that resume may be off by as much.
+    sides = [(alone, resumed.same)] if not resumed.repeats(alone) else [(resumed.same, alone), (alone, resumed.same)]
+    for centre, other in sides:
+        if where := _apart(resumed.around(centre) if len(sides) > 1 else band, other, centre):
+            what = "a run that goes on from a save with as many ranks, without any fault, differs"
+            return f"the resume by itself changes what is computed: {what} {where}", ""
+    # Runs of two sizes that parted at their first step are not so far apart, nor so soon.
+    for other in resumed.others:
+        if where := _apart(band, other, resumed.same, too_soon=True):
+            what = f"fault-free runs that change their size as this one did differ {where}"
+            return "", f"{what} by more than runs of two sizes: the change of size changes what is computed"
+    return "", ""
+
+
+def _apart(band: Envelope | str, other: Curve, centre: Curve, too_soon: bool = False) -> str:
+    """Where this run is outside of the band; an empty text: nowhere."""
+    if isinstance(band, str):
+        return ""
+    found = compare(other, centre)
+    early = band.too_soon(found).values() if too_soon else ()
+    rows, lasts = np.logical_or.reduce([*band.outside(found).values(), *early]), band.lasts(found)
+    if rows.any():
+        return f"at step {found.step[rows.argmax()]}"
+    return f"from step {lasts.first} on" if lasts else ""
+
+
 def resumed(evidence: Evidence) -> Resumed | None:
     """`None` where there are none that anything can be drawn from."""
     before, same = (evidence.resumed.get(name) for name in (BEFORE, SAME))

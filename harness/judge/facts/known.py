@@ -26,3 +26,11 @@ class OfFault:
 
     fault: str
     by: By = field(default=By.SEEN, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Odd:
+    """Something that must not be so, in words."""
+
+    words: str
+    by: By = By.SEEN

@@ -48,7 +48,7 @@ SAMPLES = {"first": "position", "count": "number of samples", "digest": "digest"
 OF_EACH_RANK = {**WORDS, "weights": "digest of the weights", "rank_samples": "number of samples"}
 MARGIN_NS = 10**9  # a harness may be held up for a moment between what it does and what it tells
 # What is no finding in a drill, which ends when it has restored; or in a second restart, whose steps are asked apart.
-CUT_SHORT = {"job.all_nodes_used", Code.RANK_SAMPLES_MISSING, "promised-told"}
+CUT_SHORT = {"job.all_nodes_used", "result.told_as_usual", "promised-told"}
 ASKED_APART = {"again.no_standstill", "promised-told"}
 NO_END, NO_LOG = "no end", "no log"
 NO_BOUND = "the scenario sets no bound on what each step computes"

@@ -1,0 +1,18 @@
+"""Each step tells the figures that it tells without a fault, and those that change there change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.judge.facts import agreement, batches
+from harness.judge.facts.analysis import Analysis
+from harness.judge.guarantee import Breach, Guarantee, in_words
+
+
+def breaches(evidence: Analysis) -> Iterator[Breach]:
+    yield from in_words(agreement.untold(evidence))
+    yield from in_words(agreement.never_changing(evidence.comparison) if evidence.continuity else ())
+    yield from in_words(batches.untold(evidence))
+
+
+GUARANTEE = Guarantee(breaches, rests_on=("loss",), nothing=agreement.unbound)
