@@ -315,33 +315,23 @@ class _Borne:
         for spike in found:
             self.spikes[spike.seen] = min(spike.end, self.spikes.get(spike.seen, spike.end))
 
-    def _before(self, alarm: Alarm) -> tuple[int, int]:
-        """The steps up to the one that it names, or else all that were over by then, as places in `rows_by_process`: of
-        the rank that it is about, else of the process that raised it."""
-        mine = alarm["process"]
+    def _before(self, alarm: Alarm) -> Ints:
+        """Rows of the steps up to the one that it names, or else of all that were over by then: of the rank that it is
+        about, else of the process that raised it."""
+        steps, (order, begins), mine = self.run.steps, self.run.rows_by_process, alarm["process"]
         if (rank := _about(alarm)) != alarm["rank"]:
             started = last_by(self._lives.get(rank, []), alarm["at"])
             mine = mine if started is None else started
-        order, begins = self.run.rows_by_process
-        first, last = int(begins[mine]), int(begins[mine + 1])
-        end = first + int(np.searchsorted(self._ends[first:last], alarm["at"], side="right"))
-        named = np.flatnonzero(self.run.steps.step[order[first:end]] == alarm.get("at_step"))
-        return first, first + int(named[-1]) + 1 if len(named) else end
+        rows: Ints = order[begins[mine] : begins[mine + 1]]
+        rows = rows[steps.end[rows] <= alarm["at"]]
+        named = np.flatnonzero(steps.step[rows] == alarm.get("at_step"))
+        return rows[: named[-1] + 1] if len(named) else rows
 
     @cached_property
     def _lives(self) -> Mapping[int, Sequence[tuple[int, int]]]:
         """When each process of a rank was started, and its row, in order of time."""
         started = sorted((process.started, row) for row, process in enumerate(self.run.processes))
         return grouped((self.run.processes[row].rank, (at, row)) for at, row in started)
-
-    @cached_property
-    def _ends(self) -> Ints:
-        return self.run.steps.end[self.run.rows_by_process[0]]
-
-    @cached_property
-    def _silent(self) -> Ints:
-        """How many of the rows by process, up to each of them, do not tell how long they waited for others."""
-        return np.append(0, np.cumsum(self.run.steps.sync_ns[self.run.rows_by_process[0]] < 0))
 
     @cached_property
     def _by_step(self) -> tuple[Ints, Ints]:
@@ -353,13 +343,11 @@ class _Borne:
     def by_the_rules(self, alarm: Alarm) -> bool:
         """Whether the steps of the process that it is about are abnormal by the very rule that it names."""
         if alarm.get("kind") == abnormal.DIVERGENCE:
-            seen = self.spikes.get(alarm.get("at_step", -1))
-            return seen is not None and seen <= alarm["at"]
+            return self.spikes.get(alarm.get("at_step", -1), NEVER) <= alarm["at"]
         if alarm.get("kind") not in abnormal.OF_STEPS:
             return False
-        steps, (first, end) = self.run.steps, self._before(alarm)
-        rows = self.run.rows_by_process[0][first + abnormal.replay_from(end - first) : end]
-        watch, found = abnormal.Watch(), list[str]()
+        steps, rows, watch, found = self.run.steps, self._before(alarm), abnormal.Watch(), list[str]()
+        rows = rows[abnormal.replay_from(len(rows)) :]
         columns = (steps.loss[rows], steps.grad_norm[rows], steps.end[rows] - steps.begin[rows], steps.data_ns[rows])
         for loss, norm, took, waited in zip(*(column.tolist() for column in columns), strict=True):
             found = watch.step_done(loss, norm, took, waited)
@@ -367,27 +355,23 @@ class _Borne:
 
     def slow_indeed(self, alarm: Alarm) -> bool:
         """Whether the rank's own time a step, without its waits, was above that of its peers, about as told."""
-        told = alarm.get("slowdown")
+        told, steps = alarm.get("slowdown"), self.run.steps
         if alarm.get("kind") != "straggler" or not isinstance(told, int | float) or not told > 1:
             return False
-        first, end = self._before(alarm)
-        if first == end or self._silent[end] > self._silent[first]:
+        mine = self._before(alarm)
+        if not len(mine) or (steps.sync_ns[mine] < 0).any():
             return False
-        rows = self._of_steps(self.run.rows_by_process[0][max(first, end - STEPS_BEFORE) : end], alarm["at"])
-        rows = rows[np.argsort(self.run.steps.rank[rows], kind="stable")]
-        steps = self.run.steps
+        rows = self._of_steps(mine[-STEPS_BEFORE:], alarm["at"])
+        rows = rows[np.argsort(steps.rank[rows], kind="stable")]
         ranks, begins = np.unique(steps.rank[rows], return_index=True)
         waits = sum(np.maximum(each[rows], 0) for each in (steps.sync_ns, steps.data_ns, steps.checkpoint_ns))
         own = np.split(steps.end[rows] - steps.begin[rows] - waits, begins[1:])
         medians = {rank: float(np.median(each)) for rank, each in zip(ranks.tolist(), own, strict=False)}
         # The lower median: with two ranks, the faster one is the yardstick.
         usual = sorted(medians.values())[(len(medians) - 1) // 2] if medians else 0.0
-        mine = medians.get(_about(alarm))
-        if mine is None or usual <= 0:
-            return False
         # Its own time in the log has more in it than what a trainer compares, the same for all: a share says less.
-        excess = float(alarm.get("excess_ns", (told - 1) * usual))
-        return mine - usual >= max(EXCESS_MIN * usual, SHARE_BORNE_OUT * excess)
+        excess = max(EXCESS_MIN * usual, SHARE_BORNE_OUT * float(alarm.get("excess_ns", (told - 1) * usual)))
+        return bool(usual > 0 and medians.get(_about(alarm), 0.0) - usual >= excess)
 
     def _of_steps(self, mine: Ints, at: int) -> Ints:
         """Rows of the same steps that were over by then, of all ranks."""
