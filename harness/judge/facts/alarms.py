@@ -343,7 +343,7 @@ class _Borne:
     def by_the_rules(self, alarm: Alarm) -> bool:
         """Whether the steps of the process that it is about are abnormal by the very rule that it names."""
         if alarm.get("kind") == abnormal.DIVERGENCE:
-            return self.spikes.get(alarm.get("at_step", -1), NEVER) <= alarm["at"]
+            return bool(self.spikes.get(alarm.get("at_step", -1), NEVER) <= alarm["at"])
         if alarm.get("kind") not in abnormal.OF_STEPS:
             return False
         steps, rows, watch, found = self.run.steps, self._before(alarm), abnormal.Watch(), list[str]()
