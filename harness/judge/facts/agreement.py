@@ -12,6 +12,7 @@ from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import By, Odd
 from harness.judge.facts.losses import CURVES, WORDS, Comparison, Curve
+from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.units import counted
 
@@ -62,18 +63,17 @@ def far_off(evidence: Analysis) -> Iterator[Odd]:
     run, usual, comparison, bounds = evidence.run.steps, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or comparison is None or not own_losses(evidence):
         return
-    if len(comparison.step) < 2 * LAST_STEPS:
-        return
-    first = int(comparison.step[-LAST_STEPS])
+    first = int(comparison.step[-LAST_STEPS:].min(initial=NEVER))
     late, told = (each.survives & (each.step >= first) & np.isfinite(each.loss) for each in (run, usual.steps))
-    without = usual.steps.loss[told]
-    most = float(np.quantile(without, 0.95)) if len(without) >= LAST_STEPS else np.inf
-    for rank in np.unique(run.rank[np.isfinite(run.loss)]).tolist()[1:]:
+    if told.sum() < LAST_STEPS or len(comparison.step) < 2 * LAST_STEPS:
+        return
+    most = float(np.quantile(usual.steps.loss[told], 0.95))
+    for rank in np.unique(run.rank[late]).tolist()[1:]:
         losses, text = run.loss[late & (run.rank == rank)], f"from step {first} on the loss of rank {rank} is"
-        if len(losses) and np.median(losses) > most + bounds.max_final_gap / 100 * abs(most):
-            text = f"{text} {np.median(losses):.4g} in the median, and below {most:.4g} mostly without a fault"
-            yield Odd(text, By.TOLD)
-        elif len(losses) == LAST_STEPS and np.ptp(losses) == 0 < np.ptp(without):
+        if np.median(losses) > most + bounds.max_final_gap / 100 * abs(most):
+            told_as = f"{np.median(losses):.4g} in the median, and below {most:.4g} mostly without a fault"
+            yield Odd(f"{text} {told_as}", By.TOLD)
+        elif len(losses) == LAST_STEPS and np.ptp(losses) == 0 < np.ptp(usual.steps.loss[told]):
             yield Odd(f"{text} {losses[0]:g} in each step, and changes without a fault", By.TOLD)
 
 

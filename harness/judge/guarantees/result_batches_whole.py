@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.judge.facts import batches
-from harness.judge.facts.alarms import unanswered
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.replicas import batches_unseen, short, uneven
 from harness.judge.guarantee import Breach, Guarantee, in_words
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    yield from in_words(unanswered(evidence.run, batches.DATA_SKEW, batches.short(evidence)))
-    yield from in_words(batches.unlike(evidence))
+    yield from in_words(short(evidence))
+    yield from in_words(uneven(evidence))
 
 
-GUARANTEE = Guarantee(breaches, nothing=batches.unseen, switch="rank_samples")
+GUARANTEE = Guarantee(breaches, nothing=batches_unseen, switch="rank_samples")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.judge.facts import agreement, batches
+from harness.judge.facts import agreement, replicas
 from harness.judge.facts.analysis import Analysis
 from harness.judge.guarantee import Breach, Guarantee, in_words
 
@@ -12,7 +12,7 @@ from harness.judge.guarantee import Breach, Guarantee, in_words
 def breaches(evidence: Analysis) -> Iterator[Breach]:
     yield from in_words(agreement.untold(evidence))
     yield from in_words(agreement.never_changing(evidence.comparison) if evidence.continuity else ())
-    yield from in_words(batches.untold(evidence))
+    yield from in_words(replicas.samples_untold(evidence))
 
 
 GUARANTEE = Guarantee(breaches, rests_on=("loss",), nothing=agreement.unbound)

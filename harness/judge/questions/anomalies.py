@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.judge.bounds import MemoryBounds
-from harness.judge.facts import alarms, batches, ranks, weights
+from harness.judge.facts import alarms, ranks, replicas
 from harness.judge.facts.alarms import UNTOLD, Said
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Expectation, Measured, S, Score, ScoreResult, line
@@ -41,7 +41,7 @@ class Replicas(Measured):
         return {"replica_checks": told, "replicas_apart": len(apart)}
 
     def lines(self, evidence: Analysis, values: dict[str, Any], bounds: object) -> Sequence[Expectation] | str:
-        return weights.unseen(evidence) or ()
+        return replicas.weights_unseen(evidence) or ()
 
 
 class RankSamples(Measured):
@@ -57,7 +57,7 @@ class RankSamples(Measured):
         return values | {"batches_short": len(ranks.samples_short(run.steps, rows))}
 
     def lines(self, evidence: Analysis, values: dict[str, Any], bounds: object) -> Sequence[Expectation] | str:
-        return (batches.unseen(evidence) if values else "") or ()
+        return (replicas.batches_unseen(evidence) if values else "") or ()
 
 
 class MemoryGrowth(Score):
