@@ -243,14 +243,6 @@ class Said:
         self._last = max((alarm["at"] for alarm in alarms), default=-NEVER)
         self._margin = run.uncertainty_ns
 
-    def suspects(self) -> Mapping[int, int]:
-        """The ranks that it named, and when it last did."""
-        last: dict[int, int] = {}
-        for alarm in self.all:
-            if alarm.get("suspect") is not None:
-                last[alarm["suspect"]] = max(alarm["at"], last.get(alarm["suspect"], alarm["at"]))
-        return last
-
     def of(self, begin: int, steps: tuple[int, int] | None) -> bool:
         """Whether it said something since then, and of one of these steps, if it named one. `None`: of any step."""
         since = begin - self._margin

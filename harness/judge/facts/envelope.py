@@ -17,7 +17,7 @@ than `ENOUGH` runs is not accused, and more are made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -93,6 +93,15 @@ class Envelope:
         ages = np.maximum(rows - rows[parted], 0)
         return {name: found.apart(name) > self.soon[name][ages] for name in DRIFTS}
 
+    def spans(self, found: Comparison, too_soon: bool = False) -> Iterator[tuple[int, int]]:
+        """The first step at which the run is outside, or differs too soon; the steps in which it does for too long."""
+        early = self.too_soon(found).values() if too_soon else ()
+        rows, lasts = np.logical_or.reduce([*self.outside(found).values(), *early]), self.lasts(found)
+        if rows.any():
+            yield int(found.step[rows.argmax()]), int(found.step[rows.argmax()])
+        if lasts:
+            yield lasts.first, lasts.last
+
     def sees(self, found: Comparison) -> list[Sight]:
         """From the first step that differs on: the smallest lasting deviation of the loss that would not have passed,
         on top of what this run differs by already."""
@@ -149,15 +158,11 @@ def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | Non
     struck = first_strike(run.faults)
     if isinstance(band, str) or comparison is None or struck == NEVER or run.beside.earlier:
         return ""
-    done = run.steps.step[run.steps.end >= struck - BEFORE_NS].min(initial=np.iinfo(np.int64).max)
-    outside = np.logical_or.reduce(list(band.outside(comparison).values())) & (comparison.step < done)
-    if outside.any():
-        return f"step {comparison.step[outside.argmax()]} is outside the band before any fault struck"
-    lasts = band.lasts(comparison)
-    early = lasts is not None and lasts.last < done
-    return (
-        f"steps {lasts.first} to {lasts.last} are outside the band before any fault struck" if lasts and early else ""
-    )
+    done = run.steps.step[run.steps.end >= struck - BEFORE_NS].min(initial=NEVER)
+    for first, last in (span for span in band.spans(comparison) if span[1] < done):
+        steps = f"step {first} is" if first == last else f"steps {first} to {last} are"
+        return f"{steps} outside the band before any fault struck"
+    return ""
 
 
 def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
@@ -213,12 +218,8 @@ def _apart(band: Envelope | str, other: Curve, centre: Curve, too_soon: bool = F
     """Where this run is outside of the band; an empty text: nowhere."""
     if isinstance(band, str):
         return ""
-    found = compare(other, centre)
-    early = band.too_soon(found).values() if too_soon else ()
-    rows, lasts = np.logical_or.reduce([*band.outside(found).values(), *early]), band.lasts(found)
-    if rows.any():
-        return f"at step {found.step[rows.argmax()]}"
-    return f"from step {lasts.first} on" if lasts else ""
+    first, last = next(iter(band.spans(compare(other, centre), too_soon)), (0, 0))
+    return f"{'at' if first == last else 'from'} step {first}{' on' * (first != last)}" if first else ""
 
 
 def resumed(evidence: Evidence) -> Resumed | None:

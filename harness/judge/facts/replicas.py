@@ -42,7 +42,8 @@ def unnoticed(evidence: Analysis) -> Iterator[Odd]:
         acted = [int(effect["at"]) for effect in fault.effects if effect.get("ok") is True]
         victims = sorted({target["rank"] for target in fault.targets if isinstance(target.get("rank"), int)})
         shown = ", ".join(map(str, victims))
-        wrong = sorted(rank for rank, last in said.suspects().items() if last >= since and rank not in victims)
+        named = {alarm["suspect"] for alarm in said.all if alarm["at"] >= since and alarm.get("suspect") is not None}
+        wrong = sorted(named - {*victims})
         if said.of(fault.injected or 0, None):
             if victims and wrong:
                 names = ", ".join(map(str, wrong))
@@ -78,11 +79,8 @@ def other_weights(evidence: Analysis) -> Iterator[Odd]:
 
 def same_weights(evidence: Analysis) -> Iterator[Odd]:
     """Each update changes the weights, unless those of the fault-free run stay the same, too."""
-    fault_free, again = (
-        evidence.fault_free,
-        None if weights_unseen(evidence) else ranks.weights_again(evidence.run.steps),
-    )
-    if again is not None and not (fault_free and ranks.weights_again(fault_free.steps)):
+    fault_free, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
+    if again and not weights_unseen(evidence) and not (fault_free and ranks.weights_again(fault_free.steps)):
         text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
         yield Odd(text, By.SEEN if fault_free else By.MISSING)
 

@@ -224,15 +224,10 @@ def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, 
 
 def _unseen(evidence: Analysis) -> Iterator[tuple[str, str]]:
     """What the envelope could not have told from a run that trains on."""
-    comparison, band, resumed, alone = (
-        evidence.comparison,
-        evidence.envelope,
-        evidence.resumed_runs,
-        evidence.calibrated,
-    )
-    sees = [] if comparison is None or evidence.incomparable or isinstance(band, str) else band.sees(comparison)
-    if isinstance(band, str) or not sees:
+    comparison, band = evidence.comparison, evidence.envelope
+    if comparison is None or evidence.incomparable or isinstance(band, str) or not (sees := band.sees(comparison)):
         return
+    resumed, alone = evidence.resumed_runs, evidence.calibrated
     least, changes = sees[-1].percent, band.changes_by(sees[0])
     if least >= changes:
         why = f"only {least:.2g} % or more shows, and training changes the loss by {changes:.2g} % from there on"
