@@ -16,7 +16,6 @@ from simulator import Job, Logs, Outage, change, find, simulate
 
 from harness.judge.bounds import ContinuityBounds
 from harness.judge.facts import agreement, losses, samples
-from harness.judge.facts.agreement import Others
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.evidence import Evidence, no_comparison
 from harness.judge.facts.known import By, Odd
@@ -88,16 +87,17 @@ def test_only_what_lies_between_two_steps_was_left_out_between_them() -> None:
 @pytest.mark.parametrize(("mine", "other"), [([0, 16], [5, 16]), ([5, 16], [0, 16])])
 def test_position_0_is_a_position_too(mine: list[int], other: list[int]) -> None:
 
-    def found(first: list[int], count: int = 16, **allowed: int) -> list[Others]:
+    def found(first: list[int], count: int = 16, **allowed: int) -> list[Odd]:
         comparison = losses.compare(curve(first, [count, 16]), curve(other, [count, 16]))
         told = {"comparison": comparison, "consumed": None, "left_out": LeftOut()}
         evidence: Any = SimpleNamespace(**told, continuity=ContinuityBounds(**allowed))
         return list(agreement.others_consumed(evidence))
 
-    assert found(mine) == [Others(steps=1, first=1)]
+    one = [Odd("1 step consumed other samples than the fault-free run, first at step 1")]
+    assert found(mine) == one
     for allowed in ({"max_samples_repeated": 1}, {"max_samples_skipped": 1}):
         assert found(mine, **allowed) == [], "positions may well be others"
-    assert found(mine, count=0) == [Others(1, 1)], "no sample is told"
+    assert found(mine, count=0) == one, "no sample is told"
     assert found([-1, 16]) == []
 
 

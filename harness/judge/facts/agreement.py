@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -112,29 +112,22 @@ def never_changing(comparison: Comparison | None) -> Iterator[Odd]:
                 yield Odd(f"{text}, and changes at each of them without a fault", By.TOLD)
 
 
-@dataclass(frozen=True)
-class Others:
-    """Steps that consumed other samples than those of the fault-free run."""
-
-    steps: int
-    first: int
-    by: By = By.SEEN
-
-
-def others_consumed(evidence: Analysis) -> Iterator[Others]:
+def others_consumed(evidence: Analysis) -> Iterator[Odd]:
+    """Steps that consumed other samples than those of the fault-free run, but for what may be repeated or left out."""
     comparison, consumed, bounds = evidence.comparison, evidence.consumed, evidence.continuity
     if bounds is None or bounds.samples == "reported" or comparison is None:
         return
     if consumed is not None:
-        if consumed.first_moved is not None and not bounds.moves_samples:
-            yield Others(consumed.moved, consumed.first_moved)
-        return
-    mine, other = comparison.run, moved_on(comparison.fault_free, evidence.left_out)
-    differ = (mine.digest != other.digest) & (mine.digest != 0) & (other.digest != 0)
-    told = (mine.first >= 0) & (other.first >= 0) & (mine.count >= 0) & (other.count >= 0)
-    differ |= told & ((mine.first != other.first) | (mine.count != other.count)) & (not bounds.moves_samples)
-    if differ.any():
-        yield Others(int(differ.sum()), int(comparison.step[differ.argmax()]))
+        steps, first = (0 if bounds.moves_samples else consumed.moved), consumed.first_moved
+    else:
+        mine, other = comparison.run, moved_on(comparison.fault_free, evidence.left_out)
+        differ = (mine.digest != other.digest) & (mine.digest != 0) & (other.digest != 0)
+        told = (mine.first >= 0) & (other.first >= 0) & (mine.count >= 0) & (other.count >= 0)
+        differ |= told & ((mine.first != other.first) | (mine.count != other.count)) & (not bounds.moves_samples)
+        steps, first = int(differ.sum()), next(iter(comparison.step[differ].tolist()), None)
+    if steps:
+        text = f"{counted(steps, 'step')} consumed other samples than the fault-free run"
+        yield Odd(f"{text}, first at step {first}")
 
 
 def moved_on(fault_free: Curve, left_out: LeftOut) -> Curve:

@@ -6,16 +6,12 @@ from collections.abc import Iterator
 
 from harness.judge.facts.agreement import others_consumed, unbound
 from harness.judge.facts.analysis import Analysis
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import Breach, Guarantee, in_words
 from harness.judge.verdict import Ground, Kind
-from harness.units import counted
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
-    for each in others_consumed(evidence):
-        text = f"{counted(each.steps, 'step')} consumed other samples than the fault-free run"
-        grounds = Ground(Kind.LOSSES), Ground(Kind.ORDER)
-        yield breach(f"{text}, first at step {each.first}", each, grounds=grounds)
+    return in_words(others_consumed(evidence), Ground(Kind.LOSSES), Ground(Kind.ORDER))
 
 
 GUARANTEE = Guarantee(breaches, rests_on=("positions",), nothing=unbound)

@@ -8,44 +8,49 @@ rank's own weights (`weights` of a step) and its own count of samples (`rank_sam
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from harness.judge.bounds import MemoryBounds
-from harness.judge.facts import alarms, ranks, replicas
+from harness.judge.facts import ranks
 from harness.judge.facts.alarms import UNTOLD, Said
 from harness.judge.facts.analysis import Analysis
+from harness.judge.guarantee import guarantees
 from harness.judge.score import Expectation, Measured, S, Score, ScoreResult, line
 from harness.node.emitter import abnormal
 from harness.timeline.lookups import first_from, grouped
 from harness.timeline.timeline import Timeline
 
 
-class Divergence(Measured):
-    name, section, order = "divergence", "metrics", 29
+class Sign(Measured):
+    """Why the guarantee about it is not judged is told beside its figures."""
+
+    section = "metrics"
+    guarantee: ClassVar[str]
+
+    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: object) -> Sequence[Expectation] | str:
+        return guarantees()[self.guarantee].nothing(evidence) or ()
+
+
+class Divergence(Sign):
+    name, order, guarantee = "divergence", 29, "result.divergence_undone"
 
     def values(self, evidence: Analysis) -> dict[str, Any]:
         left_out = sum(count for _, count in evidence.left_out.accepted)
         return {"loss_spikes": len(evidence.spikes), "samples_left_out": left_out}
 
-    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: object) -> Sequence[Expectation] | str:
-        return alarms.unseen(evidence.run) or ()
 
-
-class Replicas(Measured):
-    name, section, order = "replicas", "metrics", 28
+class Replicas(Sign):
+    name, order, guarantee = "replicas", 28, "result.replicas_together"
 
     def values(self, evidence: Analysis) -> dict[str, Any]:
         told, apart = evidence.weights_apart
         return {"replica_checks": told, "replicas_apart": len(apart)}
 
-    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: object) -> Sequence[Expectation] | str:
-        return replicas.weights_unseen(evidence) or ()
 
-
-class RankSamples(Measured):
-    name, section, order = "rank_samples", "metrics", 27
+class RankSamples(Sign):
+    name, order, guarantee = "rank_samples", 27, "result.batches_whole"
 
     def values(self, evidence: Analysis) -> dict[str, Any]:
         run, rows = evidence.run, ranks.samples_counted(evidence.run)
@@ -55,9 +60,6 @@ class RankSamples(Measured):
         totals = totals[np.unique(run.steps.rank[rows])]
         values = {"rank_samples_min": int(totals.min()), "rank_samples_max": int(totals.max())}
         return values | {"batches_short": len(ranks.samples_short(run.steps, rows))}
-
-    def lines(self, evidence: Analysis, values: dict[str, Any], bounds: object) -> Sequence[Expectation] | str:
-        return (replicas.batches_unseen(evidence) if values else "") or ()
 
 
 class MemoryGrowth(Score):
