@@ -90,13 +90,6 @@ def untold(evidence: Analysis) -> Iterator[Odd]:
         if len(steps := comparison.alone(name)):
             text = f"the {WORDS[name]} of {counted(len(steps), 'step')} is told by one of the two runs only"
             yield Odd(f"{text}, first at step {steps[0]}", By.MISSING)
-    mine, other = comparison.run, comparison.fault_free
-    lacking = int(((other.digest != 0) & (mine.digest == 0)).sum())
-    # Else the bits of the losses speak, or what was repeated is not known.
-    spoken = bounds.mode == "exact" or bounds.samples == "reported" or evidence.consumed is not None
-    if lacking and not spoken and (mine.first >= 0).all():
-        text = f"{counted(lacking, 'step')} without their samples in the log, but the fault-free run tells them"
-        yield Odd(text, By.MISSING)
 
 
 def never_changing(comparison: Comparison | None) -> Iterator[Odd]:
