@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -156,21 +155,14 @@ def samples_short(steps: Steps, rows: Ints) -> list[Short]:
     return [Short(*each) for each in zip(*(column.tolist() for column in (*columns, steps.begin[row])), strict=True)]
 
 
-class Parts(NamedTuple):
-    """Of each step, by how many ranks did it: the row of the rank with the fewest samples, and that with the most."""
-
-    size: Ints
-    least: Ints
-    most: Ints
-
-
-def parts(steps: Steps, rows: Ints) -> Parts:
-    """`rows`: as of `samples_counted`. In the order of steps."""
+def parts(steps: Steps, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """In the order of steps: how many ranks did it, the row of the one with the fewest samples, and of that with the
+    most. `rows`: as of `samples_counted`."""
     cell, count = cells(steps.step[rows])
     order = np.lexsort((steps.rank_samples[rows], cell))
     begin, end = (np.searchsorted(cell[order], np.arange(count), side=side) for side in ("left", "right"))
     begin, end = begin[end > begin], end[end > begin]
-    return Parts(end - begin, rows[order[begin]], rows[order[end - 1]])
+    return end - begin, rows[order[begin]], rows[order[end - 1]]
 
 
 # Do they agree?
