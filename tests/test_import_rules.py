@@ -12,7 +12,7 @@ FILES = sorted(path for package in ("harness", "reference_trainer") for path in 
 
 NAMES = "trainers.checkpoints.shared.names"  # text in, a number out
 ANYBODY = {"errors", "extras", "units", "parameters", "programs", "plugins", "nvml", NAMES}
-_JUDGING = {"log", "node.emitter", "timeline", "judge.facts", "judge", "theory"}
+_JUDGING = {"log", "node.emitter", "timeline", "judge.bounds", "judge.facts", "judge", "theory"}
 _ACTING = {"log", "node.emitter", "node", "backends", "faults", "trainers", "trainers.checkpoints"}
 
 _TRUNK = _ACTING | _JUDGING | {"spec", "plan", "run", "report", "report.words"}
@@ -34,8 +34,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "log": {"node.emitter"},
     "timeline": {"log", "node.emitter"},
     "judge.thresholds": set(),
-    "judge.facts": {"log", "node.emitter", "timeline", "theory", "judge.thresholds"},  # no verdict in there
-    "judge": {"log", "node.emitter", "timeline", "judge.facts", "judge.thresholds", "theory"},
+    "judge.bounds": {"node.emitter"},
+    "judge.facts": {
+        "log",
+        "node.emitter",
+        "timeline",
+        "judge.bounds",
+        "judge.thresholds",
+        "theory",
+    },  # no verdict in there
+    "judge": {"log", "node.emitter", "timeline", "judge.bounds", "judge.facts", "judge.thresholds", "theory"},
     "report.words": {"timeline"},  # the names of phases
     "report.charts": {"report.words"},  # plain data in, a picture out
     "report": _JUDGING | {"report.words", "report.charts"},

@@ -12,10 +12,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, create_model, model_validator
 
 from harness import units
-from harness.judge.facts.known import OFF as OFF
 from harness.node.emitter import abnormal
 from harness.parameters import Parameters
 
+OFF = "off"  # for what is judged by default
 SLOWDOWN_MAX = 1.5  # where the scenario says nothing else
 WASTED_BY_FAULTS = "GPU time wasted by faults"  # as it is called where it is not judged
 SAMPLE_BOUNDS = ("max_samples_repeated", "max_samples_skipped")
@@ -136,6 +136,11 @@ class ContinuityBounds(Bounds):
     max_spike: float | None = Field(
         None, description="Of the loss at a resume: its rise, less the fault-free run's at the same step."
     )
+
+    @property
+    def moves_samples(self) -> bool:
+        """Where some may be repeated or left out, later steps may consume others than without a fault."""
+        return bool(self.max_samples_repeated or self.max_samples_skipped)
 
     @model_validator(mode="after")
     def _judged_where_bounded(self) -> ContinuityBounds:

@@ -9,13 +9,13 @@ weigh that: how a breach is known comes with the facts from which it follows, an
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.judge.facts.analysis import Analysis as Analysis
 from harness.judge.facts.faults import struck
-from harness.judge.facts.known import By, Known
+from harness.judge.facts.known import By, Known, Odd
 from harness.judge.verdict import Ground, Kind
 from harness.plugins import Family
 from harness.timeline.timeline import FaultRecord as FaultRecord
@@ -53,6 +53,10 @@ def of_fault(words: str, fault: str) -> Breach:
 
 def of_second(words: str, *facts: Known) -> Breach:
     return breach(f"{SECOND_RESTART}: {words}", *facts)
+
+
+def in_words(facts: Iterable[Odd], *grounds: Ground) -> Iterator[Breach]:
+    return (breach(each.words, each, grounds=grounds) for each in facts)
 
 
 def never(evidence: Analysis) -> str:

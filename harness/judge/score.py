@@ -93,8 +93,10 @@ def shown_ns(ns: float | None) -> str:
     return units.format_duration(round(ns)) if ns else "0 s"
 
 
-def line(name: str, bound: str, observed: str, reason: str, *rests_on: Ground, **numbers: Any) -> Expectation:
-    """It fails for `reason`, and passes where there is none."""
+def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Ground, **numbers: Any) -> Expectation:
+    """It fails for `reason`, and passes where there is none. `observed` is `None` where nothing was measured."""
+    if observed is None:
+        return replace(left_open(name, bound, reason, Doubt.UNMEASURED, **numbers), rests_on=rests_on)
     verdict = Verdict.FAIL if reason else Verdict.PASS
     return Expectation(name, bound, observed, verdict, reason, rests_on=rests_on, **numbers)
 
@@ -269,8 +271,9 @@ def _weighed_claim(claim: Claim, evidence: Analysis) -> Finding:
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
-    good = line.verdict is Verdict.PASS
-    if (not good and line.verdict is not Verdict.FAIL) or not (found := spoilt(rests_on, evidence, good)):
+    """Of what was not measured an assumption that spoils it either way tells why."""
+    found = spoilt(rests_on, evidence, good=line.verdict is not Verdict.FAIL)
+    if found is None:
         return line
     told = replace(line, verdict=Verdict.INCONCLUSIVE, share=None, doubt=found.assumption, settles=found.settles)
     return replace(told, reason=found.after(line.reason))

@@ -41,6 +41,7 @@ class Kind(enum.StrEnum):
     FAULTS = "faults"  # whether faults acted as planned
     REACHED = "reached"  # how far the job came
     LOSSES = "losses"  # what was computed, beside the fault-free run
+    CURVES = "curves"  # each step's figures, beside the fault-free run's
     BITS = "bits"  # the very same was computed there
     BAND = "band"  # how far fault-free runs are apart
     GAP = "gap"  # how far the last losses are off, in percent
@@ -119,40 +120,15 @@ class Code(enum.StrEnum):
     EXPECT_UNREADABLE = "expect.unreadable"
     LEDGER_NO_GPU = "ledger.no-gpu"
     LEDGER_UNATTRIBUTED = "ledger.unattributed"
-    LOSS_NEVER_CHANGES = "loss.never-changes"
-    LOSS_RANK_DIFFERS = "loss.rank-differs"
     PACE_SLOW_AGAIN = "pace.slow-again"
-    RANKS_DISAGREE = "ranks.disagree"
-    RANK_SAMPLES_MISSING = "rank-samples.missing"
-    RANK_SAMPLES_NONE = "rank-samples.none"
-    RANK_SAMPLES_SHORT = "rank-samples.short"
-    RANK_SAMPLES_UNEVEN = "rank-samples.uneven"
-    RANK_SAMPLES_UNTOLD = "rank-samples.untold"
-    REPLICAS_NEVER_TOGETHER = "replicas.never-together"
-    REPLICAS_OTHER_WEIGHTS = "replicas.other-weights"
-    REPLICAS_SAME_WEIGHTS = "replicas.same-weights"
-    REPLICAS_UNNOTICED = "replicas.unnoticed"
-    REPLICAS_UNTOLD = "replicas.untold"
-    REPLICAS_WENT_ON = "replicas.went-on"
-    REPLICAS_WRONG_RANK = "replicas.wrong-rank"
-    SAMPLES_LEFT_OUT_UNPROVEN = "samples.left-out-unproven"
-    SAMPLES_LEFT_OUT_WRONG = "samples.left-out-wrong"
-    SAMPLES_MOVED = "samples.moved"
-    SAMPLES_OTHER = "samples.other"
-    SAMPLES_UNTOLD = "samples.untold"
     SCORER_CRASHED = "scorer.crashed"
-    SPIKE_UNTOLD = "spike.untold"
-    SPIKE_WENT_ON = "spike.went-on"
 
 
 class Doubt(enum.StrEnum):
     """Why a claim is not known to be true, so that it makes a run inconclusive."""
 
     FAULT_FREE_SLOW = "doubt.fault-free-slow"
-    NEAR_ZERO = "doubt.near-zero"
     NOTHING_STRUCK = "doubt.nothing-struck"
     NOT_COMPARABLE = "doubt.not-comparable"
-    NO_BAND = "doubt.no-band"
     RUN_CUT_SHORT = "doubt.run-cut-short"
-    SIZE_CHANGES = "doubt.size-changes"
     UNMEASURED = "doubt.unmeasured"

@@ -12,14 +12,14 @@ from harness.judge.assumption import AGAIN
 from harness.judge.facts.deaths import ends_of
 from harness.judge.facts.evidence import Evidence
 from harness.judge.score import Scorecard
-from harness.judge.verdict import Code, Doubt, Verdict
+from harness.judge.verdict import Doubt, Verdict
 from harness.report.commands import copied, kept_as, run_again
 from harness.report.words import gpu_seconds, one_line, seconds, words
 
 S = 1_000_000_000
 # Failures over what the job trains or writes. The runbook of a fault is about an outage.
 OF_THE_STATE = (
-    *("restart.", "loss", "samples.", "rank-samples.", "ranks.", "replicas.", "save.", "saves.", "drill.", "second."),
+    *("restart.", "loss", "result.", "save.", "saves.", "drill.", "second."),
     *("last_checkpoint.", "second_restart.", "files_beside_saves."),
 )
 STEPS_MAX = 8
@@ -28,19 +28,13 @@ LONGER = "Give it more steps after the fault: workload: {steps: …}"
 COMPARE = "Compare it with a fault-free run, whose losses show what is usual"
 OF_A_DAY = f"{COMPARE}: without fault_free: false in the game day's file"
 OF_A_RUN = f"{COMPARE}: loss_continuity: {{mode: exact}}, without against: itself"
-NOT_BY_ITSELF = (
-    "loss_continuity.against",
-    Code.RANKS_DISAGREE,
-)  # another run without a fault-free one leaves it as open
+NOT_BY_ITSELF = ("loss_continuity.against", "result.ranks_agree")  # another run without a fault-free one leaves it open
 # By doubt, what would settle it; {run}: the command for it, followed by how long that takes.
 SETTLES: Mapping[str, str] = {
     Doubt.FAULT_FREE_SLOW: f"{AGAIN}: {{run}} --fresh-fault-free",
-    Doubt.NEAR_ZERO: "Judge this loss by a band: loss_continuity: {mode: envelope}",
     Doubt.NOT_COMPARABLE: f"{AGAIN}: {{run}} --fresh-fault-free",
     Doubt.NOTHING_STRUCK: "See why the job does not start: its output is in logs/ of the run's folder",
-    Doubt.NO_BAND: f"{AGAIN}: {{run}} --fresh-fault-free",
     Doubt.RUN_CUT_SHORT: "Let it run to its end, or give it longer: abort: {wall_clock: …}",
-    Doubt.SIZE_CHANGES: "See what depends on the number of ranks: the global batch, the mean of losses and gradients",
     Doubt.UNMEASURED: LONGER,
 }
 

@@ -14,7 +14,7 @@ from scorecards import assert_verdict
 from simulator import Job, Logs, Outage
 
 from harness.judge.facts import envelope, losses
-from harness.judge.facts.envelope import DRIFTS, Envelope, Lasts, left_early
+from harness.judge.facts.envelope import DRIFTS, Envelope, left_early
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.losses import Curve, compare
 from harness.judge.facts.made_as_asked import BEFORE, SAME
@@ -362,9 +362,8 @@ def test_what_leaves_the_band_before_any_fault_is_no_fault_of_the_restart(
     faults = [] if struck is None else [SimpleNamespace(injected=struck * BEFORE_NS)]
     steps = SimpleNamespace(step=step, end=step * 10 * BEFORE_NS)
     run: Any = SimpleNamespace(faults=faults, steps=steps, beside=SimpleNamespace(earlier=()))
-    rows = {"loss": np.isin(step, outside), "lr": np.zeros(len(step), np.bool_)}
-    within = None if lasts is None else Lasts("loss", *lasts, 1.0, 0.5)
-    band: Any = SimpleNamespace(outside=lambda found: rows, lasts=lambda found: within)
+    spans = [(each, each) for each in outside] + ([lasts] if lasts else [])
+    band: Any = SimpleNamespace(spans=lambda found: spans)
     assert left_early(run, band, SimpleNamespace(step=step)).startswith(told or "!") is bool(told)  # type: ignore[arg-type]
     run.beside.earlier = ("another rehearsal's fault",)
     assert not left_early(run, band, SimpleNamespace(step=step))  # type: ignore[arg-type]

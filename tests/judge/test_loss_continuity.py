@@ -15,15 +15,14 @@ from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, find, simulate
 
 from harness.judge.bounds import ContinuityBounds
-from harness.judge.facts import losses, samples
+from harness.judge.facts import agreement, losses, samples
 from harness.judge.facts.alarms import LeftOut
-from harness.judge.facts.envelope import Sight
 from harness.judge.facts.evidence import Evidence, no_comparison
+from harness.judge.facts.known import By, Odd
 from harness.judge.facts.losses import Curve, compare
 from harness.judge.guarantees import steps_all
 from harness.judge.questions import loss_continuity
-from harness.judge.score import Expectation
-from harness.judge.verdict import Code, Doubt, Verdict
+from harness.judge.verdict import Verdict
 from harness.timeline.lineage import Epoch
 from harness.timeline.timeline import Steps
 
@@ -87,17 +86,19 @@ def test_only_what_lies_between_two_steps_was_left_out_between_them() -> None:
 
 @pytest.mark.parametrize(("mine", "other"), [([0, 16], [5, 16]), ([5, 16], [0, 16])])
 def test_position_0_is_a_position_too(mine: list[int], other: list[int]) -> None:
-    comparison = losses.compare(curve(mine, [16, 16]), curve(other, [16, 16]))
-    found = list(loss_continuity._other_samples(comparison, ContinuityBounds()))
-    text = "loss_continuity: 1 step consumed other samples than the fault-free run, first at step 1"
-    assert [(each.good, each.words, each.code) for each in found] == [(False, text, Code.SAMPLES_OTHER)]
+
+    def found(first: list[int], count: int = 16, **allowed: int) -> list[Odd]:
+        comparison = losses.compare(curve(first, [count, 16]), curve(other, [count, 16]))
+        told = {"comparison": comparison, "consumed": None, "left_out": LeftOut()}
+        evidence: Any = SimpleNamespace(**told, continuity=ContinuityBounds(**allowed))
+        return list(agreement.others_consumed(evidence))
+
+    one = [Odd("1 step consumed other samples than the fault-free run, first at step 1")]
+    assert found(mine) == one
     for allowed in ({"max_samples_repeated": 1}, {"max_samples_skipped": 1}):
-        bounds = ContinuityBounds(**allowed)
-        assert list(loss_continuity._other_samples(comparison, bounds)) == [], "positions may well be others"
-    none = losses.compare(curve(mine, [0, 16]), curve(other, [0, 16]))
-    assert len(list(loss_continuity._other_samples(none, ContinuityBounds()))) == 1, "no sample is told"
-    untold = losses.compare(curve([-1, 16], [16, 16]), curve(other, [16, 16]))
-    assert list(loss_continuity._other_samples(untold, ContinuityBounds())) == []
+        assert found(mine, **allowed) == [], "positions may well be others"
+    assert found(mine, count=0) == one, "no sample is told"
+    assert found([-1, 16]) == []
 
 
 @pytest.mark.parametrize(("gap", "expected"), [("25%", Verdict.PASS), ("24.9%", Verdict.FAIL)])
@@ -244,8 +245,8 @@ def test_a_rank_that_tells_two_losses_hides_no_other_rank(wrong: bool) -> None:
         change(logs.steps(rank=1, life=-1) if wrong else (), loss=lambda line: line["loss"] * 1.2)
 
     card = verdict(simulate(JOB, KILL, 3), bend, EXACT, bent(JOB, seldom))
-    told = [each.text.partition(" differs")[0] for each in card.findings if each.code == Code.LOSS_RANK_DIFFERS]
-    assert told == ["loss_continuity: at step 11 the loss of rank 1"] * wrong
+    told = [each.text.partition(" differs")[0] for each in card.findings if each.code == "result.ranks_agree"]
+    assert told == ["at step 11 the loss of rank 1"] * wrong
 
 
 @pytest.mark.parametrize(
@@ -262,55 +263,40 @@ def test_a_norm_that_never_changes_is_not_measured(
         norms = [1.5 if first <= number <= last else 2 + 0.1 * number for number in numbers]
         return curve(numbers, [1] * count, numbers, grad_norm=norms)
 
-    found = [*loss_continuity._never_changes(compare(told(first, last), told(*(usual or (0, -1)))))]
+    found = [*agreement.never_changing(compare(told(first, last), told(*(usual or (0, -1)))))]
     text = f"the gradient norm is 1.5 in all steps {first} to {last}, and changes at each of them without a fault"
-    assert [(claim.code, claim.words) for claim in found] == [(Code.LOSS_NEVER_CHANGES, text)] * claims
+    assert found == [Odd(text, By.TOLD)] * claims
 
 
 def test_what_was_left_out_moves_the_fault_free_run_on() -> None:
     """Samples are shuffled within the run; what it never came to has no digest."""
     fault_free = curve([16, 0, 48, 32], [16] * 4, digest=[11, 10, 13, 12])
-    moved = loss_continuity._moved_on(fault_free, LeftOut(accepted=[(16, 16)]))
+    moved = agreement.moved_on(fault_free, LeftOut(accepted=[(16, 16)]))
     assert (moved.first.tolist(), moved.digest.tolist()) == ([32, 0, 64, 48], [12, 10, 0, 13])
-    assert loss_continuity._moved_on(fault_free, LeftOut()) is fault_free
+    assert agreement.moved_on(fault_free, LeftOut()) is fault_free
     untold = curve([16, -1], [16] * 2)
-    assert loss_continuity._moved_on(untold, LeftOut(accepted=[(16, 16)])) is untold
-
-
-LAST_STEPS = "the last steps cannot be compared with the fault-free run"
+    assert agreement.moved_on(untold, LeftOut(accepted=[(16, 16)])) is untold
 
 
 @pytest.mark.parametrize(
-    ("mine", "fault_free", "reason", "doubt"),
+    ("mine", "fault_free"),
     [
-        (curve([0], [1]), curve([0, 1], [1, 1]), LAST_STEPS, Doubt.NOT_COMPARABLE),
-        (curve([0], [1], loss=[1.0]), curve([0], [1], loss=[np.nan]), LAST_STEPS, Doubt.NOT_COMPARABLE),
-        (
-            curve([0, 1], [1, 1], loss=[8.0, 1e-9]),
-            curve([0, 1], [1, 1], loss=[8.0, 0.0]),
-            "the final loss is too close to zero for a gap in percent",
-            Doubt.NEAR_ZERO,
-        ),
+        (curve([0], [1]), curve([0, 1], [1, 1])),
+        (curve([0], [1], loss=[1.0]), curve([0], [1], loss=[np.nan])),
     ],
 )
-def test_a_final_gap_that_nothing_tells_is_shown_as_none(
-    mine: Curve, fault_free: Curve, reason: str, doubt: Doubt
-) -> None:
+def test_a_final_gap_that_nothing_tells_is_shown_as_none(mine: Curve, fault_free: Curve) -> None:
     bounds = ContinuityBounds(mode="final", max_final_gap="3%")
-    found = loss_continuity._final("mode", bounds, compare(mine, fault_free))
-    wanted = Expectation("mode", "final, within 3 %", "—", Verdict.INCONCLUSIVE, reason, doubt=doubt)
-    assert found == wanted
+    found = loss_continuity._final(bounds, compare(mine, fault_free))
+    assert (found.bound, found.observed, found.verdict) == ("final, within 3 %", "—", Verdict.INCONCLUSIVE)
+    assert found.reason == "the last steps cannot be compared with the fault-free run"
 
 
-def test_what_the_envelope_would_have_seen_is_told_from_the_least_to_the_most() -> None:
-    band: Any = SimpleNamespace(changes_by=lambda since: since.first)
-    sees = [Sight(7, 10, 2.0), Sight(11, 20, 0.5), Sight(21, 30, 3.0)]
-    shows = "a loss that is off for good would show from"
-    assert loss_continuity._in_figures(band, sees) == (
-        f"{shows} 0.5 % over steps 11 to 20 and 3 % over steps 21 to 30; training changes it by 7 % from there on"
-    )
-    alone = loss_continuity._in_figures(band, sees[:1])
-    assert alone == f"{shows} 2 % over steps 7 to 10; training changes it by 7 % from there on"
-    assert loss_continuity._in_figures(band, []) == ""
-    assert loss_continuity._worst([each._asdict() for each in sees]) == " (off for good by 3 % would show)"
-    assert loss_continuity._worst([]) == ""
+def test_a_final_loss_near_zero_has_no_gap_in_percent() -> None:
+    assert compare(curve([0, 1], [1, 1], loss=[8.0, 1e-9]), curve([0, 1], [1, 1], loss=[8.0, 0.0])).near_zero
+
+
+def test_what_the_envelope_would_have_seen_is_told_by_the_most() -> None:
+    sees = [{"percent": percent} for percent in (2.0, 0.5, 3.0)]
+    assert loss_continuity._reach({"sees": sees}) == " (off for good by 3 % would show)"
+    assert loss_continuity._reach({"sees": []}) == loss_continuity._reach({}) == ""

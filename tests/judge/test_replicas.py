@@ -47,7 +47,7 @@ def judged(*bends: Bend, job: Job = JOB, outages: Any = (), expect: dict[str, An
 
 
 def of_replicas(card: Scorecard) -> list[str]:
-    return [reason for reason in card.reasons if reason.startswith("replicas:")]
+    return [each.text for each in card.findings if each.code == "result.replicas_together"]
 
 
 def test_ranks_that_agree_pass_and_are_counted() -> None:
@@ -60,7 +60,7 @@ def test_a_drift_nobody_told_is_named_with_its_rank_and_step() -> None:
     card = judged(telling(drifted=1))
     assert card.verdict is Verdict.FAIL
     text = "at step 25 rank 1 computed with other weights than the majority, and the trainer did not say so"
-    assert of_replicas(card) == [f"replicas: {text}"] == card.reasons[:1]
+    assert of_replicas(card) == [text] == card.reasons[:1]
 
 
 def test_each_step_at_which_they_differ_is_told_by_itself() -> None:
@@ -99,8 +99,7 @@ def test_a_drift_that_was_told_and_rolled_back_passes() -> None:
 def test_a_fault_that_changed_weights_must_be_answered() -> None:
     (text,) = of_replicas(judged(telling(), struck))
     assert text == (
-        "replicas: fault flip changed the weights of rank 1, and the trainer did not say so, "
-        "though it took digests at step 25"
+        "fault flip changed the weights of rank 1, and the trainer did not say so, though it took digests at step 25"
     )
     assert of_replicas(judged(telling(), struck, alarmed)) == []
     assert of_replicas(judged(telling(), lambda logs: struck(logs, drifts=False))) == []
@@ -108,7 +107,7 @@ def test_a_fault_that_changed_weights_must_be_answered() -> None:
 
 def test_the_wrong_rank_is_named() -> None:
     (text,) = of_replicas(judged(telling(), struck, lambda logs: alarmed(logs, suspect=2)))
-    assert text == "replicas: the trainer named rank 2, but fault flip changed rank 1"
+    assert text == "the trainer named rank 2, but fault flip changed rank 1"
 
 
 RESTARTED = Outage(27, "rank", victim=1)  # it goes on from step 20, and the first digest after that is of step 25
@@ -126,7 +125,7 @@ def digests(logs: Logs, of: Callable[[int, int], str | None], first_life: bool =
 def beside(usual: Bend, *bends: Bend, expect: dict[str, Any] | None = None) -> list[tuple[Verdict, str]]:
     """What is said of the weights of a job that restarted, beside such a fault-free run."""
     card = verdict(simulate(JOB, [RESTARTED], 3), together(*bends), expect, bent(JOB, usual))
-    codes = ("replicas.", "promised-told")
+    codes = ("result.replicas_together", "promised-told")
     return [(each.verdict, each.text) for each in card.findings if each.code.startswith(codes)]
 
 
@@ -148,7 +147,7 @@ def losses_change(logs: Logs, first: int) -> None:
 )
 def test_weights_follow_from_the_steps_before(of: Callable[[int, int], str]) -> None:
     ((found, text),) = beside(telling(), telling(), digests(of))
-    assert found is Verdict.FAIL and text.startswith(f"replicas: {OTHER}")
+    assert found is Verdict.FAIL and text.startswith(OTHER)
     assert beside(telling(), telling()) == []
 
 
@@ -186,7 +185,7 @@ def test_parts_of_the_weights_are_compared_by_rank(swapped: bool) -> None:
 
     first, later = digests(parts, first_life=True), digests(others if swapped else parts)
     found = beside(first, first, later)
-    assert [text.partition(" computed")[0] for _, text in found] == ["replicas: at step 25 rank 1"] * swapped
+    assert [text.partition(" computed")[0] for _, text in found] == ["at step 25 rank 1"] * swapped
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ def grounds(**other: Ground) -> Mapping[str, Ground]:
         "faults": Ground(Kind.FAULTS),
         "how far": Ground(Kind.REACHED),
         "losses": Ground(Kind.LOSSES),
+        "curves": Ground(Kind.CURVES),
         "bits": Ground(Kind.BITS),
         "band": Ground(Kind.BAND),
         "gap": Ground(Kind.GAP, bound=1.0),
@@ -81,9 +82,10 @@ def run_of(**other: Any) -> Any:
 
 
 def evidence_of(run: Any = None, **other: Any) -> Any:
-    comparison = SimpleNamespace(final_gap_percent=5.0, final_scatter_percent=0.1)
+    comparison = SimpleNamespace(final_gap_percent=5.0, final_scatter_percent=0.1, near_zero=False)
     whole = {"fault_free": None, "taken": [-1], "never_the_same": "", "consumed": None, "comparison": comparison}
     whole |= {"envelope": BAND, "resumed_elsewhere": "", "left_band_early": ""}
+    whole |= {"incomparable": "", "resume_alone": ("", "")}
     run = run or run_of()
     whole["seams"] = {epoch.first - 1 for epoch in run.epochs}
     return SimpleNamespace(run=run, **whole | other)
@@ -96,7 +98,8 @@ def paced(**other: float) -> dict[str, Ground]:
 
 BAND = SimpleNamespace(runs=3, sizes={2})
 DROPPED = run_of(dropped=3, processes=[SimpleNamespace(dropped=3, gaps=None)])
-SCATTERED = SimpleNamespace(final_gap_percent=1.5, final_scatter_percent=0.7)
+SCATTERED = SimpleNamespace(final_gap_percent=1.5, final_scatter_percent=0.7, near_zero=False)
+NEAR_ZERO = SimpleNamespace(final_gap_percent=1.5, final_scatter_percent=0.0, near_zero=True)
 UNSURE = Ground(Kind.DURATION, of=Figure(5.1 * S, margin=0.2 * S), bound=5 * S)
 CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
     "blind": ("job-seen", evidence_of(run_of(apart=True)), {}, {"steps"}),
@@ -159,8 +162,12 @@ CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
     "left the band early": ("same-each-time", evidence_of(left_band_early=DEFECT), {}, {"band"}),
     "not as asked": ("comparison-as-asked", evidence_of(resumed_elsewhere=DEFECT), {}, {"band"}),
     "few repeats": ("enough-repeats", evidence_of(envelope=SimpleNamespace(runs=2, sizes={2})), {}, {"band"}),
-    "no band": ("sizes-known", evidence_of(envelope=SimpleNamespace(runs=3, sizes={3})), {}, {"band"}),
+    "no band": ("enough-repeats", evidence_of(envelope=DEFECT), {}, {"band"}),
+    "other sizes": ("sizes-known", evidence_of(envelope=SimpleNamespace(runs=3, sizes={3})), {}, {"band"}),
+    "size changes": ("sizes-known", evidence_of(resume_alone=("", DEFECT)), {}, {"band"}),
     "scatter": ("loss-scatter-small", evidence_of(comparison=SCATTERED), {}, {"gap"}),
+    "near zero": ("loss-scatter-small", evidence_of(comparison=NEAR_ZERO), {}, {"gap"}),
+    "incomparable": ("comparison-as-asked", evidence_of(incomparable=DEFECT), {}, {"curves"}),
     "order unproven": ("order-repeats", evidence_of(consumed=SimpleNamespace(unproven=True)), {}, {"order"}),
 }
 
@@ -175,10 +182,10 @@ def test_each_assumption_of_a_ground_has_a_history_of_its_own() -> None:
     assert {name for name, each in assumptions().items() if each.spoils} == {name for name, *_ in CASES.values()}
 
 
-EITHER_WAY = {"clocks", "not as asked"}
+EITHER_WAY = {"clocks", "not as asked", "incomparable", "no band", "size changes", "near zero"}
 ALONE = {"blind", "nothing struck", "slow before", "fault free slow", "run cut short", "clocks"} | {
     "never the same",
-    "not as asked",
+    *EITHER_WAY,
 }
 
 
@@ -210,7 +217,7 @@ SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; 
     },
     Kind.REACHED: {"job.finished", "recovery_time.max"},
     Kind.DURATION: {"exit_time.max", "job.finished", "pace.max_slowdown", "recovery_time.max"},
-    Kind.LOSSES: {"loss_continuity.mode", "ranks.disagree", "samples.other"},
+    Kind.LOSSES: {"loss_continuity.mode", "result.ranks_agree", "result.samples_in_order"},
     Kind.BITS: {"loss_continuity.mode"},
     Kind.FAULTS: {
         "fault.as_planned",
@@ -220,7 +227,11 @@ SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; 
         "fault.on_target",
         "fault.struck",
     },
-    Kind.ORDER: {"loss_continuity.max_samples_repeated", "loss_continuity.max_samples_skipped"},
+    Kind.ORDER: {
+        "loss_continuity.max_samples_repeated",
+        "loss_continuity.max_samples_skipped",
+        "result.samples_in_order",
+    },
 }
 
 

@@ -9,7 +9,7 @@ import report_runs
 
 from harness.judge.assumption import FRESH
 from harness.judge.facts.ledger import Ledger
-from harness.judge.verdict import Code, Doubt, Finding, Verdict
+from harness.judge.verdict import Doubt, Finding, Verdict
 from harness.report import html_page, junit, markdown, run_report
 from harness.report.next_steps import SETTLES, STEPS_MAX, _takes_s, next_steps
 from harness.timeline.timeline import Beside
@@ -28,7 +28,7 @@ def test_what_is_not_known_can_be_settled_by_a_command_or_a_line(doubt: str) -> 
     assert "{run}" not in step and ("chaos run" not in step or "(about " in step)
 
 
-@pytest.mark.parametrize("code", ["loss_continuity.against", Code.RANKS_DISAGREE])
+@pytest.mark.parametrize("code", ["loss_continuity.against", "result.ranks_agree"])
 def test_what_only_a_fault_free_run_shows_is_not_run_again_without_one(code: str) -> None:
     """The doubt stays the same, however often the same plan is run."""
     finding = Finding(Verdict.INCONCLUSIVE, "no step was done again after a restart", code, Doubt.NOT_COMPARABLE)

@@ -1,4 +1,4 @@
-"""What the harness made for comparison did what it was asked.
+"""The run can be compared with its fault-free runs, and what the harness made for comparison did what it was asked.
 
 It makes fault-free runs, some of which change their size; and after the run a restore drill and a second restart.
 """
@@ -25,13 +25,20 @@ def _broken(evidence: Analysis) -> Iterator[str]:
         yield "; ".join(words)
 
 
+def _incomparable(evidence: Analysis, ground: Ground) -> str:
+    return evidence.incomparable
+
+
 def _resumed_elsewhere(evidence: Analysis, ground: Ground) -> str:
     return evidence.resumed_elsewhere
 
 
 ASSUMPTION = Assumption(
     _broken,
-    (Spoils(Kind.BAND, _resumed_elsewhere, FRESH, alone=True, either_way=True),),
+    (
+        Spoils(Kind.CURVES, _incomparable, FRESH, alone=True, either_way=True),
+        Spoils(Kind.BAND, _resumed_elsewhere, FRESH, alone=True, either_way=True),
+    ),
     holds_for=("run",),
     order=1,
     family="drill",

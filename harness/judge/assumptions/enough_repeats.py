@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from harness.judge.assumption import AGAIN, Assumption, Spoils
+from harness.judge.assumption import AGAIN, FRESH, Assumption, Spoils
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.envelope import ENOUGH
 from harness.judge.verdict import Ground, Kind
 from harness.units import counted
+
+
+def _no_band(evidence: Analysis, ground: Ground) -> str:
+    return evidence.envelope if isinstance(evidence.envelope, str) else ""
 
 
 def _few_repeats(evidence: Analysis, ground: Ground) -> str:
@@ -18,6 +22,9 @@ def _few_repeats(evidence: Analysis, ground: Ground) -> str:
 
 
 ASSUMPTION = Assumption(
-    spoils=(Spoils(Kind.BAND, _few_repeats, f"{AGAIN}: {{run}}"),),
+    spoils=(
+        Spoils(Kind.BAND, _no_band, FRESH, alone=True, either_way=True),
+        Spoils(Kind.BAND, _few_repeats, f"{AGAIN}: {{run}}"),
+    ),
     order=2,
 )

@@ -1,4 +1,4 @@
-"""The last losses scatter by less than the gap that is allowed."""
+"""The last losses scatter by less than the gap that is allowed, and are not nearly zero."""
 
 from __future__ import annotations
 
@@ -14,6 +14,15 @@ def _scatter(evidence: Analysis, ground: Ground) -> str:
     return f"such gaps scatter by ± {scatter:.2g} % here: train longer, or allow a larger gap" if told else ""
 
 
+def _near_zero(evidence: Analysis, ground: Ground) -> str:
+    near = evidence.comparison is not None and evidence.comparison.near_zero
+    return "the final loss is too close to zero for a gap in percent" if near else ""
+
+
+BY_A_BAND = "Judge this loss by a band: loss_continuity: {mode: envelope}"
 ASSUMPTION = Assumption(
-    spoils=(Spoils(Kind.GAP, _scatter, "Give it more steps after the fault: workload: {steps: …}"),)
+    spoils=(
+        Spoils(Kind.GAP, _near_zero, BY_A_BAND, alone=True, either_way=True),
+        Spoils(Kind.GAP, _scatter, "Give it more steps after the fault: workload: {steps: …}"),
+    )
 )

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness.judge.bounds import OFF
 from harness.judge.facts import deaths, ranks, times
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.known import OFF
 from harness.judge.facts.made_as_asked import Asked
 from harness.judge.facts.restarts import restore
 from harness.judge.facts.saves import Saves

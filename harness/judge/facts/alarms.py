@@ -10,34 +10,36 @@ Alarms: what the trainer said, and whether there was something to see where no f
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from harness.judge.facts import losses
 from harness.judge.facts.by_time import SETTLING_STEPS, Moments, Spans, union
+from harness.judge.facts.known import By, Odd
 from harness.log.reading import is_told
 from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped, last_by
-from harness.timeline.timeline import Ints, Timeline
+from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
 BEFORE = 4 * abnormal.NORMS_KEPT  # steps from which the usual is known again; those of other spikes do not count
 STEPS_BEFORE = 20  # an alarm about a slow rank is held against so many of its steps
 SHARE_BORNE_OUT = 0.5  # of the excess that it told (a time, or else a share of the usual) must be in the log
+UNTOLD = "and the trainer did not say so"
 EXCESS_MIN = 0.1  # over its peers; a rank that is less slow is not slow, whatever was told
 
 
 @dataclass(frozen=True)
 class Spike:
-    """Steps `since` to `seen` of one rank, the first ones of the spike; `rows` of the run's steps."""
+    """Steps `since` to `seen` of one rank, the first ones of the spike."""
 
     since: int
     seen: int
-    rows: tuple[int, ...]
+    survives: bool
     begin: int  # ns
     end: int  # ns, of the step at which it was to be seen
     before: int  # row of the step from which samples may be left out
@@ -53,7 +55,7 @@ class Spike:
 
 def spikes(run: Timeline) -> list[Spike]:
     """In order of time. Nothing is looked for where no fault and no word of the trainer is about any."""
-    moments = [fault.injected for fault in run.faults if fault.diverges and fault.injected is not None]
+    moments = [fault.injected or 0 for fault in _diverging(run.faults)]
     told = [alarm for alarm in run.anomalies if alarm.get("kind") == abnormal.DIVERGENCE]
     moments += [each["at"] for each in (*told, *run.left_out) if each["at"] >= run.begin]
     rows = _rows_of_one_rank(run)
@@ -63,10 +65,24 @@ def spikes(run: Timeline) -> list[Spike]:
     return list(_found(run, rows[max(0, first) :]))
 
 
-def seldom(run: Timeline) -> bool:
-    """Whether the loss is told in less than half of the steps, so that a spike between them shows nowhere."""
+def _diverging(faults: Iterable[FaultRecord]) -> Sequence[FaultRecord]:
+    """Those that struck and drive the loss away."""
+    return [fault for fault in faults if fault.diverges and fault.injected is not None]
+
+
+def after_a_fault(run: Timeline, found: Iterable[Spike]) -> Sequence[Spike]:
+    """A spike that passes by itself needs no answer without one."""
+    struck = min((fault.injected or 0 for fault in _diverging(run.faults)), default=NEVER)
+    return [spike for spike in found if spike.end >= struck]
+
+
+def unseen(run: Timeline) -> str:
+    """Why a spike would show nowhere: the loss is told in less than half of the steps. An empty text: it would, or no
+    fault drove the loss away."""
     told = np.unique(run.steps.step[_rows_of_one_rank(run)])
-    return len(told) < 2 or float(np.median(np.diff(told))) > 1
+    if not _diverging(run.faults) or (len(told) > 1 and float(np.median(np.diff(told))) <= 1):
+        return ""
+    return f"the loss is not told in each step, and a spike lasts {abnormal.SPIKE_STEPS} of them"
 
 
 def _rows_of_one_rank(run: Timeline) -> Ints:
@@ -99,7 +115,8 @@ def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
             mine = history[-watch.in_a_row :]
             before = history[max(0, len(history) - watch.in_a_row - abnormal.LEFT_OUT_BEFORE)]
             begin, end = int(run.steps.begin[mine[0]]), int(run.steps.end[row])
-            yield Spike(int(steps[mine[0]]), int(steps[row]), tuple(mine), begin, end, before)
+            survives = bool(run.steps.survives[mine].any())
+            yield Spike(int(steps[mine[0]]), int(steps[row]), survives, begin, end, before)
 
 
 # What was left out
@@ -111,11 +128,11 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class LeftOut:
-    """`accepted`: sorted ranges that count as left out. `wrong`: what was told and is not so, one sentence each."""
+    """`accepted`: sorted ranges that count as left out. `odd`: what was told and is not so, or is not shown by the
+    steps."""
 
     accepted: Sequence[Range] = ()
-    wrong: Sequence[str] = ()
-    unproven: Sequence[str] = ()  # what was told, may be so, and is not shown by the steps
+    odd: Sequence[Odd] = ()
 
     def within(self, begin: int, end: int) -> int:
         """How many of these places are accepted."""
@@ -132,86 +149,72 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
     """By what the trainer told, held against its steps."""
     if not run.left_out:
         return LeftOut()
-    accepted, wrong, unproven = list[tuple[Range, Spike | None]](), list[str](), list[str]()
+    accepted, odd = list[tuple[Range, Spike | None]](), list[Odd]()
     told_steps = np.union1d(run.steps.step[_rows_of_one_rank(run)], run.steps.step[run.steps.applied == 0])
     for event in run.left_out:
-        places = int(event["first"]), int(event["count"])
+        places, seen = (int(event["first"]), int(event["count"])), int(event["at_step"])
         spike = next((each for each in reversed(found) if each.end <= event["at"] + run.uncertainty_ns), None)
-        known = _merged([each for each, cause in accepted if cause is not spike])
-        early = event["at"] < run.begin
-        hidden = not early and _untold(told_steps, int(event["at_step"]))
-        problem = _of_before(run, places) if early or hidden else _problem(run, spike, event, known)
-        problem = problem or ("" if early else _not_by_a_fault(run, event, spike))
-        problem = problem or _consumed(run, places, event["at"])
-        problem = problem or _too_many(run, [each for each, _ in accepted], places)
-        told = f"the trainer said that it leaves out samples {_words(places)}, "
-        if problem:
-            wrong.append(told + problem)
-        elif hidden:
-            accepted.append((places, None))
-            unproven.append(f"{told}but not all steps around step {event['at_step']} are told, which would show why")
-        else:
-            accepted.append((places, spike))
-    return LeftOut(_merged([each for each, _ in accepted]), tuple(dict.fromkeys(wrong)), tuple(dict.fromkeys(unproven)))
+        # Nothing shows a spike if a step that it would consist of has no loss in the log.
+        near = np.searchsorted(told_steps, seen - abnormal.SPIKE_STEPS + 1), np.searchsorted(told_steps, seen, "right")
+        hidden = bool(seen <= told_steps.max(initial=0) and near[1] - near[0] < abnormal.SPIKE_STEPS)
+        hidden &= event["at"] >= run.begin
+        problem = next(_problems(run, event, spike, hidden, accepted), "")
+        if not problem:
+            accepted.append((places, None if hidden else spike))
+        if problem or hidden:
+            why = problem or f"but not all steps around step {seen} are told, which would show why"
+            text = f"the trainer said that it leaves out samples {_words(places)}, {why}"
+            odd.append(Odd(text, By.SEEN if problem else By.TOLD))
+    return LeftOut(_merged([each for each, _ in accepted]), tuple(dict.fromkeys(odd)))
 
 
-def _untold(told: Ints, seen: int) -> bool:
-    """Whether a step that a spike seen at this step would consist of has no loss in the log: nothing shows it then."""
-    first, last = np.searchsorted(told, seen - abnormal.SPIKE_STEPS + 1), np.searchsorted(told, seen, side="right")
-    return bool(seen <= (told[-1] if len(told) else 0) and last - first < abnormal.SPIKE_STEPS)
+def _problems(
+    run: Timeline,
+    event: Mapping[str, Any],
+    spike: Spike | None,
+    hidden: bool,
+    accepted: Sequence[tuple[Range, Spike | None]],
+) -> Iterator[str]:
+    """Why these samples may not be left out. Of a spike before the window of this rehearsal, and of one that the steps
+    hide, only how many it excuses is known."""
+    places, early, steps = (int(event["first"]), int(event["count"])), event["at"] < run.begin, run.steps
+    largest = int(steps.count.max(initial=0))
+    if early or hidden:
+        if places[1] > abnormal.LEFT_OUT_STEPS * largest:
+            yield f"but a spike excuses {abnormal.LEFT_OUT_STEPS * largest} at most"
+    elif spike is None or spike.seen != event["at_step"]:
+        yield f"but at step {event['at_step']} nothing shows that the training diverged"
+    else:
+        first, batches = int(steps.first[spike.before]), abnormal.LEFT_OUT_STEPS * int(steps.count[spike.before])
+        known = LeftOut(_merged([each for each, cause in accepted if cause is not spike]))
+        again = known.within(places[0], sum(places))  # it meets those that it left out before
+        if first < 0 or batches < 0 or places[0] < first or sum(places) > first + batches + again:
+            yield f"but those around the spike at step {spike.since} are {_words((first, batches))}"
+    since, at = (spike.since, spike.end) if spike else (int(event["at_step"]), event["at"])
+    if not early and not _by_a_fault(run, since, at):
+        yield f"but no fault accounts for a spike at step {since}"
+    told = steps.survives & steps.complete & (steps.first >= 0) & (steps.count > 0) & (steps.end > event["at"])
+    consumed = told & (steps.first < sum(places)) & (steps.first + steps.count > places[0])
+    if consumed.any():
+        yield f"but consumed some of them at step {steps.step[consumed].min()}"
+    # However often it goes back: a fault of so many steps spoils as many batches, and those around the last spike.
+    lasted = {fault.id: fault.spoilt_steps for fault in _diverging((*run.beside.earlier, *run.faults))}.values()
+    most = sum(lasts + abnormal.LEFT_OUT_STEPS for lasts in lasted if lasts is not None) * largest
+    together = sum(count for _, count in _merged([*(each for each, _ in accepted), places]))
+    if None not in lasted and together > most:
+        yield f"{together} in all, but the faults account for {most} at most"
 
 
-def _not_by_a_fault(run: Timeline, event: Mapping[str, Any], spike: Spike | None) -> str:
+def _by_a_fault(run: Timeline, since: int, at: int) -> bool:
     """A trainer that diverges by itself may go back, too, but what it leaves out is skipped. A fault's spike begins
     while it acts, or within as many steps as a state may be spoilt before anybody sees it."""
-    since, at = (spike.since, spike.end) if spike else (int(event["at_step"]), event["at"])
-    for fault in run.faults:
-        if not fault.diverges or fault.injected is None or fault.injected > at + run.uncertainty_ns:
-            continue
+    for fault in _diverging(run.faults):
         healed = run.end if fault.healed is None else fault.healed
         last = int(run.steps.step[run.steps.end <= healed].max(initial=0))
-        if since <= last + abnormal.SPIKE_MARGIN_STEPS + abnormal.SPIKE_STEPS:
-            return ""
-    return f"but no fault accounts for a spike at step {since}"
-
-
-def _too_many(run: Timeline, known: Sequence[Range], places: Range) -> str:
-    """However often it goes back: a fault of so many steps spoils as many batches, and those around the last spike."""
-    struck = [f for f in (*run.beside.earlier, *run.faults) if f.diverges and f.injected is not None]
-    lasted = {fault.id: fault.spoilt_steps for fault in struck}.values()
-    if None in lasted:
-        return ""
-    batches = sum(steps + abnormal.LEFT_OUT_STEPS for steps in lasted if steps is not None)
-    most = batches * int(run.steps.count.max(initial=0))
-    together = sum(count for _, count in _merged([*known, places]))
-    return f"{together} in all, but the faults account for {most} at most" if together > most else ""
-
-
-def _of_before(run: Timeline, places: Range) -> str:
-    """Its spike came before the window of this rehearsal: only how many a spike excuses is known."""
-    most = abnormal.LEFT_OUT_STEPS * int(run.steps.count.max(initial=0))
-    return f"but a spike excuses {most} at most" if places[1] > most else ""
-
-
-def _problem(run: Timeline, spike: Spike | None, event: Mapping[str, Any], known: Sequence[Range]) -> str:
-    """Why these samples may not be left out, or an empty text. `known`: what was left out for other spikes."""
-    if spike is None or spike.seen != event["at_step"]:
-        return f"but at step {event['at_step']} nothing shows that the training diverged"
-    first, count = int(run.steps.first[spike.before]), int(run.steps.count[spike.before])
-    begin, end = int(event["first"]), int(event["first"]) + int(event["count"])
-    again = LeftOut(known).within(begin, end)  # it meets those that it left out before
-    if first < 0 or count < 0 or begin < first or end > first + abnormal.LEFT_OUT_STEPS * count + again:
-        around = _words((first, abnormal.LEFT_OUT_STEPS * count))
-        return f"but those around the spike at step {spike.since} are {around}"
-    return ""
-
-
-def _consumed(run: Timeline, places: Range, since: int) -> str:
-    """Whether the history that survives consumed some of them after all."""
-    steps = run.steps
-    told = steps.survives & steps.complete & (steps.first >= 0) & (steps.count > 0) & (steps.end > since)
-    rows = np.flatnonzero(told & (steps.first < sum(places)) & (steps.first + steps.count > places[0]))
-    return f"but consumed some of them at step {steps.step[rows].min()}" if len(rows) else ""
+        soon = since <= last + abnormal.SPIKE_MARGIN_STEPS + abnormal.SPIKE_STEPS
+        if soon and (fault.injected or 0) <= at + run.uncertainty_ns:
+            return True
+    return False
 
 
 def _merged(ranges: Sequence[Range]) -> list[Range]:
@@ -240,20 +243,32 @@ class Said:
         self._last = max((alarm["at"] for alarm in alarms), default=-NEVER)
         self._margin = run.uncertainty_ns
 
-    def suspects(self) -> Mapping[int, int]:
-        """The ranks that it named, and when it last did."""
-        last: dict[int, int] = {}
-        for alarm in self.all:
-            if alarm.get("suspect") is not None:
-                last[alarm["suspect"]] = max(alarm["at"], last.get(alarm["suspect"], alarm["at"]))
-        return last
-
     def of(self, begin: int, steps: tuple[int, int] | None) -> bool:
         """Whether it said something since then, and of one of these steps, if it named one. `None`: of any step."""
         since = begin - self._margin
         if steps is None:
             return bool(self._last >= since)
         return self._of_none >= since or any(alarm["at"] >= since for alarm in self._of_steps.within(*steps))
+
+
+class Abnormal(Protocol):
+    """What is abnormal, as the log shows it."""
+
+    @property
+    def begin(self) -> int: ...  # ns
+    @property
+    def survives(self) -> bool: ...
+    @property
+    def may_be_named(self) -> tuple[int, int] | None: ...  # an alarm that names a step names one of these
+
+
+def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[Odd]:
+    """What is abnormal is told, and survives in no step. `kind`: the word by which a trainer tells of it."""
+    said = Said(run, kind)
+    for each in found:
+        told = said.of(each.begin, each.may_be_named)
+        if not told or each.survives:
+            yield Odd(f"{each}{'; the trainer said so, and went on with these steps' if told else f', {UNTOLD}'}")
 
 
 def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Sequence[Spike]) -> list[Alarm]:
@@ -292,33 +307,23 @@ class _Borne:
         for spike in found:
             self.spikes[spike.seen] = min(spike.end, self.spikes.get(spike.seen, spike.end))
 
-    def _before(self, alarm: Alarm) -> tuple[int, int]:
-        """The steps up to the one that it names, or else all that were over by then, as places in `rows_by_process`: of
-        the rank that it is about, else of the process that raised it."""
-        mine = alarm["process"]
+    def _before(self, alarm: Alarm) -> Ints:
+        """Rows of the steps up to the one that it names, or else of all that were over by then: of the rank that it is
+        about, else of the process that raised it."""
+        steps, (order, begins), mine = self.run.steps, self.run.rows_by_process, alarm["process"]
         if (rank := _about(alarm)) != alarm["rank"]:
             started = last_by(self._lives.get(rank, []), alarm["at"])
             mine = mine if started is None else started
-        order, begins = self.run.rows_by_process
-        first, last = int(begins[mine]), int(begins[mine + 1])
-        end = first + int(np.searchsorted(self._ends[first:last], alarm["at"], side="right"))
-        named = np.flatnonzero(self.run.steps.step[order[first:end]] == alarm.get("at_step"))
-        return first, first + int(named[-1]) + 1 if len(named) else end
+        rows: Ints = order[begins[mine] : begins[mine + 1]]
+        rows = rows[steps.end[rows] <= alarm["at"]]
+        named = np.flatnonzero(steps.step[rows] == alarm.get("at_step"))
+        return rows[: named[-1] + 1] if len(named) else rows
 
     @cached_property
     def _lives(self) -> Mapping[int, Sequence[tuple[int, int]]]:
         """When each process of a rank was started, and its row, in order of time."""
         started = sorted((process.started, row) for row, process in enumerate(self.run.processes))
         return grouped((self.run.processes[row].rank, (at, row)) for at, row in started)
-
-    @cached_property
-    def _ends(self) -> Ints:
-        return self.run.steps.end[self.run.rows_by_process[0]]
-
-    @cached_property
-    def _silent(self) -> Ints:
-        """How many of the rows by process, up to each of them, do not tell how long they waited for others."""
-        return np.append(0, np.cumsum(self.run.steps.sync_ns[self.run.rows_by_process[0]] < 0))
 
     @cached_property
     def _by_step(self) -> tuple[Ints, Ints]:
@@ -330,13 +335,11 @@ class _Borne:
     def by_the_rules(self, alarm: Alarm) -> bool:
         """Whether the steps of the process that it is about are abnormal by the very rule that it names."""
         if alarm.get("kind") == abnormal.DIVERGENCE:
-            seen = self.spikes.get(alarm.get("at_step", -1))
-            return seen is not None and seen <= alarm["at"]
+            return bool(self.spikes.get(alarm.get("at_step", -1), NEVER) <= alarm["at"])
         if alarm.get("kind") not in abnormal.OF_STEPS:
             return False
-        steps, (first, end) = self.run.steps, self._before(alarm)
-        rows = self.run.rows_by_process[0][first + abnormal.replay_from(end - first) : end]
-        watch, found = abnormal.Watch(), list[str]()
+        steps, rows, watch, found = self.run.steps, self._before(alarm), abnormal.Watch(), list[str]()
+        rows = rows[abnormal.replay_from(len(rows)) :]
         columns = (steps.loss[rows], steps.grad_norm[rows], steps.end[rows] - steps.begin[rows], steps.data_ns[rows])
         for loss, norm, took, waited in zip(*(column.tolist() for column in columns), strict=True):
             found = watch.step_done(loss, norm, took, waited)
@@ -344,27 +347,23 @@ class _Borne:
 
     def slow_indeed(self, alarm: Alarm) -> bool:
         """Whether the rank's own time a step, without its waits, was above that of its peers, about as told."""
-        told = alarm.get("slowdown")
+        told, steps = alarm.get("slowdown"), self.run.steps
         if alarm.get("kind") != "straggler" or not isinstance(told, int | float) or not told > 1:
             return False
-        first, end = self._before(alarm)
-        if first == end or self._silent[end] > self._silent[first]:
+        mine = self._before(alarm)
+        if not len(mine) or (steps.sync_ns[mine] < 0).any():
             return False
-        rows = self._of_steps(self.run.rows_by_process[0][max(first, end - STEPS_BEFORE) : end], alarm["at"])
-        rows = rows[np.argsort(self.run.steps.rank[rows], kind="stable")]
-        steps = self.run.steps
+        rows = self._of_steps(mine[-STEPS_BEFORE:], alarm["at"])
+        rows = rows[np.argsort(steps.rank[rows], kind="stable")]
         ranks, begins = np.unique(steps.rank[rows], return_index=True)
         waits = sum(np.maximum(each[rows], 0) for each in (steps.sync_ns, steps.data_ns, steps.checkpoint_ns))
         own = np.split(steps.end[rows] - steps.begin[rows] - waits, begins[1:])
         medians = {rank: float(np.median(each)) for rank, each in zip(ranks.tolist(), own, strict=False)}
         # The lower median: with two ranks, the faster one is the yardstick.
         usual = sorted(medians.values())[(len(medians) - 1) // 2] if medians else 0.0
-        mine = medians.get(_about(alarm))
-        if mine is None or usual <= 0:
-            return False
         # Its own time in the log has more in it than what a trainer compares, the same for all: a share says less.
-        excess = float(alarm.get("excess_ns", (told - 1) * usual))
-        return mine - usual >= max(EXCESS_MIN * usual, SHARE_BORNE_OUT * excess)
+        excess = max(EXCESS_MIN * usual, SHARE_BORNE_OUT * float(alarm.get("excess_ns", (told - 1) * usual)))
+        return bool(usual > 0 and medians.get(_about(alarm), 0.0) - usual >= excess)
 
     def _of_steps(self, mine: Ints, at: int) -> Ints:
         """Rows of the same steps that were over by then, of all ranks."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import ValidationError
 
+from harness.judge.bounds import BOUNDS, Bounds, ContinuityBounds
 from harness.judge.facts import (
     alarms,
     by_time,
@@ -41,6 +44,8 @@ from harness.judge.facts.work import Work
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from
 from harness.timeline.timeline import Floats, Ints, Process, saving_like
+
+B = TypeVar("B", bound=Bounds)
 
 
 class Analysis(Evidence):
@@ -120,6 +125,11 @@ class Analysis(Evidence):
         return self.resumed_runs.around(self.fault_free_curve)
 
     @cached_property
+    def resume_alone(self) -> tuple[str, str]:
+        """What a resume changes without any fault: with as many ranks, and with another number of them."""
+        return envelope.resume_alone(self.resumed_runs, self.calibrated, self.fault_free_curve)
+
+    @cached_property
     def left_band_early(self) -> str:
         """Which step is outside the band before any fault struck, so that the band says nothing of this job."""
         return envelope.left_early(self.run, self.envelope, self.comparison)
@@ -133,6 +143,19 @@ class Analysis(Evidence):
     def never_the_same(self) -> str:
         """Why the trainer cannot be expected to compute the very same in every run."""
         return never_the_same(self.run, self.comparison)
+
+    def bounds(self, of: type[B]) -> B | None:
+        """What the scenario expects; `None`: nothing of this, or what cannot be read."""
+        written = (self.run.plan.get("expect") or {}).get(next(name for name, each in BOUNDS.items() if each is of))
+        with contextlib.suppress(ValidationError):
+            return of.model_validate(written) if isinstance(written, Mapping) else None
+        return None
+
+    @cached_property
+    def continuity(self) -> ContinuityBounds | None:
+        """How near its steps must be to those of the fault-free run; `None`: that is not asked."""
+        bounds = self.bounds(ContinuityBounds)
+        return bounds if bounds and bounds.against == "fault-free" else None
 
     @cached_property
     def consumed(self) -> Consumed | None:
@@ -158,6 +181,11 @@ class Analysis(Evidence):
     def weights_apart(self) -> tuple[int, list[Apart]]:
         """How many steps tell digests of the weights of several ranks, and those where they differ."""
         return ranks.weights_apart(self.run.steps)
+
+    @cached_property
+    def own_weights(self) -> bool:
+        """Whether each rank holds its own part, as the fault-free run shows."""
+        return self.fault_free is not None and bool(ranks.weights_apart(self.fault_free.steps)[1])
 
     @cached_property
     def last_apart(self) -> int:

@@ -17,7 +17,7 @@ than `ENOUGH` runs is not accused, and more are made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -93,6 +93,15 @@ class Envelope:
         ages = np.maximum(rows - rows[parted], 0)
         return {name: found.apart(name) > self.soon[name][ages] for name in DRIFTS}
 
+    def spans(self, found: Comparison, too_soon: bool = False) -> Iterator[tuple[int, int]]:
+        """The first step at which the run is outside, or differs too soon; the steps in which it does for too long."""
+        early = self.too_soon(found).values() if too_soon else ()
+        rows, lasts = np.logical_or.reduce([*self.outside(found).values(), *early]), self.lasts(found)
+        if rows.any():
+            yield int(found.step[rows.argmax()]), int(found.step[rows.argmax()])
+        if lasts:
+            yield lasts.first, lasts.last
+
     def sees(self, found: Comparison) -> list[Sight]:
         """From the first step that differs on: the smallest lasting deviation of the loss that would not have passed,
         on top of what this run differs by already."""
@@ -149,15 +158,11 @@ def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | Non
     struck = first_strike(run.faults)
     if isinstance(band, str) or comparison is None or struck == NEVER or run.beside.earlier:
         return ""
-    done = run.steps.step[run.steps.end >= struck - BEFORE_NS].min(initial=np.iinfo(np.int64).max)
-    outside = np.logical_or.reduce(list(band.outside(comparison).values())) & (comparison.step < done)
-    if outside.any():
-        return f"step {comparison.step[outside.argmax()]} is outside the band before any fault struck"
-    lasts = band.lasts(comparison)
-    early = lasts is not None and lasts.last < done
-    return (
-        f"steps {lasts.first} to {lasts.last} are outside the band before any fault struck" if lasts and early else ""
-    )
+    done = run.steps.step[run.steps.end >= struck - BEFORE_NS].min(initial=NEVER)
+    for first, last in (span for span in band.spans(comparison) if span[1] < done):
+        steps = f"step {first} is" if first == last else f"steps {first} to {last} are"
+        return f"{steps} outside the band before any fault struck"
+    return ""
 
 
 def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
@@ -190,6 +195,33 @@ class Resumed:
     def repeats(self, fault_free: Curve) -> bool:
         """Whether the job computed the very same once more, until it stopped."""
         return compare(self.before, fault_free).identical
+
+
+def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | None) -> tuple[str, str]:
+    """What fault-free runs that go on from a save compute otherwise than one that does not stop: with as many ranks,
+    and else with another number of them. Empty texts: nothing. A band that is drawn from them would hide it."""
+    if resumed is None or alone is None:
+        return "", ""
+    # Each of the two is held against a band around the other: all that resume may be off by as much.
+    sides = [(alone, resumed.same)] if not resumed.repeats(alone) else [(resumed.same, alone), (alone, resumed.same)]
+    for centre, other in sides:
+        if where := _apart(resumed.around(centre) if len(sides) > 1 else band, other, centre):
+            what = "a run that goes on from a save with as many ranks, without any fault, differs"
+            return f"the resume by itself changes what is computed: {what} {where}", ""
+    # Runs of two sizes that parted at their first step are not so far apart, nor so soon.
+    for other in resumed.others:
+        if where := _apart(band, other, resumed.same, too_soon=True):
+            what = f"fault-free runs that change their size as this one did differ {where}"
+            return "", f"{what} by more than runs of two sizes: the change of size changes what is computed"
+    return "", ""
+
+
+def _apart(band: Envelope | str, other: Curve, centre: Curve, too_soon: bool = False) -> str:
+    """Where this run is outside of the band; an empty text: nowhere."""
+    if isinstance(band, str):
+        return ""
+    first, last = next(iter(band.spans(compare(other, centre), too_soon)), (0, 0))
+    return f"{'at' if first == last else 'from'} step {first}{' on' * (first != last)}" if first else ""
 
 
 def resumed(evidence: Evidence) -> Resumed | None:

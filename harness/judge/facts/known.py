@@ -4,8 +4,6 @@ import enum
 from dataclasses import dataclass
 from typing import Protocol
 
-OFF = "off"  # in `expect:`, for what is judged by default
-
 
 class By(enum.IntEnum):
     """From the strongest to the weakest."""
@@ -26,3 +24,11 @@ class Word:
 
     at: int
     by: By = By.TOLD
+
+
+@dataclass(frozen=True)
+class Odd:
+    """Something that must not be so, in words."""
+
+    words: str
+    by: By = By.SEEN

@@ -7,11 +7,11 @@ compared with the same rank there. A value that a rank leaves out now and then s
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from harness.judge.facts.deaths import listed
+from harness.judge.facts.known import By
 from harness.judge.facts.losses import CURVES, bits, by_rank, distance, paired, ulps, unlike
 from harness.log.reading import is_told
 from harness.timeline.lineage import NEVER, cells
@@ -34,6 +34,8 @@ class Apart:
     outvoted: bool
     begin: int  # ns
     survives: bool
+    may_be_named: None = None  # an alarm may name any step
+    by: By = By.SEEN
 
     def __str__(self) -> str:
         who = f"{'rank' if len(self.ranks) == 1 else 'ranks'} {', '.join(map(str, self.ranks))}"
@@ -93,23 +95,12 @@ def weights_again(steps: Steps) -> tuple[int, int] | None:
     return (int(step[again[0]]), int(since[again[0]])) if len(again) else None
 
 
-class Digests:
-    """Who told a digest of its weights, and when; by rank."""
-
-    def __init__(self, steps: Steps):
-        self._steps, self._rows = steps, np.lexsort((steps.begin, steps.rank))
-        self._rank, self._begin = steps.rank[self._rows], steps.begin[self._rows]
-        told = np.where(steps.weights[self._rows] != 0, np.arange(len(self._rows)), len(self._rows))
-        self._told = np.minimum.accumulate(told[::-1])[::-1]  # the place of the next one that tells it
-
-    def checked_after(self, rank: int, at: int) -> int | None:
-        """The first step, begun after this moment and before the rank restored anything, that tells its digest."""
-        low, high = (int(np.searchsorted(self._rank, rank, side=side)) for side in ("left", "right"))
-        place = low + int(np.searchsorted(self._begin[low:high], at, side="right"))
-        told = int(self._told[place]) if place < high else high
-        if told >= high or self._steps.epoch[self._rows[told]] != self._steps.epoch[self._rows[place]]:
-            return None
-        return int(self._steps.step[self._rows[told]])
+def digests_after(steps: Steps, rank: int, acted: Sequence[int]) -> list[int]:
+    """The first step, begun after this fault acted and before the rank restored anything, that tells its digest."""
+    rows = np.flatnonzero((steps.rank == rank) & (steps.begin > acted[0])) if acted else np.zeros(0, np.int64)
+    rows = rows[np.argsort(steps.begin[rows], kind="stable")]
+    told = rows[(steps.weights[rows] != 0) & (steps.epoch[rows] == steps.epoch[rows[:1]])]
+    return [int(step) for step in steps.step[told[:1]]]
 
 
 @dataclass(frozen=True)
@@ -122,6 +113,12 @@ class Short:
     got: int  # by all ranks together
     asked: int  # samples of the batch
     begin: int  # ns
+    survives: bool = True
+    by: By = By.SEEN
+
+    @property
+    def may_be_named(self) -> tuple[int, int]:
+        return self.step, self.step
 
     def __str__(self) -> str:
         who = f"at step {self.step} rank {self.rank} computed with {self.had} different samples"
@@ -158,21 +155,14 @@ def samples_short(steps: Steps, rows: Ints) -> list[Short]:
     return [Short(*each) for each in zip(*(column.tolist() for column in (*columns, steps.begin[row])), strict=True)]
 
 
-class Parts(NamedTuple):
-    """Of each step, by how many ranks did it: the row of the rank with the fewest samples, and that with the most."""
-
-    size: Ints
-    least: Ints
-    most: Ints
-
-
-def parts(steps: Steps, rows: Ints) -> Parts:
-    """`rows`: as of `samples_counted`. In the order of steps."""
+def parts(steps: Steps, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """In the order of steps: how many ranks did it, the row of the one with the fewest samples, and of that with the
+    most. `rows`: as of `samples_counted`."""
     cell, count = cells(steps.step[rows])
     order = np.lexsort((steps.rank_samples[rows], cell))
     begin, end = (np.searchsorted(cell[order], np.arange(count), side=side) for side in ("left", "right"))
     begin, end = begin[end > begin], end[end > begin]
-    return Parts(end - begin, rows[order[begin]], rows[order[end - 1]])
+    return end - begin, rows[order[begin]], rows[order[end - 1]]
 
 
 # Do they agree?

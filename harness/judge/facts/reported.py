@@ -35,7 +35,7 @@ ITEMS: Mapping[str, str] = {
     "exits": "causes of exits",
     "clocks": "clocks of the hosts",
 }
-BY_FAULT = ("weights",)  # asked for only where a fault made the ranks differ: `replicas` in `questions/anomalies.py`
+BY_FAULT = ("weights",)  # asked for only where a fault made the ranks differ: `guarantees/result_replicas_together.py`
 BY_BOUND = dict.fromkeys(("loss", "positions", "samples", "digests"), "loss_continuity")
 # Of samples it tells places in the shuffled order instead; digests of its weights only where it is asked for them.
 NOT_OF_REFERENCE = frozenset({"samples", "weights"})

@@ -11,14 +11,16 @@ If the order differs between fault-free runs, it is not compared.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.evidence import Evidence
-from harness.judge.facts.losses import ByRank, Curve, by_rank
+from harness.judge.facts.losses import Curve, by_rank
+from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Ints, Timeline
 from harness.units import counted
@@ -74,17 +76,20 @@ def consumed(evidence: Evidence) -> Consumed | None:
     if fault_free is None or flaw:
         return Consumed(kind, why=f"the samples cannot be compared with a fault-free run: {flaw}")
     mine, theirs = _History(run, kind), _History(fault_free, kind)
-    pairs, untold = _paired(mine, theirs), mine.untold or theirs.untold
+    step, sides = _differing(mine, theirs)
+    untold = mine.untold or theirs.untold
     not_told = Consumed(kind, why=f"{counted(untold, 'step')} of a rank without a report of its samples")
-    if not len(pairs.step):
+    if not len(step):
         return not_told if untold else Consumed(kind, why="the two runs have no step that can be compared")
-    why, unproven = _order(evidence, pairs, mine, theirs)
+    why, unproven = _order(evidence, step, sides)
     if why:
-        return Consumed(kind, why=why, comparable=False)
-    if mine.size_of(pairs.ours) + theirs.size_of(pairs.theirs) > EXPANDED_MAX:
+        return Consumed(kind, why=f"sample order: not comparable; {why}", comparable=False)
+    if sum(int(history.counts(rows).sum()) for history, rows in sides) > EXPANDED_MAX:
         return Consumed(kind, why="too many samples differ from the fault-free run to be compared")
-    as_much = _as_much(pairs, mine, theirs)
-    found = _by_steps(pairs, mine, theirs) if as_much else not_told if untold else _by_passes(mine, theirs)
+    places = ((np.searchsorted(step, history.steps.step[rows]), history.counts(rows)) for history, rows in sides)
+    totals = [np.bincount(place, weights=counts, minlength=len(step)) for place, counts in places]
+    as_much = (totals[0] == totals[1]).all()
+    found = _by_steps(step, sides) if as_much else not_told if untold else _by_passes(mine, theirs)
     if untold:  # amounts are not known; that a step consumed others is
         found = replace(not_told, moved=found.moved, first_moved=found.first_moved)
     return replace(found, unproven=unproven)
@@ -106,131 +111,96 @@ def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
 
 
 class _History:
-    """The rows of a run that count, one of each step and rank; of steps that all ranks are known to have done, and
-    told the samples of. `untold`: how many rows do not."""
+    """The rows of a run that count, one of each step and rank, in their order; of steps that all ranks are known to
+    have done, and told the samples of. `untold`: how many rows do not."""
 
     def __init__(self, run: Timeline, kind: Kind):
-        self.run, self.kind = run, kind
+        self.run, self.kind, self.steps = run, kind, run.steps
         found = by_rank(run.steps)
         whole = run.steps.complete[found.row]
         key, row = found.key[whole], found.row[whole]
-        told = run.steps.samples if kind == "samples" else run.steps.digest
-        untold = told[row] == (-1 if kind == "samples" else 0)
+        untold = run.steps.samples[row] == -1 if kind == "samples" else run.steps.digest[row] == 0
         self.untold = int(untold.sum())
         told_by_all = ~np.isin(run.steps.step[row], run.steps.step[row[untold]])
-        self.table = ByRank(key[told_by_all], row[told_by_all])
-        self.step = run.steps.step[self.table.row]
+        self.key, self.row = key[told_by_all], row[told_by_all]
+        self.step, self.data_pass = run.steps.step[self.row], run.steps.data_pass[self.row]
 
     def expanded(self, rows: Ints) -> Ints:
         """What these rows of the run's steps consumed, one after the other."""
         if self.kind == "digests":
-            return self.run.steps.digest[rows]
-        return self.run.samples.expanded(self.run.steps.samples[rows])
+            return self.steps.digest[rows]
+        return self.run.samples.expanded(self.steps.samples[rows])
 
     def counts(self, rows: Ints) -> Ints:
         """How many samples each of these rows consumed."""
-        if self.kind == "digests":
-            return np.ones(len(rows), np.int64)
-        return self.run.samples.counts(self.run.steps.samples[rows])
-
-    def size_of(self, rows: Ints) -> int:
-        return int(self.counts(rows).sum())
-
-    @property
-    def tells_passes(self) -> bool:
-        return bool((self.passes(self.table.row) >= 0).any())
-
-    def passes(self, rows: Ints) -> Ints:
-        return self.run.steps.data_pass[rows]
+        return (
+            np.ones(len(rows), np.int64)
+            if self.kind == "digests"
+            else self.run.samples.counts(self.steps.samples[rows])
+        )
 
 
-class _Pairs(NamedTuple):
-    """Steps that both runs did: `ours` and `theirs` are the rows in which they are not the same."""
-
-    step: Ints
-    ours: Ints
-    theirs: Ints
-
-    def place_of(self, history: _History, rows: Ints) -> Ints:
-        """Which of these steps each of the rows is of."""
-        return np.searchsorted(self.step, history.run.steps.step[rows])
+Sides = tuple[tuple[_History, Ints], tuple[_History, Ints]]
+"""Rows of a run, and of the fault-free one."""
 
 
-def _paired(mine: _History, theirs: _History) -> _Pairs:
-    """Rows of the same step and rank that consumed the very same are left out."""
+def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
+    """The steps that both runs did, and the rows of these but for those of the same step and rank that consumed the
+    very same."""
     step = np.intersect1d(mine.step, theirs.step)
-    _, left, right = np.intersect1d(mine.table.key, theirs.table.key, assume_unique=True, return_indices=True)
-    ours, other = mine.table.row[left], theirs.table.row[right]
+    _, left, right = np.intersect1d(mine.key, theirs.key, assume_unique=True, return_indices=True)
+    ours, other = mine.row[left], theirs.row[right]
     if mine.kind == "digests":
-        same = mine.run.steps.digest[ours] == theirs.run.steps.digest[other]
+        same = mine.steps.digest[ours] == theirs.steps.digest[other]
     else:
-        numbers = mine.run.steps.samples[ours], theirs.run.steps.samples[other]
-        same = mine.run.samples.equal(numbers[0], theirs.run.samples, numbers[1])
-    return _Pairs(step, _rest(mine, left[same], step), _rest(theirs, right[same], step))
+        same = mine.run.samples.equal(mine.steps.samples[ours], theirs.run.samples, theirs.steps.samples[other])
+    rest = np.isin(mine.step, step), np.isin(theirs.step, step)
+    rest[0][left[same]] = rest[1][right[same]] = False
+    return step, ((mine, mine.row[rest[0]]), (theirs, theirs.row[rest[1]]))
 
 
-def _rest(history: _History, same: Ints, step: Ints) -> Ints:
-    """Rows of these steps but for the places in `same`, as rows of the run's steps."""
-    left = np.isin(history.step, step)
-    left[same] = False
-    return history.table.row[left]
-
-
-# Order
-
-
-def _order(evidence: Evidence, pairs: _Pairs, mine: _History, theirs: _History) -> tuple[str, bool]:
+def _order(evidence: Evidence, step: Ints, sides: Sides) -> tuple[str, bool]:
     """Why the order cannot be the same in every run, and whether nothing shows that it is: the steps before any fault
     do, and further runs without one."""
     run, struck = evidence.run, min(first_strike(evidence.run.faults), evidence.run.end)
-    later = run.steps.step[run.steps.end >= struck].min(initial=np.iinfo(np.int64).max)  # the lowest of any rank
-    early = pairs.step[pairs.step < later]
-    if len(_moved(early, pairs, mine, theirs)):
-        return "sample order: not comparable; it differed from the fault-free run before any fault struck", False
+    later = run.steps.step[run.steps.end >= struck].min(initial=NEVER)  # the lowest of any rank
+    if len(_moved(sides, later)):
+        return "it differed from the fault-free run before any fault struck", False
+    theirs = sides[1][0]
     sound = [other for other in evidence.calibration if not evidence.flaw(other)]
     repeats = [other for other in sound if other.epochs[0].size == theirs.run.epochs[0].size]
     for other in repeats:
-        history = _History(other, mine.kind)
-        between = _paired(history, theirs)
-        if not history.untold and len(_moved(between.step, between, history, theirs)):
-            return "sample order: not comparable; it differs between fault-free runs", False
-    return "", not len(early) and not repeats
+        history = _History(other, theirs.kind)
+        if not history.untold and len(_moved(_differing(history, theirs)[1])):
+            return "it differs between fault-free runs", False
+    return "", not ((step < later).any() or repeats)
 
 
-def _moved(steps: Ints, pairs: _Pairs, mine: _History, theirs: _History) -> Ints:
-    """Which of these steps consumed others than the fault-free run's, whichever rank did."""
-    bags = []
-    for history, rows in ((mine, pairs.ours), (theirs, pairs.theirs)):
-        step = history.run.steps.step[rows]
-        inside = np.isin(step, steps)
-        bags.append(_Bag.of(history, rows[inside], step[inside]))
+def _moved(sides: Sides, later: int = NEVER) -> Ints:
+    """Which steps before this one consumed others than the fault-free run's, whichever rank did."""
+    bags = (_Bag.of(history, rows, history.steps.step[rows]) for history, rows in _before(sides, later))
     beyond, missing = _difference(*bags)
     return np.union1d(beyond.part, missing.part)
 
 
-# Amounts
+def _before(sides: Sides, later: int) -> Iterator[tuple[_History, Ints]]:
+    return ((history, rows[history.steps.step[rows] < later]) for history, rows in sides)
 
 
-def _as_much(pairs: _Pairs, mine: _History, theirs: _History) -> bool:
-    """Whether both consume as many samples in each step. Rows that are the same in both need no count."""
-    totals = []
-    for history, rows in ((mine, pairs.ours), (theirs, pairs.theirs)):
-        place = pairs.place_of(history, rows)
-        totals.append(np.bincount(place, weights=history.counts(rows), minlength=len(pairs.step)))
-    return bool((totals[0] == totals[1]).all())
-
-
-def _by_steps(pairs: _Pairs, mine: _History, theirs: _History) -> Consumed:
-    """The passes are the fault-free run's: a trainer that starts again may count its own from 0."""
-    pass_of = _pass_of(theirs, pairs.step)
-    sides = ((mine, pairs.ours), (theirs, pairs.theirs))
-    bags = [_Bag.of(history, rows, pass_of[pairs.place_of(history, rows)]) for history, rows in sides]
+def _by_steps(step: Ints, sides: Sides) -> Consumed:
+    """The passes are the fault-free run's, of its lowest rank, as a trainer that starts again may count its own from 0.
+    By the order of the samples where no rank counts passes."""
+    (mine, _), (theirs, _) = sides
+    number, first = np.unique(theirs.step, return_index=True)
+    pass_of = theirs.data_pass[first[np.searchsorted(number, step)]]
+    if not (theirs.data_pass >= 0).any():
+        pass_of = np.searchsorted(pass_ends(theirs.run, theirs.kind) or [], step)
+    bags = (_Bag.of(each, rows, pass_of[np.searchsorted(step, each.steps.step[rows])]) for each, rows in sides)
     beyond, skipped = _difference(*bags)
-    again = _consumed_again(beyond, mine, pairs.step, pass_of)
-    repeated = beyond.at(again)
-    moved = _moved(pairs.step, pairs, mine, theirs)
+    again = _consumed_again(beyond, mine, step, pass_of)
+    moved = _moved(sides)
+    found = _found(mine, beyond.at(again), skipped)
     first_moved = int(moved[0]) if len(moved) else None
-    found = _found(mine, repeated, skipped)
     return replace(found, others=int((~again).sum()), moved=len(moved), first_moved=first_moved)
 
 
@@ -243,32 +213,16 @@ def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> 
     """Which of these the run consumed more than once in their pass."""
     cells, of = np.unique(np.stack([beyond.part, beyond.item]), axis=1, return_inverse=True)
     times = np.zeros(cells.shape[1], np.int64)
-    rows = mine.table.row[np.isin(mine.step, step)]
+    rows = mine.row[np.isin(mine.step, step)]
     for at in range(0, len(rows) if len(of) else 0, _ROWS_AT_ONCE):
         some = rows[at : at + _ROWS_AT_ONCE]
-        own = np.repeat(pass_of[np.searchsorted(step, mine.run.steps.step[some])], mine.counts(some))
-        items = mine.expanded(some)
-        likely = np.isin(items, cells[1])
-        both = np.concatenate([cells, np.stack([own[likely], items[likely]])], axis=1)
+        own = _Bag.of(mine, some, pass_of[np.searchsorted(step, mine.steps.step[some])])
+        own = own.at(np.isin(own.item, cells[1]))
+        both = np.concatenate([cells, np.stack([own.part, own.item])], axis=1)
         names, number = np.unique(both, axis=1, return_inverse=True)
         counts = np.bincount(number.reshape(-1), minlength=names.shape[1])
         times += counts[number.reshape(-1)[: len(times)]] - 1
     return np.asarray(times[of.reshape(-1)] > 1, np.bool_)
-
-
-def _pass_of(theirs: _History, step: Ints) -> Ints:
-    """The pass that the fault-free run was in, per step; its lowest rank's. By the order of the samples where no rank
-    counts passes."""
-    steps = theirs.run.steps
-    if not theirs.tells_passes:
-        return np.searchsorted(pass_ends(theirs.run, theirs.kind) or [], step)
-    order = np.argsort(theirs.step, kind="stable")[::-1]
-    found = np.full(len(step), -1)
-    place = np.searchsorted(step, theirs.step[order])
-    inside = place < len(step)
-    inside[inside] = step[place[inside]] == theirs.step[order][inside]
-    found[place[inside]] = steps.data_pass[theirs.table.row[order][inside]]
-    return found
 
 
 @dataclass(frozen=True)
@@ -284,8 +238,7 @@ class _Bag:
     def of(cls, history: _History, rows: Ints, part: Ints) -> _Bag:
         """`part`: of each of the rows."""
         counts = history.counts(rows)
-        ranks = np.repeat(history.run.steps.rank[rows], counts)
-        return cls(np.repeat(part, counts), history.expanded(rows), ranks)
+        return cls(np.repeat(part, counts), history.expanded(rows), np.repeat(history.steps.rank[rows], counts))
 
     def at(self, rows: Ints | Bools) -> _Bag:
         return _Bag(self.part[rows], self.item[rows], self.rank[rows])
@@ -295,10 +248,9 @@ def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
     """What the first holds oftener than the second, and the other way round: those that came last of each."""
     keys = np.stack([np.concatenate([ours.part, others.part]), np.concatenate([ours.item, others.item])])
     cells, of = np.unique(keys, axis=1, return_inverse=True)
-    of, count = of.reshape(-1), cells.shape[1]
-    here, there = of[: len(ours.item)], of[len(ours.item) :]
-    sums = np.bincount(here, minlength=count), np.bincount(there, minlength=count)
-    return ours.at(_beyond(here, sums[1])), others.at(_beyond(there, sums[0]))
+    here, there = np.split(of.reshape(-1), [len(ours.item)])
+    sums = (np.bincount(each, minlength=cells.shape[1]) for each in (there, here))
+    return ours.at(_beyond(here, next(sums))), others.at(_beyond(there, next(sums)))
 
 
 def _beyond(cell: Ints, allowed: Ints) -> Bools:
@@ -311,36 +263,26 @@ def _beyond(cell: Ints, allowed: Ints) -> Bools:
 
 
 def _by_passes(mine: _History, theirs: _History) -> Consumed:
-    """Of passes that both runs completed. Padding differs with the number of ranks: less than one sample for each of
-    them, in each pass."""
-    passes = _complete_passes(mine), _complete_passes(theirs)
-    both = np.intersect1d(*passes)
+    """Of passes that both runs completed, as they went on with another one. Padding differs with the number of ranks:
+    less than one sample for each of them, in each pass."""
+    passes, usual = (np.unique(each.data_pass[each.data_pass >= 0])[:-1] for each in (mine, theirs))
+    both = np.intersect1d(passes, usual)
     if not len(both):
         why = "steps consume another number of samples than in the fault-free run"
-        if not any(history.tells_passes for history in (mine, theirs)):  # as where a sampler's epoch is never set
+        if not any((history.data_pass >= 0).any() for history in (mine, theirs)):  # a sampler's epoch is never set
             untold = "the trainer does not report where a pass over the data begins"
             return Consumed(mine.kind, why=f"sample order: not comparable; {why}, and {untold}", comparable=False)
         return Consumed(mine.kind, why=f"{why}, and no complete pass over the data can be compared")
-    bags = []
-    for history in (mine, theirs):
-        own = history.passes(history.table.row)
-        inside = np.isin(own, both)
-        bags.append(_Bag.of(history, history.table.row[inside], own[inside]))
-    repeated, skipped = (_beyond_padding(bag, mine, theirs) for bag in _difference(*bags))
-    return _found(mine, repeated, skipped)
-
-
-def _complete_passes(history: _History) -> Ints:
-    """Those after which the run went on with another one."""
-    passes = np.unique(history.passes(history.table.row))
-    return passes[passes >= 0][:-1]
-
-
-def _beyond_padding(bag: _Bag, mine: _History, theirs: _History) -> _Bag:
-    """Without those of passes in which there are fewer than there are ranks."""
+    inside = ((history, np.isin(history.data_pass, both)) for history in (mine, theirs))
+    bags = (_Bag.of(history, history.row[rows], history.data_pass[rows]) for history, rows in inside)
     ranks = max(history.run.largest_world for history in (mine, theirs))
-    passes, of, count = np.unique(bag.part, return_inverse=True, return_counts=True)
-    return bag.at(count[of] >= ranks) if len(passes) else bag
+    return _found(mine, *(_beyond_padding(bag, ranks) for bag in _difference(*bags)))
+
+
+def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
+    """Without those of passes in which there are fewer than there are ranks."""
+    _, of, count = np.unique(bag.part, return_inverse=True, return_counts=True)
+    return bag.at(count[of] >= ranks) if len(count) else bag
 
 
 # Passes
@@ -351,10 +293,8 @@ def pass_ends(run: Timeline, kind: str | None) -> list[int] | None:
     a step of which most were seen in this pass begins the next one. `None`: nothing tells it."""
     if kind is None:
         return _told_ends(run)
-    steps = run.steps
-    rows = by_rank(steps).row
-    told = steps.samples[rows] >= 0 if kind == "samples" else steps.digest[rows] != 0
-    rows = rows[told]
+    steps, rows = run.steps, by_rank(run.steps).row  # in the order of steps
+    rows = rows[steps.samples[rows] >= 0 if kind == "samples" else steps.digest[rows] != 0]
     if kind == "samples":
         counts = run.samples.counts(steps.samples[rows])
         if int(counts.sum()) > EXPANDED_MAX:
@@ -362,9 +302,8 @@ def pass_ends(run: Timeline, kind: str | None) -> list[int] | None:
         step, item = np.repeat(steps.step[rows], counts), run.samples.expanded(steps.samples[rows])
     else:
         step, item = steps.step[rows], steps.digest[rows]
-    order = np.argsort(step, kind="stable")
-    numbers, begins = np.unique(step[order], return_index=True)
-    items = np.unique(item, return_inverse=True)[1][order]
+    numbers, begins = np.unique(step, return_index=True)
+    items = np.unique(item, return_inverse=True)[1]
     last_seen = np.full(int(items.max(initial=-1)) + 1, -1)  # in which pass
     ends: list[int] = []
     for number, part in zip(numbers.tolist(), np.split(items, begins[1:]), strict=True):
@@ -402,7 +341,7 @@ def _in_words(bag: _Bag, history: _History) -> str:
     each = f" ({per_rank[0]} per rank)" if len(per_rank) == ranks > 1 and np.ptp(per_rank) == 0 else ""
     share, passes = "", len(np.unique(bag.part))
     if passes > 1:
-        consumed = history.size_of(history.table.row)
+        consumed = int(history.counts(history.row).sum())
         share = f" in {passes} passes over the data, {100 * len(bag.item) / consumed:.0f} % of the {consumed} consumed"
     return f"{each}{share}: {named(bag.item)}"
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from harness.judge.facts.analysis import Analysis
-from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
 from harness.timeline.timeline import Timeline
 
 PILED_UP = 2  # checkpoints that may be left for each fault
 
 
-def breaches(evidence: Analysis) -> Iterator[Breach]:
+def breaches(evidence: Analysis) -> Breaches:
     """Each restart may leave a half one, and each fault one that was saved over it."""
     run, usual = evidence.run, evidence.fault_free_saves
     if usual is not None and not nothing(evidence):
@@ -36,4 +33,5 @@ def nothing(evidence: Analysis) -> str:
     )
 
 
-GUARANTEE = Guarantee(breaches, explained_by=("saves.whole", "saves.written_when_told"), nothing=nothing)
+# A drill begins with a copy of what the run left.
+GUARANTEE = Guarantee(breaches, (), ("saves.whole", "saves.written_when_told"), (RUN,), nothing)

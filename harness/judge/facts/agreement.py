@@ -1,0 +1,133 @@
+"""What ranks tell of each step, beside each other and beside the fault-free run; for runs that are compared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from harness.judge.facts import by_time, ranks
+from harness.judge.facts.alarms import LeftOut
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.known import By, Odd
+from harness.judge.facts.losses import CURVES, WORDS, Comparison, Curve
+from harness.timeline.lineage import NEVER
+from harness.timeline.sorted_events import first_strike
+from harness.units import counted
+
+SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size"}  # in words
+SAME_STEPS = 10  # in a row
+LAST_STEPS = 20  # of a rank that tells its own loss
+NO_BOUND = "the scenario sets no bound on it"
+
+
+def unbound(evidence: Analysis) -> str:
+    return "" if evidence.continuity else NO_BOUND
+
+
+def own_losses(evidence: Analysis) -> bool:
+    """Whether each rank tells a loss of its own without a fault."""
+    usual = evidence.fault_free.steps if evidence.fault_free else None
+    return usual is not None and ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
+
+
+def disagreements(evidence: Analysis) -> Iterator[Odd]:
+    """Replicas that drift apart are broken, whatever rank 0 says. Whether ranks tell values of their own, the
+    fault-free run shows; without one the run itself does, before its first fault."""
+    run, fault_free, bounds = evidence.run, evidence.fault_free, evidence.continuity
+    if bounds is None:
+        return
+    before = run.steps.survives & (run.steps.end < first_strike(run.faults))
+    usual = fault_free.steps if fault_free else replace(run.steps, survives=before)
+    closely = {"exact": 0.0, "ulp": bounds.max_ulp}.get(bounds.mode) if not evidence.never_the_same else None
+    followed = evidence.consumed is not None or bounds.samples == "reported"
+    for name, words in (WORDS if followed else WORDS | SAMPLES).items():
+        telling = ranks.telling(fault_free.steps if fault_free else run.steps, name)
+        local = ranks.is_local(usual, name, telling)
+        if local and fault_free is not None:
+            allowed = closely if name in CURVES else None if bounds.moves_samples else 0.0
+            row = None if allowed is None else ranks.off_the_fault_free_run(run.steps, fault_free.steps, name, allowed)
+            if row is not None:
+                whose = f"at step {run.steps.step[row]} the {words} of rank {run.steps.rank[row]}"
+                yield Odd(f"{whose} differs from the same rank of the fault-free run")
+        elif bad := ranks.split(run.steps, name, telling):
+            text = f"at step {bad[0]} ranks {bad[1]} disagree on the {words}"
+            untold = ", and no fault-free run shows whether they always do"
+            yield Odd(text + untold, By.MISSING) if local else Odd(text)
+
+
+def far_off(evidence: Analysis) -> Iterator[Odd]:
+    """Of the ranks that are not compared, as each tells its own loss: one whose last losses are mostly higher than
+    nearly all of the fault-free run's, or all the same. Its replica may have diverged, or be dead."""
+    run, usual, comparison, bounds = evidence.run.steps, evidence.fault_free, evidence.comparison, evidence.continuity
+    if bounds is None or bounds.mode != "final" or usual is None or comparison is None or not own_losses(evidence):
+        return
+    first = int(comparison.step[-LAST_STEPS:].min(initial=NEVER))
+    late, told = (each.survives & (each.step >= first) & np.isfinite(each.loss) for each in (run, usual.steps))
+    if told.sum() < LAST_STEPS or len(comparison.step) < 2 * LAST_STEPS:
+        return
+    most = float(np.quantile(usual.steps.loss[told], 0.95))
+    for rank in np.unique(run.rank[late]).tolist()[1:]:
+        losses, text = run.loss[late & (run.rank == rank)], f"from step {first} on the loss of rank {rank} is"
+        if np.median(losses) > most + bounds.max_final_gap / 100 * abs(most):
+            told_as = f"{np.median(losses):.4g} in the median, and below {most:.4g} mostly without a fault"
+            yield Odd(f"{text} {told_as}", By.TOLD)
+        elif len(losses) == LAST_STEPS and np.ptp(losses) == 0 < np.ptp(usual.steps.loss[told]):
+            yield Odd(f"{text} {losses[0]:g} in each step, and changes without a fault", By.TOLD)
+
+
+def untold(evidence: Analysis) -> Iterator[Odd]:
+    """What only one of the two runs tells, so that it is not compared."""
+    run, fault_free, comparison, bounds = evidence.run, evidence.fault_free, evidence.comparison, evidence.continuity
+    if bounds is None or fault_free is None or comparison is None or evidence.incomparable:
+        return
+    for name, rows in ranks.holes(run.steps, fault_free.steps):
+        if len(rows):
+            text = f"rank {run.steps.rank[rows[0]]} does not tell its {WORDS[name]} at step {run.steps.step[rows[0]]}"
+            such = f"where it does in the fault-free run ({counted(len(rows), 'such value')})"
+            yield Odd(f"{text}, {such}", By.MISSING)
+        if len(steps := comparison.alone(name)):
+            text = f"the {WORDS[name]} of {counted(len(steps), 'step')} is told by one of the two runs only"
+            yield Odd(f"{text}, first at step {steps[0]}", By.MISSING)
+
+
+def never_changing(comparison: Comparison | None) -> Iterator[Odd]:
+    """A figure that is the same in so many steps, and in no two of them without a fault, is not measured."""
+    if comparison is None:
+        return
+    for name in ("loss", "grad_norm"):
+        mine, usual = getattr(comparison.run, name), getattr(comparison.fault_free, name)
+        for part in by_time.stretches(mine[1:] == mine[:-1]):
+            if part.stop - part.start >= SAME_STEPS and not (usual[1:] == usual[:-1])[part].any():
+                steps = f"{comparison.step[part.start]} to {comparison.step[part.stop]}"
+                text = f"the {WORDS[name]} is {mine[part.start]:g} in all steps {steps}"
+                yield Odd(f"{text}, and changes at each of them without a fault", By.TOLD)
+
+
+def others_consumed(evidence: Analysis) -> Iterator[Odd]:
+    """Steps that consumed other samples than those of the fault-free run, but for what may be repeated or left out."""
+    comparison, consumed, bounds = evidence.comparison, evidence.consumed, evidence.continuity
+    if bounds is None or bounds.samples == "reported" or comparison is None:
+        return
+    if consumed is not None:
+        steps, first = (0 if bounds.moves_samples else consumed.moved), consumed.first_moved
+    else:
+        mine, other = comparison.run, moved_on(comparison.fault_free, evidence.left_out)
+        differ = (mine.digest != other.digest) & (mine.digest != 0) & (other.digest != 0)
+        told = (mine.first >= 0) & (other.first >= 0) & (mine.count >= 0) & (other.count >= 0)
+        differ |= told & ((mine.first != other.first) | (mine.count != other.count)) & (not bounds.moves_samples)
+        steps, first = int(differ.sum()), next(iter(comparison.step[differ].tolist()), None)
+    if steps:
+        text = f"{counted(steps, 'step')} consumed other samples than the fault-free run"
+        yield Odd(f"{text}, first at step {first}")
+
+
+def moved_on(fault_free: Curve, left_out: LeftOut) -> Curve:
+    """The fault-free run as it would have gone with these samples left out. What it never came to has no digest."""
+    if not left_out.accepted or not len(fault_free) or (fault_free.first < 0).any():
+        return fault_free
+    first, order = left_out.moved(fault_free.first), np.argsort(fault_free.first)
+    place = order[np.searchsorted(fault_free.first, first, sorter=order).clip(max=len(order) - 1)]
+    known = fault_free.first[place] == first
+    return replace(fault_free, first=first, digest=np.where(known, fault_free.digest[place], 0))

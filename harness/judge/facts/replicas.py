@@ -1,0 +1,161 @@
+"""Weights and batches of ranks: beside each other, beside the fault-free run, and beside what faults did to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from harness.judge.bounds import OFF
+from harness.judge.facts import ranks
+from harness.judge.facts.alarms import UNTOLD, Said, unanswered
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.known import By, Odd
+from harness.timeline.lineage import NEVER
+from harness.timeline.sorted_events import first_strike
+from harness.timeline.timeline import FaultRecord
+
+REPLICA, DATA_SKEW = "replica", "data_skew"  # by these words a trainer tells of them
+
+
+def weights_unseen(evidence: Analysis) -> str:
+    """Why it is not judged whether ranks agree; an empty text: it is."""
+    if evidence.own_weights:
+        return "the ranks of the fault-free run differ, too"
+    return "the log holds no digest of the weights" if _drifted(evidence) and not evidence.weights_apart[0] else ""
+
+
+def _drifted(evidence: Analysis) -> Sequence[FaultRecord]:
+    return [fault for fault in evidence.run.faults if fault.drifts and fault.injected is not None]
+
+
+def drifts(evidence: Analysis) -> Iterator[Odd]:
+    apart = () if weights_unseen(evidence) else evidence.weights_apart[1]
+    return unanswered(evidence.run, REPLICA, apart)
+
+
+def unnoticed(evidence: Analysis) -> Iterator[Odd]:
+    """Weights that a fault changed, as it measured, of which the trainer said nothing or named another rank."""
+    run, said = evidence.run, Said(evidence.run, REPLICA)
+    for fault in () if weights_unseen(evidence) else _drifted(evidence):
+        since = (fault.injected or 0) - run.uncertainty_ns
+        acted = [int(effect["at"]) for effect in fault.effects if effect.get("ok") is True]
+        victims = sorted({target["rank"] for target in fault.targets if isinstance(target.get("rank"), int)})
+        shown = ", ".join(map(str, victims))
+        named = {alarm["suspect"] for alarm in said.all if alarm["at"] >= since and alarm.get("suspect") is not None}
+        wrong = sorted(named - {*victims})
+        if said.of(fault.injected or 0, None):
+            if victims and wrong:
+                names = ", ".join(map(str, wrong))
+                yield Odd(f"the trainer named rank {names}, but fault {fault.id} changed rank {shown}")
+        elif checked := [step for rank in victims for step in ranks.digests_after(run.steps, rank, acted)]:
+            text = f"fault {fault.id} changed the weights of rank {shown}, {UNTOLD}"
+            yield Odd(f"{text}, though it took digests at step {min(checked)}")
+
+
+def other_weights(evidence: Analysis) -> Iterator[Odd]:
+    """Weights follow from the steps before: where those are the fault-free run's bit for bit, so are the weights. Where
+    each rank holds its own part, only in worlds of the same size."""
+    run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
+    if fault_free is None or comparison is None or evidence.incomparable:
+        return
+    spoilt = any(fault.injected is not None and (fault.drifts or fault.diverges) for fault in run.faults)
+    last = comparison.first_divergent_step or NEVER  # which began with the same weights, unless a fault spoilt them
+    rows, same = ranks.beside(run.steps, fault_free.steps, "weights", last - spoilt)
+    if evidence.own_weights:
+        alike = np.array([epoch.size == fault_free.largest_world for epoch in run.epochs], np.bool_)
+        rows, same = rows[alike[run.steps.epoch[rows]]], same[alike[run.steps.epoch[rows]]]
+    if same.all():
+        return
+    step, first, struck = run.steps.step[rows], rows[~same][0], min(first_strike(run.faults), run.end)
+    shown = same & (step > step[0]) & (run.steps.end[rows] < struck)
+    text = f"at step {run.steps.step[first]} rank {run.steps.rank[first]} computed with other weights than in the"
+    text += " fault-free run, though all steps before it were the same"
+    if shown.any() and run.steps.begin[first] >= struck:
+        yield Odd(text)
+    elif comparison.identical:
+        yield Odd(f"{text}; nothing shows that they are the same in every run", By.MISSING)
+
+
+def same_weights(evidence: Analysis) -> Iterator[Odd]:
+    """Each update changes the weights, unless those of the fault-free run stay the same, too."""
+    fault_free, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
+    if again and not weights_unseen(evidence) and not (fault_free and ranks.weights_again(fault_free.steps)):
+        text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
+        yield Odd(text, By.SEEN if fault_free else By.MISSING)
+
+
+def never_together(evidence: Analysis) -> Iterator[Odd]:
+    """Ranks that tell their weights since the last restart, and never in the same step, as without a fault."""
+    run, fault_free, last = evidence.run, evidence.fault_free, evidence.run.epochs[-1:]
+    if fault_free is None or weights_unseen(evidence) or [each.size for each in last] != [fault_free.largest_world]:
+        return
+    mine = run.steps.epoch == len(run.epochs) - 1
+    told, usual = ranks.weights_together(run.steps, mine), ranks.weights_together(fault_free.steps)
+    usual = usual[(usual >= last[0].first) & (usual <= last[0].kept)]
+    if not len(told) and len(usual) > 1 and len(np.unique(run.steps.rank[mine & (run.steps.weights != 0)])) > 1:
+        text = f"since step {last[0].first} no two ranks told digests of their weights in the same step"
+        yield Odd(f"{text}; in the fault-free run they do", By.MISSING)
+
+
+def batches_unseen(evidence: Analysis) -> str:
+    """Why it is not judged whether batches are whole; an empty text: it is."""
+    usual = evidence.fault_free
+    also = usual is not None and ranks.samples_short(usual.steps, ranks.samples_counted(usual))
+    return "the ranks of the fault-free run leave samples out, too" if also else ""
+
+
+def short(evidence: Analysis) -> Iterator[Odd]:
+    found = ranks.samples_short(evidence.run.steps, ranks.samples_counted(evidence.run))
+    return unanswered(evidence.run, DATA_SKEW, found if found and not batches_unseen(evidence) else ())
+
+
+def uneven(evidence: Analysis) -> Iterator[Odd]:
+    """A rank with none of a batch that is large enough for all, or with far fewer than another one, where as many ranks
+    share their batches evenly in the fault-free run."""
+    run, fault_free, rows = evidence.run, evidence.fault_free, ranks.samples_counted(evidence.run)
+    if not len(rows) or batches_unseen(evidence):
+        return
+    usual = dict[int, tuple[bool, int]]()  # by number of ranks: whether each has some, and how far they are apart
+    if fault_free is not None:
+        size, least, most = ranks.parts(fault_free.steps, ranks.samples_counted(fault_free))
+        few, many = fault_free.steps.rank_samples[least], fault_free.steps.rank_samples[most]
+        for each in np.unique(size).tolist():
+            same = size == each
+            usual[each] = bool((few[same] > 0).all()), max(1, int((many - few)[same].max()))
+    size, least, most = ranks.parts(run.steps, rows)
+    sizes, of = np.unique(size, return_inverse=True)
+    known, each_has, apart = (
+        np.array(column)[of]
+        for column in zip(*((each in usual, *usual.get(each, (True, 0))) for each in sizes.tolist()), strict=True)
+    )
+    few, many = run.steps.rank_samples[least], run.steps.rank_samples[most]
+    none = (few == 0) & (run.steps.count[least] >= size) & each_has
+    wrong, odd = none & known, none | (known & (many - few > apart))
+    place = int((wrong if wrong.any() else odd).argmax())
+    step, one, other = run.steps.step[least[place]], run.steps.rank[least[place]], run.steps.rank[most[place]]
+    text = f"at step {step} rank {one} computed with {few[place]} samples and rank {other} with {many[place]}"
+    if wrong.any():
+        yield Odd(f"{text}; in the fault-free run each rank has some")
+    elif odd.any() and known[place]:
+        yield Odd(f"{text}; in the fault-free run they have nearly as many", By.TOLD)
+    elif odd.any():
+        yield Odd(f"{text}; no fault-free run shows whether that is usual", By.MISSING)
+
+
+def samples_untold(evidence: Analysis) -> Iterator[Odd]:
+    """A trainer that tells its samples in some steps tells them in all: what it leaves out may be what went wrong."""
+    run, fault_free = evidence.run, evidence.fault_free
+    here = ranks.tells_samples(run.steps)
+    usual = fault_free.steps.rank[ranks.tells_samples(fault_free.steps)] if fault_free else ()
+    if (run.plan.get("expect") or {}).get("rank_samples") == OFF or not (len(usual) or here.any()):
+        return
+    if not here.any():
+        yield Odd("the ranks did not report their samples, but those of the fault-free run did", By.MISSING)
+        return
+    usual = usual if len(usual) else run.steps.rank  # who is silent there is silent by rule
+    silent = np.flatnonzero(run.steps.survives & run.steps.complete & ~here & np.isin(run.steps.rank, usual))
+    if len(silent):
+        row = silent[np.lexsort((run.steps.rank[silent], run.steps.step[silent]))[0]]
+        who = f"at step {run.steps.step[row]} rank {run.steps.rank[row]}"
+        yield Odd(f"{who} did not report its samples, but others were reported", By.MISSING)

@@ -1,0 +1,17 @@
+"""The ranks of a step compute with each sample of its batch once, in parts as even as without a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.replicas import batches_unseen, short, uneven
+from harness.judge.guarantee import Breach, Guarantee, in_words
+
+
+def breaches(evidence: Analysis) -> Iterator[Breach]:
+    yield from in_words(short(evidence))
+    yield from in_words(uneven(evidence))
+
+
+GUARANTEE = Guarantee(breaches, nothing=batches_unseen, switch="rank_samples")

@@ -1,0 +1,21 @@
+"""All ranks hold the weights that follow from the steps before; a drift is told, and no step of it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.judge.facts import replicas
+from harness.judge.facts.analysis import Analysis
+from harness.judge.guarantee import Breach, Guarantee, in_words
+from harness.judge.verdict import Ground, Kind
+
+
+def breaches(evidence: Analysis) -> Iterator[Breach]:
+    yield from in_words(replicas.drifts(evidence))
+    yield from in_words(replicas.unnoticed(evidence))
+    yield from in_words(replicas.other_weights(evidence), Ground(Kind.LOSSES))
+    yield from in_words(replicas.same_weights(evidence))
+    yield from in_words(replicas.never_together(evidence))
+
+
+GUARANTEE = Guarantee(breaches, rests_on=("weights",), nothing=replicas.weights_unseen, switch="replicas")

@@ -1,0 +1,15 @@
+"""Each step tells the figures that it tells without a fault, and those that change there change."""
+
+from __future__ import annotations
+
+from harness.judge.facts import agreement, replicas
+from harness.judge.guarantee import RUN, SECOND_RESTART, Analysis, Breaches, Guarantee, in_words
+
+
+def breaches(evidence: Analysis) -> Breaches:
+    yield from in_words(agreement.untold(evidence))
+    yield from in_words(agreement.never_changing(evidence.comparison) if evidence.continuity else ())
+    yield from in_words(replicas.samples_untold(evidence))
+
+
+GUARANTEE = Guarantee(breaches, rests_on=("loss",), holds_for=(RUN, SECOND_RESTART), nothing=agreement.unbound)
