@@ -1,7 +1,5 @@
 """A restart met the checkpoint that a fault damaged."""
 
-from __future__ import annotations
-
 import bisect
 import itertools
 
