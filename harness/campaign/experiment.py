@@ -84,7 +84,7 @@ class _Experiment:
     def _run_beside(self, held: pathlib.Path) -> tuple[pathlib.Path, bool]:
         kept = False
         for name, fault_free in fault_free_plans(self.plan).items():
-            folder, outcome = self._hold(fault_free, held / name)
+            folder, outcome = self._fault_free_copy(fault_free, held / name)
             if outcome is not None and outcome.outcome != "completed":
                 folder.rename(self.run_dir)
                 release(folder)
@@ -106,7 +106,7 @@ class _Experiment:
         self._resume()
         return self.run_dir, self.stop.asked
 
-    def _hold(self, fault_free: FaultFree, target: pathlib.Path) -> tuple[pathlib.Path, Outcome | None]:
+    def _fault_free_copy(self, fault_free: FaultFree, target: pathlib.Path) -> tuple[pathlib.Path, Outcome | None]:
         """Makes or finds that fault-free run, and copies its events to `target`. Returns like `ensure_fault_free`."""
         for _ in range(COPIES_MAX):
             folder, outcome = self._ensure(fault_free)
@@ -177,12 +177,12 @@ class _Experiment:
             if resumed and not self.stop.asked:
                 for name, folder in resumed.runs(fault_free).items():
                     copy_fault_free(folder, self.run_dir / name)
-            while not self.stop.asked and self._another_repeat(resumed, fault_free):
+            while not self.stop.asked and self._make_one_more(resumed, fault_free):
                 pass
         except (ChaosError, OSError, CannotDrill) as error:  # the run itself is complete, whatever becomes of this
             self.observer.note(f"Not all fault-free runs that this run is compared with could be made: {error}")
 
-    def _another_repeat(self, resumed: Resumed | None, fault_free: pathlib.Path) -> bool:
+    def _make_one_more(self, resumed: Resumed | None, fault_free: pathlib.Path) -> bool:
         """Makes one more fault-free run if it is needed. Returns whether it was made."""
         kind = RESUMED if resumed else CALIBRATION
         known = {path.name for path in self.run_dir.glob(f"{kind}*")} - {BEFORE, SAME}
@@ -192,7 +192,9 @@ class _Experiment:
         if resumed:
             made = resumed.another(fault_free, known)
             return made is not None and copy_fault_free(made[1], self.run_dir / made[0])
-        _, outcome = self._hold(another_repeat(self.plan, len(known)), self.run_dir / f"{CALIBRATION}{len(known) + 1}")
+        _, outcome = self._fault_free_copy(
+            another_repeat(self.plan, len(known)), self.run_dir / f"{CALIBRATION}{len(known) + 1}"
+        )
         return outcome is None or outcome.outcome == "completed"
 
     def _exchange(self, copied: pathlib.Path) -> None:

@@ -152,11 +152,11 @@ def executed(files: Sequence[pathlib.Path], reader: Reader) -> OwnLog:
 
     Raises `UsageError` for an unreadable file."""
     if reader.whole:
-        raise UsageError(f"--read {reader.name}: its files hold the whole history, and not what was done twice")
+        raise UsageError(f"--read {reader.name}: its files hold the whole history without repeated steps")
     reading = _Reading()
     for path in files:
         ranks, at = dict[int, _Rank](), 0
-        for told in _told(path, reader):
+        for told in _events(path, reader):
             if told.event == "checkpoint.committed":
                 reading.newest = max(reading.newest[0], int(told.fields.get("step", 0))), reading.newest[1]
             elif told.event == LINE_SAVED:  # some trainers name a save by the next step
@@ -185,7 +185,7 @@ def _doubts(reading: _Reading, told: Executed) -> Iterator[str]:
         yield f"no step is in {named}: whether the job was restarted there is not known"
     if reading.twice:
         what = f"step {reading.twice[0]} is told more than once, with other figures"
-        yield f"{what}: several writers, or lines of another kind; a narrower expression, or a log of one rank"
+        yield f"{what}: several writers, or other lines, match; use a narrower expression, or a log of one rank"
     if reading.late:
         yield f"step {reading.late[0]} is told after later ones: whether that was a restart is not known"
     stride = _stride(told)
@@ -194,7 +194,7 @@ def _doubts(reading: _Reading, told: Executed) -> Iterator[str]:
     early = np.flatnonzero(begins[1:] < np.minimum.accumulate(begins)[:-1])
     if len(early):
         what = f"restart {lives[early[0] + 1]} begins at step {begins[early[0] + 1]}, before all that earlier logs tell"
-        yield f"{what}: the oldest log comes first"
+        yield f"{what}: give the oldest log first"
     for life, first in zip(lives[1:].tolist(), begins[1:].tolist(), strict=True):
         restored, saved = reading.restored.get(life), reading.saved.get(life, 0)
         if restored is not None and first > restored + stride:
@@ -245,7 +245,7 @@ def _gaps(told: Executed) -> list[str]:
     return found[:SAID_MAX]
 
 
-def _told(path: pathlib.Path, reader: Reader) -> Iterator[Told]:
+def _events(path: pathlib.Path, reader: Reader) -> Iterator[Told]:
     """Yields the events of a file. A line without an end was cut, and is not read."""
     source = reader.open()
     saves = _SavesSource() if isinstance(source, LineSource) and "checkpoints" not in reader.tells else None

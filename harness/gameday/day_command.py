@@ -314,7 +314,7 @@ def note(
     if len(actions) > 1:
         raise UsageError(f"--{actions[0]} and --{actions[1]}: give one of them")
     if not actions and not text:
-        raise UsageError("write what you saw, or give --detected, --acknowledged or --mitigated")
+        raise UsageError("a note needs text, or one of: --detected, --acknowledged, --mitigated")
     if len(text) > TEXT_MAX:
         raise UsageError(f"a note has at most {TEXT_MAX} characters")
     refused = _post(_page_of(run, reports), {"action": (actions or ["note"])[0], "text": text, "who": who})

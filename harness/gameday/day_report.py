@@ -99,7 +99,7 @@ def _of_people(act: ActResult) -> Iterator[str]:
     """Yields next steps for missed expectations of alerts and people."""
     late = [watch.what for watch in act.watches if watch.verdict is Verdict.FAIL]
     if any(what.startswith("alert ") for what in late):
-        yield "see why its alert did not come in time: its rule, and who is sent it (docs/gameday.md)"
+        yield "find out why its alert was late: check its rule and its route (docs/gameday.md)"
     if any(not what.startswith("alert ") for what in late):
         runbook = act.expected.runbook
         yield f"go through its runbook with those on call: {runbook}" if runbook else "give it a runbook: …"

@@ -180,7 +180,7 @@ def judge_day(
     verdict = merge([side for side in sides.values() if side is not None])
     reasons = [each.text for each in findings if each.verdict is verdict and verdict is not Verdict.PASS]
     reasons += [each.text for each in findings if each.verdict not in (verdict, Verdict.PASS)]
-    told = [(event, *_told(event)) for event in events]
+    told = [(event, *_kind_and_words(event)) for event in events]
     moments = [Moment(int(event["at"]) - begin, kind, what) for event, kind, what in told if what]
     moments.sort(key=lambda moment: moment.at_ns)
     headline = [] if reasons else [_headline(acts, sides, job)]
@@ -507,7 +507,7 @@ _FAULTS = {
 }
 
 
-def _told(event: Event) -> tuple[str, str]:
+def _kind_and_words(event: Event) -> tuple[str, str]:
     """Returns kind and words of an event; no words: it is not shown."""
     name = str(event["event"])
     if name in _FAULTS:

@@ -64,7 +64,7 @@ def gate(
     tag: Annotated[str, typer.Option(help="Only the scenarios with this tag.")] = "",
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop after the first scenario that fails.")] = False,
     last_failed: Annotated[
-        bool, typer.Option("--last-failed", help="Only what did not pass in the newest gate of this suite.")
+        bool, typer.Option("--last-failed", help="Only scenarios that did not pass in the newest gate of this suite.")
     ] = False,
     add: Annotated[
         str, typer.Option(help="Count the runs of this gate as well: 'last', or its id. With --last-failed, no others.")

@@ -118,7 +118,7 @@ def _what_got_worse(answer: GateResult) -> Iterator[str]:
     for row in answer.rows:
         if row.name in worse and row.runs and (before := held.runs.get(row.name)):
             compared = f"chaos compare {copied(before)} {copied(row.runs[-1].run_id)}"
-            yield f"{row.name} got worse; which phase, rank or account of GPU time it is: {compared}"
+            yield f"{row.name} got worse; find the phase, rank or account of GPU time: {compared}"
     better = sorted({each.question.scenario for each in held.answers if each.bounds and each.bounds[1] < MUCH_BETTER})
     if better:
         yield (
@@ -147,7 +147,7 @@ def _what_would_settle(answer: GateResult) -> Iterator[str]:
     known = answer.counts_later and not (answer.part.again and not answer.part.added)
     again = _again(answer, "--add", answer.run_id) if known else _again(answer)
     if unclear and known:
-        yield f"Run again what did not pass, on a quiet host, beside what did: {again} --last-failed{_repeat(answer)}"
+        yield f"Run the scenarios that did not pass again, on a quiet host: {again} --last-failed{_repeat(answer)}"
     elif unclear:
         yield f"Run the gate again, on a quiet host: {again}{_repeat(answer)}"
     elif answer.part.again and not answer.part.added and answer.rows:

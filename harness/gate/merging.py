@@ -51,7 +51,7 @@ def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against:
     reason = f"shard {blind[0].part.shard}: {blind[0].reason}" if blind else ""
     answer = GateResult(first.suite, first.title, merged.source, Verdict.INVALID, reason, check_row, part=part)
     if not blind:
-        held = _held(against, list(zip(rows, measured, strict=True)), reports)
+        held = _compared(against, list(zip(rows, measured, strict=True)), reports)
         answer = decided(replace(answer, rows=rows, held=held))
     folder = reports / answer.run_id
     folder.mkdir(parents=True)
@@ -126,7 +126,7 @@ def _is_of(row: stored_gate.Row, measured: ScenarioFigures) -> bool:
     return known and bool(there) and there.items() <= told.items() and passed <= there.keys()
 
 
-def _held(
+def _compared(
     against: str, measured: Sequence[tuple[SuiteRow, ScenarioFigures | None]], reports: pathlib.Path
 ) -> Regressions | None:
     """Compares with the baseline, row by row: a suite may have a scenario twice, one of them as a known failure."""

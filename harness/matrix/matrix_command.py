@@ -52,15 +52,15 @@ def matrix(
     scenario: Annotated[str, typer.Argument(help="The scenario whose workload is used.")] = "checkpoint-corrupt-latest",
     trainer: Annotated[str | None, typer.Option(help="Another trainer for that workload, by its name.")] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="resume: so many steps, and not as many as the scenario.")
+        int | None, typer.Option(min=1, help="resume: number of steps, in place of the scenario's.")
     ] = None,
-    save_every: Annotated[int | None, typer.Option(min=1, help="resume: a save after every so many steps.")] = None,
+    save_every: Annotated[int | None, typer.Option(min=1, help="resume: steps from one save to the next.")] = None,
     budget: Annotated[str, typer.Option(help="resume: begin no further restart after this time.")] = "15m",
     files: Annotated[
         bool, typer.Option("--files", help="resume: fail, too, over a file that only the run without a stop wrote.")
     ] = False,
     ranks_per_node: Annotated[
-        int | None, typer.Option(min=1, help="resume: also start from the first save on so many ranks a node.")
+        int | None, typer.Option(min=1, help="resume: also start from the first save on this number of ranks a node.")
     ] = None,
     also_with: Annotated[
         list[str] | None,

@@ -128,7 +128,7 @@ def _from_scratch(restart: Restart, left: bool, judged: bool, differ: str) -> An
     if left and not restart.told:
         if restart.tells:
             return Answer(Came.SCRATCH, 0, "it reported nothing, and an undamaged save was there", judged)
-        return Answer(Came.UNKNOWN, 0, "it started from scratch; what it passes over is never reported", judged)
+        return Answer(Came.UNKNOWN, 0, "it started from scratch; its trainer never reports a passed-over save", judged)
     if differ:
         return Answer(Came.UNKNOWN, 0, f"it started from scratch, and {differ}: two such runs may differ")
     return _passed_over(restart, Came.FELL_BACK, judged)

@@ -110,5 +110,5 @@ def _print(found: Sweep, folder: pathlib.Path) -> None:
         say(found.why)
     out.print(f"[bold]{found.verdict.value.upper()}[/]  report: {safe(folder / 'report.html')}", soft_wrap=True)
     if found.not_tried:
-        had = f", {found.missed} of which the job had" if found.missed else ""
+        had = f" (the job had {found.missed} of them)" if found.missed else ""
         say(f"not tried: {counted(len(found.not_tried), 'moment')}{had}; the report says why")

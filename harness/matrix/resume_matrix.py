@@ -108,7 +108,7 @@ def run_sweep(plan: Plan, setting: Setting) -> Sweep:
         why = "a restart would find its old logs and tell them again"
         raise CannotRunError(f"this needs a trainer that is observed or tells its events; with `read:` {why}")
     folder = setting.reports.resolve() / f"resume-{plan.scenario.name}-{plan.outcome_digest()[:8]}"
-    with setting.stop.attended(), _held(folder):
+    with setting.stop.attended(), _locked(folder):
         try:
             return _Sweep(plan, folder, setting).run()
         except drill.CannotDrill as why:
@@ -116,7 +116,7 @@ def run_sweep(plan: Plan, setting: Setting) -> Sweep:
 
 
 @contextlib.contextmanager
-def _held(folder: pathlib.Path) -> Iterator[None]:
+def _locked(folder: pathlib.Path) -> Iterator[None]:
     """Locks the folder of a sweep. Raises `UsageError` if it is not ours, or another sweep is at work in it."""
     if folder.exists() and not (folder / JOURNAL).is_file():
         raise UsageError(f"{folder} is there, and no sweep made it; move it away")
@@ -166,7 +166,7 @@ class _Sweep:
             else:
                 if known is not None:
                     self.tell(
-                        f"{'the sweep is complete' if same else 'the job or its code is another now'}: all is done anew"
+                        f"{'the sweep is complete' if same else 'the job or its code has changed'}: all is done anew"
                     )
                 self.sweep = self._begin(code)
             self._load()
@@ -454,7 +454,7 @@ class _Sweep:
         if self.no_repeat or not self.usual.too_few or (made and time.monotonic() + self.whole_s > self.until_s):
             return False
         name = REPEATS[made]
-        self.tell(f"something differs: repeat {made + 1} of the run shows what may be chance")
+        self.tell(f"something differs: repeat {made + 1} of the run shows whether it may be chance")
         for _ in range(2):
             if (place := self.folder / name).exists():
                 untrusted_files.remove_tree(self.folder, name)

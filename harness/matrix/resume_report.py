@@ -98,7 +98,7 @@ def _followed(found: Sweep) -> str:
     words = (
         f"followed to the end of the job: from {_all_of(ends)}" if ends else "none was followed to the end of the job"
     )
-    short = "; to the next save and some steps alone, so that what differs later is not seen: from "
+    short = "; followed only to some steps after the next save, so that later differences do not show: from "
     return words + (f"{short}{_all_of(others)}" if others else "")
 
 

@@ -165,7 +165,7 @@ class Sweep:
 
     def _words(self, tried: Tried, first: Mapping[int, Tried]) -> Sequence[str]:
         if before := self.spoilt_by(tried):
-            return [f"it began from what {before.moment.words} left, which went wrong: {tried.words[0]}"]
+            return [f"it began from a save of a wrong restart ({before.moment.words}): {tried.words[0]}"]
         return [f"the same as from {first[id(tried)].moment.words}"] if id(tried) in first else tried.words
 
     @property

@@ -232,7 +232,7 @@ def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int) -> tuple[lis
         slots += [Slot(*key, gpu, since, until, key not in taken) for gpu in range(int(event.get("gpus", 1)))]
     early = sorted(key for key, event in allocated.items() if released.get(key, end) < event["at"])
     problems = [f"{node} was given back before it was allocated: the ledger leaves it out" for node, _ in early]
-    return slots, [*problems, *(f"nobody told when {node} was given back, and it came anew" for node, _ in untold)]
+    return slots, [*problems, *(f"{node} came anew, but no event tells that it was given back" for node, _ in untold)]
 
 
 def _faults(harness: Sequence[dict[str, Any]], planned: Mapping[str, Mapping[str, Any]]) -> list[FaultRecord]:

@@ -171,7 +171,7 @@ def narrowed(whole: Timeline, begin: int) -> Timeline:
             if process[each.process] >= 0 and epoch[each.epoch] >= 0
         ],
         evidence=whole.evidence[whole.evidence >= start],
-        told_events=_told(whole, start),
+        told_events=_told_events(whole, start),
     )
 
 
@@ -332,7 +332,7 @@ def _rows(table: Table, rows: Bools) -> Table:
     return replace(table, **{each.name: getattr(table, each.name)[rows] for each in fields(table)})
 
 
-def _told(whole: Timeline, start: int) -> dict[str, int]:
+def _told_events(whole: Timeline, start: int) -> dict[str, int]:
     """Returns events told since then, and events for which there was no occasion."""
     born = [process for process in whole.processes if process.started > start]
     before = {(p.node, p.incarnation, p.local_rank) for p in whole.processes if p.started <= start}

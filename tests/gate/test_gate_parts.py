@@ -437,7 +437,7 @@ def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Score
     assert yes_or_no(no) == "NO: of 3 scenarios, 1 failed, 1 could not be judged, 1 passed."
     assert next_steps(no) == [
         f"rank-kill failed: chaos show {no.rows[0].runs[0].run_id}",
-        "Run again what did not pass, on a quiet host, beside what did: "
+        "Run the scenarios that did not pass again, on a quiet host: "
         f"chaos gate {no.path} --add {no.run_id} --last-failed",
     ]
     assert no.path.endswith("small.yaml"), "a name finds only what lies among the shipped suites"

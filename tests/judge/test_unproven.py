@@ -535,7 +535,7 @@ DONE = "fault quiet struck after the job had done all its work"
         (two_nodes_were_meant, LOSS, Verdict.INVALID, "fault fault1 struck node1, not node0 and node1"),
         (the_node_was_another_one, LOSS, Verdict.INVALID, "fault quiet struck node0, which was not part of the job"),
         (never_undone, LOSS, Verdict.INVALID, "fault quiet was never undone; its planned duration is 1s"),
-        (never_given_back, LOSS, Verdict.INCONCLUSIVE, "nobody told when node1 was given back, and it came anew"),
+        (never_given_back, LOSS, Verdict.INCONCLUSIVE, "node1 came anew, but no event tells that it was given back"),
     ],
 )
 def test_what_follows_from_another_story(bend: Bend, outages: list[Outage], proven: Verdict, reason: str) -> None:

@@ -136,22 +136,22 @@ def test_a_folder_that_is_not_ours_or_is_in_use_is_left_alone(tmp_path: pathlib.
     foreign, used = tmp_path / "foreign", tmp_path / "used"
     foreign.mkdir()
     (foreign / "thesis.txt").write_text("three years")
-    with pytest.raises(UsageError, match="no sweep made it"), resume_matrix._held(foreign):
+    with pytest.raises(UsageError, match="no sweep made it"), resume_matrix._locked(foreign):
         pytest.fail("it went on")
     assert (foreign / "thesis.txt").read_text() == "three years"
-    with resume_matrix._held(used):
+    with resume_matrix._locked(used):
         (used / "base").mkdir()
-        with pytest.raises(UsageError, match="another sweep"), resume_matrix._held(used):
+        with pytest.raises(UsageError, match="another sweep"), resume_matrix._locked(used):
             pytest.fail("two at a time")
     journal = Journal(used / "base")
-    with pytest.raises(UsageError, match="another sweep"), resume_matrix._held(used):
+    with pytest.raises(UsageError, match="another sweep"), resume_matrix._locked(used):
         pytest.fail("its run goes on")
     journal.record("faults.rank_kill", {})
     journal.release()
-    with pytest.raises(UsageError, match="chaos heal"), resume_matrix._held(used):
+    with pytest.raises(UsageError, match="chaos heal"), resume_matrix._locked(used):
         pytest.fail("its journal would be lost")
     mark_closed(used / "base")
-    with resume_matrix._held(used):
+    with resume_matrix._locked(used):
         pass
 
 

@@ -131,7 +131,9 @@ def test_what_a_resumed_job_left_wrong_is_counted_once(tmp_path: pathlib.Path) -
     found = replace(stored(tmp_path, row), saves=[10, 20, 30])
     assert found.findings == ["from save number 10 (step 10): other samples"]
     assert found.why.startswith("1 of 3 restarts went wrong")
-    assert [told[0] for _, told in found.told_once()][1].startswith("it began from what save number 10 left")
+    assert [told[0] for _, told in found.told_once()][1].startswith(
+        "it began from a save of a wrong restart (save number 10)"
+    )
     own = replace(found, tried=[replace(first, found=()), *row[1:]])
     assert own.findings == ["from save number 20 (step 20): another loss"], "the row went wrong at its second resume"
 
@@ -148,8 +150,8 @@ def test_how_far_restarts_were_followed_is_told(tmp_path: pathlib.Path) -> None:
     ends = replace(tried(1), moment=Moment("a save at the end of pass 1", 1, 1), to_end=True)
     found = stored(tmp_path, [ends, tried(2)])
     (line,) = (each for each in resume_report.facts(found) if "followed" in each)
-    assert line.startswith("followed to the end of the job: from a save at the end of a pass; to the next save and ")
-    assert line.endswith("is not seen: from save number 2")
+    assert line.startswith("followed to the end of the job: from a save at the end of a pass; followed only to some ")
+    assert line.endswith("do not show: from save number 2")
     assert "5, to the end" in (tmp_path / NAME / "report.html").read_text()
     assert [each["to_end"] for each in resume_report.plain(found)["tried"]] == [True, False]
 

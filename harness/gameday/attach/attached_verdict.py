@@ -45,7 +45,7 @@ def judge_attached(records: Sequence[Record], planned: int) -> AttachedResult:
     struck = False
     for record in records:
         struck |= record["what"] == "struck"
-        findings += _of_probe(record, struck) if record["what"] == "probe" else _of(record)
+        findings += _of_probe(record, struck) if record["what"] == "probe" else _findings_of(record)
     verdict = merge([Verdict.PASS, *(finding.verdict for finding in findings)])
     reasons = [finding.text for finding in findings if finding.verdict is verdict]
     reasons += [finding.text for finding in findings if finding.verdict is not verdict]
@@ -67,7 +67,7 @@ def _of_the_schedule(records: Sequence[Record], planned: int) -> Iterator[Findin
         yield unknown(f"only {watched} of {planned} strikes were seen to their end", Code.STRIKES_NOT_SEEN)
 
 
-def _of(record: Record) -> Iterator[Finding]:
+def _findings_of(record: Record) -> Iterator[Finding]:
     number = int(record.get("entry", 0)) + 1
     if record["what"] == "struck":
         for node in (node for node, acted in record["acted"].items() if not acted):
