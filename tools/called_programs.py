@@ -4,6 +4,7 @@ What is put together at run time stays unseen, except for names given a literal 
 """
 
 import ast
+import functools
 import pathlib
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -174,12 +175,13 @@ def _shell_tokens(text: str) -> Iterator[tuple[str, str, int]]:
         yield "word", word, line
 
 
-def calls_of_project(root: pathlib.Path = ROOT) -> set[Call]:
+@functools.cache
+def calls_of_project() -> set[Call]:
     found: set[Call] = set()
-    for folder in ("harness", "reference_trainer", "engines", "tests", "benches"):
-        for path in sorted((root / folder).rglob("*.py")):
-            found |= calls_in_python(path.read_text(encoding="utf-8"), str(path.relative_to(root)))
-    shared = functions((root / "engines" / "common.sh").read_text(encoding="utf-8"))
-    for path in [*sorted((root / "engines").glob("*.sh")), *sorted((root / ".ci").iterdir())]:
-        found |= calls_in_shell(path.read_text(encoding="utf-8"), str(path.relative_to(root)), shared)
+    for folder in ("harness", "reference_trainer", "engines", "tests", "tools", "benches"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            found |= calls_in_python(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))
+    shared = functions((ROOT / "engines" / "common.sh").read_text(encoding="utf-8"))
+    for path in [*sorted((ROOT / "engines").glob("*.sh")), *sorted((ROOT / ".ci").iterdir())]:
+        found |= calls_in_shell(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)), shared)
     return found
