@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "log": {"node.emitter"},
     "timeline": {"log", "node.emitter"},
     "judge.thresholds": set(),
-    "judge.bounds": {"node.emitter"},
+    "judge.bounds": {"judge.thresholds", "node.emitter"},
     "judge.facts": {
         "log",
         "node.emitter",

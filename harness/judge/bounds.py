@@ -12,11 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, create_model, model_validator
 
 from harness import units
+from harness.judge.thresholds import SLOWDOWN_MAX
 from harness.node.emitter import abnormal
 from harness.parameters import Parameters
 
 OFF = "off"  # for what is judged by default
-SLOWDOWN_MAX = 1.5  # where the scenario says nothing else
 WASTED_BY_FAULTS = "GPU time wasted by faults"  # as it is called where it is not judged
 SAMPLE_BOUNDS = ("max_samples_repeated", "max_samples_skipped")
 

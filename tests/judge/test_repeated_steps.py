@@ -216,7 +216,7 @@ def test_the_logs_of_any_job_are_read_after_the_fact(tmp_path: pathlib.Path) -> 
     code, text = scored(tmp_path, first, "".join(line_of(step, 1 / step) for step in range(11, 16)))
     assert code == 3 and "no step was done again after it: restart 1" in text and "0 of 1 restart judged" in text
     assert "these logs do not tell it: gradient norm, learning rate, samples" in text
-    assert "the oldest log comes first" in scored(tmp_path, same, first)[1]
+    assert "give the oldest log first" in scored(tmp_path, same, first)[1]
     code, text = scored(tmp_path, first, same, "".join(line_of(step, 1 / step) for step in range(40, 45)))
     assert code == 3 and "restart 2: steps 16 to 39 are in no log" in text
 

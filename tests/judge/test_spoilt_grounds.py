@@ -152,7 +152,7 @@ CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
         {"steps", "faults"},
     ),
     "run cut short": (
-        "run-to-its-end",
+        "end-known",
         evidence_of(run_of(outcome="interrupted")),
         {"figure not over": Ground(Kind.DURATION, of=Figure(3 * S, is_over=False), bound=5 * S)},
         {"figure not over"},
@@ -168,7 +168,7 @@ CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
     "scatter": ("loss-scatter-small", evidence_of(comparison=SCATTERED), {}, {"gap"}),
     "near zero": ("loss-scatter-small", evidence_of(comparison=NEAR_ZERO), {}, {"gap"}),
     "incomparable": ("comparison-as-asked", evidence_of(incomparable=DEFECT), {}, {"curves"}),
-    "order unproven": ("order-repeats", evidence_of(consumed=SimpleNamespace(unproven=True)), {}, {"order"}),
+    "order unproven": ("one-data-set", evidence_of(consumed=SimpleNamespace(unproven=True)), {}, {"order"}),
 }
 
 

@@ -18,22 +18,6 @@ DECIDE_NOTHING = {  # units, sizes of what is printed or read, and places in an 
     *("NAMED_RUNS", "NAMED_SIZES", "NAMED_STEPS", "NAMED_DEATHS", "NAMED_MAX", "NAME_CHARS_MAX", "ERROR_CHARS"),
     *("SHOWN_MAX", "LISTED_MAX", "LINKS_SHOWN", "HANGS_SHOWN", "_ROWS_AT_ONCE", "MISSING_MAX", "EXPANDED_MAX"),
 }
-STILL_TO_DO = {  # wherever they are; each becomes a row of the table
-    *("BAND_FACTOR", "BARE_MIN", "BEFORE", "BLOCKS", "CALIBRATING_STEPS"),
-    *("EARLY_MIN", "EARLY_NS", "EARLY_STEPS", "ENOUGH", "ENOUGH_SHARE", "EXCESS_MIN", "EXIT_FACTOR"),
-    *("EXIT_LEAST_NS", "FACTOR", "FAST_BEFORE", "FINAL_SHARE", "FLOOR_ULPS", "GROWTH_INTERVAL", "HALVINGS"),
-    *("HALVINGS_MAX", "HOLES_MAX", "HOLLOW_BYTES", "HOST_FACTOR", "IN_FLIGHT", "IRREGULAR", "KEPT_MORE"),
-    *("LASTING", "LAST_STEPS", "LATE_NS", "LATE_STEPS", "LOCAL_SHARE", "LONE_FACTOR", "MARGIN_NS", "NEAR_BY"),
-    *("NEAR_ZERO", "NOISE_STEPS", "NORMAL_95", "NORMAL_97", "NOTICE_LATE_NS", "NOTICE_SHARE", "OTHERS_MAX"),
-    *("OTHERS_MOST", "OWN_STEPS_MIN", "PATIENCE", "PAUSES_STEPS_MIN", "PILED_UP", "QUANTILE", "REGULAR"),
-    *("REMOVAL_NS", "REPORTED_SOON_NS", "REPORTED_WITHIN_NS", "SAME_STEPS", "SAVES_MIN"),
-    *("SEEN_AGAIN", "SEEN_MIN", "SETTLING_STEPS", "SHARE_BORNE_OUT", "SHARE_SAVES_MIN", "SHORTEST", "SIZES_MIN"),
-    *("SIZE_FACTOR", "SLOWDOWN_MAX", "SMALLER", "SMALLER_STEADY", "SMOOTHED_STEPS", "SOON", "SOONER", "STEADY"),
-    *("STEADY_SAVES", "STEPS_BEFORE", "STEPS_MIN", "STILL_FACTOR", "STILL_LEAST_NS", "STRETCHES", "SYNC_QUANTILE"),
-    *("TOLERANCE", "T_99", "UNATTRIBUTED_PERCENT_MAX", "UNSEEN_FACTOR", "UNSEEN_LEAST_NS"),
-    *("LEFT_OUT", "LEFT_OUT_SHARE", "WORST_FACTOR", "WRITTEN_NS", "ZEROS_MORE", "_BEFORE_NS"),
-    *("_DOUBT_NS_MAX", "_SURVIVED_NS"),
-}
 
 
 def numbers(source: str) -> Iterator[str]:
@@ -62,7 +46,7 @@ def _is_number(value: ast.expr | None) -> bool:
 
 @pytest.mark.parametrize("path", sorted(JUDGE.rglob("*.py")), ids=lambda path: str(path.relative_to(JUDGE)))
 def test_no_number_that_decides_is_elsewhere(path: pathlib.Path) -> None:
-    left = sorted(set(numbers(path.read_text())) - DECIDE_NOTHING - STILL_TO_DO)
+    left = sorted(set(numbers(path.read_text())) - DECIDE_NOTHING)
     assert not left, f"{path}: move {', '.join(left)} to harness/judge/thresholds.py"
 
 

@@ -81,7 +81,7 @@ def test_only_tests_that_execute_the_change_are_run(tmp_path: pathlib.Path) -> N
 def test_what_a_parameter_defaults_to_concerns_all_tests_of_the_file() -> None:
     path = ROOT / "harness" / "judge" / "score.py"
     source = path.read_text().splitlines()
-    default = next(m for m in mutants(path) if m.change == "'' → 'X'" and "show: Callable" in source[m.line - 1])
+    default = next(m for m in mutants(path) if m.change == "'' → 'X'" and "why: str" in source[m.line - 1])
     coverage = Coverage(["harness/judge/score.py"])
     coverage.lines = {"any": {("harness/judge/score.py", 1)}}
     assert coverage.tests_of(default) == ["any"]

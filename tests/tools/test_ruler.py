@@ -7,7 +7,8 @@ import pytest
 from ruler.__main__ import ROOT, answers, claims_changed, judged, table
 from ruler.histories import Stored, simulated, stored
 
-FAILS = "    lines: int\n    by: By = By.SEEN"
+FAILS = "yield breach(text, grounds=[Ground(Kind.ABSENCE, tuple(rows), steps, lines)])"
+DOUBTS = FAILS.replace("text,", "text, __import__('harness').judge.facts.tellers.UPDATES,")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def test_nothing_differs_from_itself(runs: list[Stored]) -> None:
 
 def test_a_planted_change_is_found(runs: list[Stored], tmp_path: pathlib.Path) -> None:
     """A failure that becomes an inconclusive by an excuse: the verdict, the claim and its doubt are told."""
-    other = planted(tmp_path, FAILS, FAILS.replace("SEEN", "TOLD"))
+    other = planted(tmp_path, FAILS, DOUBTS)
     allowed = [Stored(run.name, run.path, ("fail",)) for run in runs]
     lines, different = table(allowed, judged(ROOT, runs), answers(other, runs, keep=False))
     told = "\n".join(lines)

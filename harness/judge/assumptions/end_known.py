@@ -1,13 +1,15 @@
-"""How the run ended is known: the log tells one end, and nobody stopped it."""
+"""How the run ended is known: the log tells one end, and nobody stopped it while something was still measured."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.judge.assumption import Assumption
+from harness.judge.assumption import Assumption, Spoils
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.job_end import done
 from harness.judge.facts.reported import blindness
+from harness.judge.verdict import Figure, Ground, Kind
+from harness.units import format_duration
 
 
 def _broken(evidence: Analysis) -> Iterator[str]:
@@ -26,4 +28,20 @@ def _broken(evidence: Analysis) -> Iterator[str]:
         yield f"the run ended as {run.outcome}: {reason}"
 
 
-ASSUMPTION = Assumption(_broken, holds_for=("run",))
+def _cut_short(evidence: Analysis, ground: Ground) -> str:
+    """A run that was stopped early cannot say that recovery would have taken longer than it was given."""
+    if not isinstance(ground.of, Figure) or ground.of.is_over or ground.of.value > ground.bound:
+        return ""
+    taken = format_duration(round(ground.of.value))
+    return f"the run ended {taken} into the recovery" if evidence.run.outcome in (None, "interrupted") else ""
+
+
+ASSUMPTION = Assumption(
+    _broken,
+    (
+        Spoils(
+            Kind.DURATION, _cut_short, "Let it run to its end, or give it longer: abort: {wall_clock: …}", alone=True
+        ),
+    ),
+    holds_for=("run",),
+)

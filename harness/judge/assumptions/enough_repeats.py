@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.judge.assumption import AGAIN, FRESH, Assumption, Spoils
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.envelope import ENOUGH
+from harness.judge.thresholds import ENOUGH
 from harness.judge.verdict import Ground, Kind
 from harness.units import counted
 

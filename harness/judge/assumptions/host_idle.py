@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from harness.judge.assumption import AGAIN, FRESH, Assumption, Spoils
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.usual import OTHERS_MOST, Pace, Slow, others_share
+from harness.judge.facts.usual import Pace, Slow, others_share
+from harness.judge.thresholds import HOST_FACTOR, OTHERS_MAX, OTHERS_MOST
 from harness.judge.verdict import Ground, Kind
-
-HOST_FACTOR = 1.4  # beyond the bound: extra slowdown allowed on a shared host
-OTHERS_MAX = 0.15  # of all CPUs of the host: the extra share that other programs may take
 
 
 def _busy(evidence: Analysis, ground: Ground) -> str:

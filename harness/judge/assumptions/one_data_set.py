@@ -1,11 +1,12 @@
-"""The data has one size, in all processes and without a fault."""
+"""The data has one size, in all processes and without a fault, and each run consumes it in the same order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.judge.assumption import Assumption
+from harness.judge.assumption import Assumption, Spoils
 from harness.judge.facts.analysis import Analysis
+from harness.judge.verdict import Ground, Kind
 
 NAMED_SIZES = 5
 
@@ -18,4 +19,10 @@ def _broken(evidence: Analysis) -> Iterator[str]:
         yield f"the number of samples in the data is not the same everywhere: {told}"
 
 
-ASSUMPTION = Assumption(_broken, family="steps")
+def _order_unproven(evidence: Analysis, ground: Ground) -> str:
+    unproven = evidence.consumed is not None and evidence.consumed.unproven
+    return "nothing shows that the order is the same in every run" if unproven else ""
+
+
+TELL = "Let the trainer tell its samples: docs/bring-your-own-trainer.md"
+ASSUMPTION = Assumption(_broken, (Spoils(Kind.ORDER, _order_unproven, TELL),), family="steps")

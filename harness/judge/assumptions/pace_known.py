@@ -1,11 +1,32 @@
-"""The fault-free runs show how fast the job is."""
+"""The fault-free runs show how fast the job is, and no step is told to be much faster than it can be."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from harness.judge.assumption import FRESH, Assumption, Spoils
 from harness.judge.facts.analysis import Analysis
-from harness.judge.facts.usual import Degraded, Pace, Slow
-from harness.judge.verdict import Ground, Kind
+from harness.judge.facts.usual import Degraded, Pace, Slow, exit_ns, others_share
+from harness.judge.thresholds import FAST_BEFORE, HIDDEN_SHARE, OTHERS_MOST, TOO_FAST
+from harness.judge.verdict import UNTRUE, Ground, Kind
+from harness.units import format_duration
+
+
+def _broken(evidence: Analysis) -> Iterator[str]:
+    """After the recovery; or faster than before, and the time that this saves comes after the last step, where the
+    harness sees the end."""
+    pace = evidence.pace
+    if isinstance(pace, str) or not pace.known:
+        return
+    if any(others_share(other, other.begin, other.end) > OTHERS_MOST for other in evidence.usual.runs):
+        return  # of the host; a fault-free run may then have been as slow as it likes
+    usual = min(1.0, pace.before)
+    factor, saved = max(pace.slowdown, pace.median), pace.usual * usual - pace.taken
+    taken, without = exit_ns(evidence.run), evidence.usual.longest(exit_ns)
+    hidden = 0 if taken is None or without is None else max(0, taken - without)
+    if factor < TOO_FAST * usual or (factor < FAST_BEFORE * usual and hidden > HIDDEN_SHARE * saved):
+        text = f"{pace.told}; the job ended {format_duration(hidden)} later than usual after the last"
+        yield f"{text}: {UNTRUE}, or the host was busier in the fault-free run"
 
 
 def _another_pace(evidence: Analysis, ground: Ground) -> str:
@@ -25,9 +46,12 @@ def _another_size(evidence: Analysis, ground: Ground) -> str:
 
 
 ASSUMPTION = Assumption(
+    _broken,
     spoils=(
         Spoils(Kind.DURATION, _another_pace, FRESH, alone=True),
         Spoils(Kind.DURATION, _another_size, "Where fewer ranks may go on more slowly, write pace: off"),
     ),
     order=3,
+    family="again",
+    settles=FRESH,
 )

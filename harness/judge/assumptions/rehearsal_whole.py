@@ -1,12 +1,23 @@
-"""A rehearsal of a game day ran to its end, and none before it changed what the job computes."""
+"""People stopped neither the rehearsal nor one of its faults, and no other one changed what the job computes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from harness.judge.assumption import Assumption, Spoils
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.faults import stopped, struck
 from harness.judge.verdict import Ground, Kind
+from harness.units import format_duration
 
 AGAIN = "Rehearse it again, to its end: {run}"
+
+
+def _broken(evidence: Analysis) -> Iterator[str]:
+    for fault in struck(evidence):
+        if (after := stopped(evidence.work, fault)) is not None:
+            planned = f"; its planned duration is {fault.lasts}" if fault.lasts else ", before its effect was measured"
+            yield f"fault {fault.id} was stopped after {format_duration(after)}{planned}"
 
 
 def _other_rehearsal(evidence: Analysis, ground: Ground) -> str:
@@ -22,10 +33,13 @@ def _stopped(evidence: Analysis, ground: Ground) -> str:
 
 
 ASSUMPTION = Assumption(
+    _broken,
     spoils=(
         Spoils(Kind.LOSSES, _other_rehearsal, "Rehearse it alone: {run}"),
         Spoils(Kind.STEPS, _stopped, AGAIN),
         Spoils(Kind.FAULTS, _stopped, AGAIN),
     ),
+    holds_for=("run",),
     order=4,
+    family="fault",
 )

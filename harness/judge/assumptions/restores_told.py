@@ -1,4 +1,8 @@
-"""A rank that tells what it restored tells it in each of its lives."""
+"""A rank that tells what it restored, or how its saves end, tells it each time.
+
+The ends of saves are held against those only who end each save before their next step without a fault, and whose
+process went on.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ from collections.abc import Iterator
 
 from harness.judge.assumption import Assumption
 from harness.judge.facts.analysis import Analysis
+from harness.judge.facts.saves import Newest
 
 
-def _broken(evidence: Analysis) -> Iterator[str]:
+def _restores_untold(evidence: Analysis) -> Iterator[str]:
     tellers = {each.rank for restart in evidence.restarts for each, _ in restart.states}
     for restart in evidence.restarts[1:]:
         for each in restart.members:
@@ -19,6 +24,26 @@ def _broken(evidence: Analysis) -> Iterator[str]:
                     f"rank {each.rank} began again with step {each.stretch.first} and did not report what it restored"
                 )
                 yield f"{text}, though it reports it elsewhere"
+
+
+def _ends_untold(evidence: Analysis) -> Iterator[str]:
+    run, usual = evidence.run, evidence.fault_free_saves
+    if usual is None or run.lost:
+        return
+    mine = [save for save in evidence.saves.open if run.processes[save.process].rank in usual.punctual]
+    known = Newest((save.at, save.step, save) for save in mine)
+    for restart in evidence.restarts[1:]:
+        lowest = min((step for _, step in restart.states), default=0)
+        save = known.before(restart.moment, restart.did_not_pass, lowest)
+        if save is not None and lowest > 0:
+            rank = run.processes[save.process].rank
+            text = f"rank {rank} never reported whether its checkpoint of step {save.step} was committed"
+            yield f"{text}, and the job restarted from step {lowest} after it"
+
+
+def _broken(evidence: Analysis) -> Iterator[str]:
+    yield from _restores_untold(evidence)
+    yield from _ends_untold(evidence)
 
 
 ASSUMPTION = Assumption(_broken, family="restart")

@@ -17,11 +17,11 @@ from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.made_as_asked import Asked
 from harness.judge.facts.restarts import restore
 from harness.judge.facts.saves import Saves
+from harness.judge.thresholds import DRILL_HELD_UP_NS
 from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import Timeline
 from harness.units import counted, format_duration
 
-MARGIN_NS = 10**9  # a harness may be held up for a moment between what it does and what it tells
 OPEN = {"timeout": "it did not end in time", "error": "it could not be made"}
 KINDS = {  # by folder: the score; the field of the step that it went on from; words where none was made, or it failed
     "drill": ("last_checkpoint", "restored_step", "no restore drill was run", "ended before it had restored anything"),
@@ -119,7 +119,7 @@ def another_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Itera
     begun, over = (told.get("begun") or {}).get("at"), told.get("at")
     if begun is None or over is None:
         return
-    last, margin = int(run.steps.end.max(initial=0)), MARGIN_NS + run.uncertainty_ns + log.uncertainty_ns
+    last, margin = int(run.steps.end.max(initial=0)), DRILL_HELD_UP_NS + run.uncertainty_ns + log.uncertainty_ns
     if begun < last - margin:
         yield f"it was begun {format_duration(last - begun)} before the last step of the run was over"
     for each in log.processes if run.clock == log.clock else ():

@@ -12,13 +12,12 @@ from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import By, Odd
 from harness.judge.facts.losses import CURVES, WORDS, Comparison, Curve
+from harness.judge.thresholds import LAST_STEPS, SAME_STEPS
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.units import counted
 
 SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size"}  # in words
-SAME_STEPS = 10  # in a row
-LAST_STEPS = 20  # of a rank that tells its own loss
 NO_BOUND = "the scenario sets no bound on it"
 
 

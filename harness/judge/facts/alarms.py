@@ -18,19 +18,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from harness.judge.facts import losses
-from harness.judge.facts.by_time import SETTLING_STEPS, Moments, Spans, union
+from harness.judge.facts.by_time import Moments, Spans, union
 from harness.judge.facts.known import By, Odd
+from harness.judge.thresholds import ALARM_STEPS, EXCESS_MIN, SETTLING_STEPS, SHARE_BORNE_OUT, SPIKE_MEMORY
 from harness.log.reading import is_told
 from harness.node.emitter import abnormal
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped, last_by
 from harness.timeline.timeline import FaultRecord, Ints, Timeline
 
-BEFORE = 4 * abnormal.NORMS_KEPT  # steps from which the usual is known again; those of other spikes do not count
-STEPS_BEFORE = 20  # an alarm about a slow rank is held against so many of its steps
-SHARE_BORNE_OUT = 0.5  # of the excess that it told (a time, or else a share of the usual) must be in the log
 UNTOLD = "and the trainer did not say so"
-EXCESS_MIN = 0.1  # over its peers; a rank that is less slow is not slow, whatever was told
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ def spikes(run: Timeline) -> list[Spike]:
     rows = _rows_of_one_rank(run)
     if not moments or not len(rows):
         return []
-    first = int(np.searchsorted(run.steps.end[rows], min(moments))) - BEFORE
+    first = int(np.searchsorted(run.steps.end[rows], min(moments))) - SPIKE_MEMORY
     return list(_found(run, rows[max(0, first) :]))
 
 
@@ -108,7 +105,7 @@ def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
         if history and steps[row] <= steps[history[-1]]:
             del history[bisect.bisect_left(history, steps[row], key=steps.__getitem__) :]
             watch = abnormal.Spikes()
-            for each in history[-BEFORE:]:
+            for each in history[-SPIKE_MEMORY:]:
                 watch.step_done(float(losses[each]), float(norms[each]))
         history.append(row)
         if watch.step_done(float(losses[row]), float(norms[row])) and watch.in_a_row == abnormal.SPIKE_STEPS:
@@ -353,7 +350,7 @@ class _Borne:
         mine = self._before(alarm)
         if not len(mine) or (steps.sync_ns[mine] < 0).any():
             return False
-        rows = self._of_steps(mine[-STEPS_BEFORE:], alarm["at"])
+        rows = self._of_steps(mine[-ALARM_STEPS:], alarm["at"])
         rows = rows[np.argsort(steps.rank[rows], kind="stable")]
         ranks, begins = np.unique(steps.rank[rows], return_index=True)
         waits = sum(np.maximum(each[rows], 0) for each in (steps.sync_ns, steps.data_ns, steps.checkpoint_ns))

@@ -13,7 +13,6 @@ from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Bools, Ints, Timeline
 
 T = TypeVar("T")
-SETTLING_STEPS = 3  # after a fault or an outage: caches are cold, a backlog is worked off
 Window = tuple[int, int]
 Node = tuple[Any, Any]  # its name and its incarnation
 Target = Mapping[str, Any]  # of a fault: a node, or a rank on it

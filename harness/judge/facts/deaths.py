@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.judge.facts.by_time import Located, Moments, Node, Spans, node_of
+from harness.judge.thresholds import BEFORE_NS, CLOCKS_KNOWN_NS, SURVIVED_NS
 from harness.timeline.lookups import NEVER, first_from, grouped
 from harness.timeline.sorted_events import CLEAN_CODES, acted_at, key_of
 from harness.timeline.timeline import FaultRecord, Process, Timeline
@@ -34,9 +35,6 @@ from harness.units import format_duration
 _Place = tuple[Any, Any, Any]  # node, incarnation, rank: `None` for all of a node's
 ERROR_CHARS = 200  # of a worker's own words that are quoted
 NAMED_MAX = 8  # ranks or nodes in one sentence
-_SURVIVED_NS = 60_000_000_000
-_BEFORE_NS = 10**8  # a fault is told a moment after it began to act
-_DOUBT_NS_MAX = 10**9  # clocks that are known less exactly explain nothing
 # No peer's end causes these signals. Launchers behind a shell tell 128 more than their numbers.
 _OWN_CRASHES = {code for n in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE) for code in (-n, 128 + n)}
 
@@ -134,7 +132,7 @@ def given(run: Timeline) -> list[dict[str, Any]]:
     givers = [(run.begin, at + doubt, (node, True)) for node, at in taken.items() if node not in aimed]
     for fault in run.faults:
         if fault.injected is not None and (fault.preempts or fault.graceful or not fault.kills):
-            begin, end = fault.injected - _BEFORE_NS - doubt, run.end if fault.healed is None else fault.healed
+            begin, end = fault.injected - BEFORE_NS - doubt, run.end if fault.healed is None else fault.healed
             givers += [(begin, end + doubt, (node_of(target), fault.kills)) for target in fault.targets]
     spans = Spans[tuple[Node, bool]](givers)
 
@@ -317,7 +315,7 @@ class _Inquest:
         come to light at the next)."""
         healed, aim = self._healed(fault), _aim(fault)
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
-        survived = max(healed + _SURVIVED_NS, *saved) if saved else NEVER
+        survived = max(healed + SURVIVED_NS, *saved) if saved else NEVER
         yield _Root(healed, survived=survived, aim=aim)
         for other in self._alive(aim, healed):
             if other.rank is not None and self._settled(other) <= healed:
@@ -341,4 +339,4 @@ def _aim(fault: FaultRecord) -> Set[_Place]:
 
 
 def _doubt(run: Timeline) -> int:
-    return min(run.uncertainty_ns, _DOUBT_NS_MAX)
+    return min(run.uncertainty_ns, CLOCKS_KNOWN_NS)

@@ -16,12 +16,12 @@ from harness.judge.facts import losses, ranks
 from harness.judge.facts.after_the_run import Made, second_restart
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.losses import CURVES, WORDS
+from harness.judge.thresholds import DRILL_FACTOR
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Floats, Timeline
 from harness.units import counted
 
-BAND_FACTOR, FLOOR_ULPS = 3.0, 16.0  # times the run's own distance, and of rounding
 NO_BOUND = "the scenario sets no bound on what each step computes"
 
 
@@ -102,7 +102,7 @@ class DoneAgain:
             return 0.0
         apart = usual.apart(name)[np.isin(usual.step, self.compared.step)]
         most = float(apart.max(initial=0.0, where=np.isfinite(apart)))
-        return np.maximum(BAND_FACTOR * most, FLOOR_ULPS * losses.ulps(mine))
+        return np.maximum(DRILL_FACTOR * most, losses.rounding(mine, losses.terms(self._evidence.run)))
 
     def of_ranks(self, names: Mapping[str, str]) -> Iterator[str]:
         """Which of these a rank tells otherwise than in the run, in words; of each the first."""

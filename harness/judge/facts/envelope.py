@@ -26,20 +26,23 @@ import numpy as np
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.losses import CURVES, Comparison, Curve, compare, rounding, surviving, terms, ulps
 from harness.judge.facts.made_as_asked import BEFORE, SAME, asked_of, resize
-from harness.judge.thresholds import BEFORE_NS, TERMS_LEAST
+from harness.judge.thresholds import (
+    BAND_LASTING,
+    BAND_NEAR_BY,
+    BAND_SINGLE,
+    BAND_SOONER,
+    BEFORE_NS,
+    ENOUGH,
+    SOON,
+    STRETCH_STEPS,
+    STRETCHES,
+    TERMS_LEAST,
+)
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
 from harness.units import counted
 
-FACTOR = 3.0  # of the largest difference so far
-NEAR_BY = 5.0  # of the largest one near by
-LASTING = 5.0  # of the largest mean of a stretch so far
-SOONER = 10.0  # of the largest one so soon
-ENOUGH = 3  # fault-free runs beside the one that the band is around, before a run outside of it fails
-STRETCHES = 12  # of a run, each with at least so many steps that tell a loss:
-SHORTEST = 10
-SOON = 10  # two runs may part so many steps earlier or later and be as far apart
 DRIFTS = ("loss", "grad_norm")  # the learning rate is a pure function of the step: it gets rounding and no more
 
 
@@ -269,7 +272,7 @@ def _drawn(
     terms: int = TERMS_LEAST,
 ) -> Envelope | str:
     told = np.flatnonzero(np.isfinite(fault_free.loss))
-    count = min(max(len(told) // SHORTEST, 1), STRETCHES)
+    count = min(max(len(told) // STRETCH_STEPS, 1), STRETCHES)
     edges = np.asarray([0, *told[np.arange(1, count) * len(told) // count]], np.int64)
     rows = np.arange(len(fault_free))
     stretch = np.searchsorted(edges, rows, side="right") - 1
@@ -279,13 +282,13 @@ def _drawn(
     for name in DRIFTS:
         spreads = [_spread(each, fault_free, name) for each in found]
         near = _beside(np.max([np.maximum.reduceat(np.nan_to_num(each), edges) for each in spreads], axis=0))
-        most = np.minimum(NEAR_BY * near, FACTOR * np.maximum.accumulate(near))
+        most = np.minimum(BAND_NEAR_BY * near, BAND_SINGLE * np.maximum.accumulate(near))
         mean = np.maximum.accumulate(_beside(np.max([_mean(each, edges) for each in spreads], axis=0)))
         ages = np.max([_by_age(*each) for each in zip(spreads, found, strict=True)], axis=0)
-        lasting[name] = np.maximum(LASTING * mean, _mean(single[name], edges))
-        soon[name] = np.maximum(SOONER * ages, single[name].max(initial=0.0))
+        lasting[name] = np.maximum(BAND_LASTING * mean, _mean(single[name], edges))
+        soon[name] = np.maximum(BAND_SOONER * ages, single[name].max(initial=0.0))
         single[name] = np.maximum(most[stretch], single[name])
-    source = f"{FACTOR:g} × the spread of {runs}"
+    source = f"{BAND_SINGLE:g} × the spread of {runs}"
     band = Envelope(fault_free, source, edges, single, lasting, soon, _distinct(found), sizes)
     return "fault-free runs differ by as much as the loss changes, so they give no band" if band.blind else band
 
@@ -301,7 +304,7 @@ def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: 
         return np.zeros(len(last_place))
     first = (each.apart(name)[row : row + 1 + SOON] for each in parted if (row := _parted(each)) is not None)
     most = max((float(np.nanmax(each, initial=0.0)) for each in first), default=0.0) if name in DRIFTS else 0.0
-    return np.asarray(np.maximum(last_place, np.minimum(FACTOR * most, rounding(values, terms))))
+    return np.asarray(np.maximum(last_place, np.minimum(BAND_SINGLE * most, rounding(values, terms))))
 
 
 def _distinct(found: Sequence[Comparison]) -> int:

@@ -16,7 +16,8 @@ import numpy as np
 
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
-from harness.judge.facts.usual import LONE_FACTOR, Band, StepTime, first_rows, frozen
+from harness.judge.facts.usual import Band, StepTime, first_rows, frozen
+from harness.judge.thresholds import LONE_FACTOR
 from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Bools, Ints, Segment, Slot, Timeline
 

@@ -7,20 +7,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.judge.thresholds import PARAMETER_BYTES, TERMS_LEAST
+from harness.judge.thresholds import (
+    BLOCKS,
+    FINAL_SHARE,
+    GROWTH_INTERVAL,
+    HALVINGS,
+    HALVINGS_MAX,
+    HOLES_MAX,
+    NEAR_ZERO,
+    PARAMETER_BYTES,
+    T_99,
+    TERMS_LEAST,
+)
 from harness.log.reading import is_told
 from harness.timeline.lineage import cells
 from harness.timeline.timeline import Bools, Floats, Ints, Steps, Timeline
 
-HOLES_MAX = 1  # steps in which a figure may be left out by chance
 MISSING_MAX = 100_000  # steps that are counted as missing
-NEAR_ZERO = 0.01  # of how far the loss moves, or of its values without their signs
-BLOCKS = 10  # neighbouring losses are alike, so what scatters is taken from means of so many stretches
-T_99 = 3.25  # Student's t, two-sided 99 %, for BLOCKS - 1 degrees of freedom
-FINAL_SHARE = 0.2  # of the steps that both runs have: the mean loss of the last ones is compared
-HALVINGS = 16  # from the scale at which a loss scale starts down to 1
-HALVINGS_MAX = 40  # above 2^40 even the smallest number of fp16, 2^-24, is infinite
-GROWTH_INTERVAL = 2000  # updates
 WORDS = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
 CURVES = tuple(WORDS)
 _RANK_BITS = 24

@@ -16,7 +16,21 @@ from typing import Any, TypeVar
 import numpy as np
 
 from harness.judge.facts.known import By
-from harness.judge.facts.store import REMOVAL_NS, STEADY_SAVES, Save, Store, last_name
+from harness.judge.facts.store import Save, Store, last_name
+from harness.judge.thresholds import (
+    BEGUN_LATE_STEPS,
+    HOLLOW_BYTES,
+    KEPT_MORE,
+    REMOVAL_NS,
+    SAVED_EARLY_NS,
+    SMALLER,
+    SMALLER_STEADY,
+    STEADY,
+    STEADY_SAVES,
+    UNSEEN_FACTOR,
+    UNSEEN_LEAST_NS,
+    ZEROS_MORE,
+)
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
 from harness.timeline.save_events import family
@@ -25,15 +39,8 @@ from harness.timeline.sorted_events import first_strike
 T = TypeVar("T")
 Pieces = Iterator[tuple[Save, Sequence[tuple[int, str]]]]  # of each save: bytes and a digest of what it holds
 Found = Iterator[tuple[Any, ...]]
-SMALLER = 0.5  # of the smallest that was saved without a fault
-SMALLER_STEADY, STEADY = 0.9, 0.97  # the same, where all without a fault differ by no more than this
-ZEROS_MORE, KEPT_MORE = 0.05, 0.1  # of all bytes of tensors
-LATE_STEPS = 5  # further at the most, when a save is begun: it may be begun beside the steps
-EARLY_NS = 500_000_000  # a save may be told a moment before its step is
-OF_TENSORS, HOLLOW_BYTES = ("reference", "dcp"), 2**16  # layouts; fewer bytes hold no model that is read otherwise
+OF_TENSORS = ("reference", "dcp")
 DIGITS_MAX = 18  # of a size that a log tells
-UNSEEN_FACTOR = 5  # times the longest time until one was seen: so long they lay there unseen
-UNSEEN_LEAST_NS = 5_000_000_000
 
 
 @dataclass(frozen=True)
@@ -282,7 +289,7 @@ def of_another_step(store: Store) -> Found:
     if len(usual) < 2:
         return
     least, most = min(0, *usual), max(usual)
-    latest = most + LATE_STEPS * store.run.stride if most == min(usual) else NEVER
+    latest = most + BEGUN_LATE_STEPS * store.run.stride if most == min(usual) else NEVER
     for save, ahead in mine.items():
         if ahead < least or (ahead > latest and save.begun is not None):
             yield save, store.run.processes[save.process].rank, save.step + ahead
@@ -333,7 +340,7 @@ def too_early(store: Store) -> Found:
     done = dict(zip(steps.tolist(), store.run.steps.end[first].tolist(), strict=True))
     for save in store.named:
         seen = next(iter(store.looks_at(save)), None)
-        early = done.get(save.step, 0) - store.run.uncertainty_ns - EARLY_NS
+        early = done.get(save.step, 0) - store.run.uncertainty_ns - SAVED_EARLY_NS
         if seen is not None and seen.step == save.step and seen.at < early:
             yield (save,)
 

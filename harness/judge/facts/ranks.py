@@ -13,11 +13,10 @@ import numpy as np
 from harness.judge.facts.deaths import listed
 from harness.judge.facts.known import By
 from harness.judge.facts.losses import CURVES, bits, by_rank, distance, paired, ulps, unlike
+from harness.judge.thresholds import LOCAL_SHARE
 from harness.log.reading import is_told
 from harness.timeline.lineage import NEVER, cells
 from harness.timeline.timeline import Bools, Ints, Steps, Timeline
-
-LOCAL_SHARE = 0.5  # of the steps: who disagrees at more of them tells values of its own
 
 
 def of_ranks(ranks: Sequence[int], size: int) -> str:

@@ -16,14 +16,11 @@ import numpy as np
 
 from harness.judge.facts import losses
 from harness.judge.facts.losses import WORDS
+from harness.judge.thresholds import CALIBRATING_STEPS, NOISE_STEPS, REPEAT_FACTOR, REPEATED_SHARE
 from harness.log.reading import is_told
 from harness.timeline.timeline import Bools, Floats, Ints, Timeline
 from harness.units import counted
 
-TOLERANCE = 10  # times as far as the earlier repetitions of the same job were off
-CALIBRATING_STEPS = 5  # so many must have been the same bit for bit before another one has to be
-NOISE_STEPS = 20  # so many must have been off by a little before one that is off by much is wrong
-ENOUGH_SHARE = 0.5  # of the steps that were done again must tell a figure both times
 DIGITS_MAX = 16  # behind the point: who tells more tells all there are
 COMPUTED = ("loss", "grad_norm")
 _SAMPLES = {"samples": "samples", "digest": "inputs", "first": "position in the data", "count": "number of samples"}
@@ -204,7 +201,7 @@ class _Band:
         counts = np.where(band > 0, told[place], self._told.sum()) if reach else np.zeros(len(place), np.int64)
         evidence = np.where(known, counts, 0)
         needed = np.where(band > 0, np.maximum(NOISE_STEPS, np.arange(1, len(place) + 1)), CALIBRATING_STEPS)
-        beyond, sure = off.apart > TOLERANCE * np.maximum(band, off.digit), evidence >= needed
+        beyond, sure = off.apart > REPEAT_FACTOR * np.maximum(band, off.digit), evidence >= needed
         near = (off.apart > 0) & (band == 0) & ~beyond  # noise that the digits told so far did not show
         wrong, unsure = np.flatnonzero(beyond & sure), np.flatnonzero((beyond & ~sure) | near)
         return next(iter(wrong.tolist()), None), next(iter(unsure.tolist()), None)
@@ -236,7 +233,7 @@ def judged(found: Sequence[Again]) -> Iterator[tuple[bool | None, str]]:
         few = f"; {each.compared} of them tell a figure both times" if each.compared < each.steps else ""
         step, odd = min(each.sure or wrong or unsure, default=(0, ""))
         text = f"{where}: at step {step} {odd}" if odd else f"{where}: the same{few}"
-        seldom = each.compared < ENOUGH_SHARE * each.steps
+        seldom = each.compared < REPEATED_SHARE * each.steps
         rules: Sequence[tuple[object, bool | None, str]] = (  # the first that holds
             (each.anew and each.saved, False, f"{where}: it began anew, though step {each.saved} was saved"),
             (each.sure or wrong, False, text),

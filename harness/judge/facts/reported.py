@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from harness.judge.facts.evidence import Evidence
+from harness.judge.thresholds import IRREGULAR, REGULAR
 from harness.node.emitter import TELLS
 from harness.timeline.lookups import grouped
 from harness.timeline.save_events import COMMITTED, FAILED, STARTED
@@ -52,10 +53,8 @@ EVENTS = {
     "phases": ("rendezvous", "phase", "agent.rendezvous"),
     "exits": ("exiting", "worker.exit"),
 }
-REGULAR = 0.9  # of the steps that tell a figure follow the one before by the same distance: then it is told by a rule
 NO_STEPS = "the log holds no step of the job, so its progress is not known"
 APART = "the steps cannot be followed: a process resumed from an unknown step, or is not observed any more"
-IRREGULAR = 0.1  # who leaves out as large a share of its steps tells none of them by a rule
 # Which kinds a phase of a recovery is measured by; where one is not told, the phase is not measured.
 PHASE_NEEDS = {
     "interrupted_step": {"exits"},

@@ -20,6 +20,7 @@ import numpy as np
 from harness.judge.facts.alarms import LeftOut
 from harness.judge.facts.evidence import Evidence
 from harness.judge.facts.losses import Curve, by_rank
+from harness.judge.thresholds import SEEN_AGAIN
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Ints, Timeline
@@ -27,7 +28,6 @@ from harness.units import counted
 
 NAMED_RUNS = 6
 EXPANDED_MAX = 2**27  # samples that are looked at one by one: a gigabyte of them
-SEEN_AGAIN = 0.5  # of the samples of a step: then it belongs to the next pass, as padding is less
 _ROWS_AT_ONCE = 2**14
 NOTHING_LEFT_OUT = LeftOut()
 Kind = Literal["samples", "digests", "places"]

@@ -16,14 +16,13 @@ import numpy as np
 
 from harness.judge.facts.by_time import Window, touches, union
 from harness.judge.facts.known import By, Word
+from harness.judge.thresholds import REMOVAL_NS
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import COMMITTED, PART, family
 from harness.timeline.timeline import Ints, Timeline
 
 SoundAt = Callable[[int], Callable[["Save"], bool]]  # whether no fault had damaged a save by then
-STEADY_SAVES = 3  # of a fault-free run, which show what all have alike
-REMOVAL_NS = 1_000_000_000  # from the first file of a checkpoint that goes until the harness sees that it is gone
 
 
 @dataclass(frozen=True)

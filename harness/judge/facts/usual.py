@@ -21,6 +21,23 @@ import numpy.typing as npt
 
 from harness.judge.facts import by_time
 from harness.judge.facts.by_time import Window
+from harness.judge.thresholds import (
+    FAST_BEFORE,
+    LONE_FACTOR,
+    NORMAL_95,
+    NORMAL_97,
+    OTHERS_MOST,
+    OWN_STEPS_MIN,
+    PAUSES_STEPS_MIN,
+    QUANTILE,
+    SAVES_MIN,
+    SETTLING_STEPS,
+    SMOOTHED_STEPS,
+    STEPS_BEFORE,
+    STEPS_MIN,
+    SYNC_QUANTILE,
+    WORST_FACTOR,
+)
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import grouped
 from harness.timeline.save_events import STARTED
@@ -28,21 +45,7 @@ from harness.timeline.sorted_events import acted_at, first_strike
 from harness.timeline.timeline import Bools, FaultRecord, Floats, Ints, Steps, Timeline
 from harness.units import format_duration
 
-QUANTILE = 0.99  # of the fault-free ones took no longer: the band
-SYNC_QUANTILE = 0.95  # of gradient syncs: a few always wait for a rank that came late
-SMOOTHED_STEPS = 5  # a step is held against the median of so many around it
-STEPS_BEFORE = 20  # so many before a fault show how fast the job was until then
-OTHERS_MOST = 0.5  # of the host's CPUs: with less of them left, how long something took says little of the job
-FAST_BEFORE = 2 / 3  # of the usual time was their median: then what is usual says nothing of this job
-OWN_STEPS_MIN = 5  # before any fault: fewer do not show how long a step of this job takes
-LONE_FACTOR = 3  # a step is slow by itself when it takes so many times the band
 UNMEASURABLE = "cannot be measured against the fault-free runs"
-SAVES_MIN = 3  # steps with a save, and without one: fewer do not show how much such steps scatter
-STEPS_MIN = 10  # undisturbed ones, after the recovery; also the length of a stretch
-PAUSES_STEPS_MIN = 15  # before the first fault: fewer do not show what pauses the host makes, and none count later
-WORST_FACTOR = 2  # so many times the bound a quarter of the steps may take: else the job lost its pace for a while
-NORMAL_95 = 1.645  # standard deviations, one-sided
-NORMAL_97 = 1.96  # of the mean: pauses are few and long, and scatter more than what is normal
 
 
 @dataclass(frozen=True)
@@ -448,7 +451,7 @@ def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
     same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
     for part in reversed(by_time.stretches(peace & (times.begin >= since))):
         breaks = np.flatnonzero(~same[part])
-        first = part.start + (int(breaks[-1]) if len(breaks) else 0) + by_time.SETTLING_STEPS
+        first = part.start + (int(breaks[-1]) if len(breaks) else 0) + SETTLING_STEPS
         if part.stop - first >= STEPS_MIN:
             return np.arange(first, part.stop)
     return None

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.standstill import standstill
 from harness.judge.guarantee import DRILL, RUN, Breach, Guarantee, breach
+from harness.judge.thresholds import STILL_FACTOR, STILL_LEAST_NS
 from harness.units import format_duration
-
-STILL_LEAST_NS = 4 * 10**9  # a host may be busy for a moment: in healthy runs it was never longer than 0.6 s
-STILL_FACTOR = 5  # of the longest time between two steps without a fault: a save, an evaluation
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:

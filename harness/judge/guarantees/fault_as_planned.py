@@ -3,13 +3,10 @@
 from harness.judge.facts.by_time import node_of
 from harness.judge.facts.faults import Effect
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
+from harness.judge.thresholds import EARLY_STEPS, NOTICE_LATE_NS, NOTICE_SHARE
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import acted_at
 from harness.units import format_duration
-
-EARLY_STEPS = 2  # so many before its step may be the last one that was told when a fault strikes
-NOTICE_SHARE = 0.9  # of the time that a notice promises, at the least
-NOTICE_LATE_NS = 10 * 10**9  # so much later an engine may take a node that was given notice
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:

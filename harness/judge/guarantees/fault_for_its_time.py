@@ -5,11 +5,9 @@ It may end sooner where the job gets rid of its victim or is over, or where peop
 
 from harness.judge.facts.faults import stopped
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
+from harness.judge.thresholds import EXIT_TOLD_NS, UNDONE_LATE_NS
 from harness.timeline.sorted_events import acted_at
 from harness.units import format_duration
-
-LATE_NS = 10 * 10**9  # so much later, or as long again, a fault may be undone
-REPORTED_WITHIN_NS = 10**9  # a fault sees that its victim is gone before the launcher there has said so
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
@@ -19,7 +17,7 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
         yield f"was never undone; its planned duration is {lasts}"
     if lasts is not None and fault.healed is not None:
         lasted = fault.healed - acted_at(fault)
-        if (late := lasted - lasts.ns) > max(LATE_NS, lasts.ns):
+        if (late := lasted - lasts.ns) > max(UNDONE_LATE_NS, lasts.ns):
             yield f"was undone {format_duration(late)} after its planned duration, {lasts}"
         goes_on = work.has_steps and work.last_end > fault.healed and stopped(work, fault) is None
         if late < 0 and goes_on and not _victim_ended(evidence, fault, fault.healed):
@@ -33,9 +31,9 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 def _victim_ended(evidence: Analysis, fault: FaultRecord, healed: int) -> bool:
     ranks = {target.get("rank") for target in fault.targets} - {None}
     return any(
-        exit_["at"] - (REPORTED_WITHIN_NS if exit_["rank"] in ranks else 0) <= healed
+        exit_["at"] - (EXIT_TOLD_NS if exit_["rank"] in ranks else 0) <= healed
         for target in fault.targets
-        for exit_ in evidence.places.exits(target, acted_at(fault), healed + REPORTED_WITHIN_NS)
+        for exit_ in evidence.places.exits(target, acted_at(fault), healed + EXIT_TOLD_NS)
     )
 
 

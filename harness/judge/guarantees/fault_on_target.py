@@ -3,11 +3,10 @@
 from harness.judge.facts.by_time import Target, node_of
 from harness.judge.facts.deaths import listed
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
+from harness.judge.thresholds import REPORTED_SOON_NS
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import acted_at
 from harness.units import format_duration
-
-REPORTED_SOON_NS = 2 * 10**8  # a fault is told a moment after it began to act
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.restart_choices import Choice, choices
 from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.thresholds import IN_FLIGHT
 from harness.timeline.sorted_events import first_strike
 
 S = 10**9
-IN_FLIGHT = 2  # intervals: a checkpoint that is being written when its job is killed is lost, too
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:

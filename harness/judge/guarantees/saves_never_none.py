@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.store import Save, Store, last_name
 from harness.judge.guarantee import Breach, Guarantee, breach
-
-BARE_MIN = 2  # once may be the harness's sight, which is that of two looks
+from harness.judge.thresholds import BARE_MIN
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.saves import Saves
-from harness.judge.facts.store import STEADY_SAVES, Seen
+from harness.judge.facts.store import Seen
 from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.thresholds import SIZES_MIN, SIZES_SPREAD, STEADY_SAVES
 from harness.timeline.lookups import grouped
 from harness.timeline.timeline import Timeline
 
-SIZES_MIN = 3  # saves after a restart, from which on it shows that their size stays
 OF_TENSORS = ("tensors", "bytes of tensors")
-SIZE_FACTOR = 8  # so much more do sizes spread without a fault
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:
@@ -83,7 +82,7 @@ def _same_size(evidence: Analysis, usual: Saves) -> Iterator[Breach]:
     if len(common) < SIZES_MIN or len(_sizes(run)) > 1:
         return
     (least, most), (low, high) = ((min(sizes), max(sizes)) for sizes in zip(*common, strict=True))
-    if high - low > SIZE_FACTOR * max(most - least, SIZE_FACTOR):
+    if high - low > SIZES_SPREAD * max(most - least, SIZES_SPREAD):
         text = f"the checkpoints after step {run.epochs[-1].first - 1} have {least:,} to {most:,} bytes"
         text = f"{text}, in the fault-free run {low:,} to {high:,}: they may hold one state"
         yield breach(text, evidence.restarts[-1])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
+from harness.judge.thresholds import PILED_UP
 from harness.timeline.timeline import Timeline
-
-PILED_UP = 2  # checkpoints that may be left for each fault
 
 
 def breaches(evidence: Analysis) -> Breaches:

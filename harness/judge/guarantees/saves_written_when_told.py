@@ -9,11 +9,10 @@ from operator import attrgetter
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.store import Save
 from harness.judge.guarantee import Breach, Guarantee, breach
+from harness.judge.thresholds import EARLY_MIN
 from harness.timeline.lineage import NEVER
 from harness.timeline.lookups import first_from, grouped
 from harness.timeline.save_events import COMMITTED
-
-EARLY_MIN = 2  # once may be a line that was lost
 
 
 def breaches(evidence: Analysis) -> Iterator[Breach]:

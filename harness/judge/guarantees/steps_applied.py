@@ -5,9 +5,8 @@ import numpy as np
 from harness.judge.facts import ranks
 from harness.judge.facts.tellers import UPDATES
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
+from harness.judge.thresholds import UPDATES_LEFT_OUT, UPDATES_LEFT_OUT_SHARE
 from harness.units import counted
-
-LEFT_OUT, LEFT_OUT_SHARE = 10, 0.05  # more of a run's steps than in the fault-free run are too many
 
 
 def breaches(evidence: Analysis) -> Breaches:
@@ -19,7 +18,7 @@ def breaches(evidence: Analysis) -> Breaches:
         yield breach(text, UPDATES)
     mine, done = len(np.unique(steps.step[rows])), len(np.unique(steps.step[steps.survives]))
     usual = 0 if fault_free is None else len(np.unique(fault_free.steps.step[fault_free.steps.applied == 0]))
-    if mine - usual > max(LEFT_OUT, LEFT_OUT_SHARE * done):
+    if mine - usual > max(UPDATES_LEFT_OUT, UPDATES_LEFT_OUT_SHARE * done):
         text = f"{counted(mine, 'step')} left their update out, first step {steps.step[rows].min()}"
         yield breach(f"{text}; the fault-free run {usual}: not all that was counted was done", UPDATES)
     yield from _otherwise(evidence)

@@ -9,11 +9,11 @@ from harness.judge.bounds import WASTED_BY_FAULTS, WasteBounds
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.usual import UNMEASURABLE
 from harness.judge.score import Bound, Expectation, S, Score, ScoreResult
+from harness.judge.thresholds import UNATTRIBUTED_PERCENT_MAX
 from harness.judge.verdict import Code, Figure, Ground, Kind, unknown
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 
-UNATTRIBUTED_PERCENT_MAX = 1.0
 UNITS = {"%": lambda value: f"{value:.1f} %", "GPU-s": lambda value: f"{value:.1f} GPU-s"}
 ROWS = (  # in `expect:`, its figure and its unit
     ("max_percent", "percent", "%"),

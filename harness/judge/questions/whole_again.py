@@ -27,19 +27,22 @@ from harness.judge.facts import by_time, reported
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.by_time import Window
 from harness.judge.facts.saves import Saves
-from harness.judge.facts.usual import FAST_BEFORE, WORST_FACTOR, Slow, exit_ns
+from harness.judge.facts.usual import Slow, exit_ns
 from harness.judge.score import Bound, Expectation, S, Score, ScoreResult, line, shown_ns
+from harness.judge.thresholds import (
+    EXIT_FACTOR,
+    EXIT_LEAST_NS,
+    FAST_BEFORE,
+    GPU_PATIENCE,
+    SEEN_MIN,
+    SHARE_SAVES_MIN,
+    WORST_FACTOR,
+    WRITTEN_NS,
+)
 from harness.judge.verdict import Code, Doubt, Ground, Kind, Verdict
 from harness.node.emitter import EXIT_LEFT
 from harness.timeline.timeline import Bools, Ints, Slot, Timeline
 from harness.units import format_duration
-
-PATIENCE = 3  # times the usual time until a new GPU steps
-EXIT_FACTOR = 3  # times as long as without a fault
-EXIT_LEAST_NS = 30 * S
-SHARE_SAVES_MIN = 4  # saves that were due, from which on their share counts
-SEEN_MIN = 3  # saves that the harness saw without a fault: if it sees none of them now, none was made
-WRITTEN_NS = 100_000_000  # so soon after it told the end of a save, who writes it may make another one
 
 Figures = dict[str, Any]  # as in report.json
 Lines = Sequence[Expectation] | str  # or why the evidence says nothing of it
@@ -94,7 +97,7 @@ def _pace(evidence: Analysis, bound: float) -> Lines:
 
 def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
     run, most = evidence.run, bounds.max_idle_steps
-    slots, patience = _kept(run), PATIENCE * (evidence.usual.longest(_first_step_ns) or 0)
+    slots, patience = _kept(run), GPU_PATIENCE * (evidence.usual.longest(_first_step_ns) or 0)
     began = {launcher.key: launcher.began for launcher in run.launchers}
     since = [max(slot.allocated, began.get((slot.node, slot.incarnation), 0)) + patience for slot in slots]
     idle = _idle_steps(evidence, since)
