@@ -40,6 +40,11 @@ class Family:
         """The first line of its docstring."""
         return (importlib.import_module(f"{self.package}.{name}").__doc__ or "").partition("\n")[0]
 
+    def details(self, name: str) -> list[str]:
+        """The other paragraphs of its docstring, one line each."""
+        told = (importlib.import_module(f"{self.package}.{name}").__doc__ or "").split("\n\n")[1:]
+        return [" ".join(each.split()) for each in told]
+
     def load(self, name: str) -> Any:
         """What the plug-in defines. Raises `UsageError` where there is none of this name, or it defines nothing."""
         try:

@@ -108,6 +108,8 @@ def guarantees(
         return
     for each, held in chosen.items():
         out.print(f"[bold]{safe(each)}[/]  {safe(guarantee.statement(each))}", soft_wrap=True)
+        for paragraph in guarantee.details(each) if name else ():
+            out.print(f"  {safe(paragraph)}", soft_wrap=True)
         for key, value in _told(each, held).items() if name else ():
             if key not in ("name", "statement") and value:
                 out.print(f"  {key.replace('_', ' ')}: {safe(', '.join(value))}", soft_wrap=True)

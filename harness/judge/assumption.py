@@ -65,6 +65,11 @@ def statement(name: str) -> str:
     return FAMILY.sentence(name.replace("-", "_"))
 
 
+def details(name: str) -> list[str]:
+    """Beyond the sentence, a paragraph each."""
+    return FAMILY.details(name.replace("-", "_"))
+
+
 @dataclass(frozen=True)
 class Spoilt:
     """By which assumption, why in words, and what would settle it."""

@@ -132,3 +132,8 @@ def family(name: str) -> str:
 def statement(name: str) -> str:
     """The sentence that people read."""
     return FAMILY.sentence(name.replace(".", "_", 1))
+
+
+def details(name: str) -> list[str]:
+    """Beyond the sentence: limits and exceptions, a paragraph each."""
+    return FAMILY.details(name.replace(".", "_", 1))

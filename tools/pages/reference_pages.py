@@ -3,7 +3,8 @@
 import pathlib
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import margins
@@ -105,7 +106,7 @@ def guarantees() -> str:
         lines += [f"## {family.capitalize()}", "", "| guarantee | what it says | looked for in |", "|---|---|---|"]
         for name in (each for each in known if guarantee.family(each) == family):
             lines.append(f"| `{name}` | {guarantee.statement(name)} | {', '.join(known[name].holds_for)} |")
-        lines.append("")
+        lines += ["", *_details(guarantee, [each for each in known if guarantee.family(each) == family])]
     lines += [
         "## What is assumed of the evidence",
         "",
@@ -115,8 +116,13 @@ def guarantees() -> str:
         "|---|---|",
     ]
     lines += [f"| `{name}` | {assumption.statement(name)} |" for name in assumption.assumptions()]
-    lines += ["", *margins.section()]
+    lines += ["", *_details(assumption, assumption.assumptions()), *margins.section()]
     return "\n".join(lines) + "\n"
+
+
+def _details(told: ModuleType, names: Iterable[str]) -> list[str]:
+    """Limits and exceptions, as each file has them below its sentence."""
+    return [f"**`{name}`** {' '.join(found)}\n" for name in names if (found := told.details(name))]
 
 
 def bounds() -> str:

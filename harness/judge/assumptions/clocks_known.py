@@ -1,4 +1,7 @@
-"""The clocks of the hosts are known more closely than what is measured by them."""
+"""The clocks of the hosts are known more closely than what is measured by them.
+
+Writers that claim the harness's clock agree with it on the wall time.
+"""
 
 from __future__ import annotations
 

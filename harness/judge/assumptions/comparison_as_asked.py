@@ -1,6 +1,9 @@
 """The run can be compared with its fault-free runs, and what the harness made for comparison did what it was asked.
 
 It makes fault-free runs, some of which change their size; and after the run a restore drill and a second restart.
+
+A fault-free run gives no band if it did not finish, started again, was another job (seed, size, arguments, code), went
+on from a save, or has a loss that is not a number in several steps. It is made again once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Somebody told how each command and each worker ended."""
+"""Somebody told how each command and each worker ended.
+
+A worker is dead if it did steps and others then did steps without it, or if another one took its rank over on its
+node, also where nobody reports its exit.
+"""
 
 from __future__ import annotations
 

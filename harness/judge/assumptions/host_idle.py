@@ -1,4 +1,8 @@
-"""The host has time for the job: other programs take no more of it than in the fault-free runs."""
+"""The host has time for the job: other programs take no more of it than in the fault-free runs.
+
+Other programs may take 15 % more of the CPUs than before the first fault and in the fault-free runs. Beyond that the
+limit of `pace` is divided by the square of what they left.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 Numbers of lines tell which are missing. Nobody answers for what a full disk is known to have dropped. Older logs have
 no numbers. In those a single line may be missing whose time was spent, and after which the weights are right.
+
+Lines that the harness's own log lacks make the run inconclusive. A fault-free run whose log lacks lines is not
+compared with. A log that was shipped twice, or has its lines twice, counts once; lines that are not in order of time
+are sorted.
 """
 
 from __future__ import annotations

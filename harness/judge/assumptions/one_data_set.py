@@ -1,4 +1,7 @@
-"""The data has one size, in all processes and without a fault, and each run consumes it in the same order."""
+"""The data has one size, in all processes and without a fault, and each run consumes it in the same order.
+
+So is one size of one group, told by all ranks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The fault-free runs show how fast the job is, and no step is told to be much faster than it can be."""
+"""The fault-free runs show how fast the job is, and no step is told to be much faster than it can be.
+
+Steps are not told to take less than a quarter of the usual time; nor less than 2/3, if at least half of the time that
+this saves comes after the last step, where the harness sees the job end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The trainer computes the very same in every run, or as near to it as its fault-free runs show."""
+"""The trainer computes the very same in every run, or as near to it as its fault-free runs show.
+
+Losses that differ from the fault-free run's before any fault struck, and go on to differ, show a trainer that is not
+deterministic. So do losses and gradient norms that never change.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The job never stands still for much longer than without a fault while no fault is at work."""
+"""The job never stands still for much longer than without a fault while no fault is at work.
+
+The limit is 4 s between two steps, and 5 times as long as the fault-free run ever stood.
+"""
 
 from __future__ import annotations
 

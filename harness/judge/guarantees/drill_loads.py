@@ -1,4 +1,9 @@
-"""What the job saved last can be loaded once more, and is the whole state."""
+"""What the job saved last can be loaded once more, and is the whole state.
+
+Each rank that told of itself in the run must have restored the save, in a world as large as planned, from the drill's
+own folder. A drill that started from scratch, or ended before it restored anything, fails. Without a drill, the last
+save must not have failed, be none, or be further behind the last step than in the fault-free run.
+"""
 
 from __future__ import annotations
 

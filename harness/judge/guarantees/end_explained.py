@@ -1,4 +1,14 @@
-"""A fault explains each death."""
+"""A fault explains each death.
+
+Explained are: the death of a target of a fault that kills, if it was alive when the fault struck; the death of its
+peers until they take part in a step of a new world, as a failed collective fails on all ranks; the death of workers
+that ran when a replacement node came; a death during a fault over which a healthy job may have to stop (a partition, a
+hang, a full store); an exit with code 75 to start again in a larger world, or after a notice that the harness or the
+engine gave. A fault that only slows the job explains no death, and a notice of which only the trainer tells excuses
+nothing. The cause is at most one second from the death, however inexact the clocks are. Exit code 128 + n is signal n.
+A segmentation fault (SIGILL, SIGFPE) is explained only for a target of a fault that kills; so is an end that the
+worker itself calls an `error`, or for one over which a job may have to stop.
+"""
 
 from typing import Any
 

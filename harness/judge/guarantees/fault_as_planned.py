@@ -1,4 +1,8 @@
-"""Each fault strikes when and how it is planned, with the effect that it is meant to have."""
+"""Each fault strikes when and how it is planned, with the effect that it is meant to have.
+
+A fault that only slows the job must act for at least half a step. A notice ends with the loss of its node, in its
+time. No node ends before it is struck, and none comes back where no replacement is planned.
+"""
 
 from harness.judge.facts.by_time import node_of
 from harness.judge.facts.faults import Effect

@@ -1,6 +1,8 @@
 """Each fault acts for its planned time, and is undone then.
 
 It may end sooner where the job gets rid of its victim or is over, or where people stop it.
+
+A fault may be undone 10 s, and as long again as planned, after its time.
 """
 
 from harness.judge.facts.faults import stopped

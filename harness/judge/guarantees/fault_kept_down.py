@@ -1,4 +1,7 @@
-"""What a fault takes or freezes does nothing more, and does not leave by itself."""
+"""What a fault takes or freezes does nothing more, and does not leave by itself.
+
+The victim of a kill must not have left by itself before.
+"""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,10 @@
-"""The training's own bytes go through what each network fault disturbs."""
+"""The training's own bytes go through what each network fault disturbs.
+
+Less than 4096 bytes, or less than 200 bytes a second, prove nothing: so little is a store's keep-alive. Into a cut
+goes only what was sent before the first missing answer: 1000 bytes are proof; fewer are not judged if a connection
+carried 4096 bytes before. NCCL goes around a fault of IP traffic with RDMA, another interface, or one node alone. A
+cut from the control host asks for nothing. Older logs have no counts: then it is not judged.
+"""
 
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 

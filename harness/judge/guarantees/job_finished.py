@@ -1,4 +1,8 @@
-"""The job ends well: it does its last step, and ends with the state of it."""
+"""The job ends well: it does its last step, and ends with the state of it.
+
+A worker that ends with 0 while steps are left makes the run inconclusive. A worker that called its end an error has
+not ended well, whatever its launcher says. A run that was aborted before any fault struck is inconclusive.
+"""
 
 from harness.judge.facts.job_end import done, given_up_early, reached, spoiler
 from harness.judge.facts.reported import blindness

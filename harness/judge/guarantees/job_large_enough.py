@@ -1,4 +1,7 @@
-"""The job does no step with fewer ranks than it needs."""
+"""The job does no step with fewer ranks than it needs.
+
+The world is never smaller than `min_nodes` allows.
+"""
 
 import numpy as np
 

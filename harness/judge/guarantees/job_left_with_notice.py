@@ -1,4 +1,7 @@
-"""No node leaves the job unless it was taken or had a notice."""
+"""No node leaves the job unless it was taken or had a notice.
+
+A node that ends with 0 while steps are left, or that leaves with code 75, needs a notice or must have been taken.
+"""
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.node.emitter import EXIT_LEFT

@@ -1,4 +1,7 @@
-"""No job goes back to an earlier step by its own decision without saying before what is wrong."""
+"""No job goes back to an earlier step by its own decision without saying before what is wrong.
+
+The steps must show what was said (`nonfinite`, `divergence`).
+"""
 
 from __future__ import annotations
 

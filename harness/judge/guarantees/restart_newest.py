@@ -1,4 +1,12 @@
-"""Each restart takes the newest sound checkpoint of its series. What it passes over is damaged."""
+"""Each restart takes the newest sound checkpoint of its series. What it passes over is damaged.
+
+Newest is the checkpoint that was committed when the first process of the restart began to load. Where each rank
+commits its own part, the last part of those who began it commits it. An older one is right if the job went back by its
+own decision, if a fault may have damaged the newer ones, or if the restart named each newer one as passed over. It
+fails if the harness had seen the one that was passed over whole, and no fault can have damaged it. Starting from
+scratch although something was committed fails. Exported weights do not count beside checkpoints with an optimizer, nor
+does a dump of a worker that ends by an error.
+"""
 
 from __future__ import annotations
 

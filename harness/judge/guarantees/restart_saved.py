@@ -1,4 +1,10 @@
-"""Each restart takes a state that was saved, or that another rank holds."""
+"""Each restart takes a state that was saved, or that another rank holds.
+
+Inconclusive is a restore of a step of which no checkpoint was begun and which no surviving peer has; from the place of
+another step; from a folder in which this run saved nothing; from a save that was only begun, and not seen; from a file
+that no longer holds what was committed. A trainer that tells neither checkpoints nor restores and begins again with
+its first step is inconclusive, unless the plan says that it could not have saved by then.
+"""
 
 from __future__ import annotations
 

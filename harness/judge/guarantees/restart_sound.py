@@ -1,4 +1,8 @@
-"""No restart takes a damaged checkpoint as if it were sound: what it restores is what was saved."""
+"""No restart takes a damaged checkpoint as if it were sound: what it restores is what was saved.
+
+A restore of a checkpoint whose tensors a fault damaged fails if no fallback is reported, unless that checkpoint was
+written again in between.
+"""
 
 from __future__ import annotations
 

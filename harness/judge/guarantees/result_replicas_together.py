@@ -1,4 +1,10 @@
-"""All ranks hold the weights that follow from the steps before; a drift is told, and no step of it counts."""
+"""All ranks hold the weights that follow from the steps before; a drift is told, and no step of it counts.
+
+The step and the rank that the majority outvotes are named; with two ranks both are. The trainer may say so (`anomaly:
+replica`), if the step was rolled back. If a fault changed a rank's weights, a trainer that took digests afterwards and
+said nothing, or named another rank, fails. A digest that stays the same though updates were made fails, unless it does
+so without a fault.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""At the end, the newest checkpoint has all files beside it that belong to it without a fault."""
+"""At the end, the newest checkpoint has all files beside it that belong to it without a fault.
+
+A file with the number of the newest checkpoint, such as a state of each rank, must be there; an export that holds only
+tensors of the last save without a fault must do so here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""From the first checkpoint on, there is always one in the store."""
+"""From the first checkpoint on, there is always one in the store.
+
+It fails where the store was empty twice or oftener.
+"""
 
 from __future__ import annotations
 

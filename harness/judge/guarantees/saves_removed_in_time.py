@@ -1,4 +1,7 @@
-"""Old checkpoints are removed, so that no more of them pile up than without a fault."""
+"""Old checkpoints are removed, so that no more of them pile up than without a fault.
+
+One more for each restart and two for each fault are allowed.
+"""
 
 from __future__ import annotations
 

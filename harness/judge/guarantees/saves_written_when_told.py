@@ -1,4 +1,8 @@
-"""A checkpoint is told as committed once it is written, and not before."""
+"""A checkpoint is told as committed once it is written, and not before.
+
+It fails where a process tells twice or oftener that a save is committed, and begins its phase `checkpoint.write` only
+then.
+"""
 
 from __future__ import annotations
 

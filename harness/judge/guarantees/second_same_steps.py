@@ -1,4 +1,9 @@
-"""A second restart goes on from the save before the last one, and does the same steps once more, to the end."""
+"""A second restart goes on from the save before the last one, and does the same steps once more, to the end.
+
+Fails if the command fails, starts from scratch, ends before the run's last step, or saves nothing at a step that the
+run saved. Inconclusive if it was another job, if ranks restored something else than the copy, or if it took longer
+than a drill and 5 × what the run took for such steps.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 A trainer may tell each step, every fifth, or each on one rank and fewer on the others: how far apart two steps are
 that a rank tells one after the other is taken from the fault-free run, where there is one.
+
+A trainer may tell only every fifth step, if it does so in the fault-free run, too. A missing step is a failure if no
+number is missing around it, and a doubt if as many numbers are missing there: its process was killed, or a full disk
+took the lines.
 """
 
 from collections.abc import Iterator
