@@ -1,4 +1,4 @@
-"""A trainer without torch that keeps all that a resume needs, or forgets one thing of it: `BUG` names which.
+"""A trainer without torch that keeps all that a resume needs, or forgets one thing of it: `BUG` names which, or several with + between.
 
 Each rank is a process; they sum their gradients over TCP. A step takes two micro-batches; it saves after every so many
 micro-batches, and calls the saves by their number. The state: weights, momentum, their moving average (EMA) and a loss
@@ -38,8 +38,8 @@ SIZES = {"weights": 64, "momentum": 64, "ema": 32, "scale": 1}
 
 
 class State:
-    def __init__(self, rank: int, bug: str):
-        self.rank, self.bug = rank, bug
+    def __init__(self, rank: int, bugs: set[str]):
+        self.rank, self.bugs = rank, bugs
         self.tensors = {name: [SCALE if name == "scale" else 0.5] * size for name, size in SIZES.items()}
         self.gradient, self.taken = 0.0, 0  # of the micro-batches since the last step, and how many they are
         self.micro = self.step = self.updates = self.consumed = 0
@@ -53,11 +53,11 @@ class State:
 
 def save(root: pathlib.Path, state: State, others: list[Any], resumed: bool) -> None:
     """By rank 0, and what it exports. `others`: the random states of all ranks."""
-    if not (resumed and state.bug == "exports"):
+    if not (resumed and "exports" in state.bugs):
         (root / "exports").mkdir(exist_ok=True)
         (root / "exports" / f"{state.micro}.txt").write_text(str(state.tensors["weights"][0]))
     state.stale = state.stale or {name: list(values) for name, values in state.tensors.items()}
-    held = state.stale if state.bug == "stale_weights" else state.tensors
+    held = state.stale if "stale_weights" in state.bugs else state.tensors
     plain = state.plain() | {"random": others}
     (root / f"ckpt_{state.micro}.json").write_text(json.dumps(plain))
     final, temporary = root / f"ckpt_{state.micro}.pt", root / f"ckpt_{state.micro}.pt.tmp"
@@ -78,11 +78,11 @@ def load(root: pathlib.Path, state: State) -> None:
             data = archive.read(f"ckpt/data/{number}")
             state.tensors[name] = list(struct.unpack(f"<{len(data) // 8}d", data))
     plain = json.loads(found.with_suffix(".json").read_text())
-    if state.bug == "ema":
+    if "ema" in state.bugs:
         state.tensors["ema"] = state.tensors["weights"][: SIZES["ema"]]
-    if state.bug == "half_gradient":
+    if "half_gradient" in state.bugs:
         plain |= {"gradient": 0.0}
-    if state.bug == "end_of_epoch" and plain["consumed"] % DATA == 0:
+    if "end_of_epoch" in state.bugs and plain["consumed"] % DATA == 0:
         plain["consumed"] += DATA
     states = plain.pop("random")
     if state.rank < len(states):
@@ -94,10 +94,12 @@ def load(root: pathlib.Path, state: State) -> None:
 
 def batch(state: State, ranks: int, workers: int, resumed_in: int | None) -> list[int]:
     """The samples of all ranks: a shuffle by epoch, and the place in it."""
-    found, other = [], {"order_by_world_size": ranks, "order_by_workers": workers}.get(state.bug, "")
+    found = []
+    given = {"order_by_world_size": ranks, "order_by_workers": workers}
+    other = [value for name, value in given.items() if name in state.bugs]
     for place in range(state.consumed, state.consumed + BATCH * ranks):
         epoch = place // DATA
-        if state.bug == "sampler_epoch" and epoch == resumed_in:
+        if "sampler_epoch" in state.bugs and epoch == resumed_in:
             epoch = 0
         order = list(range(DATA))
         random.Random(f"{epoch} {other}").shuffle(order)
@@ -165,10 +167,11 @@ def micro_batch(state: State, world: World, ranks: int, mine: list[int]) -> floa
 
 
 def main(root: pathlib.Path, rank: int, ranks: int, head: str, steps: int, every: int, bug: str, workers: int) -> None:
-    assert bug in BUGS, bug
+    bugs = set(bug.split("+"))
+    assert bugs <= set(BUGS), bug
     emit = Emitter.open("trainer", rank=rank, local_rank=0, world_size=ranks)
     emit("started")
-    world, state = World(rank, ranks, head), State(rank, bug)
+    world, state = World(rank, ranks, head), State(rank, bugs)
     emit("rendezvous", world_size=ranks)
     load(root, state)
     world.gather(None)  # nobody saves before all have loaded
