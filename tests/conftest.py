@@ -32,7 +32,6 @@ settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    needs.add_options(parser)
     outcomes.add_options(parser)
     busy.add_options(parser)
 
@@ -56,7 +55,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    needs.select(config, items)
     outcomes.select(config, items)
     busy.select(config, items)
     if hasattr(config, "workerinput"):

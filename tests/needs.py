@@ -17,29 +17,6 @@ from harness import programs
 HERE = str(pathlib.Path(__file__).parent)
 
 
-def add_options(parser: pytest.Parser) -> None:
-    parser.addoption("--engines", action="store_true", help="run only what needs Docker or Slurm")
-
-
-def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--engines"):
-        chosen = [item for item in items if needs_engine(item)]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
-        items[:] = chosen
-
-
-def needs_engine(item: pytest.Item) -> bool:
-    if place := _place(item):
-        return place.backend_name in ("docker", "slurm")
-    return not called(item).isdisjoint(machine.ENGINES)
-
-
-def _place(item: pytest.Item) -> Any:
-    """The one of a conformance test."""
-    place = item.callspec.params.get("place") if hasattr(item, "callspec") else None
-    return place if hasattr(place, "lack") else None
-
-
 def lacks(items: Iterable[pytest.Item]) -> list[str]:
     """A reason for each test that will be skipped."""
     return [reason for item in items if (reason := lack(item))]
@@ -49,7 +26,8 @@ def lack(item: pytest.Item) -> str:
     """Why the test will be skipped; "" where nothing is known to be missing."""
     if skip := evaluate_skip_marks(item):
         return skip.reason or "a mark"
-    if place := _place(item):
+    place = item.callspec.params.get("place") if hasattr(item, "callspec") else None
+    if hasattr(place, "lack"):  # of a conformance test
         return str(place.lack())
     reasons = (_lack_of(each) for each in called(item))
     return next((reason for reason in reasons if reason), "")

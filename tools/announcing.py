@@ -132,7 +132,7 @@ def reason(report: Any) -> str:
 
 
 def all_tests(config: pytest.Config) -> bool:
-    chosen = ("keyword", "markexpr", "lf", "engines", "skipped_in", "busy", "collectonly")
+    chosen = ("keyword", "markexpr", "lf", "skipped_in", "busy", "collectonly")
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not any(
         config.getoption(each, None) for each in chosen
     )

@@ -1,6 +1,6 @@
 """Were all tests run? Reads the outcomes of CI's two halves, prints the counts, and fails by the rules of CI.
 
-    python -m halves FILE… [--only TESTS]      as `--outcomes` wrote them (tools/outcomes.py); the first one: without engines
+    python -m halves FIRST SECOND      both as `--outcomes` wrote them (tools/outcomes.py)
 
     python -m halves --busy OUTCOMES COMMIT      what failed beside two busy loops, as a table
 
@@ -35,13 +35,13 @@ class Ends:
     passed: Sequence[str]
     failed: Sequence[str]
     flaky: Sequence[str]  # failed, and passed when they ran again; among the passed ones, too
-    skipped: Mapping[str, str]  # wherever it was tried, with the reason
+    skipped: Mapping[str, str]  # in both halves, with the reason
     files: frozenset[str] = frozenset()  # of which a test was collected, or which were skipped as a whole
 
     @classmethod
-    def of(cls, *told: Sequence[Outcome]) -> Ends:
-        """What failed in one half has failed, whatever another one says; only a second run in the same half helps."""
-        halves = [*map(_last_words, told)]
+    def of(cls, first: Sequence[Outcome], second: Sequence[Outcome]) -> Ends:
+        """What failed in one half has failed, whatever the other one says; only a second run in the same half helps."""
+        halves = [_last_words(first), _last_words(second)]
         named = list(dict.fromkeys(test for half in halves for test in half))
         files = {test.partition("::")[0] for test in named if "::" in test}
         found: dict[str, list[str]] = {"passed": [], "failed": [], "flaky": []}
@@ -95,13 +95,12 @@ def _names(row: Mapping[str, str], test: str, reason: str) -> bool:
     return test.startswith(row["tests"]) and re.search(row["reason"], reason) is not None
 
 
-def main(files: Sequence[str], scope: str) -> int:
+def main(first: str, second: str, scope: str = "") -> int:
     """`scope`: what was asked for, where that was not all tests."""
-    told = [outcomes.read(pathlib.Path(file)) for file in files]
-    ends = Ends.of(*told)
+    ends = Ends.of(outcomes.read(pathlib.Path(first)), outcomes.read(pathlib.Path(second)))
     known = yaml.safe_load(KNOWN.read_text())
     found = list(problems(ends, known, None if scope else test_files()))
-    in_first = len({each["test"] for each in told[0] if each["outcome"] != "skipped"})
+    in_first = len({each["test"] for each in outcomes.read(pathlib.Path(first)) if each["outcome"] != "skipped"})
     print(f"tests run without engines: {in_first}; with engines: {len(ends.passed) + len(ends.failed) - in_first}")
     print(f"skipped in both halves: {len(ends.skipped)}; flaky: {len(ends.flaky)}; test files: {len(ends.files)}")
     for row in known["not_run"]:
@@ -129,5 +128,4 @@ if __name__ == "__main__":
         today = datetime.now(UTC).date().isoformat()
         print(*busy_table(outcomes.read(pathlib.Path(sys.argv[2])), sys.argv[3], today), sep="\n")
     else:
-        files, _, scope = " ".join(sys.argv[1:]).partition(" --only ")
-        sys.exit(main(files.split(), scope.strip()))
+        sys.exit(main(*sys.argv[1:]))

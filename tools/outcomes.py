@@ -1,6 +1,6 @@
 """Notes how each test ended, and picks those that another run skipped: CI runs its tests in two halves.
 
-The first half runs all tests where no engine is, the second one only what ran nowhere yet (`tools/halves.py`).
+The first half runs all tests where no engine is, the second one only what was skipped there (`tools/halves.py`).
 """
 
 import json
@@ -17,10 +17,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--outcomes", metavar="FILE", help="add a line to FILE for each test: its name, outcome and reason"
     )
     parser.addoption(
-        "--skipped-in",
-        metavar="FILE",
-        action="append",
-        help="run only what ran in none of these outcomes; several may be given",
+        "--skipped-in", metavar="FILE", help="run only what was skipped in these outcomes, or is not in them"
     )
 
 
@@ -34,12 +31,22 @@ def read(file: pathlib.Path) -> list[Outcome]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+def skipped(outcomes: list[Outcome]) -> dict[str, str]:
+    """The tests and the whole files that were skipped in the end, each with its reason."""
+    last = {each["test"]: each for each in outcomes}
+    return {test: each["reason"] for test, each in last.items() if each["outcome"] == "skipped"}
+
+
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps what ran in none of `--skipped-in`; nothing where the first of them is empty: that half came to nothing."""
-    if files := config.getoption("--skipped-in"):
-        last = [{each["test"]: each["outcome"] for each in read(pathlib.Path(file))} for file in files]
-        ran = {test for ends in last for test, outcome in ends.items() if outcome != "skipped"}
-        chosen = [item for item in items if last[0] and item.nodeid not in ran]
+    """Keeps what `--skipped-in` names, and what only this machine has, as tests with another Python."""
+    if file := config.getoption("--skipped-in"):
+        told = read(pathlib.Path(file))
+        wanted, known = skipped(told), {each["test"] for each in told}
+        chosen = [
+            item
+            for item in items
+            if item.nodeid in wanted or item.nodeid.partition("::")[0] in wanted or (known and item.nodeid not in known)
+        ]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
         items[:] = chosen
 
@@ -57,10 +64,6 @@ class Writer:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if not report.passed:
             self._write(report)
-
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-            session.exitstatus = pytest.ExitCode.OK  # all that was asked for is another half's
 
     def _write(self, report: Any) -> None:
         outcome, reason = report.outcome, ""

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from chaos_cli import ROOT, Done, command, environment
-from machine import need_docker, need_slurm
+from machine import need_docker
 
 from harness.backends.contract import load_backend
 from harness.backends.docker.engine import Engine
@@ -26,7 +26,6 @@ def docker() -> None:
 
 @pytest.fixture(scope="module")
 def slurm() -> None:
-    need_slurm()
     skip_without("slurm")
 
 

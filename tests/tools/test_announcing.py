@@ -14,10 +14,11 @@ import yaml
 
 HERE = pathlib.Path(__file__).resolve().parents[1]
 CONFTEST = """
-import needs, pathlib, rewriting
+import busy, needs, outcomes, pathlib, rewriting
 rewriting.TESTS = pathlib.Path(__file__).parent
 needs.HERE = str(pathlib.Path(__file__).parent)
-from conftest_of_all import pytest_addoption, pytest_configure, pytest_collection, pytest_collection_modifyitems
+def pytest_addoption(parser): outcomes.add_options(parser); busy.add_options(parser)
+from conftest_of_all import pytest_configure, pytest_collection, pytest_collection_modifyitems
 """
 TESTS = """
 import machine, pytest
@@ -79,12 +80,6 @@ def test_only_healthy_jobs_run_beside_the_loops_and_what_fails_so_is_in_a_table(
     assert table[3].startswith("| 2026-01-01 | 0123456789ab | test_a.py::test_healthy | AssertionError: accused")
 
 
-def test_what_needs_an_engine_can_be_run_by_itself(tmp_path: pathlib.Path) -> None:
-    told = tmp_path / "engines.jsonl"
-    assert "1 for want of Docker" in run(tmp_path, "-n2", "--engines", f"--outcomes={told}")
-    assert {each["test"] for each in halves.outcomes.read(told)} == {"test_a.py::test_docker", "test_whole.py"}
-
-
 def test_the_loops_are_busy_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
     begin = busy._loop
@@ -92,7 +87,7 @@ def test_the_loops_are_busy_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     loops = busy.Loops()
     loops.pytest_sessionstart()
     assert [each.poll() for each in started] == [None, None]
-    loops.pytest_sessionfinish()
+    loops.pytest_sessionfinish(None, 0)  # type: ignore[arg-type]
     assert [each.returncode for each in started] == [-9, -9]
 
 

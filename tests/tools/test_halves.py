@@ -67,10 +67,6 @@ def test_the_second_half_runs_what_was_skipped_and_nothing_else(project: pathlib
     }
     ends = halves.Ends.of(outcomes.read(first), outcomes.read(second))
     assert ends.failed == ["test_a.py::test_broken"] and len(ends.passed) == 4
-    run(project, f"--outcomes={project / 'third.jsonl'}", f"--skipped-in={first}", f"--skipped-in={second}", ENGINE="1")
-    again = outcomes.read(project / "third.jsonl")
-    assert {each["test"] for each in again} == {"test_a.py::test_nowhere", "test_a.py::test_expected"}
-    assert halves.Ends.of(outcomes.read(first), outcomes.read(second), again) == ends
     assert list(halves.problems(ends, KNOWN)) == [
         "failed: test_a.py::test_broken",
         "skipped in both halves, and not listed: test_a.py::test_nowhere: nowhere",
