@@ -38,7 +38,6 @@ class Consequences:
     clocks: bool = False  # it sets clocks wrong
     preempts: bool = False  # the owner of a node takes it back
     damages: bool = False  # it damages checkpoints that are written, so the last one may be lost
-    at_once: bool = False  # it changes a value at an instant: nothing of it is left that takes a step time
     replaced: bool | None = None  # whether what it takes comes back; `None`: it takes no node
     spoilt_steps: int | None = None  # it spoils the batches of so many steps
 

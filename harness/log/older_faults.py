@@ -14,7 +14,6 @@ from harness.units import Duration
 
 _OF_NETWORK = ("nic_bandwidth", "nic_flap", "nic_latency", "nic_loss", "partition")
 _DAMAGING = ("checkpoint_corruption", "checkpoint_torn_write")
-_AT_ONCE = ("silent_data_corruption",)  # newer versions do not tell that either
 
 
 def consequences(event: Mapping[str, Any], planned: Mapping[str, Any], kind: str) -> Consequences:
@@ -23,8 +22,7 @@ def consequences(event: Mapping[str, Any], planned: Mapping[str, Any], kind: str
     freezes = kind == "hang" and parameters.get("how") in ("freeze_rank", "freeze_node")
     if "may" in event:
         told_itself = Consequences.from_event(event)
-        at_once = told_itself.at_once or kind in _AT_ONCE
-        return replace(told_itself, freezes=told_itself.freezes or freezes, at_once=at_once)
+        return replace(told_itself, freezes=told_itself.freezes or freezes)
     told = {"spoils": not event.get("kills", False), **event}
     notice, steps, back = parameters.get("notice"), parameters.get("steps"), parameters.get("replacement")
     return Consequences(
@@ -37,7 +35,6 @@ def consequences(event: Mapping[str, Any], planned: Mapping[str, Any], kind: str
         clocks="clock_skew" in (kind, planned.get("fault")),
         preempts=kind == "preemption",
         damages=kind in _DAMAGING,
-        at_once=kind in _AT_ONCE,
         replaced=None if back is None else back != "none",
         spoilt_steps=steps if isinstance(steps, int) else None,
     )

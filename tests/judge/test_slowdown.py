@@ -234,17 +234,6 @@ def test_a_fault_free_run_that_was_slower_than_the_job_before_the_fault_proves_n
     assert (told in card.reasons[0]) is (expected is Verdict.INCONCLUSIVE)
 
 
-def test_a_bit_that_flips_takes_no_time() -> None:
-    """The host became busier meanwhile. That the job's last pace is not known is told."""
-
-    def flipped(logs: Logs) -> None:
-        slowed(logs, 40, 80, 1.8, healed=10**6)
-        logs.told("fault.injected").update(kind="silent_data_corruption", may=["stop"])
-
-    card = verdict(simulate(JOB, seed=1), flipped, ASKED, fault_free_of(replace(JOB, step_ms=90)))
-    assert card.verdict is Verdict.PASS and "× that since" in card.not_judged["pace"], card.reasons
-
-
 def test_what_one_fault_leaves_slow_is_its_own_doing_and_not_the_next_ones() -> None:
     def two(logs: Logs) -> None:
         slowed(logs, 30, 80, 3.0, healed=None)

@@ -304,8 +304,8 @@ class Slowed:
         known = np.append(0, np.cumsum(steps.steady > 0))
         slower = np.append(0, np.cumsum((steps.taken > steps.steady) & (steps.steady > 0)))
         told = {interval.fault for interval in self.measured}
-        gentle = [fault for fault in self._struck if not (fault.kills or fault.at_once or fault.id in told)]
-        # What only damages files at rest slows nobody, and neither does what only changes a value.
+        gentle = [fault for fault in self._struck if not fault.kills and fault.id not in told]
+        # What only damages files at rest slows nobody.
         asked = [fault for fault in gentle if not (fault.id in self._named if fault.stops else fault.damages)]
         found = []
         for fault, first, stop in zip(asked, *self._during(steps, asked), strict=True):
