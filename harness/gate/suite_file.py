@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from harness.parameters import Parameters
 from harness.spec.document import Document, read_text
-from harness.spec.scenario import REPEAT_MAX, Line, Name, Overrides, find_scenario
+from harness.spec.scenario import REPEAT_MAX, Line, Name, Overrides, find_beside, find_scenario
 
 SCENARIOS_MAX = 1000
 LETTERS_MIN = 8  # fewest letters of the reason of a known failure
@@ -99,4 +99,5 @@ def find_blindness_check(suite: Suite, path: pathlib.Path, scenarios: pathlib.Pa
     """Returns the blindness check beside the suite at `path`, or the one that it names, or else the shipped one."""
     shipped = scenarios / "suites" / f"{suite.blindness_check}.yaml"
     own = "blindness_check" in suite.model_fields_set or (path.parent / shipped.name).exists()
-    return find_scenario(suite.blindness_check, path.parent if own or not shipped.exists() else shipped.parent)
+    folder = path.parent if own or not shipped.exists() else shipped.parent
+    return find_beside(suite.blindness_check, folder, folder)

@@ -343,11 +343,14 @@ def _no_scenario(kind: str, where: str, command: str) -> str:
 
 
 def find_scenario(name: str, directory: pathlib.Path, what: str = "scenario") -> pathlib.Path:
-    """A path as given, or `<directory>/<name>.yaml`, or what lies among the suites and must fail. `what` such a file
-    holds."""
+    """Returns a path as given, or the file of this name (`_named`). `what`: such a file holds."""
     given = pathlib.Path(name)
-    if given.suffix in (".yaml", ".yml") or os.path.lexists(given):
-        return given
+    is_path = given.suffix in (".yaml", ".yml") or (os.path.lexists(given) and not given.is_dir())
+    return given if is_path else _named(name, directory, what)
+
+
+def _named(name: str, directory: pathlib.Path, what: str = "scenario") -> pathlib.Path:
+    """Returns `<directory>/<name>.yaml`, or what lies among the suites and must fail."""
     path = directory / f"{name}.yaml"
     if not os.path.lexists(path):
         for kind, (key, command) in OTHERS.items():
@@ -363,7 +366,7 @@ def find_scenario(name: str, directory: pathlib.Path, what: str = "scenario") ->
 def find_beside(name: str, folder: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
     """As a suite or a plan in `folder` names it: a path counts from there, a name is that of a shipped scenario."""
     given = pathlib.Path(name)
-    return folder / given if given.suffix in (".yaml", ".yml") else find_scenario(name, directory)
+    return folder / given if given.suffix in (".yaml", ".yml") else _named(name, directory)
 
 
 def _with_parameters(data: Mapping[Any, Any]) -> dict[Any, Any]:

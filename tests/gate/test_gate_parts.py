@@ -429,6 +429,22 @@ def test_a_suite_of_ones_own_needs_no_blindness_check_beside_it(tmp_path: pathli
     assert found().parent == own
 
 
+def test_a_blindness_check_is_looked_up_beside_the_suite_wherever_one_stands(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the scenarios of the suite are. Another file of this name in the working directory is not used."""
+    suite, elsewhere = tmp_path / "mine" / "a.yaml", tmp_path / "elsewhere"
+    for folder in (suite.parent, elsewhere):
+        folder.mkdir()
+        (folder / "broken.yaml").touch()
+    (elsewhere / "broken").touch()
+    monkeypatch.chdir(elsewhere)
+    text = "version: 1\nname: a\ntitle: A\nscenarios: [b]\nblindness_check: {}\n"
+    for written in ("broken", "broken.yaml"):
+        found = find_blindness_check(parse_suite(text.format(written), "a.yaml"), suite, tmp_path)
+        assert found == suite.parent / "broken.yaml", written
+
+
 def test_the_answer_is_yes_or_no_with_what_to_do_next(rehearse: Any, good: Scorecard, bad: Scorecard) -> None:
     yes = rehearse(THREE)
     assert yes_or_no(yes).startswith("YES: all 3 scenarios passed") and not next_steps(yes)
