@@ -12,10 +12,12 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    Discriminator,
     Field,
     JsonValue,
     PlainValidator,
     PrivateAttr,
+    Tag,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
@@ -75,7 +77,28 @@ class NotRank(Parameters):
 
 _Place = Annotated[int, Field(ge=0)]
 _Places = Annotated[tuple[_Place, ...], Field(min_length=1)]
-Selector = Literal["any", "all"] | _Place | _Places | Count | Percent | NotRank
+_SELECTORS = "any, all, a number, a list of numbers, {count: 2}, {percent: 25} or {not_rank: 0}"
+
+
+def _form(given: object) -> str | None:
+    """Returns the name of the form that the writer meant: each has its own mistakes."""
+    if isinstance(given, Mapping):
+        return {("count",): "Count", ("percent",): "Percent", ("not_rank",): "NotRank"}.get(tuple(given))
+    if isinstance(given, Parameters):
+        return type(given).__name__
+    forms = (str, "[word]"), (int, "[number]"), (Sequence, "[list]")
+    return next((name for kind, name in forms if isinstance(given, kind)), None)
+
+
+Selector = Annotated[
+    Annotated[Literal["any", "all"], Tag("[word]")]
+    | Annotated[_Place, Tag("[number]")]
+    | Annotated[_Places, Tag("[list]")]
+    | Annotated[Count, Tag("Count")]
+    | Annotated[Percent, Tag("Percent")]
+    | Annotated[NotRank, Tag("NotRank")],
+    Discriminator(_form, custom_error_type="form", custom_error_message=f"write {_SELECTORS}"),
+]
 
 
 class TargetSpec(Parameters):
@@ -94,8 +117,7 @@ class TargetSpec(Parameters):
     @model_validator(mode="after")
     def _one_of_two(self) -> TargetSpec:
         if (self.node is None) == (self.rank is None):
-            which = "any, all, a number, a list of numbers, {count: 2}, {percent: 25} or {not_rank: 0}"
-            raise ValueError(f"write either node: or rank:, with {which}")
+            raise ValueError(f"write either node: or rank:, with {_SELECTORS}")
         return self
 
 

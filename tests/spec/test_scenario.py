@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 from typing import Any
 
 import jsonschema
@@ -229,6 +230,23 @@ def test_a_trainer_declares_what_it_tells() -> None:
     assert not isinstance(trainer, str) and trainer.tells == ["steps", "loss"]
     wrong = text.replace("steps, loss", "steps, los")
     assert "'los' is not allowed: it should be 'steps', 'loss'" in problems(wrong)[0]
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("{percent: 1000%}", "node.percent: '1000%' is not a percentage"),
+        ("{not_rank: -1}", "node.not_rank: -1 is not allowed"),
+        ("[0, x]", "node.1: 'x' is not allowed"),
+        ("{cuont: 1}", "node: a mapping: write any, all, a number, a list of numbers, {count: 2}, {percent: 25} or"),
+        ("{count: 1, percent: 3}", "node: a mapping: write any, all, a number, a list of numbers, {count: 2}"),
+        ("1.5", "node: 1.5: write any, all, a number, a list"),
+    ],
+)
+def test_a_wrong_target_has_one_message_on_the_form_that_was_meant(written: str, told: str) -> None:
+    with pytest.raises(ScenarioError, match=re.escape(told)) as caught:
+        parse_scenario(GOOD.replace("target: {node: any}", f"target: {{node: {written}}}"), "s.yaml")
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_percentage_of_a_fault_may_have_its_sign() -> None:
