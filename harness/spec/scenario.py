@@ -441,9 +441,20 @@ def check_secrets(document: Document, workload: Workload) -> None:
             document.problem(("workload", *place), str(error))
 
 
+def _circle(begin: str, followed: Mapping[str, str | None]) -> list[str]:
+    """Returns the faults that this one follows, each the one before it, down to itself; empty: it does not."""
+    chain = [begin]
+    while len(chain) <= len(followed) and (other := followed.get(chain[-1])) is not None:
+        chain.append(other)
+        if other == begin:
+            return chain[1:]
+    return []
+
+
 def _check_faults(document: Document, faults: Sequence[FaultSpec], phases: Sequence[str]) -> None:
     """`phases`: what the trainer's workers tell; empty: that is not known."""
     ids = {fault.id for fault in faults}
+    followed_by = {fault.id: fault.when.following for fault in faults}
     seen: set[str] = set()
     for index, fault in enumerate(faults):
         at: Path = ("faults", index)
@@ -459,6 +470,9 @@ def _check_faults(document: Document, faults: Sequence[FaultSpec], phases: Seque
             others = [each.id for each in faults[:20] if each is not fault]
             unknown = f"unknown other fault {followed!r}; {choice(followed, others)}"
             document.problem((*at, "when", "following"), unknown)
+        elif circle := _circle(fault.id, followed_by):
+            waits = f"{fault.id!r} would never act: it follows {', which follows '.join(map(repr, circle))}"
+            document.problem((*at, "when", "following"), waits)
         if fault.when.trace is not None and "any" not in (fault.target.node, fault.target.rank):
             document.problem((*at, "target"), "the trace says how many, and the seed which ones: write any")
         aims_at = fault.action.aims_at

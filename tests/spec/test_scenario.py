@@ -232,6 +232,17 @@ def test_a_trainer_declares_what_it_tells() -> None:
     assert "'los' is not allowed: it should be 'steps', 'loss'" in problems(wrong)[0]
 
 
+def test_faults_that_wait_for_each_other_are_refused() -> None:
+    """They would never act, which the run would tell after its last step. A fault that only follows them is not named."""
+    fault = "  - {{id: {}, fault: preemption, when: {{following: {}}}, target: {{node: any}}, notice: 5s}}\n"
+    more = fault.format("b", "evict") + fault.format("c", "b")
+    text = GOOD.replace("expect:\n", more + "expect:\n")
+    assert parse_scenario(text, "s.yaml").faults[2].when.following == "b"
+    first, second = problems(text.replace("when: {step: 50}", "when: {following: b}"))
+    assert "faults.0.when.following: 'evict' would never act: it follows 'b', which follows 'evict'" in first
+    assert "faults.1.when.following: 'b' would never act: it follows 'evict', which follows 'b'" in second
+
+
 @pytest.mark.parametrize(
     ("written", "told"),
     [
