@@ -144,6 +144,7 @@ class Worker:
         with emit.phase("rendezvous"):
             self.meet()
         emit("rendezvous", world_size=self.world_size, data_samples=self.samples.count)
+        emit("coordinates", axes=[{"axis": "dp", "index": self.rank, "size": self.world_size}])
         with emit.phase("restore"):
             self.restore()
         self.preemption.training_begins()

@@ -17,6 +17,9 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.mesh import Mesh
+from harness.node.emitter import Axis
+
 MS = 1_000_000
 WALL = 1_700_000_000 * 10**9
 PHASE_MS = {
@@ -45,6 +48,7 @@ class Job:
     foreign_clocks: bool = False  # every node has its own wall and monotonic clock
     agents: bool = True
     min_nodes: int = 1
+    mesh: tuple[tuple[Axis, int], ...] = ()  # as each rank tells its place in it
     noise: float = 0.0  # this share of the steps takes up to three times as long
     pauses: float = 0.0  # in this share of the steps a rank stands still for half a second
     disk_ms: int = 0  # so long the step after a checkpoint waits for the disk
@@ -460,6 +464,8 @@ class _Simulation:
         begin = max(worker.at for worker in self.workers)
         for worker, at in zip(self.workers, self._spread(begin, end, len(self.workers)), strict=True):
             worker.writer.log(at, "rendezvous", world_size=len(self.workers))
+            if self.job.mesh:
+                worker.writer.log(at, "coordinates", axes=coordinates(Mesh(dict(self.job.mesh)), worker.rank))
             worker.at = at
 
     def _restore(self, end: int) -> None:
@@ -798,6 +804,10 @@ class _Simulation:
 
 def loss_at(step: int) -> float:
     return 2.1 + 3.4 * math.exp(-step / 60) + 0.05 * math.sin(step * 1.7)
+
+
+def coordinates(mesh: Mesh, rank: int) -> list[dict[str, Any]]:
+    return [{"axis": axis, "index": index, "size": mesh.sizes[axis]} for axis, index in mesh.of(rank).items()]
 
 
 def simulate(job: Job, outages: Iterable[Outage] = (), seed: int = 0) -> History:

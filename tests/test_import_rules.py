@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = sorted(path for package in ("harness", "reference_trainer") for path in (ROOT / package).rglob("*.py"))
 
 NAMES = "trainers.checkpoints.shared.names"  # text in, a number out
-ANYBODY = {"errors", "extras", "units", "parameters", "programs", "plugins", "nvml", NAMES}
+ANYBODY = {"errors", "extras", "units", "parameters", "programs", "plugins", "nvml", "mesh", NAMES}
 _JUDGING = {"log", "node.emitter", "timeline", "judge.bounds", "judge.facts", "judge", "theory"}
 _ACTING = {"log", "node.emitter", "node", "backends", "faults", "trainers", "trainers.checkpoints"}
 
@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "programs": set(),
     "plugins": set(),
     "nvml": set(),
+    "mesh": {"node.emitter"},
     NAMES: set(),
     "node.emitter": set(),
     "node.observer": {"node.emitter"},

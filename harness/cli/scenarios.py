@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import pathlib
 import sys
@@ -18,13 +19,16 @@ from harness.cli.output import say
 from harness.cli.shared_options import SCENARIOS, BackendOption, ProfileOption, ScenarioArg, ScenariosOption, SeedOption
 from harness.cli.untold import forecast
 from harness.errors import UsageError
+from harness.mesh import Mesh
 from harness.plan.capabilities import never_here
 from harness.plan.making import make_plan
-from harness.plan.run_plan import WIDENED_TIMES, Abort, Plan, When
+from harness.plan.run_plan import WIDENED_TIMES, Abort, Plan, PlannedFault, When
 from harness.run import drill
 from harness.spec.scenario import Scenario, find_scenario
 from harness.trainers.contract import Workload
 from harness.units import counted
+
+STRUCK_SHOWN = 4  # ranks of one fault whose place in the mesh is told
 
 
 def plan(
@@ -95,6 +99,7 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
     ]
     for planned in plan.faults:
         lines.append(f"  {planned.id}: {_when_in_words(planned.when)}, {planned.in_words()}.")
+        lines += [f"    {Mesh(work.mesh).in_words(rank)}." for rank in _struck(planned, work)]
     lines += [f"  {fault} replays {words}." for fault, words in plan.scenario.traces.items()]
     if nodes_at_once := plan.limits.nodes_at_once:
         lines.append(f"  Never more than {counted(nodes_at_once, 'node')} with an active fault: further faults wait.")
@@ -109,6 +114,14 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
         f"Seed {plan.seed}. {_abort_in_words(plan.abort)} Everything is undone at the end. Nothing was launched."
     )
     return lines
+
+
+def _struck(planned: PlannedFault, work: Workload) -> list[int]:
+    """The first ranks that a fault strikes in a job with a known mesh."""
+    each = work.ranks_per_node
+    nodes = (range(target.node_index * each, (target.node_index + 1) * each) for target in planned.targets)
+    ranks = [target.rank for target in planned.targets if target.rank is not None] or itertools.chain(*nodes)
+    return list(itertools.islice(ranks, STRUCK_SHOWN)) if work.mesh else []
 
 
 def _cost_in_words(spec: Scenario, plan: Plan) -> list[str]:

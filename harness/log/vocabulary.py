@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.log.consequences import May
-from harness.node.emitter import BYTES_MAX, SCHEMA_VERSION, TELLS
+from harness.node.emitter import AXES, BYTES_MAX, SCHEMA_VERSION, TELLS
 
 # Kinds of values.
 INTEGER = "integer"
@@ -226,6 +226,11 @@ _GPU = (
     _bytes("memory_bytes_total", "of the GPU"),
     _bytes("nvlink_bytes", "sent and received on all its NVLinks"),
 )
+_AXIS = (
+    _name("axis", "what the ranks along it share or split", values=AXES),
+    Field("index", INTEGER, "where this rank is on it", least=0, most=RANKS_MAX - 1),
+    _size("size", "how many there are", "ranks", optional=False),
+)
 _LAYER = (
     _name("name", "the layer"),
     _number("gradient", "norm of its gradient, before it was clipped"),
@@ -240,6 +245,7 @@ _WORKLOAD = (
     _size("nodes", "nodes of the job", "nodes"),
     _size("min_nodes", "the job may go on with so many", "nodes"),
     _size("ranks_per_node", "workers, each with one GPU", "ranks", GPUS_PER_NODE_MAX),
+    Field("mesh", OBJECT, "ranks along each axis, outermost first, as the scenario says it", optional=True),
     _size("steps", "so many steps are to be done", "steps", STEP_MAX),
     Field("checkpoint", OBJECT, "how the trainer saves", optional=True, fields=_CHECKPOINT),
 )
@@ -284,6 +290,10 @@ _TRAINER: _Events = {
         _size("world_size", "ranks in the group; as in the header where it is not told", "ranks"),
         _label("world", "names this group; each new group has another name"),
         _size("data_samples", "samples in one pass over the data", "samples", SAMPLE_MAX),
+    ),
+    "coordinates": (
+        "Where this rank is in the job's mesh, as far as it is known. A later event replaces an earlier one.",
+        Field("axes", OBJECTS, "one for each axis", most=len(AXES), fields=_AXIS),
     ),
     "restored": (
         "The state was put back; the next step is the one after `step`.",

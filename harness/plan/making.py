@@ -16,6 +16,8 @@ from pydantic import ValidationError
 from harness import units
 from harness.errors import ScenarioError
 from harness.faults.contract import Target
+from harness.mesh import LAST, Mesh
+from harness.node.emitter import Axis
 from harness.plan.run_plan import (
     NS_MAX,
     OCCURRENCES_MAX,
@@ -140,12 +142,31 @@ def _occurrences(when: Trigger, dice: random.Random) -> list[When]:
 
 
 def _resolve(spec: FaultSpec, workload: Workload, dice: random.Random) -> tuple[Target, ...]:
+    if spec.target.coordinates:
+        ranks = _at(spec, Mesh(workload.mesh), dice)
+        nodes = sorted({workload.node_of(rank) for rank in ranks})
+        aims_at_nodes = spec.action.aims_at == "node"
+        return tuple(map(Target, nodes)) if aims_at_nodes else tuple(Target(workload.node_of(r), r) for r in ranks)
     if spec.target.rank is not None:
         chosen = _choose(spec, spec.target.rank, range(workload.world_size), "rank", 1, dice)
         return tuple(Target(workload.node_of(rank), rank) for rank in chosen)
     assert spec.target.node is not None  # the scenario's check: one of the two is given
     chosen = _choose(spec, spec.target.node, range(workload.nodes), "node", workload.ranks_per_node, dice)
     return tuple(Target(index) for index in chosen)
+
+
+def _at(spec: FaultSpec, mesh: Mesh, dice: random.Random) -> list[int]:
+    """The ranks with the coordinates of the target."""
+    chosen: dict[Axis, int] = {}
+    for axis, index in spec.target.coordinates.items():
+        place, size = f"{spec.place('target')}fault {spec.id}", mesh.sizes.get(axis)
+        if size is None:
+            axes = f"choose one of: {', '.join(mesh.sizes)}" if mesh.sizes else "say the sizes in workload: mesh:"
+            raise ScenarioError([f"{place}: the workload's mesh has no axis {axis}; {axes}"])
+        if isinstance(index, int) and index >= size:
+            raise ScenarioError([f"{place}: unknown {axis} {index}; choose one of: 0 to {size - 1}"])
+        chosen[axis] = size - 1 if index == LAST else dice.randrange(size) if index == "any" else int(index)
+    return mesh.ranks(chosen)
 
 
 def _choose(

@@ -10,6 +10,7 @@ import numpy as np
 
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.losses import Curve
+from harness.node.emitter import AXES
 from harness.report.charts.gantt import CheckpointMark, Chronicle, Fault, Phase, Recovery
 from harness.report.charts.lanes import AllSteps, Cast, Lane, WorkerBar
 from harness.report.charts.loss_curves import Curves, RolledBack, Series
@@ -20,6 +21,7 @@ from harness.timeline.timeline import Episode, FaultRecord, Process, Segment, Ti
 from harness.units import format_duration
 
 LANES_MAX = 32
+Coordinates = Mapping[str, tuple[int, int]]
 FINGERPRINT = 12  # characters of it that are shown
 STARTERS = (
     "torchrun",
@@ -124,8 +126,8 @@ def line(curve: Curve) -> Series:
 
 
 def cast(run: Timeline, most: int = LANES_MAX) -> Cast:
-    """All ranks in order if they are at most `most`, otherwise the worst: hit by a fault, died, lost the most
-    time outside surviving steps."""
+    """All ranks in order if they are at most `most`, otherwise the worst: hit by a fault, in a group of one that was,
+    died, lost the most time outside surviving steps. Groups along the mesh's outermost axis stay together."""
     steps = run.steps
     # Seconds in surviving steps, of each rank that did any step.
     spent = np.where(steps.survives, steps.end - steps.begin, 0) / 1e9
@@ -134,13 +136,33 @@ def cast(run: Timeline, most: int = LANES_MAX) -> Cast:
     useful = {int(rank): float(amount) for rank, amount in zip(told, sums, strict=True)}
     ranks = sorted(useful.keys() | {p.rank for p in run.processes})
     hit, dead = _hit(run), {p.rank for p in run.processes if died(p)}
+    places = {p.rank: p.coordinates for p in run.processes if p.coordinates}
+    groups = {rank: _group(places.get(rank, {})) for rank in ranks}
+    struck = {groups[rank] for rank in hit & groups.keys()}
     chosen = ranks
     if len(ranks) > most:
-        chosen = sorted(ranks, key=lambda r: (r not in hit, r not in dead, useful.get(r, 0.0), r))[:most]
+        worst = sorted(
+            ranks, key=lambda r: (r not in hit, groups[r] not in struck, r not in dead, useful.get(r, 0.0), r)
+        )
+        chosen = worst[:most]
+    if any(groups.values()):
+        chosen = sorted(chosen, key=lambda rank: (groups[rank] not in struck, groups[rank], rank))
     kept = (steps.end[steps.survives] - steps.begin[steps.survives]) / 1e9
     usual_s = float(np.median(kept)) if len(kept) else 0.0
     everybody = AllSteps(steps.begin, steps.end, steps.survives, run.begin)
-    return Cast([_lane(run, rank, rank in hit) for rank in chosen], len(ranks), usual_s, everybody)
+    lanes = [_lane(run, rank, rank in hit, groups[rank], places.get(rank, {})) for rank in chosen]
+    return Cast(lanes, len(ranks), usual_s, everybody)
+
+
+def _at(process: Process) -> str:
+    axes = ", ".join(f"{axis} {at} of {size}" for axis, (at, size) in process.coordinates.items())
+    return f"Rank {process.rank}" + (f" ({axes})" if axes else "")
+
+
+def _group(place: Coordinates) -> str:
+    """`pp 1`: the outermost axis of several along which there are several ranks."""
+    axes = [axis for axis in AXES if place.get(axis, (0, 1))[1] > 1]
+    return f"{axes[0]} {place[axes[0]][0]}" if len(axes) > 1 else ""
 
 
 def died(process: Process) -> bool:
@@ -190,7 +212,7 @@ def _hit(run: Timeline) -> set[int]:
     return hit
 
 
-def _lane(run: Timeline, rank: int, targeted: bool) -> Lane:
+def _lane(run: Timeline, rank: int, targeted: bool, group: str, place: Coordinates) -> Lane:
     steps = run.steps
     rows = np.flatnonzero(steps.rank == rank)
     lives = sorted((_life(run, p) for p in run.processes if p.rank == rank), key=lambda life: life.started)
@@ -198,6 +220,8 @@ def _lane(run: Timeline, rank: int, targeted: bool) -> Lane:
         rank=rank,
         lives=lives,
         targeted=targeted,
+        group=group,
+        place=" ".join(text for axis, (at, size) in place.items() if size > 1 and (text := f"{axis} {at}") != group),
         begin=(steps.begin[rows] - run.begin) / 1e9,
         end=(steps.end[rows] - run.begin) / 1e9,
         step=steps.step[rows],
@@ -210,7 +234,7 @@ def _life(run: Timeline, process: Process) -> WorkerBar:
     rendezvous, restored = process.rendezvous, process.restored
     node = plain(process.node)
     return WorkerBar(
-        place=f"Rank {process.rank} on {node}, incarnation {process.incarnation}, pid {process.pid}",
+        place=f"{_at(process)} on {node}, incarnation {process.incarnation}, pid {process.pid}",
         story=_story(process),
         node=node,
         incarnation=process.incarnation,

@@ -173,6 +173,7 @@ def timeline_charts(analysis: Analysis) -> dict[str, Any]:
     return {
         "timeline": _wide_and_narrow(gantt.timeline_chart, run, lanes),
         "lanes": len(lanes.lanes),
+        "grouped": any(lane.group for lane in lanes.lanes),
         "phases": drawing.phases_used(run),
         "has_rolled_back": bool((~analysis.run.steps.survives).any()),
         "has_faults": bool(run.faults),

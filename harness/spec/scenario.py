@@ -27,6 +27,7 @@ from pydantic import (
 from harness import units
 from harness.errors import ScenarioError, UsageError, choice
 from harness.faults.contract import NamedFault, fault_names, load_fault
+from harness.node.emitter import AXES, Axis
 from harness.parameters import Parameters, Percentage
 from harness.spec.document import Document, Path, keys_at, read_text, short
 from harness.spec.expected_scores import ScoreBounds, check_expectations
@@ -76,6 +77,7 @@ class NotRank(Parameters):
 
 
 _Place = Annotated[int, Field(ge=0)]
+Coordinate = Literal["last", "any"] | _Place
 _Places = Annotated[tuple[_Place, ...], Field(min_length=1)]
 _SELECTORS = "any, all, a number, a list of numbers, {count: 2}, {percent: 25} or {not_rank: 0}"
 
@@ -102,10 +104,21 @@ Selector = Annotated[
 
 
 class TargetSpec(Parameters):
-    """Which nodes, or which ranks: exactly one of the two."""
+    """Which nodes, which ranks, or where in the mesh of `workload: mesh:`: exactly one of the three."""
 
     node: Selector | None = None
     rank: Selector | None = None
+    pp: Coordinate | None = Field(None, description="The pipeline stage.")
+    dp: Coordinate | None = Field(None, description="The replica.")
+    fsdp: Coordinate | None = Field(None, description="The place among ranks that shard the same weights.")
+    cp: Coordinate | None = Field(None, description="The place among ranks that split sequences.")
+    tp: Coordinate | None = Field(None, description="The place among ranks that split tensors.")
+    ep: Coordinate | None = Field(None, description="The place among ranks that split experts.")
+
+    @property
+    def coordinates(self) -> dict[Axis, int | str]:
+        given = {axis: getattr(self, axis) for axis in AXES}
+        return {axis: index for axis, index in given.items() if index is not None}
 
     @model_validator(mode="before")
     @classmethod
@@ -116,8 +129,9 @@ class TargetSpec(Parameters):
 
     @model_validator(mode="after")
     def _one_of_two(self) -> TargetSpec:
-        if (self.node is None) == (self.rank is None):
-            raise ValueError(f"write either node: or rank:, with {_SELECTORS}")
+        if [self.node is not None, self.rank is not None, bool(self.coordinates)].count(True) != 1:
+            where = "coordinates in the workload's mesh, such as {pp: last, tp: 0}"
+            raise ValueError(f"write either node: or rank:, with {_SELECTORS}; or {where}")
         return self
 
 
@@ -476,5 +490,5 @@ def _check_faults(document: Document, faults: Sequence[FaultSpec], phases: Seque
         if fault.when.trace is not None and "any" not in (fault.target.node, fault.target.rank):
             document.problem((*at, "target"), "the trace says how many, and the seed which ones: write any")
         aims_at = fault.action.aims_at
-        if getattr(fault.target, aims_at) is None:
+        if getattr(fault.target, aims_at) is None and not fault.target.coordinates:
             document.problem((*at, "target"), f"{fault.kind} acts on a {aims_at}: write target: {{{aims_at}: …}}")

@@ -120,6 +120,7 @@ class Process:
     own_code: int | None = None  # exit code that it told itself
     exit_error: str | None = None  # first error that it told itself
     took: Mapping[str, Any] | None = None  # its first `restored` event, whole
+    coordinates: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # by axis: its index, the axis's size
 
     @property
     def lost(self) -> int:
@@ -397,7 +398,16 @@ def _process(life: Life, launched: int) -> Process:
         gaps=life.writer.gaps if life.writer.numbered else None,
         cut=life.cut,
         took=life.restored,
+        coordinates=_coordinates(life),
     )
+
+
+def _coordinates(life: Life) -> dict[str, tuple[int, int]]:
+    """Returns the place of a process on each axis of the mesh. The last told one counts, and none that cannot be."""
+    told = [event for event in life.writer.events if event.get("event") == "coordinates"]
+    axes = told[-1].get("axes") or () if told else ()
+    places = {str(each["axis"]): (int(each["index"]), int(each["size"])) for each in axes}
+    return {axis: place for axis, place in places.items() if place[0] < place[1]}
 
 
 def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episode]]:

@@ -25,7 +25,8 @@ from pydantic import (
 from harness.backends.contract import Launch
 from harness.errors import UsageError
 from harness.log import untrusted_files
-from harness.node.emitter import Tell
+from harness.mesh import Mesh
+from harness.node.emitter import Axis, Tell
 from harness.parameters import Parameters
 from harness.plugins import Family
 from harness.trainers.checkpoints.contract import AUTO, check_layout
@@ -207,6 +208,12 @@ class Workload(Parameters):
         None, validate_default=True, ge=1, description="The job goes on with this many; default: all of them."
     )
     ranks_per_node: int = Field(1, ge=1, le=RANKS_PER_NODE_MAX)
+    mesh: dict[Axis, Annotated[int, Field(ge=1)]] = Field(
+        {},
+        validate_default=True,
+        description="Ranks along each axis, outermost first, as the trainer lays them out: {pp: 2, dp: 2, tp: 2}. Then "
+        "a target may be a coordinate.",
+    )
     steps: int | None = Field(
         None,
         validate_default=True,
@@ -234,7 +241,7 @@ class Workload(Parameters):
         data: dict[str, Any] = dump(self)
         if not self.trainer.paced_by(self.checkpoint):
             data["checkpoint"].pop("every_steps", None)
-        unsaid: list[tuple[str, object]] = [("restore_drill", None), ("env", {})]
+        unsaid: list[tuple[str, object]] = [("restore_drill", None), ("env", {}), ("mesh", {})]
         return {name: value for name, value in data.items() if (name, value) not in unsaid}
 
     @field_validator("steps", mode="before")
@@ -254,6 +261,15 @@ class Workload(Parameters):
         nodes = info.data.get("nodes", given)
         if given > nodes:
             raise ValueError(f"min_nodes is {given}, more than the {nodes} nodes there are")
+        return given
+
+    @field_validator("mesh")
+    @classmethod
+    def _as_large_as_the_job(cls, given: dict[Axis, int], info: ValidationInfo) -> dict[Axis, int]:
+        ranks = info.data.get("nodes", 1) * info.data.get("ranks_per_node", 1)
+        size = Mesh(given).world_size
+        if given and size != ranks:
+            raise ValueError(f"the mesh has {size} ranks; nodes times ranks_per_node is {ranks}")
         return given
 
     @property

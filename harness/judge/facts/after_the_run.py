@@ -102,7 +102,7 @@ def otherwise(evidence: Analysis, made: Made) -> Iterator[str]:
                 yield f"{end.describe(log.begin)}, though it had restored"
     elif log.outcome != "completed":
         yield f"its log does not say that it completed: {log.outcome_reason or log.outcome}"
-    elif apart := ranks.weights_apart(log.steps)[1]:
+    elif apart := ranks.weights_apart(log)[1]:
         yield f"its replicas drifted apart: {apart[0]}"
     elif run.checkpoints and max(Saves(log).steps, default=0) < max(evidence.saves.steps, default=0) > step:
         yield "its own log tells of no save as late as the run's last one"

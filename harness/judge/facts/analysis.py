@@ -180,12 +180,12 @@ class Analysis(Evidence):
     @cached_property
     def weights_apart(self) -> tuple[int, list[Apart]]:
         """How many steps tell digests of the weights of several ranks, and those where they differ."""
-        return ranks.weights_apart(self.run.steps)
+        return ranks.weights_apart(self.run)
 
     @cached_property
     def own_weights(self) -> bool:
         """Whether each rank holds its own part, as the fault-free run shows."""
-        return self.fault_free is not None and bool(ranks.weights_apart(self.fault_free.steps)[1])
+        return self.fault_free is not None and bool(ranks.weights_apart(self.fault_free)[1])
 
     @cached_property
     def last_apart(self) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.judge.facts.coordinates import replicas
 from harness.judge.facts.deaths import listed
 from harness.judge.facts.known import By
 from harness.judge.facts.losses import CURVES, bits, by_rank, distance, paired, ulps, unlike
@@ -42,12 +43,13 @@ class Apart:
         return f"at step {self.step} {who} {verb} with other weights{' than the majority' if self.outvoted else ''}"
 
 
-def weights_apart(steps: Steps) -> tuple[int, list[Apart]]:
-    """How many steps tell a digest of the weights of several ranks, and those where they differ, in order of time."""
+def weights_apart(run: Timeline) -> tuple[int, list[Apart]]:
+    """How many steps tell a digest of the weights of several replicas, and where they differ, in order of time."""
+    steps = run.steps
     rows = np.flatnonzero(steps.weights != 0)
     if not len(rows):
         return 0, []
-    cell, count = cells(steps.epoch[rows], steps.step[rows])
+    cell, count = cells(steps.epoch[rows], steps.step[rows], replicas(run)[steps.process[rows]])
     several = int((np.bincount(cell, minlength=count) > 1).sum())
     differ = np.bincount(cell[_differing(steps, "weights", rows, cell, count)], minlength=count) > 0
     odd = np.flatnonzero(differ[cell])

@@ -1,6 +1,7 @@
 """Each fault strikes its planned targets while they are part of the job."""
 
 from harness.judge.facts.by_time import Target, node_of
+from harness.judge.facts.coordinates import elsewhere
 from harness.judge.facts.deaths import listed
 from harness.judge.guarantee import Analysis, FaultRecord, Flaws, of_faults
 from harness.judge.thresholds import REPORTED_SOON_NS
@@ -17,6 +18,10 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
     struck = sorted(_name(target, target.get("node")) for target in fault.targets)
     if meant and "" not in meant and meant != struck:
         yield f"struck {listed(struck) if struck else 'nothing'}, not {listed(meant)}"
+    for target in (each for each in fault.targets if each.get("rank") is not None):
+        told = [run.processes[row].coordinates for row in places.alive(target, acted_at(fault))]
+        if told and (text := elsewhere(run, target["rank"], told[-1])):
+            yield f"struck by another mesh: {text}"
     for target in fault.targets:
         if not places.had(node_of(target), acted_at(fault)):
             yield f"struck {target.get('node')}, which was not part of the job at that time"

@@ -54,6 +54,10 @@ Tell = Literal[
 ]
 TELLS: tuple[Tell, ...] = get_args(Tell)
 
+# The axes of a mesh of ranks, outermost first: pipeline, replicated and sharded data, context, tensor, expert.
+Axis = Literal["pp", "dp", "fsdp", "cp", "tp", "ep"]
+AXES: tuple[Axis, ...] = get_args(Axis)
+
 EXIT_LEFT = 75  # of a node's command: drained, and out of the job for good (sysexits' EX_TEMPFAIL)
 EVENTS_DIR_ENV = "CHAOS_EVENTS"
 HOLDS_ENV = "CHAOS_HOLDS"  # set only where the plan stops or strikes trainers: see `harness.node.emitter.holds`

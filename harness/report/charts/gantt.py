@@ -16,6 +16,8 @@ from harness.units import counted
 TITLE_GAP = 8.0
 MARK_GAP = 12.0  # px; checkpoint marks nearer than this are drawn as one
 CAPTION = 15.0  # px above a lane for the names of its nodes
+PLACED_MAX = 18  # characters of a label that names a place in the mesh
+GROUP = 16.0  # px above the first lane of a group for its name
 CHARACTER = 6.6  # px; a cautious width of one letter at the chart's font size
 BOLD = 8.0  # px; of a bold one
 LABEL_MAX = 40  # characters of a fault's label; the mark tells all of it
@@ -263,12 +265,18 @@ def _lanes(cast: ranks.Cast, form: Layout, x: svg.Scale, top: float) -> tuple[li
         parts.append(_row_label(form, form.name(f"All {cast.total:,} ranks", "All"), y + form.lane - 2))
         parts.append(ranks.draw_all_ranks(cast, x, y, form.lane))
         y += form.pitch + 4
-    captions = form.pitch - form.lane > CAPTION
+    captions, group = form.pitch - form.lane > CAPTION, ""
     for lane in cast.lanes:
+        if lane.group != group:
+            group = lane.group
+            parts.append(svg.text(form.label - TITLE_GAP, y + GROUP - 4, group, "label group", "end"))
+            y += GROUP
         if captions:
             parts.append(_captions(lane, x, y + CAPTION - 4))
             y += CAPTION
-        label = form.name(f"Rank {lane.rank}", f"r{lane.rank}")
+        short = f"r{lane.rank}"
+        placed = f"{lane.place} · {short}" if lane.group else ""
+        label = form.name(placed if 0 < len(placed) <= PLACED_MAX else f"Rank {lane.rank}", short)
         class_ = "label hit" if lane.targeted else "label"
         middle = y + form.lane / 2 + 4
         parts.append(svg.text(form.label - TITLE_GAP, middle, label, class_, "end"))

@@ -1,0 +1,32 @@
+"""Where ranks are in the job's mesh, as they told it, beside the mesh that the scenario says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from harness.mesh import Mesh, shown
+from harness.timeline.timeline import Ints, Timeline
+
+REPLICATED = "dp"
+DATA = {"dp", "fsdp"}  # a scenario may call any data parallelism dp
+
+
+def elsewhere(run: Timeline, rank: int, told: Mapping[str, tuple[int, int]]) -> str:
+    """How the coordinates that a rank told differ from those of the scenario's mesh; an empty text: they do not, or
+    one of the two is not known."""
+    said = (run.plan.get("workload") or {}).get("mesh") or {}
+    mesh = Mesh({axis: size for axis, size in said.items() if isinstance(size, int) and size > 0})
+    if not told or not said or rank >= mesh.world_size:
+        return ""
+    told = {**told, **{axis: told[next(iter(DATA & told.keys()))] for axis in DATA if len(DATA & told.keys()) == 1}}
+    wrong = {axis: at for axis, at in mesh.of(rank).items() if axis in told and told[axis] != (at, mesh.sizes[axis])}
+    found = {axis: told[axis][0] for axis in wrong}
+    return f"rank {rank} is {shown(found)}, not {shown(wrong)} as in the scenario's mesh" if wrong else ""
+
+
+def replicas(run: Timeline) -> Ints:
+    """By process: a number, the same for those which hold the same weights. All have the same where no mesh is told."""
+    places = [tuple(sorted((a, *p) for a, p in each.coordinates.items() if a != REPLICATED)) for each in run.processes]
+    return np.unique(np.array([str(place) for place in places] or [""]), return_inverse=True)[1].astype(np.int64)

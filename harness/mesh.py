@@ -1,0 +1,71 @@
+"""The job's mesh: how many ranks lie along each axis, and where a rank is. Ranks are counted in row-major order."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.node.emitter import Axis
+
+LAST = "last"
+SHARED = {  # by the ranks along an axis
+    "pp": "the pipeline",
+    "dp": "equal weights",
+    "fsdp": "sharded weights",
+    "cp": "split sequences",
+    "tp": "split tensors",
+    "ep": "split experts",
+}
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """`sizes`: ranks along each axis, outermost first, as `init_device_mesh` takes them."""
+
+    sizes: Mapping[Axis, int]
+
+    @property
+    def world_size(self) -> int:
+        return math.prod(self.sizes.values())
+
+    def of(self, rank: int) -> dict[Axis, int]:
+        """The coordinates of a rank, by axis."""
+        found: dict[Axis, int] = {}
+        for axis, size in reversed([*self.sizes.items()]):
+            rank, found[axis] = divmod(rank, size)
+        return dict(reversed(found.items()))
+
+    def ranks(self, at: Mapping[Axis, int]) -> list[int]:
+        """All ranks with these coordinates, ascending. An axis that is not given is free."""
+        free = [[at[axis]] if axis in at else range(size) for axis, size in self.sizes.items()]
+        return [self._rank(indices) for indices in itertools.product(*free)]
+
+    def beside(self, rank: int) -> dict[Axis, list[int]]:
+        """By axis: the other ranks along it, which have all other coordinates in common with this one."""
+        here = self.of(rank)
+        lines = {axis: {other: here[other] for other in here if other != axis} for axis in here}
+        return {axis: [each for each in self.ranks(line) if each != rank] for axis, line in lines.items()}
+
+    def in_words(self, rank: int) -> str:
+        """`rank 3 is pp 1, tp 1; it shares the pipeline with rank 1, split tensors with rank 2`."""
+        near = {axis: ranks for axis, ranks in self.beside(rank).items() if ranks}
+        parts = [f"{SHARED[axis]} with {_ranks(ranks)}" for axis, ranks in near.items()]
+        return f"rank {rank} is {shown(self.of(rank))}" + (f"; it shares {', '.join(parts)}" if parts else "")
+
+    def _rank(self, indices: Sequence[int]) -> int:
+        rank = 0
+        for index, size in zip(indices, self.sizes.values(), strict=True):
+            rank = rank * size + index
+        return rank
+
+
+def shown(coordinates: Mapping[Axis, int]) -> str:
+    return ", ".join(f"{axis} {index}" for axis, index in coordinates.items())
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) > 4:
+        return f"{len(ranks)} ranks ({ranks[0]} to {ranks[-1]})"
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

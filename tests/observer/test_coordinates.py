@@ -1,0 +1,109 @@
+"""Where a rank is in the job's mesh, as the observer tells it."""
+
+import pathlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+from observer import observing
+
+from harness.node.observer.signals.coordinates import Coordinates
+from harness.node.observer.watch import Watch
+
+SHARDED = """
+import torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+parallelize_module(model, mesh["model"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+fully_shard(model, mesh=mesh["data"])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+"""
+STAGED = """
+import torch, torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+dist.init_process_group("gloo")
+rank, model = dist.get_rank(), torch.nn.Linear(8, 8)
+stage = PipelineStage(model, rank, 2, torch.device("cpu"))
+schedule = ScheduleGPipe(stage, 2, loss_fn=lambda out, target: (out - target).pow(2).mean())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+schedule.step(torch.ones(4, 8)) if rank == 0 else schedule.step(target=torch.zeros(4, 8))
+optimizer.step()
+"""
+
+
+def told(script: str, folder: pathlib.Path, ranks: int) -> dict[int, list[Any]]:
+    ends = observing.run_ranks(script, folder, ranks)
+    assert [code for code, _, _ in ends] == [0] * ranks, ends
+    logs = observing.logs(folder / "events")
+    assert not [each for log in logs for each in log.events if each["event"] == "observer.failed"]
+    found = {log.header["rank"]: [e["axes"] for e in log.events if e["event"] == "coordinates"] for log in logs}
+    return {rank: [tuple(axis.values()) for axis in axes] for rank, (axes,) in found.items()}
+
+
+def test_shards_and_tensors_are_known_by_their_use(tmp_path: pathlib.Path) -> None:
+    assert told(SHARDED, tmp_path, 4) == {r: [("fsdp", r // 2, 2), ("tp", r % 2, 2)] for r in range(4)}
+
+
+def test_stages_of_a_pipeline(tmp_path: pathlib.Path) -> None:
+    assert told(STAGED, tmp_path, 2) == {rank: [("pp", rank, 2)] for rank in range(2)}
+
+
+# What a name and a use say together
+
+
+@dataclass(frozen=True)
+class Mesh:
+    mesh_dim_names: Sequence[str] | None
+    sizes: Sequence[int]
+    at: Sequence[int] | None
+
+    def get_coordinate(self) -> Sequence[int] | None:
+        return self.at
+
+    def size(self, dim: int) -> int:
+        return self.sizes[dim]
+
+
+@pytest.fixture
+def found() -> Coordinates:
+    return Coordinates(cast(Watch, None))
+
+
+def test_what_is_sharded_over_a_group_of_data_is_fsdp(found: Coordinates) -> None:
+    found.named("data", (1, 2))
+    found.given(("dp", "fsdp"), Mesh(("data",), (2,), (1,)))
+    assert found.known() == {"fsdp": (1, 2)}
+
+
+def test_two_dimensions_replicate_and_shard(found: Coordinates) -> None:
+    found.given(("dp", "fsdp"), Mesh(("x", "y"), (2, 4), (1, 3)))
+    assert found.known() == {"dp": (1, 2), "fsdp": (3, 4)}
+
+
+def test_a_plain_name_stands_above_the_use(found: Coordinates) -> None:
+    found.named("ep", (1, 2))
+    found.given(("tp",), Mesh(("ep",), (2,), (1,)))  # experts are spread as tensors are
+    assert found.known() == {"ep": (1, 2)}
+
+
+def test_replicas_and_shards_of_equal_size_are_both_told(found: Coordinates) -> None:
+    for name in ("dp_replicate", "dp_shard"):
+        found.named(name, (0, 2))
+    found.given(("dp", "fsdp"), Mesh(("dp_replicate", "dp_shard"), (2, 2), (0, 0)))
+    assert found.known() == {"dp": (0, 2), "fsdp": (0, 2)}
+
+
+def test_a_rank_outside_of_a_mesh_is_nowhere_in_it(found: Coordinates) -> None:
+    found.given(("tp",), Mesh(("tp",), (2,), None))
+    found.named("world", (3, 8))
+    assert found.known() == {}

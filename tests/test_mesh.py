@@ -1,0 +1,147 @@
+"""The mesh of a job: coordinates, who shares what, targets, and what ranks told of it."""
+
+import pathlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from simulator import Job, Outage, simulate
+
+from harness.errors import ScenarioError
+from harness.faults.contract import Target
+from harness.judge.facts import ranks
+from harness.judge.facts.coordinates import elsewhere, replicas
+from harness.mesh import Mesh
+from harness.node.emitter import AXES, Axis
+from harness.plan.making import make_plan
+from harness.plan.run_plan import Plan
+from harness.report import drawing
+from harness.spec.scenario import parse_scenario
+from harness.timeline import timeline
+
+meshes = st.dictionaries(st.sampled_from(AXES), st.integers(1, 4), min_size=1, max_size=4).map(Mesh)
+
+
+@given(meshes, st.data())
+def test_a_rank_is_the_only_one_with_its_coordinates(mesh: Mesh, data: st.DataObject) -> None:
+    rank = data.draw(st.integers(0, mesh.world_size - 1))
+    assert mesh.ranks(mesh.of(rank)) == [rank]
+    for axis, others in mesh.beside(rank).items():
+        assert sorted([*others, rank]) == [r for r in range(mesh.world_size) if _alike(mesh, r, rank, axis)]
+
+
+def _alike(mesh: Mesh, one: int, other: int, but: Axis) -> bool:
+    left, right = mesh.of(one), mesh.of(other)
+    return all(left[axis] == right[axis] for axis in left if axis != but)
+
+
+def plan(target: str, mesh: str = "{pp: 2, dp: 2, tp: 2}", fault: str = "rank_kill") -> Plan:
+    text = f"""
+version: 1
+name: mesh
+title: A mesh
+workload: {{nodes: 2, ranks_per_node: 4, mesh: {mesh}, trainer: {{command: [python, train.py]}}}}
+faults: [{{id: f, fault: {fault}, when: {{step: 9}}, target: {target}}}]
+"""
+    return make_plan(parse_scenario(text, "mesh.yaml"), 1, "local", "mesh-1")
+
+
+@pytest.mark.parametrize(
+    "target, struck",
+    [
+        ("{tp: 0}", [0, 2, 4, 6]),
+        ("{pp: last}", [4, 5, 6, 7]),
+        ("{dp: 1}", [2, 3, 6, 7]),
+        ("{pp: last, dp: 0, tp: 1}", [5]),
+    ],
+)
+def test_a_coordinate_strikes_all_ranks_that_have_it(target: str, struck: Sequence[int]) -> None:
+    assert plan(target).faults[0].targets == tuple(Target(rank // 4, rank) for rank in struck)
+
+
+def test_a_fault_of_nodes_strikes_those_that_hold_the_ranks() -> None:
+    assert plan("{pp: 0}", fault="node_loss").faults[0].targets == (Target(0),)
+    assert plan("{tp: 0}", fault="node_loss").faults[0].targets == (Target(0), Target(1))
+
+
+def test_the_seed_draws_any_coordinate() -> None:
+    struck = plan("{pp: any}").faults[0].targets
+    assert [target.rank for target in struck] in ([0, 1, 2, 3], [4, 5, 6, 7])
+
+
+@pytest.mark.parametrize(
+    "target, mesh, told",
+    [
+        ("{tp: 2}", "{pp: 4, tp: 2}", "unknown tp 2; choose one of: 0 to 1"),
+        ("{cp: 0}", "{pp: 4, tp: 2}", "no axis cp; choose one of: pp, tp"),
+        ("{cp: 0}", "{}", "say the sizes in workload: mesh:"),
+        ("{tp: 0}", "{tp: 3}", "the mesh has 3 ranks; nodes times ranks_per_node is 8"),
+        ("{tp: 0, rank: 1}", "{tp: 8}", "coordinates in the workload's mesh"),
+        ("{xp: 0}", "{tp: 8}", "xp"),
+    ],
+)
+def test_a_wrong_coordinate_is_told_with_its_line(target: str, mesh: str, told: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        plan(target, mesh)
+    assert any(told in problem and "mesh.yaml:" in problem for problem in refused.value.problems)
+
+
+def test_the_order_of_the_axes_outlives_the_plan() -> None:
+    first = plan("{tp: 0}", mesh="{tp: 2, pp: 4}")
+    assert [*Plan.from_json(first.to_json()).workload.mesh] == ["tp", "pp"]
+    assert "mesh" not in plan("{rank: 1}", mesh="{}").to_json()["workload"]
+
+
+def test_shared_things_are_named() -> None:
+    words = Mesh({"pp": 2, "tp": 2}).in_words(3)
+    assert words == "rank 3 is pp 1, tp 1; it shares the pipeline with rank 1, split tensors with rank 2"
+
+
+# What ranks told of it
+
+
+def told_mesh(folder: pathlib.Path, mesh: dict[Axis, int], **job: Any) -> timeline.Timeline:
+    simulate(Job(nodes=2, ranks_per_node=2, mesh=(*mesh.items(),), **job)).write(folder)
+    return timeline.load(folder)
+
+
+def test_another_mesh_than_the_scenarios_is_noticed(tmp_path: pathlib.Path) -> None:
+    run = told_mesh(tmp_path, {"pp": 2, "tp": 2})
+    said = {mesh: replace(run, plan={"workload": {"mesh": sizes}}) for mesh, sizes in _SAID.items()}
+    told = {process.rank: process.coordinates for process in run.processes}
+    assert elsewhere(said["same"], 1, told[1]) == elsewhere(said["nothing"], 1, told[1]) == ""
+    assert elsewhere(said["turned"], 1, told[1]) == "rank 1 is tp 1, pp 0, not tp 0, pp 1 as in the scenario's mesh"
+    assert elsewhere(said["turned"], 1, {}) == ""
+
+
+_SAID: dict[str, dict[str, int]] = {"same": {"pp": 2, "tp": 2}, "turned": {"tp": 2, "pp": 2}, "nothing": {}}
+
+
+def test_any_data_parallelism_may_be_called_dp(tmp_path: pathlib.Path) -> None:
+    run = replace(told_mesh(tmp_path, {"fsdp": 2, "tp": 2}), plan={"workload": {"mesh": {"dp": 2, "tp": 2}}})
+    assert [elsewhere(run, each.rank, each.coordinates) for each in run.processes] == [""] * 4
+
+
+def test_replicas_differ_along_dp_only(tmp_path: pathlib.Path) -> None:
+    run = told_mesh(tmp_path, {"dp": 2, "tp": 2})
+    by_rank = {process.rank: group for process, group in zip(run.processes, replicas(run), strict=True)}
+    assert by_rank[0] == by_rank[2] != by_rank[1] == by_rank[3]
+    weights = run.steps.rank + 1  # each rank computes with its own
+    apart = ranks.weights_apart(replace(run, steps=replace(run.steps, weights=weights)))[1]
+    assert apart and all(each.ranks == (0, 1, 2, 3) or len(each.ranks) == 2 for each in apart)
+    shards = replace(run, steps=replace(run.steps, weights=run.steps.rank % 2 + 1))
+    assert ranks.weights_apart(shards)[1] == []
+
+
+def test_the_group_of_the_victim_is_drawn_first(tmp_path: pathlib.Path) -> None:
+    simulate(
+        Job(nodes=8, ranks_per_node=8, steps=12, mesh=(("pp", 4), ("dp", 4), ("tp", 4))),
+        [Outage(after=6, kind="node", victim=4)],
+    ).write(tmp_path)
+    run = timeline.load(tmp_path)
+    lanes = drawing.cast(run).lanes
+    assert [lane.rank for lane in lanes[:16]] == [*range(32, 48)]
+    assert {lane.group for lane in lanes[:16]} == {"pp 2"} and lanes[5].targeted and lanes[5].place == "dp 1 tp 1"
