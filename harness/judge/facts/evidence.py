@@ -37,9 +37,7 @@ class Evidence:
     fault_free: Timeline | None = None
     calibration: Sequence[Timeline] = ()
     drill: Timeline | str = ""  # the restore drill, or why its log cannot be read
-    resumed: Mapping[str, Timeline] = field(
-        default_factory=dict
-    )  # by folder: fault-free runs that stop at a save or resume
+    resumed: Mapping[str, Timeline] = field(default_factory=dict)  # fault-free, by folder: stop at a save, or resume
     second_restart: Timeline | str = ""  # the second restart, or why its log cannot be read
 
     @cached_property

@@ -191,9 +191,7 @@ class _Between:
             for each, account in zip(segments, self._at_work.tolist(), strict=True)
         ]
         self._apart = np.array(others, np.int64)
-        self._epoch = np.array(
-            [each.epoch for each in segments], np.int64
-        )  # -1: the last entry of `works` in `accounts`
+        self._epoch = np.array([each.epoch for each in segments], np.int64)  # -1: the last of `works`
         self._epochs = len(timeline.epochs) + 1
 
     def accounts(self, slot: Slot) -> Ints:
@@ -214,8 +212,7 @@ def _split(segments: Sequence[Segment], windows: Sequence[Window]) -> list[Segme
 
 
 def _inside(at: Ints, windows: Sequence[Window]) -> Bools:
-    """Mark the moments inside a window: after its begin, up to and including its end. `windows` are sorted and
-    disjoint."""
+    """Mark the moments in a window, its end included and its begin not. `windows` are sorted and disjoint."""
     if not windows:
         return np.zeros(len(at), np.bool_)
     begins, ends = np.array(windows, np.int64).T

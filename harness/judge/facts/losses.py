@@ -110,8 +110,7 @@ class Comparison:
 
     @property
     def final_gap_percent(self) -> float | None:
-        """Return the gap of the mean loss of the last steps to the fault-free run's, in percent; `None`: not
-        comparable."""
+        """Return the percent gap of the last steps' mean loss to the fault-free run's; `None`: not comparable."""
         last = max(1, round(FINAL_SHARE * len(self.step)))
         mine, other = self.run.loss[-last:], self.fault_free.loss[-last:]
         if not len(self.step) or not np.isfinite(other).all() or not np.mean(other):

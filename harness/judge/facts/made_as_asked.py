@@ -24,7 +24,7 @@ TELLS = {
     "observe",
     "digest",
     "scenario_dir",
-}  # keys for how a trainer is watched, and where its files are
+}  # how a trainer is watched; where its files are
 CODE = {"source_digest": "code", "image_digest": "image", "torch": "torch"}
 OLDER_CODE = ("trainer_commit", "trainer_diff")  # fields in logs without a digest of the code
 RESUMED = "resumed-"  # prefix of their folders in the run's folder
@@ -132,8 +132,7 @@ class Resize(NamedTuple):
 
 
 def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
-    """Return where the run first resumed with another number of nodes: the newest save that a fault-free run has,
-    too."""
+    """Return where the run first changed its number of nodes: at the newest save that a fault-free run has, too."""
     size = run.planned_size
     for epoch in run.epochs[1:]:
         nodes, rest = divmod(epoch.size, size.ranks_per_node)

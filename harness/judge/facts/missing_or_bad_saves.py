@@ -1,5 +1,4 @@
-"""Saves that were told as committed but are missing or bad: a table of small rules, each with the words for its
-findings.
+"""Saves told as committed that are missing or bad: a table of small rules, each with the words for its findings.
 
 Where what was told and what the harness saw in the store differ, the store is right. Nothing follows from one save that
 was not seen, unless it lay there for long or should still be there at the end; and nothing at all for a store that was
@@ -88,8 +87,7 @@ def bad(store: Store) -> Iterator[NoSave]:
 
 
 def unseen(store: Store, saves: Sequence[Save]) -> Found:
-    """Yield saves in a row that stayed longer than a look ever takes, the whole row much longer, and were never
-    seen."""
+    """Yield saves never seen though each stayed longer than a look takes, and all in a row much longer."""
     late_ns = max(store.late_ns(np.median), (store.usual or store).late_ns(max))
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:

@@ -239,8 +239,7 @@ def holes(run: Steps, fault_free: Steps) -> Iterator[tuple[str, Ints]]:
 
 
 def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float) -> int | None:
-    """Return the first row that differs from the same rank's in the fault-free run, or `None`. The lowest rank is left
-    out, as it is compared anyway."""
+    """Return the first row that differs from the same rank's in the fault-free run. The lowest rank is left out."""
     rows, others = paired(run, fault_free)
     mine, other = getattr(run, name)[rows], getattr(fault_free, name)[others]
     if name not in CURVES:

@@ -31,7 +31,8 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _damage(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """The harness may see it before it is told. A digest of samples does not show each change."""
+    """Yield damaged files that the harness had seen with the same content before. A sampled digest may miss the
+    change."""
     for damage in fault.damaged:
         begun = damage["at"] if fault.injecting is None else fault.injecting
         place = str(damage.get("checkpoint")), damage.get("sha256")
