@@ -60,12 +60,12 @@ def assumptions() -> Mapping[str, Assumption]:
 
 
 def statement(name: str) -> str:
-    """Return the sentence of this assumption that people read."""
+    """Returns the sentence of this assumption that people read."""
     return FAMILY.sentence(name.replace("-", "_"))
 
 
 def details(name: str) -> list[str]:
-    """Return the paragraphs after the assumption's sentence."""
+    """Returns the paragraphs after the assumption's sentence."""
     return FAMILY.details(name.replace("-", "_"))
 
 
@@ -83,7 +83,7 @@ class Spoilt:
 
 
 def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) -> Spoilt | None:
-    """Return the first broken assumption that one of these grounds rests on. `good`: for a claim that all is well."""
+    """Returns the first broken assumption that one of these grounds rests on. `good`: for a claim that all is well."""
     for name, each in _in_order():
         for row in each.spoils:
             for ground in grounds if row.either_way or not good else ():
@@ -93,5 +93,5 @@ def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) ->
 
 
 def _in_order() -> Sequence[tuple[str, Assumption]]:
-    """Sort the assumptions by their `order`, the lowest first."""
+    """Sorts the assumptions by their `order`, the lowest first."""
     return sorted(assumptions().items(), key=lambda each: each[1].order)

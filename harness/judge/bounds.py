@@ -25,7 +25,7 @@ _DIGITS_MAX = 18  # digits; longer numbers exceed any run in any unit
 
 
 def _bound_ns(text: object) -> int:
-    """Parse a duration in nanoseconds. A number too long for any run becomes the longest duration."""
+    """Parses a duration in nanoseconds. A number too long for any run becomes the longest duration."""
     digits = re.match(r"\d+", text) if isinstance(text, str) and re.fullmatch(_DURATION, text) else None
     if digits and len(digits[0].lstrip("0")) > _DIGITS_MAX:
         return units.DURATION_NS_MAX
@@ -48,7 +48,7 @@ class Bounds(Parameters):
     by_default: ClassVar[str] = ""  # for a default score: its name where it is not judged
 
     def asks(self) -> bool:
-        """Return True if anything beyond the defaults is expected."""
+        """Returns True if anything beyond the defaults is expected."""
         if self.by_default:
             return self != type(self)()
         return any(value is not None and value != {} for value in dict(self).values())
@@ -139,7 +139,7 @@ class ContinuityBounds(Bounds):
 
     @property
     def moves_samples(self) -> bool:
-        """Return True if samples may be repeated or left out, so that later steps may consume others."""
+        """Returns True if samples may be repeated or left out, so that later steps may consume others."""
         return bool(self.max_samples_repeated or self.max_samples_skipped)
 
     @model_validator(mode="after")
@@ -246,7 +246,7 @@ BOUNDS = dict(sorted({**_SET, **{name: _nothing_to_set(name, *told) for name, *t
 
 
 def expects_something(expect: Mapping[str, Any]) -> bool:
-    """Return True if a scenario sets any bound; `recovery_time: {}` sets none."""
+    """Returns True if a scenario sets any bound; `recovery_time: {}` sets none."""
     for name, written in expect.items():
         if name in BOUNDS and isinstance(written, Mapping):
             try:

@@ -41,12 +41,12 @@ Flaws = Iterator[str]  # a fault's flaws, in words that follow its id
 
 
 def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "", idle: bool = False) -> Breach:
-    """Make a breach. `facts`: the facts that it rests on. Without facts it is as strong as the harness's own sight."""
+    """Makes a breach. `facts`: the facts that it rests on. Without facts it is as strong as the harness's own sight."""
     return Breach(words, max((fact.by for fact in facts), default=By.SEEN), tuple(grounds), of, idle)
 
 
 def of_fault(words: str, fault: str) -> Breach:
-    """Make a breach of the fault with this id. A rehearsal that people stopped says nothing of its faults."""
+    """Makes a breach of the fault with this id. A rehearsal that people stopped says nothing of its faults."""
     return breach(f"fault {fault} {words}", grounds=[Ground(Kind.FAULTS)], of=fault)
 
 
@@ -84,7 +84,7 @@ class Guarantee:
 
 
 def of_faults(flaws: Callable[[Analysis, FaultRecord], Flaws], **more: Any) -> Guarantee:
-    """Make a guarantee that each fault acted as planned. `flaws`: yields evidence that one did not."""
+    """Makes a guarantee that each fault acted as planned. `flaws`: yields evidence that one did not."""
 
     def breaches(evidence: Analysis) -> Breaches:
         for fault in struck(evidence):
@@ -94,7 +94,7 @@ def of_faults(flaws: Callable[[Analysis, FaultRecord], Flaws], **more: Any) -> G
 
 
 def second_guarantee(breaches: Callable[[Analysis], Breaches], nothing: Callable[[Analysis], str]) -> Guarantee:
-    """Make a guarantee about a run and its second restart."""
+    """Makes a guarantee about a run and its second restart."""
     explained_by = ("saves.one_writer",)
     return Guarantee(breaches, (), explained_by, (RUN,), nothing, switch="second_restart", until_the_end=True)
 
@@ -117,7 +117,7 @@ ORDER: Mapping[str, int] = {
 
 @functools.cache
 def guarantees() -> Mapping[str, Guarantee]:
-    """Return all guarantees by name, family by family."""
+    """Returns all guarantees by name, family by family."""
     files = sorted(FAMILY.names(), key=lambda file: (ORDER[file.partition("_")[0]], file))
     return {file.replace("_", ".", 1): FAMILY.load(file) for file in files}
 
@@ -127,10 +127,10 @@ def family(name: str) -> str:
 
 
 def statement(name: str) -> str:
-    """Return the sentence of this guarantee that people read."""
+    """Returns the sentence of this guarantee that people read."""
     return FAMILY.sentence(name.replace(".", "_", 1))
 
 
 def details(name: str) -> list[str]:
-    """Return the paragraphs after the guarantee's sentence: limits and exceptions."""
+    """Returns the paragraphs after the guarantee's sentence: limits and exceptions."""
     return FAMILY.details(name.replace(".", "_", 1))

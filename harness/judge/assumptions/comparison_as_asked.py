@@ -19,7 +19,7 @@ from harness.judge.verdict import Ground, Kind
 
 
 def _broken(evidence: Analysis) -> Iterator[str]:
-    """Yield one line: the first fault of the restore drill, and the first of the second restart."""
+    """Yields one line: the first fault of the restore drill, and the first of the second restart."""
     drill, second = (not_as_asked(evidence, made) for made in (restore_drill(evidence), second_restart(evidence)))
     again = done_again(evidence)
     alone = again.told_alone() if again else ()

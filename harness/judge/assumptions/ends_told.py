@@ -13,7 +13,7 @@ from harness.judge.facts.analysis import Analysis
 
 
 def _broken(evidence: Analysis) -> Iterator[str]:
-    """Yield nodes that worked to the end without a told end of their command, and nodes without a launcher log where
+    """Yields nodes that worked to the end without a told end of their command, and nodes without a launcher log where
     others have one. A node that was taken may have taken its log along. Some jobs have fewer launchers than nodes in
     every run."""
     run, fault_free, kept = evidence.run, evidence.fault_free, evidence.places.kept

@@ -17,7 +17,7 @@ from harness.units import format_duration
 
 
 def _broken(evidence: Analysis) -> Iterator[str]:
-    """Yield a pace that is too fast to be true: after the recovery, or than before if the job then ends so much later
+    """Yields a pace that is too fast to be true: after the recovery, or than before if the job then ends so much later
     that this hides at least half of the saved time."""
     pace = evidence.pace
     if isinstance(pace, str) or not pace.known:

@@ -27,7 +27,7 @@ def _other_rehearsal(evidence: Analysis, ground: Ground) -> str:
 
 
 def _stopped(evidence: Analysis, ground: Ground) -> str:
-    """Explain why nothing is proved: people stopped or skipped the rehearsal."""
+    """Explains why nothing is proved: people stopped or skipped the rehearsal."""
     cut = evidence.run.beside.cut_short
     return f"it was {cut}, so this proves nothing" if cut else ""
 

@@ -8,7 +8,7 @@ from harness.judge.verdict import Ground, Kind
 
 
 def _steps_of_a_restarted_run(evidence: Analysis, ground: Ground) -> str:
-    """Doubt a planned number of steps that comes from a fault-free run that started again. A trainer that is started
+    """Doubts a planned number of steps that comes from a fault-free run that started again. A trainer that is started
     again because a peer crashed on its way out may do one more step."""
     usual = evidence.fault_free
     if usual is None or len(usual.epochs) < 2 or usual.reached_step != evidence.run.planned_steps:

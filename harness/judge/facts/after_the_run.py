@@ -45,7 +45,7 @@ class Made:
 
 
 def newest_save(evidence: Analysis) -> int:
-    """Return the newest committed step with more than the model, or 0."""
+    """Returns the newest committed step with more than the model, or 0."""
     return max((save.step for save in evidence.saves.good if save.holds != ("model",)), default=0)
 
 
@@ -54,7 +54,7 @@ def restore_drill(evidence: Analysis) -> Made:
 
 
 def second_restart(evidence: Analysis) -> Made:
-    """Return the second restart. A log with problems or lost lines counts as unreadable."""
+    """Returns the second restart. A log with problems or lost lines counts as unreadable."""
     log = evidence.second_restart
     if isinstance(log, Timeline):
         lost = [f"it lacks {counted(max(log.lost, log.dropped), 'line')}"] if log.lost or log.dropped else []
@@ -84,7 +84,7 @@ def _made(run: Timeline, folder: str, told: Mapping[str, Any], log: Timeline | s
 
 
 def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
-    """Yield why a drill's result is not known or not as asked. A restore drill saves nothing, so the harness sees the
+    """Yields why a drill's result is not known or not as asked. A restore drill saves nothing, so the harness sees the
     copy there; and it ends its workers itself, so their ends are no crashes."""
     run, log, step = evidence.run, made.done, made.step
     if log is None:
@@ -114,7 +114,7 @@ def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
 
 
 def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iterator[str]:
-    """Yield a drill that begins before the run's last step, and workers that start or restore outside of its time.
+    """Yields a drill that begins before the run's last step, and workers that start or restore outside of its time.
     Times are compared only on one clock."""
     begun, over = (told.get("begun") or {}).get("at"), told.get("at")
     if begun is None or over is None:
@@ -129,7 +129,7 @@ def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iter
 
 
 def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
-    """Yield if some ranks of the run did not restore this save, by their own word or by their first step, or if the
+    """Yields if some ranks of the run did not restore this save, by their own word or by their first step, or if the
     world was not as large as planned."""
     size = run.planned_size.world_size or run.largest_world
     speakers = {process.rank for process in run.processes if process.rank < size} or set(range(size))
@@ -143,7 +143,7 @@ def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
 
 
 def _from_elsewhere(evidence: Analysis, log: Timeline, made: Made) -> Iterator[str]:
-    """Yield workers that restored another save, other bytes, or less state than the run's own restarts did."""
+    """Yields workers that restored another save, other bytes, or less state than the run's own restarts did."""
     usual = [each.entered for restart in evidence.restarts[1:] for each in restart.restores]
     for number, worker in enumerate(log.processes):
         path = worker.source or ""
@@ -160,5 +160,5 @@ def _from_elsewhere(evidence: Analysis, log: Timeline, made: Made) -> Iterator[s
 
 
 def tensors(run: Timeline) -> dict[int, str]:
-    """Map each step to the digest of the tensors in the save of it that the harness saw last."""
+    """Maps each step to the digest of the tensors in the save of it that the harness saw last."""
     return {event.get("step") or 0: str(event["tensors"]) for event in run.published if event.get("tensors")}

@@ -43,7 +43,7 @@ class Spike:
 
     @property
     def may_be_named(self) -> tuple[int, int]:
-        """Return the first and the last step that an alarm about this spike may name."""
+        """Returns the first and the last step that an alarm about this spike may name."""
         return self.since, self.seen + abnormal.SPIKE_STEPS
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Spike:
 
 
 def spikes(run: Timeline) -> list[Spike]:
-    """Return spikes in order of time. Steps are searched only if a fault or the trainer gives a reason."""
+    """Returns spikes in order of time. Steps are searched only if a fault or the trainer gives a reason."""
     moments = [fault.injected or 0 for fault in _diverging(run.faults)]
     told = [alarm for alarm in run.anomalies if alarm.get("kind") == abnormal.DIVERGENCE]
     moments += [each["at"] for each in (*told, *run.left_out) if each["at"] >= run.begin]
@@ -63,18 +63,18 @@ def spikes(run: Timeline) -> list[Spike]:
 
 
 def _diverging(faults: Iterable[FaultRecord]) -> Sequence[FaultRecord]:
-    """Return the faults that struck and drive the loss away."""
+    """Returns the faults that struck and drive the loss away."""
     return [fault for fault in faults if fault.diverges and fault.injected is not None]
 
 
 def after_a_fault(run: Timeline, found: Iterable[Spike]) -> Sequence[Spike]:
-    """Return spikes after the first diverging fault. Without a fault a spike may pass without an alarm."""
+    """Returns spikes after the first diverging fault. Without a fault a spike may pass without an alarm."""
     struck = min((fault.injected or 0 for fault in _diverging(run.faults)), default=NEVER)
     return [spike for spike in found if spike.end >= struck]
 
 
 def unseen(run: Timeline) -> str:
-    """Explain why a spike would not be seen: the loss is told in less than half of the steps. Empty if it would be
+    """Explains why a spike would not be seen: the loss is told in less than half of the steps. Empty if it would be
     seen, or if no fault drove the loss away."""
     told = np.unique(run.steps.step[_rows_of_one_rank(run)])
     if not _diverging(run.faults) or (len(told) > 1 and float(np.median(np.diff(told))) <= 1):
@@ -83,7 +83,7 @@ def unseen(run: Timeline) -> str:
 
 
 def _rows_of_one_rank(run: Timeline) -> Ints:
-    """Return the rows of the lowest rank that tells a loss, in order of time, without steps that a loss scale
+    """Returns the rows of the lowest rank that tells a loss, in order of time, without steps that a loss scale
     skipped."""
     steps = run.steps
     told = is_told(steps.loss)
@@ -98,7 +98,7 @@ def _rows_of_one_rank(run: Timeline) -> Ints:
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
-    """Yield the spikes in these rows. A step that is done again replaces itself and all later ones."""
+    """Yields the spikes in these rows. A step that is done again replaces itself and all later ones."""
     watch, history = abnormal.Spikes(), list[int]()
     steps, losses, norms = run.steps.step, run.steps.loss, run.steps.grad_norm
     for row in rows.tolist():
@@ -132,18 +132,18 @@ class LeftOut:
     odd: Sequence[Odd] = ()
 
     def within(self, begin: int, end: int) -> int:
-        """Count the accepted places in this range."""
+        """Counts the accepted places in this range."""
         return sum(max(0, min(end, first + count) - max(begin, first)) for first, count in self.accepted)
 
     def moved(self, first: Ints) -> Ints:
-        """Shift the first sample of each batch by the samples that were left out before it."""
+        """Shifts the first sample of each batch by the samples that were left out before it."""
         for begin, count in self.accepted:
             first = np.where(first >= begin, first + count, first)
         return first
 
 
 def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
-    """Check what the trainer said that it left out against its steps."""
+    """Checks what the trainer said that it left out against its steps."""
     if not run.left_out:
         return LeftOut()
     accepted, odd = list[tuple[Range, Spike | None]](), list[Odd]()
@@ -172,7 +172,7 @@ def _problems(
     hidden: bool,
     accepted: Sequence[tuple[Range, Spike | None]],
 ) -> Iterator[str]:
-    """Yield why these samples may not be left out. Only their number is checked for a spike that is hidden or before
+    """Yields why these samples may not be left out. Only their number is checked for a spike that is hidden or before
     this rehearsal."""
     places, early, steps = (int(event["first"]), int(event["count"])), event["at"] < run.begin, run.steps
     largest = int(steps.count.max(initial=0))
@@ -203,7 +203,7 @@ def _problems(
 
 
 def _by_a_fault(run: Timeline, since: int, at: int) -> bool:
-    """Return True if a fault accounts for this spike: the spike begins while the fault acts, or within the steps that a
+    """Returns True if a fault accounts for this spike: it begins while the fault acts, or within the steps that a
     spoilt state may stay unseen."""
     for fault in _diverging(run.faults):
         healed = run.end if fault.healed is None else fault.healed
@@ -215,7 +215,7 @@ def _by_a_fault(run: Timeline, since: int, at: int) -> bool:
 
 
 def _merged(ranges: Sequence[Range]) -> list[Range]:
-    """Merge overlapping ranges and sort them."""
+    """Merges overlapping ranges and sorts them."""
     return [(begin, end - begin) for begin, end in union((first, first + count) for first, count in ranges)]
 
 
@@ -241,7 +241,7 @@ class Said:
         self._margin = run.uncertainty_ns
 
     def of(self, begin: int, steps: tuple[int, int] | None) -> bool:
-        """Return True if an alarm since `begin` names one of these steps or no step. `None`: any step."""
+        """Returns True if an alarm since `begin` names one of these steps or no step. `None`: any step."""
         since = begin - self._margin
         if steps is None:
             return bool(self._last >= since)
@@ -260,7 +260,7 @@ class Abnormal(Protocol):
 
 
 def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[Odd]:
-    """Yield abnormal events that were not told, or whose steps survived. `kind`: the trainer's word for them."""
+    """Yields abnormal events that were not told, or whose steps survived. `kind`: the trainer's word for them."""
     said = Said(run, kind)
     for each in found:
         told = said.of(each.begin, each.may_be_named)
@@ -269,7 +269,7 @@ def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[
 
 
 def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Sequence[Spike]) -> list[Alarm]:
-    """Return alarms outside of the windows `at_work` (ns) that the steps do not confirm. An alarm may come some steps
+    """Returns alarms outside of the windows `at_work` (ns) that the steps do not confirm. An alarm may come some steps
     after its window."""
     over = np.append(run.progress.end, run.end)
     last = np.searchsorted(over, [end for _, end in at_work]) + SETTLING_STEPS
@@ -281,7 +281,7 @@ def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Seque
 
 
 def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Alarm]:
-    """Return alarms that the steps contradict, also alarms about non-finite figures at steps that tell finite ones."""
+    """Returns alarms that the steps contradict, also alarms about non-finite figures at steps that tell finite ones."""
     shown = (abnormal.DIVERGENCE, *abnormal.OF_STEPS)
     rows = np.flatnonzero(np.isfinite(run.steps.loss) & np.isfinite(run.steps.grad_norm))
     finite = set(zip(run.steps.process[rows].tolist(), run.steps.step[rows].tolist(), strict=True))
@@ -291,7 +291,7 @@ def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Alarm]:
 
 
 def _about(alarm: Alarm) -> int:
-    """Return the rank that an alarm is about; any rank may raise it."""
+    """Returns the rank that an alarm is about; any rank may raise it."""
     return int(alarm["rank"] if alarm.get("suspect") is None else alarm["suspect"])
 
 
@@ -304,7 +304,7 @@ class _Borne:
             self.spikes[spike.seen] = min(spike.end, self.spikes.get(spike.seen, spike.end))
 
     def _before(self, alarm: Alarm) -> Ints:
-        """Return rows up to the step that the alarm names, or up to its time: of the rank that it is about, or else of
+        """Returns rows up to the step that the alarm names, or up to its time: of the rank that it is about, or else of
         the process that raised it."""
         steps, (order, begins), mine = self.run.steps, self.run.rows_by_process, alarm["process"]
         if (rank := _about(alarm)) != alarm["rank"]:
@@ -317,19 +317,19 @@ class _Borne:
 
     @cached_property
     def _lives(self) -> Mapping[int, Sequence[tuple[int, int]]]:
-        """Map each rank to the start and row of its processes, in order of time."""
+        """Maps each rank to the start and row of its processes, in order of time."""
         started = sorted((process.started, row) for row, process in enumerate(self.run.processes))
         return grouped((self.run.processes[row].rank, (at, row)) for at, row in started)
 
     @cached_property
     def _by_step(self) -> tuple[Ints, Ints]:
-        """Return surviving rows, sorted by step and then time, and their steps."""
+        """Returns surviving rows, sorted by step and then time, and their steps."""
         rows = np.flatnonzero(self.run.steps.survives)
         rows = rows[np.argsort(self.run.steps.step[rows], kind="stable")]
         return rows, self.run.steps.step[rows]
 
     def by_the_rules(self, alarm: Alarm) -> bool:
-        """Return True if the steps confirm the alarm by the very rule that it names."""
+        """Returns True if the steps confirm the alarm by the very rule that it names."""
         if alarm.get("kind") == abnormal.DIVERGENCE:
             return bool(self.spikes.get(alarm.get("at_step", -1), NEVER) <= alarm["at"])
         if alarm.get("kind") not in abnormal.OF_STEPS:
@@ -342,7 +342,7 @@ class _Borne:
         return alarm["kind"] in found
 
     def slow_indeed(self, alarm: Alarm) -> bool:
-        """Return True if the rank's time per step, without waits, exceeded its peers' about as much as told."""
+        """Returns True if the rank's time per step, without waits, exceeded its peers' about as much as told."""
         told, steps = alarm.get("slowdown"), self.run.steps
         if alarm.get("kind") != "straggler" or not isinstance(told, int | float) or not told > 1:
             return False
@@ -362,7 +362,7 @@ class _Borne:
         return bool(usual > 0 and medians.get(_about(alarm), 0.0) - usual >= excess)
 
     def _of_steps(self, mine: Ints, at: int) -> Ints:
-        """Return the rows of all ranks for the same steps that were over by then."""
+        """Returns the rows of all ranks for the same steps that were over by then."""
         rows, step = self._by_step
         numbers = np.unique(self.run.steps.step[mine])
         cuts = zip(np.searchsorted(step, numbers), np.searchsorted(step, numbers, side="right"), strict=True)

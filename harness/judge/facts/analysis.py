@@ -58,7 +58,7 @@ class Analysis(Evidence):
 
     @cached_property
     def usual(self) -> Usual:
-        """Return durations without a fault."""
+        """Returns durations without a fault."""
         return Usual(self.fault_free_runs, self.run)
 
     @cached_property
@@ -67,7 +67,7 @@ class Analysis(Evidence):
 
     @property
     def degraded(self) -> Sequence[Degraded]:
-        """Return the intervals in which faults slowed the job without stopping it."""
+        """Returns the intervals in which faults slowed the job without stopping it."""
         return self.slowed.degraded
 
     @cached_property
@@ -80,12 +80,12 @@ class Analysis(Evidence):
 
     @cached_property
     def pace(self) -> Pace | str:
-        """Return the speed of the job after its last recovery, or why it is not judged."""
+        """Returns the speed of the job after its last recovery, or why it is not judged."""
         return usual.pace(self.run, self.usual, self.disturbed)
 
     @cached_property
     def windows(self) -> Sequence[Window]:
-        """Return the times in ns that faults caused: recovery episodes and slowed intervals. Without a fault-free run
+        """Returns the times in ns that faults caused: recovery episodes and slowed intervals. Without a fault-free run
         also steps with frozen processes, as their slowing may not be seen then."""
         episodes = [(episode.t_stop, episode.end) for episode in self.run.episodes]
         stood = [] if self.fault_free_runs else usual.stood_frozen(self.run)
@@ -109,43 +109,43 @@ class Analysis(Evidence):
 
     @cached_property
     def resumed_runs(self) -> envelope.Resumed | None:
-        """Return the fault-free runs that change their size where the run did."""
+        """Returns the fault-free runs that change their size where the run did."""
         return envelope.resumed(self)
 
     @cached_property
     def calibrated(self) -> Envelope | str:
-        """Return the band of fault-free runs that part at their first step, or why there is none."""
+        """Returns the band of fault-free runs that part at their first step, or why there is none."""
         return envelope.calibrated(self, self.fault_free_curve)
 
     @cached_property
     def envelope(self) -> Envelope | str:
-        """Return the band that the run is compared with, or why there is none."""
+        """Returns the band that the run is compared with, or why there is none."""
         if self.resumed_runs is None or not self.fault_free_curve:
             return self.calibrated
         return self.resumed_runs.around(self.fault_free_curve)
 
     @cached_property
     def resume_alone(self) -> tuple[str, str]:
-        """Describe the changes by a resume without a fault: with as many ranks, and with another number of ranks."""
+        """Describes the changes by a resume without a fault: with as many ranks, and with another number of ranks."""
         return envelope.resume_alone(self.resumed_runs, self.calibrated, self.fault_free_curve)
 
     @cached_property
     def left_band_early(self) -> str:
-        """Name a step outside the band before any fault struck: the band then says nothing of this job."""
+        """Names a step outside the band before any fault struck: the band then says nothing of this job."""
         return envelope.left_early(self.run, self.envelope, self.comparison)
 
     @cached_property
     def incomparable(self) -> str:
-        """Explain why no step can be compared with the fault-free run's, or return an empty text."""
+        """Explains why no step can be compared with the fault-free run's, or returns an empty text."""
         return no_comparison(self.run, self.fault_free, self.comparison)
 
     @cached_property
     def never_the_same(self) -> str:
-        """Explain why two runs of this trainer cannot be expected to be equal, or return an empty text."""
+        """Explains why two runs of this trainer cannot be expected to be equal, or returns an empty text."""
         return never_the_same(self.run, self.comparison)
 
     def bounds(self, of: type[B]) -> B | None:
-        """Return the bounds of this kind in the scenario; `None` if there are none or they cannot be read."""
+        """Returns the bounds of this kind in the scenario; `None` if there are none or they cannot be read."""
         written = (self.run.plan.get("expect") or {}).get(next(name for name, each in BOUNDS.items() if each is of))
         with contextlib.suppress(ValidationError):
             return of.model_validate(written) if isinstance(written, Mapping) else None
@@ -153,48 +153,48 @@ class Analysis(Evidence):
 
     @cached_property
     def continuity(self) -> ContinuityBounds | None:
-        """Return the bounds on the distance to the fault-free run; `None` if there are none."""
+        """Returns the bounds on the distance to the fault-free run; `None` if there are none."""
         bounds = self.bounds(ContinuityBounds)
         return bounds if bounds and bounds.against == "fault-free" else None
 
     @cached_property
     def consumed(self) -> Consumed | None:
-        """Return the samples that the surviving history consumed; `None` if no rank tells them."""
+        """Returns the samples that the surviving history consumed; `None` if no rank tells them."""
         return samples.consumed(self)
 
     @cached_property
     def spikes(self) -> Sequence[Spike]:
-        """Return the loss spikes, searched for if a fault or the trainer gives a reason."""
+        """Returns the loss spikes, searched for if a fault or the trainer gives a reason."""
         return alarms.spikes(self.run)
 
     @cached_property
     def left_out(self) -> LeftOut:
-        """Return the samples that the trainer left out over a spike."""
+        """Returns the samples that the trainer left out over a spike."""
         return alarms.left_out(self.run, self.spikes)
 
     @cached_property
     def apart(self) -> tuple[Floats, Floats] | None:
-        """Return the steps that both runs have, and the largest loss difference of one rank in each."""
+        """Returns the steps that both runs have, and the largest loss difference of one rank in each."""
         return losses.apart(self.run.steps, self.fault_free.steps) if self.fault_free else None
 
     @cached_property
     def weights_apart(self) -> tuple[int, list[Apart]]:
-        """Return the number of steps with weight digests of several ranks, and the steps where these differ."""
+        """Returns the number of steps with weight digests of several ranks, and the steps where these differ."""
         return ranks.weights_apart(self.run.steps)
 
     @cached_property
     def own_weights(self) -> bool:
-        """Return True if each rank holds its own part of the weights, as the fault-free run shows."""
+        """Returns True if each rank holds its own part of the weights, as the fault-free run shows."""
         return self.fault_free is not None and bool(ranks.weights_apart(self.fault_free.steps)[1])
 
     @cached_property
     def last_apart(self) -> int:
-        """Return the last step at which the weights of ranks differ, or -1."""
+        """Returns the last step at which the weights of ranks differ, or -1."""
         return max((each.step for each in self.weights_apart[1]), default=-1)
 
     @cached_property
     def jumps(self) -> Ints:
-        """Count for each process how often the step after one was not the next."""
+        """Counts for each process how often the step after one was not the next."""
         order, begins = self.run.rows_by_process
         far = np.append(np.diff(self.run.steps.step[order]) != 1, False)
         before = np.append(0, np.cumsum(far))
@@ -203,18 +203,18 @@ class Analysis(Evidence):
 
     @cached_property
     def rows_by_step(self) -> tuple[Ints, Ints]:
-        """Return all rows sorted by step, and their steps."""
+        """Returns all rows sorted by step, and their steps."""
         order = np.argsort(self.run.steps.step, kind="stable")
         return order, self.run.steps.step[order]
 
     @cached_property
     def seams(self) -> frozenset[int]:
-        """Return the step before the first one of each epoch with surviving steps."""
+        """Returns the step before the first one of each epoch with surviving steps."""
         return frozenset(int(epoch.first) - 1 for epoch in self.run.epochs if epoch.kept >= 0)
 
     @cached_property
     def missing(self) -> Ints:
-        """Return the steps that the surviving history lacks."""
+        """Returns the steps that the surviving history lacks."""
         told = self.fault_free_curve.step if self.fault_free_curve else None
         return losses.missing(self.curve, told, self.run.stride, self.run.steps_before)
 
@@ -228,12 +228,12 @@ class Analysis(Evidence):
 
     @cached_property
     def planned_faults(self) -> Mapping[str, Mapping[str, Any]]:
-        """Map fault ids to the faults of the plan."""
+        """Maps fault ids to the faults of the plan."""
         return {str(fault["id"]): fault for fault in self.run.plan.get("faults") or ()}
 
     @cached_property
     def ends(self) -> Sequence[End]:
-        """Return the ends of all commands and workers, also the good ones."""
+        """Returns the ends of all commands and workers, also the good ones."""
         return deaths.ends_of(self.run)
 
     @cached_property
@@ -242,7 +242,7 @@ class Analysis(Evidence):
 
     @cached_property
     def last_notices(self) -> Mapping[str, int]:
-        """Map each node to its last notice that somebody gave; the trainer's word alone is not enough."""
+        """Maps each node to its last notice that somebody gave; the trainer's word alone is not enough."""
         return {each["node"]: each["at"] for each in sorted(deaths.given(self.run), key=operator.itemgetter("at"))}
 
     @cached_property
@@ -255,27 +255,27 @@ class Analysis(Evidence):
 
     @cached_property
     def restarts(self) -> Sequence[Restart]:
-        """Return the begin of each epoch; the first one is the start of the job."""
+        """Returns the begin of each epoch; the first one is the start of the job."""
         return restarts.restarts(self.run, self.saves)
 
     def no_restart(self) -> str:
-        """Explain why restarts show nothing: there was none. Else return an empty text."""
+        """Explains why restarts show nothing: there was none. Else returns an empty text."""
         return "" if len(self.restarts) > 1 else "nothing restarted the job"
 
     def no_damage(self) -> str:
-        """Explain why damaged checkpoints show nothing: no restart, or no damage. Else return an empty text."""
+        """Explains why damaged checkpoints show nothing: no restart, or no damage. Else returns an empty text."""
         compared = any(each.content and each.saved for restart in self.restarts[1:] for each in restart.restores)
         known = compared or any(self.saves.damage.values())
         return self.no_restart() or ("" if known else "no fault damaged a checkpoint")
 
     @cached_property
     def lost_lines(self) -> Sequence[Lost]:
-        """Return the lines that logs lack by their numbers, and the cause of each loss."""
+        """Returns the lines that logs lack by their numbers, and the cause of each loss."""
         return list(lost_lines(self.run, self.taken, self.ends)) if self.run.lost > self.run.dropped else ()
 
     @cached_property
     def taken(self) -> Sequence[int]:
-        """Return for each process when a fault that kills struck it; -1: never."""
+        """Returns for each process when a fault that kills struck it; -1: never."""
         strikes: dict[tuple[object, object, object], list[int]] = {}  # by node, incarnation and rank
         for fault in self.run.faults:
             for target in fault.targets if fault.kills else ():

@@ -24,7 +24,7 @@ class Moments(Generic[T]):
         self._at = [at for at, _ in self._things]
 
     def within(self, first: int, last: int) -> Iterator[T]:
-        """Yield the things from `first` to `last`, both included, in order of time."""
+        """Yields the things from `first` to `last`, both included, in order of time."""
         low, high = bisect.bisect_left(self._at, first), bisect.bisect_right(self._at, last)
         return (self._things[place][1] for place in range(low, high))
 
@@ -39,7 +39,7 @@ class Spans(Generic[T]):
         self._earliest = list(begins)[::-1]  # earliest begin of this thing and all that end later
 
     def at(self, moment: int) -> Iterator[T]:
-        """Yield the things that were going on at this moment, in the order of their ends."""
+        """Yields the things that were going on at this moment, in the order of their ends."""
         for place in range(bisect.bisect_left(self._ends, moment), len(self._things)):
             if self._earliest[place] > moment:
                 return
@@ -58,14 +58,14 @@ class Located(Generic[T]):
         self._spans = {node: {rank: Spans(each) for rank, each in there.items()} for node, there in found.items()}
 
     def at(self, node: Node, rank: int | None, moment: int) -> Iterator[T]:
-        """Yield the things that were going on for this rank, or anywhere on the node (`None`)."""
+        """Yields the things that were going on for this rank, or anywhere on the node (`None`)."""
         ranks = self._spans.get(node, {})
         for each in ranks if rank is None else ranks.keys() & {rank}:
             yield from ranks[each].at(moment)
 
 
 def disturbed(run: Timeline) -> list[Window]:
-    """Merge outages and the times of faults at work. Some steps after each are disturbed, too."""
+    """Merges outages and the times of faults at work. Some steps after each are disturbed, too."""
     found = [(episode.t_stop, episode.end) for episode in run.episodes]
     over = {name: episode.end for episode in run.episodes for name in episode.faults}  # the last episode counts
     for fault in run.faults:
@@ -78,7 +78,7 @@ def disturbed(run: Timeline) -> list[Window]:
 
 
 def union(windows: Iterable[Window]) -> list[Window]:
-    """Merge windows that overlap or touch, and sort them."""
+    """Merges windows that overlap or touch, and sorts them."""
     merged: list[Window] = []
     for begin, end in sorted(windows):
         if merged and begin <= merged[-1][1]:
@@ -89,13 +89,13 @@ def union(windows: Iterable[Window]) -> list[Window]:
 
 
 def touches(windows: Sequence[Window], first: int, last: int) -> bool:
-    """Return True if one of these separate, sorted windows overlaps `first` to `last`."""
+    """Returns True if one of these separate, sorted windows overlaps `first` to `last`."""
     place = bisect.bisect_right(windows, last, key=lambda window: window[0])
     return place > 0 and windows[place - 1][1] >= first
 
 
 def quiet(begin: Ints, end: Ints, disturbed: Sequence[Window]) -> Bools:
-    """Mark the intervals [begin, end) that touch no window."""
+    """Marks the intervals [begin, end) that touch no window."""
     if not disturbed:
         return np.ones(len(begin), np.bool_)
     lows, highs = np.array(disturbed, np.int64).T
@@ -104,7 +104,7 @@ def quiet(begin: Ints, end: Ints, disturbed: Sequence[Window]) -> Bools:
 
 
 def stretches(rows: Bools) -> list[slice]:
-    """Return slices of consecutive `True` rows."""
+    """Returns slices of consecutive `True` rows."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], rows, [False]]).astype(np.int8)))
     return [slice(int(begin), int(end)) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
 
@@ -134,14 +134,14 @@ class Places:
         self._exits: dict[Node, Moments[Mapping[str, Any]]] = {node: Moments(each) for node, each in told.items()}
 
     def had(self, node: Node, moment: int) -> bool:
-        """Return True if the job had this node at this moment."""
+        """Returns True if the job had this node at this moment."""
         return any(True for _ in self._had.at(node, None, moment))
 
     def alive(self, target: Target, moment: int) -> Iterator[int]:
-        """Return rows of Timeline.processes: the target's workers that were alive at this moment."""
+        """Returns rows of Timeline.processes: the target's workers that were alive at this moment."""
         return self._lives.at(node_of(target), target.get("rank"), moment)
 
     def exits(self, target: Target, first: int, last: int) -> Iterator[Mapping[str, Any]]:
-        """Return the exits on the target's node from `first` to `last`."""
+        """Returns the exits on the target's node from `first` to `last`."""
         node = target.get("node"), target.get("incarnation")
         return self._exits[node].within(first, last) if node in self._exits else iter(())

@@ -61,7 +61,7 @@ class End(NamedTuple):
 
     @property
     def places(self) -> frozenset[_Place]:
-        """Return the places at which a fault can hit this process: its node, and its rank there."""
+        """Returns the places at which a fault can hit this process: its node, and its rank there."""
         return frozenset((self.node, self.incarnation, rank) for rank in (None, self.rank))
 
     def is_in(self, places: Set[_Place]) -> bool:
@@ -72,7 +72,7 @@ class End(NamedTuple):
 
 
 def describe_alike(alike: Sequence[End], since: int) -> str:
-    """Describe deaths with the same code and error in one sentence: `ranks 0 and 1 died 7 times, the first at …`."""
+    """Describes deaths with the same code and error in one sentence: `ranks 0 and 1 died 7 times, the first at …`."""
     first = min(alike, key=lambda death: death.at)
     told: set[Any] = {death.node if first.rank is None else death.rank for death in alike}
     names, at, several = listed([*map(str, sorted(told))]), format_duration(first.at - since), "s" * (len(told) > 1)
@@ -92,14 +92,14 @@ def describe_alike(alike: Sequence[End], since: int) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join names as `0`, `0 and 1`, or `0, 1, 2 and 61 others`."""
+    """Joins names as `0`, `0 and 1`, or `0, 1, 2 and 61 others`."""
     named, rest = (names, 0) if len(names) <= NAMED_MAX else (names[: NAMED_MAX - 1], len(names) - NAMED_MAX + 1)
     parts = [*named, f"{rest} others"] if rest else list(named)
     return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
 
 def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
-    """Yield deaths during the run that no injected fault explains. A worker that ended with 0 before the last step had
+    """Yields deaths during the run that no injected fault explains. A worker that ended with 0 before the last step had
     begun counts as dead, too."""
     released = max((slot.released for slot in run.slots), default=run.end)
     over = released if run.aborted is None else min(released, run.aborted)  # later ones are the harness's own doing
@@ -112,7 +112,7 @@ def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
 
 
 def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
-    """Yield the time from each notice of the harness until the node was taken. A job may save and leave in it without
+    """Yields the time from each notice of the harness until the node was taken. A job may save and leave in it without
     telling of the notice."""
     doubt = _doubt(run)
     for fault in (each for each in run.faults if each.injected is not None and each.notice_ns):
@@ -121,7 +121,7 @@ def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
 
 
 def given(run: Timeline) -> list[dict[str, Any]]:
-    """Return the notices that somebody gave. A notice that only the trainer tells excuses nothing.
+    """Returns the notices that somebody gave. A notice that only the trainer tells excuses nothing.
 
     The harness gives one by a fault that takes a node after a notice, or that asks a rank to end; an engine may take a
     node of its own accord; and a straggler may leave while a fault slows its node. Their peers are told as well.
@@ -147,14 +147,14 @@ def given(run: Timeline) -> list[dict[str, Any]]:
 
 
 def ends_of(run: Timeline) -> list[End]:
-    """Return the ends of all commands and workers, also the good ones."""
+    """Returns the ends of all commands and workers, also the good ones."""
     workers = list(enumerate(run.processes))
     there = grouped(((each.node, each.incarnation), row) for row, each in workers)
     ended = grouped(((each.node, each.incarnation, each.exited), row) for row, each in workers)
     allocated = {(slot.node, slot.incarnation): slot.allocated for slot in reversed(run.slots)}
 
     def end(exit_: Mapping[str, Any]) -> End:
-        """Describe one exit: when the process was started, its rows, and its error."""
+        """Describes one exit: when the process was started, its rows, and its error."""
         node, incarnation, rank, at = exit_["node"], exit_["incarnation"], exit_["rank"], exit_["at"]
         if rank is None:
             started = allocated.get((node, incarnation), at)
@@ -174,7 +174,7 @@ def ends_of(run: Timeline) -> list[End]:
 
 
 def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
-    """Yield exits that only the worker itself told: some launchers write no log."""
+    """Yields exits that only the worker itself told: some launchers write no log."""
     seen = {(exit_["node"], exit_["incarnation"], exit_["at"]) for exit_ in run.exits if exit_["rank"] is not None}
     for worker in run.processes:
         place = {"node": worker.node, "incarnation": worker.incarnation, "rank": worker.rank}
@@ -183,7 +183,7 @@ def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _vanished(run: Timeline) -> Iterator[End]:
-    """Yield workers that others went on without, though nobody told of their end. Workers that never did a step are
+    """Yields workers that others went on without, though nobody told of their end. Workers that never did a step are
     left out: silent launchers give up a start and try again.
 
     Those that never came to a step are left out: launchers that tell nothing give up a start and try again.
@@ -203,7 +203,7 @@ def _vanished(run: Timeline) -> Iterator[End]:
 
 
 def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
-    """Return True if a worker is certainly gone: its end is not told, or a later process on its node took its rank."""
+    """Returns True if a worker is certainly gone: its end is not told, or a later process on its node took its rank."""
     others = (run.processes[row] for row in world)
     place = gone.node, gone.incarnation, gone.rank
     taken = ((o.node, o.incarnation, o.rank) == place and o.started > gone.last_seen for o in others)
@@ -267,7 +267,7 @@ class _Inquest:
         return any(self._goes_with(death, root) for root in self._roots.within(since, death.at + self._doubt))
 
     def _left_in_peace(self, death: End) -> bool:
-        """Return True if the process left after a notice, or for a larger world that came."""
+        """Returns True if the process left after a notice, or for a larger world that came."""
         if death.code not in (None, *CLEAN_CODES):
             return False
         if any(self._notices.within(death.started, death.at)) or (death.code == 0 and any(self._leaves.at(death.at))):
@@ -277,30 +277,30 @@ class _Inquest:
         return any(self._run.processes[row].world_size < largest for row in rows for largest in worlds)
 
     def _is_target(self, death: End) -> bool:
-        """Return True if the process was alive when a fault that kills acted on its place."""
+        """Returns True if the process was alive when a fault that kills acted on its place."""
         strikes = (first_from(self._strikes.get(place, []), death.started - self._doubt) for place in death.places)
         return min(strikes) <= death.at + self._doubt
 
     def _settled(self, death: End, unsettled: Set[int] = frozenset()) -> int:
-        """Return the earliest moment that can explain the death: its start, or its last step in a new world."""
+        """Returns the earliest moment that can explain the death: its start, or its last step in a new world."""
         worlds = (world for row in death.processes for world in self._worlds.get(row, ()))
         settled = (at for at, number in worlds if at <= death.at and number not in unsettled)
         return max([death.started - self._doubt, *settled])
 
     def _goes_with(self, death: End, root: _Root) -> bool:
-        """Return True if it was alive at this moment and died before it had done a step without the victims."""
+        """Returns True if it was alive at this moment and died before it had done a step without the victims."""
         if self._settled(death, root.unsettled) > root.at or death.is_in(root.beyond):
             return False
         last = max((int(self._last_step[row]) for row in death.processes), default=0)
         return last < root.survived and (not death.error or death.is_in(root.aim))
 
     def _alive(self, places: Set[_Place], moment: int) -> Iterator[End]:
-        """Yield ends of processes in these places that were alive then, as far as the clocks tell."""
+        """Yields ends of processes in these places that were alive then, as far as the clocks tell."""
         for node, incarnation, rank in places:
             yield from self._lives.at((node, incarnation), rank, moment)
 
     def _after_kill(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yield each strike and each end of a victim: a launcher may start a peer after the strike. If victims left on
+        """Yields each strike and each end of a victim: a launcher may start a peer after the strike. If victims left on
         a notice before the strike, also the moment of that."""
         aim, first = _aim(fault), min(fault.strikes, default=acted_at(fault))
         targets = dict.fromkeys(victim for moment in _moments(fault) for victim in self._alive(aim, moment))
@@ -312,9 +312,9 @@ class _Inquest:
         yield from (_Root(at, aim, unsettled) for at in ends)
 
     def _after_stop(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yield when the fault was healed, and the ends of targets that it left to die. A process has survived a minute
-        later, once a checkpoint was committed: launchers miss heartbeats for less, and a failed save may show at the
-        next one."""
+        """Yields when the fault was healed, and the ends of targets that it left to die. A process has survived a
+        minute later, once a checkpoint was committed: launchers miss heartbeats for less, and a failed save may show at
+        the next one."""
         healed, aim = self._healed(fault), _aim(fault)
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + SURVIVED_NS, *saved) if saved else NEVER
@@ -324,7 +324,7 @@ class _Inquest:
                 yield _Root(other.at, aim, survived=survived, aim=aim)
 
     def _last_word(self, death: End) -> int:
-        """Return when a worker was last heard of; its exit is seen later than it happens."""
+        """Returns when a worker was last heard of; its exit is seen later than it happens."""
         seen = (self._run.processes[row].last_seen for row in death.processes)
         return death.at if death.rank is None else max(seen, default=death.started)
 

@@ -38,7 +38,7 @@ class DoneAgain:
 
     @cached_property
     def not_compared(self) -> str:
-        """Explain why its figures prove nothing; empty if they are compared."""
+        """Explains why its figures prove nothing; empty if they are compared."""
         run, disturbed, step = self._evidence.run, self._evidence.disturbed, self.made.step
         begun = run.steps.begin[run.steps.survives & (run.steps.step > step)]
         elsewhere = any(each.restored_step not in (None, step) for each in self.log.processes)
@@ -57,7 +57,7 @@ class DoneAgain:
 
     @cached_property
     def repeats(self) -> bool:
-        """Return True if a repeat of the run is bit-identical, so that all compared figures must be equal."""
+        """Returns True if a repeat of the run is bit-identical, so that all compared figures must be equal."""
         usual, run = self._evidence.comparison, self._evidence.run
         if self.not_compared or usual is None:
             return False
@@ -68,7 +68,7 @@ class DoneAgain:
 
     @property
     def unbound(self) -> bool:
-        """Return True if no bound applies to its losses. The learning rate depends on the step alone."""
+        """Returns True if no bound applies to its losses. The learning rate depends on the step alone."""
         return not self.not_compared and self._bounds.get("mode") == "final" and not self.repeats
 
     @property
@@ -87,7 +87,7 @@ class DoneAgain:
                 yield f"{counted(steps, 'step')} at which only it, or only the run, tells the {WORDS[name]}"
 
     def off(self) -> list[tuple[int, str, float, float]]:
-        """Return for each figure the first step in which it is off, the run's value and its own, in order of steps."""
+        """Returns for each figure the first step in which it is off, the run's value and its own, in order of steps."""
         found = []
         for name in self._curves:
             mine, other = getattr(self.compared.run, name), getattr(self.compared.fault_free, name)
@@ -96,7 +96,7 @@ class DoneAgain:
         return sorted(found)
 
     def _band(self, name: str, mine: Floats) -> Floats | float:
-        """Return how far a figure may be off. A value that only one of the two tells is ignored."""
+        """Returns how far a figure may be off. A value that only one of the two tells is ignored."""
         usual = self._evidence.comparison
         if self.repeats or usual is None:
             return 0.0
@@ -105,7 +105,7 @@ class DoneAgain:
         return np.maximum(DRILL_FACTOR * most, losses.rounding(mine, losses.terms(self._evidence.run)))
 
     def of_ranks(self, names: Mapping[str, str]) -> Iterator[str]:
-        """Describe the first value of each name that a rank tells differently than in the run."""
+        """Describes the first value of each name that a rank tells differently than in the run."""
         for name, words in names.items() if self.repeats else ():
             rows, same = ranks.beside(self.log.steps, self._evidence.run.steps, name)
             for row in rows[~same][:1]:
@@ -114,12 +114,12 @@ class DoneAgain:
 
 
 def done_again(evidence: Analysis) -> DoneAgain | None:
-    """Return the second restart beside the run; `None` if it did not complete as asked."""
+    """Returns the second restart beside the run; `None` if it did not complete as asked."""
     made = second_restart(evidence)
     return None if made.done is None else DoneAgain(evidence, made, made.done)
 
 
 def not_done(evidence: Analysis) -> str:
-    """Explain why no second restart shows that the same steps are done once more."""
+    """Explains why no second restart shows that the same steps are done once more."""
     again = done_again(evidence)
     return again.not_compared if again else second_restart(evidence).silent

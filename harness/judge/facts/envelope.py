@@ -76,11 +76,11 @@ class Envelope:
     sizes: frozenset[int]  # ranks of these runs' worlds
 
     def outside(self, found: Comparison) -> dict[str, Bools]:
-        """Mark the steps at which the run differs by more than a single step may."""
+        """Marks the steps at which the run differs by more than a single step may."""
         return {name: found.apart(name) > self.single[name][self._rows(found)] for name in CURVES}
 
     def lasts(self, found: Comparison) -> Lasts | None:
-        """Return the first stretch in which the run differs for too long."""
+        """Returns the first stretch in which the run differs for too long."""
         for name in DRIFTS:
             means = self._means(found, name)
             for row in np.flatnonzero(means > self.lasting[name])[:1].tolist():
@@ -88,7 +88,7 @@ class Envelope:
         return None
 
     def too_soon(self, found: Comparison) -> dict[str, Bools]:
-        """Mark the steps at which the run differs by more than two fault-free runs do so soon after they part."""
+        """Marks the steps at which the run differs by more than two fault-free runs do so soon after they part."""
         parted = _parted(found)
         if parted is None:
             return {}
@@ -97,7 +97,7 @@ class Envelope:
         return {name: found.apart(name) > self.soon[name][ages] for name in DRIFTS}
 
     def spans(self, found: Comparison, too_soon: bool = False) -> Iterator[tuple[int, int]]:
-        """Yield the first step that is outside or differs too soon, and the steps that differ for too long."""
+        """Yields the first step that is outside or differs too soon, and the steps that differ for too long."""
         early = self.too_soon(found).values() if too_soon else ()
         rows, lasts = np.logical_or.reduce([*self.outside(found).values(), *early]), self.lasts(found)
         if rows.any():
@@ -106,7 +106,7 @@ class Envelope:
             yield lasts.first, lasts.last
 
     def sees(self, found: Comparison) -> list[Sight]:
-        """Return for each stretch after the first difference the smallest lasting loss deviation that would not have
+        """Returns for each stretch after the first difference the smallest lasting loss deviation that would not have
         passed, beyond the run's own difference."""
         parted = _parted(found)
         if parted is None:
@@ -119,7 +119,7 @@ class Envelope:
         return [Sight(*self._steps(each), float(percent[each])) for each in told]
 
     def changes_by(self, since: Sight) -> float:
-        """Return by how many percent the fault-free loss changes from these steps to its last ones."""
+        """Returns by how many percent the fault-free loss changes from these steps to its last ones."""
         level = self._level()
         first = level[int(np.searchsorted(self.fault_free.step[self.edges], since.first))]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -127,13 +127,13 @@ class Envelope:
 
     @property
     def blind(self) -> bool:
-        """Return True if the band shows nothing: one step may be off by as much as the loss changes in all."""
+        """Returns True if the band shows nothing: one step may be off by as much as the loss changes in all."""
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         wide = self.single["loss"] > ulps(self.fault_free.loss)
         return bool(wide.any() and len(finite) and self.single["loss"].max() >= np.ptp(finite))
 
     def blind_from(self, step: int) -> bool:
-        """Return True if runs that part here may at once differ by as much as one training step moves the loss."""
+        """Returns True if runs that part here may at once differ by as much as one training step moves the loss."""
         first = int(np.searchsorted(self.edges, np.searchsorted(self.fault_free.step, step), side="right")) - 1
         level, rows = self._level(), len(self.fault_free) - self.edges[first]
         return bool(self.soon["loss"][:2].max() >= abs(level[-1] - level[first]) / rows)
@@ -142,7 +142,7 @@ class Envelope:
         return np.searchsorted(self.fault_free.step, found.step)
 
     def _means(self, found: Comparison, name: str) -> Floats:
-        """Return the mean size of the run's differences in each stretch; 0 where no value is told."""
+        """Returns the mean size of the run's differences in each stretch; 0 where no value is told."""
         values = np.full(len(self.fault_free), np.nan)
         values[self._rows(found)] = found.apart(name)
         return _mean(values, self.edges)
@@ -156,7 +156,7 @@ class Envelope:
 
 
 def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | None) -> str:
-    """Name a step outside the band before any fault struck: then the fault-free runs do not show all of the job's
+    """Names a step outside the band before any fault struck: then the fault-free runs do not show all of the job's
     scatter. Empty if there is none."""
     struck = first_strike(run.faults)
     if isinstance(band, str) or comparison is None or struck == NEVER or run.beside.earlier:
@@ -169,7 +169,7 @@ def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | Non
 
 
 def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
-    """Return the band around the fault-free run, drawn from the calibration runs; or why there is none."""
+    """Returns the band around the fault-free run, drawn from the calibration runs; or why there is none."""
     flaws = [evidence.flaw(each) for each in evidence.calibration]
     others = [each for each, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
     if any(flaws) and not others:
@@ -196,12 +196,12 @@ class Resumed:
         return _drawn(centre, self.others, self.runs, self.sizes, self.terms)
 
     def repeats(self, fault_free: Curve) -> bool:
-        """Return True if the job computed exactly the fault-free values until it stopped."""
+        """Returns True if the job computed exactly the fault-free values until it stopped."""
         return compare(self.before, fault_free).identical
 
 
 def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | None) -> tuple[str, str]:
-    """Describe what fault-free runs change by resuming from a save: with as many ranks, and with another number of
+    """Describes what fault-free runs change by resuming from a save: with as many ranks, and with another number of
     ranks. Empty texts: nothing. A band that is drawn from these runs would hide the change."""
     if resumed is None or alone is None:
         return "", ""
@@ -220,7 +220,7 @@ def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | N
 
 
 def _apart(band: Envelope | str, other: Curve, centre: Curve, too_soon: bool = False) -> str:
-    """Name the steps at which this run is outside of the band, or return an empty text."""
+    """Names the steps at which this run is outside of the band, or returns an empty text."""
     if isinstance(band, str):
         return ""
     first, last = next(iter(band.spans(compare(other, centre), too_soon)), (0, 0))
@@ -228,7 +228,7 @@ def _apart(band: Envelope | str, other: Curve, centre: Curve, too_soon: bool = F
 
 
 def resumed(evidence: Evidence) -> Resumed | None:
-    """Return the fault-free runs that resumed; `None` if no band can be drawn from them."""
+    """Returns the fault-free runs that resumed; `None` if no band can be drawn from them."""
     before, same = (evidence.resumed.get(name) for name in (BEFORE, SAME))
     others = [each for name, each in evidence.resumed.items() if name not in (BEFORE, SAME)]
     at = resize(evidence.run, evidence.fault_free)
@@ -294,7 +294,7 @@ def _drawn(
 
 
 def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: int) -> Floats:
-    """Return how far rounding alone takes this figure in each row: 3 times the distance of the runs in the first steps
+    """Returns how far rounding alone takes this figure in each row: 3 times the distance of the runs in the first steps
     after they part. At least one unit in the last place; at most the rounding error of a sum of so many terms. Zero if
     enough runs are bit-identical."""
     values = getattr(fault_free, name)
@@ -307,14 +307,14 @@ def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: 
 
 
 def _distinct(found: Sequence[Comparison]) -> int:
-    """Count the independent runs. Runs that differ from the fault-free run in the very same way count once; identical
+    """Counts the independent runs. Runs that differ from the fault-free run in the very same way count once; identical
     ones each count."""
     parted = {tuple(each.apart(name).tobytes() for name in DRIFTS) for each in found if not each.identical}
     return len(parted) + sum(each.identical for each in found)
 
 
 def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
-    """Return the difference in each row of the fault-free run; NaN where either has no finite value."""
+    """Returns the difference in each row of the fault-free run; NaN where either has no finite value."""
     spread = np.full(len(fault_free), np.nan)
     apart = found.apart(name)
     spread[np.searchsorted(fault_free.step, found.step)] = np.where(np.isfinite(apart), apart, np.nan)
@@ -322,7 +322,7 @@ def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
 
 
 def _by_age(spread: Floats, found: Comparison) -> Floats:
-    """Return the largest difference until each number of rows (and `SOON` more) after the two part."""
+    """Returns the largest difference until each number of rows (and `SOON` more) after the two part."""
     parted = found.first_divergent_step
     first = 0 if parted is None else int(np.searchsorted(found.fault_free.step, parted))
     grown = np.maximum.accumulate(np.nan_to_num(spread[first:]))
@@ -330,13 +330,13 @@ def _by_age(spread: Floats, found: Comparison) -> Floats:
 
 
 def _parted(found: Comparison) -> int | None:
-    """Return the first row at which the two differ, or `None`."""
+    """Returns the first row at which the two differ, or `None`."""
     rows = np.flatnonzero(np.logical_or.reduce([found.differs[name] for name in DRIFTS]))
     return int(rows[0]) if len(rows) else None
 
 
 def _mean(values: Floats, edges: Ints) -> Floats:
-    """Return the mean of the finite values in each stretch, or 0."""
+    """Returns the mean of the finite values in each stretch, or 0."""
     told = np.isfinite(values)
     count = np.add.reduceat(told.astype(np.int64), edges)
     with np.errstate(over="ignore"):
@@ -344,6 +344,6 @@ def _mean(values: Floats, edges: Ints) -> Floats:
 
 
 def _beside(values: Floats) -> Floats:
-    """Return the largest of each value and its two neighbours."""
+    """Returns the largest of each value and its two neighbours."""
     padded = np.concatenate([values[:1], values, values[-1:]])
     return np.asarray(np.maximum(np.maximum(padded[:-2], padded[1:-1]), padded[2:]))

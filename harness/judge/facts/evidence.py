@@ -42,12 +42,12 @@ class Evidence:
 
     @cached_property
     def fault_free_runs(self) -> list[Timeline]:
-        """Return the fault-free runs without a flaw: bands may be drawn from them."""
+        """Returns the fault-free runs without a flaw: bands may be drawn from them."""
         return [other for other in (self.fault_free, *self.calibration) if other and not self.flaw(other)]
 
     def flaw(self, other: Timeline, asked: Asked | None = None) -> str:
-        """Explain why nothing may be drawn from `other`, a run without faults; empty if it is sound. `asked`: its task;
-        by default all steps from the first on."""
+        """Explains why nothing may be drawn from `other`, a run without faults; empty if it is sound. `asked`: its
+        task; by default all steps from the first on."""
         if why := _disturbed(other):
             return why
         if _is_copy(self.run, other):
@@ -64,17 +64,17 @@ class Evidence:
 
     @cached_property
     def resumed_elsewhere(self) -> str:
-        """Name the size-changing fault-free run that did not do as asked, and why; empty if none."""
+        """Names the size-changing fault-free run that did not do as asked, and why; empty if none."""
         return made_as_asked.broken_by(self.run, self.fault_free, self.resumed)
 
     def asked_of(self, other: Timeline) -> Asked:
-        """Return the task of a run without faults; a calibration run may have any size."""
+        """Returns the task of a run without faults; a calibration run may have any size."""
         nodes = None if other is self.fault_free else other.planned_size.nodes
         return Asked.by(self.run, nodes=nodes, resumes_at=0)
 
 
 def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Evidence:
-    """Load the evidence for the whole job, or for one of its rehearsals: see `harness.timeline.window`.
+    """Loads the evidence for the whole job, or for one of its rehearsals: see `harness.timeline.window`.
 
     Raises `EventLogError` when the run's own log cannot be read, and `UsageError` for a rehearsal that is not in it.
     """
@@ -83,7 +83,7 @@ def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Eviden
 
 
 def beside(run: Timeline, folder: pathlib.Path) -> Evidence:
-    """Load the fault-free runs in this folder as evidence for a run. Raises `EventLogError` if they cannot be read."""
+    """Loads the fault-free runs in this folder as evidence for a run. Raises `EventLogError` if they cannot be read."""
     held = next((folder / name for name in _FOLDERS if (folder / name / "events").is_dir()), None)
     return Evidence(
         run=run,
@@ -103,14 +103,14 @@ def _drill(folder: pathlib.Path) -> Timeline | str:
 
 
 def part_of(whole: Evidence) -> Evidence:
-    """Cut the fault-free runs to the steps that the run did."""
+    """Cuts the fault-free runs to the steps that the run did."""
     fault_free = None if whole.fault_free is None else window.fault_free_part(whole.fault_free, whole.run)
     calibration = [window.fault_free_part(each, whole.run) for each in whole.calibration]
     return replace(whole, fault_free=fault_free, calibration=calibration, resumed={})
 
 
 def attach(run_dir: pathlib.Path, name: str, other: pathlib.Path) -> None:
-    """Copy another run's events into `run_dir/name`."""
+    """Copies another run's events into `run_dir/name`."""
     files.attach(other / "events", run_dir / name / "events")
 
 
@@ -123,12 +123,12 @@ def _disturbed(other: Timeline) -> str:
 
 
 def _is_copy(run: Timeline, other: Timeline) -> bool:
-    """Return True if the two runs share a start time: no process starts in two runs in the same nanosecond."""
+    """Returns True if the two runs share a start time: no process starts in two runs in the same nanosecond."""
     return not {each.started for each in run.processes}.isdisjoint(each.started for each in other.processes)
 
 
 def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Comparison | None) -> str:
-    """Explain why single steps cannot be compared with the fault-free run's; empty if they can."""
+    """Explains why single steps cannot be compared with the fault-free run's; empty if they can."""
     if comparison is None or fault_free is None:
         return "there is no fault-free run to compare with"
     if fault_free.faults or _disturbed(fault_free) or any(deaths.unexplained(fault_free, deaths.ends_of(fault_free))):
@@ -158,7 +158,7 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
 
 
 def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
-    """Explain why a trainer is not accused of differing from its fault-free run, or return an empty text: a step
+    """Explains why a trainer is not accused of differing from its fault-free run, or returns an empty text: a step
     differs that every rank had done well before a fault struck, and nearly all steps after it. Another order of sums is
     enough for that from the second step on; steps that differ only for a while are something else. If the plan has no
     fault, none struck before the end."""

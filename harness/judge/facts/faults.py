@@ -17,7 +17,7 @@ _GONE = " gone"  # suffix of units that count victims that were struck
 
 
 def own_faults(run: Timeline) -> Iterator[FaultRecord]:
-    """Yield the run's faults without those of other rehearsals on the same job."""
+    """Yields the run's faults without those of other rehearsals on the same job."""
     return (fault for fault in run.faults if fault.id not in run.beside.faults)
 
 
@@ -26,7 +26,7 @@ def struck(evidence: Analysis) -> Iterator[FaultRecord]:
 
 
 def stopped(work: Work, fault: FaultRecord) -> int | None:
-    """Return how many ns after it began to act people stopped the fault too early; `None` if they did not."""
+    """Returns how many ns after it began to act people stopped the fault too early; `None` if they did not."""
     at = fault.cancelled
     if at is None or not work.has_steps or work.last_end <= at:
         return None
@@ -55,8 +55,8 @@ class Effect:
 
     @property
     def acted(self) -> bool:
-        """Return True if its numbers show that it acted: on all processes or nodes if these are counted, else on a part
-        of the expected amount. If nothing was expected, it must have struck none."""
+        """Returns True if its numbers show that it acted: on all processes or nodes if these are counted, else on a
+        part of the expected amount. If nothing was expected, it must have struck none."""
         if not all(isinstance(each, int | float) and math.isfinite(each) for each in (self.measured, self.expected)):
             return False
         if not self.expected:
@@ -66,7 +66,7 @@ class Effect:
 
     @property
     def is_over(self) -> bool:
-        """Return True if an end was measured. A rate or a time may be nearly what it was; no process may be left."""
+        """Returns True if an end was measured. A rate or a time may be nearly what it was; no process may be left."""
         return self.acted if self.counted else self.ok
 
     @property

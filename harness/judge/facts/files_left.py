@@ -5,7 +5,7 @@ from harness.timeline.timeline import Timeline
 
 
 def listings(evidence: Evidence) -> tuple[frozenset[str], frozenset[str]] | str:
-    """Return the file names of the fault-free run and of the run; or why they cannot be compared."""
+    """Returns the file names of the fault-free run and of the run; or why they cannot be compared."""
     run, usual = evidence.run, evidence.fault_free
     if run.beside.job_goes_on:
         return "the job goes on after this rehearsal"
@@ -24,7 +24,7 @@ def listings(evidence: Evidence) -> tuple[frozenset[str], frozenset[str]] | str:
 
 
 def _listed(run: Timeline) -> frozenset[str] | str:
-    """Return the files that the harness saw; or why it does not know all of them."""
+    """Returns the files that the harness saw; or why it does not know all of them."""
     if run.unseen:
         return f"the harness did not see all files: {run.unseen[0]}"
     if run.files_left is None:

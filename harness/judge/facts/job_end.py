@@ -18,12 +18,12 @@ def reached(run: Timeline) -> str:
 
 
 def given_up_early(run: Timeline) -> bool:
-    """Return True if the harness gave the job up before any of its faults had struck."""
+    """Returns True if the harness gave the job up before any of its faults had struck."""
     return run.outcome == "aborted" and bool(run.plan.get("faults")) and first_strike(run.faults) == NEVER
 
 
 def spoiler(run: Timeline) -> FaultRecord | None:
-    """Return the last fault that damaged a checkpoint, if the job restored nothing after it."""
+    """Returns the last fault that damaged a checkpoint, if the job restored nothing after it."""
     struck = [fault for fault in run.faults if fault.spoils and fault.injected is not None]
     if not struck or any((process.restored or 0) > (struck[-1].injected or 0) for process in run.processes):
         return None

@@ -74,7 +74,7 @@ def settle(
     windows: Sequence[tuple[int, int]],
     own_steps: Mapping[int, StepTime] | None = None,
 ) -> Ledger:
-    """Book all slots. `windows` are the times that faults caused: episodes and slowed intervals.
+    """Books all slots. `windows` are the times that faults caused: episodes and slowed intervals.
 
     A step belongs to the window in which it ended; other time is split at the window's edges exactly.
     Raises `AssertionError` when the accounts of a slot do not add up: that would be our own bug.
@@ -97,7 +97,7 @@ def settle(
 
 
 def _booked(of_steps: Ints, accounts: Ints, amounts: Ints) -> Ints:
-    """Sum one slot by account: its steps, as from `_StepShares.of`, and its time outside of them."""
+    """Sums one slot by account: its steps, as from `_StepShares.of`, and its time outside of them."""
     sums = np.zeros(len(ACCOUNTS), np.int64)
     sums[[_INDEX[name] for name in _OF_STEPS]] = of_steps.sum(axis=1)
     np.add.at(sums, accounts, amounts)
@@ -105,7 +105,7 @@ def _booked(of_steps: Ints, accounts: Ints, amounts: Ints) -> Ints:
 
 
 def _by_segment(begin: Ints, end: Ints, segments: Sequence[Segment]) -> Ints:
-    """Return how much of these sorted, disjoint intervals lies in each segment, exactly."""
+    """Returns how much of these sorted, disjoint intervals lies in each segment, exactly."""
     edges = np.array([segment.begin for segment in segments] + [segments[-1].end], np.int64)
     lengths = np.concatenate([[0], np.cumsum(end - begin)])
     # Free time before an instant: all intervals that ended, plus the part of the one it falls into.
@@ -131,7 +131,7 @@ class _StepShares:
         self.disturbed, self.frozen = by_time.disturbed(timeline), frozen(timeline)
 
     def of(self, slot: Slot, rows: Ints) -> tuple[Ints, Ints, tuple[Ints, Ints]]:
-        """Return when each step of a slot ended, its time by account (`_OF_STEPS`), and the intervals in between."""
+        """Returns when each step of a slot ended, its time by account (`_OF_STEPS`), and the intervals in between."""
         steps = self.steps
         ended = steps.end[rows]
         end = np.minimum(np.maximum(ended, slot.allocated), slot.released)
@@ -153,7 +153,7 @@ class _StepShares:
         return ended, np.stack([recompute, data, stall, drag, left - drag]), free
 
     def _stood(self, rows: Ints, begin: Ints, end: Ints, left: Ints) -> Ints:
-        """Return how long each step stood still over a fault, without a fault-free run to tell: while frozen processes
+        """Returns how long each step stood still over a fault, without a fault-free run to tell: while frozen processes
         were let go in its middle, or beyond the job's own longest step if it took several times as long."""
         longest = self.own[self.steps.epoch[rows]]
         counts = ~by_time.quiet(begin, end, self.disturbed) & ~self.first[rows] & (left > LONE_FACTOR * longest)
@@ -166,7 +166,7 @@ class _StepShares:
 
 
 def _rows_by_slot(timeline: Timeline) -> list[Ints]:
-    """Return the step rows of each slot, in order of end."""
+    """Returns the step rows of each slot, in order of end."""
     place = {(slot.node, slot.incarnation, slot.local_rank): number for number, slot in enumerate(timeline.slots)}
     slot_of = [place.get((p.node, p.incarnation, p.local_rank), len(place)) for p in timeline.processes]
     if not slot_of:
@@ -201,7 +201,7 @@ class _Between:
 
 
 def _split(segments: Sequence[Segment], windows: Sequence[Window]) -> list[Segment]:
-    """Cut segments at the edges of the windows."""
+    """Cuts segments at the edges of the windows."""
     edges = sorted({edge for window in windows for edge in window})
     result = []
     for segment in segments:
@@ -212,7 +212,7 @@ def _split(segments: Sequence[Segment], windows: Sequence[Window]) -> list[Segme
 
 
 def _inside(at: Ints, windows: Sequence[Window]) -> Bools:
-    """Mark the moments in a window, its end included and its begin not. `windows` are sorted and disjoint."""
+    """Marks the moments in a window, its end included and its begin not. `windows` are sorted and disjoint."""
     if not windows:
         return np.zeros(len(at), np.bool_)
     begins, ends = np.array(windows, np.int64).T

@@ -52,7 +52,7 @@ class Curve:
 
 
 def surviving(steps: Steps) -> Curve:
-    """Return the surviving history, one row per step."""
+    """Returns the surviving history, one row per step."""
     rows = np.flatnonzero(counted(steps))
     chosen = _one_row_per_step(steps, rows)
     columns = {name: getattr(steps, name)[chosen] for name in _COLUMNS}
@@ -63,13 +63,13 @@ def surviving(steps: Steps) -> Curve:
 
 
 def counted(steps: Steps) -> Bools:
-    """Mark surviving rows. A step that not all ranks did counts only if later steps build on it."""
+    """Marks surviving rows. A step that not all ranks did counts only if later steps build on it."""
     last = int(steps.step[steps.complete & steps.survives].max(initial=0))  # what came after may have been undone
     return np.asarray(steps.survives & (steps.complete | (steps.step <= last)), np.bool_)
 
 
 def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
-    """Choose one of these rows per step, in order of step: of the lowest rank that ever tells a loss, so that ranks
+    """Chooses one of these rows per step, in order of step: of the lowest rank that ever tells a loss, so that ranks
     with losses of their own are compared with themselves; else of the lowest rank that did the step."""
     rank = steps.rank[rows]
     telling = rank[np.isfinite(steps.loss[rows])]
@@ -100,7 +100,7 @@ class Comparison:
         return float(np.max(self.apart("loss"), initial=0.0))
 
     def alone(self, curve: str) -> Ints:
-        """Return the steps at which only one of the two tells this; a few holes of the fault-free run are ignored."""
+        """Returns the steps at which only one of the two tells this; a few holes of the fault-free run are ignored."""
         mine, other = is_told(getattr(self.run, curve)), is_told(getattr(self.fault_free, curve))
         only_mine = mine & ~other
         return self.step[mine != other if only_mine.sum() > HOLES_MAX else other & ~mine]
@@ -110,7 +110,7 @@ class Comparison:
 
     @property
     def final_gap_percent(self) -> float | None:
-        """Return the percent gap of the last steps' mean loss to the fault-free run's; `None`: not comparable."""
+        """Returns the percent gap of the last steps' mean loss to the fault-free run's; `None`: not comparable."""
         last = max(1, round(FINAL_SHARE * len(self.step)))
         mine, other = self.run.loss[-last:], self.fault_free.loss[-last:]
         if not len(self.step) or not np.isfinite(other).all() or not np.mean(other):
@@ -120,7 +120,7 @@ class Comparison:
 
     @property
     def final_scatter_percent(self) -> float:
-        """Return half the 99 % interval of `final_gap_percent`, by batch means over stretches of equal length; 0 for
+        """Returns half the 99 % interval of `final_gap_percent`, by batch means over stretches of equal length; 0 for
         too few steps. (Schmeiser, Batch size effects in the analysis of simulation output, 1982.)"""
         length = round(FINAL_SHARE * len(self.step)) // BLOCKS
         if length < 2:
@@ -134,7 +134,7 @@ class Comparison:
 
     @property
     def near_zero(self) -> bool:
-        """Return True if the last losses cancel out or are tiny compared with how far the loss moved."""
+        """Returns True if the last losses cancel out or are tiny compared with how far the loss moved."""
         last = self.fault_free.loss[-max(1, round(FINAL_SHARE * len(self.step))) :]
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         size = abs(float(np.mean(last))) if len(last) else np.nan
@@ -142,7 +142,7 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Return True if all compared steps are equal bit for bit, and at least one was compared."""
+        """Returns True if all compared steps are equal bit for bit, and at least one was compared."""
         alone = any(len(self.alone(name)) for name in CURVES)
         return bool(len(self.step)) and self.first_divergent_step is None and not alone
 
@@ -160,25 +160,25 @@ def compare(run: Curve, fault_free: Curve) -> Comparison:
 
 
 def bits(values: Floats) -> Ints:
-    """Return comparable bit patterns; all NaNs get the same one."""
+    """Returns comparable bit patterns; all NaNs get the same one."""
     return np.ascontiguousarray(np.where(np.isnan(values), np.nan, values)).view(np.int64)
 
 
 def unlike(a: Floats, b: Floats) -> Bools:
-    """Mark values that differ in any bit. Values that only one of them tells are left out: see `Comparison.alone`."""
+    """Marks values that differ in any bit. Values that only one of them tells are left out: see `Comparison.alone`."""
     return np.asarray((bits(a) != bits(b)) & is_told(a) & is_told(b), np.bool_)
 
 
 def distance(a: Floats, b: Floats) -> Floats:
-    """Return |a - b|: 0 for equal infinities and for two NaNs, infinite for a single NaN."""
+    """Returns |a - b|: 0 for equal infinities and for two NaNs, infinite for a single NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
         apart = np.abs(a - b)
     return np.asarray(np.where(unlike(a, b), np.where(np.isnan(apart), np.inf, apart), 0.0))
 
 
 def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
-    """Return the surviving steps that both have, ascending, and the largest |run - fault-free run| of the loss over the
-    ranks that tell it in both. Two NaNs differ by 0, a single one by infinity."""
+    """Returns the surviving steps that both have, ascending, and the largest |run - fault-free run| of the loss over
+    the ranks that tell it in both. Two NaNs differ by 0, a single one by infinity."""
     rows, others = paired(run, fault_free)
     step, group = np.unique(run.step[rows], return_inverse=True)
     largest = np.zeros(len(step))
@@ -200,32 +200,32 @@ def by_rank(steps: Steps) -> ByRank:
 
 
 def paired(run: Steps, fault_free: Steps) -> tuple[Ints, Ints]:
-    """Return matching rows of both runs: the same step of the same rank."""
+    """Returns matching rows of both runs: the same step of the same rank."""
     ours, theirs = by_rank(run), by_rank(fault_free)
     _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
     return ours.row[left], theirs.row[right]
 
 
 def ulps(values: Floats) -> Floats:
-    """Return one unit in the last place of each value, as a 32-bit float."""
+    """Returns one unit in the last place of each value, as a 32-bit float."""
     return np.nan_to_num(np.spacing(np.abs(values).astype(np.float32)).astype(np.float64))
 
 
 def terms(run: Timeline) -> int:
-    """Return the number of terms in a loss or gradient norm: one per parameter, by the size that a save tells."""
+    """Returns the number of terms in a loss or gradient norm: one per parameter, by the size that a save tells."""
     told = max((each.get("tensor_bytes") or 0 for each in run.published), default=0)
     return int(max(TERMS_LEAST, told // PARAMETER_BYTES))
 
 
 def rounding(values: Floats, terms: int) -> Floats:
-    """Return how far two sums of as many terms in another order may be apart, as 32-bit floats: sqrt(n) u of the sum,
+    """Returns how far two sums of as many terms in another order may be apart, as 32-bit floats: sqrt(n) u of the sum,
     as errors are random (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput.
     41, 2019). A unit in the last place is 2 u of a value, or less."""
     return np.asarray(np.sqrt(terms) * ulps(values) / 2)
 
 
 def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> Ints:
-    """Return the steps after `before` that no surviving epoch did: of `told`, the fault-free run's steps, or else of
+    """Returns the steps after `before` that no surviving epoch did: of `told`, the fault-free run's steps, or else of
     every `stride`-th. At most `MISSING_MAX`: a log may claim a step of any number."""
     if not len(curve):
         return np.zeros(0, np.int64)
@@ -237,7 +237,7 @@ def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> In
 
 
 def by_scale(skipped: Bools) -> Bools:
-    """Mark the skipped updates that a loss scale accounts for; one row per update, in order.
+    """Marks the skipped updates that a loss scale accounts for; one row per update, in order.
 
     `torch.amp.GradScaler` starts at a scale of 2^16, halves it with each update that it skips, and doubles it after
     2000 updates in a row (its documented defaults). It is never 0: gradients that are no number at a scale of 1 are

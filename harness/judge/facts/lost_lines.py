@@ -24,7 +24,7 @@ class Lost:
 
 
 def lost_lines(run: Timeline, taken: Sequence[int], ends: Sequence[End]) -> Iterator[Lost]:
-    """Yield the losses. `taken`: when a fault took each process; -1: never. `ends`: the ends of all processes."""
+    """Yields the losses. `taken`: when a fault took each process; -1: never. `ends`: the ends of all processes."""
     died = {row for end in ends if end.code not in CLEAN_CODES for row in end.processes}
     gone = {(slot.node, slot.incarnation) for slot in run.slots if not slot.kept}
     for row, each in enumerate(run.processes):

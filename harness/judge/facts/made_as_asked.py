@@ -50,12 +50,12 @@ class Asked:
 
     @classmethod
     def by(cls, run: Timeline, **more: Any) -> Asked:
-        """Return the task of a run that is to be compared with this one."""
+        """Returns the task of a run that is to be compared with this one."""
         as_planned = bool(run.epochs) and run.epochs[0].size == run.planned_size.world_size
         return cls(run.plan, run.environment, ranks_count=as_planned, **more)
 
     def broken_by(self, made: Timeline) -> str:
-        """Return the first difference, as in "it has another seed"; empty if `made` did as asked."""
+        """Returns the first difference, as in "it has another seed"; empty if `made` did as asked."""
         return next((why for part in (self._job, self._code, self._saves) for why in part(made)), "")
 
     def _job(self, made: Timeline) -> Iterator[str]:
@@ -95,7 +95,7 @@ class Asked:
 
 
 def committed(run: Timeline) -> set[int]:
-    """Return the steps of all saves told as committed; if none was told, of those that the harness saw."""
+    """Returns the steps of all saves told as committed; if none was told, of those that the harness saw."""
     told = {event["step"] for event in run.checkpoints if event["event"] == COMMITTED}
     return told or {event["step"] for event in run.published if type(event.get("step")) is int}
 
@@ -110,7 +110,7 @@ def _resumed_elsewhere(made: Timeline, step: int) -> Iterator[str]:
 
 
 def command_of(job: Mapping[str, Any]) -> Any:
-    """Return the command of a workload's trainer, as in a plan; `None` for a trainer of the harness."""
+    """Returns the command of a workload's trainer, as in a plan; `None` for a trainer of the harness."""
     trainer = job.get("trainer")
     return {name: trainer[name] for name in trainer.keys() - TELLS} if isinstance(trainer, Mapping) else None
 
@@ -120,7 +120,7 @@ def _save(step: int) -> str:
 
 
 def _differ(mine: Any, other: Any) -> bool:
-    """Return True if both values are told and differ."""
+    """Returns True if both values are told and differ."""
     return None not in (mine, other) and mine != other
 
 
@@ -132,7 +132,7 @@ class Resize(NamedTuple):
 
 
 def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
-    """Return where the run first changed its number of nodes: at the newest save that a fault-free run has, too."""
+    """Returns where the run first changed its number of nodes: at the newest save that a fault-free run has, too."""
     size = run.planned_size
     for epoch in run.epochs[1:]:
         nodes, rest = divmod(epoch.size, size.ranks_per_node)
@@ -144,7 +144,7 @@ def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
 
 
 def asked_of(name: str, run: Timeline, at: Resize) -> Asked:
-    """Return the task of the fault-free run in the folder of this name."""
+    """Returns the task of the fault-free run in the folder of this name."""
     if name == BEFORE:
         return Asked.by(run, resumes_at=0, stops_at=at.step)
     if name == SAME:
@@ -154,7 +154,7 @@ def asked_of(name: str, run: Timeline, at: Resize) -> Asked:
 
 
 def broken_by(run: Timeline, fault_free: Timeline | None, made: Mapping[str, Timeline]) -> str:
-    """Name the first run that did not do its task, and why; empty if all did."""
+    """Names the first run that did not do its task, and why; empty if all did."""
     at = resize(run, fault_free) if made else None
     if at is None:
         return f"{next(iter(made))} changed its size, and the run did not" if made else ""

@@ -66,14 +66,14 @@ class Rule:
 
 
 def missing(store: Store, is_watched: Callable[[str], bool]) -> Iterator[NoSave]:
-    """Yield saves that the harness should have seen but did not, or saw for a shorter time than without a fault."""
+    """Yields saves that the harness should have seen but did not, or saw for a shorter time than without a fault."""
     for series, saves in grouped((save.series, save) for save in store.whole).items():
         for rule in MISSING if is_watched(series) else ():
             yield from rule.none(store, saves)
 
 
 def bad(store: Store) -> Iterator[NoSave]:
-    """Yield saves that were seen or told and do not hold what they should."""
+    """Yields saves that were seen or told and do not hold what they should."""
     for rule in BAD:
         yield from rule.none(store)
     for rule in OF_NAMES:  # without a fault-free run, names may have another meaning
@@ -87,7 +87,7 @@ def bad(store: Store) -> Iterator[NoSave]:
 
 
 def unseen(store: Store, saves: Sequence[Save]) -> Found:
-    """Yield saves never seen though each stayed longer than a look takes, and all in a row much longer."""
+    """Yields saves never seen though each stayed longer than a look takes, and all in a row much longer."""
     late_ns = max(store.late_ns(np.median), (store.usual or store).late_ns(max))
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:
@@ -103,7 +103,7 @@ def unseen(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def passed_by(store: Store, saves: Sequence[Save]) -> Found:
-    """Yield saves that were never seen though the next one was: as many are kept as without a fault."""
+    """Yields saves that were never seen though the next one was: as many are kept as without a fault."""
     number, _ = kept(store.usual, saves[-1].series)
     for place, (save, after) in enumerate(itertools.pairwise(saves) if number > 1 else ()):
         until = saves[place + number].at if place + number < len(saves) else store.run.end
@@ -122,7 +122,7 @@ def gone(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def not_kept(store: Store, saves: Sequence[Save]) -> Found:
-    """Yield saves that are missing when all nodes have ended: the last one, and since the last restart as many of the
+    """Yields saves that are missing when all nodes have ended: the last one, and since the last restart as many of the
     newest as stay without a fault."""
     last, (number, dated) = saves[-1], kept(store.usual, saves[-1].series)
     named = ((each.get("step"), family(path)) for path, each in (store.left or {}).items() if each.get("whole"))
@@ -139,8 +139,8 @@ def not_kept(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def kept(usual: Store | None, series: str) -> tuple[int, bool]:
-    """Return how many of the newest saves stay at the end (0: not known, or others stay), and whether the content found
-    there tells the step of the last one."""
+    """Returns how many of the newest saves stay at the end (0: not known, or others stay), and whether the content
+    found there tells the step of the last one."""
     saves = [save for save in usual.whole if save.series == series] if usual is not None else []
     if usual is None or usual.left is None or not saves:
         return 0, False
@@ -152,7 +152,7 @@ def kept(usual: Store | None, series: str) -> tuple[int, bool]:
 
 
 def lacks(store: Store, save: Save, dated: bool = False) -> bool:
-    """Return True if the save was missing or incomplete when all nodes had ended, and no fault accounts for it.
+    """Returns True if the save was missing or incomplete when all nodes had ended, and no fault accounts for it.
     `dated`: the step in its content must match, too, not only that of its name."""
     if store.left is None or store.is_hidden(save.last_at, NEVER):
         return False
@@ -166,7 +166,7 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
 
 
 def small(store: Store, tiny: bool) -> Found:
-    """Yield saves far smaller than any before the first fault or in the fault-free run, as seen or told. A world that
+    """Yields saves far smaller than any before the first fault or in the fault-free run, as seen or told. A world that
     shrank may save less, if most saves are smaller. Where fault-free sizes hardly differ, a slightly smaller save
     counts."""
     smallest_world = min((epoch.size for epoch in store.run.epochs), default=1)
@@ -197,7 +197,7 @@ def _by_series(sizes: Iterable[tuple[Save, T]]) -> dict[str, list[T]]:
 
 
 def empty(store: Store) -> Found:
-    """Yield saves with more zeros than any without a fault: weights or an optimizer's state that were never filled."""
+    """Yields saves with more zeros than any without a fault: weights or an optimizer's state that were never filled."""
     usual = store.usual.undamaged.items() if store.usual is not None else ()
     shares = _by_series((save, seen.zeros) for save, seen in usual)
     for save, seen in store.undamaged.items():
@@ -207,7 +207,7 @@ def empty(store: Store) -> Found:
 
 
 def hollow(store: Store) -> Found:
-    """Yield saves with a manifest, but without the data that it lists."""
+    """Yields saves with a manifest, but without the data that it lists."""
     for save, seen in store.undamaged.items():
         bare = seen.digests[0] and not seen.digests[1] and seen.told.get("layout") in OF_TENSORS
         if bare and (seen.size or 0) < HOLLOW_BYTES:
@@ -215,7 +215,7 @@ def hollow(store: Store) -> Found:
 
 
 def stale(store: Store, pieces_of: Callable[[Store], Pieces], by_chance: bool = False) -> Found:
-    """Yield saves that hold more content of an earlier step than fault-free ones, though updates were applied in
+    """Yields saves that hold more content of an earlier step than fault-free ones, though updates were applied in
     between. `by_chance`: one fault-free save holds far more than the others; it is then ignored."""
     mine = _of_earlier(store, pieces_of)
     theirs = _of_earlier(store.usual, pieces_of) if store.usual is not None else {}
@@ -232,7 +232,7 @@ def stale(store: Store, pieces_of: Callable[[Store], Pieces], by_chance: bool = 
 
 
 def _of_earlier(store: Store, pieces_of: Callable[[Store], Pieces]) -> Mapping[Save, tuple[float, int]]:
-    """Return for each save the share of its pieces (or of their bytes, if larger) that an earlier save of another step
+    """Returns for each save the share of its pieces (or of their bytes, if larger) that an earlier save of another step
     held, and the last such step."""
     first: dict[tuple[str, str], int] = {}
     found: dict[Save, tuple[float, int]] = {}
@@ -260,13 +260,13 @@ def in_parts(store: Store) -> Pieces:
 
 
 def _bytes_of(tensor: str) -> int:
-    """Parse the size in `BYTES DIGEST`."""
+    """Parses the size in `BYTES DIGEST`."""
     size = tensor.partition(" ")[0]
     return int(size) if size.isascii() and size.isdecimal() and len(size) <= DIGITS_MAX else 0
 
 
 def unlike(store: Store) -> Found:
-    """Yield saves without a property that all fault-free saves but the first share, in a world of the same size."""
+    """Yields saves without a property that all fault-free saves but the first share, in a world of the same size."""
     usual, run = store.usual, store.run
     if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual.run.epochs}:
         return
@@ -282,7 +282,7 @@ def unlike(store: Store) -> Found:
 
 
 def of_another_step(store: Store) -> Found:
-    """Yield saves begun before their process had done the step, or long after, if fault-free ones are not."""
+    """Yields saves begun before their process had done the step, or long after, if fault-free ones are not."""
     mine = _ahead(store)
     usual = [*(_ahead(store.usual).values() if store.usual is not None else ())]
     usual += [ahead for save, ahead in mine.items() if save.last_at < first_strike(store.run.faults)]
@@ -296,7 +296,7 @@ def of_another_step(store: Store) -> Found:
 
 
 def _ahead(store: Store) -> Mapping[Save, int]:
-    """Return for each save how many steps further its process was when it began it, if it told the save's step."""
+    """Returns for each save how many steps further its process was when it began it, if it told the save's step."""
     found: dict[Save, int] = {}
     order, places = store.run.rows_by_process
     for process, saves in grouped((save.process, save) for save in store.whole if save.process >= 0).items():
@@ -311,7 +311,7 @@ def _ahead(store: Store) -> Mapping[Save, int]:
 
 
 def still_damaged(store: Store) -> Found:
-    """Yield saves told under the name of a damaged one, when nothing new was seen under that name."""
+    """Yields saves told under the name of a damaged one, when nothing new was seen under that name."""
     known = [event for fault in store.run.faults for event in fault.damaged if event.get("checkpoint")]
     damaged = {last_name(str(event["checkpoint"])): event["at"] for event in known}
     patience_ns = max(UNSEEN_FACTOR * store.late_ns(max), REMOVAL_NS)
@@ -327,7 +327,7 @@ def still_damaged(store: Store) -> Found:
 
 
 def changed(store: Store) -> Found:
-    """Yield saves whose content changed after they were whole."""
+    """Yields saves whose content changed after they were whole."""
     for save in store.named:
         sound = [each for each in store.sound.get(save, ()) if each.size and each.digests[1]]
         if any(a.size == b.size and a.digests[1] != b.digests[1] for a, b in itertools.pairwise(sound)):
@@ -335,7 +335,7 @@ def changed(store: Store) -> Found:
 
 
 def too_early(store: Store) -> Found:
-    """Yield saves that were seen whole before any rank had done their step."""
+    """Yields saves that were seen whole before any rank had done their step."""
     steps, first = np.unique(store.run.steps.step, return_index=True)  # rows are in order of time
     done = dict(zip(steps.tolist(), store.run.steps.end[first].tolist(), strict=True))
     for save in store.named:
@@ -346,7 +346,7 @@ def too_early(store: Store) -> Found:
 
 
 def holds_another(store: Store) -> Found:
-    """Yield saves whose content is of another step than their name."""
+    """Yields saves whose content is of another step than their name."""
     for save in store.named:
         steps = {each.step for each in store.looks_at(save) if each.step is not None}
         if steps and save.step not in steps:

@@ -20,7 +20,7 @@ from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 
 
 def of_ranks(ranks: Sequence[int], size: int) -> str:
-    """Name ranks as `rank 1 (of 2)`, `ranks 0 and 2 (of 4)`."""
+    """Names ranks as `rank 1 (of 2)`, `ranks 0 and 2 (of 4)`."""
     return f"rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks])} (of {size})"
 
 
@@ -43,7 +43,7 @@ class Apart:
 
 
 def weights_apart(steps: Steps) -> tuple[int, list[Apart]]:
-    """Count steps at which several ranks tell a weights digest, and return those that differ, in order of time."""
+    """Counts steps at which several ranks tell a weights digest, and returns those that differ, in order of time."""
     rows = np.flatnonzero(steps.weights != 0)
     if not len(rows):
         return 0, []
@@ -66,7 +66,7 @@ def _apart(steps: Steps, rows: Ints) -> Apart:
 
 
 def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple[Ints, Bools]:
-    """Return rows up to step `last` that tell this figure in both runs for the same rank, in order of steps, and
+    """Returns rows up to step `last` that tell this figure in both runs for the same rank, in order of steps, and
     whether both tell the same."""
     rows, others = paired(run, fault_free)
     both = _told(run, name, rows) & _told(fault_free, name, others) & (run.step[rows] <= last)
@@ -75,14 +75,14 @@ def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple
 
 
 def weights_together(steps: Steps, of: Bools | None = None) -> Ints:
-    """Return the steps for which several ranks tell their weights."""
+    """Returns the steps for which several ranks tell their weights."""
     told = (steps.weights != 0) & (True if of is None else of)
     step, count = np.unique(np.unique((steps.step[told] << 32) | steps.rank[told]) >> 32, return_counts=True)
     return np.asarray(step[count > 1], np.int64)
 
 
 def weights_again(steps: Steps) -> tuple[int, int] | None:
-    """Return the first surviving step with the very weights of an older one, and that older step, though updates were
+    """Returns the first surviving step with the very weights of an older one, and that older step, though updates were
     made in between. A step at a learning rate of 0 is no update."""
     rows = by_rank(steps).row
     updates = np.unique(steps.step[rows][(steps.applied[rows] != 0) & (steps.lr[rows] != 0)])
@@ -95,7 +95,7 @@ def weights_again(steps: Steps) -> tuple[int, int] | None:
 
 
 def digests_after(steps: Steps, rank: int, acted: Sequence[int]) -> list[int]:
-    """Return the first step that tells its digest after this fault acted and before the rank restored anything."""
+    """Returns the first step that tells its digest after this fault acted and before the rank restored anything."""
     rows = np.flatnonzero((steps.rank == rank) & (steps.begin > acted[0])) if acted else np.zeros(0, np.int64)
     rows = rows[np.argsort(steps.begin[rows], kind="stable")]
     told = rows[(steps.weights[rows] != 0) & (steps.epoch[rows] == steps.epoch[rows[:1]])]
@@ -129,7 +129,7 @@ def tells_samples(steps: Steps) -> Bools:
 
 
 def samples_counted(run: Timeline) -> Ints:
-    """Return rows of surviving steps for which all ranks tell their samples and those of the batch."""
+    """Returns rows of surviving steps for which all ranks tell their samples and those of the batch."""
     steps, sizes = run.steps, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
     rows = np.flatnonzero(steps.survives & steps.complete)
     told = tells_samples(steps)[rows]
@@ -139,7 +139,7 @@ def samples_counted(run: Timeline) -> Ints:
 
 
 def samples_short(steps: Steps, rows: Ints) -> list[Short]:
-    """Return the steps whose ranks have other samples in sum than their batch, in order of steps."""
+    """Returns the steps whose ranks have other samples in sum than their batch, in order of steps."""
     cell, count = cells(steps.epoch[rows], steps.step[rows])
     asked, got = np.zeros(count, np.int64), np.zeros(count, np.int64)
     np.maximum.at(asked, cell, steps.count[rows])
@@ -155,8 +155,8 @@ def samples_short(steps: Steps, rows: Ints) -> list[Short]:
 
 
 def parts(steps: Steps, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return per step, in order: the number of ranks, the row of the rank with the fewest samples, and of the rank with
-    the most. `rows`: from `samples_counted`."""
+    """Returns per step, in order: the number of ranks, the row of the rank with the fewest samples, and of the rank
+    with the most. `rows`: from `samples_counted`."""
     cell, count = cells(steps.step[rows])
     order = np.lexsort((steps.rank_samples[rows], cell))
     begin, end = (np.searchsorted(cell[order], np.arange(count), side=side) for side in ("left", "right"))
@@ -180,7 +180,7 @@ def _exact(steps: Steps, name: str) -> Ints:
 
 
 def telling(steps: Steps, name: str) -> Bools:
-    """Mark the ranks that tell this figure at most of their steps."""
+    """Marks the ranks that tell this figure at most of their steps."""
     rows = np.flatnonzero(steps.survives & steps.complete)
     ranks = int(steps.rank.max(initial=-1)) + 1
     told = np.bincount(steps.rank[rows], weights=_told(steps, name, rows), minlength=ranks)
@@ -188,7 +188,7 @@ def telling(steps: Steps, name: str) -> Bools:
 
 
 def is_local(steps: Steps, name: str, telling: Bools) -> bool:
-    """Return True if ranks tell values of their own: they disagree at most of the steps that several tell. Also if a
+    """Returns True if ranks tell values of their own: they disagree at most of the steps that several tell. Also if a
     higher rank tells it mostly, and the lowest one, whose values are compared, only now and then."""
     rows = np.flatnonzero(_told(steps, name, np.arange(len(steps))))
     lowest = int(steps.rank[rows].min(initial=len(telling)))
@@ -204,12 +204,12 @@ def is_local(steps: Steps, name: str, telling: Bools) -> bool:
 
 
 def _rows_of(steps: Steps, telling: Bools) -> Ints:
-    """Return the rows of complete, surviving steps by these ranks."""
+    """Returns the rows of complete, surviving steps by these ranks."""
     return np.flatnonzero(steps.survives & steps.complete & np.isin(steps.rank, np.flatnonzero(telling)))
 
 
 def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> Bools:
-    """Mark the rows that differ from the first one of their step."""
+    """Marks the rows that differ from the first one of their step."""
     first = np.full(count, -1)
     first[cell[::-1]] = rows[::-1]
     exact = _exact(steps, name)
@@ -217,7 +217,7 @@ def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> B
 
 
 def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
-    """Return the first surviving step on which ranks that tell this disagree, and two of these ranks."""
+    """Returns the first surviving step on which ranks that tell this disagree, and two of these ranks."""
     rows = _rows_of(steps, telling)
     # Holes in these are found by other checks.
     if name in ("first", "count", *CURVES):
@@ -232,14 +232,14 @@ def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
 
 
 def holes(run: Steps, fault_free: Steps) -> Iterator[tuple[str, Ints]]:
-    """Yield each curve and the rows without its value, though the same rank tells it there in the fault-free run."""
+    """Yields each curve and the rows without its value, though the same rank tells it there in the fault-free run."""
     rows, others = paired(run, fault_free)
     for name in CURVES:
         yield name, rows[_told(fault_free, name, others) & ~_told(run, name, rows)]
 
 
 def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float) -> int | None:
-    """Return the first row that differs from the same rank's in the fault-free run. The lowest rank is left out."""
+    """Returns the first row that differs from the same rank's in the fault-free run. The lowest rank is left out."""
     rows, others = paired(run, fault_free)
     mine, other = getattr(run, name)[rows], getattr(fault_free, name)[others]
     if name not in CURVES:

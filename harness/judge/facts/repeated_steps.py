@@ -74,7 +74,7 @@ class Again:
 
     @property
     def apart(self) -> float:
-        """Return the largest difference of a loss or gradient norm, as a share of its size."""
+        """Returns the largest difference of a loss or gradient norm, as a share of its size."""
         return max((float(off.apart.max(initial=0.0)) for off in self.off.values()), default=0.0)
 
 
@@ -92,7 +92,7 @@ def executed(run: Timeline) -> Executed:
 
 
 def done_again(told: Executed) -> list[Again]:
-    """Return the repeated steps of each life, in order. A third execution is compared with the second."""
+    """Returns the repeated steps of each life, in order. A third execution is compared with the second."""
     order = np.lexsort((told.life, told.rank, told.step))
     rank, step, life = told.rank[order], told.step[order], told.life[order]
     pair = np.flatnonzero((step[1:] == step[:-1]) & (rank[1:] == rank[:-1]) & (life[1:] > life[:-1]))
@@ -153,7 +153,7 @@ class _Figure:
 
 
 def _differ(told: Executed, name: str, before: Ints, again: Ints, row: int) -> tuple[int, str]:
-    """Return the step, and the figure's two values in words."""
+    """Returns the step, and the figure's two values in words."""
     values = told.figures[name][[before[row], again[row]]]
     was, now = (f"{value:.9g}" for value in values)
     was, now = (was, now) if was != now else (f"{value:.17g}" for value in values)
@@ -192,7 +192,7 @@ class _Band:
         self._most, self._told = np.zeros(0), np.zeros(0, np.int64)
 
     def judge(self, off: Off) -> tuple[int | None, int | None]:
-        """Return the first row that is too far off, and the first one for which evidence is too little."""
+        """Returns the first row that is too far off, and the first one for which evidence is too little."""
         reach = min(int(off.after.max(initial=-1)) + 1, len(self._most))
         most, told = np.maximum.accumulate(self._most[:reach]), np.cumsum(self._told[:reach])
         known = off.after < reach
@@ -207,7 +207,7 @@ class _Band:
         return next(iter(wrong.tolist()), None), next(iter(unsure.tolist()), None)
 
     def learn(self, off: Off) -> None:
-        """Add these differences to the band. A restart can at most double it, so no drift becomes usual."""
+        """Adds these differences to the band. A restart can at most double it, so no drift becomes usual."""
         if not len(off.after) or not off.moves:
             return
         before, end = len(self._most), int(off.after.max()) + 1
@@ -221,7 +221,7 @@ class _Band:
 
 
 def judged(found: Sequence[Again]) -> Iterator[tuple[bool | None, str]]:
-    """Yield for each restart with repeated steps True if it did the same, else False (`None`: open), and why."""
+    """Yields for each restart with repeated steps True if it did the same, else False (`None`: open), and why."""
     bands = {name: _Band() for name in COMPUTED}
     shown = sum(max((off.moves for off in each.off.values()), default=0) for each in found if not each.sure)
     for each in found:
@@ -251,7 +251,7 @@ def judged(found: Sequence[Again]) -> Iterator[tuple[bool | None, str]]:
 
 
 def values(found: Sequence[Again]) -> list[dict[str, Any]]:
-    """Return the figures as in report.json."""
+    """Returns the figures as in report.json."""
     return [
         {"restart": each.life, "first": each.first, "last": each.last, "steps": each.steps, "apart": each.apart}
         for each in found

@@ -19,7 +19,7 @@ REPLICA, DATA_SKEW = "replica", "data_skew"  # a trainer's words for both kinds 
 
 
 def weights_unseen(evidence: Analysis) -> str:
-    """Explain why the ranks' agreement on weights is not judged; empty if it is."""
+    """Explains why the ranks' agreement on weights is not judged; empty if it is."""
     if evidence.own_weights:
         return "the ranks of the fault-free run differ, too"
     return "the log holds no digest of the weights" if _drifted(evidence) and not evidence.weights_apart[0] else ""
@@ -35,7 +35,7 @@ def drifts(evidence: Analysis) -> Iterator[Odd]:
 
 
 def unnoticed(evidence: Analysis) -> Iterator[Odd]:
-    """Yield faults that changed a rank's weights, if the trainer said nothing or named another rank."""
+    """Yields faults that changed a rank's weights, if the trainer said nothing or named another rank."""
     run, said = evidence.run, Said(evidence.run, REPLICA)
     for fault in () if weights_unseen(evidence) else _drifted(evidence):
         since = (fault.injected or 0) - run.uncertainty_ns
@@ -54,7 +54,7 @@ def unnoticed(evidence: Analysis) -> Iterator[Odd]:
 
 
 def other_weights(evidence: Analysis) -> Iterator[Odd]:
-    """Yield the first step with other weights than in the fault-free run, though all steps before it were equal. Where
+    """Yields the first step with other weights than in the fault-free run, though all steps before it were equal. Where
     each rank holds its own part, only worlds of the same size are compared."""
     run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
     if fault_free is None or comparison is None or evidence.incomparable:
@@ -78,7 +78,7 @@ def other_weights(evidence: Analysis) -> Iterator[Odd]:
 
 
 def same_weights(evidence: Analysis) -> Iterator[Odd]:
-    """Yield weights that an update left unchanged, unless those of the fault-free run stay the same, too."""
+    """Yields weights that an update left unchanged, unless those of the fault-free run stay the same, too."""
     fault_free, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
     if again and not weights_unseen(evidence) and not (fault_free and ranks.weights_again(fault_free.steps)):
         text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
@@ -86,7 +86,7 @@ def same_weights(evidence: Analysis) -> Iterator[Odd]:
 
 
 def never_together(evidence: Analysis) -> Iterator[Odd]:
-    """Yield if no two ranks told their weights in the same step since the last restart, though fault-free ones do."""
+    """Yields if no two ranks told their weights in the same step since the last restart, though fault-free ones do."""
     run, fault_free, last = evidence.run, evidence.fault_free, evidence.run.epochs[-1:]
     if fault_free is None or weights_unseen(evidence) or [each.size for each in last] != [fault_free.largest_world]:
         return
@@ -99,7 +99,7 @@ def never_together(evidence: Analysis) -> Iterator[Odd]:
 
 
 def batches_unseen(evidence: Analysis) -> str:
-    """Explain why it is not judged whether batches are whole; empty if it is."""
+    """Explains why it is not judged whether batches are whole; empty if it is."""
     usual = evidence.fault_free
     also = usual is not None and ranks.samples_short(usual.steps, ranks.samples_counted(usual))
     return "the ranks of the fault-free run leave samples out, too" if also else ""
@@ -111,7 +111,7 @@ def short(evidence: Analysis) -> Iterator[Odd]:
 
 
 def uneven(evidence: Analysis) -> Iterator[Odd]:
-    """Yield a rank with no sample of a batch that is large enough for all, or with far fewer than another, if as many
+    """Yields a rank with no sample of a batch that is large enough for all, or with far fewer than another, if as many
     ranks share batches evenly in the fault-free run."""
     run, fault_free, rows = evidence.run, evidence.fault_free, ranks.samples_counted(evidence.run)
     if not len(rows) or batches_unseen(evidence):
@@ -144,7 +144,7 @@ def uneven(evidence: Analysis) -> Iterator[Odd]:
 
 
 def samples_untold(evidence: Analysis) -> Iterator[Odd]:
-    """Yield steps for which a trainer that tells its samples elsewhere does not: something may be hidden there."""
+    """Yields steps for which a trainer that tells its samples elsewhere does not: something may be hidden there."""
     run, fault_free = evidence.run, evidence.fault_free
     here = ranks.tells_samples(run.steps)
     usual = fault_free.steps.rank[ranks.tells_samples(fault_free.steps)] if fault_free else ()

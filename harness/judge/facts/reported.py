@@ -69,7 +69,7 @@ PHASE_NEEDS = {
 
 
 def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the kinds that the plan promises: nearly all for the reference trainer, those in `tells` for a command.
+    """Returns the kinds that the plan promises: nearly all for the reference trainer, those in `tells` for a command.
     `None`: the command does not say."""
     trainer = (plan.get("workload") or {}).get("trainer", "reference")
     if trainer == "reference":
@@ -79,7 +79,7 @@ def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def told(run: Timeline) -> frozenset[str]:
-    """Return the kinds that the log holds. Clocks count as told unless a host's was never compared."""
+    """Returns the kinds that the log holds. Clocks count as told unless a host's was never compared."""
     found = {kind for kind, test in COLUMNS.items() if test(run.steps).any()}
     found |= {kind for kind, names in EVENTS.items() if not run.told_events.keys().isdisjoint(names)}
     found |= {"steps"} if len(run.steps) else set()
@@ -88,7 +88,7 @@ def told(run: Timeline) -> frozenset[str]:
 
 
 def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """Yield kinds that were promised but are not in the log: (kind, why)."""
+    """Yields kinds that were promised but are not in the log: (kind, why)."""
     run = evidence.run
     here = told(run)
     promised = [process.tells for process in run.processes if process.tells is not None]
@@ -109,13 +109,13 @@ def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
 
 
 def stood_in_for(tells: frozenset[str]) -> frozenset[str]:
-    """Return these kinds, and all others of the same items."""
+    """Returns these kinds, and all others of the same items."""
     items = {ITEMS[kind] for kind in tells}
     return frozenset(kind for kind, item in ITEMS.items() if item in items)
 
 
 def _never_saved(evidence: Evidence) -> bool:
-    """Return True if the run neither tells nor restores a checkpoint, though the fault-free run had one by then."""
+    """Returns True if the run neither tells nor restores a checkpoint, though the fault-free run had one by then."""
     run, fault_free = evidence.run, evidence.fault_free
     if fault_free is None or "checkpoints" not in told(fault_free):
         return False
@@ -124,7 +124,7 @@ def _never_saved(evidence: Evidence) -> bool:
 
 
 def _was_due(run: Timeline, kind: str) -> bool:
-    """Return True if there was an occasion to tell this kind: the job came beyond its first checkpoint, a worker did
+    """Returns True if there was an occasion to tell this kind: the job came beyond its first checkpoint, a worker did
     its first step, or a node's command ended by itself, so that its workers had ended."""
     if kind == "weights":
         firsts = np.array([process.first_step or 0 for process in run.processes])
@@ -153,7 +153,7 @@ class _Lives:
         self.of_rank = grouped((run.processes[row].rank, row) for row in np.flatnonzero(np.diff(self.cuts)).tolist())
 
     def gaps(self, lives: Sequence[int]) -> list[int]:
-        """Return the steps between two reports of these processes, without the first one: many report at their first
+        """Returns the steps between two reports of these processes, without the first one: many report at their first
         step, and then at common ones. After a single report: the number of steps."""
         told = [self.told[self.cuts[row] : self.cuts[row + 1]] for row in lives]
         first, later = ([gap for each in told for gap in np.diff(each[skip:]).tolist()] for skip in (0, 1))
@@ -161,7 +161,7 @@ class _Lives:
 
 
 def _ceased(evidence: Evidence, kind: str) -> Iterator[str]:
-    """Yield ranks that told a figure regularly and then missed it in many surviving steps. Earlier holes are left to
+    """Yields ranks that told a figure regularly and then missed it in many surviving steps. Earlier holes are left to
     the comparison with the fault-free run."""
     run = evidence.run
     lives = _Lives(run, kind)
@@ -186,7 +186,7 @@ def _ceased(evidence: Evidence, kind: str) -> Iterator[str]:
 
 
 def _too_long(gaps: Sequence[int]) -> float:
-    """Return the longest silence that is still usual, from the steps between reports; infinite if there are none."""
+    """Returns the longest silence that is still usual, from the steps between reports; infinite if there are none."""
     if not gaps:
         return np.inf
     usual = int(np.median(gaps))
@@ -194,7 +194,7 @@ def _too_long(gaps: Sequence[int]) -> float:
 
 
 def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (item, why) for each kind that is not told or has no expectation, and for what the harness cannot see."""
+    """Yields (item, why) for each kind that is not told or has no expectation, and for what the harness cannot see."""
     yield from (("checkpoints in their store", why) for why in evidence.run.unseen[:1])
     here = stood_in_for(told(evidence.run))
     for kind, item in ITEMS.items():
@@ -208,15 +208,15 @@ def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def unmeasured_phase(run: Timeline, phase: str) -> str:
-    """Explain why the length of a phase is not known, or return an empty text."""
+    """Explains why the length of a phase is not known, or returns an empty text."""
     lacking = PHASE_NEEDS.get(phase, set()) - told(run)
     names = ", ".join(sorted(ITEMS[kind] for kind in lacking))
     return f"{phase} cannot be measured: the log does not report {names}" if names else ""
 
 
 def from_scratch(run: Timeline) -> str:
-    """Explain why a job without a told checkpoint may have lost everything: it began again with its first step, though
-    by the plan a checkpoint had been due. Else return an empty text."""
+    """Explains why a job without a told checkpoint may have lost everything: it began again with its first step, though
+    by the plan a checkpoint had been due. Else returns an empty text."""
     every = run.saves_every
     kept = any(event["event"] == COMMITTED for event in run.checkpoints)
     kept |= any(process.restored_step for process in run.processes)
@@ -233,7 +233,7 @@ def from_scratch(run: Timeline) -> str:
 
 
 def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, int]:
-    """Return the steps between two reports for each rank that follows a rule."""
+    """Returns the steps between two reports for each rank that follows a rule."""
     told: dict[int, list[Stretch]] = {}
     for timeline in (run, fault_free or run):  # the second one takes precedence
         told |= grouped((timeline.processes[each.process].rank, each) for each in timeline.stretches)
@@ -246,7 +246,7 @@ def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, in
 
 
 def blindness(run: Timeline, fault_free: Timeline | None) -> str:
-    """Explain why nothing that depends on steps can be judged, or return an empty text. If only the fault-free run
+    """Explains why nothing that depends on steps can be judged, or returns an empty text. If only the fault-free run
     tells steps, the job did none."""
     if not len(run.steps) and (fault_free is None or not len(fault_free.steps)):
         return NO_STEPS

@@ -25,7 +25,7 @@ class Choice:
 
 
 def choices(evidence: Analysis) -> list[Choice]:
-    """Return the choice of each restart, without those by which the job went back by its own decision."""
+    """Returns the choice of each restart, without those by which the job went back by its own decision."""
     there, found = _There(evidence), list[Choice]()
     for restart in evidence.restarts:
         there.named += restart.passed_over
@@ -54,7 +54,7 @@ class _There:
         self._went_back: list[tuple[int, int]] = []  # when, and to which step; steps ascend
 
     def leave_behind(self, restart: Restart) -> None:
-        """Exclude saves after the state that the job went back to by its own decision."""
+        """Excludes saves after the state that the job went back to by its own decision."""
         if restart.states:
             step = min(step for _, step in restart.states)
             while self._went_back and self._went_back[-1][1] >= step:

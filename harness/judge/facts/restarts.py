@@ -58,29 +58,29 @@ class Restore(NamedTuple):
 
     @property
     def by(self) -> By:
-        """Return SEEN: a process tells this of itself."""
+        """Returns SEEN: a process tells this of itself."""
         return By.SEEN
 
     @property
     def digests(self) -> Word:
-        """Return the strength of its digests: only the trainer knows what was restored and committed."""
+        """Returns the strength of its digests: only the trainer knows what was restored and committed."""
         return Word(self.at)
 
     @property
     def said(self) -> str:
-        """Describe the restore in words."""
+        """Describes the restore in words."""
         return f"rank {self.rank} said it restored step {self.step}"
 
     @property
     def is_another(self) -> str:
-        """Describe a restored content that differs from the committed one: damage, or a save that nobody saw."""
+        """Describes a restored content that differs from the committed one: damage, or a save that nobody saw."""
         if not self.content or not self.saved or self.content == self.saved:
             return ""
         where = self.source or "a state"
         return f"rank {self.rank} restored {where}, which no longer holds what was committed there"
 
     def took(self, damage: Damage, margin_ns: int) -> bool:
-        """Return True if it took this checkpoint while damaged, or before the harness saw a new one there. A restore
+        """Returns True if it took this checkpoint while damaged, or before the harness saw a new one there. A restore
         without a source took it if no other checkpoint had the same step."""
         if not self.step or self.step != damage.step or not damage.at + margin_ns < self.at <= damage.unseen_until:
             return False
@@ -98,7 +98,7 @@ class Member(NamedTuple):
 
     @property
     def is_new(self) -> bool:
-        """Return True if the process had done no step before."""
+        """Returns True if the process had done no step before."""
         return self.stretch.before is None
 
 
@@ -120,12 +120,12 @@ class Restart:
 
     @cached_property
     def states(self) -> list[tuple[Restore, int]]:
-        """Return the restores that tell their step, with that step."""
+        """Returns the restores that tell their step, with that step."""
         return [(each, each.step) for each in self.restores if each.step is not None]
 
     @cached_property
     def from_a_member(self) -> int:
-        """Return the last step that a remaining member had done; -1: all are new."""
+        """Returns the last step that a remaining member had done; -1: all are new."""
         before = (member.stretch.before for member in self.members)
         return max((step for step in before if step is not None), default=-1)
 
@@ -163,7 +163,7 @@ def restarts(run: Timeline, saves: Saves) -> list[Restart]:
 
 
 def own_series(run: Timeline, saves: Saves) -> frozenset[str]:
-    """Return the series of checkpoints that this job restores from: those it restored, and all others except exported
+    """Returns the series of checkpoints that this job restores from: those it restored, and all others except exported
     weights and saves of a process that ends by an error or a lost peer."""
     order, places = run.rows_by_process
 

@@ -56,7 +56,7 @@ class Consumed:
 
 
 def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
-    """Return how samples can be followed: by indices, or by digests if no run tells places; else `None`."""
+    """Returns how samples can be followed: by indices, or by digests if no run tells places; else `None`."""
     timelines = [each for each in (run, fault_free) if each is not None]
     if any((each.steps.samples >= 0).any() for each in timelines):
         return "samples"
@@ -66,7 +66,7 @@ def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
 
 
 def consumed(evidence: Evidence) -> Consumed | None:
-    """Compare consumed samples with the fault-free run's; `None` if the trainer tells neither indices nor digests."""
+    """Compares consumed samples with the fault-free run's; `None` if the trainer tells neither indices nor digests."""
     run, fault_free = evidence.run, evidence.fault_free
     kind = told_kind(run, fault_free)
     if kind is None:
@@ -95,7 +95,7 @@ def consumed(evidence: Evidence) -> Consumed | None:
 
 
 def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
-    """Follow the surviving steps in order: each must begin where the one before ended, except for left-out samples."""
+    """Follows the surviving steps in order: each must begin where the one before ended, except for left-out samples."""
     if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
         return Consumed("places", why="the trainer does not report which samples a step consumed")
     jump = curve.first[1:] - (curve.first + curve.count)[:-1]
@@ -125,13 +125,13 @@ class _History:
         self.step, self.data_pass = run.steps.step[self.row], run.steps.data_pass[self.row]
 
     def expanded(self, rows: Ints) -> Ints:
-        """Return the samples that these rows consumed, one after the other."""
+        """Returns the samples that these rows consumed, one after the other."""
         if self.kind == "digests":
             return self.steps.digest[rows]
         return self.run.samples.expanded(self.steps.samples[rows])
 
     def counts(self, rows: Ints) -> Ints:
-        """Return the number of samples that each of these rows consumed."""
+        """Returns the number of samples that each of these rows consumed."""
         return (
             np.ones(len(rows), np.int64)
             if self.kind == "digests"
@@ -144,7 +144,7 @@ Sides = tuple[tuple[_History, Ints], tuple[_History, Ints]]
 
 
 def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
-    """Return the steps that both runs did, and their rows, without rows that consumed the same as the same rank in the
+    """Returns the steps that both runs did, and their rows, without rows that consumed the same as the same rank in the
     other run."""
     step = np.intersect1d(mine.step, theirs.step)
     _, left, right = np.intersect1d(mine.key, theirs.key, assume_unique=True, return_indices=True)
@@ -159,7 +159,7 @@ def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
 
 
 def _order(evidence: Evidence, step: Ints, sides: Sides) -> tuple[str, bool]:
-    """Explain why sample order cannot be the same in every run, and return whether nothing shows that it is. Steps
+    """Explains why sample order cannot be the same in every run, and returns whether nothing shows that it is. Steps
     before any fault show it, and further fault-free runs."""
     run, struck = evidence.run, min(first_strike(evidence.run.faults), evidence.run.end)
     later = run.steps.step[run.steps.end >= struck].min(initial=NEVER)  # the lowest of any rank
@@ -176,7 +176,7 @@ def _order(evidence: Evidence, step: Ints, sides: Sides) -> tuple[str, bool]:
 
 
 def _moved(sides: Sides, later: int = NEVER) -> Ints:
-    """Return the steps before `later` that consumed other samples than the fault-free run's, on whatever rank."""
+    """Returns the steps before `later` that consumed other samples than the fault-free run's, on whatever rank."""
     bags = (_Bag.of(history, rows, history.steps.step[rows]) for history, rows in _before(sides, later))
     beyond, missing = _difference(*bags)
     return np.union1d(beyond.part, missing.part)
@@ -187,8 +187,8 @@ def _before(sides: Sides, later: int) -> Iterator[tuple[_History, Ints]]:
 
 
 def _by_steps(step: Ints, sides: Sides) -> Consumed:
-    """Compare step by step. Passes are those of the fault-free run's lowest rank, as a restarted trainer may count from
-    0; or by the order of samples if no rank counts passes."""
+    """Compares step by step. Passes are those of the fault-free run's lowest rank, as a restarted trainer may count
+    from 0; or by the order of samples if no rank counts passes."""
     (mine, _), (theirs, _) = sides
     number, first = np.unique(theirs.step, return_index=True)
     pass_of = theirs.data_pass[first[np.searchsorted(number, step)]]
@@ -209,7 +209,7 @@ def _found(mine: _History, repeated: _Bag, skipped: _Bag) -> Consumed:
 
 
 def _consumed_again(beyond: _Bag, mine: _History, step: Ints, pass_of: Ints) -> Bools:
-    """Mark the samples that the run consumed more than once in their pass."""
+    """Marks the samples that the run consumed more than once in their pass."""
     cells, of = np.unique(np.stack([beyond.part, beyond.item]), axis=1, return_inverse=True)
     times = np.zeros(cells.shape[1], np.int64)
     rows = mine.row[np.isin(mine.step, step)]
@@ -234,7 +234,7 @@ class _Bag:
 
     @classmethod
     def of(cls, history: _History, rows: Ints, part: Ints) -> _Bag:
-        """Collect the samples of these rows. `part`: the part of each row."""
+        """Collects the samples of these rows. `part`: the part of each row."""
         counts = history.counts(rows)
         return cls(np.repeat(part, counts), history.expanded(rows), np.repeat(history.steps.rank[rows], counts))
 
@@ -243,7 +243,7 @@ class _Bag:
 
 
 def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
-    """Return what the first bag holds more often than the second, and vice versa: the last samples of each."""
+    """Returns what the first bag holds more often than the second, and vice versa: the last samples of each."""
     keys = np.stack([np.concatenate([ours.part, others.part]), np.concatenate([ours.item, others.item])])
     cells, of = np.unique(keys, axis=1, return_inverse=True)
     here, there = np.split(of.reshape(-1), [len(ours.item)])
@@ -252,7 +252,7 @@ def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
 
 
 def _beyond(cell: Ints, allowed: Ints) -> Bools:
-    """Mark the items beyond the allowed number in their cell."""
+    """Marks the items beyond the allowed number in their cell."""
     order = np.argsort(cell, kind="stable")
     begin = np.searchsorted(cell[order], cell[order])
     late = np.zeros(len(cell), np.bool_)
@@ -261,7 +261,7 @@ def _beyond(cell: Ints, allowed: Ints) -> Bools:
 
 
 def _by_passes(mine: _History, theirs: _History) -> Consumed:
-    """Compare passes that both runs completed, as they began another one. Padding differs with the number of ranks: by
+    """Compares passes that both runs completed, as they began another one. Padding differs with the number of ranks: by
     less than one sample per rank and pass."""
     passes, usual = (np.unique(each.data_pass[each.data_pass >= 0])[:-1] for each in (mine, theirs))
     both = np.intersect1d(passes, usual)
@@ -278,7 +278,7 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
 
 
 def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
-    """Drop samples of passes with fewer samples than ranks: they are padding."""
+    """Drops samples of passes with fewer samples than ranks: they are padding."""
     _, of, count = np.unique(bag.part, return_inverse=True, return_counts=True)
     return bag.at(count[of] >= ranks) if len(count) else bag
 
@@ -287,7 +287,7 @@ def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
 
 
 def pass_ends(run: Timeline, kind: str | None) -> list[int] | None:
-    """Return the last step of each pass over the data except the last pass, by the order of samples (`told_kind`): a
+    """Returns the last step of each pass over the data except the last pass, by the order of samples (`told_kind`): a
     step whose samples were mostly seen in this pass begins the next one. `None`: not known."""
     if kind is None:
         return _told_ends(run)
@@ -313,7 +313,7 @@ def pass_ends(run: Timeline, kind: str | None) -> list[int] | None:
 
 
 def _told_ends(run: Timeline) -> list[int] | None:
-    """Return pass ends by the passes that the trainer counts, or by its place in the endless order of the samples."""
+    """Returns pass ends by the passes that the trainer counts, or by its place in the endless order of the samples."""
     steps, size = run.steps, run.data_samples
     rows = np.flatnonzero(steps.data_pass >= 0)
     data_pass = steps.data_pass
@@ -330,7 +330,7 @@ def _told_ends(run: Timeline) -> list[int] | None:
 
 
 def _in_words(bag: _Bag, history: _History) -> str:
-    """Describe samples: their number per rank if equal, their share if several passes add up, and their indices."""
+    """Describes samples: their number per rank if equal, their share if several passes add up, and their indices."""
     if not len(bag.item) or history.kind == "digests":
         return ""
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])
@@ -344,7 +344,7 @@ def _in_words(bag: _Bag, history: _History) -> str:
 
 
 def named(items: Ints) -> str:
-    """Format sorted ranges: `128–143, 200, …`."""
+    """Formats sorted ranges: `128–143, 200, …`."""
     values = np.unique(items)
     cuts = [0, *(np.flatnonzero(np.diff(values) != 1) + 1).tolist(), len(values)]
     runs = [values[begin:end] for begin, end in itertools.pairwise(cuts)]

@@ -64,7 +64,7 @@ class Newest(Generic[T]):
         self._highest = list(itertools.accumulate((step for _, step, _ in self._things), max))
 
     def before(self, moment: int, good: Callable[[T], bool], least: int = 0) -> T | None:
-        """Return the highest good thing before a moment, with a step from `least` on; of equal steps the last one."""
+        """Returns the highest good thing before a moment, with a step from `least` on; of equal steps the last one."""
         found: T | None = None
         for place in range(bisect.bisect_left(self._at, moment) - 1, -1, -1):
             if self._highest[place] < least:
@@ -86,29 +86,29 @@ class Saves:
 
     @cached_property
     def whole(self) -> Sequence[Save]:
-        """Return committed saves in the order of their commits. A part by one of several ranks is no save."""
+        """Returns committed saves in the order of their commits. A part by one of several ranks is no save."""
         return sorted((save for save in self.all if save.how == COMMITTED), key=lambda save: save.last_at)
 
     @cached_property
     def store(self) -> Store:
-        """Return what the harness saw of these saves in the store."""
+        """Returns what the harness saw of these saves in the store."""
         return Store(self.run, self.whole, self.sound_at, self._usual.store if self._usual is not None else None)
 
     @cached_property
     def missing(self) -> Sequence[NoSave]:
-        """Return the saves that the harness should have seen in the store but did not."""
+        """Returns the saves that the harness should have seen in the store but did not."""
         return list(missing(self.store, self._is_watched))
 
     @cached_property
     def none(self) -> Mapping[Save, NoSave]:
-        """Map each committed save that is missing or bad to what is wrong with it."""
+        """Maps each committed save that is missing or bad to what is wrong with it."""
         found: dict[Save, NoSave] = {}
         for none in itertools.chain(self.missing, bad(self.store)):
             found.setdefault(none.save, none)
         return found
 
     def _is_watched(self, series: str) -> bool:
-        """Return True if the harness sees saves under such names, in the fault-free run, too, if it saw any there."""
+        """Returns True if the harness sees saves under such names, in the fault-free run, too, if it saw any there."""
         usual = self._usual
         if usual is not None and usual.store.sights and any(each.save.series == series for each in usual.missing):
             return False
@@ -118,7 +118,7 @@ class Saves:
 
     @cached_property
     def seen_steps(self) -> frozenset[int] | None:
-        """Return all steps that the harness saw; `None` if it does not see all saves, or not their steps."""
+        """Returns all steps that the harness saw; `None` if it does not see all saves, or not their steps."""
         known = {each.step for each in self.store.seen} | {
             each.get("step") for each in (self.store.left or {}).values()
         }
@@ -126,7 +126,7 @@ class Saves:
         return None if None in known or not watched else frozenset(step for step in known if step is not None)
 
     def never_seen(self, step: int, since: int, until: int) -> bool:
-        """Return True if the harness should have seen a save of this step by then, but saw none, and found none at the
+        """Returns True if the harness should have seen a save of this step by then, but saw none, and found none at the
         end either."""
         if self.seen_steps is None or self.store.is_hidden(since, until):
             return False
@@ -135,19 +135,19 @@ class Saves:
 
     @property
     def left_untold(self) -> int:
-        """Return the newest step found at the end, if nobody told it or a later one; else 0."""
+        """Returns the newest step found at the end, if nobody told it or a later one; else 0."""
         newest = max(self.store.left_steps, default=0)
         return newest if self.whole and newest > max(save.step for save in self.whole) else 0
 
     @cached_property
     def good(self) -> Sequence[Save]:
-        """Return committed saves that are sound; for a trainer that tells no saves, those that the harness saw."""
+        """Returns committed saves that are sound; for a trainer that tells no saves, those that the harness saw."""
         seen = () if self.run.checkpoints else self.seen
         return [*seen, *(save for save in self.whole if save not in self.none)]
 
     @cached_property
     def seen(self) -> Sequence[Save]:
-        """Return saves that the harness saw under names with steps; empty if one has a step that was not done by
+        """Returns saves that the harness saw under names with steps; empty if one has a step that was not done by
         then."""
         told = [each for each in self.store.seen if each.step is not None]
         furthest = np.maximum.accumulate(np.append(0, self.run.steps.step))
@@ -157,31 +157,31 @@ class Saves:
 
     @cached_property
     def never_sound(self) -> Mapping[int, NoSave]:
-        """Map each step to its surely bad save, if no other save of this step is good."""
+        """Maps each step to its surely bad save, if no other save of this step is good."""
         good = {save.step for save in self.good}
         sure = (none for none in self.none.values() if none.by is By.SEEN)
         return {none.save.step: none for none in sure if none.save.step not in good}
 
     @cached_property
     def steps(self) -> Ints:
-        """Return the steps with a good checkpoint, each once, in order."""
+        """Returns the steps with a good checkpoint, each once, in order."""
         return np.unique(np.array([save.step for save in self.good if save.step > 0], np.int64))
 
     @property
     def open(self) -> Sequence[Save]:
-        """Return saves whose end nobody told, though their process went on with its steps."""
+        """Returns saves whose end nobody told, though their process went on with its steps."""
         return [save for save, end, step in self._followed if save.step >= 0 and end == NEVER > step]
 
     @property
     def punctual(self) -> frozenset[int]:
-        """Return the ranks that finish each save before their next step."""
+        """Returns the ranks that finish each save before their next step."""
         ranks = self.run.processes
         late = {ranks[save.process].rank for save, end, step in self._followed if end >= step < NEVER}
         return frozenset(ranks[save.process].rank for save, _, _ in self._followed) - late
 
     @cached_property
     def _followed(self) -> Sequence[tuple[Save, int, int]]:
-        """Return each begun save, the next told end of a save of its step, and the begin of the process's next step."""
+        """Returns each begun save, the next told end of a save of its step, and the process's next begin of a step."""
         order, places = self.run.rows_by_process
         ends = grouped(
             ((save.process, save.step), save.last_at)
@@ -198,38 +198,38 @@ class Saves:
         return found
 
     def of_step(self, step: int, until: int) -> bool:
-        """Return True if a save of this step was committed by then, or begun and not failed."""
+        """Returns True if a save of this step was committed by then, or begun and not failed."""
         return last_by(self._words.get(step, []), until) not in (None, FAILED)
 
     def only_begun(self, step: int, until: int) -> Word | None:
-        """Return the first word of a save of this step, if nobody told by then that one was committed."""
+        """Returns the first word of a save of this step, if nobody told by then that one was committed."""
         words = self._words.get(step, [])
         done = any(what in (COMMITTED, PART) for at, what in words if at <= until)
         return Word(words[0][0]) if words and not done else None
 
     def other_at_path(self, path: str, step: int, until: int) -> int | None:
-        """Return the last step at this path by then, if it never held the given step; else `None`."""
+        """Returns the last step at this path by then, if it never held the given step; else `None`."""
         last = last_by(self._by_path.get(path, []), until)
         return last if self._first_at_path.get((path, step), NEVER + 1) > until else None
 
     def elsewhere(self, path: str, until: int) -> str:
-        """Return where a save of this name was last by then, if none ever was at this absolute path; else an empty
+        """Returns where a save of this name was last by then, if none ever was at this absolute path; else an empty
         text."""
         last = last_by(self._by_last_name.get(last_name(path), []), until) if path.startswith("/") else None
         return last if last and path.rstrip("/") not in self._absolute else ""
 
     def content_of(self, step: int | None, until: int) -> str:
-        """Return the content of a save of this step committed by then, if all saves of the step have the same one."""
+        """Returns the content of a save of this step committed by then, if all saves of the step have the same one."""
         at, content = self._contents.get(-1 if step is None else step, (NEVER, ""))
         return content if at <= until else ""
 
     @cached_property
     def damage(self) -> Mapping[str, Sequence[Damage]]:
-        """Map fault ids to the damage that each fault did."""
+        """Maps fault ids to the damage that each fault did."""
         return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self.run.faults}
 
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
-        """Return a test for saves: True if no fault by then may have damaged this one. Either it was begun after such
+        """Returns a test for saves: True if no fault by then may have damaged this one. Either it was begun after such
         faults were over, or their damage is known and elsewhere."""
         over = last_by(self._over, moment)
 
@@ -241,7 +241,7 @@ class Saves:
 
     @cached_property
     def _spoilers(self) -> Sequence[tuple[int, int, frozenset[int]]]:
-        """Return for each fault that may damage saves: when it struck, from when on no such fault is at work, and the
+        """Returns for each fault that may damage saves: when it struck, from when on no such fault is at work, and the
         steps that it damaged. Empty if the step of any damage is unknown."""
         found = []
         for fault in self.run.faults:
@@ -259,7 +259,7 @@ class Saves:
 
     @cached_property
     def _damaged(self) -> Mapping[int, int]:
-        """Map each step with damaged saves to the time since when they may be damaged."""
+        """Maps each step with damaged saves to the time since when they may be damaged."""
         return {step: at for at, _, steps in reversed(self._spoilers) for step in steps}
 
     def _damage(self, fault: FaultRecord, told: Mapping[str, Any]) -> Damage:
@@ -290,7 +290,7 @@ class Saves:
 
     @cached_property
     def _contents(self) -> Mapping[int, tuple[int, str]]:
-        """Map each step to when its content was first told, and that content; empty if contents differ."""
+        """Maps each step to when its content was first told, and that content; empty if contents differ."""
         found: dict[int, tuple[int, str]] = {}
         for save in (save for save in self.whole if save.content):
             at, content = found.get(save.step, (save.last_at, save.content))
@@ -299,17 +299,17 @@ class Saves:
 
     @cached_property
     def _words(self) -> Mapping[int, Sequence[tuple[int, str]]]:
-        """Map each step to the events about its saves: when, and which."""
+        """Maps each step to the events about its saves: when, and which."""
         return grouped((int(e["step"]), (e["at"], e["event"])) for e in self.run.checkpoints if "step" in e)
 
     @cached_property
     def _by_path(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """Map each path to when it was told, and its step then; a path may be reused."""
+        """Maps each path to when it was told, and its step then; a path may be reused."""
         return grouped((save.path, (save.at, save.step)) for save in self.all if save.path and save.step >= 0)
 
     @cached_property
     def _by_last_name(self) -> Mapping[str, Sequence[tuple[int, str]]]:
-        """Map the last part of absolute paths to when they were told, and the whole path."""
+        """Maps the last part of absolute paths to when they were told, and the whole path."""
         return grouped((last_name(save.path), (save.at, save.path)) for save in self.all if save.path.startswith("/"))
 
     @cached_property
@@ -321,13 +321,13 @@ class Saves:
         return {(path, step): at for path, told in self._by_path.items() for at, step in reversed(told)}
 
     def _last_of(self, names: frozenset[str], before: int) -> int | None:
-        """Return the step of the last save under one of these names before this moment."""
+        """Returns the step of the last save under one of these names before this moment."""
         mine = [(save.last_at, save.step) for save in self.all if save.told and names & {*save.path.split("/")}]
         return max((each for each in mine if each[0] < before), default=(0, None))[1]
 
 
 def _joined(events: Iterable[Mapping[str, Any]]) -> Iterator[Save]:
-    """Join the begin and the end of each save: an end belongs to what its process had begun last for that step."""
+    """Joins the begin and the end of each save: an end belongs to what its process had begun last for that step."""
     begun: dict[tuple[int, int], Mapping[str, Any]] = {}
     for event in events:
         key = event["process"], int(event.get("step", -1))

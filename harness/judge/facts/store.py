@@ -49,12 +49,12 @@ class Save:
 
     @property
     def at(self) -> int:
-        """Return when it was first told of."""
+        """Returns when it was first told of."""
         return self.begun if self.begun is not None else self.ended or 0
 
     @property
     def last_at(self) -> int:
-        """Return when it was last told of."""
+        """Returns when it was last told of."""
         return self.ended if self.ended is not None else self.at
 
     @cached_property
@@ -63,22 +63,22 @@ class Save:
 
     @property
     def told(self) -> bool:
-        """Return True if its process told that the save, or its own part of it, is committed."""
+        """Returns True if its process told that the save, or its own part of it, is committed."""
         return self.how in (COMMITTED, PART)
 
     @property
     def by(self) -> By:
-        """Return SEEN if its process told that it is committed, as a flaw speaks against that very process."""
+        """Returns SEEN if its process told that it is committed, as a flaw speaks against that very process."""
         return By.SEEN if self.told else By.MISSING
 
     @property
     def word(self) -> Word:
-        """Return a claim of the strength of things that only the trainer knows of it."""
+        """Returns a claim of the strength of things that only the trainer knows of it."""
         return Word(self.last_at)
 
     @property
     def said(self) -> str:
-        """Describe in words how the save is known."""
+        """Describes in words how the save is known."""
         committed = f"a checkpoint of step {self.step} had been committed"
         return committed if self.told else f"it had saved step {self.step}, as far as is known"
 
@@ -97,12 +97,12 @@ class Seen:
 
     @property
     def tensors(self) -> Sequence[str]:
-        """Return its largest tensors, as bytes and digest."""
+        """Returns its largest tensors, as bytes and digest."""
         return self.told.get("tensor_digests") or ()
 
     @property
     def zeros(self) -> float:
-        """Return the share of tensor bytes in tensors that are all zeros."""
+        """Returns the share of tensor bytes in tensors that are all zeros."""
         return float(self.told.get("zero_bytes", 0) / max(self.told.get("tensor_bytes", 0), 1))
 
 
@@ -123,39 +123,37 @@ class Store:
         self.seen = list(map(_seen, run.published))
         self.by_name = grouped((last_name(seen.path), seen) for seen in self.seen)
         self.by_step = grouped((seen.step, seen) for seen in self.seen if seen.step is not None)
-        self.left: Mapping[str, Mapping[str, Any]] | None = (
-            None  # by name: the checkpoints there when all nodes had ended
-        )
+        self.left: Mapping[str, Mapping[str, Any]] | None = None  # all checkpoints there when all nodes had ended
         if run.left is not None and not run.unseen and not run.beside.job_goes_on:
             left = {last_name(each["path"]): each for each in run.left.get("checkpoints") or ()}
             self.left = left if len(left) == run.left.get("count") else None
 
     def name_of(self, save: Save) -> str | None:
-        """Return the harness's name for this save, if it saw anything that may be it."""
+        """Returns the harness's name for this save, if it saw anything that may be it."""
         parts = _last_parts(save.path)
         return next((part for part in parts if part in self.by_name or part in (self.left or ())), None)
 
     def looks_at(self, save: Save) -> Sequence[Seen]:
-        """Return the looks at the name of this save."""
+        """Returns the looks at the name of this save."""
         return self.by_name.get(self.name_of(save) or "", [])
 
     def left_of(self, save: Save) -> Mapping[str, Any]:
-        """Return the checkpoint under this save's name when all nodes had ended."""
+        """Returns the checkpoint under this save's name when all nodes had ended."""
         return (self.left or {}).get(self.name_of(save) or "", {})
 
     def saw(self, step: int, until: int) -> bool:
-        """Return True if the harness had seen a whole checkpoint of this step by then."""
+        """Returns True if the harness had seen a whole checkpoint of this step by then."""
         return any(seen.at <= until for seen in self.by_step.get(step, ())[:1])
 
     @property
     def left_steps(self) -> list[int]:
-        """Return the steps of whole checkpoints found when all nodes had ended."""
+        """Returns the steps of whole checkpoints found when all nodes had ended."""
         found = (each.get("step") for each in (self.left or {}).values() if each.get("whole"))
         return [step for step in found if isinstance(step, int)]
 
     @cached_property
     def sights(self) -> Mapping[Save, Sequence[Seen]]:
-        """Map each save that was seen to the looks at it: its files may come one after the other."""
+        """Maps each save that was seen to the looks at it: its files may come one after the other."""
         margin_ns, found = self.run.uncertainty_ns, dict[Save, Sequence[Seen]]()
         begun = dict[str, int]()  # when the next save of the same name or step began
         for save in reversed(self.whole if self.seen else ()):
@@ -173,8 +171,8 @@ class Store:
 
     @cached_property
     def sound(self) -> Mapping[Save, Sequence[Seen]]:
-        """Map each save to looks that show its content: before a fault may have damaged it, and not during its removal,
-        when only some of its files may be left."""
+        """Maps each save to looks that show its content: before a fault may have damaged it, and not during its
+        removal, when only some of its files may be left."""
 
         def is_sound(save: Save, each: Seen) -> bool:
             went = first_from(self.removed.get(last_name(each.path), []), each.at)
@@ -185,25 +183,25 @@ class Store:
 
     @cached_property
     def undamaged(self) -> Mapping[Save, Seen]:
-        """Map each save to its largest look before a fault may have damaged it."""
+        """Maps each save to its largest look before a fault may have damaged it."""
         return {save: max(seen, key=lambda each: each.size or 0) for save, seen in self.sound.items()}
 
     def late_ns(self, of: Callable[[Any], Any]) -> int:
-        """Return `of` the times from the end of each save until it was seen; 0 if none was seen."""
+        """Returns `of` the times from the end of each save until it was seen; 0 if none was seen."""
         return int(of([seen[0].at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
 
     def went(self, save: Save) -> int:
-        """Return when the harness saw this save go away."""
+        """Returns when the harness saw this save go away."""
         moments = next((self.removed[part] for part in _last_parts(save.path) if part in self.removed), [])
         return first_from(moments, save.last_at)
 
     def size_of(self, save: Save) -> int | None:
-        """Return the size in bytes as seen, or else as told."""
+        """Returns the size in bytes as seen, or else as told."""
         seen = self.undamaged.get(save)
         return save.size if seen is None or seen.size is None else seen.size
 
     def holds_less(self, step: int, since: int) -> tuple[int, int] | None:
-        """Return the tensor counts of this step's save and of the smallest other save since then, if it holds fewer."""
+        """Returns the tensor counts of this step's save and of the smallest other save since then, if it has fewer."""
         counts = {
             save.step: seen.told.get("tensor_count") for save, seen in self.undamaged.items() if save.last_at >= since
         }
@@ -213,20 +211,20 @@ class Store:
 
     @cached_property
     def named(self) -> Sequence[Save]:
-        """Return the last save at each path that belongs to one step, if there are several such paths."""
+        """Returns the last save at each path that belongs to one step, if there are several such paths."""
         steps = grouped((save.path, save.step) for save in self.whole)
         last = {save.path: save for save in self.whole if save.path and len(set(steps[save.path])) == 1}
         return list(last.values()) if len(last) > 1 else ()
 
     @cached_property
     def trained(self) -> Ints:
-        """Return the steps whose update was applied, in order."""
+        """Returns the steps whose update was applied, in order."""
         steps = self.run.steps
         return np.unique(steps.step[steps.applied != 0] if len(steps.applied) else steps.step)
 
     @cached_property
     def alike(self) -> Mapping[tuple[str, str], Mapping[Save, str]]:
-        """Map series and property to its value in each save; it may be the same in all."""
+        """Maps series and property to its value in each save; it may be the same in all."""
         found: dict[tuple[str, str], dict[Save, str]] = {}
         for save in self.whole:
             told: dict[str, object] = {"as its state": " and ".join(save.holds), "as its folder": _folder(save.path)}
@@ -241,12 +239,12 @@ class Store:
         return found
 
     def is_hidden(self, begin: int, end: int) -> bool:
-        """Return True if a fault may have kept a save from the store, or the harness from seeing it."""
+        """Returns True if a fault may have kept a save from the store, or the harness from seeing it."""
         return touches(self._hiding, begin, end)
 
     @cached_property
     def _hiding(self) -> Sequence[Window]:
-        """Return when such faults were at work. A fault that tells the steps of all its damage hides nothing else."""
+        """Returns when such faults were at work. A fault that tells the steps of all its damage hides nothing else."""
         windows = []
         for fault in self.run.faults:
             told = fault.damaged and all(isinstance(damage.get("step"), int) for damage in fault.damaged)

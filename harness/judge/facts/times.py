@@ -48,8 +48,7 @@ PARTS = {"data_ns": "waits for data", "checkpoint_ns": "waits for a checkpoint",
 
 @dataclass(frozen=True)
 class Impossible:
-    """A contradiction of times. `seen`: it contradicts the harness; else the processes' own times contradict each
-    other."""
+    """A contradiction of times. `seen`: it contradicts the harness's own sight; else the processes' times clash."""
 
     words: str
     seen: bool = False
@@ -62,7 +61,7 @@ class Impossible:
 def impossible(
     run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window], resumed: Iterable[Timeline] = ()
 ) -> Iterator[Impossible]:
-    """Yield the worst contradiction of each kind. `resumed`: more fault-free runs; no log may be a copy of theirs."""
+    """Yields the worst contradiction of each kind. `resumed`: more fault-free runs; no log may be a copy of theirs."""
     steps, usual = Told(run), [Told(other) for other in fault_free_runs]
     margin = run.uncertainty_ns + steps.grain
     yield from _outside(steps)
@@ -106,13 +105,13 @@ class Told:
 
     @functools.cached_property
     def grain(self) -> int:
-        """Return the clock's granularity: the greatest common divisor of step lengths."""
+        """Returns the clock's granularity: the greatest common divisor of step lengths."""
         taken = (self.end - self.free)[~self.first]
         return int(np.gcd.reduce(taken[:STEPS_LOOKED_AT]))
 
     @functools.cached_property
     def tracks(self) -> tuple[Ints, Ints]:
-        """Return fingerprints of the lengths of some steps in a row, each of a different length and the last one a
+        """Returns fingerprints of the lengths of some steps in a row, each of a different length and the last one a
         multiple of their number; and the row of that last step."""
         last = np.arange(COPIED_STEPS - 1, len(self.end))
         last = last[self.run.steps.step[self.order[last]] % COPIED_STEPS == 0]
@@ -153,7 +152,7 @@ _KINDS: Sequence[tuple[Callable[[Told], Ints], int, str]] = (
 
 
 def _outside(told: Told) -> Iterator[Impossible]:
-    """Yield steps before their node was given to the job, and parts of steps longer than the job had the node."""
+    """Yields steps before their node was given to the job, and parts of steps longer than the job had the node."""
     run = told.run
     if not len(told.end):
         return
@@ -176,8 +175,7 @@ def _outside(told: Told) -> Iterator[Impossible]:
 
 
 def _last_words(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[Impossible]:
-    """Yield a process that says something after its end. Ends of saves, which another process may tell, have a
-    margin."""
+    """Yields a process that says something after its end; a save's end may come later, from another process."""
 
     def late(process: Process) -> int:
         return process.last_seen - min(process.left or NEVER, process.exited or NEVER)
@@ -190,7 +188,7 @@ def _last_words(run: Timeline, fault_free_runs: Sequence[Timeline]) -> Iterator[
 
 
 def _longer_saves(run: Timeline) -> Iterator[tuple[int, str]]:
-    """Yield for each save by how much its told duration exceeds the time since its begin, and its name."""
+    """Yields for each save by how much its told duration exceeds the time since its begin, and its name."""
     begun: dict[tuple[int, object], int] = {}
     for event in run.checkpoints:
         key = event["process"], event.get("step")
@@ -210,7 +208,7 @@ def _saved_for_longer(run: Timeline, fault_free_runs: Sequence[Timeline], margin
 
 
 def copies(run: Told, others: Sequence[Told]) -> Iterator[Impossible]:
-    """Yield steps whose lengths equal, to the nanosecond, those of another process in this or another run, if clocks
+    """Yields steps whose lengths equal, to the nanosecond, those of another process in this or another run, if clocks
     are fine enough to tell."""
     logs = [each for each in (run, *others) if 0 < each.grain < FINE_NS]
     if run not in logs:
@@ -230,14 +228,14 @@ def copies(run: Told, others: Sequence[Told]) -> Iterator[Impossible]:
 
 
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
-    """Return the earliest begin of steps: when the job had the node, with a margin for a first node told late."""
+    """Returns the earliest begin of steps: when the job had the node, with a margin for a first node told late."""
     if slot and slot.allocated > run.begin:
         return slot.allocated - (0 if slot.incarnation > 1 else ALLOCATED_NS)
     return run.begin if process.started >= run.begin else -NEVER
 
 
 def _before_their_peers(told: Told, fault_free_runs: Sequence[Told], margin: int) -> Iterator[Impossible]:
-    """Yield a step that ended on one rank before another began it, if ranks wait for each other without a fault."""
+    """Yields a step that ended on one rank before another began it, if ranks wait for each other without a fault."""
     usual = [int(_leads(other)[0].max(initial=0)) for other in fault_free_runs]
     leads, steps = _leads(told)
     if not usual or not len(leads):
@@ -251,7 +249,7 @@ def _before_their_peers(told: Told, fault_free_runs: Sequence[Told], margin: int
 
 
 def _leads(told: Told) -> tuple[Ints, Ints]:
-    """Return for each step of each world by how much its first end precedes its last begin, and the step."""
+    """Returns for each step of each world by how much its first end precedes its last begin, and the step."""
     steps = told.run.steps
     key = (steps.epoch << 31 | steps.step)[told.order]
     order = np.argsort(key, kind="stable")
@@ -263,7 +261,7 @@ def _leads(told: Told) -> tuple[Ints, Ints]:
 
 
 def _noticed_before(run: Timeline) -> Iterator[Impossible]:
-    """Yield a worker that told of a notice before any fault had given one."""
+    """Yields a worker that told of a notice before any fault had given one."""
     told = [notice for notice in run.notices if notice.get("source") not in ("peer", "straggler")]
     begun = min((fault.injecting or NEVER for fault in run.faults), default=NEVER)
     struck, apart = (begun, APART_NS) if begun < NEVER else (first_strike(run.faults), NOTICED_NS)
@@ -273,7 +271,7 @@ def _noticed_before(run: Timeline) -> Iterator[Impossible]:
 
 
 def _two_in_one_place(run: Timeline, margin: int) -> Iterator[Impossible]:
-    """Yield a worker that was ready before the worker whose place it takes had ended or said its last word."""
+    """Yields a worker that was ready before the worker whose place it takes had ended or said its last word."""
     places = grouped(((each.node, each.incarnation, each.local_rank), each) for each in run.processes)
     for mine in places.values():
         for before, after in itertools.pairwise(mine):
@@ -286,7 +284,7 @@ def _two_in_one_place(run: Timeline, margin: int) -> Iterator[Impossible]:
 
 
 def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
-    """Yield recoveries that were told long before the harness, which watches the steps, saw them: the fault's id, the
+    """Yields recoveries that were told long before the harness, which watches the steps, saw them: the fault's id, the
     told end of the recovery, and when the harness saw it."""
     struck = [fault for fault in run.faults if fault.kills and fault.recovered is not None]
     if not struck or not len(run.steps):
@@ -319,7 +317,7 @@ def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
 def _saved_before_it_was_seen(
     run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]
 ) -> Iterator[Impossible]:
-    """Yield saves in a row that the harness saw much later after their commit than it sees fault-free ones."""
+    """Yields saves in a row that the harness saw much later after their commit than it sees fault-free ones."""
     told, apart = _seen_after(run)
     since = disturbed[0][0] if disturbed else run.end
     others = (_seen_after(other)[1] for other in fault_free_runs)
@@ -335,7 +333,7 @@ def _saved_before_it_was_seen(
 
 
 def _seen_after(run: Timeline) -> tuple[Ints, Ints]:
-    """Return for each save seen in the store when it was told as committed, and how much later it was seen."""
+    """Returns for each save seen in the store when it was told as committed, and how much later it was seen."""
     committed = grouped((each.get("step"), each["at"]) for each in run.checkpoints if each["event"] == COMMITTED)
     pairs = [
         (mine[place - 1], event["at"] - mine[place - 1])

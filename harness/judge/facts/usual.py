@@ -107,12 +107,12 @@ class Usual:
         self.times = [Times.of(run) for run in runs]
 
     def longest(self, measured: Callable[[Timeline], int | None]) -> int | None:
-        """Return the longest duration in any of these runs."""
+        """Returns the longest duration in any of these runs."""
         return max((taken for run in self.runs if (taken := measured(run)) is not None), default=None)
 
     @cached_property
     def steps(self) -> dict[int, StepTime]:
-        """Return step times per world size, without sizes whose clock is too coarse to tell a step's length."""
+        """Returns step times per world size, without sizes whose clock is too coarse to tell a step's length."""
         sizes = ((times, size) for times in self.times for size in np.unique(times.size).tolist())
         by_size = grouped((size, times.taken[times.size == size]) for times, size in sizes)
         found: dict[int, StepTime] = {}
@@ -125,7 +125,7 @@ class Usual:
 
     @cached_property
     def bands(self) -> dict[int, Band]:
-        """Return bands for the working part of a step per world size, with the first step of a process apart."""
+        """Returns bands for the working part of a step per world size, with the first step of a process apart."""
         by_size: dict[int, list[tuple[Ints, Ints]]] = {}
         for run in self.runs:
             steps, first = run.steps, first_rows(run.steps)
@@ -143,7 +143,7 @@ class Usual:
 
     @cached_property
     def own_steps(self) -> dict[int, StepTime]:
-        """Return step times for world sizes without a fault-free run, from the job's own steps before any fault."""
+        """Returns step times for world sizes without a fault-free run, from the job's own steps before any fault."""
         calm = NEVER if self._own is None else first_strike(self._own.faults)
         if self._own is None or calm == NEVER:
             return {}
@@ -158,13 +158,13 @@ class Usual:
 
     @cached_property
     def sync(self) -> float | None:
-        """Return the longest usual gradient sync, at any world size."""
+        """Returns the longest usual gradient sync, at any world size."""
         times = np.concatenate([np.zeros(0), *(run.steps.sync_ns[run.steps.sync_ns > 0] for run in self.runs)])
         return float(np.quantile(times, SYNC_QUANTILE)) if len(times) else None
 
 
 def first_rows(steps: Steps) -> Bools:
-    """Mark the rows that are the first step of their process."""
+    """Marks the rows that are the first step of their process."""
     found = np.zeros(len(steps), np.bool_)
     first = np.full(int(steps.process.max()) + 1 if len(steps) else 0, -1)
     first[steps.process[::-1]] = np.arange(len(steps))[::-1]  # the last one to write wins
@@ -177,7 +177,7 @@ def _upper(times: npt.NDArray[Any]) -> int:
 
 
 def medians(values: npt.NDArray[Any], window: int, of_each: bool = True) -> Floats:
-    """Return the median of each `window` values in a row; `of_each`: around each value, with the ends repeated."""
+    """Returns the median of each `window` values in a row; `of_each`: around each value, with the ends repeated."""
     if of_each:
         values = np.pad(values, (window // 2, window - 1 - window // 2), mode="edge")
     found: Floats = np.median(np.lib.stride_tricks.sliding_window_view(values, window), axis=1)
@@ -201,7 +201,7 @@ class Degraded:
 
 
 def standstill_ns(run: Timeline, interval: Degraded) -> int:
-    """Return the longest time without a step in the interval: how long the job stood still in place."""
+    """Returns the longest time without a step in the interval: how long the job stood still in place."""
     first, last = np.searchsorted(run.progress.end, [interval.begin, interval.end], "right")
     return int(np.diff(run.progress.end[max(0, first - 1) : last]).max(initial=0))
 
@@ -237,12 +237,12 @@ class _Relative:
         return np.asarray(both | (self.taken > LONE_FACTOR * self.upper), np.bool_)
 
     def found_fast(self, first: int) -> bool:
-        """Return True if the job was much faster than usual before this step."""
+        """Returns True if the job was much faster than usual before this step."""
         prior = self.taken[max(0, first - STEPS_BEFORE) : first]
         return len(prior) >= SMOOTHED_STEPS and bool(np.median(prior) < FAST_BEFORE)
 
     def stayed_fast(self, first: int, stop: int) -> bool:
-        """Return True if the job stayed as fast as before in the few steps from `first` to `stop` and in those after:
+        """Returns True if the job stayed as fast as before in the few steps from `first` to `stop` and in those after:
         no five in a row took much longer than its own before."""
         after = self.taken[first : stop + STEPS_BEFORE]
         if stop - first > STEPS_BEFORE or len(after) < stop - first + SMOOTHED_STEPS:
@@ -262,7 +262,7 @@ class Slowed:
 
     @cached_property
     def degraded(self) -> list[Degraded]:
-        """Return intervals in which a fault slowed the job measurably without stopping it: from the injection to the
+        """Returns intervals in which a fault slowed the job measurably without stopping it: from the injection to the
         last slow step before it was healed, and slow steps that follow closely. An interval may span another fault's
         episode, which has no steps of its own."""
         steps = self._steps.known()
@@ -288,17 +288,17 @@ class Slowed:
 
     @property
     def measured(self) -> list[Degraded]:
-        """Return intervals that show all of a fault's effect. Compared with the job's own steps only a standstill
+        """Returns intervals that show all of a fault's effect. Compared with the job's own steps only a standstill
         shows: for a fault that may stop a job that is all, for a slow link it is not."""
         stopping = {fault.id for fault in self._struck if fault.stops}
         return [interval for interval in self.degraded if not interval.own or interval.fault in stopping]
 
     @cached_property
     def unmeasurable(self) -> list[FaultRecord]:
-        """Return faults that stopped nothing and whose slowdown cannot be measured, for one of three reasons. The steps
-        during or after the fault had a world size without a fault-free run. Or most were slower than any stretch of the
-        fault-free runs, but a pause there widened the band. Or the job was so fast before that steps in the band may be
-        twice as slow; not if the fault was soon over and the job stayed as fast by its own steps."""
+        """Returns faults that stopped nothing and whose slowdown cannot be measured, for one of three reasons. The
+        steps during or after the fault had a world size without a fault-free run. Or most were slower than any stretch
+        of the fault-free runs, but a pause there widened the band. Or the job was so fast before that steps in the band
+        may be twice as slow; not if the fault was soon over and the job stayed as fast by its own steps."""
         steps = self._steps
         known = np.append(0, np.cumsum(steps.steady > 0))
         slower = np.append(0, np.cumsum((steps.taken > steps.steady) & (steps.steady > 0)))
@@ -318,7 +318,7 @@ class Slowed:
 
     @property
     def another_pace(self) -> bool:
-        """Return True if a fault that stops nothing found the job much slower or faster than its fault-free runs: they
+        """Returns True if a fault that stops nothing found the job much slower or faster than its fault-free runs: they
         were made on a busier or quieter host and do not show its speed."""
         if any(interval.before is not None for interval in self.degraded):
             return True
@@ -326,22 +326,21 @@ class Slowed:
         return any(self._steps.found_fast(first) for first in firsts)
 
     def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> tuple[list[int], list[int]]:
-        """Return for each fault the first step that ended after it struck, and the first that began after it was
-        healed."""
+        """Returns for each fault the first step that ended after it struck, and the first begun after it was healed."""
         injected = np.array([fault.injected for fault in faults], np.int64)
         healed = np.array([self._run.end if fault.healed is None else fault.healed for fault in faults], np.int64)
         return np.searchsorted(steps.end, injected, "right").tolist(), np.searchsorted(steps.begin, healed).tolist()
 
 
 def frozen(run: Timeline) -> list[Window]:
-    """Return when faults held processes still, as the harness measured it."""
+    """Returns when faults held processes still, as the harness measured it."""
     struck = (each for each in run.faults if each.freezes and each.injected is not None)
     held = (each for each in struck if any(effect.get("ok") for effect in each.effects))
     return by_time.union((acted_at(each), run.end if each.healed is None else each.healed) for each in held)
 
 
 def stood_frozen(run: Timeline) -> list[Window]:
-    """Return when processes were frozen, until the steps were over that this interrupted."""
+    """Returns when processes were frozen, until the steps were over that this interrupted."""
     begin, end = run.steps.begin, run.steps.end
     return [(since, int(end[(begin < until) & (end > until)].max(initial=until))) for since, until in frozen(run)]
 
@@ -382,7 +381,7 @@ class Pace:
 
     @property
     def told(self) -> str:
-        """Describe the pace in words."""
+        """Describes the pace in words."""
         took, usual = format_duration(self.taken), format_duration(self.usual)
         after = f"{self.steps} steps after the recovery took {took}"
         return f"{after}, {self.slowdown:.2f} × the {usual} of the fault-free run"
@@ -391,8 +390,7 @@ class Pace:
         return bound * max(1.0, self.before)
 
     def slow(self, bound: float) -> Slow:
-        """Compare with the bound. If the fault-free run was much slower than this run before its first fault, the pace
-        before counts, too."""
+        """Compares with the bound; the pace before the first fault counts if the fault-free run was much slower."""
         usual = (1 if self.usual_taken else WORST_FACTOR) * bound * self.before
         before = usual if self.before < FAST_BEFORE else float("inf")
         if self.at_least > self.allowed(bound):
@@ -405,7 +403,7 @@ class Pace:
 
 
 def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str:
-    """Return the pace after the last recovery, or why it is not judged."""
+    """Returns the pace after the last recovery, or why it is not judged."""
     mine = Times.of(run)
     if not disturbed:
         return "nothing disturbed the job"
@@ -442,13 +440,13 @@ def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str
 
 
 def others_share(run: Timeline, begin: int, end: int) -> float:
-    """Return the mean share of the host's CPUs that others took, 0 to 1."""
+    """Returns the mean share of the host's CPUs that others took, 0 to 1."""
     shares = [each["others"] for each in run.host_load if begin <= each["at"] <= end]
     return float(np.mean(shares)) if shares else 0.0
 
 
 def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
-    """Return rows of the last undisturbed stretch of one world size after `since` that is long enough."""
+    """Returns rows of the last undisturbed stretch of one world size after `since` that is long enough."""
     same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
     for part in reversed(by_time.stretches(peace & (times.begin >= since))):
         breaks = np.flatnonzero(~same[part])
@@ -479,11 +477,11 @@ class _Same:
         return float(max(1.0, self.usual.sum()))  # a coarse clock may tell no time at all
 
     def mean(self) -> float:
-        """Return the mean pace; the longest step counts like the second longest, as a single pause is no slowdown."""
+        """Returns the mean pace; the longest step counts like the second longest, as a single pause is no slowdown."""
         return float(np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
 
     def at_least(self, pauses: bool) -> float:
-        """Return a lower bound: the median is below it with a chance of 5 % (an order statistic; the binomial taken as
+        """Returns a lower bound: the median is below it with a chance of 5 % (an order statistic; the binomial taken as
         normal), the mean with 2.5 %. A single pause scatters too much to raise the mean. Pauses at each save and steady
         growth are no scatter: steps with a save stand apart."""
         n = len(self.taken)
@@ -497,7 +495,7 @@ class _Same:
         return float(max(median, ratio - NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
 
     def quarters(self, beside: Floats) -> Floats:
-        """Return for each quarter of the steps in a row its time over the time in `beside`."""
+        """Returns for each quarter of the steps in a row its time over the time in `beside`."""
         length = self._quarter
         mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (self.taken, beside))
         return np.asarray((mine[length:] - mine[:-length]) / np.maximum(theirs[length:] - theirs[:-length], 1))
@@ -512,7 +510,7 @@ class _Same:
 
 
 def _scatter(kind: Floats) -> float:
-    """Return the variance of these steps, or that of successive differences if it is less (von Neumann's mean square
+    """Returns the variance of these steps, or that of successive differences if it is less (von Neumann's mean square
     successive difference, https://doi.org/10.1214/aoms/1177731677), widened for few steps as by Student's t."""
     n = len(kind)
     variance = min(np.var(kind, ddof=1), np.square(np.diff(kind)).mean() / 2)
@@ -520,7 +518,7 @@ def _scatter(kind: Floats) -> float:
 
 
 def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int | None) -> _Same:
-    """Return those rows that a reference has, too. `size` `None`: the slowest world size counts."""
+    """Returns those rows that a reference has, too. `size` `None`: the slowest world size counts."""
     usual, typical = np.zeros(len(rows)), np.zeros(len(rows))
     for reference in references:
         for world in np.unique(reference.size).tolist() if size is None else [size]:
@@ -537,14 +535,14 @@ def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int
 
 
 def _worst(prior: Floats, references: Sequence[Times]) -> float:
-    """Return the slowest stretch without a fault, over the usual pace of its run."""
+    """Returns the slowest stretch without a fault, over the usual pace of its run."""
     told = [each for each in (prior, *(one.taken for one in references)) if len(each) >= STEPS_MIN]
     stretches = ((medians(each, STEPS_MIN, of_each=False).max(), np.median(each)) for each in told)
     return max([1.0, *(float(slowest / usual) for slowest, usual in stretches if usual > 0)])
 
 
 def exit_ns(run: Timeline) -> int | None:
-    """Return the time from the last step (or the last disturbance, if later) to the end of the last command; `None` if
+    """Returns the time from the last step (or the last disturbance, if later) to the end of the last command; `None` if
     no command ended after it."""
     if not len(run.progress) or run.outcome != "completed":
         return None

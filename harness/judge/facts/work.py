@@ -33,12 +33,12 @@ class Work:
 
     @cached_property
     def over(self) -> int:
-        """Return the time of the last step, save or start of a worker."""
+        """Returns the time of the last step, save or start of a worker."""
         saved = (event["at"] for event in self._run.checkpoints)
         return int(max([self.last_end, *saved, *(process.started for process in self._run.processes)]))
 
     def furthest(self, moment: int) -> int:
-        """Return the furthest step that was done by then."""
+        """Returns the furthest step that was done by then."""
         done = int(np.searchsorted(self._run.steps.end, moment, "right"))
         return int(self._furthest[done - 1]) if done else 0
 

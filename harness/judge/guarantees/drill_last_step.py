@@ -12,8 +12,7 @@ from harness.timeline.sorted_events import CLEAN_CODES
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yield a last save that is missing, bad, failed or too old, if the job did all its steps and nothing disturbed
-    that save."""
+    """Yields a last save that is missing, bad, failed or too old, if the job did all its steps undisturbed."""
     run, saves = evidence.run, evidence.saves
     last = saves.good[-1].last_at if saves.good else run.begin
     if not run.finished or run.outcome != "completed" or (run.torn and not saves.good):
@@ -41,7 +40,7 @@ def _is_disturbed(evidence: Analysis, at: int) -> bool:
 
 
 def _wanted(evidence: Analysis) -> int:
-    """Return the least step of the last checkpoint: as far before the last step as in the fault-free run; up to an
+    """Returns the least step of the last checkpoint: as far before the last step as in the fault-free run; up to an
     interval further if that made no save at its end."""
     run, usual, fault_free = evidence.run, evidence.fault_free_saves, evidence.fault_free
     last = [run.processes[row] for epoch in run.epochs[-1:] for row in epoch.processes]

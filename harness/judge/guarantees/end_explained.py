@@ -21,7 +21,7 @@ NAMED_DEATHS = 3  # most kinds of deaths in one breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yield one breach for all deaths: the first few kinds, and the number of the other deaths."""
+    """Yields one breach for all deaths: the first few kinds, and the number of the other deaths."""
     run, dead = evidence.run, evidence.deaths_unexplained
     damage = spoiler(run) if dead else None
     kinds: dict[tuple[Any, ...], list[End]] = {}

@@ -31,8 +31,7 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _damage(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yield damaged files that the harness had seen with the same content before. A sampled digest may miss the
-    change."""
+    """Yields damaged files that the harness saw with the same content before. A sampled digest may miss a change."""
     for damage in fault.damaged:
         begun = damage["at"] if fault.injecting is None else fault.injecting
         place = str(damage.get("checkpoint")), damage.get("sha256")

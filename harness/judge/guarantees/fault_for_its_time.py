@@ -13,8 +13,8 @@ from harness.units import format_duration
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yield a fault that was undone too late, too early or never. A fault that broke off says so itself; a log without
-    an end may have lost the line."""
+    """Yields a fault undone too late, too early or never. A fault that broke off says so; a cut log may lack the
+    line."""
     work, lasts = evidence.work, fault.lasts
     if lasts is not None and fault.healed is None and not fault.error and evidence.run.outcome is not None:
         yield f"was never undone; its planned duration is {lasts}"

@@ -26,8 +26,7 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yield killed ranks that did steps after the effect was measured; until then a rank may run. Nodes may have a
-    notice."""
+    """Yields killed ranks that did steps after the effect was measured. Nodes are left out: they may have a notice."""
     gone = max([acted_at(fault), *(effect["at"] for effect in fault.effects)])
     ranks = [target for target in fault.targets if target.get("rank") is not None]
     for row in _alive(evidence, ranks, [acted_at(fault)]):
@@ -37,7 +36,7 @@ def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
-    """Yield frozen ranks that did or said something, from when the harness saw them stand still until the fault's time
+    """Yields frozen ranks that did or said something, from when the harness saw them stand still until the fault's time
     is over or it was told to end: the harness tells that before it lets the target go on."""
     run, (order, places_of) = evidence.run, evidence.run.rows_by_process
     since = max(effect["at"] for effect in fault.effects) + run.uncertainty_ns
@@ -52,7 +51,7 @@ def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
 
 
 def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yield nodes that got a notice and stayed until the job was over, and ranks without a notice that ended with a
+    """Yields nodes that got a notice and stayed until the job was over, and ranks without a notice that ended with a
     clean code."""
     for target in fault.targets if fault.notice_ns is not None else ():
         if target.get("rank") is None and node_of(target) in evidence.places.kept:
@@ -66,7 +65,7 @@ def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _alive(evidence: Analysis, targets: Iterable[Target], moments: Iterable[int], exited: bool = False) -> list[int]:
-    """Return rows of the processes that were alive at one of these moments. `exited`: only those that exited later."""
+    """Returns rows of the processes that were alive at one of these moments. `exited`: only those that exited later."""
     found = {(row, at) for at in moments for target in targets for row in evidence.places.alive(target, at)}
     return sorted({row for row, at in found if not exited or at <= (evidence.run.processes[row].exited or -1)})
 

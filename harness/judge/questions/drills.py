@@ -1,4 +1,4 @@
-"""What the restore drill and the second restart after the run came to; guarantees ask whether they were right."""
+"""Figures of the restore drill and the second restart after the run; guarantees judge whether they were right."""
 
 from __future__ import annotations
 
