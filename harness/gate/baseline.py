@@ -174,10 +174,9 @@ def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], with
 
 
 def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tuple[list[Question], list[str]]:
-    """Returns a question for each figure that either side has, and the names of figures that neither has. `another`:
-    the difference between the two sides' jobs; empty: there is none.
+    """Returns a question for each figure that either side has, and the names of figures that neither has.
 
-    `another`: why the two sides are not of the same job; empty: they are."""
+    `another`: the difference between the two sides' jobs; empty: there is none."""
     before, now_ = ([run for run in each.runs if run.verdict in JUDGED] for each in (old, new))
     shared = {run.run_id for run in before} & {run.run_id for run in now_}
     times = [[run.step_seconds for run in side if run.step_seconds] for side in (before, now_)]

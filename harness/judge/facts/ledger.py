@@ -75,6 +75,7 @@ def settle(
     own_steps: Mapping[int, StepTime] | None = None,
 ) -> Ledger:
     """Books all slots. `windows` are the times that faults caused: episodes and slowed intervals.
+    `own_steps`: how long a step of this job takes, by the job itself, at world sizes without a baseline.
 
     A step belongs to the window in which it ended; other time is split at the window's edges exactly.
     Raises `AssertionError` when the accounts of a slot do not add up: that would be our own bug.

@@ -36,8 +36,9 @@ Kind = Literal["samples", "digests", "places"]
 @dataclass(frozen=True)
 class Consumed:
     """`repeated`, `skipped`: numbers of samples (or inputs of steps); `None`: not known, see `why`.
+    `others`: samples consumed once that the fault-free run did not consume in its steps.
 
-    `moved`: steps that consumed others than the fault-free run did, the first of them `first_moved`. `unproven`: no
+    `moved`: number of steps with other samples than in the fault-free run; the first is `first_moved`. `unproven`: no
     undisturbed step shows that the order is the same in every run.
     """
 

@@ -7,9 +7,9 @@ that were allocated to it until its end; a new one counts from when it can be ex
 after its allocation, or after the first word of a launcher there (a slow engine starts it late), as the fault-free run
 took from its first allocation to its first step.
 
-A save is *due* at each step of which the fault-free run committed a checkpoint. It was *made* when the run committed
-one from half an interval before that step until the next one is due; so a late one counts, and so does a rhythm that
-has moved. One that was not made counts as missed only where nothing disturbed the job meanwhile.
+A save is *due* at each step of which the fault-free run committed a checkpoint. It was *made* if the run committed one
+from half an interval before that step until the next one is due; so late saves and a shifted rhythm count.
+ A save that was not made counts as missed only if nothing disturbed the job meanwhile.
 """
 
 from __future__ import annotations
