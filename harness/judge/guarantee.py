@@ -64,7 +64,7 @@ def never(evidence: Analysis) -> str:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """`breaches`: yields all violations. `nothing`: why a run without a breach says nothing of it, as no restart came; an
+    """`breaches`: yields all violations. `nothing`: why a run without a breach proves nothing, as no restart came; an
     empty text where it held. `rests_on`: kinds of evidence that it needs, as in `harness.judge.facts.reported`.
     `explained_by`: names of guarantees whose breach also breaks this one. `holds_for`: kinds of run that it is checked
     in. `switch`: the key in `expect:` that switches it off by `off`.
