@@ -1,4 +1,4 @@
-"""How an extra of this package is installed, also where it came from a folder and is in no index."""
+"""The command that installs an extra of this package, also if the package came from a folder and is in no index."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Family:
     part: str = ""
 
     def names(self) -> tuple[str, ...]:
-        """All plug-ins, sorted."""
+        """Returns the names of all plug-ins, sorted."""
         return _names(tuple(importlib.import_module(self.package).__path__), self.part)
 
     def known(self, name: str, also: tuple[str, ...] = ()) -> str:
@@ -46,7 +46,8 @@ class Family:
         return [" ".join(each.split()) for each in told]
 
     def load(self, name: str) -> Any:
-        """What the plug-in defines. Raises `UsageError` where there is none of this name, or it defines nothing."""
+        """Returns the attribute that the plug-in defines. Raises `UsageError` if there is no such plug-in or
+        attribute."""
         try:
             module = importlib.import_module(".".join(filter(None, (self.package, self.known(name), self.part))))
         except ValueError as error:

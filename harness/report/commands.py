@@ -20,7 +20,7 @@ _STEP = re.compile(r"(.*?)(?:(chaos [a-z].*?)( \(about .*)?)?", re.DOTALL)
 
 @dataclass
 class Places:
-    """What commands need so that they find runs and scenarios. Empty: they find them by themselves."""
+    """The options by which commands find runs and scenarios. Empty: they find them by themselves."""
 
     reports: str = ""
     scenarios: str = ""
@@ -52,13 +52,13 @@ def run_again(name: str, *more: str) -> str:
 
 
 def split(step: str) -> tuple[str, str, str]:
-    """The words of a step, the command in it, and what follows that."""
+    """Splits a step into the words before its command, the command, and the words after."""
     before, found, after = _STEP.fullmatch(plain(step)).groups("")  # type: ignore[union-attr]  # it fits anything
     return before, as_here(found), after
 
 
 def step_here(step: str) -> str:
-    """With a command that finds what it needs, wherever that is kept."""
+    """Returns the step with options by which its command finds runs and scenarios from here."""
     return "".join(split(step))
 
 

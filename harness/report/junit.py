@@ -50,7 +50,7 @@ def empty_suite(name: str, verdicts: Sequence[Verdict | None], **more: str) -> E
 
 
 def clean(value: object) -> str:
-    """Without what could steer a viewer, and the characters that XML cannot hold, not even escaped."""
+    """Returns plain text without the characters that XML cannot hold, not even escaped."""
     return _ILLEGAL.sub("�", plain(value))
 
 
@@ -80,8 +80,7 @@ def case(
     body: str,
     took_s: float | None = None,
 ) -> None:
-    """Adds one test case: what fails is a failure, what cannot be told an error; `None`, which was
-    not judged, is skipped."""
+    """Adds one test case: a fail is a failure, an inconclusive result an error; `None` (not judged) is skipped."""
     named = {"classname": f"chaos.{clean(scenario)}", "name": clean(name), "time": f"{took_s or 0:.3f}"}
     made = ElementTree.SubElement(suite, "testcase", named)
     if verdict is Verdict.PASS:

@@ -1,4 +1,4 @@
-"""What other programs take of this host's CPUs while the job runs: a busy host slows a healthy job.
+"""The share of this host's CPUs that other programs take while the job runs: a busy host slows a healthy job.
 
 All CPU time of the host (`/proc/stat`, with what a hypervisor took: *steal*) less that of the job's nodes.
 """

@@ -1,4 +1,4 @@
-"""The job as its events tell it, live: who is at work, how far they are, and what their latest steps were like."""
+"""The live state of a job, by its events: its workers, their progress, and their latest steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Process = tuple[str, int, int]  # node, incarnation, process id
 
 @dataclass
 class Worker:
-    """The newest process of a rank, and what all processes of this rank did."""
+    """The newest process of a rank, and totals over all processes of this rank."""
 
     node: str
     incarnation: int
@@ -34,7 +34,7 @@ class Worker:
     restored_step: int | None = None
     seen_ns: int = 0  # when its last step was seen here, and when that step ended by its own clock
     ended_ns: int = 0
-    ended_by: Process | None = None  # late words may be an earlier process's
+    ended_by: Process | None = None  # late events may come from an earlier process
     took_ns: int = 0  # that step, since the end of the one before; 0: unknown
     first_step: int = 0  # of the newest process that did one
     steps: int = 0  # of all processes, with those that were done again
@@ -45,7 +45,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class FailedWorker:
-    """As its launcher tells it: the place is that launcher's, and not checked yet."""
+    """A failed worker by its launcher's word: the place is the launcher's, and is not checked yet."""
 
     node: str
     incarnation: int
@@ -85,7 +85,7 @@ class LiveProgress:
     _behind: set[int] = field(default_factory=set)  # ranks without which no further step can be complete
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> bool:
-        """Whether the event made sense."""
+        """Takes note of an event. Returns whether the event made sense."""
         try:
             if header.get("role") == "trainer":
                 self._absorb_trainer(header, event, now_ns)
@@ -107,7 +107,7 @@ class LiveProgress:
             worker.finished = not code
 
     def stuck(self) -> str:
-        """Where a job stands that goes on no more, and which workers did not end though others of theirs did."""
+        """Says where a job stands still, and which workers did not end though others did."""
         text = f"stuck in {self.phase} after step {self.complete_step}"
         world = {rank: worker for rank, worker in sorted(self.workers.items()) if rank < (self.world_size or math.inf)}
         left = [f"rank {rank} on {worker.node}" for rank, worker in world.items() if not worker.finished]
@@ -117,7 +117,7 @@ class LiveProgress:
         return f"{text}; {left[0]}{more} did not end as the others did"
 
     def reborn_since(self, moment_ns: int) -> bool:
-        """Whether all ranks of the world are processes that started after this moment."""
+        """Tells whether all ranks of the world are processes that started after this moment."""
         if self.world_size > len(self.workers):
             return False
         world = [self.workers.get(rank) for rank in range(self.world_size)]
@@ -215,7 +215,7 @@ def _whole(value: Any) -> int:
 
 
 def _samples_of(event: Mapping[str, Any]) -> int:
-    """Of the global batch, where it is told; else those that this rank consumed."""
+    """Returns the samples of the global batch if told; else those that this rank consumed."""
     told = event.get("count", -1)
     return _whole(told if told >= 0 else sum(run[1] for run in event.get("samples") or ()))
 

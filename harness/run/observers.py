@@ -1,4 +1,4 @@
-"""Who watches a job: a terminal, a web page, a test. An observer gets typed status and decides nothing."""
+"""Observers of a job: a terminal, a web page, a test. An observer gets typed status and decides nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Observer(Protocol):
         """The job is over; its command starts once more, for about so long."""
 
     def left_behind(self, reason: str) -> None:
-        """Something could not be undone at the end of the job."""
+        """Hears that something could not be undone at the end of the job."""
 
 
 class Silent:

@@ -20,7 +20,7 @@ THREAD_END_S = 15.0
 
 
 class Before(Protocol):
-    """What a rehearsal waits for: another rehearsal, or the word of a game day."""
+    """A condition for a rehearsal to begin: another rehearsal is over, or a game day says so."""
 
     @property
     def over(self) -> bool: ...
@@ -54,18 +54,18 @@ class Rehearsal:
 
     @property
     def busy(self) -> bool:
-        """Whether a fault is at work."""
+        """Tells whether a fault is at work."""
         return any(thread.is_alive() for thread in self._threads)
 
     def begin(self, job: LiveJob, now_ns: int) -> None:
-        """From now on its faults may fire, unless it has begun already or what it follows is not over."""
+        """Lets its faults fire from now on, unless it has begun already or the rehearsal before it is not over."""
         if self.begun_ns is not None or self.over or (self.follows is not None and not self.follows.over):
             return
         self.begun_ns = now_ns
         for firing in self.firings.values():
             firing.begun_step = job.progress.complete_step
         job.firings.update(self.firings)
-        if not self.to_the_end:  # else it is the job's own plan, the first event of the log
+        if not self.to_the_end:  # else its plan is the job's own, the first event of the log
             job.emit("plan", plan=self.plan.to_json(), rehearsal=self.name)
         job.emit("rehearsal.started", rehearsal=self.name)
         job.holds.begin(self.plan.faults)
@@ -84,7 +84,8 @@ class Rehearsal:
         self._finish_if_over(job, now_ns)
 
     def cancel(self, job_goes_on: bool = False) -> None:
-        """Ends the waits of all its faults. Where the job goes on, what they took from it comes back at once."""
+        """Ends the waits of all its faults. If the job goes on, nodes and processes that they hold come back at
+        once."""
         for injection in self._injections:
             injection.cancel(job_goes_on)
 
@@ -96,11 +97,11 @@ class Rehearsal:
 
     @property
     def waiting(self) -> list[Firing]:
-        """Its faults that wait for their moment, and for no other fault."""
+        """Returns its faults that wait for their moment, and not for another fault."""
         return [each for each in self.firings.values() if not each.fired and each.planned.when.following is None]
 
     def fire_at_once(self, job: LiveJob, now_ns: int) -> str:
-        """Those that wait act now. Returns why none of them may; empty: they act."""
+        """Lets all waiting faults act now. If none of them may, returns the reason; empty: they act."""
         reasons = [obstacle(each, job.firings.values(), self.plan.limits, now_ns) for each in self.waiting]
         if reasons and all(reasons):
             return str(reasons[0])
@@ -109,7 +110,7 @@ class Rehearsal:
         return ""
 
     def end(self, job: LiveJob) -> None:
-        """The job ends: its faults' threads end, and what still acts is healed, the last fault first."""
+        """Ends the threads of its faults at the end of the job, and heals active faults, the last one first."""
         self.cancel()
         deadline = time.monotonic() + THREAD_END_S
         for thread in self._threads:
@@ -134,7 +135,8 @@ class Rehearsal:
                 job.holds.release(firing.planned.id)
 
     def _note_recoveries(self, job: LiveJob, now_ns: int) -> None:
-        """Recovered: every rank has done a step beyond the furthest one, in processes born after the injection."""
+        """Notes recovered faults: every rank did a step beyond the furthest one, in processes born after the
+        injection."""
         for firing in self.firings.values():
             injected_ns = firing.moments_ns.get("injected")
             if injected_ns is None or "recovered" in firing.moments_ns:

@@ -41,12 +41,13 @@ class StopRequest:
             self._attended = before
 
     def on_signals(self) -> None:
-        """From now on SIGINT and SIGTERM ask for the end. Only the main thread may call this."""
+        """Makes SIGINT and SIGTERM ask for the end from now on. Only the main thread may call this."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._hear)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        """Raises `KeyboardInterrupt` where nobody attends, or where the user asks once more after two seconds."""
+        """Asks for the end. Raises `KeyboardInterrupt` if no loop attends, or if the user asks again after two
+        seconds."""
         insists = self._asked_at is not None and time.monotonic() - self._asked_at > INSISTS_AFTER_S
         self.ask()
         if insists or not self._attended:

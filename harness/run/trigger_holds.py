@@ -34,7 +34,7 @@ class Claim:
     token: pathlib.Path
 
     def grant(self) -> None:
-        """It is struck. Nobody else can have this strike from now on."""
+        """Grants the strike. No other process can have this strike from now on."""
         with contextlib.suppress(FileNotFoundError):  # granted before, or taken back
             os.rename(self.token, granted(str(self.token), self.node))
 
@@ -72,7 +72,7 @@ class TriggerHolds:
                 self.arm(fault.id)
 
     def stand(self, fault_id: str) -> None:
-        """From its next step on the trainer waits until this fault is released."""
+        """Makes the trainer wait from its next step on, until this fault is released."""
         with self._lock:
             self._standing.add(fault_id)
             pathlib.Path(self._next_step["released"]).unlink(missing_ok=True)
@@ -112,7 +112,7 @@ class TriggerHolds:
         return None
 
     def _tokens(self, fault_id: str) -> list[pathlib.Path]:
-        """Strikes that nobody has been granted."""
+        """Returns the strikes that are not granted yet."""
         found = self.directory.glob(f"{fault_id}.act.strike-*")
         return sorted(token for token in found if token.name.rpartition("-")[2].isdigit())
 
