@@ -185,7 +185,7 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
             False, "--version", help="Print the version.", is_eager=True, callback=print_version
         ),
     ) -> None:
-        """What stands before the name of a command."""
+        """Takes the options before the name of a command."""
 
     app.callback()(chaos)
     return app

@@ -1,4 +1,4 @@
-"""The power fails in the middle of a checkpoint: what was not durable yet is gone, and the node with it."""
+"""The power fails in the middle of a checkpoint: writes that were not durable yet are lost, and the node with them."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Divergence(orders.OrderedFault):
 
     @property
     def _name(self) -> Name:
-        """What the trainer tells that shows it."""
+        """Returns the trainer's figure that shows the fault."""
         return TOLD_BY[self.kind]
 
     def _begin(self, ranks: Sequence[int], context: Context) -> int:
@@ -90,7 +90,7 @@ class Divergence(orders.OrderedFault):
         return statistics.median(times) / 1e9 if times else 0.0
 
     def _measure(self, rank: int, ranks: Sequence[int], context: Context) -> None:
-        """By what the rank tells of the step at which it begins, against the steps before."""
+        """Compares the rank's figure of the first disturbed step with the steps before."""
         if not context.wait(TOLD_WITHIN_S, until=lambda: self._told(rank, context) is not None):
             raise FaultError(f"rank {rank} did not tell step {self._first} within {TOLD_WITHIN_S:g} s")
         told, least = self._told(rank, context) or 0.0, self._least(len(ranks), context)
@@ -141,7 +141,7 @@ def newest(figures: Sequence[Figures]) -> int:
 
 
 def usual(figures: Sequence[Figures], name: Name) -> float:
-    """The median of the latest steps, of a learning rate the last one. Raises `FaultError` where none is told."""
+    """Returns the median of the latest steps; of a learning rate the last one. Raises `FaultError` if none is told."""
     told = [value for each in figures if math.isfinite(value := getattr(each, name))][-BEFORE_STEPS:]
     found = (told[-1] if name == "lr" else statistics.median(told)) if told else 0.0
     if not found > 0:

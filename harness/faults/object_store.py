@@ -1,4 +1,4 @@
-"""An object store with a bad day: errors, throttling, slowness, broken uploads, reads that miss what was written.
+"""An object store with a bad day: errors, throttling, slowness, broken uploads, reads that miss the newest writes.
 
 The trainer must reach its store through our proxy (`harness.node.s3_proxy`), started with the folder named
 here.
@@ -83,7 +83,7 @@ class ObjectStore(Fault):
         return f"{self.directory}/rule.json"
 
     def _counts(self, run_dir: pathlib.Path) -> dict[str, int]:
-        """What the proxy counted; nothing where it says nothing. Raises `FaultError` for anything but numbers."""
+        """Returns the proxy's counts; empty if it tells none. Raises `FaultError` for anything but numbers."""
         try:
             found = json.loads(untrusted_files.read(run_dir, f"{self.directory}/counts.json", COUNTS_BYTES_MAX))
             return {name: int(found[name]) for name in ("requests", "matched", "acted", "delayed_ns")}

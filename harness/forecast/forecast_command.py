@@ -1,4 +1,4 @@
-"""`chaos forecast`: what this stack will cost at scale."""
+"""The command `chaos forecast`: the cost of this stack at scale."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a forecast costs in dollars, and whether spot nodes cost less: on average, by a deadline, and up to which rate
-of reclaimed nodes."""
+"""The cost of a forecast in dollars, and whether spot nodes cost less: on average, by a deadline, and up to which rate
+of reclaims."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Money:
 
     @property
     def best(self) -> Purchase | None:
-        """The cheapest on average; of those that meet the deadline often enough, where there is one."""
+        """Returns the cheapest purchase on average; of those that meet the deadline often enough, if there is one."""
         fitting = [
             each for each in self.purchases if not each.is_bound and (each.in_time is None or each.in_time >= IN_TIME)
         ]
@@ -72,7 +72,7 @@ class Money:
 def money_of(
     prices: Prices, question: Question, job: Job, measured: Measured, found: Outcome, histories: Histories
 ) -> Money:
-    """`histories`: those that `found` was made of."""
+    """Computes the costs. `histories`: those that `found` was made of."""
     paid_nodes = question.paid_gpus(job) / question.gpus_per_node
     hours = histories.time[0] / HOUR_S
     bought = [_bought(ON_DEMAND, prices, job, prices.on_demand * paid_nodes * hours, histories.days[0])]

@@ -31,7 +31,8 @@ HOW = {
 
 @dataclass(frozen=True)
 class Answer:
-    """`same_commit`: whether the evidence is of the commit that is checked out here; `None`: that is not known."""
+    """The answer to an item. `same_commit`: the evidence is of the commit that is checked out here; `None`: not
+    known."""
 
     item: Item
     answer: str
@@ -66,7 +67,7 @@ def _answer(item: Item, proof: Proof | None, commit: str | None) -> Answer:
 
 
 def _of_runs(reports: pathlib.Path) -> Iterator[Proof]:
-    """What the newest runs say that say something."""
+    """Yields the proofs of the newest runs that answer an item."""
     untold = {Item.RESUMES, Item.DATA, Item.DRY_RUN}
     for run in Store(reports).evidence()[:RUNS_MAX]:
         folder = reports / run.run_id
@@ -86,8 +87,8 @@ Told = Iterator[tuple[Item, Verdict, str]]
 
 
 def _resumes(report: run_report.Report) -> Told:
-    """By the restore drill, which starts the job from its last save. In a run that is no pass, what the second restart
-    or the judge found may be about resumes, too."""
+    """Yields the proof of the restore drill, which starts the job from its last save. If the run did not pass, the
+    findings of the second restart or the judge may be about resumes, too."""
     outcome = report.scores.get("last_checkpoint", {}).get("outcome")
     if outcome and "last checkpoint" not in report.not_judged:
         of_run = "" if report.verdict is Verdict.PASS else f"; the run: {(report.reasons or ('no pass',))[0]}"

@@ -36,7 +36,7 @@ def with_step(file: str, step: int | None, other: int | str = "#") -> str:
 
 
 def told(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
-    """Each save with the files that it lacks. A series is a folder and a kind of name."""
+    """Returns the saves with the files that they lack. A series is a folder and a kind of name."""
     series = defaultdict[tuple[str, str], list[FoundCheckpoint]](list)
     for each in checkpoints:
         series[each.path.rpartition("/")[0], family(each.path)].append(each)
@@ -48,7 +48,8 @@ def told(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
 
 
 def _lacks(saves: Sequence[FoundCheckpoint]) -> Iterator[tuple[FoundCheckpoint, tuple[Lack, ...]]]:
-    """`saves`: the newest first. One that was not finished says nothing about the others."""
+    """Yields each save with its missing files. `saves`: the newest first. An unfinished save says nothing about the
+    others."""
     kinds = [(each, _kinds(each)) for each in saves if not isinstance(each, Joined)]
     for place, (save, own) in enumerate(kinds):
         newer = [each for each in kinds[max(place - NEAR, 0) : place] if each[0].whole]
@@ -107,6 +108,6 @@ def _expected(save: FoundCheckpoint, mine: Sequence[str], other: FoundCheckpoint
 
 
 def _folder(save: FoundCheckpoint) -> str:
-    """With a slash at its end."""
+    """Returns the folder of a save, with a slash at its end."""
     folder, slash, _ = save.path.rpartition("/")
     return folder + slash if save.path in save.files else f"{save.path}/"

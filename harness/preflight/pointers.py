@@ -1,4 +1,4 @@
-"""What names a save, beside the saves: a link, a small text, JSON or YAML."""
+"""Finds pointers to a save, beside the saves: a link, a small text, JSON or YAML."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LAST_NUMBER = re.compile(r"\d+(?=\D*$)")
 
 
 class _Named(NamedTuple):
-    """`saves`: those of the names that are there; `gone`: a name that must be one of a save, and is none."""
+    """The saves that a pointer names. `gone`: it names one that does not exist."""
 
     saves: list[Save]
     gone: bool
@@ -71,7 +71,7 @@ def _mark(listing: Listing, saves: Mapping[str, Save]) -> Iterator[Save]:
 
 
 def _may_point(place: CheckpointFolder, path: str) -> bool:
-    """By the usual names, and any JSON and YAML."""
+    """Tells whether a file may be a pointer: by the usual names, or any JSON and YAML."""
     suffix = PurePosixPath(path).suffix.lower()
     if path in place.links:
         return _usual(path)
@@ -79,12 +79,13 @@ def _may_point(place: CheckpointFolder, path: str) -> bool:
 
 
 def _usual(path: str) -> bool:
-    """A file that is named otherwise may name an older save for a reason, as `best` does."""
+    """Tells whether a name is usual for pointers. Another name may point to an older save on purpose, as `best`
+    does."""
     return names.is_pointer(path) or bool(_CHECKPOINT.match(PurePosixPath(path).stem))
 
 
 def _by_name(listings: Sequence[Listing], saves: Mapping[str, Save]) -> dict[str, Save]:
-    """Also by the names of files that lie beside others, without a folder."""
+    """Maps names to saves, also the names of files that lie beside others, without a folder."""
     found = dict[str, Save]()
     for each in (each for listing in listings for each in reversed(listing.checkpoints)):
         alone = each.files if each.path in each.files else ()
@@ -107,7 +108,7 @@ def _named_by(place: CheckpointFolder, path: str, by_name: Mapping[str, Save], s
 
 
 def _leads_away(place: CheckpointFolder, path: str) -> bool:
-    """Whether it is a link to something that was not looked at, which is told besides."""
+    """Tells whether it is a link to something outside of the listing, which is reported elsewhere."""
     return path in place.links_away and os.path.exists(place.root / os.path.dirname(path) / place.links[path])
 
 
@@ -151,7 +152,7 @@ def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
 
 
 def _ask_newer(pointer: Save, named: Save, saves: Mapping[str, Save]) -> None:
-    """Of the same folder and the same kind of name: others may be of another job."""
+    """Finds a newer whole save in the same folder with the same kind of name: others may be of another job."""
     kin = named.path.rpartition("/")[0], family(named.path)
     whole = [
         save

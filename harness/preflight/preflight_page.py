@@ -111,7 +111,7 @@ def _ends(figure: str) -> tuple[str, str] | None:
 
 
 def matrix(links: Mapping[tuple[str, str], float], slow: Mapping[bool, float]) -> Markup | None:
-    """A row sends, a column takes; the faster the darker, and what is slow in another colour."""
+    """Draws the links: a row sends, a column receives; the faster the darker, and slow links in another colour."""
     names = list(dict.fromkeys(end for link in links for end in link))
     if not names or len(names) > SIDE_MAX:
         return None

@@ -1,4 +1,4 @@
-"""What faults of memory share: whether a node may use more again than its limit allowed."""
+"""The common parts of memory faults: checking that a node may use more than its limit allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What network faults share: which traffic, between whom, for how long, and the measuring of paths."""
+"""The common parts of network faults: the traffic, its ends, the duration, and the measuring of paths."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class NetworkFault(Fault):
     _own: list[tuple[OwnTraffic, float]] = PrivateAttr(default_factory=list)  # and since when
 
     def begin(self, act: Callable[[], Disturbance]) -> Disturbance:
-        """Remembers what `heal` must undo."""
+        """Starts a disturbance, and remembers it for `heal`."""
         disturbance = act()
         self._acting.append(disturbance)
         return disturbance
 
     def watch(self, node: Node, traffic: Traffic, context: Context) -> None:
-        """From now on the bytes of the training that go through `traffic` are counted, until `heal`."""
+        """Counts the training's bytes that go through `traffic` from now on, until `heal`."""
         own = OwnTraffic(node, traffic, self.cuts, context)
         own.look(count=False)
         self._own.append((own, time.monotonic()))

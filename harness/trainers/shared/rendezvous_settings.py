@@ -47,7 +47,7 @@ MAX_RESTARTS: Any = Field(
 
 
 def options(given: Mapping[str, object]) -> str:
-    """As one word; what is given wins."""
+    """Joins the options in one word; given values replace defaults."""
     return ",".join(f"{name}={value}" for name, value in {**OPTIONS, **given}.items())
 
 
